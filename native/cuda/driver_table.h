@@ -1,0 +1,201 @@
+// The part of the CUDA driver API that cistern uses, as a table of function pointers.
+//
+// There are two implementations of this table: native/cuda/loader.cc fills it from libcuda.so.1 at run time, and
+// native/software/ implements it over host memory and threads. Nothing above this header can tell which one it holds.
+//
+// The types are declared here, with the driver's own layout, so that neither the CUDA toolkit nor its headers are needed to build.
+// Signatures are those of the newest version a function has; the loader adapts an older driver where they differ.
+#ifndef CISTERN_CUDA_DRIVER_TABLE_H_
+#define CISTERN_CUDA_DRIVER_TABLE_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace cistern {
+
+using Status = int;  // CUresult
+using DeviceOrdinal = int;  // CUdevice
+using DevicePointer = unsigned long long;  // CUdeviceptr
+struct ContextOpaque;
+struct StreamOpaque;
+struct EventOpaque;
+struct PoolOpaque;
+using Context = ContextOpaque*;
+using Stream = StreamOpaque*;
+using Event = EventOpaque*;
+using Pool = PoolOpaque*;
+using HostFunction = void (*)(void* user_data);
+
+// CUresult values that cistern itself returns or tests for.
+enum : Status {
+  kSuccess = 0,
+  kErrorInvalidValue = 1,
+  kErrorOutOfMemory = 2,
+  kErrorNotInitialized = 3,
+  kErrorNoDevice = 100,
+  kErrorInvalidDevice = 101,
+  kErrorInvalidContext = 201,
+  kErrorInvalidHandle = 400,
+  kErrorNotFound = 500,
+  kErrorNotReady = 600,
+  kErrorIllegalAddress = 700,
+  kErrorNotPermitted = 800,
+  kErrorNotSupported = 801,
+  kErrorUnknown = 999,
+};
+
+// Handles that stand for the two default streams (CU_STREAM_LEGACY, CU_STREAM_PER_THREAD).
+inline Stream LegacyStream() { return reinterpret_cast<Stream>(std::uintptr_t{1}); }
+inline Stream PerThreadStream() { return reinterpret_cast<Stream>(std::uintptr_t{2}); }
+
+enum : unsigned { kStreamDefault = 0, kStreamNonBlocking = 1 };
+enum : unsigned { kEventDefault = 0, kEventBlockingSync = 1, kEventDisableTiming = 2 };
+enum : unsigned { kMemAttachGlobal = 1 };
+enum : unsigned { kHostAllocPortable = 1, kHostAllocDeviceMap = 2 };
+
+// CUdevice_attribute: the ones the software device answers; the CUDA device answers any.
+enum : int {
+  kAttributeUnifiedAddressing = 41,
+  kAttributeMultiprocessorCount = 16,
+  kAttributeComputeCapabilityMajor = 75,
+  kAttributeComputeCapabilityMinor = 76,
+  kAttributeManagedMemory = 83,
+  kAttributePageableMemoryAccess = 88,
+  kAttributeConcurrentManagedAccess = 89,
+  kAttributeMemoryPoolsSupported = 115,
+};
+
+// CUmemLocation
+enum : int { kLocationInvalid = 0, kLocationDevice = 1, kLocationHost = 2 };
+struct MemLocation {
+  int type;
+  int id;
+};
+
+// CUmemPoolProps, 88 bytes
+struct PoolProperties {
+  int alloc_type;  // 1: pinned (device memory)
+  int handle_types;
+  MemLocation location;
+  void* security_attributes;
+  std::size_t max_size;
+  unsigned short usage;
+  unsigned char reserved[54];
+};
+static_assert(sizeof(PoolProperties) == 88, "CUmemPoolProps has 88 bytes");
+
+// CUmemPool_attribute
+enum : int {
+  kPoolReuseFollowEventDependencies = 1,
+  kPoolReuseAllowOpportunistic = 2,
+  kPoolReuseAllowInternalDependencies = 3,
+  kPoolReleaseThreshold = 4,
+  kPoolReservedCurrent = 5,
+  kPoolReservedHigh = 6,
+  kPoolUsedCurrent = 7,
+  kPoolUsedHigh = 8,
+};
+
+// CUmem_advise
+enum : int {
+  kAdviseSetReadMostly = 1,
+  kAdviseUnsetReadMostly = 2,
+  kAdviseSetPreferredLocation = 3,
+  kAdviseUnsetPreferredLocation = 4,
+  kAdviseSetAccessedBy = 5,
+  kAdviseUnsetAccessedBy = 6,
+};
+
+// CUmem_range_attribute: each answers one int32 (location ids: a device ordinal, -1 the host, -2 none or mixed).
+enum : int {
+  kRangeReadMostly = 1,
+  kRangePreferredLocation = 2,
+  kRangeAccessedBy = 3,
+  kRangeLastPrefetchLocation = 4,
+};
+
+// CUpointer_attribute
+enum : int { kPointerMemoryType = 2, kPointerIsManaged = 8, kPointerDeviceOrdinal = 9 };
+// CUmemorytype
+enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2, kMemoryTypeUnified = 4 };
+
+// X(member, driver symbol, version asked of cuGetProcAddress, parameters)
+#define CISTERN_DRIVER_FUNCTIONS(X)                                                                                        \
+  X(Init, "cuInit", 2000, (unsigned flags))                                                                                \
+  X(DriverGetVersion, "cuDriverGetVersion", 2020, (int* version))                                                          \
+  X(GetErrorName, "cuGetErrorName", 6000, (Status error, const char** name))                                               \
+  X(GetErrorString, "cuGetErrorString", 6000, (Status error, const char** text))                                           \
+  X(DeviceGetCount, "cuDeviceGetCount", 2000, (int* count))                                                                \
+  X(DeviceGet, "cuDeviceGet", 2000, (DeviceOrdinal * device, int ordinal))                                                 \
+  X(DeviceGetName, "cuDeviceGetName", 2000, (char* name, int length, DeviceOrdinal device))                                \
+  X(DeviceGetUuid, "cuDeviceGetUuid", 11040, (unsigned char uuid[16], DeviceOrdinal device))                               \
+  X(DeviceTotalMem, "cuDeviceTotalMem", 3020, (std::size_t * bytes, DeviceOrdinal device))                                 \
+  X(DeviceGetAttribute, "cuDeviceGetAttribute", 2000, (int* value, int attribute, DeviceOrdinal device))                   \
+  X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, (Context * context, DeviceOrdinal device))                   \
+  X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 11000, (DeviceOrdinal device))                                   \
+  X(CtxGetCurrent, "cuCtxGetCurrent", 4000, (Context * context))                                                           \
+  X(CtxSetCurrent, "cuCtxSetCurrent", 4000, (Context context))                                                             \
+  X(CtxSynchronize, "cuCtxSynchronize", 2000, ())                                                                          \
+  X(CtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", 5050, (int* least, int* greatest))                           \
+  X(StreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, (Stream * stream, unsigned flags, int priority))         \
+  X(StreamDestroy, "cuStreamDestroy", 4000, (Stream stream))                                                               \
+  X(StreamSynchronize, "cuStreamSynchronize", 2000, (Stream stream))                                                       \
+  X(StreamQuery, "cuStreamQuery", 2000, (Stream stream))                                                                   \
+  X(StreamGetId, "cuStreamGetId", 12000, (Stream stream, unsigned long long* id))                                          \
+  X(StreamGetFlags, "cuStreamGetFlags", 5050, (Stream stream, unsigned* flags))                                            \
+  X(StreamGetPriority, "cuStreamGetPriority", 5050, (Stream stream, int* priority))                                        \
+  X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (Stream stream, Event event, unsigned flags))                              \
+  X(EventCreate, "cuEventCreate", 2000, (Event * event, unsigned flags))                                                   \
+  X(EventDestroy, "cuEventDestroy", 4000, (Event event))                                                                   \
+  X(EventRecord, "cuEventRecord", 2000, (Event event, Stream stream))                                                      \
+  X(EventQuery, "cuEventQuery", 2000, (Event event))                                                                       \
+  X(EventSynchronize, "cuEventSynchronize", 2000, (Event event))                                                           \
+  X(EventElapsedTime, "cuEventElapsedTime", 2000, (float* milliseconds, Event start, Event end))                           \
+  X(LaunchHostFunc, "cuLaunchHostFunc", 10000, (Stream stream, HostFunction function, void* user_data))                    \
+  X(MemGetInfo, "cuMemGetInfo", 3020, (std::size_t * free, std::size_t* total))                                            \
+  X(MemAlloc, "cuMemAlloc", 3020, (DevicePointer * pointer, std::size_t bytes))                                            \
+  X(MemFree, "cuMemFree", 3020, (DevicePointer pointer))                                                                   \
+  X(MemAllocManaged, "cuMemAllocManaged", 6000, (DevicePointer * pointer, std::size_t bytes, unsigned flags))              \
+  X(MemHostAlloc, "cuMemHostAlloc", 2020, (void** pointer, std::size_t bytes, unsigned flags))                             \
+  X(MemFreeHost, "cuMemFreeHost", 2000, (void* pointer))                                                                   \
+  X(MemPoolCreate, "cuMemPoolCreate", 11020, (Pool * pool, const PoolProperties* properties))                              \
+  X(MemPoolDestroy, "cuMemPoolDestroy", 11020, (Pool pool))                                                                \
+  X(MemPoolTrimTo, "cuMemPoolTrimTo", 11020, (Pool pool, std::size_t bytes_to_keep))                                       \
+  X(MemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, (Pool pool, int attribute, void* value))                          \
+  X(MemPoolGetAttribute, "cuMemPoolGetAttribute", 11020, (Pool pool, int attribute, void* value))                          \
+  X(MemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020,                                                               \
+    (DevicePointer * pointer, std::size_t bytes, Pool pool, Stream stream))                                                \
+  X(MemFreeAsync, "cuMemFreeAsync", 11020, (DevicePointer pointer, Stream stream))                                         \
+  X(MemcpyAsync, "cuMemcpyAsync", 4000, (DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream)) \
+  X(MemsetD8Async, "cuMemsetD8Async", 3020, (DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream)) \
+  X(MemsetD32Async, "cuMemsetD32Async", 3020, (DevicePointer destination, unsigned value, std::size_t count, Stream stream)) \
+  X(MemAdvise, "cuMemAdvise", 12020, (DevicePointer pointer, std::size_t bytes, int advice, MemLocation location))         \
+  X(MemPrefetchAsync, "cuMemPrefetchAsync", 12020,                                                                         \
+    (DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream))                       \
+  X(MemRangeGetAttribute, "cuMemRangeGetAttribute", 8000,                                                                  \
+    (void* data, std::size_t data_size, int attribute, DevicePointer pointer, std::size_t bytes))                          \
+  X(PointerGetAttribute, "cuPointerGetAttribute", 4000, (void* data, int attribute, DevicePointer pointer))
+
+struct DriverTable {
+#define CISTERN_MEMBER(member, symbol, version, parameters) Status(*member) parameters;
+  CISTERN_DRIVER_FUNCTIONS(CISTERN_MEMBER)
+#undef CISTERN_MEMBER
+};
+
+// One number per function of the table, in table order: it indexes the call counters and the software device's injections.
+enum class Call : int {
+#define CISTERN_CALL(member, symbol, version, parameters) k##member,
+  CISTERN_DRIVER_FUNCTIONS(CISTERN_CALL)
+#undef CISTERN_CALL
+};
+
+inline constexpr const char* kCallNames[] = {
+#define CISTERN_CALL_NAME(member, symbol, version, parameters) symbol,
+    CISTERN_DRIVER_FUNCTIONS(CISTERN_CALL_NAME)
+#undef CISTERN_CALL_NAME
+};
+inline constexpr int kCallCount = sizeof(kCallNames) / sizeof(kCallNames[0]);
+
+}  // namespace cistern
+
+#endif  // CISTERN_CUDA_DRIVER_TABLE_H_

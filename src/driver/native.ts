@@ -1,0 +1,218 @@
+/**
+ * The one door to native code. This file names every symbol of the addon; nothing else in `src/` may load it.
+ *
+ * Convention of every call below: it leaves its status in `mailbox[0]` and its numeric results in `mailbox[1]`, `mailbox[2]`, …; what is not
+ * a number is returned. A native call never throws and never trusts an argument. Statuses: 0 is success, a positive one is a `CUresult`,
+ * a negative one is cistern's own (`NativeStatus`).
+ *
+ * Hot calls take no arguments: reading three numbers through Node-API costs 40 ns, reading them from a shared array costs 11.
+ * Their inputs are written to the mailbox first, in the order given in the comment.
+ */
+import { createRequire } from 'node:module';
+import { fileURLToPath } from 'node:url';
+import { AddonMissingError } from '../errors.js';
+
+/** Statuses that are cistern's own. Positive ones are CUDA's. */
+export const NativeStatus = {
+  success: 0,
+  /** An argument is not of the type or range that the call takes: a fault of the TypeScript above. */
+  invalidArgument: -1,
+  /** A stream, event, pool or hold handle that is not live in this environment. */
+  staleHandle: -2,
+  /** The pointer was never allocated here. */
+  foreignPointer: -3,
+  /** The pointer was allocated here, and is already freed. */
+  doubleFree: -4,
+  /** The pointer is live but was allocated with another size; `mailbox[1]` holds that size. */
+  wrongSize: -5,
+  /** The driver returned an address above 2^53 - 1; the memory was given back. */
+  addressTooLarge: -6,
+  /** No backend was opened, or another one is already open in this environment. */
+  noBackend: -7,
+  /** A blocking call stopped early because a host function is ready to run: call `runHostFunctions()`, then call again. */
+  hostFunctionReady: -8,
+  /** The host has no memory left. */
+  hostOutOfMemory: -9,
+  /** A range that a copy, set, advice or prefetch names is not inside memory that the device or this process's resources own. */
+  invalidRange: -10,
+} as const;
+
+/** Kinds of plain memory, as the addon numbers them. */
+export const NativeMemoryKind = { device: 0, managed: 1, 'pinned-host': 2, host: 3 } as const;
+
+/** The addon's functions. Handles are integers, never reused while another environment object could still hold them. */
+export interface NativeBinding {
+  /** The CUDA name of each driver function, in the order of the counters. */
+  readonly functionNames: readonly string[];
+  /**
+   * Binds this environment's mailbox (16 numbers) and counters (one number per driver function, and after them one for host allocations
+   * and one for host frees). Called once per environment, before anything else.
+   */
+  initialize(mailbox: Float64Array, counters: Float64Array): void;
+  /** Opens the backend for this environment: 0 CUDA, 1 software. `noBackend` when the other one is already open. */
+  openBackend(kind: number): void;
+  /** Why CUDA cannot be used: what was searched for and what failed, in one sentence; an empty string where it can. Calls no driver. */
+  cudaUnavailableReason(): string;
+  /** The process-wide settings of the software device; zero leaves a value as it is. */
+  configureSoftware(totalBytes: number, deviceCount: number): void;
+  /** Delays every later call of a driver function of the software device. */
+  setLatency(functionName: string, nanoseconds: number): void;
+  /** Lets the nth next call of a driver function of the software device fail with a status. */
+  failCall(functionName: string, nth: number, status: number): void;
+  /** `[1]`: the driver's version, as CUDA numbers it (13000 for 13.0). */
+  driverVersion(): void;
+  statusName(status: number): string;
+  statusDescription(status: number): string;
+  /** `[1]`: this thread's id in the operating system. */
+  threadId(): void;
+
+  /** `[1]`: how many devices. */
+  deviceCount(): void;
+  deviceName(device: number): string;
+  /** The UUID as 32 lower-case hexadecimal digits. */
+  deviceUuid(device: number): string;
+  /** `[1]`: total bytes. */
+  deviceTotalBytes(device: number): void;
+  /** `[1]`: the value of a `CUdevice_attribute`. */
+  deviceAttribute(device: number, attribute: number): void;
+  /** `[1]` least (numerically greatest), `[2]` greatest priority. */
+  deviceStreamPriorityRange(device: number): void;
+  /** `[1]` free bytes, `[2]` total bytes. */
+  deviceMemoryInfo(device: number): void;
+  /** Blocks until everything queued on the device has run. */
+  synchronizeDevice(device: number): void;
+
+  /** `[1]`: a handle. */
+  createStream(device: number, nonBlocking: boolean, priority: number): void;
+  /** `[1]`: a handle for a stream made elsewhere; 1 is the legacy default stream, 2 the per-thread default stream. */
+  wrapStream(device: number, address: number): void;
+  /** Destroys a created stream, forgets a wrapped one. Work queued on it still runs. */
+  releaseStream(stream: number): void;
+  /** `[1]`: the driver's id for the stream, unique for the life of the process. */
+  streamId(stream: number): void;
+  /** `[1]`: the driver's own handle (`CUstream`). */
+  streamAddress(stream: number): void;
+  /** `[1]` priority, `[2]` 1 if non-blocking. */
+  streamInfo(stream: number): void;
+  /** Blocks until everything queued on the stream has run, or `hostFunctionReady`. */
+  synchronizeStream(stream: number): void;
+  /** Hot. In: stream. `[1]`: 1 if everything queued has run, else 0. */
+  queryStream(): void;
+  /** Resolves with a status once everything queued on the stream at this call has run. Blocks no thread of Node's pool. */
+  streamCompletion(stream: number): Promise<number>;
+  /** Queues a JavaScript function: the stream stands still from there until the function has returned. */
+  launchHostFunction(stream: number, callback: () => void): void;
+  /** Runs every host function of this environment whose turn has come. `[1]`: how many ran. */
+  runHostFunctions(): void;
+  /** Blocks until a host function of this environment is ready to run, or none is outstanding. */
+  waitForHostFunction(): void;
+  /** Hot enough. `[1]`: host functions of this environment that are queued and have not finished. */
+  outstandingHostFunctions(): void;
+  /** Makes the stream stand still from here until the hold is released. `[1]`: a handle. */
+  holdStream(stream: number): void;
+  releaseHold(hold: number): void;
+
+  /** `[1]`: a handle. */
+  createEvent(device: number, timing: boolean): void;
+  destroyEvent(event: number): void;
+  /** Hot. In: event, stream. */
+  recordEvent(): void;
+  /** Hot. In: stream, event. */
+  waitEvent(): void;
+  /** Hot. In: event. `[1]`: 1 if the recorded work has run (or nothing was recorded), else 0. */
+  queryEvent(): void;
+  /** Blocks until the event has happened, or `hostFunctionReady`. */
+  synchronizeEvent(event: number): void;
+  /** Resolves with a status once the event's latest recording at this call has happened. */
+  eventCompletion(event: number): Promise<number>;
+  /** `[1]`: milliseconds between two timing events. */
+  elapsedMilliseconds(start: number, end: number): void;
+
+  /** Hot. In: bytes, kind (`NativeMemoryKind`), device, alignment (used by kind host alone). `[1]`: address. */
+  allocate(): void;
+  /** Hot. In: address, bytes, kind, device. */
+  deallocate(): void;
+  /** Hot. In: bytes, pool, stream. `[1]`: address. */
+  allocateAsync(): void;
+  /** Hot. In: address, bytes, pool, stream. */
+  deallocateAsync(): void;
+  /** `[1]`: a handle for a new stream-ordered pool of device memory. */
+  createPool(device: number, releaseThresholdBytes: number): void;
+  /** Destroys the pool; its live allocations are freed with it, in stream order where they have one. */
+  destroyPool(pool: number): void;
+  trimPool(pool: number, bytesToKeep: number): void;
+  /** `[1]`: a `CUmemPool_attribute`'s value. A release threshold of 2^64 - 1 reads as Infinity. */
+  poolAttribute(pool: number, attribute: number): void;
+  /** Infinity is written as 2^64 - 1. */
+  setPoolAttribute(pool: number, attribute: number, value: number): void;
+
+  /** Copies between two addresses (device, managed, pinned or host memory of resources) in stream order. */
+  copy(destination: number, source: number, bytes: number, stream: number): void;
+  /** Copies `bytes` from a view's start to an address, in stream order; the host bytes have been read when it returns. */
+  copyFromHost(destination: number, source: ArrayBufferView, bytes: number, stream: number): void;
+  /** Copies in stream order into a view and blocks until done. Refuses (`hostFunctionReady`) as `synchronizeStream` does. */
+  copyToHostSync(destination: ArrayBufferView, source: number, bytes: number, stream: number): void;
+  /** Queues a copy out of device memory now; resolves with the bytes, or with a status on failure. */
+  copyToHost(source: number, bytes: number, stream: number): Promise<ArrayBuffer | number>;
+  /** Sets `count` elements of 1 or 4 bytes in stream order. */
+  set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: number): void;
+  /** Location types: 1 a device, 2 the host. */
+  advise(address: number, bytes: number, advice: number, locationType: number, locationId: number): void;
+  prefetch(address: number, bytes: number, locationType: number, locationId: number, stream: number): void;
+  /** `[1]`: one of `CUmem_range_attribute` 1 to 4. */
+  rangeAttribute(address: number, bytes: number, attribute: number): void;
+  /** `[1]`: a `NativeMemoryKind`, or -1 for memory that the driver does not know; `[2]`: the device. */
+  pointerInfo(address: number): void;
+
+  /** Watches an object without keeping it alive. `[1]`: a slot, from 0, dense, reused after `unwatch`. */
+  watch(object: object): void;
+  unwatch(slot: number): void;
+  /** Writes the slots whose objects were collected into `slots`. `[1]`: how many were written (at most `slots.length`). They stay watched until `unwatch`. */
+  collectedSlots(slots: Int32Array): void;
+  /** Tells V8 of memory held (or, negative, no longer held) outside its heap. */
+  adjustExternalMemory(deltaBytes: number): void;
+}
+
+const require = createRequire(import.meta.url);
+
+function load(): NativeBinding {
+  const root = fileURLToPath(new URL('../..', import.meta.url));
+  const explicit = process.env['CISTERN_ADDON'];
+  try {
+    // Lets the tests load an addon built with sanitizers.
+    if (explicit !== undefined && explicit !== '') return require(explicit) as NativeBinding;
+    const loadBinding = require('pkg-prebuilds') as (root: string, options: object) => NativeBinding;
+    return loadBinding(root, { name: 'cistern', napi_versions: [9] });
+  } catch (cause) {
+    throw new AddonMissingError(root, cause);
+  }
+}
+
+/** The number of mailbox cells; calls above use at most this many. */
+const mailboxLength = 16;
+
+/** Inputs and outputs of native calls; see the top of this file. */
+export const mailbox = new Float64Array(mailboxLength);
+
+let loaded: NativeBinding | undefined;
+let driverCounters = new Float64Array(0);
+
+/**
+ * The addon, loaded at the first call, so that importing the package touches no driver.
+ * @throws AddonMissingError where no binary was built or found.
+ */
+export function native(): NativeBinding {
+  if (loaded === undefined) {
+    const binding = load();
+    driverCounters = new Float64Array(binding.functionNames.length + 2);
+    binding.initialize(mailbox, driverCounters);
+    loaded = binding;
+  }
+  return loaded;
+}
+
+/** How often this environment called each driver function since it began, in the order of `functionNames`. */
+export function counters(): Float64Array {
+  native();
+  return driverCounters;
+}

@@ -1,0 +1,150 @@
+/**
+ * Every error that cistern throws has a stable `code`. Mistakes in an argument are `TypeError` and `RangeError`, as Node's own are;
+ * everything else derives from {@link CisternError}.
+ */
+
+/** Codes of {@link ArgumentTypeError} and {@link ArgumentRangeError}. */
+export type ArgumentErrorCode = 'ERR_INVALID_ARG_TYPE' | 'ERR_INVALID_ARG_VALUE' | 'ERR_OUT_OF_RANGE';
+
+/** Codes of {@link CisternError} and its subclasses. */
+export type CisternErrorCode =
+  | 'ERR_CISTERN_OUT_OF_MEMORY'
+  | 'ERR_CISTERN_DRIVER'
+  | 'ERR_CISTERN_DISPOSED'
+  | 'ERR_CISTERN_FOREIGN_POINTER'
+  | 'ERR_CISTERN_DOUBLE_FREE'
+  | 'ERR_CISTERN_WRONG_SIZE'
+  | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
+  | 'ERR_CISTERN_ADDON_MISSING'
+  | 'ERR_CISTERN_INVALID_STATE'
+  | 'ERR_CISTERN_INVALID_SPECIFICATION'
+  | 'ERR_CISTERN_INVALID_LOG'
+  | 'ERR_CISTERN_LOG_WRITE';
+
+/** An argument of the wrong type. `code` is `ERR_INVALID_ARG_TYPE`. */
+export class ArgumentTypeError extends TypeError {
+  readonly code: ArgumentErrorCode = 'ERR_INVALID_ARG_TYPE';
+}
+
+/** An argument of the right type, but not one of the values that are allowed. `code` is `ERR_OUT_OF_RANGE` or `ERR_INVALID_ARG_VALUE`. */
+export class ArgumentRangeError extends RangeError {
+  readonly code: ArgumentErrorCode;
+
+  constructor(message: string, code: ArgumentErrorCode = 'ERR_OUT_OF_RANGE') {
+    super(message);
+    this.code = code;
+  }
+}
+
+/** The root of every error that is not a plain argument mistake. */
+export class CisternError extends Error {
+  /** A stable identifier; compare this, not the message. */
+  readonly code: CisternErrorCode;
+
+  constructor(code: CisternErrorCode, message: string, options?: ErrorOptions) {
+    super(message, options);
+    this.code = code;
+    this.name = new.target.name;
+  }
+}
+
+/** What an {@link OutOfMemoryError} knows. */
+export interface OutOfMemoryDetails {
+  /** Bytes that were asked for, as the outermost resource that failed saw them. */
+  readonly requestedBytes: number;
+  /** Bytes that could still have been served, where the resource knows. */
+  readonly availableBytes?: number;
+  /** The limit that was hit, where one was. */
+  readonly limitBytes?: number;
+  /** Names of the resources from the outermost to the one that failed first. */
+  readonly path: readonly string[];
+}
+
+/**
+ * Memory ran out. The state of every resource is as it was before the call, and the call may be repeated.
+ *
+ * Counterpart of `rmm::out_of_memory`.
+ */
+export class OutOfMemoryError extends CisternError {
+  readonly requestedBytes: number;
+  readonly availableBytes: number | undefined;
+  readonly limitBytes: number | undefined;
+  readonly path: readonly string[];
+
+  constructor(message: string, details: OutOfMemoryDetails, options?: ErrorOptions) {
+    super('ERR_CISTERN_OUT_OF_MEMORY', message, options);
+    this.requestedBytes = details.requestedBytes;
+    this.availableBytes = details.availableBytes;
+    this.limitBytes = details.limitBytes;
+    this.path = Object.freeze([...details.path]);
+  }
+}
+
+/**
+ * The driver refused a call. `driverName` and `driverStatus` are CUDA's name and number for it.
+ *
+ * Counterpart of `rmm::cuda_error`.
+ */
+export class DriverError extends CisternError {
+  /** What was being done, such as `copy` or `create stream`. */
+  readonly operation: string;
+  /** For example `CUDA_ERROR_INVALID_VALUE`. */
+  readonly driverName: string;
+  /** For example `1`. */
+  readonly driverStatus: number;
+
+  constructor(operation: string, driverName: string, driverStatus: number, description: string) {
+    super('ERR_CISTERN_DRIVER', `cannot ${operation}: ${driverName} (${driverStatus}), ${description}`);
+    this.operation = operation;
+    this.driverName = driverName;
+    this.driverStatus = driverStatus;
+  }
+}
+
+/** Something is used after its end, or freed by one that does not own it. */
+export class LifetimeError extends CisternError {
+  constructor(
+    code: 'ERR_CISTERN_DISPOSED' | 'ERR_CISTERN_FOREIGN_POINTER' | 'ERR_CISTERN_DOUBLE_FREE' | 'ERR_CISTERN_WRONG_SIZE',
+    message: string,
+  ) {
+    super(code, message);
+  }
+}
+
+/** No device of the kind that was asked for. */
+export class DeviceUnavailableError extends CisternError {
+  constructor(message: string) {
+    super('ERR_CISTERN_DEVICE_UNAVAILABLE', message);
+  }
+}
+
+/** The addon was not built, or was built for another platform. */
+export class AddonMissingError extends CisternError {
+  constructor(root: string, cause: unknown) {
+    super(
+      'ERR_CISTERN_ADDON_MISSING',
+      `the native addon of cistern cannot be loaded: run "npm rebuild cistern" (in a clone "npm ci"), which needs CMake and a C++ compiler; looked in ${root}`,
+      { cause },
+    );
+  }
+}
+
+/** `0x7f3e8c000000` for a pointer, or the value as it is where it is none. */
+export function formatPointer(pointer: unknown): string {
+  return Number.isSafeInteger(pointer) && (pointer as number) >= 0 ? `0x${(pointer as number).toString(16)}` : formatValue(pointer);
+}
+
+/** A received value, as an error message shows it. */
+export function formatValue(value: unknown): string {
+  if (typeof value === 'string') return JSON.stringify(value.length > 40 ? `${value.slice(0, 40)}…` : value);
+  if (typeof value === 'bigint') return `${value}n`;
+  if (typeof value === 'function') return `function ${value.name || '(anonymous)'}`;
+  if (typeof value === 'object' && value !== null) return `an instance of ${value.constructor?.name ?? 'Object'}`;
+  return String(value);
+}
+
+/** Throws for an allocation size that is not an integer from 0 to 2^53 - 1. Call it once the fast check has failed. */
+export function throwInvalidBytes(bytes: unknown, name = 'bytes'): never {
+  if (typeof bytes !== 'number') throw new ArgumentTypeError(`${name} must be a number, got ${formatValue(bytes)}`);
+  throw new ArgumentRangeError(`${name} must be an integer from 0 to 2^53 - 1, got ${bytes}`);
+}

@@ -1,0 +1,59 @@
+/** One kibibyte, in bytes. */
+export const KiB = 1024;
+/** One mebibyte, in bytes. */
+export const MiB = 1024 * KiB;
+/** One gibibyte, in bytes. */
+export const GiB = 1024 * MiB;
+
+/**
+ * The alignment, in bytes, of every pointer that a memory resource returns, whatever its kind.
+ *
+ * Counterpart of `rmm::CUDA_ALLOCATION_ALIGNMENT`.
+ */
+export const ALLOCATION_ALIGNMENT = 256;
+
+/** `value` rounded up to a multiple of `alignment`, a power of two. Exact up to 2^53. */
+export function alignUp(value: number, alignment: number): number {
+  const remainder = value % alignment;
+  return remainder === 0 ? value : value + (alignment - remainder);
+}
+
+/** `value` rounded down to a multiple of `alignment`. */
+export function alignDown(value: number, alignment: number): number {
+  return value - (value % alignment);
+}
+
+/** Whether `value` is a power of two, up to 2^53. */
+export function isPowerOfTwo(value: number): boolean {
+  if (!Number.isSafeInteger(value) || value < 1) return false;
+  return 2 ** Math.round(Math.log2(value)) === value;
+}
+const binarySuffixes = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
+
+/** A byte count for people: `1536` gives `1.5 KiB`, `-1` gives `-1 B`. */
+export function formatBytes(bytes: number): string {
+  let value = bytes;
+  let suffix = 0;
+  while (Math.abs(value) >= 1024 && suffix < binarySuffixes.length - 1) {
+    value /= 1024;
+    suffix++;
+  }
+  return `${Number.isInteger(value) ? value : value.toFixed(value < 10 ? 2 : 1)} ${binarySuffixes[suffix]}`;
+}
+
+const unitBytes: Readonly<Record<string, number>> = {
+  '': 1, B: 1, KiB, MiB, GiB, TiB: 1024 * GiB, kB: 1e3, KB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, K: KiB, M: MiB, G: GiB, T: 1024 * GiB,
+};
+
+/**
+ * The bytes that a text such as `4096`, `512KiB`, `1.5 GiB` or `2GB` names, or `undefined` where it is not a size of a whole number of bytes
+ * from 0 to 2^53 - 1. `KiB`, `MiB`, `GiB`, `TiB` (also `K`, `M`, `G`, `T`) are powers of 1024; `kB`, `MB`, `GB`, `TB` powers of 1000.
+ */
+export function parseBytes(text: string): number | undefined {
+  const match = /^(\d+(?:\.\d+)?)\s*([A-Za-z]*)$/.exec(text.trim());
+  if (match === null) return undefined;
+  const unit = unitBytes[match[2] as string];
+  if (unit === undefined) return undefined;
+  const bytes = Number(match[1]) * unit;
+  return Number.isSafeInteger(bytes) ? bytes : undefined;
+}
