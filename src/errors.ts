@@ -142,9 +142,3 @@ export function formatValue(value: unknown): string {
   if (typeof value === 'object' && value !== null) return `an instance of ${value.constructor?.name ?? 'Object'}`;
   return String(value);
 }
-
-/** Throws for an allocation size that is not an integer from 0 to 2^53 - 1. Call it once the fast check has failed. */
-export function throwInvalidBytes(bytes: unknown, name = 'bytes'): never {
-  if (typeof bytes !== 'number') throw new ArgumentTypeError(`${name} must be a number, got ${formatValue(bytes)}`);
-  throw new ArgumentRangeError(`${name} must be an integer from 0 to 2^53 - 1, got ${bytes}`);
-}

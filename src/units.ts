@@ -42,7 +42,21 @@ export function formatBytes(bytes: number): string {
 }
 
 const unitBytes: Readonly<Record<string, number>> = {
-  '': 1, B: 1, KiB, MiB, GiB, TiB: 1024 * GiB, kB: 1e3, KB: 1e3, MB: 1e6, GB: 1e9, TB: 1e12, K: KiB, M: MiB, G: GiB, T: 1024 * GiB,
+  '': 1,
+  B: 1,
+  KiB,
+  MiB,
+  GiB,
+  TiB: 1024 * GiB,
+  kB: 1e3,
+  KB: 1e3,
+  MB: 1e6,
+  GB: 1e9,
+  TB: 1e12,
+  K: KiB,
+  M: MiB,
+  G: GiB,
+  T: 1024 * GiB,
 };
 
 /**

@@ -1,0 +1,185 @@
+// What one JavaScript environment (the main thread or a worker) holds of the driver.
+//
+// An environment belongs to its JavaScript thread: nothing here is locked, and other threads reach it through its EventLoop only.
+#ifndef CISTERN_ADDON_ENVIRONMENT_H_
+#define CISTERN_ADDON_ENVIRONMENT_H_
+
+#include <node_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "addon/allocation_registry.h"
+#include "addon/event_loop.h"
+#include "addon/handle_table.h"
+#include "addon/internal_events.h"
+#include "addon/native_status.h"
+#include "addon/staging.h"
+#include "addon/weak_references.h"
+#include "cuda/driver_table.h"
+
+namespace cistern {
+
+struct Hold;
+struct WatchedEvent;
+
+struct StreamEntry {
+  Stream stream = nullptr;
+  int device = 0;
+  bool owned = false;
+};
+
+struct EventEntry {
+  Event event = nullptr;
+  int device = 0;
+  bool timing = false;
+  WatchedEvent* watched = nullptr;  // set while an eventCompletion waits for this recording; see completions.h
+};
+
+struct PoolEntry {
+  Pool pool = nullptr;
+  int device = 0;
+};
+
+// The member of the driver table for each function, so that one template makes and counts every call.
+template <Call call>
+struct DriverFunction;
+#define CISTERN_DRIVER_FUNCTION(function, symbol, version, parameters) \
+  template <>                                                          \
+  struct DriverFunction<Call::k##function> {                           \
+    static constexpr auto member = &DriverTable::function;             \
+  };
+CISTERN_DRIVER_FUNCTIONS(CISTERN_DRIVER_FUNCTION)
+#undef CISTERN_DRIVER_FUNCTION
+
+class Environment {
+ public:
+  static constexpr int kMailboxLength = 16;
+  // After the driver's functions: host allocations and host frees.
+  static constexpr int kCounterCount = kCallCount + 2;
+
+  explicit Environment(napi_env env);
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+  // Sets up what needs a running environment. False where Node-API refuses.
+  bool Start();
+  // The end of the environment: lets other threads go and leaves what is still held to the orphans. Calls no driver.
+  void Close();
+
+  Status Bind(napi_value mailbox, double* mailbox_data, napi_value counters, double* counters_data);
+  Status OpenBackend(const DriverTable* table);
+
+  double In(int index) const { return mailbox_[index]; }
+  // An input of a hot call as an integer from 0 to 2^53 - 1.
+  bool In(int index, std::uint64_t* integer) const { return ToInteger(mailbox_[index], integer); }
+  void Out(int index, double value) { mailbox_[index] = value; }
+
+  // A call on the user's behalf. What cistern does for itself (contexts, range checks, completions, staging) goes to `driver` uncounted.
+  template <Call call, typename... Arguments>
+  Status Counted(Arguments... arguments) {
+    counters_[static_cast<int>(call)] += 1;
+    return (driver->*DriverFunction<call>::member)(arguments...);
+  }
+  void CountHostAllocation() { counters_[kCallCount] += 1; }
+  void CountHostFree() { counters_[kCallCount + 1] += 1; }
+
+  bool HasDevice(int device) const { return device >= 0 && static_cast<std::size_t>(device) < devices_.size(); }
+  DeviceOrdinal DriverDevice(int device) const { return devices_[static_cast<std::size_t>(device)]; }
+  // The primary context of an existing device, retained at the first use of the device in the process.
+  Status ContextOf(int device, Context* context) {
+    *context = contexts_[static_cast<std::size_t>(device)];
+    return *context != nullptr ? kSuccess : RetainContext(device, context);
+  }
+  // True where the device reads ordinary host memory itself, so that an asynchronous copy need not have read it when the call returns.
+  Status ReadsPageableMemory(int device, bool* reads);
+
+  // What pends keeps the process alive.
+  void KeepAlive();
+  void LetGo();
+
+  // Frees what finished environments left behind. True if anything was freed.
+  bool ReapOrphans();
+
+  // Makes `call`, and once more if it ran out of memory and orphans could be freed.
+  template <typename Callable>
+  Status WithReclaim(Callable&& call) {
+    const Status status = call();
+    return status == kErrorOutOfMemory && ReapOrphans() ? call() : status;
+  }
+
+  napi_env const env;
+  const DriverTable* driver = nullptr;
+  HandleTable<StreamEntry> streams;
+  HandleTable<EventEntry> events;
+  HandleTable<PoolEntry> pools;
+  HandleTable<std::shared_ptr<Hold>> holds;
+  AllocationRegistry allocations;
+  InternalEvents internal_events;
+  std::vector<WatchedEvent*> watched_events;
+  Staging staging;
+  WeakReferences weak_references;
+  std::shared_ptr<EventLoop> loop;
+  std::thread poller;
+  napi_ref array_buffer_constructor = nullptr;
+  double external_bytes = 0;
+
+  int outstanding_host_functions = 0;
+  int running_host_functions = 0;
+  int unreleased_holds = 0;
+  int stalling_device = 0;  // of the host function queued last
+
+  // True where a driver call that waits for a stream might wait for this very thread.
+  bool MayStall() const { return outstanding_host_functions > 0 || unreleased_holds > 0; }
+
+ private:
+  Status RetainContext(int device, Context* context);
+  void LeaveToOrphans();
+
+  double* mailbox_ = own_mailbox_;
+  double* counters_ = own_counters_;
+  std::vector<DeviceOrdinal> devices_;
+  std::vector<Context> contexts_;
+  std::vector<signed char> reads_pageable_memory_;  // -1: not asked yet
+  napi_ref mailbox_reference_ = nullptr;
+  napi_ref counters_reference_ = nullptr;
+  napi_threadsafe_function wake_ = nullptr;
+  int pending_ = 0;
+
+  // In use until initialize binds JavaScript's arrays, so that no call has to ask whether it did.
+  double own_mailbox_[kMailboxLength] = {};
+  double own_counters_[kCounterCount] = {};
+};
+
+// Makes a device's context current for a scope, and restores another one that was current before: the process may not be cistern's alone.
+class ContextScope {
+ public:
+  ContextScope(Environment& environment, int device) : driver_(environment.driver) {
+    Context context;
+    status_ = environment.ContextOf(device, &context);
+    if (status_ != kSuccess) return;
+    Context current = nullptr;
+    driver_->CtxGetCurrent(&current);
+    if (current == context) return;
+    status_ = driver_->CtxSetCurrent(context);
+    if (status_ == kSuccess) previous_ = current;
+  }
+  ~ContextScope() {
+    if (previous_ != nullptr) driver_->CtxSetCurrent(previous_);
+  }
+  ContextScope(const ContextScope&) = delete;
+  ContextScope& operator=(const ContextScope&) = delete;
+
+  Status status() const { return status_; }
+
+ private:
+  const DriverTable* driver_;
+  Context previous_ = nullptr;
+  Status status_;
+};
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_ENVIRONMENT_H_

@@ -1,0 +1,60 @@
+#include "addon/event_loop.h"
+
+#include <cstdlib>
+#include <set>
+
+namespace cistern {
+
+std::atomic<int> stalls_in_process{0};
+
+namespace {
+
+struct ExitList {
+  std::mutex mutex;
+  std::set<std::shared_ptr<EventLoop>> loops;
+};
+
+ExitList& Loops() {
+  static ExitList& list = *new ExitList;
+  return list;
+}
+
+void CloseAll() {
+  ExitList& list = Loops();
+  const std::lock_guard<std::mutex> lock(list.mutex);
+  for (const std::shared_ptr<EventLoop>& loop : list.loops) loop->Close();
+}
+
+}  // namespace
+
+void EventLoop::PostWake() {
+  if (wake_posted || wake == nullptr) return;
+  wake_posted = napi_call_threadsafe_function(wake, nullptr, napi_tsfn_nonblocking) == napi_ok;
+}
+
+void EventLoop::Close() {
+  std::unique_lock<std::mutex> lock(mutex);
+  closed = true;
+  wake = nullptr;
+  ready_host_functions.TakeAll();
+  for_javascript.notify_all();
+  for_streams.notify_all();
+  for_poller.notify_all();
+  for_close.wait(lock, [this] { return !poller_in_driver; });
+}
+
+void CloseEventLoopsAtExit() { std::atexit(CloseAll); }
+
+void AddToExitList(const std::shared_ptr<EventLoop>& loop) {
+  ExitList& list = Loops();
+  const std::lock_guard<std::mutex> lock(list.mutex);
+  list.loops.insert(loop);
+}
+
+void RemoveFromExitList(const std::shared_ptr<EventLoop>& loop) {
+  ExitList& list = Loops();
+  const std::lock_guard<std::mutex> lock(list.mutex);
+  list.loops.erase(loop);
+}
+
+}  // namespace cistern

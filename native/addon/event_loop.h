@@ -1,0 +1,83 @@
+// The part of an environment that other threads hold on to: how they reach its event loop, and what they wait for.
+//
+// The driver's threads stand still in a host function or a hold until JavaScript lets them go, and the completion thread waits for work to
+// look after. All of them may outlive the environment, so they share ownership of this object; Close lets every one of them go.
+#ifndef CISTERN_ADDON_EVENT_LOOP_H_
+#define CISTERN_ADDON_EVENT_LOOP_H_
+
+#include <node_api.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+
+#include "cuda/driver_table.h"
+
+namespace cistern {
+
+struct HostFunction;
+struct Completion;
+
+// A list threaded through its members' `next`: appending to it allocates nothing, so it cannot fail on a driver's thread.
+template <typename Node>
+class IntrusiveList {
+ public:
+  bool empty() const { return first_ == nullptr; }
+  void Append(Node* node) {
+    node->next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = node;
+    last_ = node;
+  }
+  Node* TakeFirst() {
+    Node* node = first_;
+    if (node != nullptr) first_ = node->next;
+    return node;
+  }
+  IntrusiveList TakeAll() {
+    const IntrusiveList all = *this;
+    first_ = nullptr;
+    return all;
+  }
+
+ private:
+  Node* first_ = nullptr;
+  Node* last_ = nullptr;
+};
+
+struct EventLoop {
+  std::mutex mutex;
+  std::condition_variable for_javascript;  // a host function became ready
+  std::condition_variable for_streams;     // a host function finished, a hold was released
+  std::condition_variable for_poller;      // a completion is to be waited for
+  std::condition_variable for_close;       // the poller is out of the driver
+
+  // The rest is guarded by the mutex.
+  bool closed = false;
+  bool wake_posted = false;
+  bool poller_in_driver = false;
+  napi_threadsafe_function wake = nullptr;
+  IntrusiveList<HostFunction> ready_host_functions;
+  IntrusiveList<Completion> pending_completions;
+  IntrusiveList<Completion> finished_completions;
+
+  // Has the event loop call WakeCallback soon. The mutex is held; any thread.
+  void PostWake();
+
+  // Lets every waiting thread go, and returns once none of them will call the driver or JavaScript again. Idempotent.
+  void Close();
+};
+
+// Host functions that are queued and unfinished, and holds that are not released, in the whole process. While there are any, a driver call
+// that waits for the device may wait for JavaScript.
+extern std::atomic<int> stalls_in_process;
+
+// Closes every event loop of the process before the driver is torn down. Called after each step that may have registered the driver's own
+// teardown, since these run last in, first out.
+void CloseEventLoopsAtExit();
+void AddToExitList(const std::shared_ptr<EventLoop>& loop);
+void RemoveFromExitList(const std::shared_ptr<EventLoop>& loop);
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_EVENT_LOOP_H_

@@ -1,0 +1,79 @@
+#include "addon/host_memory.h"
+
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#ifdef _WIN32
+#include <malloc.h>
+#endif
+
+namespace cistern {
+namespace {
+
+// Process-wide, since one worker may copy from memory that another one allocated.
+struct Ranges {
+  std::mutex mutex;
+  std::map<std::uint64_t, std::uint64_t> bytes_by_address;
+};
+
+// Never destroyed: worker threads may still run while the process's static objects are being destroyed.
+Ranges& AllRanges() {
+  static Ranges& ranges = *new Ranges;
+  return ranges;
+}
+
+void* SystemAllocate(std::uint64_t bytes, std::uint64_t alignment) {
+#ifdef _WIN32
+  return _aligned_malloc(bytes, alignment);
+#else
+  void* pointer = nullptr;
+  return posix_memalign(&pointer, alignment, bytes) == 0 ? pointer : nullptr;
+#endif
+}
+
+void SystemFree(void* pointer) {
+#ifdef _WIN32
+  _aligned_free(pointer);
+#else
+  std::free(pointer);
+#endif
+}
+
+std::uint64_t Address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+}  // namespace
+
+void* AllocateHostMemory(std::uint64_t bytes, std::uint64_t alignment) {
+  void* pointer = SystemAllocate(bytes, alignment);
+  if (pointer == nullptr) return nullptr;
+  Ranges& ranges = AllRanges();
+  try {
+    const std::lock_guard<std::mutex> lock(ranges.mutex);
+    ranges.bytes_by_address[Address(pointer)] = bytes;
+  } catch (...) {
+    SystemFree(pointer);
+    return nullptr;
+  }
+  return pointer;
+}
+
+void FreeHostMemory(void* pointer) {
+  Ranges& ranges = AllRanges();
+  {
+    const std::lock_guard<std::mutex> lock(ranges.mutex);
+    ranges.bytes_by_address.erase(Address(pointer));
+  }
+  SystemFree(pointer);
+}
+
+bool InHostMemory(std::uint64_t address, std::uint64_t bytes) {
+  Ranges& ranges = AllRanges();
+  const std::lock_guard<std::mutex> lock(ranges.mutex);
+  auto range = ranges.bytes_by_address.upper_bound(address);
+  if (range == ranges.bytes_by_address.begin()) return false;
+  --range;
+  const std::uint64_t offset = address - range->first;
+  return offset <= range->second && bytes <= range->second - offset;
+}
+
+}  // namespace cistern

@@ -1,0 +1,18 @@
+// Memory of kind 'host': the operating system's, not the driver's.
+#ifndef CISTERN_ADDON_HOST_MEMORY_H_
+#define CISTERN_ADDON_HOST_MEMORY_H_
+
+#include <cstdint>
+
+namespace cistern {
+
+// Null where the host has no memory left. The alignment is a power of two.
+void* AllocateHostMemory(std::uint64_t bytes, std::uint64_t alignment);
+// The pointer comes from AllocateHostMemory, in any environment of the process.
+void FreeHostMemory(void* pointer);
+// True if the whole range lies inside one live allocation of AllocateHostMemory.
+bool InHostMemory(std::uint64_t address, std::uint64_t bytes);
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_HOST_MEMORY_H_

@@ -1,0 +1,45 @@
+// Events that cistern records for itself, kept for reuse.
+#ifndef CISTERN_ADDON_INTERNAL_EVENTS_H_
+#define CISTERN_ADDON_INTERNAL_EVENTS_H_
+
+#include <vector>
+
+#include "cuda/driver_table.h"
+
+namespace cistern {
+
+struct DeviceEvent {
+  Event event;
+  int device;
+};
+
+class InternalEvents {
+ public:
+  // The device's context is current.
+  Status Acquire(const DriverTable& driver, int device, Event* event) {
+    for (DeviceEvent& idle : idle_) {
+      if (idle.device != device) continue;
+      *event = idle.event;
+      idle = idle_.back();
+      idle_.pop_back();
+      return kSuccess;
+    }
+    // Room in both lists now, so that neither this event is lost nor Release can fail.
+    all_.reserve(all_.size() + 1);
+    idle_.reserve(all_.size() + 1);
+    const Status status = driver.EventCreate(event, kEventDisableTiming);
+    if (status == kSuccess) all_.push_back({*event, device});
+    return status;
+  }
+  void Release(Event event, int device) { idle_.push_back({event, device}); }
+
+  const std::vector<DeviceEvent>& all() const { return all_; }
+
+ private:
+  std::vector<DeviceEvent> all_;
+  std::vector<DeviceEvent> idle_;
+};
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_INTERNAL_EVENTS_H_

@@ -1,0 +1,61 @@
+#include "addon/staging.h"
+
+#include <algorithm>
+
+#include "addon/native_status.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kMaxIdleBytes = std::uint64_t{64} << 20;
+constexpr std::uint64_t kSmallestBlock = std::uint64_t{4} << 10;
+constexpr std::uint64_t kLargeGranule = std::uint64_t{2} << 20;
+
+std::uint64_t BlockBytes(std::uint64_t bytes) {
+  if (bytes > kMaxIdleBytes) return (bytes + kLargeGranule - 1) / kLargeGranule * kLargeGranule;
+  std::uint64_t block = kSmallestBlock;
+  while (block < bytes) block *= 2;
+  return block;
+}
+
+}  // namespace
+
+Status Staging::Acquire(const DriverTable& driver, std::uint64_t bytes, StagingBlock* block) {
+  const std::uint64_t block_bytes = BlockBytes(bytes);
+  for (StagingBlock& idle : idle_) {
+    if (idle.bytes != block_bytes) continue;
+    *block = idle;
+    idle_bytes_ -= idle.bytes;
+    idle = idle_.back();
+    idle_.pop_back();
+    return kSuccess;
+  }
+  // Room in both lists now, so that neither this block is lost nor Release can fail.
+  all_.reserve(all_.size() + 1);
+  idle_.reserve(all_.size() + 1);
+  const Status status = driver.MemHostAlloc(&block->pointer, block_bytes, kHostAllocPortable);
+  if (status != kSuccess) return status;
+  block->bytes = block_bytes;
+  all_.push_back(*block);
+  return kSuccess;
+}
+
+void Staging::Release(const StagingBlock& block) {
+  idle_.push_back(block);
+  idle_bytes_ += block.bytes;
+}
+
+void Staging::FreeSurplus(const DriverTable& driver) {
+  while (idle_bytes_ > kMaxIdleBytes) {
+    const auto largest =
+        std::max_element(idle_.begin(), idle_.end(), [](const StagingBlock& a, const StagingBlock& b) { return a.bytes < b.bytes; });
+    const StagingBlock block = *largest;
+    *largest = idle_.back();
+    idle_.pop_back();
+    idle_bytes_ -= block.bytes;
+    all_.erase(std::find_if(all_.begin(), all_.end(), [&](const StagingBlock& other) { return other.pointer == block.pointer; }));
+    driver.MemFreeHost(block.pointer);
+  }
+}
+
+}  // namespace cistern

@@ -1,0 +1,38 @@
+// Pinned host memory in which copies wait for their turn. Blocks are kept for reuse, up to a total; none of the calls is counted.
+#ifndef CISTERN_ADDON_STAGING_H_
+#define CISTERN_ADDON_STAGING_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/driver_table.h"
+
+namespace cistern {
+
+struct StagingBlock {
+  void* pointer = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+class Staging {
+ public:
+  // A context is current.
+  Status Acquire(const DriverTable& driver, std::uint64_t bytes, StagingBlock* block);
+  // What is over the total is kept as well until FreeSurplus.
+  void Release(const StagingBlock& block);
+  // Freeing pinned memory can wait for the device: only while nothing stalls a stream.
+  void FreeSurplus(const DriverTable& driver);
+
+  // Blocks in use and idle ones.
+  const std::vector<StagingBlock>& all() const { return all_; }
+
+ private:
+  std::vector<StagingBlock> all_;
+  std::vector<StagingBlock> idle_;
+  std::uint64_t idle_bytes_ = 0;
+};
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_STAGING_H_

@@ -1,0 +1,134 @@
+#include "cuda/loader.h"
+
+#include <cstring>
+
+#include "cuda/driver_library.h"
+
+namespace cistern::cuda {
+namespace {
+
+constexpr int kMinimumVersion = 12000;  // cuStreamGetId, on which the identity of streams rests, came with 12.0
+constexpr int kLocationVersion = 12020;
+
+// CU_GET_PROC_ADDRESS_LEGACY_STREAM: a null stream means the legacy default stream, whatever cistern is embedded in.
+constexpr unsigned long long kLegacyStreamFlag = 1;
+
+// cuGetProcAddress_v2 of 12.0, and the form before it.
+using GetProcAddressV2 = Status (*)(const char* symbol, void** function, int version, unsigned long long flags, int* symbol_status);
+using GetProcAddressV1 = Status (*)(const char* symbol, void** function, int version, unsigned long long flags);
+
+// Before 12.2 these two took an ordinal for the location, -1 for the host.
+using MemAdvise8000 = Status (*)(DevicePointer pointer, std::size_t bytes, int advice, DeviceOrdinal device);
+using MemPrefetchAsync8000 = Status (*)(DevicePointer pointer, std::size_t bytes, DeviceOrdinal device, Stream stream);
+
+MemAdvise8000 old_mem_advise = nullptr;
+MemPrefetchAsync8000 old_mem_prefetch_async = nullptr;
+
+Status OldOrdinal(MemLocation location, DeviceOrdinal* device) {
+  if (location.type != kLocationDevice && location.type != kLocationHost) return kErrorInvalidValue;
+  *device = location.type == kLocationHost ? -1 : location.id;
+  return kSuccess;
+}
+
+Status AdviseThroughOldForm(DevicePointer pointer, std::size_t bytes, int advice, MemLocation location) {
+  DeviceOrdinal device;
+  const Status status = OldOrdinal(location, &device);
+  return status == kSuccess ? old_mem_advise(pointer, bytes, advice, device) : status;
+}
+
+Status PrefetchThroughOldForm(DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream) {
+  if (flags != 0) return kErrorInvalidValue;
+  DeviceOrdinal device;
+  const Status status = OldOrdinal(location, &device);
+  return status == kSuccess ? old_mem_prefetch_async(pointer, bytes, device, stream) : status;
+}
+
+class Resolver {
+ public:
+  explicit Resolver(void* library)
+      : v2_(reinterpret_cast<GetProcAddressV2>(FindDriverSymbol(library, "cuGetProcAddress_v2"))),
+        v1_(reinterpret_cast<GetProcAddressV1>(FindDriverSymbol(library, "cuGetProcAddress"))) {}
+
+  bool usable() const { return v2_ != nullptr || v1_ != nullptr; }
+
+  template <typename Function>
+  bool Resolve(const char* symbol, int version, Function* function) const {
+    void* address = nullptr;
+    int symbol_status = 0;
+    const Status status = v2_ != nullptr ? v2_(symbol, &address, version, kLegacyStreamFlag, &symbol_status)
+                                         : v1_(symbol, &address, version, kLegacyStreamFlag);
+    *function = status == kSuccess ? reinterpret_cast<Function>(address) : nullptr;
+    return *function != nullptr;
+  }
+
+ private:
+  GetProcAddressV2 v2_;
+  GetProcAddressV1 v1_;
+};
+
+std::string VersionText(int version) { return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10); }
+
+std::string ErrorText(const DriverTable& table, Status status) {
+  const char* name = nullptr;
+  if (table.GetErrorName(status, &name) != kSuccess || name == nullptr) return "CUDA error " + std::to_string(status);
+  return std::string(name) + " (" + std::to_string(status) + ")";
+}
+
+// Empty on success, else why there is no usable driver.
+std::string Fill(DriverTable* table) {
+  const std::string name = kDriverLibraryName;
+  std::string failure;
+  void* library = OpenDriverLibrary(&failure);
+  if (library == nullptr) return name + " could not be loaded, which was searched for " + failure;
+
+  const Resolver resolver(library);
+  if (!resolver.usable()) return name + " was loaded but exports no cuGetProcAddress: its driver is older than CUDA 11.3, and 12.0 is the oldest that works";
+  int version = 0;
+  if (!resolver.Resolve("cuDriverGetVersion", 2020, &table->DriverGetVersion) || table->DriverGetVersion(&version) != kSuccess) {
+    return name + " was loaded but does not tell its version";
+  }
+  if (version < kMinimumVersion) {
+    return name + " was loaded but its driver supports CUDA " + VersionText(version) + " only, and " + VersionText(kMinimumVersion) +
+           " is the oldest that works";
+  }
+
+  // An older driver does not refuse a version that is newer than itself: it answers with the newest form it has. So what is asked for the
+  // two functions that changed their parameters since the oldest driver supported depends on the driver.
+  const bool old_locations = version < kLocationVersion;
+  const char* missing = nullptr;
+#define CISTERN_RESOLVE(member, symbol, symbol_version, parameters)                                                             \
+  if (!(old_locations && symbol_version == kLocationVersion) && !resolver.Resolve(symbol, symbol_version, &table->member)) { \
+    missing = symbol;                                                                                                           \
+  }
+  CISTERN_DRIVER_FUNCTIONS(CISTERN_RESOLVE)
+#undef CISTERN_RESOLVE
+  if (old_locations) {
+    if (!resolver.Resolve("cuMemAdvise", 8000, &old_mem_advise)) missing = "cuMemAdvise";
+    if (!resolver.Resolve("cuMemPrefetchAsync", 8000, &old_mem_prefetch_async)) missing = "cuMemPrefetchAsync";
+    table->MemAdvise = AdviseThroughOldForm;
+    table->MemPrefetchAsync = PrefetchThroughOldForm;
+  }
+  if (missing != nullptr) return name + " was loaded but its driver (CUDA " + VersionText(version) + ") has no " + missing;
+
+  Status status = table->Init(0);
+  if (status != kSuccess) return name + " was loaded but cuInit failed with " + ErrorText(*table, status);
+  int count = 0;
+  status = table->DeviceGetCount(&count);
+  if (status != kSuccess) return name + " was loaded but cuDeviceGetCount failed with " + ErrorText(*table, status);
+  if (count == 0) return name + " was loaded and initialised but found no device (CUDA_VISIBLE_DEVICES may hide them)";
+  return "";
+}
+
+}  // namespace
+
+const LoadResult& Load() {
+  // Never destroyed: a thread may still call through the table while the process's static objects are being destroyed.
+  static const LoadResult& result = *[] {
+    DriverTable* table = new DriverTable{};
+    std::string reason = Fill(table);
+    return new LoadResult{reason.empty() ? table : nullptr, std::move(reason)};
+  }();
+  return result;
+}
+
+}  // namespace cistern::cuda

@@ -1,0 +1,135 @@
+#include "software/device.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+
+#include "software/memory_pool.h"
+#include "software/settings.h"
+#include "software/software_device.h"
+
+namespace cistern::software {
+
+thread_local ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {nullptr, false};
+
+namespace {
+
+// All of this is never destroyed: streams may still run while the process ends.
+std::atomic<int> device_count{0};
+Device* devices[kMaxDevices];
+Settings configured = {0, 0};
+
+std::mutex& SetupMutex() {
+  static std::mutex* mutex = new std::mutex;
+  return *mutex;
+}
+
+// Threads of this library go on after the environment that loaded it has ended; it must then not be unloaded.
+void KeepLibraryLoaded() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&KeepLibraryLoaded), &info) == 0 || info.dli_fname == nullptr) return;
+  dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+}  // namespace
+
+Status Initialize() {
+  if (IsInitialized()) return kSuccess;
+  std::lock_guard<std::mutex> guard(SetupMutex());
+  if (IsInitialized()) return kSuccess;
+  Settings settings = configured;
+  Status status = CompleteSettings(&settings);
+  if (status != kSuccess) return status;
+  KeepLibraryLoaded();
+  for (int i = 0; i < settings.device_count; ++i) devices[i] = new Device(i, settings.total_bytes);
+  device_count.store(settings.device_count, std::memory_order_release);
+  return kSuccess;
+}
+
+bool IsInitialized() { return DeviceCount() != 0; }
+int DeviceCount() { return device_count.load(std::memory_order_acquire); }
+Device* FindDevice(int ordinal) { return ordinal >= 0 && ordinal < DeviceCount() ? devices[ordinal] : nullptr; }
+
+Device* FindDeviceOf(Context context) {
+  for (int i = 0; i < DeviceCount(); ++i) {
+    if (devices[i]->context() == context) return devices[i];
+  }
+  return nullptr;
+}
+
+Device* FindDeviceByAddress(std::uint64_t address) {
+  int count = DeviceCount();
+  for (int i = 0; i < count; ++i) {
+    if (devices[i]->memory.Contains(address)) return devices[i];
+  }
+  return nullptr;
+}
+
+Status Configure(std::uint64_t total_bytes, int count) {
+  if (total_bytes > kMaxTotalBytes || count < 0 || count > kMaxDevices) return kErrorInvalidValue;
+  std::lock_guard<std::mutex> guard(SetupMutex());
+  if (!IsInitialized()) {
+    if (total_bytes != 0) configured.total_bytes = total_bytes;
+    if (count != 0) configured.device_count = count;
+    return kSuccess;
+  }
+  if (count != 0 && count != DeviceCount()) return kErrorNotPermitted;
+  if (total_bytes == 0) return kSuccess;
+  for (bool is_trial : {true, false}) {
+    for (int i = 0; i < DeviceCount(); ++i) {
+      if (is_trial) ReclaimPools(*devices[i], Reclaim::kAll);
+      Status status = devices[i]->memory.SetTotal(total_bytes, is_trial);
+      if (status != kSuccess) return status;
+    }
+  }
+  return kSuccess;
+}
+
+Status Device::Retain() {
+  std::lock_guard<std::mutex> guard(context_mutex_);
+  if (!is_prepared_) {
+    Status status = memory.Reserve();
+    if (status == kSuccess) status = CreateStream(*this, StreamRole::kLegacy, kStreamDefault, 0, &legacy_stream);
+    if (status != kSuccess) return status;
+    is_prepared_ = true;
+  }
+  retain_count_.fetch_add(1, std::memory_order_relaxed);
+  return kSuccess;
+}
+
+Status Device::Release() {
+  std::lock_guard<std::mutex> guard(context_mutex_);
+  if (!IsRetained()) return kErrorInvalidContext;
+  retain_count_.fetch_sub(1, std::memory_order_relaxed);
+  return kSuccess;
+}
+
+void Device::Synchronize() {
+  if (IsIdle()) return;
+  for (Mark mark : PendingMarks(false)) WaitForMark(mark);
+}
+
+void Device::AddStream(StreamState* stream) {
+  std::lock_guard<std::mutex> guard(streams_mutex_);
+  streams_.push_back(stream);
+}
+
+void Device::RemoveStream(StreamState* stream) {
+  std::lock_guard<std::mutex> guard(streams_mutex_);
+  auto found = std::find(streams_.begin(), streams_.end(), stream);
+  *found = streams_.back();
+  streams_.pop_back();
+}
+
+std::vector<Mark> Device::PendingMarks(bool blocking_streams_only) {
+  std::vector<Mark> marks;
+  std::lock_guard<std::mutex> guard(streams_mutex_);
+  for (const StreamState* stream : streams_) {
+    if (blocking_streams_only && (!stream->is_blocking || stream->role == StreamRole::kLegacy)) continue;
+    Mark mark = CurrentMark(*stream);
+    if (!IsReached(mark)) marks.push_back(mark);
+  }
+  return marks;
+}
+
+}  // namespace cistern::software

@@ -1,0 +1,85 @@
+// A software device, its primary context, and which device a thread has current.
+#ifndef CISTERN_SOFTWARE_DEVICE_H_
+#define CISTERN_SOFTWARE_DEVICE_H_
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <vector>
+
+#include "cuda/driver_table.h"
+#include "software/device_memory.h"
+#include "software/stream.h"
+
+namespace cistern::software {
+
+struct MemoryPool;
+
+inline constexpr int kMaxDevices = 8;
+
+class Device {
+ public:
+  explicit Device(int ordinal, std::uint64_t total_bytes) : ordinal(ordinal), memory(total_bytes) {}
+
+  // The primary context. The first Retain reserves the device's address range and makes the legacy stream.
+  // After the last Release nothing can be made current; what was allocated stays until it is freed.
+  Status Retain();
+  Status Release();
+  bool IsRetained() const { return retain_count_.load(std::memory_order_relaxed) > 0; }
+  Context context() { return reinterpret_cast<Context>(this); }
+
+  // Waits for everything submitted to the device's streams so far. Costs one load where they are all idle.
+  void Synchronize();
+  bool IsIdle() const { return busy_streams.load(std::memory_order_acquire) == 0; }
+
+  void AddStream(StreamState* stream);
+  void RemoveStream(StreamState* stream);
+  // Marks of what has been submitted to the device's streams and not completed yet.
+  std::vector<Mark> PendingMarks(bool blocking_streams_only);
+
+  const int ordinal;
+  DeviceMemory memory;
+  StreamState* legacy_stream = nullptr;
+
+  // How many streams have work in their queues; the second counts the blocking ones, the legacy stream excepted.
+  alignas(64) std::atomic<int> busy_streams{0};
+  std::atomic<int> busy_blocking_streams{0};
+
+  // Every pool with memory of this device, destroyed ones that still hold some included. Lock order: pools_mutex, a pool's lock, memory.
+  std::mutex pools_mutex;
+  std::vector<MemoryPool*> pools;
+  std::atomic<int> pool_count{0};
+
+ private:
+  std::mutex context_mutex_;
+  std::atomic<int> retain_count_{0};
+  bool is_prepared_ = false;
+
+  std::mutex streams_mutex_;
+  std::vector<StreamState*> streams_;
+};
+
+// The devices exist from a successful Initialize to the end of the process.
+Status Initialize();
+bool IsInitialized();
+int DeviceCount();
+Device* FindDevice(int ordinal);          // null if there is none
+Device* FindDeviceOf(Context context);    // null if it is not a context
+Device* FindDeviceByAddress(std::uint64_t address);  // whose reserved range holds it
+
+struct ThreadState {
+  Device* current;
+  bool is_in_host_function;
+};
+// Initial-exec: this is read on every call, and the general model would make a function call of it.
+extern thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
+
+// The calling thread's current device.
+inline Status RequireDevice(Device** device) {
+  *device = thread_state.current;
+  return *device != nullptr && (*device)->IsRetained() ? kSuccess : kErrorInvalidContext;
+}
+
+}  // namespace cistern::software
+
+#endif  // CISTERN_SOFTWARE_DEVICE_H_

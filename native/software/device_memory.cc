@@ -1,0 +1,220 @@
+#include "software/device_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "software/settings.h"
+
+namespace cistern::software {
+namespace {
+
+constexpr std::uint64_t kRangePerTotal = 4;
+constexpr std::uint64_t kMinRange = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 27;
+
+std::uint64_t PageBytes() {
+  static const std::uint64_t bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+std::uint64_t RoundUp(std::uint64_t value, std::uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+Status DeviceMemory::Reserve() {
+  // Sized for a later, larger total too, as far as this machine could serve one.
+  std::uint64_t range = std::max({kRangePerTotal * total_, kRangePerTotal * MachineMemory(), kMinRange});
+  for (range = RoundUp(range, kMinRange); range >= total_; range /= 2) {
+    if (TryReserve(range)) return kSuccess;
+  }
+  return kErrorOutOfMemory;
+}
+
+bool DeviceMemory::TryReserve(std::uint64_t range_bytes) {
+  std::uint64_t granules = range_bytes / kGranule;
+  if (!starting_at_.Allocate(granules) || !plain_starts_.Allocate(granules) ||
+      !block_table_.Allocate(std::min(granules + 2, kMaxBlocks))) {
+    return false;
+  }
+  void* range = mmap(nullptr, range_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return false;
+  madvise(range, range_bytes, MADV_DONTDUMP);
+  base_ = reinterpret_cast<std::uint64_t>(range);
+  source_.Attach(&block_table_);
+  std::uint32_t whole = source_.Take();
+  Block& block = blocks()[whole];
+  block.start = 0;
+  block.size = granules;
+  block.previous = 0;
+  block.next = 0;
+  block.state = BlockState::kFree;
+  free_.Insert(blocks(), whole);
+  range_bytes_.store(range_bytes, std::memory_order_release);
+  return true;
+}
+
+// Called with the lock held.
+std::uint32_t DeviceMemory::TakeBlock(std::uint64_t bytes, Status* status) {
+  *status = kErrorOutOfMemory;
+  if (bytes > total_) return 0;
+  std::uint64_t granules = (bytes + kGranule - 1) / kGranule;
+  if (granules * kGranule > total_ - used_) return 0;
+  std::uint32_t id = free_.FindBestFit(blocks(), granules);
+  if (id == 0) return 0;
+  std::uint32_t taken = id;
+  if (blocks()[id].size > granules) {
+    taken = source_.Take();
+    if (taken == 0) return 0;
+    free_.Remove(blocks(), id);
+    CutFront(blocks(), id, taken, granules);
+    free_.Insert(blocks(), id);
+  } else {
+    free_.Remove(blocks(), id);
+  }
+  Block& block = blocks()[taken];
+  block.state = BlockState::kUsed;
+  block.is_touched = false;
+  used_ += granules * kGranule;
+  *status = kSuccess;
+  return taken;
+}
+
+// Called with the lock held.
+void DeviceMemory::ReturnBlock(std::uint32_t id) {
+  Block* all = blocks();
+  std::uint64_t start = all[id].start;
+  std::uint64_t end = start + all[id].size;
+  bool is_touched = all[id].is_touched;
+  used_ -= all[id].size * kGranule;
+  all[id].state = BlockState::kFree;
+  std::uint32_t next = all[id].next;
+  if (next != 0 && all[next].state == BlockState::kFree) {
+    free_.Remove(all, next);
+    AbsorbNext(all, id);
+    source_.Give(next);
+  }
+  std::uint32_t previous = all[id].previous;
+  if (previous != 0 && all[previous].state == BlockState::kFree) {
+    free_.Remove(all, previous);
+    AbsorbNext(all, previous);
+    source_.Give(id);
+    id = previous;
+  }
+  if (is_touched) {
+    // The pages at both ends were shared with neighbours; those that are wholly free now can go too.
+    std::uint64_t page = PageBytes();
+    std::uint64_t free_from = RoundUp(AddressOf(all[id].start), page);
+    std::uint64_t free_to = AddressOf(all[id].start + all[id].size) / page * page;
+    std::uint64_t first_page = AddressOf(start) / page * page;
+    std::uint64_t last_page = AddressOf(end) / page * page;
+    if (AddressOf(start) % page != 0 && first_page >= free_from && first_page + page <= free_to) {
+      ReleasePages(first_page, first_page + page);
+    }
+    if (AddressOf(end) % page != 0 && last_page != first_page && last_page >= free_from && last_page + page <= free_to) {
+      ReleasePages(last_page, last_page + page);
+    }
+  }
+  free_.Insert(all, id);
+}
+
+void DeviceMemory::ReleasePages(std::uint64_t first, std::uint64_t last) const {
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+// Called without the lock, while the block is still nobody else's: a large range takes the kernel a while.
+void DeviceMemory::ReleaseInnerPages(const Block& block) const {
+  std::uint64_t page = PageBytes();
+  ReleasePages(RoundUp(AddressOf(block.start), page), AddressOf(block.start + block.size) / page * page);
+}
+
+Status DeviceMemory::Allocate(std::uint64_t bytes, std::uint64_t* address) {
+  std::lock_guard<SpinLock> guard(lock_);
+  Status status;
+  std::uint32_t id = TakeBlock(bytes, &status);
+  if (id == 0) return status;
+  Block& block = blocks()[id];
+  block.owner.store(0, std::memory_order_relaxed);
+  StartingAt(block.start).store(id, std::memory_order_release);
+  plain_starts_.Set(block.start);
+  *address = AddressOf(block.start);
+  return kSuccess;
+}
+
+Status DeviceMemory::BeginFree(std::uint64_t address, std::uint32_t* id) {
+  if (!Contains(address) || address % kGranule != 0) return kErrorInvalidValue;
+  std::uint64_t granule = GranuleOf(address);
+  std::lock_guard<SpinLock> guard(lock_);
+  *id = StartingAt(granule).load(std::memory_order_acquire);
+  if (*id == 0) return kErrorInvalidValue;
+  Block& block = blocks()[*id];
+  if (block.owner.load(std::memory_order_relaxed) != 0 || block.state != BlockState::kUsed) return kErrorInvalidValue;
+  block.state = BlockState::kFreeing;
+  StartingAt(granule).store(0, std::memory_order_release);
+  plain_starts_.Clear(granule);
+  return kSuccess;
+}
+
+void DeviceMemory::FinishFree(std::uint32_t id) {
+  if (blocks()[id].is_touched) ReleaseInnerPages(blocks()[id]);
+  std::lock_guard<SpinLock> guard(lock_);
+  ReturnBlock(id);
+}
+
+Status DeviceMemory::AllocateSegment(std::uint64_t bytes, SegmentName name, std::uint32_t* id) {
+  std::lock_guard<SpinLock> guard(lock_);
+  Status status;
+  *id = TakeBlock(bytes, &status);
+  if (*id == 0) return status;
+  const Block& block = blocks()[*id];
+  segments_[block.start] = {block.size, name};
+  return kSuccess;
+}
+
+void DeviceMemory::FreeSegment(std::uint32_t id, bool is_touched) {
+  Block& block = blocks()[id];
+  block.is_touched = is_touched;
+  if (is_touched) ReleaseInnerPages(block);
+  std::lock_guard<SpinLock> guard(lock_);
+  segments_.erase(block.start);
+  ReturnBlock(id);
+}
+
+bool DeviceMemory::Describe(std::uint64_t address, std::uint64_t bytes, bool will_write, AddressInfo* info) {
+  std::uint64_t granule = GranuleOf(address);
+  std::lock_guard<SpinLock> guard(lock_);
+  auto segment = segments_.upper_bound(granule);
+  if (segment != segments_.begin()) {
+    --segment;
+    if (granule - segment->first < segment->second.first) {
+      *info = {true, segment->second.second};
+      return true;
+    }
+  }
+  std::uint64_t start = plain_starts_.FindAtOrBelow(granule);
+  if (start == BitTree::kNone) return false;
+  Block& block = blocks()[StartingAt(start).load(std::memory_order_relaxed)];
+  std::uint64_t end = AddressOf(block.start + block.size);
+  if (address >= end || bytes > end - address) return false;
+  if (will_write) block.is_touched = true;
+  *info = {false, {}};
+  return true;
+}
+
+void DeviceMemory::GetInfo(std::uint64_t* free, std::uint64_t* total) {
+  std::lock_guard<SpinLock> guard(lock_);
+  *free = total_ - used_;
+  *total = total_;
+}
+
+Status DeviceMemory::SetTotal(std::uint64_t bytes, bool is_trial) {
+  std::lock_guard<SpinLock> guard(lock_);
+  std::uint64_t range = range_bytes_.load(std::memory_order_relaxed);
+  if (bytes < used_ || (range != 0 && bytes > range)) return kErrorInvalidValue;
+  if (!is_trial) total_ = bytes;
+  return kSuccess;
+}
+
+}  // namespace cistern::software

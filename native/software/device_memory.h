@@ -1,0 +1,101 @@
+// The memory of one device: a reserved range of addresses, committed by the kernel where it is written.
+//
+// Structure: blocks (block.h) tile the range; free ones are in a FreeIndex. The range is several times the device's total, so that holes
+// between allocations never make an allocation fail that the total would admit; what limits is the sum.
+//
+//     range   | plain | free | segment of a pool          | plain |        free        |
+//     inside                 | used | free | used |  free |              (memory_pool.h)
+//
+// Beside it: for each granule the block that starts there and is in use (how a pointer is freed in O(1)), a BitTree of the starts of plain
+// allocations (how an address inside one is found), and a map of the segments.
+//
+// Invariants: Σ plain + Σ segments = used <= total; free neighbours are merged; the range's blocks sum up to the range.
+// Cost: O(1) below 64 KiB, else O(log n) for n free blocks; no system call but for giving back pages that device work has written.
+// A page that a touched and an untouched allocation share goes back only when the touched one is freed last.
+#ifndef CISTERN_SOFTWARE_DEVICE_MEMORY_H_
+#define CISTERN_SOFTWARE_DEVICE_MEMORY_H_
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+
+#include "cuda/driver_table.h"
+#include "software/bit_tree.h"
+#include "software/block.h"
+#include "software/free_index.h"
+#include "software/spin_lock.h"
+#include "software/zeroed_array.h"
+
+namespace cistern::software {
+
+// Names a segment within a pool.
+struct SegmentName {
+  std::uint32_t pool;
+  std::uint32_t index;
+};
+
+// What lies at an address.
+struct AddressInfo {
+  bool is_segment;
+  SegmentName segment;
+};
+
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(std::uint64_t total_bytes) : total_(total_bytes) {}
+
+  // Reserves the range, once; until then nothing else may be called but GetInfo, SetTotal and Contains.
+  Status Reserve();
+
+  Status Allocate(std::uint64_t bytes, std::uint64_t* address);
+  // Takes the allocation that starts at the address out of use, as block *id, without giving its memory to anyone else yet.
+  Status BeginFree(std::uint64_t address, std::uint32_t* id);
+  void FinishFree(std::uint32_t id);
+
+  // The same for pools. The name is what Describe answers for addresses in the segment.
+  Status AllocateSegment(std::uint64_t bytes, SegmentName name, std::uint32_t* id);
+  void FreeSegment(std::uint32_t id, bool is_touched);
+
+  // True where the range is plain memory within one allocation, or where it starts in a segment, which the pool must then check.
+  bool Describe(std::uint64_t address, std::uint64_t bytes, bool will_write, AddressInfo* info);
+
+  bool Contains(std::uint64_t address) const {
+    std::uint64_t bytes = range_bytes_.load(std::memory_order_acquire);  // published after base_, hence read before it
+    return address - base_ < bytes;
+  }
+  void GetInfo(std::uint64_t* free, std::uint64_t* total);
+
+  // In two steps, so that all devices change or none: SetTotal with `is_trial` only says whether it would succeed.
+  Status SetTotal(std::uint64_t bytes, bool is_trial);
+
+  std::uint64_t AddressOf(std::uint64_t granule) const { return base_ + granule * kGranule; }
+  std::uint64_t GranuleOf(std::uint64_t address) const { return (address - base_) / kGranule; }
+  // The block in use that starts at the granule, or 0.
+  std::atomic<std::uint32_t>& StartingAt(std::uint64_t granule) const { return starting_at_[granule]; }
+  Block* blocks() const { return block_table_.blocks(); }
+  BlockTable* block_table() { return &block_table_; }
+
+ private:
+  bool TryReserve(std::uint64_t range_bytes);
+  std::uint32_t TakeBlock(std::uint64_t bytes, Status* status);
+  void ReturnBlock(std::uint32_t id);
+  void ReleasePages(std::uint64_t first, std::uint64_t last) const;
+  void ReleaseInnerPages(const Block& block) const;
+
+  std::uint64_t base_ = 0;
+  std::atomic<std::uint64_t> range_bytes_{0};
+  ZeroedArray<std::atomic<std::uint32_t>> starting_at_;
+  BlockTable block_table_;
+
+  SpinLock lock_;  // guards all below
+  std::uint64_t total_;
+  std::uint64_t used_ = 0;
+  FreeIndex free_;
+  BlockSource source_;
+  BitTree plain_starts_;
+  std::map<std::uint64_t, std::pair<std::uint64_t, SegmentName>> segments_;  // start -> (size, name), in granules
+};
+
+}  // namespace cistern::software
+
+#endif  // CISTERN_SOFTWARE_DEVICE_MEMORY_H_

@@ -1,0 +1,104 @@
+// Stream-ordered memory pools.
+//
+// Structure: a pool reserves segments, multiples of 2 MiB, from its device's memory (device_memory.h). Blocks tile a segment:
+//
+//     segment      | used | free | used | freed on A, 7 | used |  freed on B, 3  | free |
+//     indexes               general        pending[A]            pending[B]        general
+//
+// A free block without a mark may go to any stream. One with a mark was freed on a stream that was busy then, and may go
+//   1. to that stream at once, whose order protects it;
+//   2. to anyone once the mark has been reached           (reuse flag "opportunistic")
+//   3. to a stream that has waited for a later mark        (reuse flag "follow event dependencies")
+//   4. to any stream, which is made to wait for the mark   (reuse flag "internal dependencies"), when the device has no more to reserve.
+// Blocks merge with free neighbours of the same kind: both general, or both of one stream (then the later mark counts).
+//
+// Invariants: Σ used blocks = used; Σ segments = reserved; within one stream's pending blocks, oldest to newest, marks do not descend;
+// two free neighbours are never of the same kind; a segment is in the list of empty ones if and only if one general block fills it.
+// Cost: allocation and free O(1) below 64 KiB, else O(log n) for n free blocks, and O(s) for s streams with pending blocks where neither
+// the stream's own nor general blocks serve; making a mark's blocks general is paid for once per free.
+#ifndef CISTERN_SOFTWARE_MEMORY_POOL_H_
+#define CISTERN_SOFTWARE_MEMORY_POOL_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/driver_table.h"
+#include "software/bit_tree.h"
+#include "software/block.h"
+#include "software/device_memory.h"
+#include "software/free_index.h"
+#include "software/handle_table.h"
+#include "software/spin_lock.h"
+#include "software/stream.h"
+
+namespace cistern::software {
+
+class Device;
+
+struct Segment {
+  std::uint32_t device_block = 0;  // in the device's memory
+  std::uint32_t index = 0;         // in the pool
+  std::uint64_t start = 0;         // in granules
+  std::uint64_t size = 0;          // in granules
+  bool is_touched = false;
+  bool is_empty = false;
+  std::uint32_t first_block = 0;
+  Segment* previous_empty = nullptr;
+  Segment* next_empty = nullptr;
+  BitTree used_starts;  // relative to start
+};
+
+// Blocks freed on one stream whose frees are not known to have happened.
+struct PendingBlocks {
+  FreeIndex index;
+  std::uint32_t oldest = 0;
+  std::uint32_t newest = 0;
+};
+
+struct alignas(64) MemoryPool : HandleSlot {
+  SpinLock lock;  // guards all below
+  Device* device = nullptr;
+  bool follows_events = true;
+  bool is_opportunistic = true;
+  bool inserts_dependencies = true;
+  bool is_closing = false;
+  std::uint64_t release_threshold = 0;
+  std::uint64_t max_bytes = 0;  // 0: no limit
+  std::uint64_t reserved = 0;
+  std::uint64_t reserved_high = 0;
+  std::uint64_t used = 0;
+  std::uint64_t used_high = 0;
+  BlockSource source;
+  FreeIndex general;
+  std::vector<std::unique_ptr<PendingBlocks>> pending;  // by stream slot
+  std::vector<std::uint32_t> pending_slots;             // those that are not empty
+  std::vector<std::unique_ptr<Segment>> segments;       // by index
+  std::vector<std::uint32_t> free_segment_indexes;
+  Segment* first_empty = nullptr;
+};
+
+using PoolTable = HandleTable<MemoryPool, HandleKind::kPool>;
+inline PoolTable pool_table;
+
+Status CreatePool(Device& device, std::uint64_t max_bytes, MemoryPool** pool);
+// Allocations from the pool stay valid until they are freed; the pool ends with the last of them.
+Status DestroyPool(MemoryPool& pool, std::uint64_t handle);
+Status TrimPool(MemoryPool& pool, std::uint64_t bytes_to_keep);
+Status SetPoolAttribute(MemoryPool& pool, int attribute, const void* value);
+Status GetPoolAttribute(MemoryPool& pool, int attribute, void* value);
+
+Status AllocateFromPool(MemoryPool& pool, StreamState& stream, std::uint64_t bytes, std::uint64_t* address);
+// Frees in the order of the stream, or at once where it is null. kErrorInvalidValue where nothing of a pool starts at the address.
+Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream);
+// Whether the range lies within one allocation in the segment.
+bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t address, std::uint64_t bytes, bool will_write);
+
+// Gives segments back to the device that are empty and whose frees have happened: those above the pools' release thresholds, or all.
+// False where there were none.
+enum class Reclaim { kAboveThreshold, kAll };
+bool ReclaimPools(Device& device, Reclaim what);
+
+}  // namespace cistern::software
+
+#endif  // CISTERN_SOFTWARE_MEMORY_POOL_H_

@@ -1,0 +1,87 @@
+#include "software/settings.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "software/device.h"
+
+namespace cistern::software {
+namespace {
+
+std::string ReadLine(const std::string& path, const char* prefix) {
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) return {};
+  char line[4096];
+  std::string found;
+  while (found.empty() && std::fgets(line, sizeof line, file) != nullptr) {
+    if (std::strncmp(line, prefix, std::strlen(prefix)) != 0) continue;
+    found = line + std::strlen(prefix);
+    found.erase(found.find_last_not_of("\n") + 1);
+  }
+  std::fclose(file);
+  return found;
+}
+
+// Control groups nest, and the least of their limits holds.
+std::uint64_t ControlGroupLimit() {
+  std::uint64_t limit = ~std::uint64_t{0};
+  std::string group = ReadLine("/proc/self/cgroup", "0::");
+  for (;;) {
+    std::string text = ReadLine("/sys/fs/cgroup" + group + "/memory.max", "");
+    if (!text.empty() && text[0] >= '0' && text[0] <= '9') limit = std::min<std::uint64_t>(limit, std::strtoull(text.c_str(), nullptr, 10));
+    std::size_t slash = group.rfind('/');
+    if (slash == std::string::npos || group.empty()) return limit;
+    group.erase(slash);
+  }
+}
+
+// A whole number, then nothing or one of B, KiB, MiB, GiB, TiB. 0 where the text is not that, or too large.
+std::uint64_t ParseBytes(const char* text) {
+  std::uint64_t value = 0;
+  const char* end = text;
+  for (; *end >= '0' && *end <= '9'; ++end) {
+    value = value * 10 + static_cast<std::uint64_t>(*end - '0');
+    if (value > kMaxTotalBytes) return 0;
+  }
+  if (end == text) return 0;
+  static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int shift = *end == '\0' ? 0 : -1;
+  for (int i = 0; i < 5; ++i) {
+    if (std::strcmp(end, kUnits[i]) == 0) shift = 10 * i;
+  }
+  return shift < 0 || value > kMaxTotalBytes >> shift ? 0 : value << shift;
+}
+
+}  // namespace
+
+std::uint64_t MachineMemory() {
+  static const std::uint64_t bytes = std::min(
+      static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)), ControlGroupLimit());
+  return bytes;
+}
+
+Status CompleteSettings(Settings* settings) {
+  Settings complete = *settings;
+  if (complete.total_bytes == 0) {
+    const char* text = std::getenv("CISTERN_SOFTWARE_MEMORY");
+    complete.total_bytes = text == nullptr ? std::min(MachineMemory() / 2, kMaxTotalBytes) : ParseBytes(text);
+    if (complete.total_bytes == 0) return kErrorInvalidValue;
+  }
+  if (complete.device_count == 0) {
+    const char* text = std::getenv("CISTERN_SOFTWARE_DEVICES");
+    complete.device_count = 1;
+    if (text != nullptr) {
+      if (text[0] < '1' || text[0] > '0' + kMaxDevices || text[1] != '\0') return kErrorInvalidValue;
+      complete.device_count = text[0] - '0';
+    }
+  }
+  *settings = complete;
+  return kSuccess;
+}
+
+}  // namespace cistern::software

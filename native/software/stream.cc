@@ -1,0 +1,227 @@
+#include "software/stream.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "software/device.h"
+#include "software/event.h"
+#include "software/legacy_order.h"
+
+namespace cistern::software {
+namespace {
+
+std::atomic<std::uint64_t> next_stream_id{1};
+
+struct Executor {
+  Mark mark;
+
+  void operator()(const WaitWork& work) const { WaitForMark(work.mark); }
+  void operator()(const CopyWork& work) const {
+    std::memmove(work.destination, work.source, work.bytes);
+    std::free(work.staged);
+  }
+  void operator()(const FillWork& work) const {
+    if (work.is_bytes) {
+      std::memset(work.destination, static_cast<int>(work.value), work.count);
+    } else {
+      std::fill_n(static_cast<std::uint32_t*>(work.destination), work.count, work.value);
+    }
+  }
+  void operator()(const HostFunctionWork& work) const {
+    thread_state.is_in_host_function = true;
+    work.function(work.user_data);
+    thread_state.is_in_host_function = false;
+  }
+  void operator()(const StampWork& work) const { StampEvent(*work.event, mark); }
+  void operator()(const FreeWork& work) const { work.device->memory.FinishFree(work.block); }
+};
+
+// Forgets the stream; the slot may have a new tenant before this returns.
+void Retire(StreamState& stream) {
+  stream.device->RemoveStream(&stream);
+  stream_table.Recycle(stream);
+}
+
+void CountBusy(StreamState& stream, int change) {
+  stream.device->busy_streams.fetch_add(change, std::memory_order_acq_rel);
+  if (stream.is_blocking && stream.role != StreamRole::kLegacy) {
+    stream.device->busy_blocking_streams.fetch_add(change, std::memory_order_acq_rel);
+  }
+}
+
+void* RunStream(void* argument) {
+  StreamState& stream = *static_cast<StreamState*>(argument);
+  std::unique_lock<std::mutex> lock(stream.mutex);
+  for (;;) {
+    stream.work_arrived.wait(lock, [&stream] { return !stream.queue.empty() || stream.is_closing; });
+    if (stream.queue.empty()) break;
+    std::uint64_t count = stream.completed.load(std::memory_order_relaxed) + 1;
+    {
+      Work work = std::move(stream.queue.front());
+      stream.queue.pop_front();
+      lock.unlock();
+      std::visit(Executor{MakeMark(stream.index, count)}, work);
+      lock.lock();
+    }
+    stream.completed.store(count, std::memory_order_release);
+    if (stream.submitted.load(std::memory_order_relaxed) == count) CountBusy(stream, -1);
+    if (stream.waiters > 0) stream.work_completed.notify_all();
+  }
+  stream.has_thread = false;
+  Retire(stream);
+  return nullptr;
+}
+
+bool StartThread(StreamState& stream) {
+  // Signals are for the program's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  bool is_started = pthread_create(&thread, nullptr, RunStream, &stream) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!is_started) return false;
+  // Never joined: a process may end while a stream is stalled.
+  pthread_detach(thread);
+#ifdef __linux__
+  pthread_setname_np(thread, "cistern-stream");
+#endif
+  stream.has_thread = true;
+  return true;
+}
+
+Status Enqueue(StreamState& stream, Work work, Mark* mark) {
+  std::lock_guard<std::mutex> guard(stream.mutex);
+  if (stream.is_closing) return kErrorInvalidHandle;
+  if (!stream.has_thread && !StartThread(stream)) return kErrorOutOfMemory;
+  stream.queue.push_back(std::move(work));
+  std::uint64_t submitted = stream.submitted.load(std::memory_order_relaxed);
+  if (submitted == stream.completed.load(std::memory_order_relaxed)) CountBusy(stream, 1);
+  stream.submitted.store(submitted + 1, std::memory_order_release);
+  if (stream.queue.size() == 1) stream.work_arrived.notify_one();
+  if (mark != nullptr) *mark = MakeMark(stream.index, submitted + 1);
+  return kSuccess;
+}
+
+void NoteOrder(StreamState& stream, Mark mark) {
+  constexpr std::size_t kPruneFrom = 64;
+  std::lock_guard<SpinLock> guard(stream.order_lock);
+  std::vector<Mark>& known = stream.ordered_after;
+  for (Mark& latest : known) {
+    if (MarkSlot(latest) != MarkSlot(mark)) continue;
+    latest = std::max(latest, mark);
+    return;
+  }
+  if (known.size() >= kPruneFrom && known.size() == known.capacity()) {
+    known.erase(std::remove_if(known.begin(), known.end(), IsReached), known.end());
+  }
+  known.push_back(mark);
+}
+
+// Destroys the thread's default streams when the thread ends.
+struct PerThreadStreams {
+  StreamState* streams[kMaxDevices] = {};
+  std::uint64_t handles[kMaxDevices] = {};
+  ~PerThreadStreams() {
+    for (int i = 0; i < kMaxDevices; ++i) {
+      if (streams[i] != nullptr) CloseStream(*streams[i], handles[i]);
+    }
+  }
+};
+
+}  // namespace
+
+Status CreateStream(Device& device, StreamRole role, unsigned flags, int priority, StreamState** stream) {
+  StreamState* state = stream_table.Take();
+  if (state == nullptr) return kErrorOutOfMemory;
+  {
+    // The thread of the slot's last tenant may be on its way out with the lock held.
+    std::lock_guard<std::mutex> guard(state->mutex);
+    state->device = &device;
+    state->is_blocking = (flags & kStreamNonBlocking) == 0;
+    state->role = role;
+    state->flags = flags;
+    state->priority = priority;
+    state->id = next_stream_id.fetch_add(1, std::memory_order_relaxed);
+    state->is_closing = false;
+    std::lock_guard<SpinLock> order_guard(state->order_lock);
+    state->ordered_after.clear();
+  }
+  device.AddStream(state);
+  stream_table.Publish(*state);
+  *stream = state;
+  return kSuccess;
+}
+
+Status CloseStream(StreamState& stream, std::uint64_t handle) {
+  if (!StreamTable::Close(stream, handle)) return kErrorInvalidHandle;
+  std::unique_lock<std::mutex> lock(stream.mutex);
+  stream.is_closing = true;
+  if (stream.has_thread) {
+    stream.work_arrived.notify_one();
+  } else {
+    Retire(stream);
+  }
+  return kSuccess;
+}
+
+Status PerThreadStreamOf(Device& device, StreamState** stream) {
+  static thread_local PerThreadStreams own;
+  StreamState*& slot = own.streams[device.ordinal];
+  if (slot == nullptr) {
+    Status status = CreateStream(device, StreamRole::kPerThread, kStreamDefault, 0, &slot);
+    if (status != kSuccess) return status;
+    own.handles[device.ordinal] = slot->handle.load(std::memory_order_relaxed);
+  }
+  *stream = slot;
+  return kSuccess;
+}
+
+Status Submit(StreamState& stream, Work work, Mark* mark) {
+  Status status = OrderWithLegacy(stream);
+  return status == kSuccess ? Enqueue(stream, std::move(work), mark) : status;
+}
+
+Status SubmitWait(StreamState& stream, Mark mark) {
+  if (MarkSlot(mark) == stream.index || OrderedAfterCount(stream, MarkSlot(mark)) >= MarkCount(mark)) return kSuccess;
+  if (!IsReached(mark)) {
+    Status status = Enqueue(stream, WaitWork{mark}, nullptr);
+    if (status != kSuccess) return status;
+  }
+  // Only now: another thread that finds it noted leaves the wait out.
+  NoteOrder(stream, mark);
+  return kSuccess;
+}
+
+Status OrderLegacyAfterBlocking(StreamState& legacy) {
+  for (Mark mark : legacy.device->PendingMarks(true)) {
+    Status status = SubmitWait(legacy, mark);
+    if (status != kSuccess) return status;
+  }
+  return kSuccess;
+}
+
+std::uint64_t OrderedAfterCount(StreamState& stream, std::uint32_t slot) {
+  std::lock_guard<SpinLock> guard(stream.order_lock);
+  for (Mark known : stream.ordered_after) {
+    if (MarkSlot(known) == slot) return MarkCount(known);
+  }
+  return 0;
+}
+
+void WaitForMark(Mark mark) {
+  if (IsReached(mark)) return;
+  StreamState& stream = stream_table.At(MarkSlot(mark));
+  std::unique_lock<std::mutex> lock(stream.mutex);
+  ++stream.waiters;
+  stream.work_completed.wait(lock, [mark] { return IsReached(mark); });
+  --stream.waiters;
+}
+
+}  // namespace cistern::software

@@ -1,0 +1,77 @@
+import { isMainThread } from 'node:worker_threads';
+import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../errors.js';
+import { mailbox, NativeStatus, native } from './native.js';
+import { check } from './status.js';
+
+/** What the devices of this process are: real GPUs, or the software device. */
+export type Backend = 'cuda' | 'software';
+
+/** How to choose the backend: `auto` takes CUDA where a driver and a device are found, else the software device, and says so once. */
+export type BackendChoice = 'auto' | Backend;
+
+const choices: readonly string[] = ['auto', 'cuda', 'software'];
+
+let opened: Backend | undefined;
+
+/**
+ * Chooses the devices of this environment (the main thread or one worker) before anything uses one. Without it, the environment variable
+ * `CISTERN_DEVICE` decides, and `auto` where that is not set.
+ * @returns the backend that was opened
+ * @throws DeviceUnavailableError for `cuda` where no CUDA device can be used; the message says what was searched for.
+ * @throws ArgumentRangeError for any other word.
+ * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) where the other backend is already in use.
+ */
+export function selectBackend(choice: BackendChoice): Backend {
+  if (!choices.includes(choice)) {
+    throw new ArgumentRangeError(`the device must be one of ${choices.join(', ')}, got ${formatValue(choice)}`, 'ERR_INVALID_ARG_VALUE');
+  }
+  if (opened !== undefined) {
+    if (choice === 'auto' || choice === opened) return opened;
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', `the ${choice} device cannot be selected: the ${opened} device is already in use`);
+  }
+  if (choice !== 'software') {
+    const reason = native().cudaUnavailableReason();
+    if (reason === '') return open('cuda');
+    if (choice === 'cuda') throw new DeviceUnavailableError(`no CUDA device can be used: ${reason}`);
+    if (isMainThread) {
+      process.emitWarning(
+        `cistern runs on its software device, in host memory: ${reason}. Set CISTERN_DEVICE=software to choose it silently`,
+        {
+          code: 'CISTERN_SOFTWARE_DEVICE',
+        },
+      );
+    }
+  }
+  return open('software');
+}
+
+/** The backend in use; the first call opens it. */
+export function currentBackend(): Backend {
+  return opened ?? selectBackend(choiceFromEnvironment());
+}
+
+/** Why CUDA cannot be used, in one sentence, or `undefined` where it can. */
+export function cudaUnavailableReason(): string | undefined {
+  return native().cudaUnavailableReason() || undefined;
+}
+
+function choiceFromEnvironment(): BackendChoice {
+  const value = process.env['CISTERN_DEVICE'];
+  if (value === undefined || value === '') return 'auto';
+  if (choices.includes(value)) return value as BackendChoice;
+  throw new ArgumentRangeError(`CISTERN_DEVICE must be one of ${choices.join(', ')}, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
+}
+
+function open(backend: Backend): Backend {
+  native().openBackend(backend === 'cuda' ? 0 : 1);
+  if (backend === 'software' && (mailbox[0] as number) > NativeStatus.success) {
+    throw new ArgumentRangeError(
+      'CISTERN_SOFTWARE_MEMORY must be a size such as 1GiB, and CISTERN_SOFTWARE_DEVICES a count from 1 to 8, ' +
+        `got ${formatValue(process.env['CISTERN_SOFTWARE_MEMORY'])} and ${formatValue(process.env['CISTERN_SOFTWARE_DEVICES'])}`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
+  check(`open the ${backend} device`);
+  opened = backend;
+  return backend;
+}

@@ -1,0 +1,39 @@
+import { counters, native } from './native.js';
+
+/** How often this environment called the driver since it began, on whatever device. */
+export interface DriverCallCounts {
+  /** Allocations of every kind, host memory included. */
+  readonly allocations: number;
+  readonly frees: number;
+  readonly eventRecords: number;
+  readonly eventWaits: number;
+  /** Blocking synchronizations of a stream, an event or a device. */
+  readonly synchronizations: number;
+  /** Every function by CUDA's name. */
+  readonly byFunction: Readonly<Record<string, number>>;
+}
+
+const groups = {
+  allocations: ['cuMemAlloc', 'cuMemAllocManaged', 'cuMemHostAlloc', 'cuMemAllocFromPoolAsync'],
+  frees: ['cuMemFree', 'cuMemFreeHost', 'cuMemFreeAsync'],
+  eventRecords: ['cuEventRecord'],
+  eventWaits: ['cuStreamWaitEvent'],
+  synchronizations: ['cuStreamSynchronize', 'cuEventSynchronize', 'cuCtxSynchronize'],
+} as const;
+
+/** The counts so far. Take two and subtract. */
+export function driverCallCounts(): DriverCallCounts {
+  const counts = counters();
+  const names = native().functionNames;
+  const byFunction: Record<string, number> = {};
+  for (const [i, name] of names.entries()) byFunction[name] = counts[i] as number;
+  const sum = (group: keyof typeof groups) => groups[group].reduce((total, name) => total + (byFunction[name] as number), 0);
+  return {
+    allocations: sum('allocations') + (counts[names.length] as number),
+    frees: sum('frees') + (counts[names.length + 1] as number),
+    eventRecords: sum('eventRecords'),
+    eventWaits: sum('eventWaits'),
+    synchronizations: sum('synchronizations'),
+    byFunction,
+  };
+}

@@ -1,0 +1,141 @@
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { type Backend, currentBackend } from './backend.js';
+import { mailbox, native } from './native.js';
+import { check, checkBlocking } from './status.js';
+import { StreamTimeline } from './stream-timeline.js';
+
+/** How much memory a device has. */
+export interface DeviceMemoryInfo {
+  readonly freeBytes: number;
+  readonly totalBytes: number;
+}
+
+/** Device attributes by name, with CUDA's numbers. */
+const attributes = {
+  multiprocessorCount: 16,
+  unifiedAddressing: 41,
+  computeCapabilityMajor: 75,
+  computeCapabilityMinor: 76,
+  managedMemory: 83,
+  pageableMemoryAccess: 88,
+  concurrentManagedAccess: 89,
+  memoryPoolsSupported: 115,
+} as const;
+
+/** The name of a device attribute. */
+export type DeviceAttribute = keyof typeof attributes;
+
+const devices: Device[] = [];
+let deviceCount: number | undefined;
+
+/**
+ * A GPU, or the software device that stands in for one. There is one object per device and environment; get it with {@link Device.get}.
+ *
+ * Counterpart of `rmm::cuda_device_id`.
+ * @example
+ * ```ts
+ * const device = Device.get();
+ * const { freeBytes } = device.memoryInfo();
+ * ```
+ */
+export class Device {
+  /** The ordinal, from 0. */
+  readonly index: number;
+  /** What kind of device it is. */
+  readonly backend: Backend;
+  readonly name: string;
+  /** 32 lower-case hexadecimal digits. */
+  readonly uuid: string;
+  /** All the memory of the device, in bytes. */
+  readonly totalBytes: number;
+
+  private constructor(index: number) {
+    this.index = index;
+    this.backend = currentBackend();
+    this.name = native().deviceName(index);
+    check(`open device ${index}`);
+    this.uuid = native().deviceUuid(index);
+    check(`open device ${index}`);
+    native().deviceTotalBytes(index);
+    check(`open device ${index}`);
+    this.totalBytes = mailbox[1] as number;
+  }
+
+  /** How many devices there are. */
+  static count(): number {
+    if (deviceCount === undefined) {
+      currentBackend();
+      native().deviceCount();
+      check('count devices');
+      deviceCount = mailbox[1] as number;
+    }
+    return deviceCount;
+  }
+
+  /**
+   * A device by its ordinal.
+   * @throws ArgumentRangeError where there is no such device.
+   */
+  static get(index = 0): Device {
+    const known = devices[index];
+    if (known !== undefined) return known;
+    if (typeof index !== 'number') throw new ArgumentTypeError(`device must be a number, got ${formatValue(index)}`);
+    const count = Device.count();
+    if (!Number.isInteger(index) || index < 0 || index >= count) {
+      throw new ArgumentRangeError(`device must be an integer from 0 to ${count - 1}, got ${index}`);
+    }
+    const device = new Device(index);
+    devices[index] = device;
+    return device;
+  }
+
+  /** The driver's version as CUDA numbers it: 13000 is 13.0. */
+  static driverVersion(): number {
+    currentBackend();
+    native().driverVersion();
+    check('read the driver version');
+    return mailbox[1] as number;
+  }
+
+  /** Free and total memory now, in bytes. Counterpart of `rmm::available_device_memory`. */
+  memoryInfo(): DeviceMemoryInfo {
+    native().deviceMemoryInfo(this.index);
+    check('read the memory of a device');
+    return { freeBytes: mailbox[1] as number, totalBytes: mailbox[2] as number };
+  }
+
+  /** The value of an attribute; 0 and 1 stand for no and yes. */
+  attribute(name: DeviceAttribute): number {
+    const number = attributes[name];
+    if (number === undefined) {
+      throw new ArgumentRangeError(
+        `a device attribute must be one of ${Object.keys(attributes).join(', ')}, got ${formatValue(name)}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
+    native().deviceAttribute(this.index, number);
+    check(`read attribute ${name}`);
+    return mailbox[1] as number;
+  }
+
+  /** The least (numerically greatest) and the greatest priority of a stream. */
+  streamPriorityRange(): { readonly least: number; readonly greatest: number } {
+    native().deviceStreamPriorityRange(this.index);
+    check('read the priority range');
+    return { least: mailbox[1] as number, greatest: mailbox[2] as number };
+  }
+
+  /** Blocks until everything queued on every stream of the device has run; host functions of this thread run meanwhile. */
+  synchronizeSync(): void {
+    const complete = StreamTimeline.beginDeviceSynchronization(this.index);
+    checkBlocking(`synchronize device ${this.index}`, () => native().synchronizeDevice(this.index));
+    complete();
+  }
+}
+
+/** The device an option names, the first by default. */
+export function deviceOption(device: Device | undefined): Device {
+  if (device === undefined) return Device.get();
+  if (!(device instanceof Device)) throw new ArgumentTypeError(`device must be a Device, got ${formatValue(device)}`);
+  return device;
+}

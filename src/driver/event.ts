@@ -1,0 +1,121 @@
+import { ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { type Device, deviceOption } from './device.js';
+import { mailbox, native } from './native.js';
+import { check, checkBlocking } from './status.js';
+import type { Stream } from './stream.js';
+
+/** Options of {@link Event}. */
+export interface EventOptions {
+  /**
+   * The device that the event belongs to; it can be recorded on that device's streams only.
+   * @defaultValue the first device
+   */
+  readonly device?: Device;
+  /**
+   * Whether {@link Event.elapsedMilliseconds} can be asked. Costs time at every recording.
+   * @defaultValue false
+   */
+  readonly timing?: boolean;
+}
+
+const unreachable = new FinalizationRegistry<number>((handle) => native().destroyEvent(handle));
+
+/**
+ * A point in a stream's order, which other streams and the host can wait for.
+ * @example
+ * ```ts
+ * using event = new Event();
+ * event.record(producer);
+ * consumer.wait(event); // what is queued on consumer from here runs after what was queued on producer
+ * ```
+ */
+export class Event implements Disposable {
+  readonly device: Device;
+  /** @internal The native handle; -1 once disposed. */
+  handle: number;
+  /** @internal How often it was recorded: tells whether a recording that somebody relies on is still the latest. */
+  version = 0;
+  /** @internal The id of the stream it was recorded on last. */
+  recordedOn: number | undefined;
+
+  /** @throws DriverError where the driver refuses. */
+  constructor(options: EventOptions = {}) {
+    this.device = deviceOption(options.device);
+    native().createEvent(this.device.index, options.timing === true);
+    check('create an event');
+    this.handle = mailbox[1] as number;
+    unreachable.register(this, this.handle, this);
+  }
+
+  /**
+   * Records everything queued on a stream so far; replaces the recording before.
+   * @throws LifetimeError where the event or the stream is disposed.
+   */
+  record(stream: Stream): void {
+    mailbox[0] = this.handle;
+    mailbox[1] = stream.handle;
+    native().recordEvent();
+    if (mailbox[0] !== 0) this.#refuse('record an event', stream);
+    this.version++;
+    this.recordedOn = stream.timeline.id;
+  }
+
+  /** Whether what was recorded has run; true where nothing was. */
+  query(): boolean {
+    mailbox[0] = this.handle;
+    native().queryEvent();
+    if (mailbox[0] !== 0) this.#refuse('query an event');
+    return mailbox[1] === 1;
+  }
+
+  /** Blocks until what was recorded has run; host functions of this thread run meanwhile. */
+  synchronizeSync(): void {
+    this.#assertLive('synchronize an event');
+    checkBlocking('synchronize an event', () => native().synchronizeEvent(this.handle));
+  }
+
+  /** Resolves once what was recorded by now has run. The event loop goes on. */
+  async synchronize(): Promise<void> {
+    this.#assertLive('synchronize an event');
+    mailbox[0] = await native().eventCompletion(this.handle);
+    check('synchronize an event');
+  }
+
+  /**
+   * Milliseconds on the device between a start and this event, both with `timing`, both over.
+   * @throws DriverError (`CUDA_ERROR_NOT_READY`, `CUDA_ERROR_INVALID_HANDLE`) where they are not.
+   */
+  elapsedMilliseconds(start: Event): number {
+    native().elapsedMilliseconds(start.handle, this.handle);
+    check('measure between events');
+    return mailbox[1] as number;
+  }
+
+  /** Gives the driver's event back; what waits for it goes on waiting. Does nothing the second time. */
+  [Symbol.dispose](): void {
+    if (this.handle < 0) return;
+    unreachable.unregister(this);
+    native().destroyEvent(this.handle);
+    this.handle = -1;
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #assertLive(operation: string): void {
+    if (this.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the event is already disposed`);
+  }
+
+  #refuse(operation: string, stream?: Stream): never {
+    const status = mailbox[0] as number;
+    this.#assertLive(operation);
+    if (stream !== undefined && !(stream.handle >= 0)) {
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the stream is already disposed`);
+    }
+    mailbox[0] = status;
+    check(operation);
+    throw new ArgumentTypeError(`cannot ${operation}: got ${formatValue(stream)}`);
+  }
+}

@@ -1,0 +1,88 @@
+import { ArgumentRangeError, formatValue } from '../errors.js';
+import { Device } from './device.js';
+import { mailbox, native } from './native.js';
+import { check } from './status.js';
+import { assertStream, type Stream } from './stream.js';
+
+/** A place where managed memory can be: a device, or the host. */
+export type MemoryLocation = Device | 'host';
+
+const advices = {
+  'set-read-mostly': 1,
+  'unset-read-mostly': 2,
+  'set-preferred-location': 3,
+  'unset-preferred-location': 4,
+  'set-accessed-by': 5,
+  'unset-accessed-by': 6,
+} as const;
+
+/** A hint on how managed memory will be used (`CUmem_advise`). */
+export type MemoryAdvice = keyof typeof advices;
+
+/** What is known of a range of managed memory. Locations are a device ordinal, `'host'`, or `undefined` where none, or not one, applies. */
+export interface ManagedRangeAttributes {
+  /** Whether all of the range is advised to be mostly read. */
+  readonly isReadMostly: boolean;
+  readonly preferredLocation: number | 'host' | undefined;
+  readonly lastPrefetchLocation: number | 'host' | undefined;
+}
+
+/**
+ * Advises the driver on a range of managed memory. Takes effect at once, in no stream's order. The range is widened to whole pages.
+ * @param location ignored for the advices on reading; the first device by default
+ * @throws DriverError where the range is not managed memory.
+ */
+export function advise(pointer: number, bytes: number, advice: MemoryAdvice, location: MemoryLocation = Device.get()): void {
+  const number = advices[advice];
+  if (number === undefined) {
+    throw new ArgumentRangeError(
+      `advice must be one of ${Object.keys(advices).join(', ')}, got ${formatValue(advice)}`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
+  native().advise(pointer, bytes, number, locationType(location), locationId(location));
+  check(`advise ${advice}`);
+}
+
+/**
+ * Moves a range of managed memory to a place ahead of its use, in the stream's order. Does not block.
+ *
+ * Counterpart of `rmm::prefetch`.
+ * @throws DriverError where the range is not managed memory.
+ */
+export function prefetch(pointer: number, bytes: number, location: MemoryLocation, stream: Stream): void {
+  assertStream(stream, 'prefetch');
+  native().prefetch(pointer, bytes, locationType(location), locationId(location), stream.handle);
+  check(`prefetch ${bytes} bytes`);
+}
+
+/** What was advised and prefetched for a range of managed memory. */
+export function managedRangeAttributes(pointer: number, bytes: number): ManagedRangeAttributes {
+  return {
+    isReadMostly: attribute(pointer, bytes, 1) === 1,
+    preferredLocation: locationOf(attribute(pointer, bytes, 2)),
+    lastPrefetchLocation: locationOf(attribute(pointer, bytes, 4)),
+  };
+}
+
+function attribute(pointer: number, bytes: number, number: number): number {
+  native().rangeAttribute(pointer, bytes, number);
+  check('read the attributes of a range');
+  return mailbox[1] as number;
+}
+
+function locationOf(id: number): number | 'host' | undefined {
+  if (id === -1) return 'host';
+  return id < 0 ? undefined : id;
+}
+
+function locationType(location: MemoryLocation): number {
+  if (location !== 'host' && !(location instanceof Device)) {
+    throw new ArgumentRangeError(`location must be a Device or 'host', got ${formatValue(location)}`, 'ERR_INVALID_ARG_VALUE');
+  }
+  return location === 'host' ? 2 : 1;
+}
+
+function locationId(location: MemoryLocation): number {
+  return location === 'host' ? 0 : location.index;
+}

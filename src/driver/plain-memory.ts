@@ -1,0 +1,85 @@
+import type { Device } from './device.js';
+import { mailbox, NativeMemoryKind, NativeStatus, native } from './native.js';
+import { allocationError, deallocationError, outOfMemoryStatus } from './status.js';
+
+/** Where memory lives and who can reach it. */
+export type MemoryKind = keyof typeof NativeMemoryKind;
+
+/**
+ * Memory of one kind on one device straight from the driver, without stream order: an allocation may be used at once by every stream, a free
+ * waits for the device. One object per kind and device, which counts what is reserved.
+ */
+export class PlainMemory {
+  readonly kind: MemoryKind;
+  readonly device: Device;
+  /** Bytes allocated and not freed. */
+  liveBytes = 0;
+  /** The most there were since `resetPeak`. */
+  peakBytes = 0;
+  readonly #name: string;
+  readonly #number: number;
+
+  private constructor(kind: MemoryKind, device: Device) {
+    this.kind = kind;
+    this.device = device;
+    this.#name = `${kind} memory of device ${device.index}`;
+    this.#number = NativeMemoryKind[kind];
+  }
+
+  static readonly #known = new Map<string, PlainMemory>();
+
+  static of(kind: MemoryKind, device: Device): PlainMemory {
+    const key = `${kind}:${device.index}`;
+    let memory = PlainMemory.#known.get(key);
+    if (memory === undefined) {
+      memory = new PlainMemory(kind, device);
+      PlainMemory.#known.set(key, memory);
+    }
+    return memory;
+  }
+
+  /**
+   * @param bytes at least 1
+   * @param alignment a power of two of at least 256; kinds other than `host` have no more than 256 to give
+   * @throws OutOfMemoryError, DriverError
+   */
+  allocate(bytes: number, alignment: number): number {
+    mailbox[0] = bytes;
+    mailbox[1] = this.#number;
+    mailbox[2] = this.device.index;
+    mailbox[3] = alignment;
+    native().allocate();
+    const status = mailbox[0] as number;
+    if (status !== NativeStatus.success) throw this.#allocationError(bytes, status);
+    const address = mailbox[1] as number;
+    this.liveBytes += bytes;
+    if (this.liveBytes > this.peakBytes) this.peakBytes = this.liveBytes;
+    return address;
+  }
+
+  /** @throws LifetimeError for memory that is not live here with this size; nothing is freed then. */
+  deallocate(address: number, bytes: number): void {
+    for (;;) {
+      mailbox[0] = address;
+      mailbox[1] = bytes;
+      mailbox[2] = this.#number;
+      mailbox[3] = this.device.index;
+      native().deallocate();
+      const status = mailbox[0] as number;
+      if (status === NativeStatus.success) break;
+      if (status !== NativeStatus.hostFunctionReady) throw deallocationError(this.#name, address, bytes, status);
+      native().runHostFunctions();
+    }
+    this.liveBytes -= bytes;
+  }
+
+  /** Lets `peakBytes` begin again at what is live now. */
+  resetPeak(): void {
+    this.peakBytes = this.liveBytes;
+  }
+
+  #allocationError(bytes: number, status: number): Error {
+    const onDevice = this.kind === 'device' && status === outOfMemoryStatus;
+    return allocationError(this.#name, bytes, status, onDevice ? this.device.memoryInfo().freeBytes : undefined);
+  }
+}

@@ -1,0 +1,71 @@
+import { ArgumentRangeError, formatValue } from '../errors.js';
+import { native } from './native.js';
+import { check, outOfMemoryStatus } from './status.js';
+
+/** Settings of the software device; they hold for the whole process. */
+export interface SoftwareDeviceSettings {
+  /**
+   * The memory of each software device, in bytes. May change at any time, but not below what is in use.
+   * @defaultValue `CISTERN_SOFTWARE_MEMORY`, else half of the machine's memory
+   */
+  readonly totalBytes?: number;
+  /**
+   * How many software devices there are, from 1 to 8. Fixed at the first use of one.
+   * @defaultValue `CISTERN_SOFTWARE_DEVICES`, else 1
+   */
+  readonly devices?: number;
+}
+
+/**
+ * Sets the size and number of the software devices.
+ * @throws ArgumentRangeError for a value out of range, DriverError for a change that comes too late.
+ */
+export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
+  const { totalBytes, devices } = settings;
+  if (totalBytes !== undefined && (!Number.isSafeInteger(totalBytes) || totalBytes < 1)) {
+    throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^53 - 1, got ${formatValue(totalBytes)}`);
+  }
+  if (devices !== undefined && (!Number.isInteger(devices) || devices < 1 || devices > 8)) {
+    throw new ArgumentRangeError(`devices must be an integer from 1 to 8, got ${formatValue(devices)}`);
+  }
+  native().configureSoftware(totalBytes ?? 0, devices ?? 0);
+  check('configure the software device');
+}
+
+/**
+ * Lets every later call of a driver function of the software device take at least so long, on the calling thread. 0 ends it.
+ * @param functionName CUDA's name, such as `cuEventRecord`
+ */
+export function setCallLatency(functionName: string, nanoseconds: number): void {
+  assertFunction(functionName);
+  if (!Number.isSafeInteger(nanoseconds) || nanoseconds < 0) {
+    throw new ArgumentRangeError(`nanoseconds must be an integer from 0, got ${formatValue(nanoseconds)}`);
+  }
+  native().setLatency(functionName, nanoseconds);
+  check('set a latency');
+}
+
+/**
+ * Lets the nth next call (1 is the very next) of a driver function of the software device fail. 0 ends it.
+ * @param functionName CUDA's name, such as `cuMemAlloc`
+ * @param status the `CUresult` it returns; out of memory by default
+ */
+export function failCall(functionName: string, nth = 1, status: number = outOfMemoryStatus): void {
+  assertFunction(functionName);
+  if (!Number.isSafeInteger(nth) || nth < 0) throw new ArgumentRangeError(`nth must be an integer from 0, got ${formatValue(nth)}`);
+  if (!Number.isInteger(status) || status < 1 || status > 999) {
+    throw new ArgumentRangeError(`status must be an integer from 1 to 999, got ${formatValue(status)}`);
+  }
+  native().failCall(functionName, nth, status);
+  check('inject a failure');
+}
+
+/** The driver functions that can be delayed and failed, by CUDA's names. */
+export function driverFunctionNames(): readonly string[] {
+  return native().functionNames;
+}
+
+function assertFunction(name: string): void {
+  if (native().functionNames.includes(name)) return;
+  throw new ArgumentRangeError(`there is no driver function ${formatValue(name)}; see driverFunctionNames()`, 'ERR_INVALID_ARG_VALUE');
+}

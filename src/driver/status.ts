@@ -1,0 +1,59 @@
+import { CisternError, DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
+import { formatBytes } from '../units.js';
+import { mailbox, NativeStatus, native } from './native.js';
+
+/** CUDA_ERROR_OUT_OF_MEMORY. */
+export const outOfMemoryStatus = 2;
+
+/** Throws what the last native call left as its status, unless it succeeded. */
+export function check(operation: string): void {
+  const status = mailbox[0] as number;
+  if (status !== NativeStatus.success) throw statusError(operation, status);
+}
+
+/** Repeats a blocking native call, running the host functions that it stopped for, until it is done; then checks its status. */
+export function checkBlocking(operation: string, call: () => void): void {
+  call();
+  while (mailbox[0] === NativeStatus.hostFunctionReady) {
+    native().runHostFunctions();
+    call();
+  }
+  check(operation);
+}
+
+/** The error for a status that is not success. */
+export function statusError(operation: string, status: number): Error {
+  if (status === NativeStatus.staleHandle) {
+    return new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: a stream, event or pool it needs is already disposed`);
+  }
+  if (status === NativeStatus.noBackend) {
+    return new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: no device was opened, or another kind is already open`);
+  }
+  return new DriverError(operation, native().statusName(status), status, native().statusDescription(status));
+}
+
+/** The error for an allocation that failed: out of memory where that is the reason. */
+export function allocationError(resource: string, bytes: number, status: number, availableBytes?: number): Error {
+  if (status !== outOfMemoryStatus && status !== NativeStatus.hostOutOfMemory) return statusError(`allocate ${bytes} bytes`, status);
+  const available = availableBytes === undefined ? '' : `, ${formatBytes(availableBytes)} are free`;
+  return new OutOfMemoryError(`${resource} is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for${available}`, {
+    requestedBytes: bytes,
+    ...(availableBytes === undefined ? {} : { availableBytes }),
+    path: [resource],
+  });
+}
+
+/** The error for a free that was refused. Nothing was freed. */
+export function deallocationError(resource: string, pointer: number, bytes: number, status: number): Error {
+  const where = `${resource} cannot free ${formatPointer(pointer)}`;
+  switch (status) {
+    case NativeStatus.foreignPointer:
+      return new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it was not allocated by this resource`);
+    case NativeStatus.doubleFree:
+      return new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
+    case NativeStatus.wrongSize:
+      return new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: it was allocated with ${mailbox[1]} bytes`);
+    default:
+      return statusError(`free ${formatPointer(pointer)}`, status);
+  }
+}

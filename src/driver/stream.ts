@@ -1,0 +1,279 @@
+import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { type Device, deviceOption } from './device.js';
+import { Event } from './event.js';
+import { mailbox, native } from './native.js';
+import { check, checkBlocking } from './status.js';
+import { StreamTimeline } from './stream-timeline.js';
+
+/** Options of {@link Stream}. */
+export interface StreamOptions {
+  /** @defaultValue the first device */
+  readonly device?: Device;
+  /**
+   * Whether the stream runs independently of the legacy default stream.
+   * @defaultValue false
+   */
+  readonly nonBlocking?: boolean;
+  /**
+   * Lower is more urgent; clamped to the device's range.
+   * @defaultValue 0
+   */
+  readonly priority?: number;
+}
+
+/** Options of {@link Stream.fromHandle}. */
+export interface ForeignStreamOptions {
+  /** @defaultValue the first device */
+  readonly device?: Device;
+  /**
+   * A promise of the stream's owner to dispose this object *before* destroying the stream. Without it, resources record an event at every
+   * free on the stream even under `'deferred'`, because the stream may be gone when they would need one.
+   * @defaultValue false
+   */
+  readonly announcesEnd?: boolean;
+}
+
+/** What it takes to end a stream whose object became unreachable. */
+interface Ending {
+  readonly handle: number;
+  readonly device: Device;
+  readonly timeline: StreamTimeline;
+}
+
+const unreachable = new FinalizationRegistry<Ending>(end);
+const defaultStreams = new Map<string, Stream>();
+
+/**
+ * An in-order queue of work on a device. Memory that is freed on a stream may be reused in that stream's order.
+ *
+ * Disposing a stream first settles, by one event, what resources still hold back for it; work that is queued still runs.
+ *
+ * Counterpart of `rmm::cuda_stream` and `rmm::cuda_stream_view`.
+ * @example
+ * ```ts
+ * using stream = new Stream({ nonBlocking: true });
+ * const pointer = resource.allocate(4096, stream);
+ * resource.deallocate(pointer, 4096, stream);
+ * await stream.synchronize();
+ * ```
+ */
+export class Stream implements Disposable {
+  readonly device: Device;
+  /** Unique among the streams of this process, never reused. */
+  readonly id: number;
+  /** @internal The native handle; -1 once disposed. */
+  handle: number;
+  /** @internal What the environment knows of the driver's stream. */
+  readonly timeline: StreamTimeline;
+  readonly #isDefault: boolean;
+
+  /** @throws DriverError where the driver refuses. */
+  constructor(options: StreamOptions = {}, /** @internal */ wrapped?: { handle: number; announcesEnd: boolean }) {
+    this.device = deviceOption(options.device);
+    this.#isDefault = wrapped !== undefined && wrapped.handle <= 2;
+    if (wrapped === undefined) {
+      const priority = options.priority ?? 0;
+      if (!Number.isInteger(priority)) throw new ArgumentRangeError(`priority must be an integer, got ${formatValue(priority)}`);
+      native().createStream(this.device.index, options.nonBlocking === true, priority);
+      check('create a stream');
+    } else {
+      native().wrapStream(this.device.index, wrapped.handle);
+      check(`use the stream with handle ${wrapped.handle}`);
+    }
+    this.handle = mailbox[1] as number;
+    native().streamId(this.handle);
+    check('identify a stream');
+    this.id = mailbox[1] as number;
+    this.timeline = StreamTimeline.acquire(this.id, this.device.index, wrapped?.announcesEnd ?? true);
+    unreachable.register(this, { handle: this.handle, device: this.device, timeline: this.timeline }, this);
+  }
+
+  /** The legacy default stream of a device, which waits for and is waited for by every blocking stream. Disposing it does nothing. */
+  static legacyDefault(device?: Device): Stream {
+    return defaultStream(1, device);
+  }
+
+  /** The default stream of this thread on a device. Disposing it does nothing. */
+  static perThreadDefault(device?: Device): Stream {
+    return defaultStream(2, device);
+  }
+
+  /**
+   * A stream made elsewhere, by its driver handle (a `CUstream` or `cudaStream_t` as an address). The stream stays its owner's: dispose this
+   * object before the owner destroys it.
+   * @throws ArgumentRangeError for what cannot be a handle, DriverError for a handle that the driver does not know.
+   */
+  static fromHandle(handle: number | bigint, options: ForeignStreamOptions = {}): Stream {
+    if (typeof handle !== 'number' && typeof handle !== 'bigint') {
+      throw new ArgumentTypeError(`handle must be a number or a bigint, got ${formatValue(handle)}`);
+    }
+    const address = Number(handle);
+    if (!Number.isSafeInteger(address) || address < 0) {
+      throw new ArgumentRangeError(`handle must be an integer from 0 to 2^53 - 1, got ${handle}`);
+    }
+    if (address <= 2) return defaultStream(address === 2 ? 2 : 1, options.device);
+    return new Stream(options, { handle: address, announcesEnd: options.announcesEnd === true });
+  }
+
+  /** The driver's own handle, for other libraries. */
+  get nativeHandle(): number {
+    this.#assertLive('read the handle of a stream');
+    native().streamAddress(this.handle);
+    check('read the handle of a stream');
+    return mailbox[1] as number;
+  }
+
+  /** The priority, as the driver clamped it. */
+  get priority(): number {
+    this.#assertLive('read the priority of a stream');
+    native().streamInfo(this.handle);
+    check('read the priority of a stream');
+    return mailbox[1] as number;
+  }
+
+  /** Whether it runs independently of the legacy default stream. */
+  get isNonBlocking(): boolean {
+    this.#assertLive('read the flags of a stream');
+    native().streamInfo(this.handle);
+    check('read the flags of a stream');
+    return mailbox[2] === 1;
+  }
+
+  /** Whether it is disposed. */
+  get isDisposed(): boolean {
+    return this.handle < 0;
+  }
+
+  /** Lets what is queued from here on run only after what the event recorded last. Does not block. */
+  wait(event: Event): void {
+    mailbox[0] = this.handle;
+    mailbox[1] = event.handle;
+    native().waitEvent();
+    if (mailbox[0] === 0) return;
+    this.#assertLive('wait for an event');
+    if (!(event instanceof Event)) throw new ArgumentTypeError(`event must be an Event, got ${formatValue(event)}`);
+    if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot wait for an event: it is already disposed');
+    check('wait for an event');
+  }
+
+  /** Whether everything queued has run. */
+  query(): boolean {
+    this.#assertLive('query a stream');
+    const complete = this.timeline.beginSynchronization();
+    mailbox[0] = this.handle;
+    native().queryStream();
+    check('query a stream');
+    if (mailbox[1] !== 1) return false;
+    complete();
+    return true;
+  }
+
+  /** Resolves once everything queued by now has run. The event loop goes on. */
+  async synchronize(): Promise<void> {
+    this.#assertLive('synchronize a stream');
+    const complete = this.timeline.beginSynchronization();
+    const status = await native().streamCompletion(this.handle);
+    mailbox[0] = status;
+    check('synchronize a stream');
+    complete();
+  }
+
+  /** Blocks until everything queued has run; host functions of this thread run meanwhile. */
+  synchronizeSync(): void {
+    this.#assertLive('synchronize a stream');
+    const complete = this.timeline.beginSynchronization();
+    checkBlocking('synchronize a stream', () => native().synchronizeStream(this.handle));
+    complete();
+  }
+
+  /**
+   * Queues a function: the stream stands still until its turn has come and it has run, on this thread, from the event loop or from within
+   * a blocking call. What it throws is reported as an uncaught exception.
+   */
+  launchHostFunction(callback: () => void): void {
+    this.#assertLive('launch a host function');
+    if (typeof callback !== 'function') throw new ArgumentTypeError(`callback must be a function, got ${formatValue(callback)}`);
+    native().launchHostFunction(this.handle, callback);
+    check('launch a host function');
+  }
+
+  /**
+   * Makes the stream stand still from here until the hold is released. For tests of stream order; a blocking call that waits for a held
+   * stream never returns.
+   */
+  hold(): StreamHold {
+    this.#assertLive('hold a stream');
+    native().holdStream(this.handle);
+    check('hold a stream');
+    return new StreamHold(mailbox[1] as number);
+  }
+
+  /** Settles what resources hold back for the stream and gives it back to the driver. Work that is queued still runs. */
+  [Symbol.dispose](): void {
+    if (this.handle < 0 || this.#isDefault) return;
+    unreachable.unregister(this);
+    end({ handle: this.handle, device: this.device, timeline: this.timeline });
+    this.handle = -1;
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #assertLive(operation: string): void {
+    if (this.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: stream ${this.id} is already disposed`);
+  }
+}
+
+/** Keeps a stream from going on; see {@link Stream.hold}. */
+export class StreamHold implements Disposable {
+  readonly #handle: number;
+  #released = false;
+
+  /** @internal */
+  constructor(handle: number) {
+    this.#handle = handle;
+  }
+
+  /** Lets the stream go on. Does nothing the second time. */
+  release(): void {
+    if (this.#released) return;
+    this.#released = true;
+    native().releaseHold(this.#handle);
+    check('release a hold');
+  }
+
+  [Symbol.dispose](): void {
+    this.release();
+  }
+}
+
+/**
+ * The stream that an argument must be.
+ * @throws ArgumentTypeError for what is no stream, LifetimeError for one that is disposed.
+ */
+export function assertStream(stream: unknown, operation: string): asserts stream is Stream {
+  if (!(stream instanceof Stream)) throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
+  if (stream.isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: stream ${stream.id} is already disposed`);
+}
+
+function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
+  const owner = deviceOption(device);
+  const key = `${handle}:${owner.index}`;
+  let stream = defaultStreams.get(key);
+  if (stream === undefined) {
+    stream = new Stream({ device: owner }, { handle, announcesEnd: true });
+    defaultStreams.set(key, stream);
+  }
+  return stream;
+}
+
+function end({ handle, device, timeline }: Ending): void {
+  timeline.release(() => {
+    const event = new Event({ device });
+    event.record({ handle, timeline } as Stream);
+    return event;
+  });
+  native().releaseStream(handle);
+}

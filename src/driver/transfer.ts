@@ -1,0 +1,88 @@
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { mailbox, native } from './native.js';
+import { check, checkBlocking, statusError } from './status.js';
+import { assertStream, type Stream } from './stream.js';
+
+/**
+ * Copies `bytes` between two pointers, of any kind and any device, in the stream's order. Does not block.
+ * @throws DriverError where a range is not inside live memory; nothing is copied then.
+ */
+export function copy(destination: number, source: number, bytes: number, stream: Stream): void {
+  assertStream(stream, 'copy');
+  native().copy(destination, source, bytes, stream.handle);
+  check(`copy ${bytes} bytes`);
+}
+
+/** Copies between two pointers and blocks until it is done. */
+export function copySync(destination: number, source: number, bytes: number, stream: Stream): void {
+  copy(destination, source, bytes, stream);
+  stream.synchronizeSync();
+}
+
+/** Copies a host array to a pointer in the stream's order. The array may be changed as soon as this returns. */
+export function copyFromHost(destination: number, source: ArrayBufferView, stream: Stream): void {
+  assertStream(stream, 'copy from the host');
+  assertView(source, 'source');
+  native().copyFromHost(destination, source, source.byteLength, stream.handle);
+  check(`copy ${source.byteLength} bytes from the host`);
+}
+
+/** Fills a host array from a pointer in the stream's order, and blocks until it is done. */
+export function copyToHostSync(destination: ArrayBufferView, source: number, stream: Stream): void {
+  assertStream(stream, 'copy to the host');
+  assertView(destination, 'destination');
+  checkBlocking(`copy ${destination.byteLength} bytes to the host`, () =>
+    native().copyToHostSync(destination, source, destination.byteLength, stream.handle),
+  );
+}
+
+/** Queues a copy of device memory now, in the stream's order, and resolves with the bytes. The event loop goes on. */
+export async function copyToHost(source: number, bytes: number, stream: Stream): Promise<ArrayBuffer> {
+  assertStream(stream, 'copy to the host');
+  const result = await native().copyToHost(source, bytes, stream.handle);
+  if (typeof result === 'number') throw statusError(`copy ${bytes} bytes to the host`, result);
+  return result;
+}
+
+/**
+ * Sets `count` elements of `elementBytes` bytes to a value in the stream's order. Does not block.
+ * @param value an unsigned integer that fits the element
+ */
+export function set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: Stream): void {
+  assertStream(stream, 'set memory');
+  if (elementBytes !== 1 && elementBytes !== 4) {
+    throw new ArgumentRangeError(`elementBytes must be 1 or 4, got ${formatValue(elementBytes)}`, 'ERR_INVALID_ARG_VALUE');
+  }
+  const limit = 2 ** (8 * elementBytes) - 1;
+  if (!Number.isInteger(value) || value < 0 || value > limit) {
+    throw new ArgumentRangeError(`value must be an integer from 0 to ${limit}, got ${formatValue(value)}`);
+  }
+  native().set(destination, value, elementBytes, count, stream.handle);
+  check(`set ${count} elements`);
+}
+
+/** Sets memory and blocks until it is done. */
+export function setSync(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: Stream): void {
+  set(destination, value, elementBytes, count, stream);
+  stream.synchronizeSync();
+}
+
+/** What the driver knows of a pointer. */
+export interface PointerInfo {
+  /** `unknown` for memory that the driver does not know, such as an ordinary host allocation. */
+  readonly memoryKind: 'device' | 'managed' | 'pinned-host' | 'host' | 'unknown';
+  readonly device: number;
+}
+
+const kinds = ['device', 'managed', 'pinned-host', 'host'] as const;
+
+/** What kind of memory a pointer is to, and on which device. */
+export function pointerInfo(pointer: number): PointerInfo {
+  native().pointerInfo(pointer);
+  check('look a pointer up');
+  return { memoryKind: kinds[mailbox[1] as number] ?? 'unknown', device: mailbox[2] as number };
+}
+
+function assertView(view: unknown, name: string): asserts view is ArrayBufferView {
+  if (!ArrayBuffer.isView(view)) throw new ArgumentTypeError(`${name} must be a typed array or a DataView, got ${formatValue(view)}`);
+}

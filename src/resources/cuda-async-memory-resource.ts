@@ -1,0 +1,140 @@
+import { type Device, deviceOption } from '../driver/device.js';
+import { DriverMemoryPool } from '../driver/memory-pool.js';
+import { assertStream, Stream } from '../driver/stream.js';
+import { LifetimeError } from '../errors.js';
+import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { assertAlignment, assertBytes, assertPointer } from '../validation.js';
+
+/** Options of {@link CudaAsyncMemoryResource}. */
+export interface CudaAsyncMemoryResourceOptions {
+  /** @defaultValue the first device */
+  readonly device?: Device;
+  /**
+   * Bytes that the pool reserves at once.
+   * @defaultValue 0
+   */
+  readonly initialBytes?: number;
+  /**
+   * Bytes that the pool may keep when a stream, an event or the device is synchronized; what exceeds them goes back to the device.
+   * @defaultValue Infinity
+   */
+  readonly releaseThresholdBytes?: number;
+}
+
+/**
+ * Device memory from a stream-ordered pool of the driver's own (`cuMemAllocFromPoolAsync`, `cuMemFreeAsync`).
+ *
+ * Stream order: an allocation may be used on its stream, and on others that were ordered after it; memory freed on a stream is reused in that
+ * stream's order, and the driver inserts what dependencies it needs. Alignment: 256 bytes, no more.
+ *
+ * Counterpart of `rmm::mr::cuda_async_memory_resource`.
+ * @example
+ * ```ts
+ * using resource = new CudaAsyncMemoryResource({ releaseThresholdBytes: 512 * MiB });
+ * using stream = new Stream();
+ * const pointer = resource.allocate(1 * MiB, stream);
+ * resource.deallocate(pointer, 1 * MiB, stream);
+ * ```
+ */
+export class CudaAsyncMemoryResource implements ReservingMemoryResource {
+  readonly memoryKind = 'device';
+  readonly device: Device;
+  readonly #pool: DriverMemoryPool;
+  /** The stream of the last call, which is known to be one. */
+  #lastStream: Stream | undefined;
+  #isDisposed = false;
+
+  /** @throws OutOfMemoryError where `initialBytes` cannot be had. */
+  constructor(options: CudaAsyncMemoryResourceOptions = {}) {
+    const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
+    assertBytes(initialBytes, 'initialBytes');
+    if (releaseThresholdBytes !== Number.POSITIVE_INFINITY) assertBytes(releaseThresholdBytes, 'releaseThresholdBytes');
+    this.device = deviceOption(options.device);
+    this.#pool = new DriverMemoryPool(this.device, releaseThresholdBytes);
+    if (initialBytes > 0) this.#prime(initialBytes);
+  }
+
+  get reservedBytes(): number {
+    return this.#pool.usage().reservedBytes;
+  }
+
+  get peakReservedBytes(): number {
+    return this.#pool.usage().peakReservedBytes;
+  }
+
+  resetPeakReservedBytes(): void {
+    this.#pool.resetPeaks();
+  }
+
+  /** Bytes that the pool may keep at a synchronization; Infinity for all. */
+  get releaseThresholdBytes(): number {
+    return this.#pool.releaseThresholdBytes;
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    if (stream !== this.#lastStream || stream.handle < 0) this.#enter(stream, 'allocate');
+    if (alignment !== ALLOCATION_ALIGNMENT) assertAlignment(alignment, ALLOCATION_ALIGNMENT);
+    if (!Number.isSafeInteger(bytes) || bytes <= 0) {
+      assertBytes(bytes);
+      return 0;
+    }
+    return this.#pool.allocate(bytes, stream.handle);
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
+    if (stream !== this.#lastStream || stream.handle < 0) this.#enter(stream, 'deallocate');
+    if (!Number.isSafeInteger(pointer) || pointer <= 0 || !Number.isSafeInteger(bytes) || bytes < 0) {
+      assertPointer(pointer);
+      assertBytes(bytes);
+      return;
+    }
+    this.#pool.deallocate(pointer, bytes, stream.handle);
+  }
+
+  /** Gives memory that nobody uses back to the device, down to `bytesToKeep`. */
+  trim(bytesToKeep = 0): void {
+    assertBytes(bytesToKeep, 'bytesToKeep');
+    this.#assertLive('trim');
+    this.#pool.trim(bytesToKeep);
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /** Destroys the pool. What is still allocated from it is freed with it. */
+  [Symbol.dispose](): void {
+    this.#isDisposed = true;
+    this.#lastStream = undefined;
+    this.#pool[Symbol.dispose]();
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /** Makes the pool reserve memory by taking it and giving it back. */
+  #prime(bytes: number): void {
+    const stream = Stream.legacyDefault(this.device);
+    try {
+      this.#pool.deallocate(this.#pool.allocate(bytes, stream.handle), bytes, stream.handle);
+    } catch (error) {
+      this.#pool[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  /** Everything that needs to be checked only when the stream is not that of the last call. */
+  #enter(stream: Stream, operation: string): void {
+    this.#assertLive(operation);
+    assertStream(stream, operation);
+    this.#lastStream = stream;
+  }
+
+  #assertLive(operation: string): void {
+    if (this.#isDisposed)
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the CudaAsyncMemoryResource is already disposed`);
+  }
+}

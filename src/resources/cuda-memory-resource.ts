@@ -1,0 +1,22 @@
+import { deviceOption } from '../driver/device.js';
+import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
+
+/**
+ * Device memory straight from the driver (`cuMemAlloc`, `cuMemFree`). Every allocation is a driver call, and every free waits for the whole
+ * device: put a pool on it.
+ *
+ * Stream order: an allocation may be used at once by every stream. Alignment: 256 bytes, no more.
+ *
+ * Counterpart of `rmm::mr::cuda_memory_resource`.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(upstream, { initialBytes: 256 * MiB });
+ * ```
+ */
+export class CudaMemoryResource extends PlainMemoryResource {
+  constructor(options: PlainMemoryResourceOptions = {}) {
+    super('device', deviceOption(options.device), ALLOCATION_ALIGNMENT);
+  }
+}

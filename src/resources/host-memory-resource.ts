@@ -1,0 +1,21 @@
+import { deviceOption } from '../driver/device.js';
+import type { Stream } from '../driver/stream.js';
+import { GiB } from '../units.js';
+import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
+
+/**
+ * Ordinary host memory, which the driver does not know. Copies to and from it are staged.
+ *
+ * Stream order: an allocation may be used at once; a free waits for its stream. Alignment: any power of two up to 1 GiB.
+ *
+ * Counterpart of `rmm::mr::new_delete_resource` for host code.
+ */
+export class HostMemoryResource extends PlainMemoryResource {
+  constructor(options: PlainMemoryResourceOptions = {}) {
+    super('host', deviceOption(options.device), GiB);
+  }
+
+  protected override beforeFree(stream: Stream): void {
+    if (!stream.query()) stream.synchronizeSync();
+  }
+}

@@ -1,0 +1,17 @@
+import { deviceOption } from '../driver/device.js';
+import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
+
+/**
+ * Managed memory (`cuMemAllocManaged`), which host and devices reach under one address and which may exceed the device's memory. See
+ * {@link advise} and {@link prefetch}.
+ *
+ * Stream order: an allocation may be used at once by every stream. Alignment: 256 bytes, no more.
+ *
+ * Counterpart of `rmm::mr::managed_memory_resource`.
+ */
+export class ManagedMemoryResource extends PlainMemoryResource {
+  constructor(options: PlainMemoryResourceOptions = {}) {
+    super('managed', deviceOption(options.device), ALLOCATION_ALIGNMENT);
+  }
+}

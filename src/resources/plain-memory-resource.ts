@@ -1,0 +1,84 @@
+import type { Device } from '../driver/device.js';
+import { type MemoryKind, PlainMemory } from '../driver/plain-memory.js';
+import { assertStream, type Stream } from '../driver/stream.js';
+import { LifetimeError } from '../errors.js';
+import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { assertAlignment, assertBytes, assertPointer } from '../validation.js';
+
+/** Options of the resources without stream order. */
+export interface PlainMemoryResourceOptions {
+  /** @defaultValue the first device */
+  readonly device?: Device;
+}
+
+/**
+ * What the resources without stream order have in common: every call goes to the driver, an allocation may be used at once by every stream,
+ * and a free waits for what still uses the memory. Two of the same class on the same device are equal: each may free what the other allocated.
+ */
+export abstract class PlainMemoryResource implements ReservingMemoryResource {
+  readonly memoryKind: MemoryKind;
+  readonly device: Device;
+  readonly #memory: PlainMemory;
+  readonly #maximumAlignment: number;
+  #isDisposed = false;
+
+  protected constructor(kind: MemoryKind, device: Device, maximumAlignment: number) {
+    this.memoryKind = kind;
+    this.device = device;
+    this.#memory = PlainMemory.of(kind, device);
+    this.#maximumAlignment = maximumAlignment;
+  }
+
+  get reservedBytes(): number {
+    return this.#memory.liveBytes;
+  }
+
+  get peakReservedBytes(): number {
+    return this.#memory.peakBytes;
+  }
+
+  resetPeakReservedBytes(): void {
+    this.#memory.resetPeak();
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    assertBytes(bytes);
+    assertAlignment(alignment, this.#maximumAlignment);
+    assertStream(stream, 'allocate');
+    this.#assertLive('allocate');
+    return bytes === 0 ? 0 : this.#memory.allocate(bytes, Math.max(alignment, ALLOCATION_ALIGNMENT));
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
+    assertStream(stream, 'deallocate');
+    this.#assertLive('deallocate');
+    if (pointer === 0) return;
+    this.beforeFree(stream);
+    this.#memory.deallocate(pointer, bytes);
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other instanceof PlainMemoryResource && other.#memory === this.#memory;
+  }
+
+  /** Ends the use of this object. What it allocated stays allocated, since an equal resource may free it. */
+  [Symbol.dispose](): void {
+    this.#isDisposed = true;
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /** Waits for what may still use memory that is freed on a stream, where the driver's free does not. */
+  protected beforeFree(_stream: Stream): void {}
+
+  #assertLive(operation: string): void {
+    if (this.#isDisposed)
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
+  }
+}

@@ -1,0 +1,530 @@
+/**
+ * Finds free ranges by size in constant time, in several lanes, and joins neighbours again when they are freed.
+ *
+ * Purpose. A keeper of memory (a pool, an arena) cuts the blocks it got from its upstream (here: segments) into blocks of any size. A lane
+ * is a set of free blocks that are searched together; the stream-ordering layer gives every stream lanes of its own. This file knows
+ * integers only: addresses, sizes, lane numbers.
+ *
+ * Data structure. Two-level segregated fit. Every segment is a chain of blocks in address order without gaps; a free block is also in one
+ * list of its lane, by size class. Two levels of bitmaps say which lists are not empty.
+ *
+ *     segment   [ used 3 | free 5, lane 0 | used 1 | free 2, lane 1 | free 9, lane 0 ]
+ *                                                        `- not joined: other lanes
+ *     lane 0    groups …0110   class 5 -> block   class 9 -> block -> block
+ *
+ * Sizes are counted in units of 256 bytes. Below 64 units every class holds one size; above, each power of two is divided into 32 classes,
+ * so the sizes in a class differ by at most 1/32.
+ *
+ * Fit. The blocks of the request's own class may be too small: up to `scanLimit` of them are looked at, and the smallest that fits is
+ * taken. Otherwise the next class that is not empty serves, and there again the smallest of the first few, the lowest address among equals.
+ * That comes within a fraction of a percent of true best fit on the traces in bench/, at a cost that does not grow.
+ *
+ * Invariants: Σ size(free) + Σ size(used) = Σ size(segments); no two neighbours in a segment are free in the same lane; a list is empty
+ * exactly where its bit is clear.
+ *
+ * Cost: every operation but `transfer`, which is linear in what it moves, is constant time, whatever the number of blocks.
+ *
+ * Source: M. Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (2004), with lanes and the bounded scan added.
+ */
+import { AddressMap } from './address-map.js';
+
+/** Bytes of one unit: the alignment of every block. */
+export const unitBytes = 256;
+/** The largest block and segment, in units: 512 GiB - 256 B. */
+export const maximumUnits = 0x7fffffff;
+
+const divisionBits = 5;
+const divisions = 1 << divisionBits;
+/** Group 0 holds the exact classes; group g > 0 the sizes from 2^(divisionBits + g - 1). */
+const groups = 31 - divisionBits + 1;
+const classes = groups * divisions;
+/** Lists below this hold blocks of one size only. */
+const exactClasses = 2 * divisions;
+const scanLimit = 4;
+
+/** No block. */
+export const none = -1;
+
+// A block is the offset of its record in #blocks. A record fills half a cache line: six 32-bit fields, and its address as a double.
+const fields = 8;
+const sizeField = 0;
+/** The block before this one; `~segment`, which is negative, in the first block of a segment. */
+const previousField = 1;
+const nextField = 2;
+const previousFreeField = 3;
+const nextFreeField = 4;
+/** The lane of a free block; `~slack` of a used one, slack being the bytes of its last unit that nobody asked for; or `spareMark`. */
+const stateField = 5;
+/** Where the address of block b is in #addresses: b / 2 + 3. */
+const addressField = 3;
+
+const spareMark = -0x10000;
+
+/** What a pointer is to this index; see {@link FreeSpaceIndex.classify}. */
+export type AddressClass = 'used' | 'free' | 'inside' | 'foreign';
+
+/** One block, as {@link FreeSpaceIndex.blocks} lists them. */
+export interface BlockView {
+  readonly address: number;
+  readonly bytes: number;
+  /** -1 for a used block. */
+  readonly lane: number;
+  /** Whether it is the first of its segment. */
+  readonly isHead: boolean;
+}
+
+export class FreeSpaceIndex {
+  #blocks = new Int32Array(0);
+  #addresses = new Float64Array(0);
+  #spare = none;
+  #blockCount = 0;
+  readonly #used = new AddressMap();
+
+  /** First block of each segment by segment number, or none. */
+  readonly #segmentHeads: number[] = [];
+
+  /** Head of each list: lane * classes + class. */
+  #heads = new Int32Array(0);
+  /** Bit c of word lane * groups + g: list g * divisions + c is not empty. */
+  #listBits = new Int32Array(0);
+  /** Bit g of word lane: some list of group g is not empty. */
+  #groupBits = new Int32Array(0);
+  #lanes = 0;
+
+  /** Adds an empty lane and returns its number. Lanes are numbered from 0. */
+  addLane(): number {
+    const lane = this.#lanes++;
+    if (this.#groupBits.length < this.#lanes) {
+      const capacity = this.#lanes * 2;
+      const heads = new Int32Array(capacity * classes).fill(none);
+      heads.set(this.#heads);
+      this.#heads = heads;
+      this.#listBits = grown(this.#listBits, capacity * groups);
+      this.#groupBits = grown(this.#groupBits, capacity);
+    }
+    return lane;
+  }
+
+  /** Whether nothing is free in a lane. */
+  isEmpty(lane: number): boolean {
+    return this.#groupBits[lane] === 0;
+  }
+
+  /** The number of used blocks. */
+  get usedBlocks(): number {
+    return this.#used.count;
+  }
+
+  /** Adds a range as one free block of a lane. `bytes` is a multiple of 256 and at most `maximumUnits` units. */
+  addSegment(address: number, bytes: number, lane: number): void {
+    const block = this.#newBlock(address, bytes / unitBytes);
+    let segment = this.#segmentHeads.indexOf(none);
+    if (segment === -1) segment = this.#segmentHeads.length;
+    this.#segmentHeads[segment] = block;
+    this.#blocks[block + previousField] = ~segment;
+    this.#blocks[block + nextField] = none;
+    this.#insertFree(block, lane);
+  }
+
+  /**
+   * Takes `units` units (at least 1) out of a lane's free blocks and returns the address, or -1 where no block of the lane is large
+   * enough. `slack` is how many of the last unit's bytes nobody asked for.
+   */
+  allocate(units: number, slack: number, lane: number): number {
+    const block = this.#find(units, lane);
+    return block === none ? none : this.#use(block, units, slack, lane);
+  }
+
+  /** As `allocate`, at a multiple of `alignment`, a power of two above 256. */
+  allocateAligned(units: number, slack: number, alignment: number, lane: number): number {
+    // Any block this large has an aligned address with room behind it.
+    const sufficient = units + alignment / unitBytes - 1;
+    let block = sufficient <= maximumUnits ? this.#find(sufficient, lane) : none;
+    if (block === none) block = this.#findAligned(units, alignment, lane);
+    if (block === none) return none;
+    const misaligned = this.#address(block) % alignment;
+    if (misaligned !== 0) this.#insertFree(this.#cutFront(block, (alignment - misaligned) / unitBytes, lane), lane);
+    return this.#use(block, units, slack, lane);
+  }
+
+  /** The used block that starts at an address, for `askedBytes` and `free`, or -1. */
+  usedBlock(address: number): number {
+    return this.#used.get(address);
+  }
+
+  /** The bytes that were asked for when a used block was allocated. */
+  askedBytes(block: number): number {
+    const blocks = this.#blocks;
+    return (blocks[block + sizeField] as number) * unitBytes - ~(blocks[block + stateField] as number);
+  }
+
+  /** Frees a used block into a lane, and joins it with free neighbours of that lane. */
+  free(block: number, lane: number): void {
+    this.#used.remove(this.#address(block));
+    this.#insertJoined(block, lane);
+  }
+
+  /** Moves every free block of one lane to another, joining neighbours. */
+  transfer(from: number, to: number): void {
+    while (this.#groupBits[from] !== 0) {
+      const group = lowestBit(this.#groupBits[from] as number);
+      const list = group * divisions + lowestBit(this.#listBits[from * groups + group] as number);
+      const block = this.#heads[from * classes + list] as number;
+      this.#removeFree(block, from);
+      this.#insertJoined(block, to);
+    }
+  }
+
+  /**
+   * Takes wholly free segments of a lane out of the index, and calls `release` with the address and the bytes of each, until the callback
+   * returns false or none is left. The callback must not use the index.
+   */
+  releaseSegments(lane: number, release: (address: number, bytes: number) => boolean): void {
+    for (const [segment, block] of this.#segmentHeads.entries()) {
+      if (block === none || this.#blocks[block + stateField] !== lane || this.#blocks[block + nextField] !== none) continue;
+      const address = this.#address(block);
+      const bytes = (this.#blocks[block + sizeField] as number) * unitBytes;
+      this.#removeFree(block, lane);
+      this.#dropBlock(block);
+      this.#segmentHeads[segment] = none;
+      if (!release(address, bytes)) return;
+    }
+  }
+
+  /** The bytes that are free in a lane. Linear in its blocks. */
+  freeBytes(lane: number): number {
+    let units = 0;
+    for (let list = 0; list < classes; list++) {
+      for (let block = this.#heads[lane * classes + list] as number; block !== none; ) {
+        units += this.#blocks[block + sizeField] as number;
+        block = this.#blocks[block + nextFreeField] as number;
+      }
+    }
+    return units * unitBytes;
+  }
+
+  /** The bytes of a lane's largest free block. Linear in the blocks of one list. */
+  largestFreeBytes(lane: number): number {
+    const groupBits = this.#groupBits[lane] as number;
+    if (groupBits === 0) return 0;
+    const group = 31 - Math.clz32(groupBits);
+    const list = group * divisions + 31 - Math.clz32(this.#listBits[lane * groups + group] as number);
+    let largest = 0;
+    for (let block = this.#heads[lane * classes + list] as number; block !== none; ) {
+      largest = Math.max(largest, this.#blocks[block + sizeField] as number);
+      block = this.#blocks[block + nextFreeField] as number;
+    }
+    return largest * unitBytes;
+  }
+
+  /** What an address is, for an error message: linear in the number of blocks. */
+  classify(address: number): AddressClass {
+    for (const { address: start, bytes, lane } of this.blocks()) {
+      if (address < start || address >= start + bytes) continue;
+      if (lane >= 0) return 'free';
+      return address === start ? 'used' : 'inside';
+    }
+    return 'foreign';
+  }
+
+  /** Every block of every segment, in address order within a segment. */
+  *blocks(): Generator<BlockView> {
+    for (const head of this.#segmentHeads) {
+      for (let block = head; block !== none; block = this.#blocks[block + nextField] as number) {
+        yield {
+          address: this.#address(block),
+          bytes: (this.#blocks[block + sizeField] as number) * unitBytes,
+          lane: Math.max(-1, this.#blocks[block + stateField] as number),
+          isHead: block === head,
+        };
+      }
+    }
+  }
+
+  /** Throws where an invariant does not hold. For tests: linear in everything. */
+  validate(): void {
+    this.#used.validate();
+    let used = 0;
+    let total = 0;
+    const freeUnits = new Float64Array(this.#lanes);
+    for (const [segment, head] of this.#segmentHeads.entries()) {
+      if (head === none) continue;
+      let previous = ~segment;
+      let expected = this.#address(head);
+      for (let block = head; block !== none; block = this.#blocks[block + nextField] as number) {
+        const state = this.#blocks[block + stateField] as number;
+        const size = this.#blocks[block + sizeField] as number;
+        if (this.#address(block) !== expected) fail(`block ${block} does not begin where the one before it ends`);
+        if (this.#blocks[block + previousField] !== previous) fail(`block ${block} does not point back`);
+        if (size < 1) fail(`block ${block} has ${size} units`);
+        if (state < 0) {
+          used++;
+          if (state < ~255) fail(`block ${block} has state ${state}`);
+          if (this.#used.get(expected) !== block) fail(`used block ${block} is not in the address map`);
+        } else {
+          if (state >= this.#lanes) fail(`block ${block} is in lane ${state} of ${this.#lanes}`);
+          if (previous >= 0 && this.#blocks[previous + stateField] === state) fail(`block ${block} was not joined`);
+          freeUnits[state] = (freeUnits[state] as number) + size;
+        }
+        total++;
+        previous = block;
+        expected += size * unitBytes;
+      }
+    }
+    if (used !== this.#used.count) fail(`${used} used blocks, but ${this.#used.count} in the address map`);
+    if (total !== this.#blockCount) fail(`${total} blocks, but ${this.#blockCount} counted`);
+    for (let lane = 0; lane < this.#lanes; lane++) {
+      this.#validateLists(lane);
+      const listed = this.freeBytes(lane) / unitBytes;
+      if (listed !== freeUnits[lane]) fail(`lane ${lane} lists ${listed} units, its segments hold ${freeUnits[lane]}`);
+    }
+  }
+
+  #validateLists(lane: number): void {
+    for (let list = 0; list < classes; list++) {
+      const group = list >>> divisionBits;
+      const bit = ((this.#listBits[lane * groups + group] as number) >>> (list & (divisions - 1))) & 1;
+      const head = this.#heads[lane * classes + list] as number;
+      if ((head !== none) !== (bit === 1)) fail(`lane ${lane}, list ${list}: bit ${bit}, head ${head}`);
+      let previous = none;
+      for (let block = head; block !== none; block = this.#blocks[block + nextFreeField] as number) {
+        if (this.#blocks[block + stateField] !== lane) fail(`block ${block} is in a list of lane ${lane}, but not free in it`);
+        if (classOf(this.#blocks[block + sizeField] as number) !== list) fail(`block ${block} is in the wrong list`);
+        if (this.#blocks[block + previousFreeField] !== previous) fail(`block ${block} does not point back in its list`);
+        previous = block;
+      }
+    }
+    for (let group = 0; group < groups; group++) {
+      const bit = ((this.#groupBits[lane] as number) >>> group) & 1;
+      if ((this.#listBits[lane * groups + group] !== 0) !== (bit === 1)) fail(`lane ${lane}: bit of group ${group}`);
+    }
+  }
+
+  #address(block: number): number {
+    return this.#addresses[(block >> 1) + addressField] as number;
+  }
+
+  /** A free block of a lane with at least `units` units, or none. */
+  #find(units: number, lane: number): number {
+    const heads = this.#heads;
+    const list = classOf(units);
+    let block = heads[lane * classes + list] as number;
+    if (block !== none) {
+      if (list < exactClasses) return block;
+      // Blocks of the request's own class may be smaller than the request.
+      block = this.#smallestFit(block, units);
+      if (block !== none) return block;
+    }
+    let group = list >>> divisionBits;
+    // Shifted twice, because a shift by 32 is a shift by 0.
+    let bits = (this.#listBits[lane * groups + group] as number) & ((-1 << (list & (divisions - 1))) << 1);
+    if (bits === 0) {
+      const above = (this.#groupBits[lane] as number) & (-2 << group);
+      if (above === 0) return none;
+      group = lowestBit(above);
+      bits = this.#listBits[lane * groups + group] as number;
+    }
+    block = heads[lane * classes + group * divisions + lowestBit(bits)] as number;
+    return group <= 1 ? block : this.#smallestFit(block, units);
+  }
+
+  /** The smallest of the first few blocks of a list that fit, the lowest address among equals. */
+  #smallestFit(first: number, units: number): number {
+    const blocks = this.#blocks;
+    let best = none;
+    let bestSize = maximumUnits;
+    let block = first;
+    for (let left = scanLimit; left > 0; left--) {
+      const size = blocks[block + sizeField] as number;
+      if (size >= units && size <= bestSize && (size < bestSize || this.#isBelow(block, best))) {
+        best = block;
+        bestSize = size;
+      }
+      block = blocks[block + nextFreeField] as number;
+      if (block === none) break;
+    }
+    return best;
+  }
+
+  #isBelow(block: number, other: number): boolean {
+    return other === none || this.#address(block) < this.#address(other);
+  }
+
+  /** A block that fits only because of where it lies. Looks at every block of the lane that is large enough. */
+  #findAligned(units: number, alignment: number, lane: number): number {
+    for (let list = classOf(units); list < classes; list++) {
+      for (let block = this.#heads[lane * classes + list] as number; block !== none; ) {
+        const misaligned = this.#address(block) % alignment;
+        const skipped = misaligned === 0 ? 0 : (alignment - misaligned) / unitBytes;
+        if (skipped + units <= (this.#blocks[block + sizeField] as number)) return block;
+        block = this.#blocks[block + nextFreeField] as number;
+      }
+    }
+    return none;
+  }
+
+  /** Turns the first `units` units of a free block into a used block, and returns its address. */
+  #use(free: number, units: number, slack: number, lane: number): number {
+    let block = free;
+    if (this.#blocks[free + sizeField] === units) this.#removeFree(free, lane);
+    else block = this.#cutFront(free, units, lane);
+    this.#blocks[block + stateField] = ~slack;
+    const address = this.#address(block);
+    this.#used.insert(address, block);
+    return address;
+  }
+
+  /** Cuts the first `units` units off a free block as a block of their own, in no list. The free block keeps its record for the rest. */
+  #cutFront(free: number, units: number, lane: number): number {
+    const address = this.#address(free);
+    const block = this.#newBlock(address, units);
+    const blocks = this.#blocks;
+    const previous = blocks[free + previousField] as number;
+    blocks[block + previousField] = previous;
+    blocks[block + nextField] = free;
+    blocks[free + previousField] = block;
+    if (previous < 0) this.#segmentHeads[~previous] = block;
+    else blocks[previous + nextField] = block;
+    this.#addresses[(free >> 1) + addressField] = address + units * unitBytes;
+    this.#resizeFree(free, (blocks[free + sizeField] as number) - units, lane);
+    return block;
+  }
+
+  /** Makes a block that is in no list free in a lane: a free neighbour of the lane takes it in, else it gets into a list itself. */
+  #insertJoined(block: number, lane: number): void {
+    const blocks = this.#blocks;
+    const size = blocks[block + sizeField] as number;
+    const previous = blocks[block + previousField] as number;
+    const next = blocks[block + nextField] as number;
+    const joinsPrevious = previous >= 0 && blocks[previous + stateField] === lane;
+    if (next !== none && blocks[next + stateField] === lane) {
+      const joined = size + (blocks[next + sizeField] as number);
+      this.#unlink(block, previous, next);
+      if (joinsPrevious) {
+        this.#removeFree(next, lane);
+        this.#unlink(next, previous, blocks[next + nextField] as number);
+        this.#resizeFree(previous, (blocks[previous + sizeField] as number) + joined, lane);
+      } else {
+        const addresses = this.#addresses;
+        addresses[(next >> 1) + addressField] = addresses[(block >> 1) + addressField] as number;
+        this.#resizeFree(next, joined, lane);
+      }
+    } else if (joinsPrevious) {
+      this.#unlink(block, previous, next);
+      this.#resizeFree(previous, (blocks[previous + sizeField] as number) + size, lane);
+    } else {
+      this.#insertFree(block, lane);
+    }
+  }
+
+  /** Takes a block out of its segment's chain and drops its record; a neighbour takes over its range. */
+  #unlink(block: number, previous: number, next: number): void {
+    const blocks = this.#blocks;
+    if (next !== none) blocks[next + previousField] = previous;
+    if (previous < 0) this.#segmentHeads[~previous] = next;
+    else blocks[previous + nextField] = next;
+    this.#dropBlock(block);
+  }
+
+  /** Changes the size of a free block, which stays where it is in its list if the class stays the same. */
+  #resizeFree(block: number, size: number, lane: number): void {
+    const old = this.#blocks[block + sizeField] as number;
+    if (classOf(old) === classOf(size)) {
+      this.#blocks[block + sizeField] = size;
+      return;
+    }
+    this.#removeFree(block, lane);
+    this.#blocks[block + sizeField] = size;
+    this.#insertFree(block, lane);
+  }
+
+  #insertFree(block: number, lane: number): void {
+    const blocks = this.#blocks;
+    const list = classOf(blocks[block + sizeField] as number);
+    const head = lane * classes + list;
+    const first = this.#heads[head] as number;
+    blocks[block + stateField] = lane;
+    blocks[block + previousFreeField] = none;
+    blocks[block + nextFreeField] = first;
+    this.#heads[head] = block;
+    if (first !== none) {
+      blocks[first + previousFreeField] = block;
+      return;
+    }
+    const group = list >>> divisionBits;
+    const word = lane * groups + group;
+    this.#listBits[word] = (this.#listBits[word] as number) | (1 << (list & (divisions - 1)));
+    this.#groupBits[lane] = (this.#groupBits[lane] as number) | (1 << group);
+  }
+
+  #removeFree(block: number, lane: number): void {
+    const blocks = this.#blocks;
+    const previous = blocks[block + previousFreeField] as number;
+    const next = blocks[block + nextFreeField] as number;
+    if (next !== none) blocks[next + previousFreeField] = previous;
+    if (previous !== none) {
+      blocks[previous + nextFreeField] = next;
+      return;
+    }
+    const list = classOf(blocks[block + sizeField] as number);
+    this.#heads[lane * classes + list] = next;
+    if (next !== none) return;
+    const group = list >>> divisionBits;
+    const word = lane * groups + group;
+    const bits = (this.#listBits[word] as number) & ~(1 << (list & (divisions - 1)));
+    this.#listBits[word] = bits;
+    if (bits === 0) this.#groupBits[lane] = (this.#groupBits[lane] as number) & ~(1 << group);
+  }
+
+  #newBlock(address: number, units: number): number {
+    if (this.#spare === none) this.#growBlocks();
+    const block = this.#spare;
+    const blocks = this.#blocks;
+    this.#spare = blocks[block + nextField] as number;
+    this.#blockCount++;
+    blocks[block + sizeField] = units;
+    this.#addresses[(block >> 1) + addressField] = address;
+    return block;
+  }
+
+  #dropBlock(block: number): void {
+    const blocks = this.#blocks;
+    blocks[block + stateField] = spareMark;
+    blocks[block + nextField] = this.#spare;
+    this.#spare = block;
+    this.#blockCount--;
+  }
+
+  #growBlocks(): void {
+    const length = this.#blocks.length;
+    const blocks = grown(this.#blocks, Math.max(64 * fields, length * 2));
+    for (let block = length; block < blocks.length; block += fields) {
+      blocks[block + stateField] = spareMark;
+      blocks[block + nextField] = block + fields < blocks.length ? block + fields : none;
+    }
+    this.#blocks = blocks;
+    this.#addresses = new Float64Array(blocks.buffer);
+    this.#spare = length;
+  }
+}
+
+/** The list of the blocks of a size. */
+function classOf(units: number): number {
+  if (units < divisions) return units;
+  const shift = 31 - divisionBits - Math.clz32(units);
+  return (shift << divisionBits) + (units >>> shift);
+}
+
+function lowestBit(bits: number): number {
+  return 31 - Math.clz32(bits & -bits);
+}
+
+function grown(array: Int32Array, length: number): Int32Array<ArrayBuffer> {
+  const copy = new Int32Array(length);
+  copy.set(array);
+  return copy;
+}
+
+function fail(message: string): never {
+  throw new Error(`free-space index: ${message}`);
+}

@@ -1,0 +1,47 @@
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from './errors.js';
+import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from './units.js';
+
+/**
+ * Throws unless `bytes` is an integer from 0 to 2^53 - 1.
+ * @throws ArgumentTypeError, ArgumentRangeError
+ */
+export function assertBytes(bytes: unknown, name = 'bytes'): asserts bytes is number {
+  if (Number.isSafeInteger(bytes) && (bytes as number) >= 0) return;
+  if (typeof bytes !== 'number') throw new ArgumentTypeError(`${name} must be a number, got ${formatValue(bytes)}`);
+  throw new ArgumentRangeError(`${name} must be an integer from 0 to 2^53 - 1, got ${bytes}`);
+}
+
+/**
+ * Throws unless `alignment` is a power of two up to `maximum`.
+ * @throws ArgumentTypeError, ArgumentRangeError
+ */
+export function assertAlignment(alignment: unknown, maximum = 2 ** 40): asserts alignment is number {
+  if (typeof alignment !== 'number') throw new ArgumentTypeError(`alignment must be a number, got ${formatValue(alignment)}`);
+  if (!isPowerOfTwo(alignment)) throw new ArgumentRangeError(`alignment must be a power of two, got ${alignment}`);
+  if (alignment > maximum) {
+    const cure = maximum === ALLOCATION_ALIGNMENT ? ', which is what this resource can promise' : '';
+    throw new ArgumentRangeError(`alignment must be at most ${maximum}${cure}, got ${alignment}`);
+  }
+}
+
+/**
+ * Throws unless `pointer` is an integer from 0 to 2^53 - 1.
+ * @throws ArgumentTypeError, ArgumentRangeError
+ */
+export function assertPointer(pointer: unknown): asserts pointer is number {
+  if (Number.isSafeInteger(pointer) && (pointer as number) >= 0) return;
+  if (typeof pointer !== 'number') throw new ArgumentTypeError(`pointer must be a number, got ${formatValue(pointer)}`);
+  throw new ArgumentRangeError(`pointer must be an integer from 0 to 2^53 - 1, got ${pointer}`);
+}
+
+/**
+ * Throws unless `value` is one of the words in `allowed`.
+ * @throws ArgumentRangeError naming them.
+ */
+export function assertOneOf<T extends string>(value: unknown, allowed: readonly T[], name: string): asserts value is T {
+  if (allowed.includes(value as T)) return;
+  throw new ArgumentRangeError(
+    `${name} must be ${allowed.map((word) => `'${word}'`).join(', ')}, got ${formatValue(value)}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
+}
