@@ -34,6 +34,11 @@ class IntrusiveList {
     if (node != nullptr) first_ = node->next;
     return node;
   }
+  int Count() const {
+    int count = 0;
+    for (const Node* node = first_; node != nullptr; node = node->next) count += 1;
+    return count;
+  }
   IntrusiveList TakeAll() {
     const IntrusiveList all = *this;
     first_ = nullptr;

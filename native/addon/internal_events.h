@@ -25,8 +25,8 @@ class InternalEvents {
       return kSuccess;
     }
     // Room in both lists now, so that neither this event is lost nor Release can fail.
-    all_.reserve(all_.size() + 1);
-    idle_.reserve(all_.size() + 1);
+    if (all_.size() == all_.capacity()) all_.reserve(2 * all_.size() + 8);
+    idle_.reserve(all_.capacity());
     const Status status = driver.EventCreate(event, kEventDisableTiming);
     if (status == kSuccess) all_.push_back({*event, device});
     return status;

@@ -31,8 +31,8 @@ Status Staging::Acquire(const DriverTable& driver, std::uint64_t bytes, StagingB
     return kSuccess;
   }
   // Room in both lists now, so that neither this block is lost nor Release can fail.
-  all_.reserve(all_.size() + 1);
-  idle_.reserve(all_.size() + 1);
+  if (all_.size() == all_.capacity()) all_.reserve(2 * all_.size() + 8);
+  idle_.reserve(all_.capacity());
   const Status status = driver.MemHostAlloc(&block->pointer, block_bytes, kHostAllocPortable);
   if (status != kSuccess) return status;
   block->bytes = block_bytes;

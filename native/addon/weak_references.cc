@@ -12,9 +12,9 @@ Status WeakReferences::Watch(napi_env env, napi_value object, std::int32_t* slot
   if (napi_typeof(env, object, &type) != napi_ok || (type != napi_object && type != napi_function)) return kInvalidArgument;
   if (free_slots_.empty()) {
     if (references_.size() >= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) return kHostOutOfMemory;
-    // Room for every slot now, so that Unwatch cannot fail.
-    free_slots_.reserve(references_.size() + 1);
     references_.push_back(nullptr);
+    // Room for every slot now, so that Unwatch cannot fail.
+    free_slots_.reserve(references_.capacity());
     free_slots_.push_back(static_cast<std::int32_t>(references_.size() - 1));
   }
   const std::int32_t free_slot = free_slots_.back();

@@ -85,16 +85,19 @@ Status Configure(std::uint64_t total_bytes, int count) {
   return kSuccess;
 }
 
-Status Device::Retain() {
+Status Device::Prepare() {
   std::lock_guard<std::mutex> guard(context_mutex_);
-  if (!is_prepared_) {
-    Status status = memory.Reserve();
-    if (status == kSuccess) status = CreateStream(*this, StreamRole::kLegacy, kStreamDefault, 0, &legacy_stream);
-    if (status != kSuccess) return status;
-    is_prepared_ = true;
-  }
-  retain_count_.fetch_add(1, std::memory_order_relaxed);
-  return kSuccess;
+  if (is_prepared_) return kSuccess;
+  Status status = memory.Reserve();
+  if (status == kSuccess) status = CreateStream(*this, StreamRole::kLegacy, kStreamDefault, 0, &legacy_stream);
+  is_prepared_ = status == kSuccess;
+  return status;
+}
+
+Status Device::Retain() {
+  Status status = Prepare();
+  if (status == kSuccess) retain_count_.fetch_add(1, std::memory_order_relaxed);
+  return status;
 }
 
 Status Device::Release() {

@@ -21,8 +21,10 @@ class Device {
  public:
   explicit Device(int ordinal, std::uint64_t total_bytes) : ordinal(ordinal), memory(total_bytes) {}
 
-  // The primary context. The first Retain reserves the device's address range and makes the legacy stream.
-  // After the last Release nothing can be made current; what was allocated stays until it is freed.
+  // Reserves the address range and makes the legacy stream, the first time.
+  Status Prepare();
+
+  // The primary context. After the last Release nothing can be made current; what was allocated stays until it is freed.
   Status Retain();
   Status Release();
   bool IsRetained() const { return retain_count_.load(std::memory_order_relaxed) > 0; }

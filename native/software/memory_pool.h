@@ -43,7 +43,7 @@ struct Segment {
   std::uint64_t size = 0;          // in granules
   bool is_touched = false;
   bool is_empty = false;
-  std::uint32_t first_block = 0;
+  std::uint32_t empty_block = 0;  // the one that fills it, while it is empty
   Segment* previous_empty = nullptr;
   Segment* next_empty = nullptr;
   BitTree used_starts;  // relative to start

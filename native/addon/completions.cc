@@ -1,0 +1,224 @@
+#include "addon/completions.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "addon/bindings.h"
+
+namespace cistern {
+namespace {
+
+void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
+  constexpr std::chrono::microseconds kShortest{10};
+  constexpr std::chrono::microseconds kLongest{1000};
+  std::chrono::microseconds delay = kShortest;
+  Context current = nullptr;
+  int waiting = 0;
+  std::unique_lock<std::mutex> lock(loop->mutex);
+  while (!loop->closed) {
+    if (loop->pending_completions.empty()) {
+      loop->for_poller.wait(lock);
+      delay = kShortest;
+      continue;
+    }
+    IntrusiveList<Completion> pending = loop->pending_completions.TakeAll();
+    loop->poller_in_driver = true;
+    lock.unlock();
+    IntrusiveList<Completion> still_pending;
+    IntrusiveList<Completion> finished;
+    const int waiting_before = waiting;
+    waiting = 0;
+    while (Completion* completion = pending.TakeFirst()) {
+      if (completion->context != current && driver.CtxSetCurrent(completion->context) == kSuccess) current = completion->context;
+      completion->status = driver.EventQuery(completion->event);
+      waiting += completion->status == kErrorNotReady ? 1 : 0;
+      (completion->status == kErrorNotReady ? still_pending : finished).Append(completion);
+    }
+    lock.lock();
+    loop->poller_in_driver = false;
+    loop->for_close.notify_all();
+    const bool progress = !finished.empty() || waiting > waiting_before;
+    while (Completion* completion = still_pending.TakeFirst()) loop->pending_completions.Append(completion);
+    while (Completion* completion = finished.TakeFirst()) loop->finished_completions.Append(completion);
+    if (!loop->finished_completions.empty()) loop->PostWake();
+    delay = progress ? kShortest : std::min(2 * delay, kLongest);
+    if (!loop->closed && !loop->pending_completions.empty()) loop->for_poller.wait_for(lock, delay);
+  }
+}
+
+void Forget(Environment& environment, WatchedEvent* watched) {
+  watched->waiters -= 1;
+  if (watched->waiters > 0) return;
+  if (watched->owner != 0) {
+    environment.events.Peek(watched->owner)->watched = nullptr;
+  } else {
+    const ContextScope context(environment, watched->device);
+    if (context.status() == kSuccess) environment.driver->EventDestroy(watched->event);
+  }
+  std::vector<WatchedEvent*>& all = environment.watched_events;
+  *std::find(all.begin(), all.end(), watched) = all.back();
+  all.pop_back();
+  delete watched;
+}
+
+bool CreatePromise(Arguments& arguments, napi_deferred* deferred) {
+  return napi_create_promise(arguments.env(), deferred, &arguments.result) == napi_ok;
+}
+
+// Whether a promise has to wait: else it is resolved already.
+bool MustWait(napi_env env, napi_deferred deferred, Status status) {
+  if (status == kErrorNotReady) return true;
+  Resolve(env, deferred, status);
+  return false;
+}
+
+}  // namespace
+
+void StartPoller(Environment& environment) {
+  if (environment.poller.joinable()) return;
+  environment.poller = std::thread([loop = environment.loop, driver = environment.driver] { Poll(loop, *driver); });
+}
+
+void Await(Environment& environment, std::unique_ptr<Completion> completion) {
+  environment.ContextOf(completion->device, &completion->context);
+  if (completion->deferred != nullptr) environment.KeepAlive();
+  EventLoop& loop = *environment.loop;
+  const std::lock_guard<std::mutex> lock(loop.mutex);
+  loop.pending_completions.Append(completion.release());
+  loop.for_poller.notify_one();
+}
+
+Status RecordInternalEvent(Environment& environment, const StreamEntry& stream, Event* event) {
+  Status status = environment.internal_events.Acquire(*environment.driver, stream.device, event);
+  if (status != kSuccess) return status;
+  status = environment.driver->EventRecord(*event, stream.stream);
+  if (status != kSuccess) environment.internal_events.Release(*event, stream.device);
+  return status;
+}
+
+void DetachWatchedEvent(EventEntry* entry, Event replacement) {
+  entry->watched->owner = 0;
+  entry->watched = nullptr;
+  entry->event = replacement;
+}
+
+void Resolve(napi_env env, napi_deferred deferred, Status status) {
+  napi_value value;
+  if (napi_create_int32(env, status, &value) == napi_ok) napi_resolve_deferred(env, deferred, value);
+}
+
+void ResolveWithBytes(Environment& environment, napi_deferred deferred, const void* data, std::uint64_t bytes) {
+  const napi_env env = environment.env;
+  // Through the constructor, which throws where there is no memory; napi_create_arraybuffer ends the process.
+  napi_value constructor;
+  napi_value length;
+  napi_value buffer = nullptr;
+  void* target = nullptr;
+  std::size_t available = 0;
+  bool created = napi_get_reference_value(env, environment.array_buffer_constructor, &constructor) == napi_ok &&
+                 napi_create_double(env, static_cast<double>(bytes), &length) == napi_ok &&
+                 napi_new_instance(env, constructor, 1, &length, &buffer) == napi_ok &&
+                 napi_get_arraybuffer_info(env, buffer, &target, &available) == napi_ok && available == bytes;
+  if (!created) {
+    bool pending = false;
+    napi_value error;
+    if (napi_is_exception_pending(env, &pending) == napi_ok && pending) napi_get_and_clear_last_exception(env, &error);
+    Resolve(env, deferred, kHostOutOfMemory);
+    return;
+  }
+  if (bytes > 0) std::memcpy(target, data, bytes);
+  napi_resolve_deferred(env, deferred, buffer);
+}
+
+void DeliverCompletions(Environment& environment, napi_env env) {
+  EventLoop& loop = *environment.loop;
+  IntrusiveList<Completion> finished;
+  {
+    const std::lock_guard<std::mutex> lock(loop.mutex);
+    finished = loop.finished_completions.TakeAll();
+  }
+  while (Completion* next = finished.TakeFirst()) {
+    const std::unique_ptr<Completion> completion(next);
+    napi_handle_scope scope = nullptr;
+    napi_open_handle_scope(env, &scope);
+    if (completion->deferred != nullptr) {
+      if (completion->gives_bytes && completion->status == kSuccess) {
+        ResolveWithBytes(environment, completion->deferred, completion->block.pointer, completion->result_bytes);
+      } else {
+        Resolve(env, completion->deferred, completion->status);
+      }
+      environment.LetGo();
+    }
+    if (completion->watched != nullptr) {
+      Forget(environment, completion->watched);
+    } else {
+      environment.internal_events.Release(completion->event, completion->device);
+    }
+    if (completion->block.pointer != nullptr) {
+      environment.staging.Release(completion->block);
+      const ContextScope context(environment, completion->device);
+      if (context.status() == kSuccess && stalls_in_process == 0) environment.staging.FreeSurplus(*environment.driver);
+    }
+    if (scope != nullptr) napi_close_handle_scope(env, scope);
+  }
+}
+
+Status StreamCompletion(Environment& environment, Arguments& arguments) {
+  napi_deferred deferred;
+  if (!CreatePromise(arguments, &deferred)) return kHostOutOfMemory;
+  double handle;
+  StreamEntry* stream = nullptr;
+  Status status = arguments.Number(0, &handle) ? environment.streams.Find(handle, &stream) : static_cast<Status>(kInvalidArgument);
+  if (status != kSuccess) {
+    Resolve(arguments.env(), deferred, status);
+    return status;
+  }
+  const ContextScope context(environment, stream->device);
+  status = context.status() == kSuccess ? environment.driver->StreamQuery(stream->stream) : context.status();
+  if (!MustWait(arguments.env(), deferred, status)) return status;
+
+  StartPoller(environment);
+  auto completion = std::make_unique<Completion>();
+  status = RecordInternalEvent(environment, *stream, &completion->event);
+  if (status != kSuccess) {
+    Resolve(arguments.env(), deferred, status);
+    return status;
+  }
+  completion->device = stream->device;
+  completion->deferred = deferred;
+  Await(environment, std::move(completion));
+  return kSuccess;
+}
+
+Status EventCompletion(Environment& environment, Arguments& arguments) {
+  napi_deferred deferred;
+  if (!CreatePromise(arguments, &deferred)) return kHostOutOfMemory;
+  double handle;
+  EventEntry* event = nullptr;
+  Status status = arguments.Number(0, &handle) ? environment.events.Find(handle, &event) : static_cast<Status>(kInvalidArgument);
+  if (status != kSuccess) {
+    Resolve(arguments.env(), deferred, status);
+    return status;
+  }
+  const ContextScope context(environment, event->device);
+  status = context.status() == kSuccess ? environment.driver->EventQuery(event->event) : context.status();
+  if (!MustWait(arguments.env(), deferred, status)) return status;
+
+  StartPoller(environment);
+  auto completion = std::make_unique<Completion>();
+  if (event->watched == nullptr) {
+    auto watched = std::make_unique<WatchedEvent>(WatchedEvent{event->event, event->device, 0, static_cast<std::uint64_t>(handle)});
+    environment.watched_events.push_back(watched.get());
+    event->watched = watched.release();
+  }
+  event->watched->waiters += 1;
+  completion->event = event->event;
+  completion->device = event->device;
+  completion->watched = event->watched;
+  completion->deferred = deferred;
+  Await(environment, std::move(completion));
+  return kSuccess;
+}
+
+}  // namespace cistern

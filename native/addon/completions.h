@@ -1,0 +1,61 @@
+// Promises for work on a device.
+//
+// One thread for each environment asks, with growing pauses, which of the events that promises wait for have happened, and has the event
+// loop resolve those. It starts with the first promise that has to wait.
+#ifndef CISTERN_ADDON_COMPLETIONS_H_
+#define CISTERN_ADDON_COMPLETIONS_H_
+
+#include <node_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "addon/environment.h"
+#include "addon/staging.h"
+
+namespace cistern {
+
+// A user's event whose recording promises wait for. Recording the event again would move its promises to the new recording, so the event
+// is exchanged before (DetachWatchedEvent), and the last promise destroys the one that was taken away.
+struct WatchedEvent {
+  Event event;
+  int device;
+  int waiters;
+  std::uint64_t owner;  // the event's handle; zero once the handle has another event, or none
+};
+
+struct Completion {
+  Completion* next = nullptr;
+  Event event = nullptr;
+  int device = 0;
+  Context context = nullptr;
+  Status status = kErrorNotReady;
+  WatchedEvent* watched = nullptr;   // null: the event is an internal one
+  napi_deferred deferred = nullptr;  // null: nobody waits, only the event and the block are to be given back
+  StagingBlock block;
+  std::uint64_t result_bytes = 0;
+  bool gives_bytes = false;  // resolves with the first bytes of the block instead of the status
+};
+
+// Starts the thread if need be. Throws std::system_error.
+void StartPoller(Environment& environment);
+
+// Hands a completion, whose event and device are set, to the thread.
+void Await(Environment& environment, std::unique_ptr<Completion> completion);
+
+// Records an internal event. The device's context is current.
+Status RecordInternalEvent(Environment& environment, const StreamEntry& stream, Event* event);
+
+// Leaves the entry's event to the promises that wait for it, and puts another one (or none) in its place.
+void DetachWatchedEvent(EventEntry* entry, Event replacement);
+
+// Resolves the promises that are due. On the JavaScript thread.
+void DeliverCompletions(Environment& environment, napi_env env);
+
+void Resolve(napi_env env, napi_deferred deferred, Status status);
+// Resolves with a copy of the bytes in a new ArrayBuffer.
+void ResolveWithBytes(Environment& environment, napi_deferred deferred, const void* data, std::uint64_t bytes);
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_COMPLETIONS_H_

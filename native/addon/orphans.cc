@@ -1,0 +1,103 @@
+#include "addon/orphans.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+
+#include "addon/environment.h"
+#include "addon/host_memory.h"
+
+namespace cistern {
+namespace {
+
+struct OrphanList {
+  std::mutex mutex;
+  std::map<const DriverTable*, std::vector<Orphan>> by_driver;
+  std::atomic<bool> any{false};
+};
+
+OrphanList& AllOrphans() {
+  static OrphanList& list = *new OrphanList;
+  return list;
+}
+
+template <typename Handle>
+Handle AsHandle(const Orphan& orphan) {
+  return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(orphan.address));
+}
+
+void Free(const DriverTable& driver, const Orphan& orphan) {
+  switch (orphan.kind) {
+    case OrphanKind::kEvent:
+      driver.EventDestroy(AsHandle<Event>(orphan));
+      break;
+    case OrphanKind::kPoolMemory:
+      driver.MemFreeAsync(orphan.address, LegacyStream());
+      break;
+    case OrphanKind::kPool:
+      driver.MemPoolDestroy(AsHandle<Pool>(orphan));
+      break;
+    case OrphanKind::kMemory:
+      driver.MemFree(orphan.address);
+      break;
+    case OrphanKind::kPinnedMemory:
+      driver.MemFreeHost(AsHandle<void*>(orphan));
+      break;
+    case OrphanKind::kHostMemory:
+      FreeHostMemory(AsHandle<void*>(orphan));
+      break;
+    case OrphanKind::kStream:
+      driver.StreamDestroy(AsHandle<Stream>(orphan));
+      break;
+  }
+}
+
+}  // namespace
+
+void LeaveOrphans(const DriverTable* driver, std::vector<Orphan> orphans) {
+  if (orphans.empty()) return;
+  OrphanList& list = AllOrphans();
+  const std::lock_guard<std::mutex> lock(list.mutex);
+  std::vector<Orphan>& of_driver = list.by_driver[driver];
+  of_driver.insert(of_driver.end(), orphans.begin(), orphans.end());
+  list.any = true;
+}
+
+bool FreeOrphans(Environment& environment) {
+  OrphanList& list = AllOrphans();
+  if (!list.any || stalls_in_process != 0) return false;
+  std::vector<Orphan> orphans;
+  {
+    const std::lock_guard<std::mutex> lock(list.mutex);
+    orphans.swap(list.by_driver[environment.driver]);
+    list.any = std::any_of(list.by_driver.begin(), list.by_driver.end(), [](const auto& entry) { return !entry.second.empty(); });
+  }
+  if (orphans.empty()) return false;
+
+  std::stable_sort(orphans.begin(), orphans.end(),
+                   [](const Orphan& a, const Orphan& b) { return a.device != b.device ? a.device < b.device : a.kind < b.kind; });
+  for (std::size_t begin = 0, end; begin < orphans.size(); begin = end) {
+    const int device = orphans[begin].device;
+    for (end = begin; end < orphans.size() && orphans[end].device == device;) ++end;
+    const ContextScope context(environment, device);
+    if (context.status() != kSuccess) continue;
+    // What the finished environment queued may still use its memory.
+    environment.driver->CtxSynchronize();
+    bool frees_pending = false;
+    for (std::size_t index = begin; index < end; ++index) {
+      const OrphanKind kind = orphans[index].kind;
+      if (frees_pending && kind != OrphanKind::kPoolMemory) {
+        // A pool gives its memory back once the frees have run, and whoever reaps may be waiting for that memory.
+        environment.driver->CtxSynchronize();
+        frees_pending = false;
+      }
+      Free(*environment.driver, orphans[index]);
+      frees_pending = frees_pending || kind == OrphanKind::kPoolMemory;
+    }
+    if (frees_pending) environment.driver->CtxSynchronize();
+  }
+  return true;
+}
+
+}  // namespace cistern
