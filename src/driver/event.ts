@@ -1,8 +1,9 @@
 import { ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
 import { type Device, deviceOption } from './device.js';
 import { mailbox, native } from './native.js';
-import { check, checkBlocking } from './status.js';
+import { check, checkBlocking, statusError } from './status.js';
 import type { Stream } from './stream.js';
+import type { StreamTimeline } from './stream-timeline.js';
 
 /** Options of {@link Event}. */
 export interface EventOptions {
@@ -52,12 +53,18 @@ export class Event implements Disposable {
    * @throws LifetimeError where the event or the stream is disposed.
    */
   record(stream: Stream): void {
+    if (!(stream instanceof Object) || stream.isDisposed !== false) this.#refuseStream(stream);
+    this.recordOn(stream.timeline);
+  }
+
+  /** @internal Records on a stream that may have no `Stream` object any more. */
+  recordOn(timeline: StreamTimeline): void {
     mailbox[0] = this.handle;
-    mailbox[1] = stream.handle;
+    mailbox[1] = timeline.handle;
     native().recordEvent();
-    if (mailbox[0] !== 0) this.#refuse('record an event', stream);
+    if (mailbox[0] !== 0) this.#refuse('record an event');
     this.version++;
-    this.recordedOn = stream.timeline.id;
+    this.recordedOn = timeline.id;
   }
 
   /** Whether what was recorded has run; true where nothing was. */
@@ -108,14 +115,16 @@ export class Event implements Disposable {
     if (this.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the event is already disposed`);
   }
 
-  #refuse(operation: string, stream?: Stream): never {
+  #refuse(operation: string): never {
     const status = mailbox[0] as number;
     this.#assertLive(operation);
-    if (stream !== undefined && !(stream.handle >= 0)) {
-      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the stream is already disposed`);
+    throw statusError(operation, status);
+  }
+
+  #refuseStream(stream: unknown): never {
+    if (stream instanceof Object && (stream as Stream).isDisposed) {
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot record an event: stream ${(stream as Stream).id} is already disposed`);
     }
-    mailbox[0] = status;
-    check(operation);
-    throw new ArgumentTypeError(`cannot ${operation}: got ${formatValue(stream)}`);
+    throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
   }
 }

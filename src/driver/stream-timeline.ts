@@ -1,4 +1,6 @@
 import type { Event } from './event.js';
+import { native } from './native.js';
+import { checkBlocking } from './status.js';
 
 /** Something that keeps memory back for a stream and must know of the stream's end. */
 export interface StreamObserver {
@@ -24,6 +26,8 @@ export class StreamTimeline {
   readonly id: number;
   readonly slot: number;
   readonly device: number;
+  /** The native handle that every `Stream` object of this stream uses; valid until the timeline ends. */
+  readonly handle: number;
   /** Whether cistern is told before the stream ends, so that events can be recorded on it as late as then. */
   readonly announcesEnd: boolean;
   /** Synchronizations of the stream that have begun. Work queued while this is n is known to have run once `synchronized` exceeds n. */
@@ -33,21 +37,23 @@ export class StreamTimeline {
   #references = 1;
   readonly #observers = new Set<StreamObserver>();
 
-  private constructor(id: number, device: number, announcesEnd: boolean) {
+  private constructor(id: number, device: number, handle: number, announcesEnd: boolean) {
     this.id = id;
+    this.handle = handle;
     this.slot = vacantSlots.pop() ?? slots++;
     this.device = device;
     this.announcesEnd = announcesEnd;
   }
 
-  /** The timeline of a driver stream; each call must be matched by `release`. */
-  static acquire(id: number, device: number, announcesEnd: boolean): StreamTimeline {
+  /** The timeline of a driver stream, which takes over the native handle; each call must be matched by `release`. */
+  static acquire(id: number, device: number, handle: number, announcesEnd: boolean): StreamTimeline {
     const known = live.get(id);
     if (known !== undefined) {
+      native().releaseStream(handle);
       known.#references++;
       return known;
     }
-    const timeline = new StreamTimeline(id, device, announcesEnd);
+    const timeline = new StreamTimeline(id, device, handle, announcesEnd);
     live.set(id, timeline);
     return timeline;
   }
@@ -70,6 +76,13 @@ export class StreamTimeline {
     };
   }
 
+  /** Blocks until everything queued on the stream has run; host functions of this thread run meanwhile. */
+  synchronizeSync(): void {
+    const complete = this.beginSynchronization();
+    checkBlocking('synchronize a stream', () => native().synchronizeStream(this.handle));
+    complete();
+  }
+
   observe(observer: StreamObserver): void {
     this.#observers.add(observer);
   }
@@ -86,6 +99,7 @@ export class StreamTimeline {
     live.delete(this.id);
     this.#observers.clear();
     for (const observer of observers) observer.streamEnded(this, event);
+    native().releaseStream(this.handle);
     vacantSlots.push(this.slot);
   }
 }

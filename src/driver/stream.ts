@@ -2,7 +2,7 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } fro
 import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
 import { mailbox, native } from './native.js';
-import { check, checkBlocking } from './status.js';
+import { check } from './status.js';
 import { StreamTimeline } from './stream-timeline.js';
 
 /** Options of {@link Stream}. */
@@ -35,7 +35,6 @@ export interface ForeignStreamOptions {
 
 /** What it takes to end a stream whose object became unreachable. */
 interface Ending {
-  readonly handle: number;
   readonly device: Device;
   readonly timeline: StreamTimeline;
 }
@@ -80,12 +79,13 @@ export class Stream implements Disposable {
       native().wrapStream(this.device.index, wrapped.handle);
       check(`use the stream with handle ${wrapped.handle}`);
     }
-    this.handle = mailbox[1] as number;
-    native().streamId(this.handle);
+    const handle = mailbox[1] as number;
+    native().streamId(handle);
     check('identify a stream');
     this.id = mailbox[1] as number;
-    this.timeline = StreamTimeline.acquire(this.id, this.device.index, wrapped?.announcesEnd ?? true);
-    unreachable.register(this, { handle: this.handle, device: this.device, timeline: this.timeline }, this);
+    this.timeline = StreamTimeline.acquire(this.id, this.device.index, handle, wrapped?.announcesEnd ?? true);
+    this.handle = this.timeline.handle;
+    unreachable.register(this, { device: this.device, timeline: this.timeline }, this);
   }
 
   /** The legacy default stream of a device, which waits for and is waited for by every blocking stream. Disposing it does nothing. */
@@ -181,9 +181,7 @@ export class Stream implements Disposable {
   /** Blocks until everything queued has run; host functions of this thread run meanwhile. */
   synchronizeSync(): void {
     this.#assertLive('synchronize a stream');
-    const complete = this.timeline.beginSynchronization();
-    checkBlocking('synchronize a stream', () => native().synchronizeStream(this.handle));
-    complete();
+    this.timeline.synchronizeSync();
   }
 
   /**
@@ -212,8 +210,8 @@ export class Stream implements Disposable {
   [Symbol.dispose](): void {
     if (this.handle < 0 || this.#isDefault) return;
     unreachable.unregister(this);
-    end({ handle: this.handle, device: this.device, timeline: this.timeline });
     this.handle = -1;
+    end(this);
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -250,6 +248,11 @@ export class StreamHold implements Disposable {
 }
 
 /**
+ * @internal Stands for "no stream yet" where the stream of the last call is kept: no argument is equal to it, not even `undefined`.
+ */
+export const noStream = Object.freeze({ handle: -1 }) as Stream;
+
+/**
  * The stream that an argument must be.
  * @throws ArgumentTypeError for what is no stream, LifetimeError for one that is disposed.
  */
@@ -269,11 +272,16 @@ function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
   return stream;
 }
 
-function end({ handle, device, timeline }: Ending): void {
+function end({ device, timeline }: Ending): void {
   timeline.release(() => {
-    const event = new Event({ device });
-    event.record({ handle, timeline } as Stream);
-    return event;
+    try {
+      const event = new Event({ device });
+      event.recordOn(timeline);
+      return event;
+    } catch {
+      // Without an event, the end must be waited for: memory held back for the stream could not be given to anybody safely.
+      timeline.synchronizeSync();
+      return undefined;
+    }
   });
-  native().releaseStream(handle);
 }

@@ -1,6 +1,6 @@
 import { type Device, deviceOption } from '../driver/device.js';
 import { DriverMemoryPool } from '../driver/memory-pool.js';
-import { assertStream, Stream } from '../driver/stream.js';
+import { assertStream, noStream, Stream } from '../driver/stream.js';
 import { LifetimeError } from '../errors.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
@@ -42,7 +42,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource {
   readonly device: Device;
   readonly #pool: DriverMemoryPool;
   /** The stream of the last call, which is known to be one. */
-  #lastStream: Stream | undefined;
+  #lastStream: Stream = noStream;
   #isDisposed = false;
 
   /** @throws OutOfMemoryError where `initialBytes` cannot be had. */
@@ -106,7 +106,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource {
   /** Destroys the pool. What is still allocated from it is freed with it. */
   [Symbol.dispose](): void {
     this.#isDisposed = true;
-    this.#lastStream = undefined;
+    this.#lastStream = noStream;
     this.#pool[Symbol.dispose]();
   }
 

@@ -20,6 +20,8 @@ export class AddressMap {
   #values: Int32Array;
   #mask: number;
   #count = 0;
+  /** The cell that `get` found last: a removal mostly follows a look-up of the same address. */
+  #foundCell = 0;
 
   constructor(initialCapacity = 64) {
     let length = 16;
@@ -40,7 +42,10 @@ export class AddressMap {
     const mask = this.#mask;
     for (let cell = home(address, mask); ; cell = (cell + 1) & mask) {
       const key = keys[cell];
-      if (key === address) return this.#values[cell] as number;
+      if (key === address) {
+        this.#foundCell = cell;
+        return this.#values[cell] as number;
+      }
       if (key === empty) return absent;
     }
   }
@@ -57,32 +62,27 @@ export class AddressMap {
     this.#count++;
   }
 
-  /** Removes an address and returns its value, or -1 where the map does not hold it. */
-  remove(address: number): number {
+  /** Removes an address that the map holds. */
+  remove(address: number): void {
     const keys = this.#keys;
-    const values = this.#values;
     const mask = this.#mask;
-    let cell = home(address, mask);
-    while (keys[cell] !== address) {
-      if (keys[cell] === empty) return absent;
-      cell = (cell + 1) & mask;
+    let hole = this.#foundCell;
+    if (keys[hole] !== address) {
+      hole = home(address, mask);
+      while (keys[hole] !== address) hole = (hole + 1) & mask;
     }
-    const value = values[cell] as number;
-    let hole = cell;
-    for (let next = (cell + 1) & mask; ; next = (next + 1) & mask) {
+    for (let next = (hole + 1) & mask; ; next = (next + 1) & mask) {
       const key = keys[next] as number;
       if (key === empty) break;
       // An entry may move into the hole only if that does not put it before its home.
-      const distance = (next - home(key, mask)) & mask;
-      if (distance >= ((next - hole) & mask)) {
+      if (((next - home(key, mask)) & mask) >= ((next - hole) & mask)) {
         keys[hole] = key;
-        values[hole] = values[next] as number;
+        this.#values[hole] = this.#values[next] as number;
         hole = next;
       }
     }
     keys[hole] = empty;
     this.#count--;
-    return value;
   }
 
   /** Throws where an invariant does not hold. For tests. */

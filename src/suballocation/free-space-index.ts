@@ -38,6 +38,11 @@ const divisions = 1 << divisionBits;
 /** Group 0 holds the exact classes; group g > 0 the sizes from 2^(divisionBits + g - 1). */
 const groups = 31 - divisionBits + 1;
 const classes = groups * divisions;
+
+// A lane is the offset of its table in #tables: one word of bits for the groups, a word of bits for the lists of each group, the list heads.
+const listBitsField = 1;
+const headsField = listBitsField + groups;
+const laneFields = headsField + classes;
 /** Lists below this hold blocks of one size only. */
 const exactClasses = 2 * divisions;
 const scanLimit = 4;
@@ -67,10 +72,16 @@ export type AddressClass = 'used' | 'free' | 'inside' | 'foreign';
 export interface BlockView {
   readonly address: number;
   readonly bytes: number;
-  /** -1 for a used block. */
+  /** Negative for a used block. */
   readonly lane: number;
   /** Whether it is the first of its segment. */
   readonly isHead: boolean;
+}
+
+/** A range that was added to the index as a whole. */
+export interface Segment {
+  readonly address: number;
+  readonly bytes: number;
 }
 
 export class FreeSpaceIndex {
@@ -78,36 +89,26 @@ export class FreeSpaceIndex {
   #addresses = new Float64Array(0);
   #spare = none;
   #blockCount = 0;
-  readonly #used = new AddressMap();
+  #used = new AddressMap();
 
   /** First block of each segment by segment number, or none. */
   readonly #segmentHeads: number[] = [];
 
-  /** Head of each list: lane * classes + class. */
-  #heads = new Int32Array(0);
-  /** Bit c of word lane * groups + g: list g * divisions + c is not empty. */
-  #listBits = new Int32Array(0);
-  /** Bit g of word lane: some list of group g is not empty. */
-  #groupBits = new Int32Array(0);
-  #lanes = 0;
+  /** The tables of the lanes. */
+  #tables = new Int32Array(4 * laneFields);
+  #laneCount = 0;
 
-  /** Adds an empty lane and returns its number. Lanes are numbered from 0. */
+  /** Adds an empty lane. */
   addLane(): number {
-    const lane = this.#lanes++;
-    if (this.#groupBits.length < this.#lanes) {
-      const capacity = this.#lanes * 2;
-      const heads = new Int32Array(capacity * classes).fill(none);
-      heads.set(this.#heads);
-      this.#heads = heads;
-      this.#listBits = grown(this.#listBits, capacity * groups);
-      this.#groupBits = grown(this.#groupBits, capacity);
-    }
+    const lane = this.#laneCount++ * laneFields;
+    if (lane === this.#tables.length) this.#tables = grown(this.#tables, lane * 2);
+    this.#tables.fill(none, lane + headsField, lane + laneFields);
     return lane;
   }
 
   /** Whether nothing is free in a lane. */
   isEmpty(lane: number): boolean {
-    return this.#groupBits[lane] === 0;
+    return this.#tables[lane] === 0;
   }
 
   /** The number of used blocks. */
@@ -166,36 +167,54 @@ export class FreeSpaceIndex {
 
   /** Moves every free block of one lane to another, joining neighbours. */
   transfer(from: number, to: number): void {
-    while (this.#groupBits[from] !== 0) {
-      const group = lowestBit(this.#groupBits[from] as number);
-      const list = group * divisions + lowestBit(this.#listBits[from * groups + group] as number);
-      const block = this.#heads[from * classes + list] as number;
+    const tables = this.#tables;
+    while (tables[from] !== 0) {
+      const group = lowestBit(tables[from] as number);
+      const list = group * divisions + lowestBit(tables[from + listBitsField + group] as number);
+      const block = tables[from + headsField + list] as number;
       this.#removeFree(block, from);
       this.#insertJoined(block, to);
     }
   }
 
-  /**
-   * Takes wholly free segments of a lane out of the index, and calls `release` with the address and the bytes of each, until the callback
-   * returns false or none is left. The callback must not use the index.
-   */
-  releaseSegments(lane: number, release: (address: number, bytes: number) => boolean): void {
+  /** Takes a wholly free segment of a lane out of the index. Linear in the number of segments. */
+  removeFreeSegment(lane: number): Segment | undefined {
     for (const [segment, block] of this.#segmentHeads.entries()) {
       if (block === none || this.#blocks[block + stateField] !== lane || this.#blocks[block + nextField] !== none) continue;
-      const address = this.#address(block);
-      const bytes = (this.#blocks[block + sizeField] as number) * unitBytes;
+      const removed = { address: this.#address(block), bytes: (this.#blocks[block + sizeField] as number) * unitBytes };
       this.#removeFree(block, lane);
       this.#dropBlock(block);
       this.#segmentHeads[segment] = none;
-      if (!release(address, bytes)) return;
+      return removed;
     }
+    return undefined;
+  }
+
+  /** Takes every segment out, whatever is used in it; the index is empty afterwards. */
+  removeAllSegments(): Segment[] {
+    const segments: Segment[] = [];
+    for (const { address, bytes, isHead } of this.blocks()) {
+      if (isHead) segments.push({ address, bytes });
+      else (segments[segments.length - 1] as { bytes: number }).bytes += bytes;
+    }
+    this.#segmentHeads.length = 0;
+    this.#used = new AddressMap();
+    this.#blocks = new Int32Array(0);
+    this.#addresses = new Float64Array(0);
+    this.#spare = none;
+    this.#blockCount = 0;
+    for (let lane = 0; lane < this.#laneCount * laneFields; lane += laneFields) {
+      this.#tables.fill(0, lane, lane + headsField);
+      this.#tables.fill(none, lane + headsField, lane + laneFields);
+    }
+    return segments;
   }
 
   /** The bytes that are free in a lane. Linear in its blocks. */
   freeBytes(lane: number): number {
     let units = 0;
     for (let list = 0; list < classes; list++) {
-      for (let block = this.#heads[lane * classes + list] as number; block !== none; ) {
+      for (let block = this.#tables[lane + headsField + list] as number; block !== none; ) {
         units += this.#blocks[block + sizeField] as number;
         block = this.#blocks[block + nextFreeField] as number;
       }
@@ -205,12 +224,12 @@ export class FreeSpaceIndex {
 
   /** The bytes of a lane's largest free block. Linear in the blocks of one list. */
   largestFreeBytes(lane: number): number {
-    const groupBits = this.#groupBits[lane] as number;
+    const groupBits = this.#tables[lane] as number;
     if (groupBits === 0) return 0;
     const group = 31 - Math.clz32(groupBits);
-    const list = group * divisions + 31 - Math.clz32(this.#listBits[lane * groups + group] as number);
+    const list = group * divisions + 31 - Math.clz32(this.#tables[lane + listBitsField + group] as number);
     let largest = 0;
-    for (let block = this.#heads[lane * classes + list] as number; block !== none; ) {
+    for (let block = this.#tables[lane + headsField + list] as number; block !== none; ) {
       largest = Math.max(largest, this.#blocks[block + sizeField] as number);
       block = this.#blocks[block + nextFreeField] as number;
     }
@@ -246,7 +265,7 @@ export class FreeSpaceIndex {
     this.#used.validate();
     let used = 0;
     let total = 0;
-    const freeUnits = new Float64Array(this.#lanes);
+    const freeUnits = new Map<number, number>();
     for (const [segment, head] of this.#segmentHeads.entries()) {
       if (head === none) continue;
       let previous = ~segment;
@@ -262,9 +281,9 @@ export class FreeSpaceIndex {
           if (state < ~255) fail(`block ${block} has state ${state}`);
           if (this.#used.get(expected) !== block) fail(`used block ${block} is not in the address map`);
         } else {
-          if (state >= this.#lanes) fail(`block ${block} is in lane ${state} of ${this.#lanes}`);
+          if (state % laneFields !== 0 || state >= this.#laneCount * laneFields) fail(`block ${block} is in no lane, but ${state}`);
           if (previous >= 0 && this.#blocks[previous + stateField] === state) fail(`block ${block} was not joined`);
-          freeUnits[state] = (freeUnits[state] as number) + size;
+          freeUnits.set(state, (freeUnits.get(state) ?? 0) + size);
         }
         total++;
         previous = block;
@@ -273,18 +292,19 @@ export class FreeSpaceIndex {
     }
     if (used !== this.#used.count) fail(`${used} used blocks, but ${this.#used.count} in the address map`);
     if (total !== this.#blockCount) fail(`${total} blocks, but ${this.#blockCount} counted`);
-    for (let lane = 0; lane < this.#lanes; lane++) {
+    for (let lane = 0; lane < this.#laneCount * laneFields; lane += laneFields) {
       this.#validateLists(lane);
       const listed = this.freeBytes(lane) / unitBytes;
-      if (listed !== freeUnits[lane]) fail(`lane ${lane} lists ${listed} units, its segments hold ${freeUnits[lane]}`);
+      const held = freeUnits.get(lane) ?? 0;
+      if (listed !== held) fail(`lane ${lane} lists ${listed} units, its segments hold ${held}`);
     }
   }
 
   #validateLists(lane: number): void {
+    const tables = this.#tables;
     for (let list = 0; list < classes; list++) {
-      const group = list >>> divisionBits;
-      const bit = ((this.#listBits[lane * groups + group] as number) >>> (list & (divisions - 1))) & 1;
-      const head = this.#heads[lane * classes + list] as number;
+      const bit = ((tables[lane + listBitsField + (list >>> divisionBits)] as number) >>> (list & (divisions - 1))) & 1;
+      const head = tables[lane + headsField + list] as number;
       if ((head !== none) !== (bit === 1)) fail(`lane ${lane}, list ${list}: bit ${bit}, head ${head}`);
       let previous = none;
       for (let block = head; block !== none; block = this.#blocks[block + nextFreeField] as number) {
@@ -295,8 +315,8 @@ export class FreeSpaceIndex {
       }
     }
     for (let group = 0; group < groups; group++) {
-      const bit = ((this.#groupBits[lane] as number) >>> group) & 1;
-      if ((this.#listBits[lane * groups + group] !== 0) !== (bit === 1)) fail(`lane ${lane}: bit of group ${group}`);
+      const bit = ((tables[lane] as number) >>> group) & 1;
+      if ((tables[lane + listBitsField + group] !== 0) !== (bit === 1)) fail(`lane ${lane}: bit of group ${group}`);
     }
   }
 
@@ -306,9 +326,9 @@ export class FreeSpaceIndex {
 
   /** A free block of a lane with at least `units` units, or none. */
   #find(units: number, lane: number): number {
-    const heads = this.#heads;
+    const tables = this.#tables;
     const list = classOf(units);
-    let block = heads[lane * classes + list] as number;
+    let block = tables[lane + headsField + list] as number;
     if (block !== none) {
       if (list < exactClasses) return block;
       // Blocks of the request's own class may be smaller than the request.
@@ -317,14 +337,14 @@ export class FreeSpaceIndex {
     }
     let group = list >>> divisionBits;
     // Shifted twice, because a shift by 32 is a shift by 0.
-    let bits = (this.#listBits[lane * groups + group] as number) & ((-1 << (list & (divisions - 1))) << 1);
+    let bits = (tables[lane + listBitsField + group] as number) & ((-1 << (list & (divisions - 1))) << 1);
     if (bits === 0) {
-      const above = (this.#groupBits[lane] as number) & (-2 << group);
+      const above = (tables[lane] as number) & (-2 << group);
       if (above === 0) return none;
       group = lowestBit(above);
-      bits = this.#listBits[lane * groups + group] as number;
+      bits = tables[lane + listBitsField + group] as number;
     }
-    block = heads[lane * classes + group * divisions + lowestBit(bits)] as number;
+    block = tables[lane + headsField + (group << divisionBits) + lowestBit(bits)] as number;
     return group <= 1 ? block : this.#smallestFit(block, units);
   }
 
@@ -353,7 +373,7 @@ export class FreeSpaceIndex {
   /** A block that fits only because of where it lies. Looks at every block of the lane that is large enough. */
   #findAligned(units: number, alignment: number, lane: number): number {
     for (let list = classOf(units); list < classes; list++) {
-      for (let block = this.#heads[lane * classes + list] as number; block !== none; ) {
+      for (let block = this.#tables[lane + headsField + list] as number; block !== none; ) {
         const misaligned = this.#address(block) % alignment;
         const skipped = misaligned === 0 ? 0 : (alignment - misaligned) / unitBytes;
         if (skipped + units <= (this.#blocks[block + sizeField] as number)) return block;
@@ -440,21 +460,22 @@ export class FreeSpaceIndex {
 
   #insertFree(block: number, lane: number): void {
     const blocks = this.#blocks;
+    const tables = this.#tables;
     const list = classOf(blocks[block + sizeField] as number);
-    const head = lane * classes + list;
-    const first = this.#heads[head] as number;
+    const head = lane + headsField + list;
+    const first = tables[head] as number;
     blocks[block + stateField] = lane;
     blocks[block + previousFreeField] = none;
     blocks[block + nextFreeField] = first;
-    this.#heads[head] = block;
+    tables[head] = block;
     if (first !== none) {
       blocks[first + previousFreeField] = block;
       return;
     }
     const group = list >>> divisionBits;
-    const word = lane * groups + group;
-    this.#listBits[word] = (this.#listBits[word] as number) | (1 << (list & (divisions - 1)));
-    this.#groupBits[lane] = (this.#groupBits[lane] as number) | (1 << group);
+    const word = lane + listBitsField + group;
+    tables[word] = (tables[word] as number) | (1 << (list & (divisions - 1)));
+    tables[lane] = (tables[lane] as number) | (1 << group);
   }
 
   #removeFree(block: number, lane: number): void {
@@ -466,14 +487,15 @@ export class FreeSpaceIndex {
       blocks[previous + nextFreeField] = next;
       return;
     }
+    const tables = this.#tables;
     const list = classOf(blocks[block + sizeField] as number);
-    this.#heads[lane * classes + list] = next;
+    tables[lane + headsField + list] = next;
     if (next !== none) return;
     const group = list >>> divisionBits;
-    const word = lane * groups + group;
-    const bits = (this.#listBits[word] as number) & ~(1 << (list & (divisions - 1)));
-    this.#listBits[word] = bits;
-    if (bits === 0) this.#groupBits[lane] = (this.#groupBits[lane] as number) & ~(1 << group);
+    const word = lane + listBitsField + group;
+    const bits = (tables[word] as number) & ~(1 << (list & (divisions - 1)));
+    tables[word] = bits;
+    if (bits === 0) tables[lane] = (tables[lane] as number) & ~(1 << group);
   }
 
   #newBlock(address: number, units: number): number {

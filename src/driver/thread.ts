@@ -1,0 +1,9 @@
+import { mailbox, native } from './native.js';
+import { check } from './status.js';
+
+/** This thread's id in the operating system, as debuggers and other tools show it. Each worker has its own. */
+export function operatingSystemThreadId(): number {
+  native().threadId();
+  check('read the id of the thread');
+  return mailbox[1] as number;
+}

@@ -1,0 +1,111 @@
+import { Event } from '../driver/event.js';
+import type { Device } from '../driver/device.js';
+import type { Stream } from '../driver/stream.js';
+import type { StreamTimeline } from '../driver/stream-timeline.js';
+
+/** A recording made by the caller of a free. It stands as long as the event is neither recorded again nor disposed. */
+interface Recording {
+  readonly event: Event;
+  readonly version: number;
+}
+
+/** Above this many callers' events, one of the lane's own is cheaper than waiting for all of them. */
+const maximumRecordings = 4;
+
+/**
+ * Free memory with one order: what was freed on one stream, and what that stream had waited for when it took memory over.
+ *
+ * The lane's own stream may use the memory at once. For another stream, `order` makes it wait for what was queued at the frees. What has to be
+ * waited for is always one of these:
+ *
+ *     nothing      no free yet, or the stream is known to have run everything since
+ *     recorded     the lane's event, and the events that callers recorded: together they cover every free
+ *     unrecorded   some free is covered by no event: the lane's event must be recorded before it is waited for
+ *
+ * A later record on a stream covers everything that an earlier one covers, so one event for each lane is enough, and recording late is always
+ * safe while the stream exists: it waits for more, never for less. The end of a stream is announced; `StreamOrdering` settles its lanes then.
+ */
+export class Lane {
+  /** Its number in the free-space index. */
+  readonly number: number;
+  readonly timeline: StreamTimeline;
+  /** Whether the memory serves its own stream alone until that is known to be idle. */
+  readonly isHeld: boolean;
+  readonly #device: Device;
+  #event: Event | undefined;
+  #recordings: Recording[] = [];
+  #isUnrecorded = false;
+  #isRecorded = false;
+  /** How many synchronizations of the stream had begun at the last free. */
+  #freedAt = -1;
+
+  constructor(number: number, timeline: StreamTimeline, device: Device, isHeld: boolean) {
+    this.number = number;
+    this.timeline = timeline;
+    this.#device = device;
+    this.isHeld = isHeld;
+  }
+
+  /** Whether everything that was queued on the stream at the last free is known to have run. */
+  get isIdle(): boolean {
+    return this.timeline.synchronized > this.#freedAt;
+  }
+
+  /** Whether the end of the stream must be preceded by a record for what was freed. */
+  get needsSettlement(): boolean {
+    // An event that a caller recorded may be recorded again by its owner, when the stream that could replace it is gone.
+    return !this.isIdle && (this.#isUnrecorded || this.#recordings.length > 0);
+  }
+
+  /** Memory is freed into the lane, and an event is recorded for it at once. */
+  freeRecorded(): void {
+    this.#record();
+    this.#freedAt = this.timeline.synchronizing;
+  }
+
+  /** Memory comes into the lane that is ordered on its stream, and no event is recorded yet. */
+  freeUnrecorded(): void {
+    this.#isUnrecorded = true;
+    this.#freedAt = this.timeline.synchronizing;
+  }
+
+  /** Memory is freed into the lane, and the caller has recorded an event for it on the lane's stream. */
+  freeWithRecording(event: Event): void {
+    this.#freedAt = this.timeline.synchronizing;
+    if (this.#isUnrecorded) return;
+    const last = this.#recordings[this.#recordings.length - 1];
+    if (last?.event === event && last.version === event.version) return;
+    if (this.#recordings.length === maximumRecordings) {
+      this.#isUnrecorded = true;
+      return;
+    }
+    this.#recordings.push({ event, version: event.version });
+  }
+
+  /** Makes a stream wait for everything that was queued at the frees. Returns whether it had to wait. */
+  order(stream: Stream): boolean {
+    if (this.isIdle || stream.timeline === this.timeline) return false;
+    if (this.#isUnrecorded || this.#recordings.some(isLost)) this.#record();
+    if (this.#isRecorded) stream.wait(this.#event as Event);
+    for (const { event } of this.#recordings) stream.wait(event);
+    return true;
+  }
+
+  /** The event that covers everything freed, once the stream has ended; `settlement` was recorded last on it, where any lane needed that. */
+  settle(settlement: Event | undefined): Event | undefined {
+    if (this.isIdle) return undefined;
+    return settlement ?? this.#event;
+  }
+
+  #record(): void {
+    this.#event ??= new Event({ device: this.#device });
+    this.#event.recordOn(this.timeline);
+    this.#isRecorded = true;
+    this.#isUnrecorded = false;
+    if (this.#recordings.length > 0) this.#recordings = [];
+  }
+}
+
+function isLost({ event, version }: Recording): boolean {
+  return event.version !== version || event.handle < 0;
+}

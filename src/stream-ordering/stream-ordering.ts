@@ -1,0 +1,210 @@
+/**
+ * Which stream may reuse a freed block, and what it must wait for first: the one place for every adaptor that keeps memory back.
+ *
+ * A keeper has a free-space index with lanes, and one of these. Every stream that it meets gets a lane of its own (two, if frees with and
+ * without events are mixed on it). Memory freed on a stream goes to its lane, and the stream takes from there without waiting. When the lane
+ * has nothing that fits, the keeper takes from other lanes, in the order that `others` gives, after `order` made the stream wait.
+ *
+ *     stream 1 -> lane 0 [ free blocks ]   recorded
+ *     stream 2 -> lane 1 [ free blocks ]   unrecorded
+ *     (ended)     lane 2 [ free blocks ]   events e1, e2
+ *
+ * Rules, each with a test that fails without it:
+ *  - a lane that takes over another's blocks carries the dependency on (rapidsai/rmm#2489): it counts as unrecorded from then on, and its own
+ *    later record covers the wait that came before it;
+ *  - memory fresh from the upstream is ordered on its stream like a free (part of rapidsai/rmm#2507);
+ *  - streams are told apart by timeline, never by handle (rapidsai/rmm#2251);
+ *  - when a stream ends, its lanes are settled by one event and their blocks go to the lane of ended streams (rapidsai/rmm#510);
+ *  - on a stream whose end nobody promised to announce, an event is recorded at every free, because later may be too late (rapidsai/rmm#649).
+ */
+import type { Device } from '../driver/device.js';
+import { Event } from '../driver/event.js';
+import { assertStream, type Stream } from '../driver/stream.js';
+import type { StreamObserver, StreamTimeline } from '../driver/stream-timeline.js';
+import { ArgumentRangeError, LifetimeError } from '../errors.js';
+import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
+import { assertOneOf } from '../validation.js';
+import { Lane } from './lane.js';
+
+/** The words that the option `deallocationEvents` takes. */
+export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
+
+/** What stream ordering needs of a free-space index. */
+export interface LaneMemory {
+  addLane(): number;
+  isEmpty(lane: number): boolean;
+  transfer(from: number, to: number): void;
+}
+
+export class StreamOrdering implements StreamObserver {
+  /** What a free without a fence does. */
+  readonly policy: DeallocationEvents;
+  readonly #memory: LaneMemory;
+  readonly #device: Device;
+  /** By the slot of the stream: the lane for frees whose memory other streams may wait for, and the lane for those held for the stream. */
+  readonly #shared: (Lane | undefined)[] = [];
+  readonly #held: (Lane | undefined)[] = [];
+  /** Every lane of a stream that has not ended. */
+  readonly #lanes: Lane[] = [];
+  readonly #vacantNumbers: number[] = [];
+  /** The lane of ended streams, and what has to be waited for before its blocks are used. */
+  readonly #endedLane: number;
+  #endedEvents: Event[] = [];
+
+  constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device) {
+    assertOneOf(policy, deallocationEventsWords, 'deallocationEvents');
+    this.policy = policy;
+    this.#memory = memory;
+    this.#device = device;
+    this.#endedLane = memory.addLane();
+  }
+
+  /**
+   * The lane that a stream takes from first, and that its frees without a fence go to.
+   * @throws ArgumentTypeError, LifetimeError for what is not a stream of the keeper's device that is live.
+   */
+  laneOf(stream: Stream, operation: string): Lane {
+    assertStream(stream, operation);
+    if (stream.device !== this.#device) {
+      throw new ArgumentRangeError(`stream must be of device ${this.#device.index}, got one of device ${stream.device.index}`, 'ERR_INVALID_ARG_VALUE');
+    }
+    return this.#lane(stream.timeline, this.policy === 'off');
+  }
+
+  /** The other lane of a stream, if it has one. It takes from there without waiting, too. */
+  secondLaneOf(stream: Stream): Lane | undefined {
+    return (this.policy === 'off' ? this.#shared : this.#held)[stream.timeline.slot];
+  }
+
+  /** Does at a free without a fence what the policy says. `lane` is the stream's own. */
+  freed(lane: Lane): void {
+    if (this.policy === 'eager' || !(lane.timeline.announcesEnd || lane.isHeld)) lane.freeRecorded();
+    else lane.freeUnrecorded();
+  }
+
+  /**
+   * Does at a free what its fence says, and returns the lane that the memory belongs to now.
+   * @throws ArgumentRangeError for an event that was not recorded on the stream; LifetimeError for one that is disposed.
+   */
+  freedWith(fence: DeallocationFence, stream: Stream): Lane {
+    if (fence instanceof Event) {
+      assertRecordedOn(fence, stream);
+      const lane = this.#lane(stream.timeline, false);
+      if (lane.timeline.announcesEnd) lane.freeWithRecording(fence);
+      else lane.freeRecorded();
+      return lane;
+    }
+    assertOneOf(fence, deallocationEventsWords, 'fence');
+    const lane = this.#lane(stream.timeline, fence === 'off');
+    if (fence === 'eager' || !(lane.timeline.announcesEnd || lane.isHeld)) lane.freeRecorded();
+    else lane.freeUnrecorded();
+    return lane;
+  }
+
+  /** Memory has come into a lane that is ordered on its stream: fresh from the upstream, or taken over from other lanes. */
+  received(lane: Lane): void {
+    if (lane.timeline.announcesEnd || lane.isHeld) lane.freeUnrecorded();
+    else lane.freeRecorded();
+  }
+
+  /**
+   * Calls `visit` with the number of every other lane that is not empty and may be taken from, those of ended streams first, until it
+   * returns true. Returns whether it did.
+   */
+  others(stream: Stream, visit: (lane: number) => boolean): boolean {
+    if (!this.#memory.isEmpty(this.#endedLane) && visit(this.#endedLane)) return true;
+    for (const lane of this.#lanes) {
+      if (lane.timeline === stream.timeline || this.#memory.isEmpty(lane.number)) continue;
+      if (lane.isHeld && !lane.isIdle) continue;
+      if (visit(lane.number)) return true;
+    }
+    return false;
+  }
+
+  /** Makes a stream wait for everything that a lane's memory depends on. Returns whether it had to. */
+  order(stream: Stream, number: number): boolean {
+    if (number !== this.#endedLane) return (this.#lanes.find((lane) => lane.number === number) as Lane).order(stream);
+    this.#forgetPastEvents();
+    for (const event of this.#endedEvents) stream.wait(event);
+    return this.#endedEvents.length > 0;
+  }
+
+  /** Makes a stream wait for every lane with memory, held ones too, and moves all of it to one lane of that stream. */
+  gather(stream: Stream, into: Lane): void {
+    const numbers = [this.#endedLane, ...this.#lanes.map((lane) => lane.number)];
+    for (const number of numbers) {
+      if (number === into.number || this.#memory.isEmpty(number)) continue;
+      this.order(stream, number);
+      this.#memory.transfer(number, into.number);
+      this.received(into);
+    }
+  }
+
+  /**
+   * Blocks until every stream that memory is held for is idle, so that all of it can be taken. Returns how many streams that were. The caller's
+   * state must be whole: host functions may run meanwhile.
+   */
+  synchronizeHeld(stream: Stream): number {
+    const lanes = this.#lanes.filter(
+      (lane) => lane.isHeld && !lane.isIdle && lane.timeline !== stream.timeline && !this.#memory.isEmpty(lane.number),
+    );
+    for (const lane of lanes) {
+      // A host function that ran during the wait before may have ended the stream.
+      if (!this.#lanes.includes(lane)) continue;
+      // A stream whose end is not announced may be gone, and its handle with it.
+      if (lane.timeline.announcesEnd) lane.timeline.synchronizeSync();
+      else this.#device.synchronizeSync();
+    }
+    return lanes.length;
+  }
+
+  needsSettlement(timeline: StreamTimeline): boolean {
+    return this.#lanesOf(timeline).some((lane) => lane.needsSettlement && !this.#memory.isEmpty(lane.number));
+  }
+
+  streamEnded(timeline: StreamTimeline, event: Event | undefined): void {
+    for (const lane of this.#lanesOf(timeline)) {
+      if (!this.#memory.isEmpty(lane.number)) {
+        const settlement = lane.settle(event);
+        if (settlement !== undefined && !this.#endedEvents.includes(settlement)) this.#endedEvents.push(settlement);
+        this.#memory.transfer(lane.number, this.#endedLane);
+      }
+      this.#vacantNumbers.push(lane.number);
+      this.#lanes.splice(this.#lanes.indexOf(lane), 1);
+    }
+    this.#shared[timeline.slot] = undefined;
+    this.#held[timeline.slot] = undefined;
+    this.#forgetPastEvents();
+  }
+
+  /** Stops listening for the ends of streams. */
+  [Symbol.dispose](): void {
+    for (const lane of this.#lanes) lane.timeline.unobserve(this);
+  }
+
+  #lane(timeline: StreamTimeline, isHeld: boolean): Lane {
+    const lanes = isHeld ? this.#held : this.#shared;
+    const known = lanes[timeline.slot];
+    if (known !== undefined) return known;
+    const lane = new Lane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), timeline, this.#device, isHeld);
+    lanes[timeline.slot] = lane;
+    this.#lanes.push(lane);
+    timeline.observe(this);
+    return lane;
+  }
+
+  #lanesOf(timeline: StreamTimeline): Lane[] {
+    return this.#lanes.filter((lane) => lane.timeline === timeline);
+  }
+
+  #forgetPastEvents(): void {
+    if (this.#endedEvents.length > 0) this.#endedEvents = this.#endedEvents.filter((event) => !event.query());
+  }
+}
+
+function assertRecordedOn(event: Event, stream: Stream): void {
+  if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'fence is an event that is already disposed');
+  if (event.recordedOn === stream.timeline.id) return;
+  const found = event.recordedOn === undefined ? 'one that was never recorded' : `one recorded on stream ${event.recordedOn}`;
+  throw new ArgumentRangeError(`fence must be an event recorded on stream ${stream.id}, got ${found}`, 'ERR_INVALID_ARG_VALUE');
+}

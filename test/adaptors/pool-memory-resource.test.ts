@@ -1,0 +1,291 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import {
+  CudaMemoryResource,
+  Device,
+  type DeallocationEvents,
+  failCall,
+  GiB,
+  KiB,
+  type MemoryResource,
+  MiB,
+  OutOfMemoryError,
+  PoolMemoryResource,
+  Stream,
+} from '../../src/index.js';
+
+const stream = new Stream();
+const policies = ['eager', 'deferred', 'off'] as const;
+
+/** An upstream of so many bytes, which counts what it was asked for. */
+class BoundedUpstream implements MemoryResource {
+  readonly memoryKind = 'device';
+  readonly device = Device.get();
+  readonly asked: number[] = [];
+  liveBytes = 0;
+  readonly #limitBytes: number;
+  readonly #cuda = new CudaMemoryResource();
+
+  constructor(limitBytes: number) {
+    this.#limitBytes = limitBytes;
+  }
+
+  allocate(bytes: number, on: Stream): number {
+    this.asked.push(bytes);
+    if (this.liveBytes + bytes > this.#limitBytes) throw new OutOfMemoryError('bounded', { requestedBytes: bytes, path: ['BoundedUpstream'] });
+    this.liveBytes += bytes;
+    return this.#cuda.allocate(bytes, on);
+  }
+
+  deallocate(pointer: number, bytes: number, on: Stream): void {
+    this.#cuda.deallocate(pointer, bytes, on);
+    this.liveBytes -= bytes;
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  [Symbol.dispose](): void {}
+}
+
+function code(expected: string): unknown {
+  return expect.objectContaining({ code: expected });
+}
+
+describe('a pool', () => {
+  test('refuses a maximum below its initial size', () => {
+    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, maximumBytes: MiB })).toThrow(code('ERR_OUT_OF_RANGE'));
+  });
+
+  test.each([-1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 60, '1' as unknown as number])('refuses an initial size of %s', (initialBytes) => {
+    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { initialBytes })).toThrow(/initialBytes must be/);
+  });
+
+  test('refuses a policy that does not exist', () => {
+    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'lazy' as DeallocationEvents })).toThrow(
+      "deallocationEvents must be 'eager', 'deferred', 'off', got \"lazy\"",
+    );
+  });
+
+  test('allocates ninety percent of the device', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: Math.floor(0.9 * GiB) });
+    const bytes = Math.floor(0.9 * GiB);
+    pool.deallocate(pool.allocate(bytes, stream), bytes, stream);
+  });
+
+  test('takes its initial size at once, rounded up to 256 bytes', () => {
+    const upstream = new BoundedUpstream(MiB);
+    using pool = new PoolMemoryResource(upstream, { initialBytes: 1000 });
+    expect(upstream.asked).toEqual([1024]);
+    expect(pool.reservedBytes).toBe(1024);
+  });
+
+  test('serves exactly its initial size where that is its maximum', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
+    const pointer = pool.allocate(MiB, stream);
+    expect(() => pool.allocate(1, stream)).toThrow(OutOfMemoryError);
+    pool.deallocate(pointer, MiB, stream);
+    pool.validate();
+  });
+
+  test('doubles while it has no maximum', () => {
+    const upstream = new BoundedUpstream(GiB);
+    using pool = new PoolMemoryResource(upstream);
+    for (let i = 0; i < 8; i++) pool.allocate(MiB, stream);
+    expect(upstream.asked).toEqual([MiB, MiB, 2 * MiB, 4 * MiB]);
+  });
+
+  test('takes half of what its maximum leaves', () => {
+    const upstream = new BoundedUpstream(GiB);
+    using pool = new PoolMemoryResource(upstream, { maximumBytes: 16 * MiB });
+    pool.allocate(MiB, stream);
+    for (let i = 0; i < 8; i++) pool.allocate(MiB, stream);
+    expect(upstream.asked).toEqual([8 * MiB, 4 * MiB]);
+  });
+
+  test('backs off in steps of 256 bytes while the upstream refuses', () => {
+    // RMM's own numbers: the 500 bytes are served only through 5120, 2560, 1280, 768 (there 640, which is not aligned).
+    const upstream = new BoundedUpstream(6000);
+    using pool = new PoolMemoryResource(upstream);
+    pool.allocate(1000, stream);
+    pool.allocate(4000, stream);
+    pool.allocate(500, stream);
+    expect(() => pool.allocate(2000, stream)).toThrow(OutOfMemoryError);
+    expect(upstream.asked.slice(0, 6)).toEqual([1024, 4096, 5120, 2560, 1280, 768]);
+    for (const bytes of upstream.asked) expect(bytes % 256).toBe(0);
+  });
+
+  test('grows within its maximum as RMM does', () => {
+    const upstream = new BoundedUpstream(6000);
+    using pool = new PoolMemoryResource(upstream, { maximumBytes: 8192 });
+    pool.allocate(1000, stream);
+    expect(() => pool.allocate(4000, stream)).toThrow(OutOfMemoryError);
+    pool.allocate(500, stream);
+    pool.allocate(2000, stream);
+    pool.validate();
+  });
+
+  test('gives whole free blocks back where its maximum is in the way', () => {
+    const upstream = new BoundedUpstream(GiB);
+    using pool = new PoolMemoryResource(upstream, { maximumBytes: 8 * MiB });
+    const first = pool.allocate(4 * MiB, stream);
+    pool.deallocate(first, 4 * MiB, stream);
+    const second = pool.allocate(6 * MiB, stream);
+    expect(second).toBeGreaterThan(0);
+    expect(upstream.liveBytes).toBeLessThanOrEqual(8 * MiB);
+    expect(pool.statistics().releases).toBe(1);
+    pool.validate();
+  });
+
+  test('gives whole free blocks back where the upstream has too little', () => {
+    const upstream = new BoundedUpstream(8 * MiB);
+    using pool = new PoolMemoryResource(upstream);
+    pool.deallocate(pool.allocate(4 * MiB, stream), 4 * MiB, stream);
+    expect(pool.allocate(6 * MiB, stream)).toBeGreaterThan(0);
+    pool.validate();
+  });
+
+  test('is a pool on a pool', () => {
+    using lower = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
+    using upper = new PoolMemoryResource(lower, { initialBytes: MiB });
+    const pointer = upper.allocate(3 * MiB, stream);
+    upper.deallocate(pointer, 3 * MiB, stream);
+    expect(lower.statistics().allocatedBytes).toBe(upper.reservedBytes);
+  });
+
+  test('trims to what it shall keep', () => {
+    const upstream = new BoundedUpstream(GiB);
+    using pool = new PoolMemoryResource(upstream);
+    const pointers = [1, 2, 3, 4].map(() => pool.allocate(MiB, stream));
+    for (const pointer of pointers.slice(1)) pool.deallocate(pointer, MiB, stream);
+    expect(pool.trim(stream, { bytesToKeep: 4 * MiB })).toBe(0);
+    expect(pool.trim(stream)).toBe(3 * MiB);
+    expect(upstream.liveBytes).toBe(MiB);
+    pool.deallocate(pointers[0] as number, MiB, stream);
+    expect(pool.trim(stream)).toBe(MiB);
+    expect(upstream.liveBytes).toBe(0);
+  });
+
+  test('gives everything back at the end, also what is still allocated', () => {
+    const upstream = new BoundedUpstream(GiB);
+    const pool = new PoolMemoryResource(upstream, { initialBytes: MiB });
+    pool.allocate(2 * MiB, stream);
+    pool.dispose();
+    pool.dispose();
+    expect(upstream.liveBytes).toBe(0);
+    expect(() => pool.allocate(1, stream)).toThrow(code('ERR_CISTERN_DISPOSED'));
+    expect(() => pool.deallocate(256, 1, stream)).toThrow(code('ERR_CISTERN_DISPOSED'));
+  });
+
+  test('serves alignments above 256', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+    pool.allocate(1, stream);
+    for (const alignment of [512, 4096, 64 * KiB]) {
+      const pointer = pool.allocate(1000, stream, alignment);
+      expect(pointer % alignment).toBe(0);
+      pool.deallocate(pointer, 1000, stream);
+    }
+    expect(pool.allocate(3 * MiB, stream, 2 * MiB) % (2 * MiB)).toBe(0);
+    pool.validate();
+  });
+
+  test('says what it had when it ran out', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: 2 * MiB });
+    pool.allocate(MiB - 256, stream);
+    try {
+      pool.allocate(3 * MiB, stream);
+      expect.unreachable();
+    } catch (error) {
+      expect(error).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY', requestedBytes: 3 * MiB, limitBytes: 2 * MiB, availableBytes: 256 });
+      expect((error as Error).message).toContain('the largest free block has 256 B');
+    }
+  });
+
+  test('tells a double free, a foreign pointer, an inner pointer and a wrong size apart, and stays whole', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+    const kept = pool.allocate(1000, stream);
+    const freed = pool.allocate(1000, stream);
+    pool.deallocate(freed, 1000, stream);
+    expect(() => pool.deallocate(freed, 1000, stream)).toThrow(code('ERR_CISTERN_DOUBLE_FREE'));
+    expect(() => pool.deallocate(kept + 256, 1000, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
+    expect(() => pool.deallocate(256, 1000, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
+    expect(() => pool.deallocate(kept, 1001, stream)).toThrow(code('ERR_CISTERN_WRONG_SIZE'));
+    expect(() => pool.deallocate(Number.NaN, 1000, stream)).toThrow(code('ERR_OUT_OF_RANGE'));
+    pool.deallocate(0, 0, stream);
+    pool.validate();
+    pool.deallocate(kept, 1000, stream);
+  });
+
+  test('takes streams of its own device only', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    using other = new Stream({ device: Device.get(1) });
+    expect(() => pool.allocate(1, other)).toThrow(code('ERR_INVALID_ARG_VALUE'));
+    expect(() => pool.allocate(1, {} as Stream)).toThrow(code('ERR_INVALID_ARG_TYPE'));
+    expect(() => pool.allocate(1, undefined as unknown as Stream)).toThrow(code('ERR_INVALID_ARG_TYPE'));
+  });
+
+  test('stays as it was where the driver fails in the middle of a reuse', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
+    using other = new Stream();
+    pool.deallocate(pool.allocate(MiB, stream), MiB, stream);
+    failCall('cuStreamWaitEvent', 1, 999);
+    expect(() => pool.allocate(MiB, other)).toThrow(code('ERR_CISTERN_DRIVER'));
+    pool.validate();
+    expect(pool.statistics().allocatedBytes).toBe(0);
+    expect(pool.allocate(MiB, other)).toBeGreaterThan(0);
+  });
+
+  test('keeps a block allocated where the event of its free cannot be recorded', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+    const pointer = pool.allocate(1000, stream);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => pool.deallocate(pointer, 1000, stream)).toThrow(code('ERR_CISTERN_DRIVER'));
+    pool.validate();
+    pool.deallocate(pointer, 1000, stream);
+  });
+
+  test.each(policies)('agrees with a naive model under any steps on several streams with %s events', (deallocationEvents) => {
+    const streams = [new Stream(), new Stream(), new Stream()];
+    const step = fc.record({
+      kind: fc.constantFrom('allocate', 'allocate', 'allocate', 'free', 'free', 'trim', 'renew', 'synchronize'),
+      bytes: fc.oneof(fc.integer({ min: 1, max: 3000 }), fc.integer({ min: 1, max: 200_000 })),
+      on: fc.nat({ max: 2 }),
+      pick: fc.nat(),
+    });
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
+        const upstream = new BoundedUpstream(MiB);
+        const pool = new PoolMemoryResource(upstream, { deallocationEvents, maximumBytes: MiB });
+        const live: { pointer: number; bytes: number }[] = [];
+        for (const { kind, bytes, on, pick } of steps) {
+          const current = streams[on] as Stream;
+          if (kind === 'allocate') {
+            try {
+              const pointer = pool.allocate(bytes, current);
+              for (const range of live) expect(pointer >= range.pointer + range.bytes || pointer + bytes <= range.pointer).toBe(true);
+              live.push({ pointer, bytes });
+            } catch (error) {
+              expect(error).toBeInstanceOf(OutOfMemoryError);
+            }
+          } else if (kind === 'free' && live.length > 0) {
+            const [range] = live.splice(pick % live.length, 1) as [{ pointer: number; bytes: number }];
+            pool.deallocate(range.pointer, range.bytes, current);
+          } else if (kind === 'trim') pool.trim(current);
+          else if (kind === 'renew') {
+            current.dispose();
+            streams[on] = new Stream();
+          } else current.synchronizeSync();
+          pool.validate();
+          expect(pool.reservedBytes).toBe(upstream.liveBytes);
+          expect(pool.statistics().allocatedBytes).toBe(live.reduce((sum, range) => sum + Math.ceil(range.bytes / 256) * 256, 0));
+        }
+        for (const { pointer, bytes } of live) pool.deallocate(pointer, bytes, streams[0] as Stream);
+        pool.trim(streams[0] as Stream);
+        expect(upstream.liveBytes).toBe(0);
+        pool.dispose();
+      }),
+      { numRuns: 60 },
+    );
+  });
+});

@@ -1,0 +1,401 @@
+import { afterEach, describe, expect, test } from 'vitest';
+import { mailbox, native } from '../../src/driver/native.js';
+import {
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  copyToHostSync,
+  type DeallocationEvents,
+  driverCallCounts,
+  Event,
+  MiB,
+  PoolMemoryResource,
+  Stream,
+  type StreamHold,
+  set,
+} from '../../src/index.js';
+
+const bytes = MiB;
+const sharing = ['eager', 'deferred'] as const;
+const holds: StreamHold[] = [];
+
+afterEach(() => {
+  for (const hold of holds.splice(0)) hold.release();
+});
+
+/** Makes a stream stand still until the end of the test, or until `release` is called. */
+function stall(stream: Stream): StreamHold {
+  const hold = stream.hold();
+  holds.push(hold);
+  return hold;
+}
+
+/** A pool with room for one block, so that whoever allocates next must get the one that was freed. */
+function poolOfOneBlock(deallocationEvents: DeallocationEvents): PoolMemoryResource {
+  return new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: bytes, maximumBytes: bytes, deallocationEvents });
+}
+
+function fill(pointer: number, value: number, stream: Stream): void {
+  set(pointer, value, 1, bytes, stream);
+}
+
+/** The distinct values of a block's bytes, once `stream` has run. */
+function valuesOf(pointer: number, stream: Stream): number[] {
+  const host = new Uint8Array(bytes);
+  copyToHostSync(host, pointer, stream);
+  return [...new Set(host)];
+}
+
+/** A stream that this environment did not make, as far as `Stream` knows. */
+function madeElsewhere(): { address: number; destroy: () => void } {
+  native().createStream(0, false, 0);
+  const handle = mailbox[1] as number;
+  native().streamAddress(handle);
+  return { address: mailbox[1] as number, destroy: () => native().releaseStream(handle) };
+}
+
+function eventRecords(during: () => void): number {
+  const before = driverCallCounts().eventRecords;
+  during();
+  return driverCallCounts().eventRecords - before;
+}
+
+describe.each(sharing)('a pool with %s events', (policy) => {
+  test('lets another stream that takes a block wait for the stream that freed it', () => {
+    using pool = poolOfOneBlock(policy);
+    using a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    const hold = stall(a);
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    const second = pool.allocate(bytes, b);
+    expect(second).toBe(first);
+    fill(second, 2, b);
+    expect(b.query()).toBe(false);
+    hold.release();
+    a.synchronizeSync();
+    expect(valuesOf(second, b)).toEqual([2]);
+  });
+
+  test('lets a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
+    using pool = poolOfOneBlock(policy);
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const first = pool.allocate(bytes, a);
+    const hold = stall(a);
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    // Cannot be served, but joins all free memory on stream b in trying to.
+    expect(() => pool.allocate(2 * bytes, b)).toThrow('out of memory');
+    const third = pool.allocate(bytes, c);
+    expect(third).toBe(first);
+    fill(third, 3, c);
+    expect(c.query()).toBe(false);
+    hold.release();
+    a.synchronizeSync();
+    b.synchronizeSync();
+    expect(valuesOf(third, c)).toEqual([3]);
+    pool.validate();
+  });
+
+  test('lets a stream wait for both streams whose neighbouring blocks it gets joined', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * bytes, maximumBytes: 2 * bytes, deallocationEvents: policy });
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const first = pool.allocate(bytes, a);
+    const second = pool.allocate(bytes, b);
+    const holdA = stall(a);
+    const holdB = stall(b);
+    pool.deallocate(first, bytes, a);
+    pool.deallocate(second, bytes, b);
+    pool.allocate(2 * bytes, c);
+    holdA.release();
+    a.synchronizeSync();
+    fill(first, 3, c);
+    expect(c.query()).toBe(false);
+    holdB.release();
+    c.synchronizeSync();
+    pool.validate();
+  });
+
+  test('lets another stream wait for memory that the upstream ordered on the first (part of rapidsai/rmm#2507)', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using pool = new PoolMemoryResource(upstream, { deallocationEvents: policy, maximumBytes: 4 * bytes });
+    using a = new Stream();
+    using b = new Stream();
+    const hold = stall(a);
+    pool.allocate(bytes, a);
+    const rest = pool.allocate(bytes, b);
+    fill(rest, 2, b);
+    expect(b.query()).toBe(false);
+    hold.release();
+    b.synchronizeSync();
+  });
+
+  test('keeps the order when the stream that freed a block is gone (rapidsai/rmm#510)', () => {
+    using pool = poolOfOneBlock(policy);
+    const a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    const hold = stall(a);
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    a.dispose();
+    const second = pool.allocate(bytes, b);
+    fill(second, 2, b);
+    expect(b.query()).toBe(false);
+    hold.release();
+    b.synchronizeSync();
+    expect(valuesOf(second, b)).toEqual([2]);
+  });
+
+  test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
+    using pool = poolOfOneBlock(policy);
+    const a = new Stream();
+    const first = pool.allocate(bytes, a);
+    const hold = stall(a);
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    a.dispose();
+    using b = new Stream();
+    expect(b.timeline.slot).toBe(a.timeline.slot);
+    const second = pool.allocate(bytes, b);
+    fill(second, 2, b);
+    expect(b.query()).toBe(false);
+    hold.release();
+    expect(valuesOf(second, b)).toEqual([2]);
+  });
+
+  test('returns a block to its own stream without waiting', () => {
+    using pool = poolOfOneBlock(policy);
+    using a = new Stream();
+    stall(a);
+    const before = driverCallCounts().eventWaits;
+    const first = pool.allocate(bytes, a);
+    pool.deallocate(first, bytes, a);
+    expect(pool.allocate(bytes, a)).toBe(first);
+    expect(driverCallCounts().eventWaits).toBe(before);
+    for (const hold of holds) hold.release();
+  });
+
+  test('gives memory back to the upstream only after the stream that freed it', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    const pool = new PoolMemoryResource(upstream, { deallocationEvents: policy });
+    using a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    const hold = stall(a);
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    expect(pool.trim(b)).toBe(bytes);
+    const second = upstream.allocate(bytes, b);
+    fill(second, 2, b);
+    expect(b.query()).toBe(false);
+    hold.release();
+    a.synchronizeSync();
+    expect(valuesOf(second, b)).toEqual([2]);
+    upstream.deallocate(second, bytes, b);
+    pool.dispose();
+  });
+});
+
+describe('the events that a pool records', () => {
+  const run = (pool: PoolMemoryResource, stream: Stream) => {
+    for (let i = 0; i < 10; i++) pool.deallocate(pool.allocate(bytes, stream), bytes, stream);
+  };
+
+  test('are one for each free under eager', () => {
+    using pool = poolOfOneBlock('eager');
+    using stream = new Stream();
+    expect(eventRecords(() => run(pool, stream))).toBe(10);
+  });
+
+  test.each(['deferred', 'off'] as const)('are none on one stream under %s', (policy) => {
+    using pool = poolOfOneBlock(policy);
+    using stream = new Stream();
+    expect(eventRecords(() => run(pool, stream))).toBe(0);
+  });
+
+  test('are one for each change of stream under deferred', () => {
+    using pool = poolOfOneBlock('deferred');
+    using a = new Stream();
+    using b = new Stream();
+    run(pool, a);
+    expect(eventRecords(() => run(pool, b))).toBe(1);
+    expect(eventRecords(() => run(pool, a))).toBe(1);
+  });
+
+  test('are one for all the frees on a stream that ends', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 4 * bytes, deallocationEvents: 'deferred' });
+    using second = poolOfOneBlock('off');
+    const stream = new Stream();
+    run(pool, stream);
+    run(second, stream);
+    expect(eventRecords(() => stream.dispose())).toBe(1);
+  });
+
+  test('are one for each free on a stream whose end nobody announces (rapidsai/rmm#649)', () => {
+    using pool = poolOfOneBlock('deferred');
+    const foreign = madeElsewhere();
+    using unannounced = Stream.fromHandle(foreign.address);
+    expect(eventRecords(() => run(pool, unannounced))).toBe(10);
+    unannounced.dispose();
+    using announced = Stream.fromHandle(foreign.address, { announcesEnd: true });
+    expect(eventRecords(() => run(pool, announced))).toBe(0);
+    announced.dispose();
+    foreign.destroy();
+  });
+
+  test('are none where a caller hands in its own, which other streams then wait for', () => {
+    using pool = poolOfOneBlock('eager');
+    using a = new Stream();
+    using b = new Stream();
+    using event = new Event();
+    const first = pool.allocate(bytes, a);
+    const hold = stall(a);
+    fill(first, 1, a);
+    event.record(a);
+    expect(eventRecords(() => pool.deallocate(first, bytes, a, event))).toBe(0);
+    const second = pool.allocate(bytes, b);
+    fill(second, 2, b);
+    expect(b.query()).toBe(false);
+    hold.release();
+    expect(valuesOf(second, b)).toEqual([2]);
+  });
+
+  test.each(['recorded again', 'disposed'])('are made up for where the event that was handed in is %s', (fate) => {
+    using pool = poolOfOneBlock('eager');
+    using a = new Stream();
+    using b = new Stream();
+    using elsewhere = new Stream();
+    const event = new Event();
+    const first = pool.allocate(bytes, a);
+    const hold = stall(a);
+    fill(first, 1, a);
+    event.record(a);
+    pool.deallocate(first, bytes, a, event);
+    if (fate === 'disposed') event.dispose();
+    else event.record(elsewhere);
+    const second = pool.allocate(bytes, b);
+    fill(second, 2, b);
+    expect(b.query()).toBe(false);
+    hold.release();
+    expect(valuesOf(second, b)).toEqual([2]);
+    event.dispose();
+  });
+
+  test('must be of the stream that frees', () => {
+    using pool = poolOfOneBlock('eager');
+    using a = new Stream();
+    using b = new Stream();
+    using event = new Event();
+    const pointer = pool.allocate(bytes, a);
+    expect(() => pool.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+    event.record(b);
+    expect(() => pool.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+    event.dispose();
+    expect(() => pool.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    expect(() => pool.deallocate(pointer, bytes, a, 'never' as DeallocationEvents)).toThrow("'eager', 'deferred', 'off'");
+    pool.deallocate(pointer, bytes, a, 'off');
+    pool.validate();
+  });
+});
+
+describe('a pool without events', () => {
+  test('keeps a block for its own stream, and takes new memory for another', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'off' });
+    using a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    pool.deallocate(first, bytes, a);
+    expect(pool.allocate(bytes, b)).not.toBe(first);
+    expect(pool.allocate(bytes, a)).toBe(first);
+    expect(pool.statistics().synchronizations).toBe(0);
+  });
+
+  test.each(['synchronized', 'queried', 'awaited'])('gives a block to another stream once its own was %s', async (how) => {
+    using pool = poolOfOneBlock('off');
+    using a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    pool.deallocate(first, bytes, a);
+    if (how === 'synchronized') a.synchronizeSync();
+    else if (how === 'queried') expect(a.query()).toBe(true);
+    else await a.synchronize();
+    let second = 0;
+    const records = eventRecords(() => {
+      second = pool.allocate(bytes, b);
+    });
+    expect(second).toBe(first);
+    expect(records).toBe(0);
+    expect(pool.statistics().synchronizations).toBe(0);
+  });
+
+  test('does not take a synchronization for one that covers later frees', async () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'off' });
+    using a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    const begun = a.synchronize();
+    const hold = stall(a);
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    await begun;
+    expect(pool.allocate(bytes, b)).not.toBe(first);
+    hold.release();
+  });
+
+  test('synchronizes the streams that memory is held for before it runs out, and counts them', () => {
+    using pool = poolOfOneBlock('off');
+    using a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    const second = pool.allocate(bytes, b);
+    expect(second).toBe(first);
+    fill(second, 2, b);
+    expect(valuesOf(second, b)).toEqual([2]);
+    expect(pool.statistics().synchronizations).toBe(1);
+  });
+
+  test('lets host functions that use it run while it waits', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * bytes, maximumBytes: 2 * bytes, deallocationEvents: 'off' });
+    using a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    const second = pool.allocate(bytes, a);
+    pool.deallocate(first, bytes, a);
+    a.launchHostFunction(() => pool.deallocate(second, bytes, a));
+    expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
+    pool.validate();
+  });
+
+  test('settles what it holds when the stream ends', () => {
+    using pool = poolOfOneBlock('off');
+    const a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    const hold = stall(a);
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    a.dispose();
+    const second = pool.allocate(bytes, b);
+    fill(second, 2, b);
+    expect(b.query()).toBe(false);
+    hold.release();
+    expect(valuesOf(second, b)).toEqual([2]);
+  });
+
+  test('shares a block that one free allows to be shared', () => {
+    using pool = poolOfOneBlock('off');
+    using a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    pool.deallocate(first, bytes, a, 'deferred');
+    expect(pool.allocate(bytes, b)).toBe(first);
+    expect(pool.statistics().synchronizations).toBe(0);
+  });
+});

@@ -1,0 +1,206 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { FreeSpaceIndex, unitBytes } from '../../src/suballocation/free-space-index.js';
+
+const base = 2 ** 40;
+
+function indexOf(units: number): { index: FreeSpaceIndex; lane: number } {
+  const index = new FreeSpaceIndex();
+  const lane = index.addLane();
+  index.addSegment(base, units * unitBytes, lane);
+  return { index, lane };
+}
+
+function free(index: FreeSpaceIndex, address: number, lane: number): void {
+  index.free(index.usedBlock(address), lane);
+}
+
+/** Units as seen from the base, for short expectations. */
+function at(address: number): number {
+  return (address - base) / unitBytes;
+}
+
+describe('a free-space index', () => {
+  test('serves a segment from its low end', () => {
+    const { index, lane } = indexOf(100);
+    expect(at(index.allocate(10, 0, lane))).toBe(0);
+    expect(at(index.allocate(20, 0, lane))).toBe(10);
+    index.validate();
+  });
+
+  test('serves the last unit, and then nothing', () => {
+    const { index, lane } = indexOf(100);
+    expect(index.allocate(99, 0, lane)).toBeGreaterThan(0);
+    expect(at(index.allocate(1, 0, lane))).toBe(99);
+    expect(index.allocate(1, 0, lane)).toBe(-1);
+    expect(index.isEmpty(lane)).toBe(true);
+    index.validate();
+  });
+
+  test('joins a freed block with the one before, the one behind, and both', () => {
+    const { index, lane } = indexOf(40);
+    const [a, b, c, d] = [10, 10, 10, 10].map((units) => index.allocate(units, 0, lane)) as [number, number, number, number];
+    free(index, a, lane);
+    free(index, c, lane);
+    index.validate();
+    free(index, b, lane);
+    index.validate();
+    expect(index.largestFreeBytes(lane)).toBe(30 * unitBytes);
+    free(index, d, lane);
+    expect(index.largestFreeBytes(lane)).toBe(40 * unitBytes);
+    index.validate();
+  });
+
+  test('does not join across segments that happen to touch', () => {
+    const { index, lane } = indexOf(10);
+    index.addSegment(base + 10 * unitBytes, 10 * unitBytes, lane);
+    expect(index.allocate(11, 0, lane)).toBe(-1);
+    index.validate();
+  });
+
+  test('does not join across lanes until one is moved to the other', () => {
+    const { index, lane } = indexOf(20);
+    const other = index.addLane();
+    const a = index.allocate(10, 0, lane);
+    const b = index.allocate(10, 0, lane);
+    free(index, a, lane);
+    free(index, b, other);
+    index.validate();
+    expect(index.allocate(20, 0, lane)).toBe(-1);
+    index.transfer(other, lane);
+    index.validate();
+    expect(index.isEmpty(other)).toBe(true);
+    expect(at(index.allocate(20, 0, lane))).toBe(0);
+  });
+
+  test('takes the smaller of two blocks that fit', () => {
+    const { index, lane } = indexOf(1000);
+    const blocks = [500, 1, 100, 1].map((units) => index.allocate(units, 0, lane));
+    free(index, blocks[0] as number, lane);
+    free(index, blocks[2] as number, lane);
+    expect(at(index.allocate(90, 0, lane))).toBe(501);
+    index.validate();
+  });
+
+  test('takes a block of the same class only if it is large enough', () => {
+    const { index, lane } = indexOf(10_000);
+    const small = index.allocate(4096, 0, lane);
+    index.allocate(1, 0, lane);
+    free(index, small, lane);
+    expect(at(index.allocate(4100, 0, lane))).toBe(4097);
+    expect(at(index.allocate(4096, 0, lane))).toBe(0);
+  });
+
+  test('remembers the exact size that was asked for', () => {
+    const { index, lane } = indexOf(10);
+    const address = index.allocate(2, 255, lane);
+    expect(index.askedBytes(index.usedBlock(address))).toBe(257);
+    expect(index.usedBlock(address + unitBytes)).toBe(-1);
+  });
+
+  test('tells used, free, inner and foreign addresses apart', () => {
+    const { index, lane } = indexOf(10);
+    const address = index.allocate(2, 0, lane);
+    expect(index.classify(address)).toBe('used');
+    expect(index.classify(address + unitBytes)).toBe('inside');
+    expect(index.classify(address + 2 * unitBytes)).toBe('free');
+    expect(index.classify(address + 10 * unitBytes)).toBe('foreign');
+  });
+
+  test('gives out aligned addresses and keeps what lies before them', () => {
+    const { index, lane } = indexOf(64);
+    index.allocate(1, 0, lane);
+    const address = index.allocateAligned(4, 0, 4096, lane);
+    expect(address % 4096).toBe(0);
+    index.validate();
+    expect(at(index.allocate(15, 0, lane))).toBe(1);
+  });
+
+  test('finds the one block that fits an alignment only because of where it lies', () => {
+    const { index, lane } = indexOf(32);
+    index.allocate(16, 0, lane);
+    expect(at(index.allocateAligned(16, 0, 4096, lane))).toBe(16);
+    expect(index.isEmpty(lane)).toBe(true);
+    index.validate();
+  });
+
+  test('gives back wholly free segments only', () => {
+    const { index, lane } = indexOf(10);
+    index.addSegment(2 * base, 10 * unitBytes, lane);
+    const address = index.allocate(10, 0, lane);
+    const segment = index.removeFreeSegment(lane);
+    expect(segment?.bytes).toBe(10 * unitBytes);
+    expect(segment?.address).not.toBe(address);
+    expect(index.removeFreeSegment(lane)).toBeUndefined();
+    index.validate();
+    index.addSegment(3 * base, 10 * unitBytes, lane);
+    index.validate();
+  });
+
+  test('gives back every segment at the end, used ones too', () => {
+    const { index, lane } = indexOf(10);
+    index.addSegment(2 * base, 20 * unitBytes, lane);
+    index.allocate(5, 0, lane);
+    expect(index.removeAllSegments()).toEqual([
+      { address: base, bytes: 10 * unitBytes },
+      { address: 2 * base, bytes: 20 * unitBytes },
+    ]);
+    index.validate();
+    expect(index.allocate(1, 0, lane)).toBe(-1);
+  });
+
+  test('agrees with a naive model after any steps in several lanes', () => {
+    const step = fc.record({
+      kind: fc.constantFrom('allocate', 'allocate', 'aligned', 'free', 'free', 'transfer', 'segment', 'release'),
+      units: fc.oneof(fc.integer({ min: 1, max: 80 }), fc.integer({ min: 1, max: 5000 })),
+      pick: fc.nat(),
+      lane: fc.nat({ max: 2 }),
+      other: fc.nat({ max: 2 }),
+    });
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 120 }), (steps) => {
+        const index = new FreeSpaceIndex();
+        const lanes = [index.addLane(), index.addLane(), index.addLane()];
+        /** Live ranges, and the bytes that every lane has free. */
+        const live: { address: number; units: number }[] = [];
+        const freeUnits = [0, 0, 0];
+        let segments = 0;
+        for (const { kind, units, pick, lane, other } of steps) {
+          const number = lanes[lane] as number;
+          if (kind === 'segment') {
+            index.addSegment(base * ++segments, units * unitBytes, number);
+            (freeUnits[lane] as number) += units;
+          } else if (kind === 'allocate' || kind === 'aligned') {
+            const largest = index.largestFreeBytes(number) / unitBytes;
+            const address = kind === 'aligned' ? index.allocateAligned(units, 0, 2048, number) : index.allocate(units, 0, number);
+            if (address === -1) {
+              if (kind === 'allocate') expect(largest).toBeLessThan(units);
+              else expect(largest).toBeLessThan(units + 7);
+              continue;
+            }
+            if (kind === 'aligned') expect(address % 2048).toBe(0);
+            for (const range of live) {
+              expect(address >= range.address + range.units * unitBytes || address + units * unitBytes <= range.address).toBe(true);
+            }
+            live.push({ address, units });
+            (freeUnits[lane] as number) -= units;
+          } else if (kind === 'free' && live.length > 0) {
+            const [range] = live.splice(pick % live.length, 1) as [{ address: number; units: number }];
+            free(index, range.address, number);
+            (freeUnits[lane] as number) += range.units;
+          } else if (kind === 'transfer' && lane !== other) {
+            index.transfer(lanes[other] as number, number);
+            (freeUnits[lane] as number) += freeUnits[other] as number;
+            freeUnits[other] = 0;
+          } else if (kind === 'release') {
+            (freeUnits[lane] as number) -= (index.removeFreeSegment(number)?.bytes ?? 0) / unitBytes;
+          }
+          index.validate();
+          expect(lanes.map((each) => index.freeBytes(each) / unitBytes)).toEqual(freeUnits);
+          expect(index.usedBlocks).toBe(live.length);
+        }
+      }),
+      { numRuns: 300 },
+    );
+  });
+});
