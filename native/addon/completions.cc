@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <system_error>
 
 #include "addon/bindings.h"
 
@@ -75,9 +76,14 @@ bool MustWait(napi_env env, napi_deferred deferred, Status status) {
 
 }  // namespace
 
-void StartPoller(Environment& environment) {
-  if (environment.poller.joinable()) return;
-  environment.poller = std::thread([loop = environment.loop, driver = environment.driver] { Poll(loop, *driver); });
+bool StartPoller(Environment& environment) {
+  if (environment.poller.joinable()) return true;
+  try {
+    environment.poller = std::thread([loop = environment.loop, driver = environment.driver] { Poll(loop, *driver); });
+  } catch (const std::system_error&) {
+    return false;  // the process may start no more threads
+  }
+  return true;
 }
 
 void Await(Environment& environment, std::unique_ptr<Completion> completion) {
@@ -169,7 +175,7 @@ Status StreamCompletion(Environment& environment, Arguments& arguments) {
   if (!CreatePromise(arguments, &deferred)) return kHostOutOfMemory;
   double handle;
   StreamEntry* stream = nullptr;
-  Status status = arguments.Number(0, &handle) ? environment.streams.Find(handle, &stream) : static_cast<Status>(kInvalidArgument);
+  Status status = arguments.Number(0, &handle) ? environment.streams.Find(handle, &stream) : kInvalidArgument;
   if (status != kSuccess) {
     Resolve(arguments.env(), deferred, status);
     return status;
@@ -178,9 +184,8 @@ Status StreamCompletion(Environment& environment, Arguments& arguments) {
   status = context.status() == kSuccess ? environment.driver->StreamQuery(stream->stream) : context.status();
   if (!MustWait(arguments.env(), deferred, status)) return status;
 
-  StartPoller(environment);
   auto completion = std::make_unique<Completion>();
-  status = RecordInternalEvent(environment, *stream, &completion->event);
+  status = StartPoller(environment) ? RecordInternalEvent(environment, *stream, &completion->event) : kHostOutOfMemory;
   if (status != kSuccess) {
     Resolve(arguments.env(), deferred, status);
     return status;
@@ -196,7 +201,7 @@ Status EventCompletion(Environment& environment, Arguments& arguments) {
   if (!CreatePromise(arguments, &deferred)) return kHostOutOfMemory;
   double handle;
   EventEntry* event = nullptr;
-  Status status = arguments.Number(0, &handle) ? environment.events.Find(handle, &event) : static_cast<Status>(kInvalidArgument);
+  Status status = arguments.Number(0, &handle) ? environment.events.Find(handle, &event) : kInvalidArgument;
   if (status != kSuccess) {
     Resolve(arguments.env(), deferred, status);
     return status;
@@ -205,7 +210,10 @@ Status EventCompletion(Environment& environment, Arguments& arguments) {
   status = context.status() == kSuccess ? environment.driver->EventQuery(event->event) : context.status();
   if (!MustWait(arguments.env(), deferred, status)) return status;
 
-  StartPoller(environment);
+  if (!StartPoller(environment)) {
+    Resolve(arguments.env(), deferred, kHostOutOfMemory);
+    return kHostOutOfMemory;
+  }
   auto completion = std::make_unique<Completion>();
   if (event->watched == nullptr) {
     auto watched = std::make_unique<WatchedEvent>(WatchedEvent{event->event, event->device, 0, static_cast<std::uint64_t>(handle)});

@@ -37,8 +37,8 @@ struct Completion {
   bool gives_bytes = false;  // resolves with the first bytes of the block instead of the status
 };
 
-// Starts the thread if need be. Throws std::system_error.
-void StartPoller(Environment& environment);
+// Starts the thread if need be. False where that fails.
+bool StartPoller(Environment& environment);
 
 // Hands a completion, whose event and device are set, to the thread.
 void Await(Environment& environment, std::unique_ptr<Completion> completion);

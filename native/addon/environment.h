@@ -87,14 +87,16 @@ class Environment {
   void CountHostFree() { counters_[kCallCount + 1] += 1; }
 
   bool HasDevice(int device) const { return device >= 0 && static_cast<std::size_t>(device) < devices_.size(); }
+  int LastDevice() const { return static_cast<int>(devices_.size()) - 1; }
   DeviceOrdinal DriverDevice(int device) const { return devices_[static_cast<std::size_t>(device)]; }
   // The primary context of an existing device, retained at the first use of the device in the process.
   Status ContextOf(int device, Context* context) {
     *context = contexts_[static_cast<std::size_t>(device)];
     return *context != nullptr ? kSuccess : RetainContext(device, context);
   }
-  // True where the device reads ordinary host memory itself, so that an asynchronous copy need not have read it when the call returns.
-  Status ReadsPageableMemory(int device, bool* reads);
+  // True where the device's copy engines can read ordinary host memory themselves, through the host's page tables. The driver then has no
+  // need to have read it when an asynchronous copy returns.
+  bool ReadsPageableMemory(int device);
 
   // What pends keeps the process alive.
   void KeepAlive();

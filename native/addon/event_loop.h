@@ -16,7 +16,7 @@
 
 namespace cistern {
 
-struct HostFunction;
+struct QueuedFunction;
 struct Completion;
 
 // A list threaded through its members' `next`: appending to it allocates nothing, so it cannot fail on a driver's thread.
@@ -62,7 +62,7 @@ struct EventLoop {
   bool wake_posted = false;
   bool poller_in_driver = false;
   napi_threadsafe_function wake = nullptr;
-  IntrusiveList<HostFunction> ready_host_functions;
+  IntrusiveList<QueuedFunction> ready_host_functions;
   IntrusiveList<Completion> pending_completions;
   IntrusiveList<Completion> finished_completions;
 

@@ -7,7 +7,7 @@ namespace {
 
 // Runs on a thread of the driver.
 void WaitForJavaScript(void* data) {
-  const std::unique_ptr<HostFunction> function(static_cast<HostFunction*>(data));
+  const std::unique_ptr<QueuedFunction> function(static_cast<QueuedFunction*>(data));
   EventLoop& loop = *function->loop;
   std::unique_lock<std::mutex> lock(loop.mutex);
   if (loop.closed) return;
@@ -48,7 +48,7 @@ Status WaitUntilReady(Environment& environment) {
   }
 }
 
-void Run(Environment& environment, napi_env env, HostFunction* function) {
+void Run(Environment& environment, napi_env env, QueuedFunction* function) {
   napi_handle_scope scope = nullptr;
   napi_open_handle_scope(env, &scope);
   const napi_ref reference = function->callback;
@@ -92,7 +92,7 @@ int RunReadyHostFunctions(Environment& environment, napi_env env) {
   int ran = 0;
   // One that becomes ready meanwhile has its turn later: functions that queue the next one each time must not starve the event loop.
   for (; ran < limit; ++ran) {
-    HostFunction* function;
+    QueuedFunction* function;
     {
       const std::lock_guard<std::mutex> lock(loop.mutex);
       function = loop.ready_host_functions.TakeFirst();
@@ -121,7 +121,7 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
-  auto function = std::make_unique<HostFunction>();
+  auto function = std::make_unique<QueuedFunction>();
   function->loop = environment.loop;
   if (napi_create_reference(arguments.env(), arguments[1], 1, &function->callback) != napi_ok) return kInvalidArgument;
   const napi_ref callback = function->callback;
@@ -145,8 +145,9 @@ Status RunHostFunctions(Environment& environment, Arguments& arguments) {
 }
 
 Status WaitForHostFunction(Environment& environment, Arguments&) {
-  // Those that are running right now, below this call on the stack, cannot become ready.
   if (environment.outstanding_host_functions == environment.running_host_functions) return kSuccess;
+  // Called by a host function, this would wait for ones that may be queued behind that very function.
+  if (environment.running_host_functions > 0) return HostFunctionIsReady(*environment.loop) ? kSuccess : kErrorNotPermitted;
   return WaitUntilReady(environment);
 }
 

@@ -17,8 +17,8 @@
 namespace cistern {
 
 // Owned by the driver from its launch to the end of its turn; JavaScript borrows it in between.
-struct HostFunction {
-  HostFunction* next = nullptr;
+struct QueuedFunction {
+  QueuedFunction* next = nullptr;
   std::shared_ptr<EventLoop> loop;
   napi_ref callback = nullptr;
   bool finished = false;  // guarded by the loop's mutex

@@ -6,18 +6,16 @@
 
 namespace cistern {
 
-enum : Status {
-  kInvalidArgument = -1,
-  kStaleHandle = -2,
-  kForeignPointer = -3,
-  kDoubleFree = -4,
-  kWrongSize = -5,
-  kAddressTooLarge = -6,
-  kNoBackend = -7,
-  kHostFunctionReady = -8,
-  kHostOutOfMemory = -9,
-  kInvalidRange = -10,
-};
+inline constexpr Status kInvalidArgument = -1;
+inline constexpr Status kStaleHandle = -2;
+inline constexpr Status kForeignPointer = -3;
+inline constexpr Status kDoubleFree = -4;
+inline constexpr Status kWrongSize = -5;
+inline constexpr Status kAddressTooLarge = -6;
+inline constexpr Status kNoBackend = -7;
+inline constexpr Status kHostFunctionReady = -8;
+inline constexpr Status kHostOutOfMemory = -9;
+inline constexpr Status kInvalidRange = -10;
 
 }  // namespace cistern
 

@@ -82,7 +82,8 @@ std::string Fill(DriverTable* table) {
   if (library == nullptr) return name + " could not be loaded, which was searched for " + failure;
 
   const Resolver resolver(library);
-  if (!resolver.usable()) return name + " was loaded but exports no cuGetProcAddress: its driver is older than CUDA 11.3, and 12.0 is the oldest that works";
+  if (!resolver.usable())
+    return name + " was loaded but exports no cuGetProcAddress: its driver is older than CUDA 11.3, and 12.0 is the oldest that works";
   int version = 0;
   if (!resolver.Resolve("cuDriverGetVersion", 2020, &table->DriverGetVersion) || table->DriverGetVersion(&version) != kSuccess) {
     return name + " was loaded but does not tell its version";
@@ -92,13 +93,13 @@ std::string Fill(DriverTable* table) {
            " is the oldest that works";
   }
 
-  // An older driver does not refuse a version that is newer than itself: it answers with the newest form it has. So what is asked for the
-  // two functions that changed their parameters since the oldest driver supported depends on the driver.
+  // A driver is never asked for a version above its own. By the documentation it refuses that; were one to answer with the newest form it
+  // has instead, a call through it would pass the wrong parameters.
   const bool old_locations = version < kLocationVersion;
   const char* missing = nullptr;
-#define CISTERN_RESOLVE(member, symbol, symbol_version, parameters)                                                             \
+#define CISTERN_RESOLVE(member, symbol, symbol_version, parameters)                                                          \
   if (!(old_locations && symbol_version == kLocationVersion) && !resolver.Resolve(symbol, symbol_version, &table->member)) { \
-    missing = symbol;                                                                                                           \
+    missing = symbol;                                                                                                        \
   }
   CISTERN_DRIVER_FUNCTIONS(CISTERN_RESOLVE)
 #undef CISTERN_RESOLVE

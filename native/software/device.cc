@@ -10,8 +10,6 @@
 
 namespace cistern::software {
 
-thread_local ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {nullptr, false};
-
 namespace {
 
 // All of this is never destroyed: streams may still run while the process ends.

@@ -19,7 +19,7 @@ inline constexpr int kMaxDevices = 8;
 
 class Device {
  public:
-  explicit Device(int ordinal, std::uint64_t total_bytes) : ordinal(ordinal), memory(total_bytes) {}
+  Device(int device_ordinal, std::uint64_t total_bytes) : ordinal(device_ordinal), memory(total_bytes) {}
 
   // Reserves the address range and makes the legacy stream, the first time.
   Status Prepare();
@@ -65,8 +65,8 @@ class Device {
 Status Initialize();
 bool IsInitialized();
 int DeviceCount();
-Device* FindDevice(int ordinal);          // null if there is none
-Device* FindDeviceOf(Context context);    // null if it is not a context
+Device* FindDevice(int ordinal);                     // null if there is none
+Device* FindDeviceOf(Context context);               // null if it is not a context
 Device* FindDeviceByAddress(std::uint64_t address);  // whose reserved range holds it
 
 struct ThreadState {
@@ -74,7 +74,7 @@ struct ThreadState {
   bool is_in_host_function;
 };
 // Initial-exec: this is read on every call, and the general model would make a function call of it.
-extern thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
+inline thread_local ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {nullptr, false};
 
 // The calling thread's current device.
 inline Status RequireDevice(Device** device) {

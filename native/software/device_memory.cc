@@ -35,8 +35,7 @@ Status DeviceMemory::Reserve() {
 
 bool DeviceMemory::TryReserve(std::uint64_t range_bytes) {
   std::uint64_t granules = range_bytes / kGranule;
-  if (!starting_at_.Allocate(granules) || !plain_starts_.Allocate(granules) ||
-      !block_table_.Allocate(std::min(granules + 2, kMaxBlocks))) {
+  if (!starting_at_.Allocate(granules) || !plain_starts_.Allocate(granules) || !block_table_.Allocate(std::min(granules + 2, kMaxBlocks))) {
     return false;
   }
   void* range = mmap(nullptr, range_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -7,6 +7,7 @@
 
 #include "software/device.h"
 #include "software/legacy_order.h"
+#include "software/settings.h"
 
 namespace cistern::software {
 namespace {
@@ -82,9 +83,7 @@ void Detach(MemoryPool& pool, std::uint32_t id) {
   if (segment.is_empty) UnlinkEmpty(pool, segment);
 }
 
-bool IsSameKind(const Block& block, Mark mark) {
-  return block.state == BlockState::kFree && MarkSlot(block.free_mark) == MarkSlot(mark);
-}
+bool IsSameKind(const Block& block, Mark mark) { return block.state == BlockState::kFree && MarkSlot(block.free_mark) == MarkSlot(mark); }
 
 // Makes a block free, for its stream where it has a mark, and merges it with its neighbours.
 void Place(MemoryPool& pool, std::uint32_t id, Mark mark) {
@@ -383,6 +382,7 @@ Status GetPoolAttribute(MemoryPool& pool, int attribute, void* value) {
 }
 
 Status AllocateFromPool(MemoryPool& pool, StreamState& stream, std::uint64_t bytes, std::uint64_t* address) {
+  if (bytes > kMaxTotalBytes) return kErrorOutOfMemory;
   std::uint64_t granules = Granules(bytes);
   for (bool is_last_attempt : {false, true}) {
     {
@@ -404,6 +404,12 @@ Status AllocateFromPool(MemoryPool& pool, StreamState& stream, std::uint64_t byt
     if (!is_last_attempt) ReclaimPools(*pool.device, Reclaim::kAll);
   }
   return kErrorOutOfMemory;
+}
+
+bool StartsPoolAllocation(Device& device, std::uint64_t address) {
+  if (address % kGranule != 0) return false;
+  std::uint32_t id = device.memory.StartingAt(device.memory.GranuleOf(address)).load(std::memory_order_acquire);
+  return id != 0 && device.memory.blocks()[id].owner.load(std::memory_order_relaxed) != 0;
 }
 
 Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream) {
@@ -448,7 +454,8 @@ bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t addr
   MemoryPool& pool = pool_table.At(name.pool);
   std::uint64_t granule = device.memory.GranuleOf(address);
   std::lock_guard<SpinLock> guard(pool.lock);
-  if (name.index >= pool.segments.size() || pool.segments[name.index] == nullptr) return false;
+  // The segment may have gone since the caller learnt its name.
+  if (pool.device != &device || name.index >= pool.segments.size() || pool.segments[name.index] == nullptr) return false;
   Segment& segment = *pool.segments[name.index];
   if (granule - segment.start >= segment.size) return false;
   std::uint64_t start = segment.used_starts.FindAtOrBelow(granule - segment.start);

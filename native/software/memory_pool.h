@@ -89,6 +89,8 @@ Status SetPoolAttribute(MemoryPool& pool, int attribute, const void* value);
 Status GetPoolAttribute(MemoryPool& pool, int attribute, void* value);
 
 Status AllocateFromPool(MemoryPool& pool, StreamState& stream, std::uint64_t bytes, std::uint64_t* address);
+// Whether an allocation of some pool starts at the address.
+bool StartsPoolAllocation(Device& device, std::uint64_t address);
 // Frees in the order of the stream, or at once where it is null. kErrorInvalidValue where nothing of a pool starts at the address.
 Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream);
 // Whether the range lies within one allocation in the segment.

@@ -11,6 +11,8 @@
 // Invariant: completed <= submitted; a stream is idle where they are equal. Then records, waits and pool calls need no thread at all.
 // A thread is started by the first work that must be queued, and ends when the stream is destroyed and its queue is empty.
 //
+// Priorities are kept and reported; the threads are scheduled alike.
+//
 // The legacy default stream waits for what was submitted to the device's blocking streams before, and they for it; OrderWithLegacy submits
 // those waits. A wait always names a count that was submitted before it, so there can be no cycle.
 //
@@ -104,9 +106,7 @@ inline bool IsIdle(const StreamState& stream) {
   return stream.completed.load(std::memory_order_acquire) == stream.submitted.load(std::memory_order_acquire);
 }
 inline Mark CurrentMark(const StreamState& stream) { return MakeMark(stream.index, stream.submitted.load(std::memory_order_acquire)); }
-inline bool IsReached(Mark mark) {
-  return stream_table.At(MarkSlot(mark)).completed.load(std::memory_order_acquire) >= MarkCount(mark);
-}
+inline bool IsReached(Mark mark) { return stream_table.At(MarkSlot(mark)).completed.load(std::memory_order_acquire) >= MarkCount(mark); }
 
 // Creates a stream and makes its handle valid.
 Status CreateStream(Device& device, StreamRole role, unsigned flags, int priority, StreamState** stream);
@@ -117,12 +117,12 @@ Status CloseStream(StreamState& stream, std::uint64_t handle);
 // The calling thread's own default stream of a device; it is destroyed with the thread.
 Status PerThreadStreamOf(Device& device, StreamState** stream);
 
-// Queues work behind all that was submitted, and behind what the legacy stream's rules put before it. *mark, where not null, is the work's own.
+// Queues work behind all that was submitted, and behind what the legacy stream's rules put before it. *mark, where not null, is the work's
+// own.
 Status Submit(StreamState& stream, Work work, Mark* mark);
 
 // Work submitted to the stream from now on starts when the mark is reached.
 Status SubmitWait(StreamState& stream, Mark mark);
-
 
 // The latest count of a slot that the stream has waited for, 0 if none.
 std::uint64_t OrderedAfterCount(StreamState& stream, std::uint32_t slot);

@@ -6,7 +6,10 @@
  * a negative one is cistern's own (`NativeStatus`).
  *
  * Hot calls take no arguments: reading three numbers through Node-API costs 40 ns, reading them from a shared array costs 11.
- * Their inputs are written to the mailbox first, in the order given in the comment.
+ * Their inputs are written to the mailbox first, from `mailbox[0]` on, in the order given in the comment.
+ *
+ * From within a host function, a call that would wait for a stream leaves CUDA's status 800 (not permitted) instead of waiting: it might
+ * wait for the very function that runs.
  */
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
@@ -27,7 +30,7 @@ export const NativeStatus = {
   wrongSize: -5,
   /** The driver returned an address above 2^53 - 1; the memory was given back. */
   addressTooLarge: -6,
-  /** No backend was opened, or another one is already open in this environment. */
+  /** No backend was opened, another one is already open in this environment, or CUDA cannot be used (`cudaUnavailableReason`). */
   noBackend: -7,
   /** A blocking call stopped early because a host function is ready to run: call `runHostFunctions()`, then call again. */
   hostFunctionReady: -8,
@@ -46,12 +49,15 @@ export interface NativeBinding {
   readonly functionNames: readonly string[];
   /**
    * Binds this environment's mailbox (16 numbers) and counters (one number per driver function, and after them one for host allocations
-   * and one for host frees). Called once per environment, before anything else.
+   * and one for host frees). Called once per environment, before anything else; a later call binds other arrays. Neither may be detached.
    */
   initialize(mailbox: Float64Array, counters: Float64Array): void;
   /** Opens the backend for this environment: 0 CUDA, 1 software. `noBackend` when the other one is already open. */
   openBackend(kind: number): void;
-  /** Why CUDA cannot be used: what was searched for and what failed, in one sentence; an empty string where it can. Calls no driver. */
+  /**
+   * Why CUDA cannot be used: what was searched for and what failed, in one sentence; an empty string where it can. The first call in the
+   * process loads and initialises the driver.
+   */
   cudaUnavailableReason(): string;
   /** The process-wide settings of the software device; zero leaves a value as it is. */
   configureSoftware(totalBytes: number, deviceCount: number): void;
@@ -79,7 +85,7 @@ export interface NativeBinding {
   deviceStreamPriorityRange(device: number): void;
   /** `[1]` free bytes, `[2]` total bytes. */
   deviceMemoryInfo(device: number): void;
-  /** Blocks until everything queued on the device has run. */
+  /** Blocks until everything queued on the device has run, or `hostFunctionReady`. */
   synchronizeDevice(device: number): void;
 
   /** `[1]`: a handle. */
@@ -130,7 +136,7 @@ export interface NativeBinding {
 
   /** Hot. In: bytes, kind (`NativeMemoryKind`), device, alignment (used by kind host alone). `[1]`: address. */
   allocate(): void;
-  /** Hot. In: address, bytes, kind, device. */
+  /** Hot. In: address, bytes, kind, device. Frees of the driver's memory may stop with `hostFunctionReady`. */
   deallocate(): void;
   /** Hot. In: bytes, pool, stream. `[1]`: address. */
   allocateAsync(): void;
@@ -146,7 +152,10 @@ export interface NativeBinding {
   /** Infinity is written as 2^64 - 1. */
   setPoolAttribute(pool: number, attribute: number, value: number): void;
 
-  /** Copies between two addresses (device, managed, pinned or host memory of resources) in stream order. */
+  /**
+   * Copies between two addresses (device, managed, pinned or host memory of resources) in stream order. The driver may block on memory of
+   * kind host, but never while a host function or a hold of this environment stalls a stream.
+   */
   copy(destination: number, source: number, bytes: number, stream: number): void;
   /** Copies `bytes` from a view's start to an address, in stream order; the host bytes have been read when it returns. */
   copyFromHost(destination: number, source: ArrayBufferView, bytes: number, stream: number): void;
@@ -154,7 +163,7 @@ export interface NativeBinding {
   copyToHostSync(destination: ArrayBufferView, source: number, bytes: number, stream: number): void;
   /** Queues a copy out of device memory now; resolves with the bytes, or with a status on failure. */
   copyToHost(source: number, bytes: number, stream: number): Promise<ArrayBuffer | number>;
-  /** Sets `count` elements of 1 or 4 bytes in stream order. */
+  /** Sets `count` elements of 1 or 4 bytes, to an unsigned value that fits them, in stream order. */
   set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: number): void;
   /** Location types: 1 a device, 2 the host. */
   advise(address: number, bytes: number, advice: number, locationType: number, locationId: number): void;

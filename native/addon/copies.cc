@@ -1,0 +1,168 @@
+#include <cstring>
+
+#include "addon/bindings.h"
+#include "addon/completions.h"
+#include "addon/host_functions.h"
+#include "addon/queued_copies.h"
+#include "addon/ranges.h"
+
+namespace cistern {
+namespace {
+
+// Beyond this it costs less to wait for a copy than to pin that much memory.
+constexpr std::uint64_t kMaxStagedBytes = std::uint64_t{64} << 20;
+
+std::uint64_t AddressOf(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+Status FindStream(Environment& environment, Arguments& arguments, int index, StreamEntry** stream) {
+  double handle;
+  if (!arguments.Number(index, &handle)) return kInvalidArgument;
+  return environment.streams.Find(handle, stream);
+}
+
+}  // namespace
+
+Status Copy(Environment& environment, Arguments& arguments) {
+  std::uint64_t destination, source, bytes;
+  if (!arguments.Integer(0, &destination) || !arguments.Integer(1, &source) || !arguments.Integer(2, &bytes)) return kInvalidArgument;
+  StreamEntry* stream;
+  Status status = FindStream(environment, arguments, 3, &stream);
+  if (status != kSuccess || bytes == 0) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  Place to, from;
+  status = CheckRange(environment, destination, bytes, &to);
+  if (status == kSuccess) status = CheckRange(environment, source, bytes, &from);
+  if (status != kSuccess) return status;
+  return QueueCopy(environment, {destination, to}, {source, from}, bytes, *stream);
+}
+
+Status CopyFromHost(Environment& environment, Arguments& arguments) {
+  std::uint64_t destination, bytes;
+  ByteView source;
+  if (!arguments.Integer(0, &destination) || !arguments.View(1, &source) || !arguments.Integer(2, &bytes)) return kInvalidArgument;
+  if (bytes > source.bytes) return kInvalidArgument;
+  StreamEntry* stream;
+  Status status = FindStream(environment, arguments, 3, &stream);
+  if (status != kSuccess || bytes == 0) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  Place to;
+  status = CheckRange(environment, destination, bytes, &to);
+  if (status != kSuccess) return status;
+  // Given JavaScript's memory, the driver may wait for a stream that waits for this thread, or may read it after it returned.
+  const bool reads_later = environment.ReadsPageableMemory(stream->device);
+  if (environment.MayStall() || (reads_later && bytes <= kMaxStagedBytes)) {
+    StagingBlock block;
+    status = AcquireStaging(environment, bytes, &block);
+    if (status != kSuccess) return status;
+    std::memcpy(block.pointer, source.data, bytes);
+    status = QueueCopy(environment, {destination, to}, {AddressOf(block.pointer), Place::kPinnedHost}, bytes, *stream);
+    if (status == kSuccess) {
+      ReleaseStagingLater(environment, block, *stream);
+    } else {
+      environment.staging.Release(block);
+    }
+    return status;
+  }
+  status = environment.Counted<Call::kMemcpyAsync>(DevicePointer{destination}, DevicePointer{AddressOf(source.data)},
+                                                   static_cast<std::size_t>(bytes), stream->stream);
+  if (status == kSuccess && reads_later) status = environment.driver->StreamSynchronize(stream->stream);
+  return status;
+}
+
+Status CopyToHostSync(Environment& environment, Arguments& arguments) {
+  std::uint64_t source, bytes;
+  ByteView destination;
+  if (!arguments.View(0, &destination) || !arguments.Integer(1, &source) || !arguments.Integer(2, &bytes)) return kInvalidArgument;
+  if (bytes > destination.bytes) return kInvalidArgument;
+  StreamEntry* stream;
+  Status status = FindStream(environment, arguments, 3, &stream);
+  if (status != kSuccess || bytes == 0) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  Place from;
+  status = CheckRange(environment, source, bytes, &from);
+  if (status != kSuccess) return status;
+  if (environment.outstanding_host_functions == 0) {
+    status = environment.Counted<Call::kMemcpyAsync>(DevicePointer{AddressOf(destination.data)}, DevicePointer{source},
+                                                     static_cast<std::size_t>(bytes), stream->stream);
+    return status == kSuccess ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
+  }
+
+  // The driver would block in the copy itself, where it cannot be told that a host function is ready.
+  StagedCopy copy;
+  status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
+  if (status != kSuccess) return status;
+  status = BeforeWaitingFor(environment, [&] { return environment.driver->EventQuery(copy.event); });
+  if (status != kSuccess) {
+    ReleaseLater(environment, copy, stream->device);
+    return status;
+  }
+  std::memcpy(destination.data, copy.block.pointer, bytes);
+  environment.internal_events.Release(copy.event, stream->device);
+  environment.staging.Release(copy.block);
+  return kSuccess;
+}
+
+Status CopyToHost(Environment& environment, Arguments& arguments) {
+  napi_deferred deferred;
+  if (napi_create_promise(arguments.env(), &deferred, &arguments.result) != napi_ok) return kHostOutOfMemory;
+  const auto settle = [&](Status status) {
+    Resolve(arguments.env(), deferred, status);
+    return status;
+  };
+  std::uint64_t source, bytes;
+  if (!arguments.Integer(0, &source) || !arguments.Integer(1, &bytes)) return settle(kInvalidArgument);
+  StreamEntry* stream;
+  Status status = FindStream(environment, arguments, 2, &stream);
+  if (status != kSuccess) return settle(status);
+  if (bytes == 0) {
+    ResolveWithBytes(environment, deferred, nullptr, 0);
+    return kSuccess;
+  }
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return settle(context.status());
+  Place from;
+  status = CheckRange(environment, source, bytes, &from);
+  if (status != kSuccess) return settle(status);
+
+  auto completion = std::make_unique<Completion>();
+  StagedCopy copy;
+  status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
+  if (status != kSuccess) return settle(status);
+  completion->event = copy.event;
+  completion->device = stream->device;
+  completion->block = copy.block;
+  completion->result_bytes = bytes;
+  completion->gives_bytes = true;
+  completion->deferred = deferred;
+  Await(environment, std::move(completion));
+  return kSuccess;
+}
+
+Status Set(Environment& environment, Arguments& arguments) {
+  std::uint64_t destination, value, element_bytes, count;
+  if (!arguments.Integer(0, &destination) || !arguments.Integer(1, &value) || !arguments.Integer(2, &element_bytes) ||
+      !arguments.Integer(3, &count)) {
+    return kInvalidArgument;
+  }
+  if (element_bytes != 1 && element_bytes != 4) return kInvalidArgument;
+  if (value > (element_bytes == 1 ? UINT8_MAX : UINT32_MAX) || destination % element_bytes != 0) return kInvalidArgument;
+  StreamEntry* stream;
+  Status status = FindStream(environment, arguments, 4, &stream);
+  if (status != kSuccess || count == 0) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  Place place;
+  status = CheckRange(environment, destination, count * element_bytes, &place);
+  if (status != kSuccess) return status;
+  if (element_bytes == 1) {
+    return environment.Counted<Call::kMemsetD8Async>(DevicePointer{destination}, static_cast<unsigned char>(value),
+                                                     static_cast<std::size_t>(count), stream->stream);
+  }
+  return environment.Counted<Call::kMemsetD32Async>(DevicePointer{destination}, static_cast<unsigned>(value),
+                                                    static_cast<std::size_t>(count), stream->stream);
+}
+
+}  // namespace cistern

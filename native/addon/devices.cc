@@ -1,0 +1,120 @@
+#include "addon/bindings.h"
+#include "addon/host_functions.h"
+
+namespace cistern {
+namespace {
+
+Status FindDevice(Environment& environment, Arguments& arguments, int* device) {
+  if (!arguments.Int(0, device)) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  return environment.HasDevice(*device) ? kSuccess : kInvalidArgument;
+}
+
+void ReturnText(Arguments& arguments, const char* text) {
+  napi_create_string_utf8(arguments.env(), text, NAPI_AUTO_LENGTH, &arguments.result);
+}
+
+}  // namespace
+
+Status DeviceCount(Environment& environment, Arguments&) {
+  if (environment.driver == nullptr) return kNoBackend;
+  int count = 0;
+  const Status status = environment.Counted<Call::kDeviceGetCount>(&count);
+  if (status == kSuccess) environment.Out(1, count);
+  return status;
+}
+
+Status DeviceName(Environment& environment, Arguments& arguments) {
+  char name[256] = "";
+  int device;
+  Status status = FindDevice(environment, arguments, &device);
+  if (status == kSuccess) {
+    status = environment.Counted<Call::kDeviceGetName>(static_cast<char*>(name), int{sizeof(name)}, environment.DriverDevice(device));
+  }
+  name[sizeof(name) - 1] = '\0';
+  ReturnText(arguments, status == kSuccess ? name : "");
+  return status;
+}
+
+Status DeviceUuid(Environment& environment, Arguments& arguments) {
+  constexpr int kUuidBytes = 16;
+  unsigned char uuid[kUuidBytes] = {};
+  char text[2 * kUuidBytes + 1] = "";
+  int device;
+  Status status = FindDevice(environment, arguments, &device);
+  if (status == kSuccess) {
+    status = environment.Counted<Call::kDeviceGetUuid>(static_cast<unsigned char*>(uuid), environment.DriverDevice(device));
+  }
+  if (status == kSuccess) {
+    for (int index = 0; index < kUuidBytes; ++index) {
+      text[2 * index] = "0123456789abcdef"[uuid[index] >> 4];
+      text[2 * index + 1] = "0123456789abcdef"[uuid[index] & 15];
+    }
+  }
+  ReturnText(arguments, text);
+  return status;
+}
+
+Status DeviceTotalBytes(Environment& environment, Arguments& arguments) {
+  int device;
+  Status status = FindDevice(environment, arguments, &device);
+  if (status != kSuccess) return status;
+  std::size_t bytes = 0;
+  status = environment.Counted<Call::kDeviceTotalMem>(&bytes, environment.DriverDevice(device));
+  if (status == kSuccess) environment.Out(1, static_cast<double>(bytes));
+  return status;
+}
+
+Status DeviceAttribute(Environment& environment, Arguments& arguments) {
+  int device, attribute;
+  Status status = FindDevice(environment, arguments, &device);
+  if (status != kSuccess) return status;
+  if (!arguments.Int(1, &attribute)) return kInvalidArgument;
+  int value = 0;
+  status = environment.Counted<Call::kDeviceGetAttribute>(&value, attribute, environment.DriverDevice(device));
+  if (status == kSuccess) environment.Out(1, value);
+  return status;
+}
+
+Status DeviceStreamPriorityRange(Environment& environment, Arguments& arguments) {
+  int device;
+  Status status = FindDevice(environment, arguments, &device);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+  int least = 0;
+  int greatest = 0;
+  status = environment.Counted<Call::kCtxGetStreamPriorityRange>(&least, &greatest);
+  if (status != kSuccess) return status;
+  environment.Out(1, least);
+  environment.Out(2, greatest);
+  return kSuccess;
+}
+
+Status DeviceMemoryInfo(Environment& environment, Arguments& arguments) {
+  int device;
+  Status status = FindDevice(environment, arguments, &device);
+  if (status != kSuccess) return status;
+  environment.ReapOrphans();
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+  std::size_t free = 0;
+  std::size_t total = 0;
+  status = environment.Counted<Call::kMemGetInfo>(&free, &total);
+  if (status != kSuccess) return status;
+  environment.Out(1, static_cast<double>(free));
+  environment.Out(2, static_cast<double>(total));
+  return kSuccess;
+}
+
+Status SynchronizeDevice(Environment& environment, Arguments& arguments) {
+  int device;
+  Status status = FindDevice(environment, arguments, &device);
+  if (status == kSuccess) status = BeforeWaitingForDevice(environment);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+  return environment.Counted<Call::kCtxSynchronize>();
+}
+
+}  // namespace cistern

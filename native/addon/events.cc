@@ -1,0 +1,124 @@
+#include "addon/bindings.h"
+#include "addon/completions.h"
+#include "addon/host_functions.h"
+
+namespace cistern {
+namespace {
+
+unsigned EventFlags(bool timing) { return timing ? kEventDefault : kEventDisableTiming; }
+
+}  // namespace
+
+Status CreateEvent(Environment& environment, Arguments& arguments) {
+  int device;
+  bool timing;
+  if (!arguments.Int(0, &device) || !arguments.Boolean(1, &timing)) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  if (!environment.HasDevice(device)) return kInvalidArgument;
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+  Event event = nullptr;
+  const Status status = environment.Counted<Call::kEventCreate>(&event, EventFlags(timing));
+  if (status != kSuccess) return status;
+  const std::uint64_t handle = environment.events.Add({event, device, timing, nullptr});
+  if (handle == 0) {
+    environment.Counted<Call::kEventDestroy>(event);
+    return kHostOutOfMemory;
+  }
+  environment.Out(1, static_cast<double>(handle));
+  return kSuccess;
+}
+
+Status DestroyEvent(Environment& environment, Arguments& arguments) {
+  std::uint64_t handle;
+  if (!arguments.Integer(0, &handle)) return kInvalidArgument;
+  EventEntry* event;
+  Status status = environment.events.Find(static_cast<double>(handle), &event);
+  if (status != kSuccess) return status;
+  if (event->watched != nullptr) {
+    DetachWatchedEvent(event, nullptr);
+  } else {
+    const ContextScope context(environment, event->device);
+    if (context.status() != kSuccess) return context.status();
+    status = environment.Counted<Call::kEventDestroy>(event->event);
+    if (status != kSuccess) return status;
+  }
+  environment.events.Remove(handle);
+  return kSuccess;
+}
+
+Status RecordEvent(Environment& environment) {
+  EventEntry* event;
+  StreamEntry* stream;
+  Status status = environment.events.Find(environment.In(0), &event);
+  if (status == kSuccess) status = environment.streams.Find(environment.In(1), &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  if (event->watched != nullptr) {
+    Event replacement = nullptr;
+    {
+      const ContextScope own_context(environment, event->device);
+      status = own_context.status() == kSuccess ? environment.driver->EventCreate(&replacement, EventFlags(event->timing))
+                                                : own_context.status();
+    }
+    if (status != kSuccess) return status;
+    DetachWatchedEvent(event, replacement);
+  }
+  return environment.Counted<Call::kEventRecord>(event->event, stream->stream);
+}
+
+Status WaitEvent(Environment& environment) {
+  StreamEntry* stream;
+  EventEntry* event;
+  Status status = environment.streams.Find(environment.In(0), &stream);
+  if (status == kSuccess) status = environment.events.Find(environment.In(1), &event);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  return environment.Counted<Call::kStreamWaitEvent>(stream->stream, event->event, 0u);
+}
+
+Status QueryEvent(Environment& environment) {
+  EventEntry* event;
+  Status status = environment.events.Find(environment.In(0), &event);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, event->device);
+  if (context.status() != kSuccess) return context.status();
+  status = environment.Counted<Call::kEventQuery>(event->event);
+  if (status != kSuccess && status != kErrorNotReady) return status;
+  environment.Out(1, status == kSuccess ? 1 : 0);
+  return kSuccess;
+}
+
+Status SynchronizeEvent(Environment& environment, Arguments& arguments) {
+  double handle;
+  if (!arguments.Number(0, &handle)) return kInvalidArgument;
+  EventEntry* event;
+  Status status = environment.events.Find(handle, &event);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, event->device);
+  if (context.status() != kSuccess) return context.status();
+  status = BeforeWaitingFor(environment, [&] { return environment.driver->EventQuery(event->event); });
+  if (status != kSuccess) return status;
+  return environment.Counted<Call::kEventSynchronize>(event->event);
+}
+
+Status ElapsedMilliseconds(Environment& environment, Arguments& arguments) {
+  double start_handle, end_handle;
+  if (!arguments.Number(0, &start_handle) || !arguments.Number(1, &end_handle)) return kInvalidArgument;
+  EventEntry* start;
+  EventEntry* end;
+  Status status = environment.events.Find(start_handle, &start);
+  if (status == kSuccess) status = environment.events.Find(end_handle, &end);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, start->device);
+  if (context.status() != kSuccess) return context.status();
+  float milliseconds = 0;
+  status = environment.Counted<Call::kEventElapsedTime>(&milliseconds, start->event, end->event);
+  if (status != kSuccess) return status;
+  environment.Out(1, milliseconds);
+  return kSuccess;
+}
+
+}  // namespace cistern

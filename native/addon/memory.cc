@@ -1,0 +1,119 @@
+#include "addon/memory.h"
+
+#include "addon/bindings.h"
+#include "addon/host_functions.h"
+#include "addon/host_memory.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kMinHostAlignment = 256;
+constexpr std::uint64_t kMaxHostAlignment = std::uint64_t{1} << 30;
+
+Status AllocateHost(Environment& environment, std::uint64_t bytes, std::uint64_t alignment, std::uint64_t* address) {
+  if (alignment < kMinHostAlignment || alignment > kMaxHostAlignment || (alignment & (alignment - 1)) != 0) return kInvalidArgument;
+  environment.CountHostAllocation();
+  void* pointer = AllocateHostMemory(bytes, alignment);
+  if (pointer == nullptr && environment.ReapOrphans()) pointer = AllocateHostMemory(bytes, alignment);
+  if (pointer == nullptr) return kHostOutOfMemory;
+  *address = reinterpret_cast<std::uintptr_t>(pointer);
+  return kSuccess;
+}
+
+Status AllocateFromDriver(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address) {
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+  return environment.WithReclaim([&] {
+    if (kind == MemoryKind::kPinnedHost) {
+      void* pointer = nullptr;
+      const unsigned flags = kHostAllocPortable | kHostAllocDeviceMap;
+      const Status status = environment.Counted<Call::kMemHostAlloc>(&pointer, static_cast<std::size_t>(bytes), flags);
+      *address = reinterpret_cast<std::uintptr_t>(pointer);
+      return status;
+    }
+    DevicePointer pointer = 0;
+    const Status status = kind == MemoryKind::kManaged ? environment.Counted<Call::kMemAllocManaged>(
+                                                             &pointer, static_cast<std::size_t>(bytes), unsigned{kMemAttachGlobal})
+                                                       : environment.Counted<Call::kMemAlloc>(&pointer, static_cast<std::size_t>(bytes));
+    *address = pointer;
+    return status;
+  });
+}
+
+Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t address) {
+  void* pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
+  if (kind == MemoryKind::kHost) {
+    environment.CountHostFree();
+    FreeHostMemory(pointer);
+    return kSuccess;
+  }
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+  if (kind == MemoryKind::kPinnedHost) return environment.Counted<Call::kMemFreeHost>(pointer);
+  return environment.Counted<Call::kMemFree>(static_cast<DevicePointer>(address));
+}
+
+}  // namespace
+
+Orphan OrphanOf(Environment& environment, const Allocation& allocation) {
+  if ((allocation.owner & kPlainOwnerFlag) == 0) {
+    return {OrphanKind::kPoolMemory, environment.pools.Peek(allocation.owner)->device, allocation.address};
+  }
+  const int device = static_cast<int>(allocation.owner & 0xFFFFFFFF);
+  switch (static_cast<MemoryKind>((allocation.owner & ~kPlainOwnerFlag) >> 32)) {
+    case MemoryKind::kPinnedHost:
+      return {OrphanKind::kPinnedMemory, device, allocation.address};
+    case MemoryKind::kHost:
+      // Work of any device may use it, so it goes with the last.
+      return {OrphanKind::kHostMemory, environment.LastDevice(), allocation.address};
+    default:
+      return {OrphanKind::kMemory, device, allocation.address};
+  }
+}
+
+Status Allocate(Environment& environment) {
+  std::uint64_t bytes, kind_number;
+  if (!environment.In(0, &bytes) || bytes == 0) return kInvalidArgument;
+  if (!environment.In(1, &kind_number) || kind_number >= kMemoryKindCount) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  int device;
+  if (!ToInt(environment.In(2), &device) || !environment.HasDevice(device)) return kInvalidArgument;
+  const MemoryKind kind = static_cast<MemoryKind>(kind_number);
+  std::uint64_t alignment = 0;
+  if (kind == MemoryKind::kHost && !environment.In(3, &alignment)) return kInvalidArgument;
+  if (!environment.allocations.Reserve()) return kHostOutOfMemory;
+
+  std::uint64_t address = 0;
+  const Status status = kind == MemoryKind::kHost ? AllocateHost(environment, bytes, alignment, &address)
+                                                  : AllocateFromDriver(environment, kind, device, bytes, &address);
+  if (status != kSuccess) return status;
+  if (address > kMaxSafeInteger) {
+    Free(environment, kind, device, address);
+    return kAddressTooLarge;
+  }
+  environment.allocations.Insert({address, bytes, PlainOwner(kind, device), 0});
+  environment.Out(1, static_cast<double>(address));
+  return kSuccess;
+}
+
+Status Deallocate(Environment& environment) {
+  std::uint64_t address, bytes, kind_number;
+  if (!environment.In(0, &address) || !environment.In(1, &bytes)) return kInvalidArgument;
+  if (!environment.In(2, &kind_number) || kind_number >= kMemoryKindCount) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  int device;
+  if (!ToInt(environment.In(3), &device) || !environment.HasDevice(device)) return kInvalidArgument;
+  const MemoryKind kind = static_cast<MemoryKind>(kind_number);
+  Allocation* allocation;
+  Status status = FindAllocation(environment, address, bytes, PlainOwner(kind, device), &allocation);
+  if (status != kSuccess) return status;
+  if (kind != MemoryKind::kHost) {
+    status = BeforeWaitingForDevice(environment);
+    if (status != kSuccess) return status;
+  }
+  status = Free(environment, kind, device, address);
+  if (status == kSuccess) environment.allocations.Erase(allocation);
+  return status;
+}
+
+}  // namespace cistern

@@ -1,0 +1,40 @@
+// Plain memory: who owns an allocation, and how it is freed once its environment is gone.
+#ifndef CISTERN_ADDON_MEMORY_H_
+#define CISTERN_ADDON_MEMORY_H_
+
+#include <cstdint>
+
+#include "addon/allocation_registry.h"
+#include "addon/environment.h"
+#include "addon/orphans.h"
+
+namespace cistern {
+
+// NativeMemoryKind of src/driver/native.ts.
+enum class MemoryKind : std::uint64_t { kDevice = 0, kManaged = 1, kPinnedHost = 2, kHost = 3 };
+inline constexpr std::uint64_t kMemoryKindCount = 4;
+
+// The owner of an allocation: a kind and a device, or the handle of a pool, which has the top bit clear.
+inline constexpr std::uint64_t kPlainOwnerFlag = std::uint64_t{1} << 63;
+inline std::uint64_t PlainOwner(MemoryKind kind, int device) {
+  return kPlainOwnerFlag | static_cast<std::uint64_t>(kind) << 32 | static_cast<std::uint32_t>(device);
+}
+
+// Finds a live allocation that `owner` may free, or says in a status why there is none.
+inline Status FindAllocation(Environment& environment, std::uint64_t address, std::uint64_t bytes, std::uint64_t owner,
+                             Allocation** allocation) {
+  *allocation = environment.allocations.Find(address);
+  if (*allocation == nullptr) return environment.allocations.WasErased(address) ? kDoubleFree : kForeignPointer;
+  if ((*allocation)->owner != owner) return kForeignPointer;
+  if ((*allocation)->bytes != bytes) {
+    environment.Out(1, static_cast<double>((*allocation)->bytes));
+    return kWrongSize;
+  }
+  return kSuccess;
+}
+
+Orphan OrphanOf(Environment& environment, const Allocation& allocation);
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_MEMORY_H_

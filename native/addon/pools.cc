@@ -1,0 +1,175 @@
+#include <vector>
+
+#include "addon/bindings.h"
+#include "addon/memory.h"
+
+namespace cistern {
+namespace {
+
+Status FindPool(Environment& environment, Arguments& arguments, PoolEntry** pool, std::uint64_t* handle) {
+  if (!arguments.Integer(0, handle)) return kInvalidArgument;
+  return environment.pools.Find(static_cast<double>(*handle), pool);
+}
+
+bool IsIntAttribute(int attribute) {
+  return attribute >= kPoolReuseFollowEventDependencies && attribute <= kPoolReuseAllowInternalDependencies;
+}
+
+bool IsPoolAttribute(int attribute) { return attribute >= kPoolReuseFollowEventDependencies && attribute <= kPoolUsedHigh; }
+
+// What is still allocated from a pool, each freed in the order of the stream it was allocated on.
+Status FreePoolMemory(Environment& environment, std::uint64_t pool) {
+  std::vector<Allocation> allocations;
+  environment.allocations.ForEach([&](const Allocation& allocation) {
+    if (allocation.owner == pool) allocations.push_back(allocation);
+  });
+  for (const Allocation& allocation : allocations) {
+    const StreamEntry* stream = environment.streams.Peek(allocation.stream);
+    const Status status = environment.Counted<Call::kMemFreeAsync>(static_cast<DevicePointer>(allocation.address),
+                                                                   stream != nullptr ? stream->stream : LegacyStream());
+    if (status != kSuccess) return status;
+    environment.allocations.Erase(environment.allocations.Find(allocation.address));
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Status AllocateAsync(Environment& environment) {
+  std::uint64_t bytes;
+  if (!environment.In(0, &bytes) || bytes == 0) return kInvalidArgument;
+  PoolEntry* pool;
+  StreamEntry* stream;
+  const double pool_handle = environment.In(1);
+  const double stream_handle = environment.In(2);
+  Status status = environment.pools.Find(pool_handle, &pool);
+  if (status == kSuccess) status = environment.streams.Find(stream_handle, &stream);
+  if (status != kSuccess) return status;
+  if (!environment.allocations.Reserve()) return kHostOutOfMemory;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+
+  DevicePointer address = 0;
+  status = environment.WithReclaim([&] {
+    return environment.Counted<Call::kMemAllocFromPoolAsync>(&address, static_cast<std::size_t>(bytes), pool->pool, stream->stream);
+  });
+  if (status != kSuccess) return status;
+  if (address > kMaxSafeInteger) {
+    environment.driver->MemFreeAsync(address, stream->stream);
+    return kAddressTooLarge;
+  }
+  environment.allocations.Insert({address, bytes, static_cast<std::uint64_t>(pool_handle), static_cast<std::uint64_t>(stream_handle)});
+  environment.Out(1, static_cast<double>(address));
+  return kSuccess;
+}
+
+Status DeallocateAsync(Environment& environment) {
+  std::uint64_t address, bytes;
+  if (!environment.In(0, &address) || !environment.In(1, &bytes)) return kInvalidArgument;
+  PoolEntry* pool;
+  StreamEntry* stream;
+  const double pool_handle = environment.In(2);
+  Status status = environment.pools.Find(pool_handle, &pool);
+  if (status == kSuccess) status = environment.streams.Find(environment.In(3), &stream);
+  if (status != kSuccess) return status;
+  Allocation* allocation;
+  status = FindAllocation(environment, address, bytes, static_cast<std::uint64_t>(pool_handle), &allocation);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  status = environment.Counted<Call::kMemFreeAsync>(static_cast<DevicePointer>(address), stream->stream);
+  if (status == kSuccess) environment.allocations.Erase(allocation);
+  return status;
+}
+
+Status CreatePool(Environment& environment, Arguments& arguments) {
+  int device;
+  std::uint64_t release_threshold;
+  if (!arguments.Int(0, &device) || !arguments.Limit(1, &release_threshold)) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  if (!environment.HasDevice(device)) return kInvalidArgument;
+  environment.ReapOrphans();
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+
+  PoolProperties properties{};
+  properties.alloc_type = 1;
+  properties.location = {kLocationDevice, environment.DriverDevice(device)};
+  Pool pool = nullptr;
+  Status status = environment.Counted<Call::kMemPoolCreate>(&pool, static_cast<const PoolProperties*>(&properties));
+  if (status != kSuccess) return status;
+  std::uint64_t handle = 0;
+  status = environment.Counted<Call::kMemPoolSetAttribute>(pool, int{kPoolReleaseThreshold}, static_cast<void*>(&release_threshold));
+  if (status == kSuccess) {
+    handle = environment.pools.Add({pool, device});
+    if (handle == 0) status = kHostOutOfMemory;
+  }
+  if (status != kSuccess) {
+    environment.Counted<Call::kMemPoolDestroy>(pool);
+    return status;
+  }
+  environment.Out(1, static_cast<double>(handle));
+  return kSuccess;
+}
+
+Status DestroyPool(Environment& environment, Arguments& arguments) {
+  PoolEntry* pool;
+  std::uint64_t handle;
+  Status status = FindPool(environment, arguments, &pool, &handle);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, pool->device);
+  if (context.status() != kSuccess) return context.status();
+  status = FreePoolMemory(environment, handle);
+  if (status == kSuccess) status = environment.Counted<Call::kMemPoolDestroy>(pool->pool);
+  if (status == kSuccess) environment.pools.Remove(handle);
+  return status;
+}
+
+Status TrimPool(Environment& environment, Arguments& arguments) {
+  PoolEntry* pool;
+  std::uint64_t handle, bytes_to_keep;
+  if (!arguments.Limit(1, &bytes_to_keep)) return kInvalidArgument;
+  const Status status = FindPool(environment, arguments, &pool, &handle);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, pool->device);
+  if (context.status() != kSuccess) return context.status();
+  return environment.Counted<Call::kMemPoolTrimTo>(pool->pool, static_cast<std::size_t>(bytes_to_keep));
+}
+
+Status PoolAttribute(Environment& environment, Arguments& arguments) {
+  PoolEntry* pool;
+  std::uint64_t handle;
+  int attribute;
+  if (!arguments.Int(1, &attribute) || !IsPoolAttribute(attribute)) return kInvalidArgument;
+  Status status = FindPool(environment, arguments, &pool, &handle);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, pool->device);
+  if (context.status() != kSuccess) return context.status();
+  int flag = 0;
+  std::uint64_t number = 0;
+  void* value = IsIntAttribute(attribute) ? static_cast<void*>(&flag) : &number;
+  status = environment.Counted<Call::kMemPoolGetAttribute>(pool->pool, attribute, value);
+  if (status != kSuccess) return status;
+  environment.Out(1, IsIntAttribute(attribute) ? flag : FromLimit(number));
+  return kSuccess;
+}
+
+Status SetPoolAttribute(Environment& environment, Arguments& arguments) {
+  PoolEntry* pool;
+  std::uint64_t handle, number;
+  int attribute;
+  if (!arguments.Int(1, &attribute) || !IsPoolAttribute(attribute) || !arguments.Limit(2, &number)) return kInvalidArgument;
+  if (IsIntAttribute(attribute) && number > 1) return kInvalidArgument;
+  // The current sizes are to be read only, and the high-water marks to be reset only.
+  if (attribute == kPoolReservedCurrent || attribute == kPoolUsedCurrent) return kInvalidArgument;
+  if ((attribute == kPoolReservedHigh || attribute == kPoolUsedHigh) && number != 0) return kInvalidArgument;
+  const Status status = FindPool(environment, arguments, &pool, &handle);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, pool->device);
+  if (context.status() != kSuccess) return context.status();
+  int flag = static_cast<int>(number);
+  void* value = IsIntAttribute(attribute) ? static_cast<void*>(&flag) : &number;
+  return environment.Counted<Call::kMemPoolSetAttribute>(pool->pool, attribute, value);
+}
+
+}  // namespace cistern

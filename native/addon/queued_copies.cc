@@ -1,0 +1,96 @@
+#include "addon/queued_copies.h"
+
+#include <cstring>
+#include <memory>
+
+#include "addon/completions.h"
+
+namespace cistern {
+namespace {
+
+struct HostCopy {
+  std::uint64_t destination;
+  std::uint64_t source;
+  std::uint64_t bytes;
+};
+
+// Runs on a thread of the driver.
+void RunHostCopy(void* data) {
+  const std::unique_ptr<HostCopy> copy(static_cast<HostCopy*>(data));
+  std::memmove(reinterpret_cast<void*>(static_cast<std::uintptr_t>(copy->destination)),
+               reinterpret_cast<const void*>(static_cast<std::uintptr_t>(copy->source)), static_cast<std::size_t>(copy->bytes));
+}
+
+Status QueueHostCopy(Environment& environment, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes,
+                     const StreamEntry& stream) {
+  auto copy = std::make_unique<HostCopy>(HostCopy{destination, source, bytes});
+  const Status status = environment.Counted<Call::kLaunchHostFunc>(stream.stream, RunHostCopy, static_cast<void*>(copy.get()));
+  if (status == kSuccess) copy.release();
+  return status;
+}
+
+Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes,
+                       const StreamEntry& stream) {
+  return environment.Counted<Call::kMemcpyAsync>(DevicePointer{destination}, DevicePointer{source}, static_cast<std::size_t>(bytes),
+                                                 stream.stream);
+}
+
+}  // namespace
+
+Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream) {
+  const bool pageable = destination.place == Place::kPageableHost || source.place == Place::kPageableHost;
+  if (!pageable || !environment.MayStall()) return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
+  if (destination.place != Place::kDevice && source.place != Place::kDevice) {
+    return QueueHostCopy(environment, destination.address, source.address, bytes, stream);
+  }
+
+  StagingBlock block;
+  Status status = AcquireStaging(environment, bytes, &block);
+  if (status != kSuccess) return status;
+  const std::uint64_t staging = reinterpret_cast<std::uintptr_t>(block.pointer);
+  const bool to_device = destination.place == Place::kDevice;
+  status = to_device ? QueueHostCopy(environment, staging, source.address, bytes, stream)
+                     : QueueDriverCopy(environment, staging, source.address, bytes, stream);
+  if (status != kSuccess) {
+    environment.staging.Release(block);
+    return status;
+  }
+  status = to_device ? QueueDriverCopy(environment, destination.address, staging, bytes, stream)
+                     : QueueHostCopy(environment, destination.address, staging, bytes, stream);
+  ReleaseStagingLater(environment, block, stream);
+  return status;
+}
+
+Status StageForHost(Environment& environment, Location source, std::uint64_t bytes, const StreamEntry& stream, StagedCopy* copy) {
+  Status status = AcquireStaging(environment, bytes, &copy->block);
+  if (status != kSuccess) return status;
+  const std::uint64_t staging = reinterpret_cast<std::uintptr_t>(copy->block.pointer);
+  status = QueueCopy(environment, {staging, Place::kPinnedHost}, source, bytes, stream);
+  if (status != kSuccess) {
+    environment.staging.Release(copy->block);
+    return status;
+  }
+  // Where this fails the block is written to at a time that nobody will know of, so it is never used again.
+  return RecordInternalEvent(environment, stream, &copy->event);
+}
+
+Status AcquireStaging(Environment& environment, std::uint64_t bytes, StagingBlock* block) {
+  if (!StartPoller(environment)) return kHostOutOfMemory;
+  return environment.staging.Acquire(*environment.driver, bytes, block);
+}
+
+void ReleaseStagingLater(Environment& environment, const StagingBlock& block, const StreamEntry& stream) {
+  StagedCopy copy{block, nullptr};
+  // As above: without an event the block is only never used again.
+  if (RecordInternalEvent(environment, stream, &copy.event) == kSuccess) ReleaseLater(environment, copy, stream.device);
+}
+
+void ReleaseLater(Environment& environment, const StagedCopy& copy, int device) {
+  auto completion = std::make_unique<Completion>();
+  completion->event = copy.event;
+  completion->device = device;
+  completion->block = copy.block;
+  Await(environment, std::move(completion));
+}
+
+}  // namespace cistern

@@ -1,0 +1,43 @@
+// Copies that never block the JavaScript thread.
+//
+// The driver waits for a stream before it touches pageable host memory, which is harmless until a stream waits for this very thread (a host
+// function, a hold). Then such a copy goes through pinned staging memory, and a native host function in the stream's order does the part
+// between staging and pageable memory.
+#ifndef CISTERN_ADDON_QUEUED_COPIES_H_
+#define CISTERN_ADDON_QUEUED_COPIES_H_
+
+#include <cstdint>
+
+#include "addon/environment.h"
+#include "addon/ranges.h"
+#include "addon/staging.h"
+
+namespace cistern {
+
+struct Location {
+  std::uint64_t address;
+  Place place;
+};
+
+// Everywhere below the stream's context is current, and ranges are checked.
+
+// Queues a copy. It blocks on pageable memory only where nothing can stall.
+Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream);
+
+// A copy into staging memory that is under way: the block holds the bytes once the event has happened.
+struct StagedCopy {
+  StagingBlock block;
+  Event event = nullptr;
+};
+Status StageForHost(Environment& environment, Location source, std::uint64_t bytes, const StreamEntry& stream, StagedCopy* copy);
+
+// A block of staging memory, and the thread that will give it back.
+Status AcquireStaging(Environment& environment, std::uint64_t bytes, StagingBlock* block);
+
+// Give a block back once what uses it, queued on the stream by now, has run.
+void ReleaseStagingLater(Environment& environment, const StagingBlock& block, const StreamEntry& stream);
+void ReleaseLater(Environment& environment, const StagedCopy& copy, int device);
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_QUEUED_COPIES_H_

@@ -1,0 +1,65 @@
+#include "addon/ranges.h"
+
+#include "addon/bindings.h"
+#include "addon/host_memory.h"
+#include "addon/memory.h"
+
+namespace cistern {
+namespace {
+
+// kErrorInvalidValue is the driver's word for an address that it does not know.
+Status MemoryTypeOf(Environment& environment, std::uint64_t address, unsigned* type) {
+  *type = 0;
+  return environment.driver->PointerGetAttribute(type, kPointerMemoryType, address);
+}
+
+}  // namespace
+
+Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Place* place) {
+  if (address == 0 || bytes > kMaxSafeInteger || bytes - 1 > kMaxSafeInteger - address) return kInvalidRange;
+  unsigned type;
+  unsigned managed = 0;
+  Status status = MemoryTypeOf(environment, address, &type);
+  if (status == kErrorInvalidValue) {
+    *place = Place::kPageableHost;
+    return InHostMemory(address, bytes) ? kSuccess : kInvalidRange;
+  }
+  if (status == kSuccess) status = environment.driver->PointerGetAttribute(&managed, kPointerIsManaged, address);
+  if (status != kSuccess) return status;
+  *place = type == kMemoryTypeHost && managed == 0 ? Place::kPinnedHost : Place::kDevice;
+  status = MemoryTypeOf(environment, address + bytes - 1, &type);
+  return status == kErrorInvalidValue ? kInvalidRange : status;
+}
+
+Status PointerInfo(Environment& environment, Arguments& arguments) {
+  std::uint64_t address;
+  if (!arguments.Integer(0, &address)) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  const ContextScope context(environment, 0);
+  if (context.status() != kSuccess) return context.status();
+  unsigned type = 0;
+  unsigned managed = 0;
+  int device = -1;
+  Status status =
+      environment.Counted<Call::kPointerGetAttribute>(static_cast<void*>(&type), int{kPointerMemoryType}, DevicePointer{address});
+  if (status == kErrorInvalidValue) {
+    environment.Out(1, InHostMemory(address, 1) ? static_cast<double>(MemoryKind::kHost) : -1);
+    environment.Out(2, -1);
+    return kSuccess;
+  }
+  if (status == kSuccess) {
+    status = environment.Counted<Call::kPointerGetAttribute>(static_cast<void*>(&managed), int{kPointerIsManaged}, DevicePointer{address});
+  }
+  if (status == kSuccess) {
+    status =
+        environment.Counted<Call::kPointerGetAttribute>(static_cast<void*>(&device), int{kPointerDeviceOrdinal}, DevicePointer{address});
+  }
+  if (status != kSuccess) return status;
+  MemoryKind kind = type == kMemoryTypeHost ? MemoryKind::kPinnedHost : MemoryKind::kDevice;
+  if (managed != 0) kind = MemoryKind::kManaged;
+  environment.Out(1, static_cast<double>(kind));
+  environment.Out(2, device);
+  return kSuccess;
+}
+
+}  // namespace cistern

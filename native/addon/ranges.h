@@ -1,0 +1,20 @@
+// Whether an address that JavaScript names may be used.
+#ifndef CISTERN_ADDON_RANGES_H_
+#define CISTERN_ADDON_RANGES_H_
+
+#include <cstdint>
+
+#include "addon/environment.h"
+
+namespace cistern {
+
+// Where a range lies: what kDevice is also says of managed memory, and only kPageable is unknown to the driver.
+enum class Place { kDevice, kPinnedHost, kPageableHost };
+
+// kSuccess if the driver knows the first and the last byte of a range, or the range lies in host memory of this process's resources; else
+// kInvalidRange. A context is current.
+Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Place* place);
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_RANGES_H_

@@ -1,0 +1,54 @@
+#include "addon/bindings.h"
+#include "software/software_device.h"
+
+namespace cistern {
+namespace {
+
+struct StatusText {
+  Status status;
+  const char* name;
+  const char* description;
+};
+
+constexpr StatusText kOwnStatuses[] = {
+    {kInvalidArgument, "CISTERN_INVALID_ARGUMENT", "an argument is not of the type or in the range that the call takes"},
+    {kStaleHandle, "CISTERN_STALE_HANDLE", "the handle is not live in this environment"},
+    {kForeignPointer, "CISTERN_FOREIGN_POINTER", "the pointer was not allocated here"},
+    {kDoubleFree, "CISTERN_DOUBLE_FREE", "the pointer is already freed"},
+    {kWrongSize, "CISTERN_WRONG_SIZE", "the pointer was allocated with another size"},
+    {kAddressTooLarge, "CISTERN_ADDRESS_TOO_LARGE", "the address is above 2^53 - 1"},
+    {kNoBackend, "CISTERN_NO_BACKEND", "no backend is open, or another one is"},
+    {kHostFunctionReady, "CISTERN_HOST_FUNCTION_READY", "a host function is ready to run"},
+    {kHostOutOfMemory, "CISTERN_HOST_OUT_OF_MEMORY", "the host has no memory left"},
+    {kInvalidRange, "CISTERN_INVALID_RANGE", "the range is not inside known memory"},
+};
+
+using Describe = Status (*)(Status, const char**);
+
+// Before a backend is open the software device describes the driver's statuses, since it needs no driver for that.
+Status ReturnText(const Environment& environment, Arguments& arguments, const char* StatusText::*own, Describe DriverTable::*describe) {
+  const char* text = "";
+  int status = 0;
+  const bool valid = arguments.Int(0, &status);
+  if (valid) {
+    for (const StatusText& candidate : kOwnStatuses) {
+      if (candidate.status == status) text = candidate.*own;
+    }
+    const DriverTable& driver = environment.driver != nullptr ? *environment.driver : software::Table();
+    if (status >= 0 && ((driver.*describe)(status, &text) != kSuccess || text == nullptr)) text = "";
+  }
+  napi_create_string_utf8(arguments.env(), text, NAPI_AUTO_LENGTH, &arguments.result);
+  return valid ? kSuccess : kInvalidArgument;
+}
+
+}  // namespace
+
+Status StatusName(Environment& environment, Arguments& arguments) {
+  return ReturnText(environment, arguments, &StatusText::name, &DriverTable::GetErrorName);
+}
+
+Status StatusDescription(Environment& environment, Arguments& arguments) {
+  return ReturnText(environment, arguments, &StatusText::description, &DriverTable::GetErrorString);
+}
+
+}  // namespace cistern

@@ -1,0 +1,135 @@
+#include "addon/bindings.h"
+#include "addon/host_functions.h"
+
+namespace cistern {
+namespace {
+
+Status FindStream(Environment& environment, Arguments& arguments, StreamEntry** stream) {
+  double handle;
+  if (!arguments.Number(0, &handle)) return kInvalidArgument;
+  return environment.streams.Find(handle, stream);
+}
+
+}  // namespace
+
+Status CreateStream(Environment& environment, Arguments& arguments) {
+  int device, priority;
+  bool non_blocking;
+  if (!arguments.Int(0, &device) || !arguments.Boolean(1, &non_blocking) || !arguments.Int(2, &priority)) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  if (!environment.HasDevice(device)) return kInvalidArgument;
+  environment.ReapOrphans();
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+
+  Stream stream = nullptr;
+  const unsigned flags = non_blocking ? kStreamNonBlocking : kStreamDefault;
+  const Status status = environment.Counted<Call::kStreamCreateWithPriority>(&stream, flags, priority);
+  if (status != kSuccess) return status;
+  const std::uint64_t handle = environment.streams.Add({stream, device, true});
+  if (handle == 0) {
+    environment.Counted<Call::kStreamDestroy>(stream);
+    return kHostOutOfMemory;
+  }
+  environment.Out(1, static_cast<double>(handle));
+  return kSuccess;
+}
+
+Status WrapStream(Environment& environment, Arguments& arguments) {
+  int device;
+  std::uint64_t address;
+  if (!arguments.Int(0, &device) || !arguments.Integer(1, &address) || address == 0) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  if (!environment.HasDevice(device)) return kInvalidArgument;
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+  const Stream stream = reinterpret_cast<Stream>(static_cast<std::uintptr_t>(address));
+  // The software device recognises what is no stream of its own; CUDA may, and is the only one that could.
+  unsigned flags = 0;
+  const Status status = environment.Counted<Call::kStreamGetFlags>(stream, &flags);
+  if (status != kSuccess) return status;
+  const std::uint64_t handle = environment.streams.Add({stream, device, false});
+  if (handle == 0) return kHostOutOfMemory;
+  environment.Out(1, static_cast<double>(handle));
+  return kSuccess;
+}
+
+Status ReleaseStream(Environment& environment, Arguments& arguments) {
+  std::uint64_t handle;
+  if (!arguments.Integer(0, &handle)) return kInvalidArgument;
+  StreamEntry* stream;
+  Status status = environment.streams.Find(static_cast<double>(handle), &stream);
+  if (status != kSuccess) return status;
+  if (stream->owned) {
+    const ContextScope context(environment, stream->device);
+    if (context.status() != kSuccess) return context.status();
+    status = environment.Counted<Call::kStreamDestroy>(stream->stream);
+    if (status != kSuccess) return status;
+  }
+  environment.streams.Remove(handle);
+  return kSuccess;
+}
+
+Status StreamId(Environment& environment, Arguments& arguments) {
+  StreamEntry* stream;
+  Status status = FindStream(environment, arguments, &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  unsigned long long id = 0;
+  status = environment.Counted<Call::kStreamGetId>(stream->stream, &id);
+  if (status != kSuccess) return status;
+  environment.Out(1, static_cast<double>(id));
+  return kSuccess;
+}
+
+Status StreamAddress(Environment& environment, Arguments& arguments) {
+  StreamEntry* stream;
+  const Status status = FindStream(environment, arguments, &stream);
+  if (status != kSuccess) return status;
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(stream->stream);
+  if (address > kMaxSafeInteger) return kAddressTooLarge;
+  environment.Out(1, static_cast<double>(address));
+  return kSuccess;
+}
+
+Status StreamInfo(Environment& environment, Arguments& arguments) {
+  StreamEntry* stream;
+  Status status = FindStream(environment, arguments, &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  int priority = 0;
+  unsigned flags = 0;
+  status = environment.Counted<Call::kStreamGetPriority>(stream->stream, &priority);
+  if (status == kSuccess) status = environment.Counted<Call::kStreamGetFlags>(stream->stream, &flags);
+  if (status != kSuccess) return status;
+  environment.Out(1, priority);
+  environment.Out(2, (flags & kStreamNonBlocking) != 0 ? 1 : 0);
+  return kSuccess;
+}
+
+Status SynchronizeStream(Environment& environment, Arguments& arguments) {
+  StreamEntry* stream;
+  Status status = FindStream(environment, arguments, &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  status = BeforeWaitingFor(environment, [&] { return environment.driver->StreamQuery(stream->stream); });
+  if (status != kSuccess) return status;
+  return environment.Counted<Call::kStreamSynchronize>(stream->stream);
+}
+
+Status QueryStream(Environment& environment) {
+  StreamEntry* stream;
+  Status status = environment.streams.Find(environment.In(0), &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  status = environment.Counted<Call::kStreamQuery>(stream->stream);
+  if (status != kSuccess && status != kErrorNotReady) return status;
+  environment.Out(1, status == kSuccess ? 1 : 0);
+  return kSuccess;
+}
+
+}  // namespace cistern

@@ -1,0 +1,66 @@
+#include "software/injection.h"
+
+#include <chrono>
+#include <mutex>
+#include <thread>
+
+#include "software/software_device.h"
+#include "software/spin_lock.h"
+
+namespace cistern::software {
+
+std::atomic<int> injection_count{0};
+
+namespace {
+
+struct Injection {
+  std::uint64_t latency_nanoseconds;
+  std::uint64_t calls_to_failure;  // 0: none
+  Status status;
+};
+
+SpinLock injection_lock;
+Injection injections[kCallCount];
+
+void Delay(std::chrono::nanoseconds latency) {
+  constexpr std::chrono::microseconds kSleepFrom{100};
+  auto end = std::chrono::steady_clock::now() + latency;
+  if (latency >= kSleepFrom) std::this_thread::sleep_until(end);
+  while (std::chrono::steady_clock::now() < end) {
+  }
+}
+
+}  // namespace
+
+Status Inject(Call call) {
+  std::uint64_t latency;
+  Status status = kSuccess;
+  {
+    std::lock_guard<SpinLock> guard(injection_lock);
+    Injection& injection = injections[static_cast<int>(call)];
+    latency = injection.latency_nanoseconds;
+    if (injection.calls_to_failure != 0 && --injection.calls_to_failure == 0) {
+      status = injection.status;
+      injection_count.fetch_sub(1, std::memory_order_relaxed);
+    }
+  }
+  if (latency != 0) Delay(std::chrono::nanoseconds(latency));
+  return status;
+}
+
+void SetLatency(Call call, std::uint64_t nanoseconds) {
+  std::lock_guard<SpinLock> guard(injection_lock);
+  std::uint64_t& latency = injections[static_cast<int>(call)].latency_nanoseconds;
+  injection_count.fetch_add((nanoseconds != 0) - (latency != 0), std::memory_order_relaxed);
+  latency = nanoseconds;
+}
+
+void FailCall(Call call, std::uint64_t nth, Status status) {
+  std::lock_guard<SpinLock> guard(injection_lock);
+  Injection& injection = injections[static_cast<int>(call)];
+  injection_count.fetch_add((nth != 0) - (injection.calls_to_failure != 0), std::memory_order_relaxed);
+  injection.calls_to_failure = nth;
+  injection.status = status;
+}
+
+}  // namespace cistern::software

@@ -1,0 +1,217 @@
+#include "software/calls.h"
+#include "software/host_memory.h"
+#include "software/legacy_order.h"
+#include "software/resolve.h"
+#include "software/transfer.h"
+
+namespace cistern::software::calls {
+namespace {
+
+// Plain memory may be freed in stream order too.
+Status FreePlainAsync(Device& device, DevicePointer pointer, StreamState& stream) {
+  std::uint32_t block;
+  Status status = OrderWithLegacy(stream);
+  if (status == kSuccess) status = device.memory.BeginFree(pointer, &block);
+  if (status != kSuccess) return status;
+  if (!IsIdle(stream)) {
+    if (Submit(stream, FreeWork{&device, block}, nullptr) == kSuccess) return kSuccess;
+    WaitForMark(CurrentMark(stream));
+  }
+  device.memory.FinishFree(block);
+  return kSuccess;
+}
+
+}  // namespace
+
+Status MemGetInfo(std::size_t* free, std::size_t* total) {
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (free == nullptr || total == nullptr) return kErrorInvalidValue;
+  std::uint64_t free_bytes;
+  std::uint64_t total_bytes;
+  device->memory.GetInfo(&free_bytes, &total_bytes);
+  *free = free_bytes;
+  *total = total_bytes;
+  return kSuccess;
+}
+
+Status MemAlloc(DevicePointer* pointer, std::size_t bytes) {
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
+  std::uint64_t address;
+  status = device->memory.Allocate(bytes, &address);
+  if (status == kErrorOutOfMemory && ReclaimPools(*device, Reclaim::kAll)) status = device->memory.Allocate(bytes, &address);
+  if (status == kSuccess) *pointer = address;
+  return status;
+}
+
+Status MemFree(DevicePointer pointer) {
+  Device* current;
+  Status status = RequireDevice(&current);
+  if (status != kSuccess) return status;
+  Device* device = FindDeviceByAddress(pointer);
+  if (device == nullptr) return FreeHostMemory(HostMemoryKind::kManaged, pointer);
+  std::uint32_t block;
+  if (device->memory.BeginFree(pointer, &block) == kSuccess) {
+    device->Synchronize();
+    device->memory.FinishFree(block);
+    return kSuccess;
+  }
+  if (!StartsPoolAllocation(*device, pointer)) return kErrorInvalidValue;
+  device->Synchronize();
+  return FreeToPool(*device, pointer, nullptr);
+}
+
+Status MemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned flags) {
+  constexpr unsigned kMemAttachHost = 2;
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (pointer == nullptr || bytes == 0 || (flags != kMemAttachGlobal && flags != kMemAttachHost)) return kErrorInvalidValue;
+  std::uint64_t address;
+  status = AllocateHostMemory(HostMemoryKind::kManaged, device->ordinal, bytes, &address);
+  if (status == kSuccess) *pointer = address;
+  return status;
+}
+
+Status MemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
+  constexpr unsigned kAllFlags = 7;
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (pointer == nullptr || bytes == 0 || flags > kAllFlags) return kErrorInvalidValue;
+  std::uint64_t address;
+  status = AllocateHostMemory(HostMemoryKind::kPinned, device->ordinal, bytes, &address);
+  if (status == kSuccess) *pointer = reinterpret_cast<void*>(address);
+  return status;
+}
+
+Status MemFreeHost(void* pointer) {
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  return FreeHostMemory(HostMemoryKind::kPinned, reinterpret_cast<std::uint64_t>(pointer));
+}
+
+Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
+  constexpr int kPinnedAllocation = 1;
+  if (!IsInitialized()) return kErrorNotInitialized;
+  if (pool == nullptr || properties == nullptr || properties->alloc_type != kPinnedAllocation) return kErrorInvalidValue;
+  if (properties->location.type != kLocationDevice) return kErrorInvalidValue;
+  Device* device = FindDevice(properties->location.id);
+  if (device == nullptr) return kErrorInvalidValue;
+  if (properties->handle_types != 0) return kErrorNotSupported;
+  Status status = device->Prepare();
+  MemoryPool* state;
+  if (status == kSuccess) status = CreatePool(*device, properties->max_size, &state);
+  if (status == kSuccess) *pool = HandleOf<Pool>(*state);
+  return status;
+}
+
+Status MemPoolDestroy(Pool pool) {
+  MemoryPool* state;
+  Status status = ResolvePool(pool, &state);
+  return status == kSuccess ? DestroyPool(*state, HandleBits(pool)) : status;
+}
+
+Status MemPoolTrimTo(Pool pool, std::size_t bytes_to_keep) {
+  MemoryPool* state;
+  Status status = ResolvePool(pool, &state);
+  return status == kSuccess ? TrimPool(*state, bytes_to_keep) : status;
+}
+
+Status MemPoolSetAttribute(Pool pool, int attribute, void* value) {
+  MemoryPool* state;
+  Status status = ResolvePool(pool, &state);
+  if (status != kSuccess) return status;
+  return value != nullptr ? SetPoolAttribute(*state, attribute, value) : kErrorInvalidValue;
+}
+
+Status MemPoolGetAttribute(Pool pool, int attribute, void* value) {
+  MemoryPool* state;
+  Status status = ResolvePool(pool, &state);
+  if (status != kSuccess) return status;
+  return value != nullptr ? GetPoolAttribute(*state, attribute, value) : kErrorInvalidValue;
+}
+
+Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream) {
+  MemoryPool* state;
+  StreamState* stream_state;
+  Status status = ResolvePool(pool, &state);
+  if (status == kSuccess) status = ResolveStream(stream, &stream_state);
+  if (status != kSuccess) return status;
+  if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
+  std::uint64_t address;
+  status = AllocateFromPool(*state, *stream_state, bytes, &address);
+  if (status == kSuccess) *pointer = address;
+  return status;
+}
+
+Status MemFreeAsync(DevicePointer pointer, Stream stream) {
+  StreamState* stream_state;
+  Status status = ResolveStream(stream, &stream_state);
+  if (status != kSuccess) return status;
+  Device* device = FindDeviceByAddress(pointer);
+  if (device == nullptr) return kErrorInvalidValue;
+  status = FreeToPool(*device, pointer, stream_state);
+  return status == kErrorInvalidValue ? FreePlainAsync(*device, pointer, *stream_state) : status;
+}
+
+Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  return status == kSuccess ? Copy(destination, source, bytes, *state) : status;
+}
+
+Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  return status == kSuccess ? Fill(destination, value, true, bytes, *state) : status;
+}
+
+Status MemsetD32Async(DevicePointer destination, unsigned value, std::size_t count, Stream stream) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  return status == kSuccess ? Fill(destination, value, false, count, *state) : status;
+}
+
+Status MemAdvise(DevicePointer pointer, std::size_t bytes, int advice, MemLocation location) {
+  return AdviseManaged(pointer, bytes, advice, location);
+}
+
+// There is nowhere else for the bytes to go, so only the request is remembered; the driver, too, reports it before it has been served.
+Status MemPrefetchAsync(DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  return flags == 0 ? NotePrefetch(pointer, bytes, location) : kErrorInvalidValue;
+}
+
+Status MemRangeGetAttribute(void* data, std::size_t data_size, int attribute, DevicePointer pointer, std::size_t bytes) {
+  return QueryManaged(data, data_size, attribute, pointer, bytes);
+}
+
+Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
+  if (data == nullptr) return kErrorInvalidValue;
+  AddressRange range = Classify(pointer, 1, false);
+  if (range.kind == AddressKind::kInvalid || range.kind == AddressKind::kPageable) return kErrorInvalidValue;
+  switch (attribute) {
+    case kPointerMemoryType:
+      // Managed memory counts as the device's, with is-managed to tell it apart.
+      *static_cast<unsigned*>(data) = range.kind == AddressKind::kPinned ? kMemoryTypeHost : kMemoryTypeDevice;
+      return kSuccess;
+    case kPointerIsManaged:
+      *static_cast<unsigned*>(data) = range.kind == AddressKind::kManaged ? 1 : 0;
+      return kSuccess;
+    case kPointerDeviceOrdinal:
+      *static_cast<int*>(data) = range.device;
+      return kSuccess;
+    default:
+      return kErrorInvalidValue;
+  }
+}
+
+}  // namespace cistern::software::calls

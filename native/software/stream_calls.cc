@@ -1,0 +1,165 @@
+#include <algorithm>
+
+#include "software/calls.h"
+#include "software/legacy_order.h"
+#include "software/resolve.h"
+
+namespace cistern::software::calls {
+namespace {
+
+constexpr int kLeastPriority = 0;
+constexpr int kGreatestPriority = -5;
+
+}  // namespace
+
+Status CtxGetStreamPriorityRange(int* least, int* greatest) {
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (least != nullptr) *least = kLeastPriority;
+  if (greatest != nullptr) *greatest = kGreatestPriority;
+  return kSuccess;
+}
+
+Status StreamCreateWithPriority(Stream* stream, unsigned flags, int priority) {
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (stream == nullptr || flags > kStreamNonBlocking) return kErrorInvalidValue;
+  StreamState* state;
+  status = CreateStream(*device, StreamRole::kCreated, flags, std::clamp(priority, kGreatestPriority, kLeastPriority), &state);
+  if (status == kSuccess) *stream = HandleOf<Stream>(*state);
+  return status;
+}
+
+Status StreamDestroy(Stream stream) {
+  StreamState* state = stream_table.Find(HandleBits(stream));
+  if (state == nullptr || state->role != StreamRole::kCreated) return kErrorInvalidHandle;
+  return CloseStream(*state, HandleBits(stream));
+}
+
+Status StreamSynchronize(Stream stream) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  Device& device = *state->device;
+  if (state->role == StreamRole::kLegacy && device.busy_blocking_streams.load(std::memory_order_acquire) != 0) {
+    for (Mark mark : device.PendingMarks(true)) WaitForMark(mark);
+  }
+  WaitForMark(CurrentMark(*state));
+  ReclaimPools(device, Reclaim::kAboveThreshold);
+  return kSuccess;
+}
+
+Status StreamQuery(Stream stream) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  if (!IsIdle(*state)) return kErrorNotReady;
+  bool is_behind_others = state->role == StreamRole::kLegacy && state->device->busy_blocking_streams.load(std::memory_order_acquire) != 0;
+  return is_behind_others ? kErrorNotReady : kSuccess;
+}
+
+Status StreamGetId(Stream stream, unsigned long long* id) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  if (id == nullptr) return kErrorInvalidValue;
+  *id = state->id;
+  return kSuccess;
+}
+
+Status StreamGetFlags(Stream stream, unsigned* flags) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  if (flags == nullptr) return kErrorInvalidValue;
+  *flags = state->flags;
+  return kSuccess;
+}
+
+Status StreamGetPriority(Stream stream, int* priority) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  if (priority == nullptr) return kErrorInvalidValue;
+  *priority = state->priority;
+  return kSuccess;
+}
+
+Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
+  StreamState* state;
+  EventState* event_state;
+  Status status = ResolveStream(stream, &state);
+  if (status == kSuccess) status = ResolveEvent(event, &event_state);
+  if (status != kSuccess) return status;
+  if (flags != 0) return kErrorInvalidValue;
+  Mark mark = event_state->mark.load(std::memory_order_acquire);
+  return mark == 0 ? kSuccess : SubmitWait(*state, mark);
+}
+
+Status EventCreate(Event* event, unsigned flags) {
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (event == nullptr || (flags & ~unsigned{kEventBlockingSync | kEventDisableTiming}) != 0) return kErrorInvalidValue;
+  EventState* state;
+  status = CreateEvent(*device, flags, &state);
+  if (status == kSuccess) *event = HandleOf<Event>(*state);
+  return status;
+}
+
+Status EventDestroy(Event event) {
+  EventState* state;
+  Status status = ResolveEvent(event, &state);
+  return status == kSuccess ? DestroyEvent(*state, HandleBits(event)) : status;
+}
+
+Status EventRecord(Event event, Stream stream) {
+  EventState* state;
+  StreamState* stream_state;
+  Status status = ResolveEvent(event, &state);
+  if (status == kSuccess) status = ResolveStream(stream, &stream_state);
+  if (status != kSuccess) return status;
+  if (state->device != stream_state->device) return kErrorInvalidHandle;
+  return RecordEvent(*state, *stream_state);
+}
+
+Status EventQuery(Event event) {
+  EventState* state;
+  Status status = ResolveEvent(event, &state);
+  if (status != kSuccess) return status;
+  return IsComplete(*state) ? kSuccess : kErrorNotReady;
+}
+
+Status EventSynchronize(Event event) {
+  EventState* state;
+  Status status = ResolveEvent(event, &state);
+  if (status != kSuccess) return status;
+  Device& device = *state->device;
+  Mark mark = state->mark.load(std::memory_order_acquire);
+  if (mark != 0) WaitForMark(mark);
+  ReclaimPools(device, Reclaim::kAboveThreshold);
+  return kSuccess;
+}
+
+Status EventElapsedTime(float* milliseconds, Event start, Event end) {
+  EventState* start_state;
+  EventState* end_state;
+  Status status = ResolveEvent(start, &start_state);
+  if (status == kSuccess) status = ResolveEvent(end, &end_state);
+  if (status != kSuccess) return status;
+  if (milliseconds == nullptr) return kErrorInvalidValue;
+  if (start_state->device != end_state->device) return kErrorInvalidHandle;
+  return ElapsedTime(*start_state, *end_state, milliseconds);
+}
+
+Status LaunchHostFunc(Stream stream, HostFunction function, void* user_data) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  if (function == nullptr) return kErrorInvalidValue;
+  return Submit(*state, HostFunctionWork{function, user_data}, nullptr);
+}
+
+}  // namespace cistern::software::calls

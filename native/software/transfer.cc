@@ -1,0 +1,69 @@
+#include "software/transfer.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "software/device.h"
+#include "software/host_memory.h"
+#include "software/legacy_order.h"
+#include "software/memory_pool.h"
+
+namespace cistern::software {
+
+AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_write) {
+  if (Device* device = FindDeviceByAddress(address)) {
+    AddressInfo info;
+    bool is_valid = device->memory.Describe(address, bytes, will_write, &info);
+    if (is_valid && info.is_segment) is_valid = IsWithinPoolAllocation(*device, info.segment, address, bytes, will_write);
+    return {is_valid ? AddressKind::kDevice : AddressKind::kInvalid, device->ordinal};
+  }
+  HostRangeInfo info;
+  if (!FindHostMemory(address, &info)) return {AddressKind::kPageable, -1};
+  if (bytes > info.bytes_left) return {AddressKind::kInvalid, info.device};
+  return {info.kind == HostMemoryKind::kManaged ? AddressKind::kManaged : AddressKind::kPinned, info.device};
+}
+
+Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, StreamState& stream) {
+  if (bytes == 0) return kSuccess;
+  if (destination == 0 || source == 0) return kErrorInvalidValue;
+  AddressKind to = Classify(destination, bytes, true).kind;
+  AddressKind from = Classify(source, bytes, false).kind;
+  if (to == AddressKind::kInvalid || from == AddressKind::kInvalid) return kErrorInvalidValue;
+  CopyWork work{reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, nullptr};
+  bool is_pageable = to == AddressKind::kPageable || from == AddressKind::kPageable;
+  Status status = OrderWithLegacy(stream);
+  if (status != kSuccess) return status;
+  if (is_pageable && IsIdle(stream)) {
+    // Pageable memory is read, or written, before the call returns; with nothing before it the copy can be made here and now.
+    std::memmove(work.destination, work.source, bytes);
+    return kSuccess;
+  }
+  bool must_wait = to == AddressKind::kPageable;
+  if (from == AddressKind::kPageable && !must_wait) {
+    work.staged = std::malloc(bytes);
+    if (work.staged != nullptr) {
+      std::memcpy(work.staged, work.source, bytes);
+      work.source = work.staged;
+    }
+    must_wait = work.staged == nullptr;
+  }
+  Mark mark;
+  status = Submit(stream, work, &mark);
+  if (status != kSuccess) {
+    std::free(work.staged);
+  } else if (must_wait) {
+    WaitForMark(mark);
+  }
+  return status;
+}
+
+Status Fill(std::uint64_t destination, std::uint32_t value, bool is_bytes, std::uint64_t count, StreamState& stream) {
+  if (count == 0) return kSuccess;
+  std::uint64_t width = is_bytes ? 1 : sizeof value;
+  if (destination % width != 0 || count > ~std::uint64_t{0} / width) return kErrorInvalidValue;
+  AddressKind to = Classify(destination, count * width, true).kind;
+  if (to == AddressKind::kInvalid || to == AddressKind::kPageable) return kErrorInvalidValue;
+  return Submit(stream, FillWork{reinterpret_cast<void*>(destination), value, count, is_bytes}, nullptr);
+}
+
+}  // namespace cistern::software

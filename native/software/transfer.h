@@ -1,0 +1,26 @@
+// Copies and fills: what an address belongs to, and what that makes of the call.
+#ifndef CISTERN_SOFTWARE_TRANSFER_H_
+#define CISTERN_SOFTWARE_TRANSFER_H_
+
+#include <cstdint>
+
+#include "cuda/driver_table.h"
+#include "software/stream.h"
+
+namespace cistern::software {
+
+enum class AddressKind { kInvalid, kDevice, kManaged, kPinned, kPageable };
+struct AddressRange {
+  AddressKind kind;
+  int device;
+};
+// kInvalid where the range starts in a device's memory, or in pinned or managed memory, and is not within one allocation there.
+// Any other address is taken for ordinary, pageable host memory, as a real driver takes it.
+AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_write);
+
+Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, StreamState& stream);
+Status Fill(std::uint64_t destination, std::uint32_t value, bool is_bytes, std::uint64_t count, StreamState& stream);
+
+}  // namespace cistern::software
+
+#endif  // CISTERN_SOFTWARE_TRANSFER_H_

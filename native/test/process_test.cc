@@ -1,0 +1,108 @@
+// What needs a process of its own: the environment's settings, and the process's end. The program calls itself with the name of a scene.
+#include "process_test.h"
+
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fixture.h"
+
+namespace cistern::test {
+namespace {
+
+// Exit status of a scene, or -1 where it did not end within ten seconds.
+int Play(const std::string& scene, std::vector<std::string> environment = {}) {
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (std::strncmp(*variable, "CISTERN_", 8) != 0) environment.push_back(*variable);
+  }
+  std::vector<char*> variables;
+  for (std::string& variable : environment) variables.push_back(variable.data());
+  variables.push_back(nullptr);
+  std::string program = "/proc/self/exe";
+  std::string argument = scene;
+  char* arguments[] = {program.data(), argument.data(), nullptr};
+  pid_t child = 0;
+  if (posix_spawn(&child, program.c_str(), nullptr, nullptr, arguments, variables.data()) != 0) return -2;
+  for (int waited = 0; waited < 10000; waited += 10) {
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+    SleepMilliseconds(10);
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  return -1;
+}
+
+void StallForever(void*) {
+  for (;;) pause();
+}
+
+int ExitStalled() {
+  if (driver.Init(0) != kSuccess) return 1;
+  Context context;
+  driver.DevicePrimaryCtxRetain(&context, 0);
+  driver.CtxSetCurrent(context);
+  Stream stream;
+  driver.StreamCreateWithPriority(&stream, 0, 0);
+  driver.LaunchHostFunc(stream, StallForever, nullptr);
+  driver.LaunchHostFunc(PerThreadStream(), StallForever, nullptr);
+  driver.LaunchHostFunc(nullptr, StallForever, nullptr);
+  driver.StreamDestroy(stream);
+  std::exit(7);
+}
+
+int ReportSettings() {
+  if (Status status = driver.Init(0); status != kSuccess) return status == kErrorInvalidValue ? 100 : 101;
+  int count = 0;
+  std::size_t bytes = 0;
+  driver.DeviceGetCount(&count);
+  driver.DeviceTotalMem(&bytes, count - 1);
+  return bytes >= kMiB ? count * 10 + static_cast<int>(bytes >> 20) % 10 : 102;
+}
+
+int UseBeforeInit() {
+  int count = 0;
+  Context context = nullptr;
+  Stream stream = nullptr;
+  bool is_refused = driver.DeviceGetCount(&count) == kErrorNotInitialized && driver.CtxGetCurrent(&context) == kErrorNotInitialized &&
+                    driver.DevicePrimaryCtxRetain(&context, 0) == kErrorNotInitialized &&
+                    driver.StreamCreateWithPriority(&stream, 0, 0) == kErrorInvalidContext &&
+                    driver.EventQuery(reinterpret_cast<Event>(std::uintptr_t{1} << 30)) == kErrorInvalidHandle;
+  return is_refused ? 0 : 1;
+}
+
+}  // namespace
+
+int PlayScene(const char* scene) {
+  if (std::strcmp(scene, "exit-stalled") == 0) return ExitStalled();
+  if (std::strcmp(scene, "report-settings") == 0) return ReportSettings();
+  if (std::strcmp(scene, "use-before-init") == 0) return UseBeforeInit();
+  return 99;
+}
+
+TEST("a process ends while its streams are stalled") { CHECK(Play("exit-stalled") == 7); }
+
+TEST("nothing but the version can be asked before the driver is initialized") { CHECK(Play("use-before-init") == 0); }
+
+TEST("the environment sets the memory and the number of devices") {
+  CHECK(Play("report-settings", {"CISTERN_SOFTWARE_MEMORY=3MiB", "CISTERN_SOFTWARE_DEVICES=4"}) == 43);
+  CHECK(Play("report-settings", {"CISTERN_SOFTWARE_MEMORY=5242880"}) == 15);
+  CHECK(Play("report-settings", {"CISTERN_SOFTWARE_MEMORY=2GiB", "CISTERN_SOFTWARE_DEVICES=8"}) == 88);
+  CHECK(Play("report-settings") >= 10);
+}
+
+TEST("a malformed setting makes the initialization fail") {
+  for (const char* text : {"", "0", "1gb", "-1", "GiB", "1.5GiB", "99999999999999999999", "9TiB", "1GiB "}) {
+    CHECK(Play("report-settings", {std::string("CISTERN_SOFTWARE_MEMORY=") + text}) == 100);
+  }
+  for (const char* text : {"", "0", "9", "one", "11"}) {
+    CHECK(Play("report-settings", {std::string("CISTERN_SOFTWARE_DEVICES=") + text}) == 100);
+  }
+}
+
+}  // namespace cistern::test

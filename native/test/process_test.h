@@ -1,0 +1,11 @@
+#ifndef CISTERN_TEST_PROCESS_TEST_H_
+#define CISTERN_TEST_PROCESS_TEST_H_
+
+namespace cistern::test {
+
+// Runs one of the scenes that the process tests start this program for. Returns the exit status.
+int PlayScene(const char* scene);
+
+}  // namespace cistern::test
+
+#endif  // CISTERN_TEST_PROCESS_TEST_H_
