@@ -26,7 +26,7 @@ import type {
 } from '../memory-resource.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { StreamOrdering } from '../stream-ordering/stream-ordering.js';
-import { FreeSpaceIndex, maximumUnits, none, unitBytes } from '../suballocation/free-space-index.js';
+import { FreeSpaceIndex, maximumUnits, none, unitBits, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertPointer } from '../validation.js';
 
@@ -157,11 +157,11 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
 
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     if (stream !== this.#stream || stream.handle < 0) this.#enter(stream, 'allocate');
-    if (!(bytes > 0 && bytes <= maximumBlockBytes && Number.isSafeInteger(bytes)) || alignment !== ALLOCATION_ALIGNMENT) {
-      return this.#allocateUnusual(bytes, stream, alignment);
-    }
-    const units = Math.ceil(bytes * (1 / unitBytes));
-    const address = this.#index.allocate(units, units * unitBytes - bytes, (this.#lane as Lane).number);
+    // Sizes that 32-bit arithmetic can do are the usual ones; the rest takes the longer way.
+    const small = bytes | 0;
+    if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT) return this.#allocateUnusual(bytes, stream, alignment);
+    const units = (small + (unitBytes - 1)) >> unitBits;
+    const address = this.#index.allocate(units, (units << unitBits) - small, (this.#lane as Lane).number);
     return address === none ? this.#allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
   }
 
@@ -250,7 +250,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     this.#stream = stream;
   }
 
-  /** Zero bytes, sizes that cannot be, and alignments other than the usual one. */
+  /** Zero bytes, 2 GiB and more, sizes that cannot be, and alignments other than the usual one. */
   #allocateUnusual(bytes: number, stream: Stream, alignment: number): DevicePointer {
     assertBytes(bytes);
     assertAlignment(alignment);

@@ -215,7 +215,8 @@ export function native(): NativeBinding {
     const binding = load();
     driverCounters = new Float64Array(binding.functionNames.length + 2);
     binding.initialize(mailbox, driverCounters);
-    loaded = binding;
+    // Node-API leaves an object with slow properties; a copy has fast ones.
+    loaded = { ...binding };
   }
   return loaded;
 }

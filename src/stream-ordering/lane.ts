@@ -31,6 +31,8 @@ export class Lane {
   readonly timeline: StreamTimeline;
   /** Whether the memory serves its own stream alone until that is known to be idle. */
   readonly isHeld: boolean;
+  /** Whether later may be too late to record an event, because nobody will announce the end of the stream. */
+  readonly mustRecord: boolean;
   readonly #device: Device;
   #event: Event | undefined;
   #recordings: Recording[] = [];
@@ -44,6 +46,7 @@ export class Lane {
     this.timeline = timeline;
     this.#device = device;
     this.isHeld = isHeld;
+    this.mustRecord = !isHeld && !timeline.announcesEnd;
   }
 
   /** Whether everything that was queued on the stream at the last free is known to have run. */

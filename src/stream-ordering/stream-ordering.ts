@@ -39,6 +39,7 @@ export interface LaneMemory {
 export class StreamOrdering implements StreamObserver {
   /** What a free without a fence does. */
   readonly policy: DeallocationEvents;
+  readonly #isEager: boolean;
   readonly #memory: LaneMemory;
   readonly #device: Device;
   /** By the slot of the stream: the lane for frees whose memory other streams may wait for, and the lane for those held for the stream. */
@@ -54,6 +55,7 @@ export class StreamOrdering implements StreamObserver {
   constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device) {
     assertOneOf(policy, deallocationEventsWords, 'deallocationEvents');
     this.policy = policy;
+    this.#isEager = policy === 'eager';
     this.#memory = memory;
     this.#device = device;
     this.#endedLane = memory.addLane();
@@ -78,7 +80,7 @@ export class StreamOrdering implements StreamObserver {
 
   /** Does at a free without a fence what the policy says. `lane` is the stream's own. */
   freed(lane: Lane): void {
-    if (this.policy === 'eager' || !(lane.timeline.announcesEnd || lane.isHeld)) lane.freeRecorded();
+    if (this.#isEager || lane.mustRecord) lane.freeRecorded();
     else lane.freeUnrecorded();
   }
 
@@ -90,21 +92,21 @@ export class StreamOrdering implements StreamObserver {
     if (fence instanceof Event) {
       assertRecordedOn(fence, stream);
       const lane = this.#lane(stream.timeline, false);
-      if (lane.timeline.announcesEnd) lane.freeWithRecording(fence);
-      else lane.freeRecorded();
+      if (lane.mustRecord) lane.freeRecorded();
+      else lane.freeWithRecording(fence);
       return lane;
     }
     assertOneOf(fence, deallocationEventsWords, 'fence');
     const lane = this.#lane(stream.timeline, fence === 'off');
-    if (fence === 'eager' || !(lane.timeline.announcesEnd || lane.isHeld)) lane.freeRecorded();
+    if (fence === 'eager' || lane.mustRecord) lane.freeRecorded();
     else lane.freeUnrecorded();
     return lane;
   }
 
   /** Memory has come into a lane that is ordered on its stream: fresh from the upstream, or taken over from other lanes. */
   received(lane: Lane): void {
-    if (lane.timeline.announcesEnd || lane.isHeld) lane.freeUnrecorded();
-    else lane.freeRecorded();
+    if (lane.mustRecord) lane.freeRecorded();
+    else lane.freeUnrecorded();
   }
 
   /**

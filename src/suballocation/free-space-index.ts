@@ -30,6 +30,8 @@ import { AddressMap } from './address-map.js';
 
 /** Bytes of one unit: the alignment of every block. */
 export const unitBytes = 256;
+/** Its binary logarithm. */
+export const unitBits = 8;
 /** The largest block and segment, in units: 512 GiB - 256 B. */
 export const maximumUnits = 0x7fffffff;
 
@@ -88,7 +90,6 @@ export class FreeSpaceIndex {
   #blocks = new Int32Array(0);
   #addresses = new Float64Array(0);
   #spare = none;
-  #blockCount = 0;
   #used = new AddressMap();
 
   /** First block of each segment by segment number, or none. */
@@ -118,7 +119,11 @@ export class FreeSpaceIndex {
 
   /** Adds a range as one free block of a lane. `bytes` is a multiple of 256 and at most `maximumUnits` units. */
   addSegment(address: number, bytes: number, lane: number): void {
-    const block = this.#newBlock(address, bytes / unitBytes);
+    if (this.#spare === none) this.#growBlocks();
+    const block = this.#spare;
+    this.#spare = this.#blocks[block + nextField] as number;
+    this.#blocks[block + sizeField] = bytes / unitBytes;
+    this.#addresses[(block >> 1) + addressField] = address;
     let segment = this.#segmentHeads.indexOf(none);
     if (segment === -1) segment = this.#segmentHeads.length;
     this.#segmentHeads[segment] = block;
@@ -202,7 +207,6 @@ export class FreeSpaceIndex {
     this.#blocks = new Int32Array(0);
     this.#addresses = new Float64Array(0);
     this.#spare = none;
-    this.#blockCount = 0;
     for (let lane = 0; lane < this.#laneCount * laneFields; lane += laneFields) {
       this.#tables.fill(0, lane, lane + headsField);
       this.#tables.fill(none, lane + headsField, lane + laneFields);
@@ -264,7 +268,6 @@ export class FreeSpaceIndex {
   validate(): void {
     this.#used.validate();
     let used = 0;
-    let total = 0;
     const freeUnits = new Map<number, number>();
     for (const [segment, head] of this.#segmentHeads.entries()) {
       if (head === none) continue;
@@ -285,13 +288,11 @@ export class FreeSpaceIndex {
           if (previous >= 0 && this.#blocks[previous + stateField] === state) fail(`block ${block} was not joined`);
           freeUnits.set(state, (freeUnits.get(state) ?? 0) + size);
         }
-        total++;
         previous = block;
         expected += size * unitBytes;
       }
     }
     if (used !== this.#used.count) fail(`${used} used blocks, but ${this.#used.count} in the address map`);
-    if (total !== this.#blockCount) fail(`${total} blocks, but ${this.#blockCount} counted`);
     for (let lane = 0; lane < this.#laneCount * laneFields; lane += laneFields) {
       this.#validateLists(lane);
       const listed = this.freeBytes(lane) / unitBytes;
@@ -396,17 +397,24 @@ export class FreeSpaceIndex {
 
   /** Cuts the first `units` units off a free block as a block of their own, in no list. The free block keeps its record for the rest. */
   #cutFront(free: number, units: number, lane: number): number {
-    const address = this.#address(free);
-    const block = this.#newBlock(address, units);
+    if (this.#spare === none) this.#growBlocks();
+    const block = this.#spare;
     const blocks = this.#blocks;
+    const addresses = this.#addresses;
+    const address = addresses[(free >> 1) + addressField] as number;
     const previous = blocks[free + previousField] as number;
+    const size = blocks[free + sizeField] as number;
+    this.#spare = blocks[block + nextField] as number;
+    blocks[block + sizeField] = units;
     blocks[block + previousField] = previous;
     blocks[block + nextField] = free;
+    addresses[(block >> 1) + addressField] = address;
     blocks[free + previousField] = block;
+    addresses[(free >> 1) + addressField] = address + units * unitBytes;
     if (previous < 0) this.#segmentHeads[~previous] = block;
     else blocks[previous + nextField] = block;
-    this.#addresses[(free >> 1) + addressField] = address + units * unitBytes;
-    this.#resizeFree(free, (blocks[free + sizeField] as number) - units, lane);
+    if (classOf(size) === classOf(size - units)) blocks[free + sizeField] = size - units;
+    else this.#relist(free, size - units, lane);
     return block;
   }
 
@@ -448,11 +456,12 @@ export class FreeSpaceIndex {
 
   /** Changes the size of a free block, which stays where it is in its list if the class stays the same. */
   #resizeFree(block: number, size: number, lane: number): void {
-    const old = this.#blocks[block + sizeField] as number;
-    if (classOf(old) === classOf(size)) {
-      this.#blocks[block + sizeField] = size;
-      return;
-    }
+    if (classOf(this.#blocks[block + sizeField] as number) === classOf(size)) this.#blocks[block + sizeField] = size;
+    else this.#relist(block, size, lane);
+  }
+
+  /** Moves a free block to the list of another size. */
+  #relist(block: number, size: number, lane: number): void {
     this.#removeFree(block, lane);
     this.#blocks[block + sizeField] = size;
     this.#insertFree(block, lane);
@@ -498,23 +507,11 @@ export class FreeSpaceIndex {
     if (bits === 0) tables[lane] = (tables[lane] as number) & ~(1 << group);
   }
 
-  #newBlock(address: number, units: number): number {
-    if (this.#spare === none) this.#growBlocks();
-    const block = this.#spare;
-    const blocks = this.#blocks;
-    this.#spare = blocks[block + nextField] as number;
-    this.#blockCount++;
-    blocks[block + sizeField] = units;
-    this.#addresses[(block >> 1) + addressField] = address;
-    return block;
-  }
-
   #dropBlock(block: number): void {
     const blocks = this.#blocks;
     blocks[block + stateField] = spareMark;
     blocks[block + nextField] = this.#spare;
     this.#spare = block;
-    this.#blockCount--;
   }
 
   #growBlocks(): void {
