@@ -19,6 +19,7 @@ export type CisternErrorCode =
   | 'ERR_CISTERN_INVALID_STATE'
   | 'ERR_CISTERN_INVALID_SPECIFICATION'
   | 'ERR_CISTERN_INVALID_LOG'
+  | 'ERR_CISTERN_REPLAY'
   | 'ERR_CISTERN_LOG_WRITE';
 
 /** An argument of the wrong type. `code` is `ERR_INVALID_ARG_TYPE`. */
@@ -69,14 +70,25 @@ export class OutOfMemoryError extends CisternError {
   readonly requestedBytes: number;
   readonly availableBytes: number | undefined;
   readonly limitBytes: number | undefined;
-  readonly path: readonly string[];
+  #path: readonly string[];
 
   constructor(message: string, details: OutOfMemoryDetails, options?: ErrorOptions) {
     super('ERR_CISTERN_OUT_OF_MEMORY', message, options);
     this.requestedBytes = details.requestedBytes;
     this.availableBytes = details.availableBytes;
     this.limitBytes = details.limitBytes;
-    this.path = Object.freeze([...details.path]);
+    this.#path = Object.freeze([...details.path]);
+  }
+
+  /** Names of the resources that the request came through, from the outermost to the one that failed first. */
+  get path(): readonly string[] {
+    return this.#path;
+  }
+
+  /** Puts the name of a resource that the error passes through in front of the path; to be thrown on by that resource. */
+  through(resource: string): this {
+    this.#path = Object.freeze([resource, ...this.#path]);
+    return this;
   }
 }
 
@@ -126,6 +138,65 @@ export class AddonMissingError extends CisternError {
       `the native addon of cistern cannot be loaded: run "npm rebuild cistern" (in a clone "npm ci"), which needs CMake and a C++ compiler; looked in ${root}`,
       { cause },
     );
+  }
+}
+
+/** What a {@link SpecificationError} knows. */
+export interface SpecificationErrorDetails {
+  /** The whole text. */
+  readonly specification: string;
+  /** Where the fault begins, in UTF-16 code units from 0. */
+  readonly position: number;
+  /** How much of the text is at fault; at least 1. */
+  readonly length: number;
+  /** The words that would have been right there, where they can be listed. */
+  readonly expected: readonly string[];
+}
+
+/** The text that describes a stack of resources is wrong. The message ends with the text and a line of carets under the fault. */
+export class SpecificationError extends CisternError {
+  readonly specification: string;
+  readonly position: number;
+  readonly length: number;
+  readonly expected: readonly string[];
+
+  /** @param fault one lowercase sentence */
+  constructor(fault: string, details: SpecificationErrorDetails, options?: ErrorOptions) {
+    const { specification, position, length } = details;
+    const carets = `${' '.repeat(position)}${'^'.repeat(length)}`;
+    // A caret only points at what is above it where nothing above it is wider or narrower than one column.
+    const shown = specification.replace(/\s/g, ' ');
+    super('ERR_CISTERN_INVALID_SPECIFICATION', `${fault}\n  ${shown}\n  ${carets}`, options);
+    this.specification = specification;
+    this.position = position;
+    this.length = length;
+    this.expected = Object.freeze([...details.expected]);
+  }
+}
+
+/** A file is not an allocation log, or one of its rows is wrong. */
+export class InvalidLogError extends CisternError {
+  /** The path or name of the log. */
+  readonly source: string;
+  /** The line at fault, from 1, where it is a line. */
+  readonly line: number | undefined;
+
+  /** @param fault one lowercase sentence */
+  constructor(source: string, line: number | undefined, fault: string, options?: ErrorOptions) {
+    super('ERR_CISTERN_INVALID_LOG', `${source}${line === undefined ? '' : `, line ${line}`}: ${fault}`, options);
+    this.source = source;
+    this.line = line;
+  }
+}
+
+/** A replay stopped at an event for another reason than exhausted memory; `cause` is that reason. */
+export class ReplayError extends CisternError {
+  /** The line of the log, from 1. */
+  readonly line: number;
+
+  constructor(message: string, line: number, cause: unknown) {
+    super('ERR_CISTERN_REPLAY', message, { cause });
+    this.line = line;
   }
 }
 

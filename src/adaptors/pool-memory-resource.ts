@@ -29,6 +29,7 @@ import { StreamOrdering } from '../stream-ordering/stream-ordering.js';
 import { FreeSpaceIndex, maximumUnits, none, unitBits, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertPointer } from '../validation.js';
+import { assertMemoryResource } from './pass-through-adaptor.js';
 
 /** Options of {@link PoolMemoryResource}. */
 export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
@@ -109,6 +110,8 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
   #stream: Stream = noStream;
   #lane: Lane | undefined;
   #isDisposed = false;
+  /** Why the upstream last refused a block, for the error that says so. */
+  #upstreamFailure: OutOfMemoryError | undefined;
 
   #reservedBytes = 0;
   #peakReservedBytes = 0;
@@ -123,6 +126,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
    * @throws OutOfMemoryError where the upstream has not the initial size.
    */
   constructor(upstream: MemoryResource, options: PoolMemoryResourceOptions = {}) {
+    assertMemoryResource(upstream, 'upstream');
     const { initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
@@ -137,7 +141,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     if (initialBytes > 0) {
       const stream = Stream.legacyDefault(this.device);
       this.#enter(stream, 'allocate');
-      this.#takeFromUpstream(Math.min(alignUp(initialBytes, unitBytes), this.#maximumBytes), stream);
+      this.#takeInitial(Math.min(alignUp(initialBytes, unitBytes), this.#maximumBytes), stream);
       // Mostly nothing is queued there, and once that is known every stream can take the memory without an event.
       stream.query();
     }
@@ -159,7 +163,8 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     if (stream !== this.#stream || stream.handle < 0) this.#enter(stream, 'allocate');
     // Sizes that 32-bit arithmetic can do are the usual ones; the rest takes the longer way.
     const small = bytes | 0;
-    if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT) return this.#allocateUnusual(bytes, stream, alignment);
+    if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
+      return this.#allocateUnusual(bytes, stream, alignment);
     const units = (small + (unitBytes - 1)) >> unitBits;
     const address = this.#index.allocate(units, (units << unitBits) - small, (this.#lane as Lane).number);
     return address === none ? this.#allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
@@ -245,9 +250,19 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
 
   /** Everything that has to be checked only when the stream is not that of the last call. */
   #enter(stream: Stream, operation: string): void {
-    if (this.#isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the PoolMemoryResource is already disposed`);
+    if (this.#isDisposed)
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the PoolMemoryResource is already disposed`);
     this.#lane = this.#ordering.laneOf(stream, operation);
     this.#stream = stream;
+  }
+
+  #takeInitial(bytes: number, stream: Stream): void {
+    try {
+      this.#takeFromUpstream(bytes, stream);
+    } catch (error) {
+      this.#ordering[Symbol.dispose]();
+      throw error instanceof OutOfMemoryError ? error.through('PoolMemoryResource') : error;
+    }
   }
 
   /** Zero bytes, 2 GiB and more, sizes that cannot be, and alignments other than the usual one. */
@@ -326,6 +341,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
   #grow(bytes: number, stream: Stream, alignment: number): boolean {
     // An upstream block begins at a multiple of 256, so an aligned address in it may lie this much further on.
     const least = alignUp(bytes, unitBytes) + alignment - ALLOCATION_ALIGNMENT;
+    this.#upstreamFailure = undefined;
     if (least > Math.min(this.#maximumBytes, maximumBlockBytes)) return false;
     if (this.#growBy(least, stream)) return true;
     // The maximum is in the way, or the upstream has too little: then every free block may help.
@@ -344,6 +360,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
         return true;
       } catch (error) {
         if (!(error instanceof OutOfMemoryError)) throw error;
+        this.#upstreamFailure = error;
         if (bytes === least) return false;
       }
     }
@@ -375,18 +392,28 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
 
   #refuseGrowth(bytes: number, alignment: number): never {
     const largest = this.statistics().largestFreeBytes;
-    const limit = this.#maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `its maximum is ${formatBytes(this.#maximumBytes)}`;
+    const limit =
+      this.#maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `its maximum is ${formatBytes(this.#maximumBytes)}`;
     const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
-    this.#refuse(bytes, `${formatBytes(this.#reservedBytes)} are reserved, the largest free block has ${formatBytes(largest)}${aligned}, and ${limit}`);
+    this.#refuse(
+      bytes,
+      `${formatBytes(this.#reservedBytes)} are reserved, the largest free block has ${formatBytes(largest)}${aligned}, and ${limit}`,
+    );
   }
 
   #refuse(bytes: number, reason: string): never {
-    throw new OutOfMemoryError(`the pool is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for; ${reason}`, {
-      requestedBytes: bytes,
-      availableBytes: this.statistics().largestFreeBytes,
-      ...(this.#maximumBytes === Number.POSITIVE_INFINITY ? {} : { limitBytes: this.#maximumBytes }),
-      path: ['PoolMemoryResource'],
-    });
+    const cause = this.#upstreamFailure;
+    this.#upstreamFailure = undefined;
+    throw new OutOfMemoryError(
+      `the pool is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for; ${reason}`,
+      {
+        requestedBytes: bytes,
+        availableBytes: this.statistics().largestFreeBytes,
+        ...(this.#maximumBytes === Number.POSITIVE_INFINITY ? {} : { limitBytes: this.#maximumBytes }),
+        path: ['PoolMemoryResource', ...(cause?.path ?? [])],
+      },
+      { cause },
+    );
   }
 
   /** Explains why a free is refused, unless it is that of the null pointer. */

@@ -1,7 +1,7 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { type Backend, currentBackend } from './backend.js';
-import { mailbox, native } from './native.js';
-import { check, checkBlocking } from './status.js';
+import { mailbox, NativeStatus, native } from './native.js';
+import { check, checkBlocking, statusError } from './status.js';
 import { StreamTimeline } from './stream-timeline.js';
 
 /** How much memory a device has. */
@@ -24,6 +24,9 @@ const attributes = {
 
 /** The name of a device attribute. */
 export type DeviceAttribute = keyof typeof attributes;
+
+/** The driver's handle of the legacy default stream. */
+const legacyDefaultHandle = 1;
 
 const devices: Device[] = [];
 let deviceCount: number | undefined;
@@ -123,6 +126,22 @@ export class Device {
     native().deviceStreamPriorityRange(this.index);
     check('read the priority range');
     return { least: mailbox[1] as number, greatest: mailbox[2] as number };
+  }
+
+  /**
+   * Resolves once everything has run that is queued by now on the streams this environment uses, and on every stream that is not
+   * non-blocking. Streams that other code made non-blocking are waited for by {@link Device.synchronizeSync} alone. The event loop goes on.
+   */
+  async synchronize(): Promise<void> {
+    const complete = StreamTimeline.beginDeviceSynchronization(this.index);
+    native().wrapStream(this.index, legacyDefaultHandle);
+    check(`synchronize device ${this.index}`);
+    const legacyDefault = mailbox[1] as number;
+    const handles = [legacyDefault, ...StreamTimeline.handlesOf(this.index)];
+    const statuses = await Promise.all(handles.map((handle) => native().streamCompletion(handle)));
+    native().releaseStream(legacyDefault);
+    for (const status of statuses) if (status !== NativeStatus.success) throw statusError(`synchronize device ${this.index}`, status);
+    complete();
   }
 
   /** Blocks until everything queued on every stream of the device has run; host functions of this thread run meanwhile. */

@@ -68,6 +68,11 @@ export class StreamTimeline {
     };
   }
 
+  /** The native handles of the streams of a device. */
+  static handlesOf(device: number): number[] {
+    return [...live.values()].filter((timeline) => timeline.device === device).map((timeline) => timeline.handle);
+  }
+
   /** Begins a synchronization; call the result once everything that was queued by now has run. */
   beginSynchronization(): () => void {
     const number = ++this.synchronizing;

@@ -1,5 +1,5 @@
-import { Event } from '../driver/event.js';
 import type { Device } from '../driver/device.js';
+import { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
 import type { StreamTimeline } from '../driver/stream-timeline.js';
 

@@ -68,7 +68,10 @@ export class StreamOrdering implements StreamObserver {
   laneOf(stream: Stream, operation: string): Lane {
     assertStream(stream, operation);
     if (stream.device !== this.#device) {
-      throw new ArgumentRangeError(`stream must be of device ${this.#device.index}, got one of device ${stream.device.index}`, 'ERR_INVALID_ARG_VALUE');
+      throw new ArgumentRangeError(
+        `stream must be of device ${this.#device.index}, got one of device ${stream.device.index}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
     }
     return this.#lane(stream.timeline, this.policy === 'off');
   }

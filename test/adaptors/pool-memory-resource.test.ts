@@ -2,8 +2,8 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
   CudaMemoryResource,
-  Device,
   type DeallocationEvents,
+  Device,
   failCall,
   GiB,
   KiB,
@@ -32,7 +32,8 @@ class BoundedUpstream implements MemoryResource {
 
   allocate(bytes: number, on: Stream): number {
     this.asked.push(bytes);
-    if (this.liveBytes + bytes > this.#limitBytes) throw new OutOfMemoryError('bounded', { requestedBytes: bytes, path: ['BoundedUpstream'] });
+    if (this.liveBytes + bytes > this.#limitBytes)
+      throw new OutOfMemoryError('bounded', { requestedBytes: bytes, path: ['BoundedUpstream'] });
     this.liveBytes += bytes;
     return this.#cuda.allocate(bytes, on);
   }
@@ -55,12 +56,17 @@ function code(expected: string): unknown {
 
 describe('a pool', () => {
   test('refuses a maximum below its initial size', () => {
-    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, maximumBytes: MiB })).toThrow(code('ERR_OUT_OF_RANGE'));
+    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, maximumBytes: MiB })).toThrow(
+      code('ERR_OUT_OF_RANGE'),
+    );
   });
 
-  test.each([-1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 60, '1' as unknown as number])('refuses an initial size of %s', (initialBytes) => {
-    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { initialBytes })).toThrow(/initialBytes must be/);
-  });
+  test.each([-1, 1.5, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 60, '1' as unknown as number])(
+    'refuses an initial size of %s',
+    (initialBytes) => {
+      expect(() => new PoolMemoryResource(new CudaMemoryResource(), { initialBytes })).toThrow(/initialBytes must be/);
+    },
+  );
 
   test('refuses a policy that does not exist', () => {
     expect(() => new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'lazy' as DeallocationEvents })).toThrow(
@@ -200,6 +206,22 @@ describe('a pool', () => {
       expect(error).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY', requestedBytes: 3 * MiB, limitBytes: 2 * MiB, availableBytes: 256 });
       expect((error as Error).message).toContain('the largest free block has 256 B');
     }
+  });
+
+  test('names the resource below that had no more', () => {
+    using pool = new PoolMemoryResource(new BoundedUpstream(MiB));
+    const error = (() => {
+      try {
+        return pool.allocate(2 * MiB, stream);
+      } catch (thrown) {
+        return thrown;
+      }
+    })();
+    expect(error).toMatchObject({ path: ['PoolMemoryResource', 'BoundedUpstream'], cause: { requestedBytes: 2 * MiB } });
+  });
+
+  test('refuses an upstream that is none', () => {
+    expect(() => new PoolMemoryResource(undefined as unknown as MemoryResource)).toThrow(code('ERR_INVALID_ARG_TYPE'));
   });
 
   test('tells a double free, a foreign pointer, an inner pointer and a wrong size apart, and stays whole', () => {

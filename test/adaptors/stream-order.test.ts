@@ -92,7 +92,11 @@ describe.each(sharing)('a pool with %s events', (policy) => {
   });
 
   test('lets a stream wait for both streams whose neighbouring blocks it gets joined', () => {
-    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * bytes, maximumBytes: 2 * bytes, deallocationEvents: policy });
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), {
+      initialBytes: 2 * bytes,
+      maximumBytes: 2 * bytes,
+      deallocationEvents: policy,
+    });
     using a = new Stream();
     using b = new Stream();
     using c = new Stream();
@@ -355,7 +359,11 @@ describe('a pool without events', () => {
   });
 
   test('lets host functions that use it run while it waits', () => {
-    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * bytes, maximumBytes: 2 * bytes, deallocationEvents: 'off' });
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), {
+      initialBytes: 2 * bytes,
+      maximumBytes: 2 * bytes,
+      deallocationEvents: 'off',
+    });
     using a = new Stream();
     using b = new Stream();
     const first = pool.allocate(bytes, a);

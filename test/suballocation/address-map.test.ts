@@ -3,7 +3,12 @@ import { describe, expect, test } from 'vitest';
 import { AddressMap } from '../../src/suballocation/address-map.js';
 
 /** Few addresses, so that they collide, among them some that no 32-bit integer holds. */
-const address = fc.oneof(fc.nat({ max: 40 }), fc.nat({ max: 40 }).map((n) => 2 ** 45 + n * 65536)).map((n) => n * 256);
+const address = fc
+  .oneof(
+    fc.nat({ max: 40 }),
+    fc.nat({ max: 40 }).map((n) => 2 ** 45 + n * 65536),
+  )
+  .map((n) => n * 256);
 
 describe('an address map', () => {
   test('agrees with a Map after any insertions and removals', () => {

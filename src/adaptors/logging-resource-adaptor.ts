@@ -1,0 +1,138 @@
+import type { Writable } from 'node:stream';
+import { assertStream, type Stream } from '../driver/stream.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { FileTarget, type LogTarget, WritableTarget } from './log-target.js';
+import { LogAction, LogWriter, type RowText, streamSuffix } from './log-writer.js';
+import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
+
+interface CommonOptions extends DeallocationEventsOption {
+  /**
+   * Whether each row is written when it is made, instead of many at a time.
+   * @defaultValue false
+   */
+  readonly autoFlush?: boolean;
+}
+
+/** Options of {@link LoggingResourceAdaptor} for a log in a file, which is overwritten if it exists. */
+export interface FileLogOptions extends CommonOptions {
+  readonly file: string;
+  readonly stream?: never;
+}
+
+/** Options of {@link LoggingResourceAdaptor} for a log to a Node stream, which is not ended. */
+export interface StreamLogOptions extends CommonOptions {
+  readonly stream: Writable;
+  readonly file?: never;
+}
+
+/** Options of {@link LoggingResourceAdaptor}: where the log goes, and how. */
+export type LoggingResourceAdaptorOptions = FileLogOptions | StreamLogOptions;
+
+/**
+ * Writes a row of RMM's CSV log for each allocation, failed allocation and free: thread, local time of day, what happened, pointer, size and
+ * the driver's handle of the stream. `cistern replay` and RMM's own replay tool read it.
+ *
+ * Rows are collected and written 64 KiB at a time, at {@link LoggingResourceAdaptor.flush}, at dispose and when the process or worker exits
+ * by itself; a process that is killed and a worker that is terminated lose what was not written, unless `autoFlush` is set. A row is made
+ * after the upstream succeeded, for a free too, so that the log holds only what happened (RMM writes a free before it is tried). A mistake in
+ * an argument leaves no row.
+ *
+ * Where the log cannot be written, no row is lost and no memory is: `allocate` throws before it asks the upstream, `deallocate` frees and keeps
+ * its row for later. To a stream, writing fails later than the call, and the rows that were handed over are lost.
+ *
+ * Stream order, alignment: those of the upstream.
+ *
+ * Counterpart of `rmm::mr::logging_resource_adaptor`.
+ * @example
+ * ```ts
+ * using upstream = new CudaAsyncMemoryResource();
+ * using resource = new LoggingResourceAdaptor(upstream, { file: 'allocations.csv' });
+ * ```
+ */
+export class LoggingResourceAdaptor extends PassThroughAdaptor {
+  readonly #writer: LogWriter;
+  readonly #writesEveryRow: boolean;
+  /** The stream of the last call, and the end of its rows. */
+  #stream: Stream | undefined;
+  #suffix: RowText | undefined;
+
+  /**
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
+   * @throws ArgumentTypeError, ArgumentRangeError for an option that is none.
+   */
+  constructor(upstream: MemoryResource, options: LoggingResourceAdaptorOptions) {
+    super(upstream, options);
+    this.#writesEveryRow = options.autoFlush === true;
+    this.#writer = new LogWriter(openTarget(options), this.#writesEveryRow);
+  }
+
+  /** @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where rows are due and cannot be written; the upstream is not asked then. */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    if (this.isDisposed) this.assertLive('allocate');
+    if (stream !== this.#stream) this.#enter(stream, 'allocate');
+    const writer = this.#writer;
+    if (writer.isFull) writer.flush();
+    // Taken now: while an upstream waits for a stream, host functions run, and may call this adaptor for another stream.
+    const suffix = this.#suffix as RowText;
+    let pointer: DevicePointer;
+    try {
+      pointer = this.upstream.allocate(bytes, stream, alignment);
+    } catch (error) {
+      if (isAllocationFailure(error)) writer.append(LogAction.allocateFailure, 0, bytes, suffix);
+      if (this.#writesEveryRow) writer.tryFlush();
+      throw this.passOn(error);
+    }
+    writer.append(pointer === 0 ? LogAction.allocateNothing : LogAction.allocate, pointer, bytes, suffix);
+    if (this.#writesEveryRow) writer.tryFlush();
+    return pointer;
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    if (this.isDisposed) this.assertLive('deallocate');
+    if (stream !== this.#stream) this.#enter(stream, 'deallocate');
+    const suffix = this.#suffix as RowText;
+    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    this.#writer.append(pointer === 0 ? LogAction.freeNothing : LogAction.free, pointer, bytes, suffix);
+    this.#writer.tryFlush();
+  }
+
+  /**
+   * Writes the rows made so far.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where they cannot be written; they are kept, to be tried again.
+   */
+  flush(): void {
+    this.assertLive('flush');
+    this.#writer.flush();
+  }
+
+  /**
+   * Writes what is left and closes the file. The upstream and a Node stream stay as they are. Does nothing the second time.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where rows cannot be written; they are lost then.
+   */
+  override [Symbol.dispose](): void {
+    if (this.isDisposed) return;
+    super[Symbol.dispose]();
+    this.#stream = undefined;
+    this.#writer.close();
+  }
+
+  #enter(stream: Stream, operation: string): void {
+    assertStream(stream, operation);
+    this.#suffix = streamSuffix(stream.nativeHandle);
+    this.#stream = stream;
+  }
+}
+
+function openTarget(options: LoggingResourceAdaptorOptions): LogTarget {
+  const { file, stream } = options;
+  if ((file === undefined) === (stream === undefined)) {
+    throw new ArgumentRangeError('a log needs either a file or a stream to be written to', 'ERR_INVALID_ARG_VALUE');
+  }
+  if (file !== undefined) {
+    if (typeof file !== 'string') throw new ArgumentTypeError(`file must be a string, got ${formatValue(file)}`);
+    return new FileTarget(file);
+  }
+  if (typeof stream?.write !== 'function') throw new ArgumentTypeError(`stream must be a Writable, got ${formatValue(stream)}`);
+  return new WritableTarget(stream);
+}

@@ -1,0 +1,83 @@
+import type { Device } from '../driver/device.js';
+import type { MemoryKind } from '../driver/plain-memory.js';
+import type { Stream } from '../driver/stream.js';
+import { ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
+import type {
+  DeallocationEvents,
+  DeallocationEventsOption,
+  DeallocationFence,
+  DevicePointer,
+  MemoryResource,
+  MemoryResourceAdaptor,
+} from '../memory-resource.js';
+import { assertOneOf } from '../validation.js';
+
+/**
+ * What the adaptors have in common that keep no memory: they hand each call to their upstream and observe or refuse it.
+ *
+ * A derived class calls `this.upstream` itself, in its own `allocate` and `deallocate`: a call made here would see every class of upstream
+ * there is, and V8 could not inline it.
+ */
+export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
+  readonly upstream: MemoryResource;
+  readonly memoryKind: MemoryKind;
+  readonly device: Device;
+  /** What is asked of the resources below at each free that comes without a fence; not set, the call passes as it is. */
+  readonly deallocationEvents: DeallocationEvents | undefined;
+  protected isDisposed = false;
+
+  protected constructor(upstream: MemoryResource, options: DeallocationEventsOption) {
+    assertMemoryResource(upstream, 'upstream');
+    if (typeof options !== 'object' || options === null)
+      throw new ArgumentTypeError(`options must be an object, got ${formatValue(options)}`);
+    const { deallocationEvents } = options;
+    if (deallocationEvents !== undefined) assertOneOf(deallocationEvents, ['eager', 'deferred', 'off'], 'deallocationEvents');
+    this.upstream = upstream;
+    this.memoryKind = upstream.memoryKind;
+    this.device = upstream.device;
+    this.deallocationEvents = deallocationEvents;
+  }
+
+  abstract allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;
+
+  abstract deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void;
+
+  /** Whether `other` is this very object: memory freed through another one would be missing in what this one counts or writes. */
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /** Ends the use of this object. The upstream stays as it is; it is its owner's to dispose. Does nothing the second time. */
+  [Symbol.dispose](): void {
+    this.isDisposed = true;
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  protected assertLive(operation: string): void {
+    if (this.isDisposed) {
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
+    }
+  }
+
+  /** What to throw on where the upstream threw `error`: an out-of-memory error names this adaptor as well. */
+  protected passOn(error: unknown): unknown {
+    return error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
+  }
+}
+
+/** Whether an allocation threw `error` because there was no memory to be had, not because of how it was called. */
+export function isAllocationFailure(error: unknown): boolean {
+  if (error instanceof CisternError) return !(error instanceof LifetimeError);
+  return !(error instanceof TypeError || error instanceof RangeError);
+}
+
+/** @throws ArgumentTypeError for what does not have the methods of a memory resource. */
+export function assertMemoryResource(value: unknown, name: string): asserts value is MemoryResource {
+  const candidate = value as Partial<MemoryResource> | null | undefined;
+  if (typeof candidate?.allocate === 'function' && typeof candidate.deallocate === 'function') return;
+  throw new ArgumentTypeError(`${name} must be a MemoryResource, got ${formatValue(value)}`);
+}

@@ -1,0 +1,67 @@
+import { Stream } from '../driver/stream.js';
+import { copy } from '../driver/transfer.js';
+import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { accountExternalMemory } from './external-memory-account.js';
+import { allocateReclaiming } from './reclaim.js';
+import type { OwnedMemory } from './unreachable-buffers.js';
+
+/** The memory that a buffer owns, with all that it takes to free it. Outlives a buffer that was dropped. */
+export class BufferMemory implements OwnedMemory {
+  readonly resource: MemoryResource;
+  readonly alignment: number;
+  readonly createdAt: string | undefined;
+  /** The stream that the memory is ordered on, and freed on. */
+  stream: Stream;
+  #pointer: DevicePointer = 0;
+  #bytes = 0;
+
+  constructor(resource: MemoryResource, stream: Stream, alignment: number, createdAt: string | undefined) {
+    this.resource = resource;
+    this.stream = stream;
+    this.alignment = alignment;
+    this.createdAt = createdAt;
+  }
+
+  get pointer(): DevicePointer {
+    return this.#pointer;
+  }
+
+  get bytes(): number {
+    return this.#bytes;
+  }
+
+  /** Moves to other memory of `bytes` bytes, with the first `keptBytes` bytes. Whatever is thrown, everything is as before. */
+  reallocate(bytes: number, keptBytes: number): void {
+    const { resource, stream } = this;
+    const pointer = bytes === 0 ? 0 : allocateReclaiming(resource, bytes, stream, this.alignment);
+    try {
+      if (keptBytes > 0) copy(pointer, this.#pointer, keptBytes, stream);
+      if (this.#pointer !== 0) resource.deallocate(this.#pointer, this.#bytes, stream);
+    } catch (error) {
+      if (pointer !== 0) resource.deallocate(pointer, bytes, stream);
+      throw error;
+    }
+    const growthBytes = bytes - this.#bytes;
+    this.#pointer = pointer;
+    this.#bytes = bytes;
+    accountExternalMemory(growthBytes);
+  }
+
+  /** Gives the memory back, in the order of the stream; where that is disposed, after everything that was queued on the device has run. */
+  free(): void {
+    const pointer = this.#pointer;
+    const bytes = this.#bytes;
+    if (pointer === 0) return;
+    this.#pointer = 0;
+    this.#bytes = 0;
+    accountExternalMemory(-bytes);
+    this.resource.deallocate(pointer, bytes, usableStream(this.stream));
+  }
+}
+
+function usableStream(stream: Stream): Stream {
+  if (!stream.isDisposed) return stream;
+  // Work that was queued on it may still be running, and no event of it can be had any more.
+  stream.device.synchronizeSync();
+  return Stream.legacyDefault(stream.device);
+}

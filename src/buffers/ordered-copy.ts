@@ -1,0 +1,29 @@
+import { Event } from '../driver/event.js';
+import { assertStream, type Stream } from '../driver/stream.js';
+import { copy } from '../driver/transfer.js';
+
+/** Memory and the stream it is ordered on. */
+export interface OrderedPointer {
+  readonly pointer: number;
+  readonly stream: Stream;
+}
+
+/**
+ * Copies between memory that is ordered on two streams, which may be the same: after what is queued on either, and before what is queued on
+ * either from here on. Does not block.
+ */
+export function copyOrdered(destination: OrderedPointer, source: OrderedPointer, bytes: number): void {
+  assertStream(source.stream, 'copy');
+  assertStream(destination.stream, 'copy');
+  const separate = source.stream.id !== destination.stream.id;
+  if (separate) follow(destination.stream, source.stream);
+  copy(destination.pointer, source.pointer, bytes, destination.stream);
+  // The source may be written, or freed, on its own stream next.
+  if (separate) follow(source.stream, destination.stream);
+}
+
+function follow(follower: Stream, leader: Stream): void {
+  using event = new Event({ device: leader.device });
+  event.record(leader);
+  follower.wait(event);
+}

@@ -1,0 +1,155 @@
+/**
+ * Which buffers V8 has collected, so that their memory can be freed.
+ *
+ *       buffer ──────────────► memory ──► resource, stream
+ *         ▲                      ▲
+ *         ┊ weak reference       │
+ *     native watch, slot i     owned[i]
+ *
+ * The table holds what is needed to free a buffer's memory and never the buffer. The weak references are Node-API's: they are seen to be
+ * cleared in the very job that collected the buffer, which a `WeakRef` and a `FinalizationRegistry` are not. No buffer is registered with a
+ * `FinalizationRegistry`, because V8's minor collections keep what is registered there alive; a token object is, whose own collection says
+ * that there was a major one.
+ *
+ * Invariants: owned[i] is set ⇔ slot i is watched; Σ set = ownedCount; a memory is in the table exactly while its buffer is not disposed.
+ * Cost: O(1) a buffer; a sweep reads every slot once.
+ */
+import { channel } from 'node:diagnostics_channel';
+import { collectedSlots, unwatchObject, watchObject } from '../driver/object-watch.js';
+import type { MemoryKind } from '../driver/plain-memory.js';
+
+/** What remains of a buffer that was collected. Must not lead to the buffer. */
+export interface OwnedMemory {
+  readonly pointer: number;
+  readonly bytes: number;
+  readonly resource: { readonly memoryKind: MemoryKind };
+  /** Where the buffer was made, if anybody wants to know. */
+  readonly createdAt: string | undefined;
+  /** Gives the memory back. */
+  free(): void;
+}
+
+/**
+ * The message of the diagnostics channel `cistern:leak`, published for every buffer that V8 collected before anybody disposed it. Its memory
+ * is freed all the same; the message says which `dispose` or `using` is missing. Leak detection is on while the channel has a subscriber.
+ * @example
+ * ```ts
+ * import { subscribe } from 'node:diagnostics_channel';
+ *
+ * subscribe('cistern:leak', (message) => {
+ *   const { bytes, createdAt } = message as BufferLeak;
+ *   console.warn(`a buffer of ${bytes} bytes was never disposed; it was made\n${createdAt ?? ''}`);
+ * });
+ * ```
+ */
+export interface BufferLeak {
+  /** The address the memory had. */
+  readonly pointer: number;
+  /** The capacity of the buffer, in bytes. */
+  readonly bytes: number;
+  readonly memoryKind: MemoryKind;
+  /** The stack of the constructor call, one frame a line; `undefined` for a buffer that was made before anybody subscribed. */
+  readonly createdAt: string | undefined;
+}
+
+const leaks = channel('cistern:leak');
+const minimumSweepCount = 1024;
+
+const owned: (OwnedMemory | undefined)[] = [];
+let ownedCount = 0;
+let collected = new Int32Array(minimumSweepCount);
+/** A sweep without a collection is due when so many are owned: synchronous code that drops buffers would let the table grow without end. */
+let sweepCount = minimumSweepCount;
+
+let tokenIsLive = false;
+const majorCollections = new FinalizationRegistry<undefined>(() => {
+  tokenIsLive = false;
+  freeUnreachableBuffers();
+  if (ownedCount > 0) registerToken();
+});
+
+/** Frees `memory` once `owner` is collected, unless {@link disown} comes first. Returns the slot to disown. */
+export function own(owner: object, memory: OwnedMemory): number {
+  if (ownedCount >= sweepCount) {
+    freeUnreachableBuffers();
+    sweepCount = Math.max(minimumSweepCount, 2 * ownedCount);
+  }
+  const slot = watchObject(owner);
+  owned[slot] = memory;
+  ownedCount++;
+  if (!tokenIsLive) registerToken();
+  return slot;
+}
+
+/** Ends what {@link own} began. */
+export function disown(slot: number): void {
+  owned[slot] = undefined;
+  ownedCount--;
+  unwatchObject(slot);
+}
+
+/** How many buffers are watched, and how many slots there are for them. */
+export function watchedBuffers(): { readonly count: number; readonly slots: number } {
+  return { count: ownedCount, slots: owned.length };
+}
+
+/** Frees the memory of every buffer that was collected by now, in the order of its stream. Returns how many bytes were freed. Never throws. */
+export function freeUnreachableBuffers(): number {
+  const unreachable = takeUnreachable();
+  let freedBytes = 0;
+  let failures = 0;
+  let firstFailure: unknown;
+  for (const memory of unreachable) {
+    const { pointer, bytes } = memory;
+    if (leaks.hasSubscribers && bytes > 0) {
+      const leak: BufferLeak = { pointer, bytes, memoryKind: memory.resource.memoryKind, createdAt: memory.createdAt };
+      leaks.publish(leak);
+    }
+    try {
+      memory.free();
+      freedBytes += bytes;
+    } catch (error) {
+      if (failures++ === 0) firstFailure = error;
+    }
+  }
+  if (failures > 0) {
+    const others = failures === 1 ? '' : `, and ${failures - 1} more`;
+    process.emitWarning(`the memory of an unreachable buffer could not be freed: ${describe(firstFailure)}${others}`, {
+      code: 'CISTERN_UNREACHABLE_BUFFER',
+    });
+  }
+  return freedBytes;
+}
+
+/** Takes them all out of the table before any is freed: a resource is foreign code, and may make buffers or sweep itself. */
+function takeUnreachable(): OwnedMemory[] {
+  if (ownedCount === 0) return [];
+  if (collected.length < owned.length) collected = new Int32Array(2 * owned.length);
+  const count = collectedSlots(collected);
+  const unreachable: OwnedMemory[] = [];
+  for (let i = 0; i < count; i++) {
+    const slot = collected[i] as number;
+    const memory = owned[slot];
+    if (memory === undefined) continue;
+    disown(slot);
+    unreachable.push(memory);
+  }
+  return unreachable;
+}
+
+function registerToken(): void {
+  tokenIsLive = true;
+  majorCollections.register({}, undefined);
+}
+
+function describe(error: unknown): string {
+  return error instanceof Error ? error.message : String(error);
+}
+
+/** The stack above the call of a constructor, while leak detection is on. */
+export function creationStack(callee: abstract new (...args: never[]) => unknown): string | undefined {
+  if (!leaks.hasSubscribers) return undefined;
+  const holder = { stack: '' };
+  Error.captureStackTrace(holder, callee);
+  return holder.stack.slice(holder.stack.indexOf('\n') + 1);
+}

@@ -1,0 +1,130 @@
+import { createRequire } from 'node:module';
+import { Command } from 'commander';
+import { type Backend, type BackendChoice, cudaUnavailableReason, selectBackend } from '../driver/backend.js';
+import { Device } from '../driver/device.js';
+import { CisternError } from '../errors.js';
+import { formatBytes } from '../units.js';
+import { ExitCode, exitCodeOf } from './exit-code.js';
+import { deviceOption, jsonOption } from './options.js';
+import type { Terminal } from './terminal.js';
+
+/** What `cistern doctor` found. */
+interface Diagnosis {
+  readonly node: string;
+  readonly platform: string;
+  /** The path of the addon, or null where none could be loaded. */
+  readonly addon: string | null;
+  /** The backend in use, or null where none works. */
+  readonly backend: Backend | null;
+  /** As CUDA numbers it: 13000 is 13.0. */
+  readonly driverVersion: number | null;
+  /** Why CUDA cannot be used, or null where it can or that is not known. */
+  readonly cudaUnavailableReason: string | null;
+  readonly devices: readonly DeviceDescription[];
+  /** What keeps the device that was asked for from working. */
+  readonly error: { readonly code: string; readonly message: string } | null;
+}
+
+interface DeviceDescription {
+  readonly index: number;
+  readonly name: string;
+  readonly uuid: string;
+  readonly totalBytes: number;
+  readonly freeBytes: number;
+  readonly computeCapability: string;
+  readonly memoryPools: boolean;
+  readonly managedMemory: boolean;
+}
+
+const examples = `
+Exit status: 0 if the device works, 1 if not.
+
+Examples:
+  $ cistern doctor
+  $ cistern doctor --device cuda
+  $ cistern doctor --json
+`;
+
+/** `cistern doctor`: says which device there is, and why not CUDA. */
+export function doctorCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
+  return new Command('doctor')
+    .description('Say which device is used, with which driver and memory, and why it is not a CUDA device if it is not.')
+    .addOption(deviceOption())
+    .addOption(jsonOption())
+    .addHelpText('after', examples)
+    .action(({ device, json }: { device?: BackendChoice; json?: boolean }) => {
+      const diagnosis = diagnose(device);
+      terminal.stdout.write(json === true ? `${JSON.stringify(diagnosis, undefined, 2)}\n` : toText(diagnosis));
+      if (diagnosis.error === null) return;
+      terminal.stderr.write(`error: ${diagnosis.error.message}\n`);
+      exitWith(ExitCode.failure);
+    });
+}
+
+function diagnose(choice: BackendChoice | undefined): Diagnosis {
+  let reason: string | undefined;
+  let found: Pick<Diagnosis, 'backend' | 'driverVersion' | 'devices' | 'error'>;
+  try {
+    reason = cudaUnavailableReason();
+    found = { ...openDevices(choice, reason), error: null };
+  } catch (error) {
+    if (!(error instanceof CisternError) && exitCodeOf(error) !== ExitCode.usage) throw error;
+    const { code, message } = error as CisternError;
+    found = { backend: null, driverVersion: null, devices: [], error: { code, message } };
+  }
+  return {
+    node: process.version,
+    platform: `${process.platform} ${process.arch}`,
+    addon: addonPath() ?? null,
+    cudaUnavailableReason: reason ?? null,
+    ...found,
+  };
+}
+
+function openDevices(
+  choice: BackendChoice | undefined,
+  cudaReason: string | undefined,
+): Pick<Diagnosis, 'backend' | 'driverVersion' | 'devices'> {
+  const wanted = (choice ?? process.env['CISTERN_DEVICE']) || 'auto';
+  // The reason is part of what is printed, so that the warning of 'auto' is not needed.
+  const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : (wanted as BackendChoice));
+  const devices = Array.from({ length: Device.count() }, (_, index) => describeDevice(Device.get(index)));
+  return { backend, driverVersion: Device.driverVersion(), devices };
+}
+
+function describeDevice(device: Device): DeviceDescription {
+  const { index, name, uuid } = device;
+  return {
+    index,
+    name,
+    uuid,
+    ...device.memoryInfo(),
+    computeCapability: `${device.attribute('computeCapabilityMajor')}.${device.attribute('computeCapabilityMinor')}`,
+    memoryPools: device.attribute('memoryPoolsSupported') === 1,
+    managedMemory: device.attribute('managedMemory') === 1,
+  };
+}
+
+/** The file that the addon was loaded from. */
+function addonPath(): string | undefined {
+  return Object.keys(createRequire(import.meta.url).cache).find((path) => path.endsWith('cistern.node'));
+}
+
+function toText(diagnosis: Diagnosis): string {
+  const rows: [string, string][] = [
+    ['node', `${diagnosis.node}, ${diagnosis.platform}`],
+    ['addon', diagnosis.addon ?? 'not found'],
+  ];
+  if (diagnosis.cudaUnavailableReason !== null) rows.push(['no CUDA', diagnosis.cudaUnavailableReason]);
+  if (diagnosis.backend !== null) rows.push(['backend', diagnosis.backend]);
+  if (diagnosis.driverVersion !== null) rows.push(['driver', formatDriverVersion(diagnosis.driverVersion)]);
+  for (const device of diagnosis.devices) {
+    const memory = `${formatBytes(device.totalBytes)}, of which ${formatBytes(device.freeBytes)} free`;
+    rows.push([`device ${device.index}`, `${device.name} (compute capability ${device.computeCapability}), ${memory}`]);
+  }
+  return rows.map(([title, value]) => `${`${title}:`.padEnd(11)}${value}\n`).join('');
+}
+
+function formatDriverVersion(version: number): string {
+  return `CUDA ${Math.floor(version / 1000)}.${Math.floor((version % 1000) / 10)}`;
+}

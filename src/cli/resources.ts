@@ -1,0 +1,51 @@
+import { Command } from 'commander';
+import type { ResourceKind } from '../specification/resource-kind.js';
+import { resourceKinds } from '../specification/resource-kinds.js';
+import type { OptionDefinition } from '../specification/specification.js';
+import { jsonOption } from './options.js';
+import { bold, type Terminal } from './terminal.js';
+
+const examples = `
+Examples:
+  $ cistern resources
+  $ cistern resources --json
+`;
+
+/** `cistern resources`: lists what `--resource` of `cistern replay` understands. */
+export function resourcesCommand(terminal: Terminal): Command {
+  return new Command('resources')
+    .description('List the kinds of resources that --resource understands, and their options.')
+    .addOption(jsonOption())
+    .addHelpText('after', examples)
+    .action(({ json }: { json?: boolean }) => {
+      const text = json === true ? `${JSON.stringify(resourceKinds.map(toJson), undefined, 2)}\n` : toText(terminal);
+      terminal.stdout.write(text);
+    });
+}
+
+function toJson({ name, summary, role, options }: ResourceKind): object {
+  return {
+    name,
+    summary,
+    role,
+    takesUpstream: role !== 'upstream',
+    options: Object.entries(options).map(([option, definition]) => ({ name: option, required: false, ...definition })),
+  };
+}
+
+function toText(terminal: Terminal): string {
+  const { stdout } = terminal;
+  const sections = resourceKinds.map((kind) => {
+    const title = `${bold(kind.name, stdout)}${kind.role === 'upstream' ? '' : '(upstream, …)'}: ${kind.summary}`;
+    const options = Object.entries(kind.options).map(([name, definition]) => {
+      const note = definition.required === true ? 'required' : `default: ${definition.default ?? 'none'}`;
+      return `  ${`${name}=${placeholder(definition)}`.padEnd(28)}${definition.summary} (${note})`;
+    });
+    return [title, ...options].join('\n');
+  });
+  return `${sections.join('\n\n')}\n`;
+}
+
+function placeholder({ type, words }: OptionDefinition): string {
+  return words === undefined ? type : words.join('|');
+}

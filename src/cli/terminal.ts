@@ -1,0 +1,27 @@
+import { styleText } from 'node:util';
+
+/** Where text goes: what `process` has of it. */
+export interface OutputStream extends NodeJS.WritableStream {
+  readonly isTTY?: boolean;
+}
+
+/** Where a command writes to. Standard output gets the result and nothing else. */
+export interface Terminal {
+  readonly stdout: OutputStream;
+  readonly stderr: OutputStream;
+}
+
+/** Bold where the stream is a terminal that shows it. */
+export function bold(text: string, stream: OutputStream): string {
+  return stream.isTTY === true && process.env['NO_COLOR'] === undefined ? styleText('bold', text) : text;
+}
+
+/** Something a user should know that is not the result. */
+export function warn(terminal: Terminal, message: string): void {
+  terminal.stderr.write(`warning: ${message}\n`);
+}
+
+/** `194854` as `194,854`. */
+export function formatCount(count: number): string {
+  return count.toLocaleString('en-US');
+}

@@ -1,0 +1,123 @@
+import { ArgumentRangeError } from '../errors.js';
+
+/** Events of a log in columns; the first `count` entries of each are set. */
+export interface EventChunk {
+  readonly count: number;
+  /** The slot for an allocation, `~slot` (a negative number) for a free. */
+  readonly operations: Int32Array;
+  /** Bytes asked for, at a free too. */
+  readonly sizes: Float64Array;
+  /** An index into {@link AllocationLog.threads}. */
+  readonly threads: Uint32Array;
+  /** An index into {@link AllocationLog.streams}. */
+  readonly streams: Uint32Array;
+}
+
+/** One event, for people; loops read the chunks. */
+export interface LogEvent {
+  readonly action: 'allocate' | 'free';
+  readonly bytes: number;
+  /** Names the allocation while it lives. */
+  readonly slot: number;
+  /** An index into {@link AllocationLog.threads}. */
+  readonly thread: number;
+  /** An index into {@link AllocationLog.streams}. */
+  readonly stream: number;
+  /** The line of the log, from 1. */
+  readonly line: number;
+}
+
+/** Everything an {@link AllocationLog} holds. */
+export interface AllocationLogContents {
+  /** The path or name of the log. */
+  readonly source: string;
+  /** The events in order. Every chunk but the last is full. */
+  readonly chunks: readonly EventChunk[];
+  /** Allocations and frees. */
+  readonly eventCount: number;
+  readonly allocationCount: number;
+  /** Rows that say `allocate failure`. They are counted and otherwise skipped. */
+  readonly failureCount: number;
+  /**
+   * How many slots there are. A slot is a small integer that stands for a live allocation and is given to another one after its free, so that
+   * a program finds an allocation's pointer by indexing an array.
+   */
+  readonly slotCount: number;
+  /** The threads, as the log names them. */
+  readonly threads: readonly string[];
+  /** The streams, as the log names them; `0`, `0x0` and `0x1` are one. */
+  readonly streams: readonly string[];
+  /** The most bytes that were live at once. */
+  readonly peakLiveBytes: number;
+  /** Bytes that the log never frees. */
+  readonly unfreedBytes: number;
+  readonly unfreedCount: number;
+  /** For every skipped row, the number of events before it; ascending. */
+  readonly skippedRows: readonly number[];
+}
+
+/** Events per chunk. */
+export const chunkCapacity = 65_536;
+
+/** The rows of a log before the first event. */
+const headerLines = 1;
+
+/** What a program allocated and freed, in order: an RMM log, read by `readAllocationLog`. */
+export class AllocationLog {
+  readonly source: string;
+  readonly chunks: readonly EventChunk[];
+  readonly eventCount: number;
+  readonly allocationCount: number;
+  readonly failureCount: number;
+  readonly slotCount: number;
+  readonly threads: readonly string[];
+  readonly streams: readonly string[];
+  readonly peakLiveBytes: number;
+  readonly unfreedBytes: number;
+  readonly unfreedCount: number;
+  readonly #skippedRows: readonly number[];
+
+  /** @internal */
+  constructor(contents: AllocationLogContents) {
+    this.source = contents.source;
+    this.chunks = contents.chunks;
+    this.eventCount = contents.eventCount;
+    this.allocationCount = contents.allocationCount;
+    this.failureCount = contents.failureCount;
+    this.slotCount = contents.slotCount;
+    this.threads = contents.threads;
+    this.streams = contents.streams;
+    this.peakLiveBytes = contents.peakLiveBytes;
+    this.unfreedBytes = contents.unfreedBytes;
+    this.unfreedCount = contents.unfreedCount;
+    this.#skippedRows = contents.skippedRows;
+  }
+
+  /**
+   * An event by its number, from 0.
+   * @throws ArgumentRangeError where there is none.
+   */
+  event(index: number): LogEvent {
+    if (!Number.isInteger(index) || index < 0 || index >= this.eventCount) {
+      throw new ArgumentRangeError(`index must be an integer from 0 to ${this.eventCount - 1}, got ${index}`);
+    }
+    const chunk = this.chunks[Math.floor(index / chunkCapacity)] as EventChunk;
+    const row = index % chunkCapacity;
+    const operation = chunk.operations[row] as number;
+    return {
+      action: operation >= 0 ? 'allocate' : 'free',
+      bytes: chunk.sizes[row] as number,
+      slot: operation >= 0 ? operation : ~operation,
+      thread: chunk.threads[row] as number,
+      stream: chunk.streams[row] as number,
+      line: this.lineOf(index),
+    };
+  }
+
+  /** The line, from 1, that an event is on. */
+  lineOf(index: number): number {
+    let skipped = 0;
+    while (skipped < this.#skippedRows.length && (this.#skippedRows[skipped] as number) <= index) skipped++;
+    return headerLines + 1 + index + skipped;
+  }
+}

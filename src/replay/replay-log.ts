@@ -1,0 +1,256 @@
+import { driverCallCounts } from '../driver/call-counts.js';
+import type { Device } from '../driver/device.js';
+import { Event } from '../driver/event.js';
+import { Stream } from '../driver/stream.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError, OutOfMemoryError, ReplayError } from '../errors.js';
+import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import type { ResourceStack } from '../specification/resource-stack.js';
+import { assertOneOf } from '../validation.js';
+import { AllocationLog, chunkCapacity, type EventChunk } from './allocation-log.js';
+import { failedPointer, type LoopState, Observations, observeOnStreams, replayOnOneStream, replayOnStreams } from './replay-loops.js';
+import type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams } from './replay-result.js';
+
+/** Options of {@link replayLog}. */
+export interface ReplayOptions {
+  /**
+   * Which streams the events go to.
+   * @defaultValue `'log'`
+   */
+  readonly streams?: ReplayStreams;
+  /**
+   * How often the replay is measured, each time on a fresh stack; at least 1. One replay more comes first, which is observed instead.
+   * @defaultValue 3
+   */
+  readonly repeat?: number;
+  /** Called after each of the `repeat + 1` replays. */
+  readonly onReplay?: () => void;
+}
+
+/**
+ * Replays what a log recorded through a stack of resources, and says what that took: time, memory, driver calls, failures.
+ *
+ * A free on another stream than the allocation's comes after the wait that a correct program would have made: the replay records an event
+ * of its own on the allocating stream, for which the freeing stream waits. An allocation that runs out of memory is counted, its free is
+ * skipped, and the replay goes on. Blocks until it is over.
+ *
+ * The streams are non-blocking ones made for the replay, on the stack's device; also what the log calls the legacy default stream (`0x0`)
+ * is one of them, so that it waits for no other. The per-thread default stream (`0x2`) is one stream per thread.
+ * @param createStack makes a stack, which the replay disposes; called once per replay
+ * @throws InvalidLogError for a log without events.
+ * @throws ReplayError, naming the line, for any other error than exhausted memory.
+ * @throws whatever `createStack` throws.
+ * @example
+ * ```ts
+ * const log = await readAllocationLog('trace.csv.gz');
+ * const result = replayLog(log, () => createResourceStack('pool(cuda, events=deferred)'), { streams: 'thread' });
+ * console.log(result.nanosecondsPerOperation.median, result.driver.eventRecords);
+ * ```
+ */
+export function replayLog(log: AllocationLog, createStack: () => ResourceStack, options: ReplayOptions = {}): ReplayResult {
+  const { streams = 'log', repeat = 3, onReplay } = options;
+  if (!(log instanceof AllocationLog)) throw new ArgumentTypeError(`log must be an AllocationLog, got ${formatValue(log)}`);
+  assertOneOf(streams, ['log', 'thread', 'single'], 'streams');
+  if (!Number.isSafeInteger(repeat) || repeat < 1)
+    throw new ArgumentRangeError(`repeat must be an integer from 1, got ${formatValue(repeat)}`);
+  if (log.eventCount === 0) throw new InvalidLogError(log.source, undefined, 'has no events to replay');
+
+  const replay = new Replay(log, createStack, streams);
+  try {
+    const observed = replay.observe();
+    onReplay?.();
+    const times: number[] = [];
+    for (let i = 0; i < repeat; i++) {
+      times.push(replay.measure() / log.eventCount);
+      onReplay?.();
+    }
+    times.sort((a, b) => a - b);
+    return {
+      ...observed,
+      repetitions: repeat,
+      nanosecondsPerOperation: { median: median(times), minimum: times[0] as number },
+    };
+  } finally {
+    replay.end();
+  }
+}
+
+/** An allocation that the log never frees. */
+interface Unfreed {
+  readonly slot: number;
+  readonly bytes: number;
+  readonly lane: number;
+}
+
+class Replay {
+  readonly #log: AllocationLog;
+  readonly #createStack: () => ResourceStack;
+  readonly #mode: ReplayStreams;
+  readonly #streamNames: readonly string[];
+  #device: Device | undefined;
+  #streams: Stream[] = [];
+  #events: Event[] = [];
+  #unfreed: Unfreed[] = [];
+  readonly #pointers: Float64Array;
+  readonly #owners: Uint32Array;
+  readonly #oneLane = new Uint32Array(chunkCapacity);
+
+  #chunkIndex = 0;
+  #failures = 0;
+  #firstFailure: ReplayFailure | null = null;
+
+  constructor(log: AllocationLog, createStack: () => ResourceStack, mode: ReplayStreams) {
+    this.#log = log;
+    this.#createStack = createStack;
+    this.#mode = mode;
+    this.#streamNames = mode === 'log' ? log.streams : mode === 'thread' ? log.threads : ['all'];
+    this.#pointers = new Float64Array(log.slotCount);
+    this.#owners = new Uint32Array(log.slotCount);
+  }
+
+  /** Replays once and notes everything but the time. */
+  observe(): Omit<ReplayResult, 'repetitions' | 'nanosecondsPerOperation'> {
+    const log = this.#log;
+    const seen = new Observations(log.slotCount);
+    const before = driverCallCounts();
+    using stack = this.#createStack();
+    const leaf = reserving(stack.leaf);
+    leaf?.resetPeakReservedBytes();
+    const state = this.#state(stack);
+    for (const chunk of this.#chunks()) observeOnStreams(chunk, this.#lanes(chunk), state, seen);
+    const after = driverCallCounts();
+    const peakReservedBytes = leaf === undefined ? null : leaf.peakReservedBytes - stack.foreignReservedBytes;
+    for (const [slot, bytes] of seen.liveSizes.entries()) {
+      if (bytes >= 0) this.#unfreed.push({ slot, bytes, lane: this.#owners[slot] as number });
+    }
+    this.#freeRest(state);
+    return {
+      resource: stack.name,
+      events: stack.deallocationEvents,
+      streams: this.#mode,
+      streamCount: this.#streamNames.length,
+      operations: log.eventCount,
+      peakLiveBytes: seen.peakLiveBytes,
+      peakReservedBytes,
+      highWaterBytes: Math.max(0, seen.highestAddress - seen.lowestAddress),
+      failures: this.#failures,
+      firstFailure: this.#firstFailure,
+      leakedBytes: leakedBytes(stack),
+      logLeakedBytes: log.unfreedBytes,
+      driver: driverCalls(before, after, seen.waits),
+      replayer: { eventRecords: seen.waits, eventWaits: seen.waits },
+    };
+  }
+
+  /** Replays once on a fresh stack, and returns the nanoseconds that the events took. */
+  measure(): number {
+    using stack = this.#createStack();
+    const state = this.#state(stack);
+    const isSingle = this.#streamNames.length === 1;
+    const start = process.hrtime.bigint();
+    if (isSingle) for (const chunk of this.#chunks()) replayOnOneStream(chunk, state);
+    else for (const chunk of this.#chunks()) replayOnStreams(chunk, this.#lanes(chunk), state);
+    const end = process.hrtime.bigint();
+    this.#freeRest(state);
+    stack.resource.device.synchronizeSync();
+    return Number(end - start);
+  }
+
+  /** Gives streams and events back. */
+  end(): void {
+    for (const event of this.#events) event.dispose();
+    for (const stream of this.#streams) stream.dispose();
+  }
+
+  #state(stack: ResourceStack): LoopState {
+    const { resource } = stack;
+    const { device } = resource;
+    if (this.#device !== device) {
+      this.end();
+      this.#device = device;
+      this.#streams = this.#streamNames.map(() => new Stream({ device, nonBlocking: true }));
+      this.#events = this.#streamNames.length === 1 ? [] : this.#streamNames.map(() => new Event({ device }));
+    }
+    return {
+      resource,
+      streams: this.#streams,
+      events: this.#events,
+      pointers: this.#pointers,
+      owners: this.#owners,
+      onError: (error, row) => this.#onError(error, row),
+    };
+  }
+
+  *#chunks(): Generator<EventChunk> {
+    for (this.#chunkIndex = 0; this.#chunkIndex < this.#log.chunks.length; this.#chunkIndex++) {
+      yield this.#log.chunks[this.#chunkIndex] as EventChunk;
+    }
+  }
+
+  #lanes(chunk: EventChunk): Uint32Array {
+    return this.#mode === 'log' ? chunk.streams : this.#mode === 'thread' ? chunk.threads : this.#oneLane;
+  }
+
+  #onError(error: unknown, row: number): void {
+    const index = this.#chunkIndex * chunkCapacity + row;
+    const event = this.#log.event(index);
+    const lane = this.#lanes(this.#log.chunks[this.#chunkIndex] as EventChunk)[row] as number;
+    if (event.action === 'allocate' && error instanceof OutOfMemoryError) {
+      this.#failures++;
+      this.#firstFailure ??= {
+        line: event.line,
+        event: index,
+        bytes: event.bytes,
+        stream: this.#streamNames[lane] as string,
+        message: error.message,
+      };
+      return;
+    }
+    const reason = error instanceof Error ? error.message : formatValue(error);
+    throw new ReplayError(
+      `${this.#log.source}, line ${event.line}: the replay of "${event.action} ${event.bytes} bytes" failed: ${reason}`,
+      event.line,
+      error,
+    );
+  }
+
+  /** Frees what the log does not, each allocation on its own stream. */
+  #freeRest(state: LoopState): void {
+    for (const { slot, bytes, lane } of this.#unfreed) {
+      const pointer = state.pointers[slot] as number;
+      if (pointer !== failedPointer) state.resource.deallocate(pointer, bytes, state.streams[lane] as Stream);
+    }
+  }
+}
+
+/** The resource as one that says what it holds, where it is one. */
+function reserving(resource: MemoryResource): ReservingMemoryResource | undefined {
+  return 'resetPeakReservedBytes' in resource ? (resource as ReservingMemoryResource) : undefined;
+}
+
+/** Disposes everything but the leaf, and returns what that still holds. */
+function leakedBytes(stack: ResourceStack): number | null {
+  const { device } = stack.resource;
+  device.synchronizeSync();
+  stack.disposeAdaptors();
+  device.synchronizeSync();
+  const leaf = reserving(stack.leaf);
+  if (leaf === undefined) return null;
+  // A leaf that keeps freed memory has to let go of it first.
+  if ('trim' in leaf && typeof leaf.trim === 'function') leaf.trim();
+  return Math.max(0, leaf.reservedBytes - stack.foreignReservedBytes);
+}
+
+function driverCalls(before: ReplayDriverCalls, after: ReplayDriverCalls, replayerWaits: number): ReplayDriverCalls {
+  return {
+    allocations: after.allocations - before.allocations,
+    frees: after.frees - before.frees,
+    eventRecords: after.eventRecords - before.eventRecords - replayerWaits,
+    eventWaits: after.eventWaits - before.eventWaits - replayerWaits,
+    synchronizations: after.synchronizations - before.synchronizations,
+  };
+}
+
+function median(sorted: readonly number[]): number {
+  const middle = sorted.length >> 1;
+  return sorted.length % 2 === 1 ? (sorted[middle] as number) : ((sorted[middle - 1] as number) + (sorted[middle] as number)) / 2;
+}

@@ -1,0 +1,140 @@
+/**
+ * The loops that are measured. They allocate nothing and call nothing but the resource, so that what a stack costs is nearly all that is
+ * seen; a loop that need not look at streams is a loop of its own.
+ */
+import type { Event } from '../driver/event.js';
+import type { Stream } from '../driver/stream.js';
+import type { MemoryResource } from '../memory-resource.js';
+import type { EventChunk } from './allocation-log.js';
+
+/** In place of the pointer of an allocation that failed, whose free is skipped. */
+export const failedPointer = -1;
+
+/** What the loops work on. A lane is the index of one of the streams. */
+export interface LoopState {
+  readonly resource: MemoryResource;
+  readonly streams: readonly Stream[];
+  /** One event per lane, for the waits of the replayed program itself. */
+  readonly events: readonly Event[];
+  /** By slot: the pointer of the live allocation. */
+  readonly pointers: Float64Array;
+  /** By slot: the lane it was allocated on. Only for more than one stream. */
+  readonly owners: Uint32Array;
+  /** Called with what was thrown at a row; throws where the replay cannot go on. */
+  readonly onError: (error: unknown, row: number) => void;
+}
+
+/** Replays a chunk on the first stream. */
+export function replayOnOneStream(chunk: EventChunk, state: LoopState): void {
+  const { operations, sizes, count } = chunk;
+  const { resource, pointers, onError } = state;
+  const stream = state.streams[0] as Stream;
+  let row = 0;
+  while (row < count) {
+    try {
+      for (; row < count; row++) {
+        const operation = operations[row] as number;
+        if (operation >= 0) {
+          pointers[operation] = resource.allocate(sizes[row] as number, stream);
+        } else {
+          const pointer = pointers[~operation] as number;
+          if (pointer !== failedPointer) resource.deallocate(pointer, sizes[row] as number, stream);
+        }
+      }
+    } catch (error) {
+      onError(error, row);
+      pointers[operations[row++] as number] = failedPointer;
+    }
+  }
+}
+
+/** Replays a chunk on the streams that `lanes` names row by row. */
+export function replayOnStreams(chunk: EventChunk, lanes: Uint32Array, state: LoopState): void {
+  const { operations, sizes, count } = chunk;
+  const { resource, streams, events, pointers, owners, onError } = state;
+  let row = 0;
+  while (row < count) {
+    try {
+      for (; row < count; row++) {
+        const operation = operations[row] as number;
+        const lane = lanes[row] as number;
+        const stream = streams[lane] as Stream;
+        if (operation >= 0) {
+          pointers[operation] = resource.allocate(sizes[row] as number, stream);
+          owners[operation] = lane;
+        } else {
+          const pointer = pointers[~operation] as number;
+          if (pointer === failedPointer) continue;
+          const owner = owners[~operation] as number;
+          if (owner !== lane && pointer !== 0) {
+            const event = events[owner] as Event;
+            event.record(streams[owner] as Stream);
+            stream.wait(event);
+          }
+          resource.deallocate(pointer, sizes[row] as number, stream);
+        }
+      }
+    } catch (error) {
+      onError(error, row);
+      pointers[operations[row++] as number] = failedPointer;
+    }
+  }
+}
+
+/** What {@link observeOnStreams} gathers, besides replaying. */
+export class Observations {
+  /** By slot: the bytes of the live allocation, or -1. */
+  readonly liveSizes: Float64Array;
+  liveBytes = 0;
+  peakLiveBytes = 0;
+  lowestAddress = Number.POSITIVE_INFINITY;
+  highestAddress = 0;
+  /** Waits that a free on another stream than the allocation's needed. Each took one event. */
+  waits = 0;
+
+  constructor(slotCount: number) {
+    this.liveSizes = new Float64Array(slotCount).fill(-1);
+  }
+}
+
+/** Replays a chunk as {@link replayOnStreams} does, and notes what happens. Not measured. */
+export function observeOnStreams(chunk: EventChunk, lanes: Uint32Array, state: LoopState, seen: Observations): void {
+  const { operations, sizes, count } = chunk;
+  const { resource, streams, events, pointers, owners } = state;
+  for (let row = 0; row < count; row++) {
+    const operation = operations[row] as number;
+    const bytes = sizes[row] as number;
+    const lane = lanes[row] as number;
+    const stream = streams[lane] as Stream;
+    try {
+      if (operation >= 0) {
+        const pointer = resource.allocate(bytes, stream);
+        pointers[operation] = pointer;
+        owners[operation] = lane;
+        seen.liveSizes[operation] = bytes;
+        seen.liveBytes += bytes;
+        if (seen.liveBytes > seen.peakLiveBytes) seen.peakLiveBytes = seen.liveBytes;
+        if (bytes > 0 && pointer < seen.lowestAddress) seen.lowestAddress = pointer;
+        if (bytes > 0 && pointer + bytes > seen.highestAddress) seen.highestAddress = pointer + bytes;
+        continue;
+      }
+      const slot = ~operation;
+      const pointer = pointers[slot] as number;
+      if (pointer === failedPointer) continue;
+      const owner = owners[slot] as number;
+      if (owner !== lane && pointer !== 0) {
+        const event = events[owner] as Event;
+        event.record(streams[owner] as Stream);
+        stream.wait(event);
+        seen.waits++;
+      }
+      resource.deallocate(pointer, bytes, stream);
+      seen.liveSizes[slot] = -1;
+      seen.liveBytes -= bytes;
+    } catch (error) {
+      state.onError(error, row);
+      pointers[operation] = failedPointer;
+      seen.liveSizes[operation] = -1;
+    }
+  }
+}

@@ -1,0 +1,31 @@
+/** The word that was probably meant: the one in `words` with the fewest edits, where those are few for its length. */
+export function nearestWord(text: string, words: readonly string[]): string | undefined {
+  let nearest: string | undefined;
+  let fewest = Math.max(1, Math.floor(text.length / 3)) + 1;
+  for (const word of words) {
+    const edits = editDistance(text.toLowerCase(), word.toLowerCase());
+    if (edits < fewest) {
+      nearest = word;
+      fewest = edits;
+    }
+  }
+  return nearest;
+}
+
+/** Insertions, removals, replacements and swaps of neighbours that turn one text into the other (optimal string alignment). */
+function editDistance(a: string, b: string): number {
+  let beforeLast: number[] = [];
+  let last = Array.from({ length: b.length + 1 }, (_, j) => j);
+  for (let i = 1; i <= a.length; i++) {
+    const row = [i];
+    for (let j = 1; j <= b.length; j++) {
+      const replaced = (last[j - 1] as number) + (a[i - 1] === b[j - 1] ? 0 : 1);
+      let edits = Math.min((last[j] as number) + 1, (row[j - 1] as number) + 1, replaced);
+      if (i > 1 && j > 1 && a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) edits = Math.min(edits, (beforeLast[j - 2] as number) + 1);
+      row.push(edits);
+    }
+    beforeLast = last;
+    last = row;
+  }
+  return last[b.length] as number;
+}

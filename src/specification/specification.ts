@@ -1,0 +1,60 @@
+import type { MemoryResource } from '../memory-resource.js';
+
+/**
+ * A description of a stack of resources: what `limiting(pool(cuda), limit=8GiB)` says, as data. `parseSpecification` makes one out of
+ * text; one may also be written by hand, or come from JSON.
+ * @example
+ * ```ts
+ * const specification: Specification = {
+ *   kind: 'limiting',
+ *   upstream: { kind: 'pool', upstream: { kind: 'cuda' }, options: { events: 'deferred' } },
+ *   options: { limit: 8 * GiB },
+ * };
+ * ```
+ */
+export interface Specification {
+  /** The name of a kind; see `resourceKinds`. */
+  readonly kind: string;
+  /** The resource below, for the kinds that take one. */
+  readonly upstream?: Specification;
+  /** Values by the option's name; sizes in bytes. */
+  readonly options?: Readonly<Record<string, SpecificationValue>>;
+  /** Where the text says it: the first code unit, and the one after the last. */
+  readonly range?: SourceRange;
+}
+
+/** The value of an option: a size, integer or number; a boolean; a word or text; or a resource. */
+export type SpecificationValue = number | boolean | string | Specification;
+
+/** A part of a text: the first code unit, and the one after the last. */
+export type SourceRange = readonly [start: number, end: number];
+
+/** Resources within resources, at most. */
+export const maximumDepth = 64;
+
+/** What the value of an option can be. */
+export type OptionType = 'size' | 'integer' | 'number' | 'boolean' | 'word' | 'text' | 'resource';
+
+/** An option of a kind of resource. */
+export interface OptionDefinition {
+  readonly type: OptionType;
+  /** One phrase for people. */
+  readonly summary: string;
+  /** What holds without it, as text for people. */
+  readonly default?: string;
+  /** @defaultValue false */
+  readonly required?: boolean;
+  /** The values, for the type `word`. */
+  readonly words?: readonly string[];
+}
+
+/** The type that a resource's constructor gets for an option. */
+export type OptionValue<D extends OptionDefinition> = D extends { type: 'word'; words: readonly (infer Word)[] }
+  ? Word
+  : D['type'] extends 'size' | 'integer' | 'number'
+    ? number
+    : D['type'] extends 'boolean'
+      ? boolean
+      : D['type'] extends 'resource'
+        ? MemoryResource
+        : string;

@@ -1,0 +1,147 @@
+import { createWriteStream } from 'node:fs';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import {
+  type DeallocationEvents,
+  Event,
+  LimitingResourceAdaptor,
+  LoggingResourceAdaptor,
+  type MemoryResource,
+  type MemoryResourceAdaptor,
+  OutOfMemoryError,
+  StatisticsResourceAdaptor,
+  Stream,
+} from '../../src/index.js';
+import { RecordingResource } from './recording-resource.js';
+
+interface Adaptor {
+  readonly name: string;
+  wrap(upstream: MemoryResource, deallocationEvents?: DeallocationEvents): MemoryResourceAdaptor;
+}
+
+const adaptors: readonly Adaptor[] = [
+  {
+    name: 'LimitingResourceAdaptor',
+    wrap: (upstream, deallocationEvents) =>
+      new LimitingResourceAdaptor(upstream, { limitBytes: 2 ** 40, ...(deallocationEvents && { deallocationEvents }) }),
+  },
+  {
+    name: 'StatisticsResourceAdaptor',
+    wrap: (upstream, deallocationEvents) => new StatisticsResourceAdaptor(upstream, { ...(deallocationEvents && { deallocationEvents }) }),
+  },
+  {
+    name: 'LoggingResourceAdaptor',
+    wrap: (upstream, deallocationEvents) =>
+      new LoggingResourceAdaptor(upstream, { stream: sink, ...(deallocationEvents && { deallocationEvents }) }),
+  },
+];
+
+const sink = createWriteStream('/dev/null').setMaxListeners(0);
+let stream: Stream;
+beforeAll(() => {
+  stream = new Stream();
+});
+afterAll(() => {
+  stream.dispose();
+  sink.end();
+});
+
+describe.each(adaptors)('$name', ({ name, wrap }) => {
+  test('has the device and the kind of its upstream', () => {
+    const upstream = new RecordingResource();
+    const resource = wrap(upstream);
+    expect(resource.upstream).toBe(upstream);
+    expect(resource.device).toBe(upstream.device);
+    expect(resource.memoryKind).toBe('device');
+  });
+
+  test('passes the alignment on, or none', () => {
+    const upstream = new RecordingResource();
+    const resource = wrap(upstream);
+    resource.allocate(1, stream);
+    resource.allocate(1, stream, 4096);
+    expect(upstream.alignments).toEqual([undefined, 4096]);
+  });
+
+  test('passes the fence of a call on, else its own policy, else nothing', () => {
+    const upstream = new RecordingResource();
+    using event = new Event();
+    for (const resource of [wrap(upstream), wrap(upstream, 'deferred')]) {
+      for (const fence of [undefined, 'eager', 'off', event] as const) {
+        resource.deallocate(resource.allocate(1, stream), 1, stream, fence);
+      }
+    }
+    expect(upstream.fences).toEqual([undefined, 'eager', 'off', event, 'deferred', 'eager', 'off', event]);
+  });
+
+  test('lets the outermost policy win', () => {
+    const upstream = new RecordingResource();
+    const stacks = [wrap(wrap(upstream, 'eager'), 'off'), wrap(wrap(upstream, 'eager')), wrap(wrap(upstream), 'deferred')];
+    for (const resource of stacks) resource.deallocate(resource.allocate(1, stream), 1, stream);
+    expect(upstream.fences).toEqual(['off', 'eager', 'deferred']);
+  });
+
+  test('is equal to itself only', () => {
+    const upstream = new RecordingResource();
+    const resource = wrap(upstream);
+    expect(resource.isEqual(resource)).toBe(true);
+    expect(resource.isEqual(wrap(upstream))).toBe(false);
+    expect(resource.isEqual(upstream)).toBe(false);
+  });
+
+  test('puts its name in front of the path of an out-of-memory error, outer to inner', () => {
+    const upstream = new RecordingResource();
+    const resource = wrap(new StatisticsResourceAdaptor(upstream));
+    const failure = new OutOfMemoryError('nothing is left', { requestedBytes: 5, path: ['the device'] });
+    upstream.failure = failure;
+    expect(() => resource.allocate(5, stream)).toThrow(failure);
+    expect(failure.path).toEqual([name, 'StatisticsResourceAdaptor', 'the device']);
+    expect(failure.requestedBytes).toBe(5);
+  });
+
+  test('passes every other error on as it is', () => {
+    const upstream = new RecordingResource();
+    const resource = wrap(upstream);
+    const failure = new Error('something else');
+    upstream.failure = failure;
+    expect(() => resource.allocate(5, stream)).toThrow(failure);
+    upstream.failure = failure;
+    expect(() => resource.deallocate(256, 5, stream)).toThrow(failure);
+  });
+
+  test('leaves its upstream as it is when it is disposed', () => {
+    const upstream = new RecordingResource();
+    const resource = wrap(upstream);
+    resource[Symbol.dispose]();
+    resource[Symbol.dispose]();
+    expect(upstream.isDisposed).toBe(false);
+    expect(resource.upstream).toBe(upstream);
+    expect(() => resource.allocate(1, stream)).toThrow(
+      expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED', message: `cannot allocate: the ${name} is already disposed` }),
+    );
+    expect(() => resource.deallocate(0, 0, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+  });
+
+  test.each([undefined, null, {}, 'cuda', 5])('refuses the upstream %s', (upstream) => {
+    expect(() => wrap(upstream as unknown as MemoryResource)).toThrow(
+      expect.objectContaining({
+        name: 'TypeError',
+        code: 'ERR_INVALID_ARG_TYPE',
+        message: expect.stringMatching(/^upstream must be a MemoryResource, got/),
+      }),
+    );
+  });
+
+  test('refuses a policy that there is not', () => {
+    expect(() => wrap(new RecordingResource(), 'sometimes' as DeallocationEvents)).toThrow(
+      expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE', message: expect.stringContaining('got "sometimes"') }),
+    );
+  });
+});
+
+test('adaptors refuse options that are no object', () => {
+  const upstream = new RecordingResource();
+  expect(() => new LimitingResourceAdaptor(upstream, undefined as never)).toThrow(
+    expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }),
+  );
+  expect(() => new StatisticsResourceAdaptor(upstream, null as never)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }));
+});

@@ -1,0 +1,64 @@
+import { readFileSync } from 'node:fs';
+import { describe, expect, test } from 'vitest';
+import { runCistern } from './run-cistern.js';
+
+describe('cistern doctor', () => {
+  test('describes the software device', async () => {
+    const { code, stdout, stderr } = await runCistern(['doctor', '--json', '--device', 'software'], undefined, {
+      CISTERN_SOFTWARE_MEMORY: '2GiB',
+      CISTERN_SOFTWARE_DEVICES: '2',
+    });
+    expect([code, stderr]).toEqual([0, '']);
+    const diagnosis = JSON.parse(stdout);
+    expect(diagnosis).toMatchObject({ node: process.version, backend: 'software', error: null });
+    expect(diagnosis.addon).toMatch(/cistern\.node$/);
+    expect(diagnosis.driverVersion).toBeGreaterThanOrEqual(12_000);
+    expect(diagnosis.devices).toHaveLength(2);
+    expect(diagnosis.devices[1]).toMatchObject({ index: 1, totalBytes: 2 ** 31, memoryPools: true, managedMemory: true });
+  });
+
+  test('says the same for people, and why it is not CUDA', async () => {
+    const { code, stdout, stderr } = await runCistern(['doctor', '--device', 'auto']);
+    expect([code, stderr]).toEqual([0, '']);
+    expect(stdout).toMatch(/^node: +v\d+/m);
+    expect(stdout).toMatch(/^addon: +.*cistern\.node$/m);
+    expect(stdout).toMatch(/^driver: +CUDA \d+\.\d+$/m);
+    expect(stdout).toMatch(/^device 0: +.* free$/m);
+    if (/^backend: +software$/m.test(stdout)) expect(stdout).toMatch(/^no CUDA: +\S/m);
+  });
+
+  test('exits with 1 without the device that is asked for, and still says what it knows', async () => {
+    const { code, stdout, stderr } = await runCistern(['doctor', '--json', '--device', 'cuda']);
+    const diagnosis = JSON.parse(stdout);
+    if (diagnosis.backend === 'cuda') return;
+    expect(code).toBe(1);
+    expect(diagnosis).toMatchObject({ backend: null, devices: [], error: { code: 'ERR_CISTERN_DEVICE_UNAVAILABLE' } });
+    expect(stderr).toBe(`error: ${diagnosis.error.message}\n`);
+  });
+
+  test('exits with 1 without an addon, and says how to get one', async () => {
+    const { code, stdout, stderr } = await runCistern(['doctor'], undefined, { CISTERN_ADDON: '/nonexistent.node' });
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/^addon: +not found$/m);
+    expect(stderr).toMatch(/^error: the native addon of cistern cannot be loaded/);
+  });
+
+  test('refuses a device that the environment misspells', async () => {
+    const { code, stderr } = await runCistern(['doctor'], undefined, { CISTERN_DEVICE: 'gpu' });
+    expect(code).toBe(1);
+    expect(stderr).toMatch(/one of auto, cuda, software, got "gpu"/);
+  });
+});
+
+describe('cistern', () => {
+  test('knows its version', async () => {
+    const { version } = JSON.parse(readFileSync('package.json', 'utf8'));
+    expect(await runCistern(['--version'])).toEqual({ code: 0, signal: null, stdout: `${version}\n`, stderr: '' });
+  });
+
+  test.each(['doctor', 'resources', 'replay'])('shows examples in the help of %s', async (command) => {
+    const { code, stdout, stderr } = await runCistern([command, '--help']);
+    expect([code, stderr]).toEqual([0, '']);
+    expect(stdout).toContain(`\n  $ cistern ${command}`);
+  });
+});

@@ -1,0 +1,191 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { Writable } from 'node:stream';
+import { afterAll, describe, expect, test } from 'vitest';
+import { runCommand } from '../../src/cli/program.js';
+import type { ReplayResult } from '../../src/index.js';
+import { arrowEtl, logText, row } from '../replay/logs.js';
+import { runCistern } from './run-cistern.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+function file(name: string, text: string): string {
+  const path = join(folder, name);
+  writeFileSync(path, text);
+  return path;
+}
+
+const small = file('small.csv', logText(row('allocate', 1, 1000), row('allocate', 2, 3000), row('free', 1, 1000), row('free', 2, 3000)));
+
+describe('cistern replay', () => {
+  test('compares the default stacks on the bundled log', async () => {
+    const { code, stdout, stderr } = await runCistern(['replay', arrowEtl, '--repeat', '1']);
+    expect(stderr).toBe('');
+    expect(code).toBe(0);
+    expect(stdout).toMatch(/^examples\/traces\/arrow-etl\.csv\.gz: 194,854 events, threads: 8, streams: 1, at most 608\.5 MiB live$/m);
+    const rows = stdout.trimEnd().split('\n').slice(-5);
+    expect(rows.map((line) => line.split(/ {2,}/).slice(0, 2))).toEqual([
+      ['cuda', '-'],
+      ['cuda-async', '-'],
+      ['pool(cuda, events=eager)', 'eager'],
+      ['pool(cuda, events=deferred)', 'deferred'],
+      ['pool(cuda, events=off)', 'off'],
+    ]);
+    for (const line of rows) expect(line).toMatch(/ 608\.5 MiB .* 0 B$/);
+  });
+
+  test('prints JSON with an object per stack and nothing else', async () => {
+    const { code, stdout } = await runCistern([
+      'replay',
+      small,
+      '--json',
+      '--resource',
+      'cuda',
+      '--resource',
+      'pool(host, events=off)',
+      '--repeat',
+      '2',
+    ]);
+    expect(code).toBe(0);
+    const results = JSON.parse(stdout) as ReplayResult[];
+    expect(results).toHaveLength(2);
+    expect(results[0]).toEqual({
+      resource: 'cuda',
+      events: null,
+      streams: 'log',
+      streamCount: 1,
+      operations: 4,
+      repetitions: 2,
+      nanosecondsPerOperation: { median: expect.any(Number), minimum: expect.any(Number) },
+      peakLiveBytes: 4000,
+      peakReservedBytes: 4000,
+      highWaterBytes: expect.any(Number),
+      failures: 0,
+      firstFailure: null,
+      leakedBytes: 0,
+      logLeakedBytes: 0,
+      driver: { allocations: 2, frees: 2, eventRecords: 0, eventWaits: 0, synchronizations: 0 },
+      replayer: { eventRecords: 0, eventWaits: 0 },
+    });
+    expect(results[1]).toMatchObject({ resource: 'pool(host, events=off)', events: 'off' });
+  });
+
+  test('maps threads to streams', async () => {
+    const log = file('threads.csv', logText(row('allocate', 1, 8, { thread: 1 }), row('free', 1, 8, { thread: 2 })));
+    const { stdout } = await runCistern(['replay', log, '--json', '--resource', 'host', '--streams', 'thread']);
+    expect(JSON.parse(stdout)[0]).toMatchObject({ streams: 'thread', streamCount: 2, replayer: { eventRecords: 1, eventWaits: 1 } });
+  });
+
+  test('names the event that ran out of memory, and exits with 1', async () => {
+    const { code, stdout, stderr } = await runCistern(['replay', small, '--json', '--resource', 'limiting(host, limit=2KiB)']);
+    expect(code).toBe(1);
+    expect(JSON.parse(stdout)[0]).toMatchObject({ failures: 1, leakedBytes: 0, firstFailure: { line: 3, event: 1, bytes: 3000 } });
+    expect(stderr).toMatch(
+      /^error: limiting\(host, limit=2KiB\): 1 allocations failed, the first at .*small\.csv, line 3 \(event 1, 3000 bytes, stream 0x0\): /,
+    );
+  });
+
+  test('keeps to the memory of the software device, and goes on with the next stack', async () => {
+    const { code, stdout, stderr } = await runCistern([
+      ...['replay', small, '--device', 'software', '--device-memory', '1MiB'],
+      ...['--resource', 'pool(cuda, initial=1GiB)', '--resource', 'cuda'],
+    ]);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/with 1 MiB/);
+    expect(stdout).toMatch(/^pool\(cuda, initial=1GiB\) +failed: ERR_CISTERN_OUT_OF_MEMORY$/m);
+    expect(stdout).toMatch(/^cuda +- +[\d.]+/m);
+    expect(stderr).toMatch(/^error: pool\(cuda, initial=1GiB\): /);
+  });
+
+  test('warns of what the log leaves and of failures in it', async () => {
+    const log = file('leaky.csv', logText('1,00:00:00.000000,allocate failure,(nil),5,0', row('allocate', 1, 2048)));
+    const { code, stderr } = await runCistern(['replay', log, '--resource', 'host']);
+    expect(code).toBe(0);
+    expect(stderr).toBe(
+      `warning: ${log} reports 1 failed allocations, which are skipped\nwarning: ${log} never frees 1 allocations (2 KiB); they are freed at the end\n`,
+    );
+  });
+
+  test('writes a log that can be replayed in turn', async () => {
+    const copy = join(folder, 'copy.csv');
+    expect(await runCistern(['replay', small, '--resource', `logging(host, file="${copy}")`])).toMatchObject({ code: 0, stderr: '' });
+    expect(readFileSync(copy, 'utf8').split('\n')).toHaveLength(6);
+    expect((await runCistern(['replay', copy, '--resource', 'host'])).code).toBe(0);
+  });
+
+  test.each([
+    [['replay', file('typo.csv', logText(row('alocate', 1, 1)))], /^error: .*typo\.csv, line 2: the action must be/],
+    [['replay', file('empty.csv', '')], /^error: .*empty\.csv: is empty$/m],
+    [['replay', file('header.csv', logText())], /^error: .*header\.csv: has no events to replay$/m],
+    [['replay', join(folder, 'missing.csv')], /^error: ENOENT: no such file/],
+    [['replay', folder], /^error: .*: is a directory$/m],
+    [
+      ['replay', small, '--resource', 'poool(cuda)'],
+      /^error: there is no resource kind "poool", did you mean pool\?; kinds: .*\n {2}poool\(cuda\)\n {2}\^{5}\n$/,
+    ],
+    [['replay', small, '--resource', 'pool(cuda, initial=2, max=1)'], /^error: pool cannot be made: maximumBytes/],
+    [['replay', small, '--streams', 'two'], /Allowed choices are log, thread, single/],
+    [['replay', small, '--repeat', '0'], /It must be an integer from 1/],
+    [['replay', small, '--repeat', '1.5'], /It must be an integer from 1/],
+    [['replay', small, '--device-memory', 'much'], /It must be a size such as 512MiB/],
+    [['replay', small, '--device', 'gpu'], /Allowed choices are auto, cuda, software/],
+    [['replay'], /missing required argument 'log'/],
+    [['replay', small, small], /too many arguments/],
+    [['relay', small], /unknown command 'relay'.*Did you mean replay/s],
+    [[], /Usage: cistern/],
+  ])('%j is wrong input: exits with 2, says why, prints no result', async (args, message) => {
+    const { code, stdout, stderr } = await runCistern(args);
+    expect(stderr).toMatch(message);
+    expect([code, stdout]).toEqual([2, '']);
+  });
+
+  test('fails without the device that is asked for', async () => {
+    const { code, stdout, stderr } = await runCistern(['replay', small, '--device', 'cuda'], undefined, { LD_LIBRARY_PATH: '' });
+    if (code === 0) return;
+    expect([code, stdout]).toEqual([1, '']);
+    expect(stderr).toMatch(/^error: no CUDA device can be used: /);
+  });
+
+  test('dies of an interrupt at once and prints nothing', async () => {
+    const run = await runCistern(['replay', arrowEtl, '--repeat', '1000000', '--resource', 'host'], (child) => {
+      setTimeout(() => child.kill('SIGINT'), 700);
+    });
+    expect(run).toEqual({ code: null, signal: 'SIGINT', stdout: '', stderr: '' });
+  });
+
+  test('ends quietly where nobody reads its output', async () => {
+    const { code, stderr } = await runCistern(['replay', small, '--json'], (child) => child.stdout?.destroy());
+    expect([code, stderr]).toEqual([0, '']);
+  });
+
+  test('shows a progress bar on a terminal, and leaves the terminal as it was', async () => {
+    class Sink extends Writable {
+      text = '';
+      isTTY = true;
+      columns = 120;
+      override _write(chunk: Buffer, _: string, done: () => void): void {
+        this.text += chunk.toString();
+        done();
+      }
+      cursorTo(): boolean {
+        return true;
+      }
+      clearLine(): boolean {
+        return true;
+      }
+      moveCursor(): boolean {
+        return true;
+      }
+    }
+    const stderr = new Sink();
+    const stdout = new Sink();
+    expect(await runCommand(['replay', small, '--resource', 'host', '--json'], { stdout, stderr })).toBe(0);
+    expect(stderr.text).toContain('reading [');
+    expect(stderr.text).toContain('replaying [');
+    // No hidden cursor, no line wrapping turned off.
+    expect(stderr.text).not.toContain('\x1b[?');
+    expect(JSON.parse(stdout.text)).toHaveLength(1);
+  });
+});

@@ -1,0 +1,86 @@
+import {
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  type DeallocationEvents,
+  HostMemoryResource,
+  LimitingResourceAdaptor,
+  LoggingResourceAdaptor,
+  ManagedMemoryResource,
+  type MemoryResource,
+  MiB,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  StatisticsResourceAdaptor,
+} from '../../src/index.js';
+import type { ResourceHarness, ResourceSupport } from '../../src/testing/index.js';
+
+const capacityBytes = 64 * MiB;
+const synchronous: ResourceSupport = { maximumAlignment: 256, streamOrdered: false };
+const streamOrdered: ResourceSupport = { maximumAlignment: 256, streamOrdered: true };
+
+function leaf(create: () => MemoryResource, supports: ResourceSupport): ResourceHarness {
+  return { name: create().constructor.name, create: () => ({ resource: create() }), supports };
+}
+
+type Wrap = (upstream: MemoryResource) => MemoryResource;
+
+/** Adaptors over a leaf, from the inside out. */
+function stack(name: string, leaf: () => MemoryResource, wraps: readonly Wrap[], supports: ResourceSupport): ResourceHarness {
+  const create = () => {
+    const resources = [leaf()];
+    for (const wrap of wraps) resources.unshift(wrap(resources[0] as MemoryResource));
+    const [resource, ...below] = resources as [MemoryResource, ...MemoryResource[]];
+    const dispose = () => {
+      for (const each of below) each[Symbol.dispose]();
+    };
+    return { resource, dispose };
+  };
+  return { name, create, supports };
+}
+
+const cuda = () => new CudaMemoryResource();
+const cudaAsync = () => new CudaAsyncMemoryResource();
+const limiting: Wrap = (upstream) => new LimitingResourceAdaptor(upstream, { limitBytes: capacityBytes });
+const logging: Wrap = (upstream) => new LoggingResourceAdaptor(upstream, { file: '/dev/null' });
+const statistics: Wrap = (upstream) => new StatisticsResourceAdaptor(upstream);
+const pool = (deallocationEvents: DeallocationEvents): Wrap => {
+  return (upstream) => new PoolMemoryResource(upstream, { maximumBytes: capacityBytes, initialBytes: capacityBytes, deallocationEvents });
+};
+
+/** @param deviceBytes what device memory is exhausted at, or `undefined` where that is not to be tried */
+export function leafHarnesses(deviceBytes: number | undefined): readonly ResourceHarness[] {
+  const bounded = deviceBytes === undefined ? {} : { capacityBytes: deviceBytes };
+  return [
+    leaf(() => new CudaMemoryResource(), { ...synchronous, ...bounded }),
+    leaf(() => new CudaAsyncMemoryResource(), { ...streamOrdered, ...bounded }),
+    leaf(() => new ManagedMemoryResource(), synchronous),
+    leaf(() => new PinnedHostMemoryResource(), synchronous),
+    leaf(() => new HostMemoryResource(), { ...synchronous, maximumAlignment: 1024 * MiB }),
+  ];
+}
+
+/** The adaptors that keep no memory, over an upstream with stream order and over one without. */
+export function passThroughHarnesses(): readonly ResourceHarness[] {
+  return [
+    stack('limiting(cuda)', cuda, [limiting], { ...synchronous, capacityBytes }),
+    stack('limiting(cuda-async)', cudaAsync, [limiting], { ...streamOrdered, capacityBytes }),
+    stack('statistics(cuda)', cuda, [statistics], synchronous),
+    stack('statistics(cuda-async)', cudaAsync, [statistics], streamOrdered),
+    stack('logging(cuda)', cuda, [logging], synchronous),
+    stack('logging(cuda-async)', cudaAsync, [logging], streamOrdered),
+  ];
+}
+
+/** The pool under each policy, its own or one that an adaptor above asks for. */
+export function poolHarnesses(): readonly ResourceHarness[] {
+  return (['eager', 'deferred', 'off'] as const).flatMap((events) => {
+    const supports = { maximumAlignment: Infinity, streamOrdered: true, reusesAcrossStreams: events !== 'off', capacityBytes };
+    const asking: Wrap = (upstream) => new StatisticsResourceAdaptor(upstream, { deallocationEvents: events });
+    const other = events === 'eager' ? 'deferred' : 'eager';
+    return [
+      stack(`pool(cuda, events=${events})`, cuda, [pool(events)], supports),
+      stack(`pool(cuda-async, events=${events})`, cudaAsync, [pool(events)], supports),
+      stack(`statistics(pool(cuda, events=${other}), events=${events})`, cuda, [pool(other), asking], supports),
+    ];
+  });
+}

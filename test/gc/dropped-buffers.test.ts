@@ -1,0 +1,264 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { setImmediate } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
+import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { reclaimUnreachableBuffers } from '../../src/buffers/reclaim.js';
+import { type BufferLeak, watchedBuffers } from '../../src/buffers/unreachable-buffers.js';
+import { Device } from '../../src/driver/device.js';
+import { Stream } from '../../src/driver/stream.js';
+import type { MemoryResource } from '../../src/memory-resource.js';
+import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
+import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
+import { GiB, MiB } from '../../src/units.js';
+import { AddressCountingResource } from '../buffers/address-counting-resource.js';
+import { collectGarbage } from './collection.js';
+
+let stream: Stream;
+let addresses: AddressCountingResource;
+const warnings: Error[] = [];
+const onWarning = (warning: Error) => void warnings.push(warning);
+
+beforeEach(() => {
+  stream = new Stream();
+  addresses = new AddressCountingResource();
+  warnings.length = 0;
+  process.on('warning', onWarning);
+});
+
+afterEach(async () => {
+  await collectGarbage();
+  process.off('warning', onWarning);
+  expect(watchedBuffers().count, 'buffers that a test left behind').toBe(0);
+});
+
+function drop(count: number, bytes: number, resource: MemoryResource = addresses): void {
+  for (let i = 0; i < count; i++) new DeviceBuffer(bytes, { resource, stream });
+}
+
+describe('a buffer dropped without dispose', () => {
+  it('is freed on its stream after a collection', async () => {
+    drop(3, 1000);
+    expect(addresses.frees).toHaveLength(0);
+    await collectGarbage();
+    expect(addresses.live.size).toBe(0);
+    expect(addresses.frees.map((free) => free.stream)).toEqual([stream, stream, stream]);
+    expect(warnings).toEqual([]);
+  });
+
+  it('is freed after every collection, not only the first', async () => {
+    for (let round = 1; round <= 5; round++) {
+      drop(10, 1000);
+      await collectGarbage();
+      expect(addresses.frees).toHaveLength(10 * round);
+    }
+  });
+
+  it('is freed although it outlived a collection, and none was made since', async () => {
+    const held = Array.from({ length: 10 }, () => new DeviceBuffer(1000, { resource: addresses, stream }));
+    await collectGarbage();
+    expect(addresses.frees).toHaveLength(0);
+    held.length = 0;
+    await collectGarbage();
+    expect(addresses.frees).toHaveLength(10);
+  });
+
+  it('is freed with the memory, the stream and the resource that it had last', async () => {
+    using other = new Stream();
+    (() => {
+      const buffer = new DeviceBuffer(0, { resource: addresses, stream });
+      buffer.resize(10);
+      buffer.resize(0);
+      buffer.reserve(500);
+      buffer.setStream(other);
+    })();
+    await collectGarbage();
+    expect(addresses.frees.map(({ bytes, stream }) => [bytes, stream])).toEqual([
+      [10, stream],
+      [500, other],
+    ]);
+  });
+
+  it('is freed although its stream and its resource were dropped with it', async () => {
+    const device = Device.get();
+    const before = device.memoryInfo().freeBytes;
+    (() => {
+      const resource = new CudaMemoryResource();
+      const dropped = new Stream();
+      new DeviceBuffer(64 * MiB, { resource, stream: dropped });
+    })();
+    expect(device.memoryInfo().freeBytes).toBeLessThan(before);
+    await collectGarbage();
+    expect(device.memoryInfo().freeBytes).toBe(before);
+    expect(warnings).toEqual([]);
+  });
+
+  it('is freed although its stream was disposed', async () => {
+    drop(2, 1000);
+    stream.dispose();
+    await collectGarbage();
+    expect(addresses.frees.map((free) => free.stream)).toEqual([Stream.legacyDefault(), Stream.legacyDefault()]);
+    expect(warnings).toEqual([]);
+  });
+
+  it('is not freed again where it was disposed, nor a live one at all', async () => {
+    using live = new DeviceBuffer(100, { resource: addresses, stream });
+    (() => {
+      const buffer = new DeviceBuffer(1000, { resource: addresses, stream });
+      buffer.dispose();
+    })();
+    await collectGarbage();
+    reclaimUnreachableBuffers('major');
+    expect(addresses.frees.map((free) => free.bytes)).toEqual([1000]);
+    expect(addresses.live.has(live.ptr)).toBe(true);
+  });
+
+  it('is not freed before a copy out of it is over', async () => {
+    using hold = stream.hold();
+    const data = Uint8Array.from({ length: 1000 }, (_, i) => i);
+    using resource = new CudaAsyncMemoryResource();
+    let pending: Promise<Uint8Array> | undefined = (() => new DeviceBuffer(data, { resource, stream }).toHost())();
+    await collectGarbage();
+    using next = new DeviceBuffer(1000, { resource, stream });
+    next.fill(1);
+    hold.release();
+    expect(await pending).toEqual(data);
+    pending = undefined;
+    await collectGarbage();
+  });
+
+  it('is freed by a minor collection in the same job', () => {
+    drop(100, 1000);
+    expect(reclaimUnreachableBuffers('minor')).toBeGreaterThanOrEqual(99_000);
+  });
+});
+
+describe('a resource that refuses to free what was dropped', () => {
+  it('is reported once, and the rest is freed', async () => {
+    addresses.beforeFree = (pointer) => {
+      if (pointer % 512 === 0) throw new Error(`no`);
+    };
+    drop(10, 256);
+    await collectGarbage();
+    expect(addresses.live.size).toBe(5);
+    expect(warnings.map((warning) => [warning.message, (warning as { code?: string }).code])).toEqual([
+      ['the memory of an unreachable buffer could not be freed: no, and 4 more', 'CISTERN_UNREACHABLE_BUFFER'],
+    ]);
+  });
+
+  it('may make buffers and collect garbage itself meanwhile', () => {
+    drop(100, 1000);
+    const made: DeviceBuffer[] = [];
+    let depth = 0;
+    addresses.beforeFree = () => {
+      if (depth > 0 || made.length >= 20) return;
+      depth++;
+      made.push(new DeviceBuffer(10, { resource: addresses, stream }));
+      drop(5, 1000);
+      reclaimUnreachableBuffers('minor');
+      depth--;
+    };
+    reclaimUnreachableBuffers('minor');
+    addresses.beforeFree = undefined;
+    expect(made).toHaveLength(20);
+    expect(made.every((buffer) => addresses.live.get(buffer.ptr) === 10)).toBe(true);
+    for (const buffer of made) buffer.dispose();
+    reclaimUnreachableBuffers('major');
+    expect(warnings).toEqual([]);
+  });
+});
+
+describe('a loop that allocates and drops 1,000 buffers of 64 MiB on a device of 1 GiB', () => {
+  const stacks: [string, () => MemoryResource & Disposable][] = [
+    ['CudaMemoryResource', () => new CudaMemoryResource()],
+    ['CudaAsyncMemoryResource', () => new CudaAsyncMemoryResource()],
+    ['an eager pool', () => new PoolMemoryResource(new CudaMemoryResource(), { maximumBytes: 1 * GiB, deallocationEvents: 'eager' })],
+    ['a pool without events', () => new PoolMemoryResource(new CudaAsyncMemoryResource(), { deallocationEvents: 'off' })],
+  ];
+
+  async function loop(resource: MemoryResource, yields: boolean, streams: readonly Stream[]): Promise<void> {
+    for (let i = 0; i < 1000; i++) {
+      const buffer = new DeviceBuffer(64 * MiB, { resource, stream: streams[i % streams.length] as Stream });
+      if (buffer.ptr === 0) throw new Error('no memory');
+      if (yields && i % 10 === 9) await setImmediate();
+    }
+  }
+
+  it.each(stacks)('runs to the end over %s, yielding now and then', async (_, make) => {
+    expect(Device.get().totalBytes).toBe(1 * GiB);
+    using resource = make();
+    await loop(resource, true, [stream]);
+    await collectGarbage();
+  });
+
+  it.each(stacks)('runs to the end over %s, in one job', async (_, make) => {
+    using resource = make();
+    await loop(resource, false, [stream]);
+    await collectGarbage();
+  });
+
+  it.each(stacks)('runs to the end over %s, in one job, on three streams', async (_, make) => {
+    using resource = make();
+    using second = new Stream();
+    using third = new Stream({ nonBlocking: true });
+    await loop(resource, false, [stream, second, third]);
+    await collectGarbage();
+  });
+});
+
+describe('100,000 small buffers', () => {
+  it('created and dropped leave no table growth', async () => {
+    drop(100_000, 256);
+    await collectGarbage();
+    for (let round = 0; round < 3; round++) {
+      drop(100_000, 256);
+      await collectGarbage();
+      expect(watchedBuffers().count).toBe(0);
+    }
+    expect(addresses.frees).toHaveLength(400_000);
+    expect(watchedBuffers().slots).toBeLessThan(150_000);
+  });
+
+  it('created and disposed use one slot', () => {
+    const { slots } = watchedBuffers();
+    for (let i = 0; i < 100_000; i++) new DeviceBuffer(256, { resource: addresses, stream }).dispose();
+    expect(watchedBuffers()).toEqual({ count: 0, slots: Math.max(slots, 1) });
+  });
+
+  it('dropped in one job that goes on and on do not fill the table', () => {
+    for (let i = 0; i < 1_000_000; i++) new DeviceBuffer(256, { resource: addresses, stream });
+    expect(watchedBuffers().slots).toBeLessThan(500_000);
+  });
+});
+
+describe('leak detection', () => {
+  it('publishes what was dropped and where it was made, and nothing that was disposed', async () => {
+    const leaks: BufferLeak[] = [];
+    const listener = (message: unknown) => void leaks.push(message as BufferLeak);
+    function makesLeak(): number {
+      return new DeviceBuffer(1000, { resource: addresses, stream }).ptr;
+    }
+    subscribe('cistern:leak', listener);
+    try {
+      const pointer = makesLeak();
+      new DeviceBuffer(10, { resource: addresses, stream }).dispose();
+      new DeviceBuffer(0, { resource: addresses, stream });
+      await collectGarbage();
+      expect(leaks).toEqual([{ pointer, bytes: 1000, memoryKind: 'device', createdAt: expect.stringContaining('makesLeak') }]);
+      expect(leaks[0]?.createdAt?.split('\n')[0]).toMatch(/^ {4}at makesLeak .*dropped-buffers\.test\.ts/);
+    } finally {
+      unsubscribe('cistern:leak', listener);
+    }
+    expect(addresses.live.size).toBe(0);
+  });
+
+  it('has no stack of a buffer that was made before anybody subscribed', async () => {
+    drop(1, 1000);
+    const leaks: BufferLeak[] = [];
+    const listener = (message: unknown) => void leaks.push(message as BufferLeak);
+    subscribe('cistern:leak', listener);
+    await collectGarbage();
+    unsubscribe('cistern:leak', listener);
+    expect(leaks).toMatchObject([{ bytes: 1000, createdAt: undefined }]);
+  });
+});

@@ -1,0 +1,148 @@
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import {
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  createResource,
+  createResourceStack,
+  Device,
+  HostMemoryResource,
+  LimitingResourceAdaptor,
+  LoggingResourceAdaptor,
+  ManagedMemoryResource,
+  MiB,
+  OutOfMemoryError,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  ResourceStack,
+  SpecificationError,
+  StatisticsResourceAdaptor,
+  Stream,
+} from '../../src/index.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+describe('a stack made from a specification', () => {
+  test.each([
+    ['cuda', CudaMemoryResource],
+    ['managed', ManagedMemoryResource],
+    ['cuda-async(release-threshold=1MiB)', CudaAsyncMemoryResource],
+    ['pinned-host', PinnedHostMemoryResource],
+    ['host', HostMemoryResource],
+    ['pool(cuda)', PoolMemoryResource],
+    ['limiting(cuda, limit=1MiB)', LimitingResourceAdaptor],
+    ['statistics(cuda)', StatisticsResourceAdaptor],
+  ])('%s is what it says', (specification, type) => {
+    using stack = createResourceStack(specification);
+    expect(stack.resource).toBeInstanceOf(type);
+    expect(stack.name).toBe(specification);
+  });
+
+  test('has its layers from the outermost to the leaf, with their options', () => {
+    using stack = createResourceStack('limiting(statistics(pool(cuda-async, initial=2MiB)), limit=8MiB)');
+    expect(stack.layers.map((layer) => layer.constructor.name)).toEqual([
+      'LimitingResourceAdaptor',
+      'StatisticsResourceAdaptor',
+      'PoolMemoryResource',
+      'CudaAsyncMemoryResource',
+    ]);
+    expect((stack.resource as LimitingResourceAdaptor).limitBytes).toBe(8 * MiB);
+    expect((stack.layers[2] as PoolMemoryResource).reservedBytes).toBe(2 * MiB);
+    expect(stack.leaf).toBeInstanceOf(CudaAsyncMemoryResource);
+  });
+
+  test('is on the device that is asked for', () => {
+    using stack = createResourceStack('pool(cuda)', { device: Device.get(1) });
+    expect(stack.resource.device.index).toBe(1);
+  });
+
+  test('writes its log where the option says', () => {
+    const file = join(folder, 'a (1), b.csv');
+    using stream = new Stream();
+    using stack = createResourceStack({ kind: 'logging', upstream: { kind: 'host' }, options: { file } });
+    expect(stack.resource).toBeInstanceOf(LoggingResourceAdaptor);
+    stack.resource.deallocate(stack.resource.allocate(100, stream), 100, stream);
+    stack.dispose();
+    expect(readFileSync(file, 'utf8').split('\n')).toHaveLength(4);
+  });
+
+  test('ends with all of its layers, once', () => {
+    const stack = createResourceStack('statistics(pool(host))');
+    using stream = new Stream();
+    stack.dispose();
+    stack.dispose();
+    for (const layer of stack.layers) {
+      expect(() => layer.allocate(1, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    }
+  });
+
+  test('can end without its leaf first', () => {
+    using stack = createResourceStack('pool(host)');
+    using stream = new Stream();
+    stack.disposeAdaptors();
+    expect(() => stack.resource.allocate(1, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    stack.leaf.deallocate(stack.leaf.allocate(1, stream), 1, stream);
+  });
+
+  test.each([
+    ['cuda(events=off)', null],
+    ['limiting(cuda, limit=1MiB, events=off)', null],
+    ['pool(cuda)', 'eager'],
+    ['pool(cuda, events=deferred)', 'deferred'],
+    ['limiting(pool(cuda, events=deferred), limit=1MiB)', 'deferred'],
+    ['limiting(pool(cuda, events=deferred), limit=1MiB, events=off)', 'off'],
+    ['statistics(limiting(pool(cuda), limit=1MiB, events=off), events=deferred)', 'deferred'],
+  ] as const)('%s has the policy %s in force', (specification, policy) => {
+    using stack = createResourceStack(specification);
+    expect(stack.deallocationEvents).toBe(policy);
+  });
+
+  test('leaves nothing behind where a layer cannot be made', () => {
+    const before = Device.get().memoryInfo().freeBytes;
+    expect(() => createResourceStack('pool(pool(cuda, initial=16MiB), initial=1TiB)')).toThrow(OutOfMemoryError);
+    Device.get().synchronizeSync();
+    expect(Device.get().memoryInfo().freeBytes).toBe(before);
+  });
+
+  test('points at the layer that refuses its values', () => {
+    expect(() => createResourceStack('statistics(pool(cuda, initial=2MiB, max=1MiB))')).toThrow(
+      [
+        'pool cannot be made: maximumBytes must be at least initialBytes (2097152), got 1048576',
+        '  statistics(pool(cuda, initial=2MiB, max=1MiB))',
+        '             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^',
+      ].join('\n'),
+    );
+  });
+
+  test('written by hand is checked as text is', () => {
+    expect(() => createResourceStack({ kind: 'pool', upstream: { kind: 'cuda' }, options: { inital: 5 } })).toThrow(SpecificationError);
+    expect(() => createResourceStack({ kind: 'pool', upstream: { kind: 'cuda' }, options: { initial: '5x' } })).toThrow(
+      'initial must be a size such as 512MiB, got "5x"',
+    );
+    expect(() => createResource({ kind: 'pool', upstream: { kind: 'cuda' }, options: { initial: 1.5 } })).toThrow(SpecificationError);
+  });
+});
+
+describe('a resource made from a specification', () => {
+  test('is the outermost one', () => {
+    using resource = createResource('limiting(host, limit=1MiB)');
+    expect(resource).toBeInstanceOf(LimitingResourceAdaptor);
+  });
+});
+
+describe('a stack of resources that exist', () => {
+  test('finds its layers by their upstreams', () => {
+    const leaf = new HostMemoryResource();
+    const pool = new PoolMemoryResource(leaf);
+    using stack = ResourceStack.of(new StatisticsResourceAdaptor(pool));
+    expect(stack.layers.slice(1)).toEqual([pool, leaf]);
+    expect([stack.name, stack.deallocationEvents]).toEqual(['StatisticsResourceAdaptor', null]);
+  });
+
+  test('must hold one', () => {
+    expect(() => new ResourceStack({ name: 'nothing', layers: [] })).toThrow('layers must hold a resource, got none');
+  });
+});

@@ -1,0 +1,28 @@
+import { spawnSync } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+
+/** How a process ended. */
+export interface ProcessEnd {
+  readonly status: number | null;
+  readonly signal: string | null;
+  readonly stdout: string;
+  readonly stderr: string;
+}
+
+/**
+ * Runs the text of a module in a process of its own, in which `cistern` is the built package (`npm run build` makes it).
+ * @param environment variables that differ from this process's; `undefined` takes one away
+ */
+export function runModule(text: string, environment: Readonly<Record<string, string | undefined>> = {}): ProcessEnd {
+  const env = { ...process.env, ...environment };
+  const { status, signal, stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '--eval', text], {
+    cwd: root,
+    encoding: 'utf8',
+    env,
+    timeout: 20_000,
+    killSignal: 'SIGKILL',
+  });
+  return { status, signal, stdout, stderr };
+}

@@ -1,0 +1,54 @@
+import { describe, expect, test } from 'vitest';
+import { type MemoryResource, MiB } from '../../src/index.js';
+import { resourceConformance } from '../../src/testing/index.js';
+import { correctResource, faultyResources } from './faulty-resources.js';
+
+function conformance(type: new () => MemoryResource) {
+  return resourceConformance({
+    name: 'subject',
+    create: () => ({ resource: new type() }),
+    supports: { maximumAlignment: Infinity, streamOrdered: true, reusesAcrossStreams: true, capacityBytes: 16 * MiB },
+    seed: 1,
+  });
+}
+
+describe('the conformance suite', () => {
+  for (const { name, run } of conformance(correctResource)) test(`passes a correct resource: ${name}`, run);
+
+  for (const [type, caseName, message] of faultyResources) {
+    test(`notices in "${caseName} …" what ${type.name}`, () => {
+      const found = conformance(type).find(({ name }) => name.startsWith(`subject ${caseName}`));
+      expect(() => found?.run()).toThrow(message);
+    });
+  }
+
+  test('has a name for each case, and no name twice', () => {
+    const names = conformance(correctResource).map(({ name }) => name);
+    expect(new Set(names).size).toBe(names.length);
+    expect(names.length).toBeGreaterThan(25);
+  });
+
+  test('leaves out what a resource does not claim', () => {
+    const names = resourceConformance({
+      name: 'subject',
+      create: () => ({ resource: new correctResource() }),
+      supports: { maximumAlignment: 256, streamOrdered: false },
+    }).map(({ name }) => name);
+    expect(names.filter((name) => /order|capacity/.test(name))).toEqual([]);
+  });
+
+  test('notices a greatest alignment that is claimed too small', () => {
+    const cases = resourceConformance({
+      name: 'subject',
+      create: () => ({ resource: new correctResource() }),
+      supports: { maximumAlignment: 256, streamOrdered: true },
+    });
+    expect(() => cases.find(({ name }) => name.includes('every alignment'))?.run()).toThrow(/alignment 512 must be refused/);
+  });
+
+  test('names the seed of a random case that fails', () => {
+    const [type] = faultyResources.find(([, name]) => name.startsWith('keeps live')) ?? [correctResource];
+    const found = conformance(type).find(({ name }) => name.includes('keeps live'));
+    expect(() => found?.run()).toThrow(/^with seed 1: /);
+  });
+});
