@@ -54,7 +54,7 @@ export * from './errors.js';
 export * from './memory-resource.js';
 export { AllocationLog, type EventChunk, type LogEvent } from './replay/allocation-log.js';
 export { type LogProgress, type ReadAllocationLogOptions, readAllocationLog } from './replay/read-allocation-log.js';
-export { type ReplayOptions, replayLog } from './replay/replay-log.js';
+export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams } from './replay/replay-result.js';
 export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
 export { CudaMemoryResource } from './resources/cuda-memory-resource.js';

@@ -4,7 +4,8 @@
  * An allocation is served by the first of these that can:
  *  1. the free memory of its own stream, which needs no waiting;
  *  2. a block from another stream's free memory, after a wait;
- *  3. all of another stream's free memory, joined with its own, stream by stream, after a wait for each;
+ *  3. all of another stream's free memory, joined with its own, stream by stream, after a wait for each; under `'off'` streams that memory
+ *     is held for are asked whether they are idle by now, and then count in steps 2 and 3;
  *  4. a new block from the upstream: as much as the pool holds already, so that it doubles, or half of what its maximum leaves; less and
  *     less, down to what is needed, while the upstream has not that much;
  *  5. the same, once blocks that are wholly free went back to the upstream;
@@ -301,16 +302,24 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
   /** Steps 2 to 5. */
   #allocateWithoutWaiting(bytes: number, stream: Stream, alignment: number): number {
     const lane = this.#lane as Lane;
-    let address: number = none;
     const second = this.#ordering.secondLaneOf(stream);
-    if (second !== undefined) address = this.#allocateIn(second.number, bytes, alignment);
-    if (address !== none) return address;
-    const reused = this.#ordering.others(stream, (other) => {
+    let address: number = second === undefined ? none : this.#allocateIn(second.number, bytes, alignment);
+    if (address === none) address = this.#takeFromOthers(bytes, stream, alignment);
+    if (address === none && this.#ordering.queryHeld(stream)) address = this.#takeFromOthers(bytes, stream, alignment);
+    if (address === none && this.#grow(bytes, stream, alignment)) address = this.#allocateIn(lane.number, bytes, alignment);
+    return address;
+  }
+
+  /** Steps 2 and 3. */
+  #takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
+    const lane = this.#lane as Lane;
+    let address: number = none;
+    const isReused = this.#ordering.others(stream, (other) => {
       address = this.#reuseFrom(other, bytes, stream, alignment);
       return address !== none;
     });
-    if (reused) return address;
-    const merged = this.#ordering.others(stream, (other) => {
+    if (isReused) return address;
+    this.#ordering.others(stream, (other) => {
       this.#ordering.order(stream, other);
       this.#index.transfer(other, lane.number);
       this.#ordering.received(lane);
@@ -318,9 +327,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
       address = this.#allocateIn(lane.number, bytes, alignment);
       return address !== none;
     });
-    if (merged) return address;
-    if (!this.#grow(bytes, stream, alignment)) return none;
-    return this.#allocateIn(lane.number, bytes, alignment);
+    return address;
   }
 
   /** Takes one block from another lane, if that has one that fits, and makes the stream wait for it. */

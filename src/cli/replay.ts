@@ -3,7 +3,7 @@ import { Device } from '../driver/device.js';
 import { CisternError, InvalidLogError, SpecificationError } from '../errors.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { readAllocationLog } from '../replay/read-allocation-log.js';
-import { replayLog } from '../replay/replay-log.js';
+import { defaultRepeat, replayLog } from '../replay/replay-log.js';
 import type { ReplayResult, ReplayStreams } from '../replay/replay-result.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack } from '../specification/resource-stack.js';
@@ -35,7 +35,7 @@ Examples:
 interface ReplayCommandOptions extends DeviceOptions {
   readonly resource?: readonly string[];
   readonly streams: ReplayStreams;
-  readonly repeat: number;
+  readonly repeat?: number;
   readonly json?: boolean;
 }
 
@@ -55,7 +55,11 @@ export function replayCommand(terminal: Terminal, exitWith: (code: number) => vo
         .choices(['log', 'thread', 'single'])
         .default('log'),
     )
-    .addOption(new Option('--repeat <n>', 'how often to measure each stack').argParser(parsePositiveInteger).default(3))
+    .addOption(
+      new Option('--repeat <n>', 'how often to measure each stack (default: until a million operations, 3 to 100 times)').argParser(
+        parsePositiveInteger,
+      ),
+    )
     .addOption(deviceOption())
     .addOption(deviceMemoryOption())
     .addOption(jsonOption())
@@ -101,7 +105,7 @@ function replayAll(
   options: ReplayCommandOptions,
   terminal: Terminal,
 ): (ReplayResult | FailedReplay)[] {
-  const { streams, repeat } = options;
+  const { streams, repeat = defaultRepeat(log) } = options;
   const bar = progressBar(terminal, 'replaying', specifications.length * (repeat + 1));
   let replays = 0;
   try {
@@ -124,7 +128,7 @@ function title(log: AllocationLog, options: ReplayCommandOptions): string {
   const streams = { log: "the log's streams", thread: 'one stream for each thread', single: 'one stream' }[options.streams];
   return [
     `${log.source}: ${formatCount(log.eventCount)} events, threads: ${log.threads.length}, streams: ${log.streams.length}, at most ${formatBytes(log.peakLiveBytes)} live`,
-    `on ${device.name} with ${formatBytes(device.totalBytes)}, ${streams}, measured ${options.repeat} times each`,
+    `on ${device.name} with ${formatBytes(device.totalBytes)}, ${streams}, measured ${options.repeat ?? defaultRepeat(log)} times each`,
   ].join('\n');
 }
 

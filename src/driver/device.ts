@@ -80,9 +80,9 @@ export class Device {
    * @throws ArgumentRangeError where there is no such device.
    */
   static get(index = 0): Device {
+    if (typeof index !== 'number') throw new ArgumentTypeError(`device must be a number, got ${formatValue(index)}`);
     const known = devices[index];
     if (known !== undefined) return known;
-    if (typeof index !== 'number') throw new ArgumentTypeError(`device must be a number, got ${formatValue(index)}`);
     const count = Device.count();
     if (!Number.isInteger(index) || index < 0 || index >= count) {
       throw new ArgumentRangeError(`device must be an integer from 0 to ${count - 1}, got ${index}`);

@@ -1,6 +1,6 @@
 import type { Event } from './event.js';
-import { native } from './native.js';
-import { checkBlocking } from './status.js';
+import { mailbox, native } from './native.js';
+import { check, checkBlocking } from './status.js';
 
 /** Something that keeps memory back for a stream and must know of the stream's end. */
 export interface StreamObserver {
@@ -79,6 +79,17 @@ export class StreamTimeline {
     return () => {
       if (this.synchronized < number) this.synchronized = number;
     };
+  }
+
+  /** Whether everything queued on the stream has run. */
+  query(): boolean {
+    const complete = this.beginSynchronization();
+    mailbox[0] = this.handle;
+    native().queryStream();
+    check('query a stream');
+    if (mailbox[1] !== 1) return false;
+    complete();
+    return true;
   }
 
   /** Blocks until everything queued on the stream has run; host functions of this thread run meanwhile. */

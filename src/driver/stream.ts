@@ -159,13 +159,7 @@ export class Stream implements Disposable {
   /** Whether everything queued has run. */
   query(): boolean {
     this.#assertLive('query a stream');
-    const complete = this.timeline.beginSynchronization();
-    mailbox[0] = this.handle;
-    native().queryStream();
-    check('query a stream');
-    if (mailbox[1] !== 1) return false;
-    complete();
-    return true;
+    return this.timeline.query();
   }
 
   /** Resolves once everything queued by now has run. The event loop goes on. */

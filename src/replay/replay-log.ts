@@ -19,7 +19,7 @@ export interface ReplayOptions {
   readonly streams?: ReplayStreams;
   /**
    * How often the replay is measured, each time on a fresh stack; at least 1. One replay more comes first, which is observed instead.
-   * @defaultValue 3
+   * @defaultValue what {@link defaultRepeat} says
    */
   readonly repeat?: number;
   /** Called after each of the `repeat + 1` replays. */
@@ -47,8 +47,8 @@ export interface ReplayOptions {
  * ```
  */
 export function replayLog(log: AllocationLog, createStack: () => ResourceStack, options: ReplayOptions = {}): ReplayResult {
-  const { streams = 'log', repeat = 3, onReplay } = options;
   if (!(log instanceof AllocationLog)) throw new ArgumentTypeError(`log must be an AllocationLog, got ${formatValue(log)}`);
+  const { streams = 'log', repeat = defaultRepeat(log), onReplay } = options;
   assertOneOf(streams, ['log', 'thread', 'single'], 'streams');
   if (!Number.isSafeInteger(repeat) || repeat < 1)
     throw new ArgumentRangeError(`repeat must be an integer from 1, got ${formatValue(repeat)}`);
@@ -72,6 +72,14 @@ export function replayLog(log: AllocationLog, createStack: () => ResourceStack, 
   } finally {
     replay.end();
   }
+}
+
+/**
+ * How often a log is replayed to be measured where nobody says: until a million operations, so that a short log is measured warm, but from 3
+ * to 100 times.
+ */
+export function defaultRepeat(log: AllocationLog): number {
+  return Math.min(100, Math.max(3, Math.ceil(1e6 / log.eventCount)));
 }
 
 /** An allocation that the log never frees. */

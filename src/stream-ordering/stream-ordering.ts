@@ -145,18 +145,23 @@ export class StreamOrdering implements StreamObserver {
     }
   }
 
+  /** Asks every stream that memory is held for whether it is idle by now. Does not block. Returns whether any is. */
+  queryHeld(stream: Stream): boolean {
+    let found = false;
+    // The handle of a stream whose end is not announced may be gone.
+    for (const lane of this.#heldBack(stream)) if (lane.timeline.announcesEnd && lane.timeline.query()) found = true;
+    return found;
+  }
+
   /**
    * Blocks until every stream that memory is held for is idle, so that all of it can be taken. Returns how many streams that were. The caller's
    * state must be whole: host functions may run meanwhile.
    */
   synchronizeHeld(stream: Stream): number {
-    const lanes = this.#lanes.filter(
-      (lane) => lane.isHeld && !lane.isIdle && lane.timeline !== stream.timeline && !this.#memory.isEmpty(lane.number),
-    );
+    const lanes = this.#heldBack(stream);
     for (const lane of lanes) {
       // A host function that ran during the wait before may have ended the stream.
       if (!this.#lanes.includes(lane)) continue;
-      // A stream whose end is not announced may be gone, and its handle with it.
       if (lane.timeline.announcesEnd) lane.timeline.synchronizeSync();
       else this.#device.synchronizeSync();
     }
@@ -200,6 +205,13 @@ export class StreamOrdering implements StreamObserver {
 
   #lanesOf(timeline: StreamTimeline): Lane[] {
     return this.#lanes.filter((lane) => lane.timeline === timeline);
+  }
+
+  /** The lanes with memory that another stream may not take yet. */
+  #heldBack(stream: Stream): Lane[] {
+    return this.#lanes.filter(
+      (lane) => lane.isHeld && !lane.isIdle && lane.timeline !== stream.timeline && !this.#memory.isEmpty(lane.number),
+    );
   }
 
   #forgetPastEvents(): void {

@@ -301,15 +301,28 @@ describe('the events that a pool records', () => {
 });
 
 describe('a pool without events', () => {
-  test('keeps a block for its own stream, and takes new memory for another', () => {
+  test('keeps a block for its own stream while that is busy, and takes new memory for another', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'off' });
+    using a = new Stream();
+    using b = new Stream();
+    const first = pool.allocate(bytes, a);
+    using _hold = a.hold();
+    pool.deallocate(first, bytes, a);
+    expect(pool.allocate(bytes, b)).not.toBe(first);
+    expect(pool.allocate(bytes, a)).toBe(first);
+    expect(pool.statistics().synchronizations).toBe(0);
+  });
+
+  test('asks a stream whether it is idle before it takes new memory for another', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'off' });
     using a = new Stream();
     using b = new Stream();
     const first = pool.allocate(bytes, a);
     pool.deallocate(first, bytes, a);
-    expect(pool.allocate(bytes, b)).not.toBe(first);
-    expect(pool.allocate(bytes, a)).toBe(first);
-    expect(pool.statistics().synchronizations).toBe(0);
+    const before = driverCallCounts().synchronizations;
+    expect(pool.allocate(bytes, b)).toBe(first);
+    expect(driverCallCounts().synchronizations).toBe(before);
+    expect(pool.statistics().growths).toBe(1);
   });
 
   test.each(['synchronized', 'queried', 'awaited'])('gives a block to another stream once its own was %s', async (how) => {
@@ -349,6 +362,8 @@ describe('a pool without events', () => {
     using a = new Stream();
     using b = new Stream();
     const first = pool.allocate(bytes, a);
+    // Keeps the stream busy until the pool waits for it.
+    a.launchHostFunction(() => undefined);
     fill(first, 1, a);
     pool.deallocate(first, bytes, a);
     const second = pool.allocate(bytes, b);

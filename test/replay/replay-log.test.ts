@@ -3,6 +3,7 @@ import {
   type AllocationLog,
   createResourceStack,
   Device,
+  defaultRepeat,
   driverCallCounts,
   HostMemoryResource,
   InvalidLogError,
@@ -112,6 +113,12 @@ describe('a replay', () => {
     });
     expect(result.nanosecondsPerOperation.minimum).toBeGreaterThan(0);
     expect(result.nanosecondsPerOperation.median).toBeGreaterThanOrEqual(result.nanosecondsPerOperation.minimum);
+  });
+
+  test('measures a short log often enough, and a long one three times at least', async () => {
+    expect(record(await readText(logText(row('allocate', 1, 1)))).result.repetitions).toBe(100);
+    expect(defaultRepeat(arrow)).toBe(6);
+    expect(defaultRepeat({ eventCount: 1e9 } as AllocationLog)).toBe(3);
   });
 
   test('says how far it is', async () => {

@@ -1,0 +1,225 @@
+import { describe, expect, test } from 'vitest';
+import { runModule } from '../support/run-module.js';
+
+const software = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '256MiB' };
+
+describe('an environment', () => {
+  test('that exits with live memory, a held stream and a promise that waits ends with its own code', () => {
+    const end = runModule(
+      `
+      import { CudaAsyncMemoryResource, CudaMemoryResource, Event, Stream, set } from 'cistern';
+      const stream = new Stream();
+      const resource = new CudaAsyncMemoryResource();
+      const plain = new CudaMemoryResource();
+      plain.allocate(1 << 20, stream);
+      const pointer = resource.allocate(1 << 20, stream);
+      new Event().record(stream);
+      stream.hold();
+      set(pointer, 1, 1, 1 << 20, stream);
+      stream.launchHostFunction(() => console.log('never'));
+      stream.synchronize().then(() => console.log('never'));
+      setTimeout(() => process.exit(7), 20);
+    `,
+      software,
+    );
+    expect(end).toEqual({ status: 7, signal: null, stdout: '', stderr: '' });
+  });
+
+  test('that has nothing left to do ends, although streams and memory are there', () => {
+    const end = runModule(
+      `
+      import { CudaAsyncMemoryResource, Stream, set } from 'cistern';
+      const stream = new Stream();
+      const resource = new CudaAsyncMemoryResource();
+      set(resource.allocate(1 << 20, stream), 1, 1, 1 << 20, stream);
+    `,
+      software,
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: '', stderr: '' });
+  });
+
+  test('waits for promises and host functions that are on their way', () => {
+    const end = runModule(
+      `
+      import { Stream } from 'cistern';
+      const stream = new Stream();
+      stream.launchHostFunction(() => console.log('function'));
+      stream.synchronize().then(() => console.log('promise'));
+    `,
+      software,
+    );
+    expect(end).toMatchObject({ status: 0, stdout: 'function\npromise\n' });
+  });
+
+  test('reports what a host function throws as an uncaught exception', () => {
+    const end = runModule(
+      `
+      import { Stream } from 'cistern';
+      process.on('uncaughtException', (error) => console.log('caught', error.message));
+      const stream = new Stream();
+      stream.launchHostFunction(() => { throw new Error('from the stream'); });
+      await stream.synchronize();
+      console.log('went on');
+    `,
+      software,
+    );
+    expect(end).toMatchObject({ status: 0, stdout: 'caught from the stream\nwent on\n' });
+  });
+
+  const worker = (body: string) =>
+    `new Worker(${JSON.stringify(`
+      const { parentPort } = require('node:worker_threads');
+      import('cistern').then((cistern) => { ${body} });
+    `)}, { eval: true, execArgv: [] })`;
+
+  test('that ends as a worker gives its memory back', () => {
+    const end = runModule(
+      `
+      import { Worker } from 'node:worker_threads';
+      import { once } from 'node:events';
+      import { Device, MiB, Stream } from 'cistern';
+      const before = Device.get().memoryInfo().freeBytes;
+      for (const ends of ['process.exit(0)', '']) {
+        for (let round = 0; round < 3; round++) {
+          const thread = ${worker(`
+            const stream = new cistern.Stream();
+            const plain = new cistern.CudaMemoryResource();
+            const ordered = new cistern.CudaAsyncMemoryResource();
+            cistern.set(plain.allocate(100 * cistern.MiB, stream), 1, 1, 1000, stream);
+            ordered.allocate(100 * cistern.MiB, stream);
+            parentPort.postMessage(cistern.Device.get().memoryInfo().freeBytes);
+          `)};
+          const [free] = await once(thread, 'message');
+          console.log(free <= before - 200 * MiB);
+          if (round % 2 === 1) await thread.terminate();
+          else await once(thread, 'exit');
+        }
+      }
+      Device.get().synchronizeSync();
+      console.log(Device.get().memoryInfo().freeBytes === before);
+    `,
+      { ...software, CISTERN_SOFTWARE_MEMORY: '256MiB' },
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: `${'true\n'.repeat(6)}true\n`, stderr: '' });
+  });
+
+  test('has streams, counters and a thread of its own in each worker', () => {
+    const end = runModule(
+      `
+      import { Worker } from 'node:worker_threads';
+      import { once } from 'node:events';
+      import { CudaMemoryResource, driverCallCounts, Stream } from 'cistern';
+      const stream = new Stream();
+      const plain = new CudaMemoryResource();
+      const pointer = plain.allocate(256, stream);
+      const allocations = driverCallCounts().allocations;
+      const thread = ${worker(`
+        const stream = new cistern.Stream();
+        const plain = new cistern.CudaMemoryResource();
+        for (let i = 0; i < 10; i++) plain.allocate(256, stream);
+        parentPort.postMessage({ id: stream.id, allocations: cistern.driverCallCounts().allocations });
+      `)};
+      const [message] = await once(thread, 'message');
+      console.log(message.id !== stream.id, message.allocations, driverCallCounts().allocations - allocations);
+      await thread.terminate();
+      plain.deallocate(pointer, 256, stream);
+    `,
+      software,
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'true 10 0\n', stderr: '' });
+  });
+
+  test('survives workers that end while their streams are stopped and their promises wait', () => {
+    const end = runModule(
+      `
+      import { Worker } from 'node:worker_threads';
+      import { once } from 'node:events';
+      for (let round = 0; round < 5; round++) {
+        const threads = Array.from({ length: 3 }, () => ${worker(`
+          const stream = new cistern.Stream({ nonBlocking: true });
+          const resource = new cistern.CudaAsyncMemoryResource();
+          const pointer = resource.allocate(1000, stream);
+          stream.hold();
+          stream.launchHostFunction(() => {});
+          cistern.set(pointer, 1, 1, 1000, stream);
+          stream.synchronize();
+          cistern.copyToHost(pointer, 1000, stream);
+          parentPort.postMessage('ready');
+        `)});
+        await Promise.all(threads.map((thread) => once(thread, 'message')));
+        await Promise.all(threads.map((thread) => thread.terminate()));
+      }
+      console.log('survived');
+    `,
+      software,
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'survived\n', stderr: '' });
+  });
+});
+
+describe('the choice of a device', () => {
+  const printBackend = `
+    import { currentBackend } from 'cistern';
+    console.log(currentBackend());
+    console.log(currentBackend());
+  `;
+  const hasCuda = runModule(`import { cudaUnavailableReason } from 'cistern'; console.log(cudaUnavailableReason() ?? '');`).stdout === '\n';
+
+  test.skipIf(hasCuda)('is the software device where there is no GPU, and says so once', () => {
+    const { status, stdout, stderr } = runModule(printBackend, { CISTERN_DEVICE: undefined });
+    expect({ status, stdout }).toEqual({ status: 0, stdout: 'software\nsoftware\n' });
+    expect(stderr.match(/CISTERN_SOFTWARE_DEVICE/g)).toHaveLength(1);
+    expect(stderr).toContain('libcuda.so.1');
+    expect(stderr).toContain('CISTERN_DEVICE=software');
+  });
+
+  test('is silent for the software device on request', () => {
+    expect(runModule(printBackend, software)).toMatchObject({ status: 0, stdout: 'software\nsoftware\n', stderr: '' });
+  });
+
+  test.skipIf(hasCuda)('fails for cuda without a driver, and says what was searched for', () => {
+    const { status, stderr } = runModule(printBackend, { CISTERN_DEVICE: 'cuda' });
+    expect(status).toBe(1);
+    expect(stderr).toMatch(/DeviceUnavailableError: no CUDA device can be used: .*libcuda\.so\.1/);
+    expect(stderr).toContain("code: 'ERR_CISTERN_DEVICE_UNAVAILABLE'");
+  });
+
+  test.each([
+    ['CISTERN_DEVICE', 'gpu', /CISTERN_DEVICE must be one of auto, cuda, software, got "gpu"/],
+    ['CISTERN_SOFTWARE_MEMORY', 'much', /CISTERN_SOFTWARE_MEMORY must be a size such as 1GiB/],
+    ['CISTERN_SOFTWARE_DEVICES', '99', /CISTERN_SOFTWARE_DEVICES a count from 1 to 8/],
+  ])('refuses %s=%s', (name, value, message) => {
+    const { status, stderr } = runModule(printBackend, { ...software, [name]: value });
+    expect(status).toBe(1);
+    expect(stderr).toMatch(message);
+  });
+
+  test('can be made in code, once', () => {
+    const { stdout } = runModule(
+      `
+      import { selectBackend } from 'cistern';
+      console.log(selectBackend('software'), selectBackend('auto'), selectBackend('software'));
+      for (const choice of ['cuda', 'gpu']) {
+        try { selectBackend(choice); } catch (error) { console.log(error.code); }
+      }
+    `,
+      { CISTERN_DEVICE: undefined },
+    );
+    expect(stdout).toBe('software software software\nERR_CISTERN_INVALID_STATE\nERR_INVALID_ARG_VALUE\n');
+  });
+
+  test('touches no driver when the package is imported', () => {
+    const { status, stdout, stderr } = runModule(`import 'cistern'; console.log('imported');`, {
+      CISTERN_DEVICE: 'cuda',
+      CISTERN_ADDON: '/no/such/addon.node',
+    });
+    expect({ status, stdout, stderr }).toEqual({ status: 0, stdout: 'imported\n', stderr: '' });
+  });
+
+  test('says how to build the addon where there is none', () => {
+    const { status, stderr } = runModule(printBackend, { CISTERN_ADDON: '/no/such/addon.node' });
+    expect(status).toBe(1);
+    expect(stderr).toMatch(/the native addon of cistern cannot be loaded: run "npm rebuild cistern"/);
+    expect(stderr).toContain('ERR_CISTERN_ADDON_MISSING');
+  });
+});

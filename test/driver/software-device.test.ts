@@ -1,0 +1,130 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import {
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  configureSoftwareDevice,
+  Device,
+  DriverError,
+  driverFunctionNames,
+  Event,
+  failCall,
+  GiB,
+  MiB,
+  OutOfMemoryError,
+  Stream,
+  setCallLatency,
+} from '../../src/index.js';
+
+describe('the software device', () => {
+  let plain: CudaMemoryResource;
+  let stream: Stream;
+  beforeEach(() => {
+    plain = new CudaMemoryResource();
+    stream = new Stream();
+  });
+  afterEach(() => {
+    for (const name of driverFunctionNames()) {
+      setCallLatency(name, 0);
+      failCall(name, 0);
+    }
+    configureSoftwareDevice({ totalBytes: GiB });
+    stream.dispose();
+    plain.dispose();
+  });
+
+  test('has the number and the memory that the environment says', () => {
+    expect(Device.count()).toBe(2);
+    expect(Device.get(0).totalBytes).toBe(GiB);
+    expect(Device.get(1).uuid).not.toBe(Device.get(0).uuid);
+  });
+
+  test('has memory of its own for each device', () => {
+    using far = new CudaMemoryResource({ device: Device.get(1) });
+    const pointer = far.allocate(512 * MiB, stream);
+    expect(Device.get(0).memoryInfo().freeBytes - Device.get(1).memoryInfo().freeBytes).toBeGreaterThanOrEqual(512 * MiB);
+    expect(() => plain.deallocate(pointer, 512 * MiB, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_FOREIGN_POINTER' }));
+    far.deallocate(pointer, 512 * MiB, stream);
+  });
+
+  test('runs out of memory at its total, which can be changed', () => {
+    configureSoftwareDevice({ totalBytes: 256 * MiB });
+    const pointer = plain.allocate(200 * MiB, stream);
+    expect(() => plain.allocate(100 * MiB, stream)).toThrow(
+      expect.objectContaining({
+        code: 'ERR_CISTERN_OUT_OF_MEMORY',
+        requestedBytes: 100 * MiB,
+        availableBytes: 56 * MiB,
+        path: ['device memory of device 0'],
+      }),
+    );
+    expect(() => configureSoftwareDevice({ totalBytes: 100 * MiB })).toThrow(DriverError);
+    configureSoftwareDevice({ totalBytes: 512 * MiB });
+    plain.deallocate(plain.allocate(300 * MiB, stream), 300 * MiB, stream);
+    plain.deallocate(pointer, 200 * MiB, stream);
+  });
+
+  test.each([{ totalBytes: 0 }, { totalBytes: 1.5 }, { totalBytes: '1GiB' }, { devices: 0 }, { devices: 9 }])(
+    'refuses the settings %o',
+    (settings) => {
+      expect(() => configureSoftwareDevice(settings as { devices: number })).toThrow(RangeError);
+    },
+  );
+
+  test('cannot change the number of devices once one is used', () => {
+    expect(() => configureSoftwareDevice({ devices: 3 })).toThrow(DriverError);
+  });
+
+  test('fails the nth next call, once, and nothing changes by it', () => {
+    failCall('cuMemAlloc', 2);
+    const first = plain.allocate(4096, stream);
+    const before = plain.reservedBytes;
+    expect(() => plain.allocate(4096, stream)).toThrow(OutOfMemoryError);
+    expect(plain.reservedBytes).toBe(before);
+    const third = plain.allocate(4096, stream);
+    plain.deallocate(first, 4096, stream);
+    plain.deallocate(third, 4096, stream);
+  });
+
+  test.each([
+    ['cuMemAlloc', () => plain.allocate(1, stream), 'ERR_CISTERN_DRIVER'],
+    ['cuMemAllocFromPoolAsync', () => new CudaAsyncMemoryResource().allocate(1, stream), 'ERR_CISTERN_DRIVER'],
+    ['cuStreamCreateWithPriority', () => new Stream(), 'ERR_CISTERN_DRIVER'],
+    ['cuEventCreate', () => new Event(), 'ERR_CISTERN_DRIVER'],
+    ['cuEventRecord', () => new Event().record(stream), 'ERR_CISTERN_DRIVER'],
+    ['cuStreamWaitEvent', () => stream.wait(new Event()), 'ERR_CISTERN_DRIVER'],
+    ['cuStreamSynchronize', () => stream.synchronizeSync(), 'ERR_CISTERN_DRIVER'],
+    ['cuStreamQuery', () => stream.query(), 'ERR_CISTERN_DRIVER'],
+    ['cuMemPoolCreate', () => new CudaAsyncMemoryResource(), 'ERR_CISTERN_DRIVER'],
+  ] as const)('makes a failing %s an error with its status', (name, call, code) => {
+    failCall(name, 1, 719);
+    expect(call).toThrow(expect.objectContaining({ code, driverStatus: 719, driverName: 'CUDA_ERROR_LAUNCH_FAILED' }));
+    expect(call).not.toThrow();
+  });
+
+  test('keeps memory that a failing free did not free', () => {
+    const pointer = plain.allocate(4096, stream);
+    failCall('cuMemFree', 1, 719);
+    expect(() => plain.deallocate(pointer, 4096, stream)).toThrow(DriverError);
+    plain.deallocate(pointer, 4096, stream);
+  });
+
+  test('takes as long for a call as it is told', () => {
+    using event = new Event();
+    setCallLatency('cuEventRecord', 2_000_000);
+    const start = performance.now();
+    for (let i = 0; i < 5; i++) event.record(stream);
+    expect(performance.now() - start).toBeGreaterThanOrEqual(10);
+    setCallLatency('cuEventRecord', 0);
+    const again = performance.now();
+    for (let i = 0; i < 5; i++) event.record(stream);
+    expect(performance.now() - again).toBeLessThan(5);
+  });
+
+  test('refuses injections that are none', () => {
+    expect(() => failCall('cuNothing')).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+    expect(() => setCallLatency('cuNothing', 5)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+    expect(() => setCallLatency('cuMemAlloc', -1)).toThrow(RangeError);
+    expect(() => failCall('cuMemAlloc', -1)).toThrow(RangeError);
+    expect(() => failCall('cuMemAlloc', 1, 0)).toThrow(RangeError);
+  });
+});
