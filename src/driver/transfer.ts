@@ -45,7 +45,8 @@ export async function copyToHost(source: number, bytes: number, stream: Stream):
 }
 
 /**
- * Sets `count` elements of `elementBytes` bytes to a value in the stream's order. Does not block.
+ * Sets `count` elements of `elementBytes` bytes to a value in the stream's order. Does not block. Ordinary host memory cannot be set, since
+ * the driver does not know it: copy to it instead.
  * @param value an unsigned integer that fits the element
  */
 export function set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: Stream): void {
