@@ -4,6 +4,8 @@
 //   bench_native malloc TRACE.bin [--library PATH] [--repetitions N]
 //                                                     a trace through malloc and free of glibc, or mi_malloc and mi_free of PATH
 //   bench_native null TRACE.bin [--repetitions N]     the same loop over the same trace around calls that do nothing
+//   bench_native holes N [--library PATH] [--repetitions N]
+//                                                     allocations and frees of 4 KiB among N free holes, as subjects/holes.mjs makes them
 //
 // TRACE.bin, little endian: uint32 magic 0x43545243, uint32 event count, uint32 slot count, then for each event
 // uint32 slot, uint32 is_free, double bytes. A slot is a place for one live allocation.
@@ -13,6 +15,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -279,6 +282,74 @@ int Replay(const char* subject, const char* path, Allocator allocator, int repet
   return 0;
 }
 
+// xorshift32, as support/numbers.mjs has it.
+class SeededNumbers {
+ public:
+  double Next() {
+    state_ ^= state_ << 13;
+    state_ ^= state_ >> 17;
+    state_ ^= state_ << 5;
+    return static_cast<double>(state_) / 4294967296.0;
+  }
+  // From 256 bytes to 256 << orders.
+  std::size_t MixedSize(int orders) { return static_cast<std::size_t>(std::floor(std::exp2(8 + orders * Next()))); }
+
+ private:
+  std::uint32_t state_ = 2463534242u;
+};
+
+int RunHoles(std::size_t holes, Allocator allocator, int repetitions) {
+  constexpr std::size_t kSeparatorBytes = 256;
+  constexpr std::uint64_t kSteps = 100000;
+  constexpr std::size_t kBurst = 25;
+  void* (*volatile allocate)(std::size_t) = allocator.allocate;
+  void (*volatile release)(void*) = allocator.free;
+  SeededNumbers random;
+  std::vector<std::size_t> hole_sizes(holes);
+  for (std::size_t& bytes : hole_sizes) bytes = random.MixedSize(12);
+  std::vector<std::size_t> mixed_sizes(4096);
+  for (std::size_t& bytes : mixed_sizes) bytes = random.MixedSize(8);
+  std::vector<void*> blocks(holes);
+  for (std::size_t i = 0; i < holes; ++i) {
+    blocks[i] = allocate(hole_sizes[i]);
+    if (blocks[i] == nullptr || allocate(kSeparatorBytes) == nullptr) Die("an allocation failed");
+  }
+  for (std::size_t i = holes - 1; i > 0; --i) std::swap(blocks[i], blocks[static_cast<std::size_t>(random.Next() * (i + 1))]);
+  for (void* block : blocks) release(block);
+
+  Figures pairs = Measure(repetitions, kSteps, [&] {
+    for (std::uint64_t i = 0; i < kSteps; ++i) release(allocate(kBlockBytes));
+  });
+  Figures mixed_pairs = Measure(repetitions, kSteps, [&] {
+    for (std::uint64_t i = 0; i < kSteps; ++i) release(allocate(mixed_sizes[i % mixed_sizes.size()]));
+  });
+  Figures allocations;
+  Figures frees;
+  void* burst[kBurst];
+  for (int i = 0; i <= repetitions; ++i) {
+    std::int64_t allocating = 0;
+    std::int64_t freeing = 0;
+    for (std::uint64_t round = 0; round < kSteps / kBurst; ++round) {
+      std::int64_t start = Now();
+      for (void*& block : burst) block = allocate(kBlockBytes);
+      std::int64_t middle = Now();
+      for (void* block : burst) release(block);
+      freeing += Now() - middle;
+      allocating += middle - start;
+    }
+    if (i == 0) continue;  // warms up
+    allocations.Add(allocating, kSteps);
+    frees.Add(freeing, kSteps);
+  }
+  std::printf("{\n  \"mode\": \"holes\", \"holes\": %zu, \"repetitions\": %d,\n", holes, repetitions);
+  pairs.Print("pair", ",");
+  allocations.Print("allocate", ",");
+  frees.Print("free", ",");
+  mixed_pairs.Print("mixedPair", "");
+  std::printf("}\n");
+  return 0;
+}
+
 Allocator LoadAllocator(const char* library) {
   if (library == nullptr) return {std::malloc, std::free};
   void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
@@ -309,8 +380,16 @@ int main(int argc, char** argv) {
     }
   }
   if (std::strcmp(mode, "software-async") == 0) return RunSoftwareAsync(repetitions);
-  if (trace == nullptr) Die("usage: bench_native software-async | malloc TRACE.bin [--library PATH] | null TRACE.bin  [--repetitions N]");
+  if (trace == nullptr) {
+    Die("usage: bench_native software-async | malloc TRACE.bin [--library PATH] | null TRACE.bin | holes N [--library PATH]"
+        "  [--repetitions N]");
+  }
   if (std::strcmp(mode, "malloc") == 0) return Replay(library == nullptr ? "glibc" : library, trace, LoadAllocator(library), repetitions);
   if (std::strcmp(mode, "null") == 0) return Replay("null", trace, {AllocateNothing, FreeNothing}, repetitions);
+  if (std::strcmp(mode, "holes") == 0) {
+    int holes = std::atoi(trace);
+    if (holes < 1) Die(std::string("not a number of holes: ") + trace);
+    return RunHoles(static_cast<std::size_t>(holes), LoadAllocator(library), repetitions);
+  }
   Die(std::string("unknown mode ") + mode);
 }

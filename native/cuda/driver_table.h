@@ -13,8 +13,8 @@
 
 namespace cistern {
 
-using Status = int;  // CUresult
-using DeviceOrdinal = int;  // CUdevice
+using Status = int;                        // CUresult
+using DeviceOrdinal = int;                 // CUdevice
 using DevicePointer = unsigned long long;  // CUdeviceptr
 struct ContextOpaque;
 struct StreamOpaque;
@@ -120,60 +120,59 @@ enum : int { kPointerMemoryType = 2, kPointerIsManaged = 8, kPointerDeviceOrdina
 enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2, kMemoryTypeUnified = 4 };
 
 // X(member, driver symbol, version asked of cuGetProcAddress, parameters)
-#define CISTERN_DRIVER_FUNCTIONS(X)                                                                                        \
-  X(Init, "cuInit", 2000, (unsigned flags))                                                                                \
-  X(DriverGetVersion, "cuDriverGetVersion", 2020, (int* version))                                                          \
-  X(GetErrorName, "cuGetErrorName", 6000, (Status error, const char** name))                                               \
-  X(GetErrorString, "cuGetErrorString", 6000, (Status error, const char** text))                                           \
-  X(DeviceGetCount, "cuDeviceGetCount", 2000, (int* count))                                                                \
-  X(DeviceGet, "cuDeviceGet", 2000, (DeviceOrdinal * device, int ordinal))                                                 \
-  X(DeviceGetName, "cuDeviceGetName", 2000, (char* name, int length, DeviceOrdinal device))                                \
-  X(DeviceGetUuid, "cuDeviceGetUuid", 11040, (unsigned char uuid[16], DeviceOrdinal device))                               \
-  X(DeviceTotalMem, "cuDeviceTotalMem", 3020, (std::size_t * bytes, DeviceOrdinal device))                                 \
-  X(DeviceGetAttribute, "cuDeviceGetAttribute", 2000, (int* value, int attribute, DeviceOrdinal device))                   \
-  X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, (Context * context, DeviceOrdinal device))                   \
-  X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 11000, (DeviceOrdinal device))                                   \
-  X(CtxGetCurrent, "cuCtxGetCurrent", 4000, (Context * context))                                                           \
-  X(CtxSetCurrent, "cuCtxSetCurrent", 4000, (Context context))                                                             \
-  X(CtxSynchronize, "cuCtxSynchronize", 2000, ())                                                                          \
-  X(CtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", 5050, (int* least, int* greatest))                           \
-  X(StreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, (Stream * stream, unsigned flags, int priority))         \
-  X(StreamDestroy, "cuStreamDestroy", 4000, (Stream stream))                                                               \
-  X(StreamSynchronize, "cuStreamSynchronize", 2000, (Stream stream))                                                       \
-  X(StreamQuery, "cuStreamQuery", 2000, (Stream stream))                                                                   \
-  X(StreamGetId, "cuStreamGetId", 12000, (Stream stream, unsigned long long* id))                                          \
-  X(StreamGetFlags, "cuStreamGetFlags", 5050, (Stream stream, unsigned* flags))                                            \
-  X(StreamGetPriority, "cuStreamGetPriority", 5050, (Stream stream, int* priority))                                        \
-  X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (Stream stream, Event event, unsigned flags))                              \
-  X(EventCreate, "cuEventCreate", 2000, (Event * event, unsigned flags))                                                   \
-  X(EventDestroy, "cuEventDestroy", 4000, (Event event))                                                                   \
-  X(EventRecord, "cuEventRecord", 2000, (Event event, Stream stream))                                                      \
-  X(EventQuery, "cuEventQuery", 2000, (Event event))                                                                       \
-  X(EventSynchronize, "cuEventSynchronize", 2000, (Event event))                                                           \
-  X(EventElapsedTime, "cuEventElapsedTime", 2000, (float* milliseconds, Event start, Event end))                           \
-  X(LaunchHostFunc, "cuLaunchHostFunc", 10000, (Stream stream, HostFunction function, void* user_data))                    \
-  X(MemGetInfo, "cuMemGetInfo", 3020, (std::size_t * free, std::size_t* total))                                            \
-  X(MemAlloc, "cuMemAlloc", 3020, (DevicePointer * pointer, std::size_t bytes))                                            \
-  X(MemFree, "cuMemFree", 3020, (DevicePointer pointer))                                                                   \
-  X(MemAllocManaged, "cuMemAllocManaged", 6000, (DevicePointer * pointer, std::size_t bytes, unsigned flags))              \
-  X(MemHostAlloc, "cuMemHostAlloc", 2020, (void** pointer, std::size_t bytes, unsigned flags))                             \
-  X(MemFreeHost, "cuMemFreeHost", 2000, (void* pointer))                                                                   \
-  X(MemPoolCreate, "cuMemPoolCreate", 11020, (Pool * pool, const PoolProperties* properties))                              \
-  X(MemPoolDestroy, "cuMemPoolDestroy", 11020, (Pool pool))                                                                \
-  X(MemPoolTrimTo, "cuMemPoolTrimTo", 11020, (Pool pool, std::size_t bytes_to_keep))                                       \
-  X(MemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, (Pool pool, int attribute, void* value))                          \
-  X(MemPoolGetAttribute, "cuMemPoolGetAttribute", 11020, (Pool pool, int attribute, void* value))                          \
-  X(MemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020,                                                               \
-    (DevicePointer * pointer, std::size_t bytes, Pool pool, Stream stream))                                                \
-  X(MemFreeAsync, "cuMemFreeAsync", 11020, (DevicePointer pointer, Stream stream))                                         \
-  X(MemcpyAsync, "cuMemcpyAsync", 4000, (DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream)) \
-  X(MemsetD8Async, "cuMemsetD8Async", 3020, (DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream)) \
-  X(MemsetD32Async, "cuMemsetD32Async", 3020, (DevicePointer destination, unsigned value, std::size_t count, Stream stream)) \
-  X(MemAdvise, "cuMemAdvise", 12020, (DevicePointer pointer, std::size_t bytes, int advice, MemLocation location))         \
-  X(MemPrefetchAsync, "cuMemPrefetchAsync", 12020,                                                                         \
-    (DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream))                       \
-  X(MemRangeGetAttribute, "cuMemRangeGetAttribute", 8000,                                                                  \
-    (void* data, std::size_t data_size, int attribute, DevicePointer pointer, std::size_t bytes))                          \
+#define CISTERN_DRIVER_FUNCTIONS(X)                                                                                                  \
+  X(Init, "cuInit", 2000, (unsigned flags))                                                                                          \
+  X(DriverGetVersion, "cuDriverGetVersion", 2020, (int* version))                                                                    \
+  X(GetErrorName, "cuGetErrorName", 6000, (Status error, const char** name))                                                         \
+  X(GetErrorString, "cuGetErrorString", 6000, (Status error, const char** text))                                                     \
+  X(DeviceGetCount, "cuDeviceGetCount", 2000, (int* count))                                                                          \
+  X(DeviceGet, "cuDeviceGet", 2000, (DeviceOrdinal * device, int ordinal))                                                           \
+  X(DeviceGetName, "cuDeviceGetName", 2000, (char* name, int length, DeviceOrdinal device))                                          \
+  X(DeviceGetUuid, "cuDeviceGetUuid", 11040, (unsigned char uuid[16], DeviceOrdinal device))                                         \
+  X(DeviceTotalMem, "cuDeviceTotalMem", 3020, (std::size_t * bytes, DeviceOrdinal device))                                           \
+  X(DeviceGetAttribute, "cuDeviceGetAttribute", 2000, (int* value, int attribute, DeviceOrdinal device))                             \
+  X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, (Context * context, DeviceOrdinal device))                             \
+  X(DevicePrimaryCtxRelease, "cuDevicePrimaryCtxRelease", 11000, (DeviceOrdinal device))                                             \
+  X(CtxGetCurrent, "cuCtxGetCurrent", 4000, (Context * context))                                                                     \
+  X(CtxSetCurrent, "cuCtxSetCurrent", 4000, (Context context))                                                                       \
+  X(CtxSynchronize, "cuCtxSynchronize", 2000, ())                                                                                    \
+  X(CtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", 5050, (int* least, int* greatest))                                     \
+  X(StreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, (Stream * stream, unsigned flags, int priority))                   \
+  X(StreamDestroy, "cuStreamDestroy", 4000, (Stream stream))                                                                         \
+  X(StreamSynchronize, "cuStreamSynchronize", 2000, (Stream stream))                                                                 \
+  X(StreamQuery, "cuStreamQuery", 2000, (Stream stream))                                                                             \
+  X(StreamGetId, "cuStreamGetId", 12000, (Stream stream, unsigned long long* id))                                                    \
+  X(StreamGetFlags, "cuStreamGetFlags", 5050, (Stream stream, unsigned* flags))                                                      \
+  X(StreamGetPriority, "cuStreamGetPriority", 5050, (Stream stream, int* priority))                                                  \
+  X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (Stream stream, Event event, unsigned flags))                                        \
+  X(EventCreate, "cuEventCreate", 2000, (Event * event, unsigned flags))                                                             \
+  X(EventDestroy, "cuEventDestroy", 4000, (Event event))                                                                             \
+  X(EventRecord, "cuEventRecord", 2000, (Event event, Stream stream))                                                                \
+  X(EventQuery, "cuEventQuery", 2000, (Event event))                                                                                 \
+  X(EventSynchronize, "cuEventSynchronize", 2000, (Event event))                                                                     \
+  X(EventElapsedTime, "cuEventElapsedTime", 2000, (float* milliseconds, Event start, Event end))                                     \
+  X(LaunchHostFunc, "cuLaunchHostFunc", 10000, (Stream stream, HostFunction function, void* user_data))                              \
+  X(MemGetInfo, "cuMemGetInfo", 3020, (std::size_t * free, std::size_t * total))                                                     \
+  X(MemAlloc, "cuMemAlloc", 3020, (DevicePointer * pointer, std::size_t bytes))                                                      \
+  X(MemFree, "cuMemFree", 3020, (DevicePointer pointer))                                                                             \
+  X(MemAllocManaged, "cuMemAllocManaged", 6000, (DevicePointer * pointer, std::size_t bytes, unsigned flags))                        \
+  X(MemHostAlloc, "cuMemHostAlloc", 2020, (void** pointer, std::size_t bytes, unsigned flags))                                       \
+  X(MemFreeHost, "cuMemFreeHost", 2000, (void* pointer))                                                                             \
+  X(MemPoolCreate, "cuMemPoolCreate", 11020, (Pool * pool, const PoolProperties* properties))                                        \
+  X(MemPoolDestroy, "cuMemPoolDestroy", 11020, (Pool pool))                                                                          \
+  X(MemPoolTrimTo, "cuMemPoolTrimTo", 11020, (Pool pool, std::size_t bytes_to_keep))                                                 \
+  X(MemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, (Pool pool, int attribute, void* value))                                    \
+  X(MemPoolGetAttribute, "cuMemPoolGetAttribute", 11020, (Pool pool, int attribute, void* value))                                    \
+  X(MemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, (DevicePointer * pointer, std::size_t bytes, Pool pool, Stream stream)) \
+  X(MemFreeAsync, "cuMemFreeAsync", 11020, (DevicePointer pointer, Stream stream))                                                   \
+  X(MemcpyAsync, "cuMemcpyAsync", 4000, (DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream))         \
+  X(MemsetD8Async, "cuMemsetD8Async", 3020, (DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream))      \
+  X(MemsetD32Async, "cuMemsetD32Async", 3020, (DevicePointer destination, unsigned value, std::size_t count, Stream stream))         \
+  X(MemAdvise, "cuMemAdvise", 12020, (DevicePointer pointer, std::size_t bytes, int advice, MemLocation location))                   \
+  X(MemPrefetchAsync, "cuMemPrefetchAsync", 12020,                                                                                   \
+    (DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream))                                 \
+  X(MemRangeGetAttribute, "cuMemRangeGetAttribute", 8000,                                                                            \
+    (void* data, std::size_t data_size, int attribute, DevicePointer pointer, std::size_t bytes))                                    \
   X(PointerGetAttribute, "cuPointerGetAttribute", 4000, (void* data, int attribute, DevicePointer pointer))
 
 struct DriverTable {

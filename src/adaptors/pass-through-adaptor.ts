@@ -57,6 +57,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     this[Symbol.dispose]();
   }
 
+  /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once this object is disposed. */
   protected assertLive(operation: string): void {
     if (this.isDisposed) {
       throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);

@@ -163,7 +163,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     if (stream !== this.#stream || stream.handle < 0) this.#enter(stream, 'allocate');
     // Sizes that 32-bit arithmetic can do are the usual ones; the rest takes the longer way.
-    const small = bytes | 0;
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
     if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
       return this.#allocateUnusual(bytes, stream, alignment);
     const units = (small + (unitBytes - 1)) >> unitBits;
@@ -173,7 +173,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (stream !== this.#stream || stream.handle < 0) this.#enter(stream, 'deallocate');
-    const block = this.#index.usedBlock(pointer);
+    const block = typeof pointer === 'number' ? this.#index.usedBlock(pointer) : none;
     if (block === none || this.#index.askedBytes(block) !== bytes) {
       this.#refuseFree(pointer, bytes, block);
       return;

@@ -10,8 +10,19 @@ export interface DeviceMemoryInfo {
   readonly totalBytes: number;
 }
 
-/** Device attributes by name, with CUDA's numbers. */
-const attributes = {
+/** The name of a device attribute. */
+export type DeviceAttribute =
+  | 'multiprocessorCount'
+  | 'unifiedAddressing'
+  | 'computeCapabilityMajor'
+  | 'computeCapabilityMinor'
+  | 'managedMemory'
+  | 'pageableMemoryAccess'
+  | 'concurrentManagedAccess'
+  | 'memoryPoolsSupported';
+
+/** CUDA's numbers for them. */
+const attributes: Readonly<Record<DeviceAttribute, number>> = {
   multiprocessorCount: 16,
   unifiedAddressing: 41,
   computeCapabilityMajor: 75,
@@ -20,10 +31,7 @@ const attributes = {
   pageableMemoryAccess: 88,
   concurrentManagedAccess: 89,
   memoryPoolsSupported: 115,
-} as const;
-
-/** The name of a device attribute. */
-export type DeviceAttribute = keyof typeof attributes;
+};
 
 /** The driver's handle of the legacy default stream. */
 const legacyDefaultHandle = 1;

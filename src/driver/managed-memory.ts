@@ -7,17 +7,24 @@ import { assertStream, type Stream } from './stream.js';
 /** A place where managed memory can be: a device, or the host. */
 export type MemoryLocation = Device | 'host';
 
-const advices = {
+/** A hint on how managed memory will be used (`CUmem_advise`). */
+export type MemoryAdvice =
+  | 'set-read-mostly'
+  | 'unset-read-mostly'
+  | 'set-preferred-location'
+  | 'unset-preferred-location'
+  | 'set-accessed-by'
+  | 'unset-accessed-by';
+
+/** CUDA's numbers for them. */
+const advices: Readonly<Record<MemoryAdvice, number>> = {
   'set-read-mostly': 1,
   'unset-read-mostly': 2,
   'set-preferred-location': 3,
   'unset-preferred-location': 4,
   'set-accessed-by': 5,
   'unset-accessed-by': 6,
-} as const;
-
-/** A hint on how managed memory will be used (`CUmem_advise`). */
-export type MemoryAdvice = keyof typeof advices;
+};
 
 /** What is known of a range of managed memory. Locations are a device ordinal, `'host'`, or `undefined` where none, or not one, applies. */
 export interface ManagedRangeAttributes {

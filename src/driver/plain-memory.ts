@@ -3,7 +3,7 @@ import { mailbox, NativeMemoryKind, NativeStatus, native } from './native.js';
 import { allocationError, deallocationError, outOfMemoryStatus } from './status.js';
 
 /** Where memory lives and who can reach it. */
-export type MemoryKind = keyof typeof NativeMemoryKind;
+export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
 
 /**
  * Memory of one kind on one device straight from the driver, without stream order: an allocation may be used at once by every stream, a free

@@ -29,7 +29,8 @@ export function statusError(operation: string, status: number): Error {
   if (status === NativeStatus.noBackend) {
     return new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: no device was opened, or another kind is already open`);
   }
-  return new DriverError(operation, native().statusName(status), status, native().statusDescription(status));
+  const name = native().statusName(status) || 'CUDA_ERROR_UNNAMED';
+  return new DriverError(operation, name, status, native().statusDescription(status) || 'which the driver does not describe');
 }
 
 /** The error for an allocation that failed: out of memory where that is the reason. */

@@ -236,6 +236,7 @@ export class StreamHold implements Disposable {
     check('release a hold');
   }
 
+  /** The same as `release()`. */
   [Symbol.dispose](): void {
     this.release();
   }

@@ -47,5 +47,6 @@ export interface ResourceHarness {
 /** One test. It passes if `run` returns, and fails if it throws. */
 export interface ConformanceCase {
   readonly name: string;
+  /** @throws AssertionError for what the resource does wrong; or what it throws itself. */
   run(): void;
 }

@@ -18,8 +18,8 @@ const capacityBytes = 64 * MiB;
 const synchronous: ResourceSupport = { maximumAlignment: 256, streamOrdered: false };
 const streamOrdered: ResourceSupport = { maximumAlignment: 256, streamOrdered: true };
 
-function leaf(create: () => MemoryResource, supports: ResourceSupport): ResourceHarness {
-  return { name: create().constructor.name, create: () => ({ resource: create() }), supports };
+function leaf(type: new () => MemoryResource, supports: ResourceSupport): ResourceHarness {
+  return { name: type.name, create: () => ({ resource: new type() }), supports };
 }
 
 type Wrap = (upstream: MemoryResource) => MemoryResource;
@@ -51,11 +51,11 @@ const pool = (deallocationEvents: DeallocationEvents): Wrap => {
 export function leafHarnesses(deviceBytes: number | undefined): readonly ResourceHarness[] {
   const bounded = deviceBytes === undefined ? {} : { capacityBytes: deviceBytes };
   return [
-    leaf(() => new CudaMemoryResource(), { ...synchronous, ...bounded }),
-    leaf(() => new CudaAsyncMemoryResource(), { ...streamOrdered, ...bounded }),
-    leaf(() => new ManagedMemoryResource(), synchronous),
-    leaf(() => new PinnedHostMemoryResource(), synchronous),
-    leaf(() => new HostMemoryResource(), { ...synchronous, maximumAlignment: 1024 * MiB }),
+    leaf(CudaMemoryResource, { ...synchronous, ...bounded }),
+    leaf(CudaAsyncMemoryResource, { ...streamOrdered, ...bounded }),
+    leaf(ManagedMemoryResource, synchronous),
+    leaf(PinnedHostMemoryResource, synchronous),
+    leaf(HostMemoryResource, { ...synchronous, maximumAlignment: 1024 * MiB }),
   ];
 }
 

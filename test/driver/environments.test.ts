@@ -79,28 +79,27 @@ describe('an environment', () => {
       import { once } from 'node:events';
       import { Device, MiB, Stream } from 'cistern';
       const before = Device.get().memoryInfo().freeBytes;
-      for (const ends of ['process.exit(0)', '']) {
-        for (let round = 0; round < 3; round++) {
-          const thread = ${worker(`
-            const stream = new cistern.Stream();
-            const plain = new cistern.CudaMemoryResource();
-            const ordered = new cistern.CudaAsyncMemoryResource();
-            cistern.set(plain.allocate(100 * cistern.MiB, stream), 1, 1, 1000, stream);
-            ordered.allocate(100 * cistern.MiB, stream);
-            parentPort.postMessage(cistern.Device.get().memoryInfo().freeBytes);
-          `)};
-          const [free] = await once(thread, 'message');
-          console.log(free <= before - 200 * MiB);
-          if (round % 2 === 1) await thread.terminate();
-          else await once(thread, 'exit');
-        }
+      for (let round = 0; round < 6; round++) {
+        const thread = ${worker(`
+          const stream = new cistern.Stream();
+          const plain = new cistern.CudaMemoryResource();
+          const ordered = new cistern.CudaAsyncMemoryResource();
+          cistern.set(plain.allocate(100 * cistern.MiB, stream), 1, 1, 1000, stream);
+          ordered.allocate(100 * cistern.MiB, stream);
+          parentPort.postMessage(cistern.Device.get().memoryInfo().freeBytes);
+        `)};
+        const exit = once(thread, 'exit');
+        const [free] = await once(thread, 'message');
+        console.log(free <= before - 200 * MiB);
+        if (round % 2 === 1) await thread.terminate();
+        await exit;
       }
       Device.get().synchronizeSync();
       console.log(Device.get().memoryInfo().freeBytes === before);
     `,
-      { ...software, CISTERN_SOFTWARE_MEMORY: '256MiB' },
+      software,
     );
-    expect(end).toEqual({ status: 0, signal: null, stdout: `${'true\n'.repeat(6)}true\n`, stderr: '' });
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'true\n'.repeat(7), stderr: '' });
   });
 
   test('has streams, counters and a thread of its own in each worker', () => {
@@ -129,26 +128,49 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: 'true 10 0\n', stderr: '' });
   });
 
+  const stopped = worker(`
+    const stream = new cistern.Stream({ nonBlocking: true });
+    const resource = new cistern.CudaAsyncMemoryResource();
+    const pointer = resource.allocate(1000, stream);
+    stream.hold();
+    stream.launchHostFunction(() => {});
+    cistern.set(pointer, 1, 1, 1000, stream);
+    stream.synchronize();
+    cistern.copyToHost(pointer, 1000, stream);
+    parentPort.postMessage('ready');
+  `);
+
   test('survives workers that end while their streams are stopped and their promises wait', () => {
     const end = runModule(
       `
       import { Worker } from 'node:worker_threads';
       import { once } from 'node:events';
       for (let round = 0; round < 5; round++) {
-        const threads = Array.from({ length: 3 }, () => ${worker(`
-          const stream = new cistern.Stream({ nonBlocking: true });
-          const resource = new cistern.CudaAsyncMemoryResource();
-          const pointer = resource.allocate(1000, stream);
-          stream.hold();
-          stream.launchHostFunction(() => {});
-          cistern.set(pointer, 1, 1, 1000, stream);
-          stream.synchronize();
-          cistern.copyToHost(pointer, 1000, stream);
-          parentPort.postMessage('ready');
-        `)});
-        await Promise.all(threads.map((thread) => once(thread, 'message')));
-        await Promise.all(threads.map((thread) => thread.terminate()));
+        const thread = ${stopped};
+        await once(thread, 'message');
+        await thread.terminate();
       }
+      console.log('survived');
+    `,
+      software,
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'survived\n', stderr: '' });
+  });
+
+  test('begins and ends while a stream of another one is stopped, whatever ended ones left behind', () => {
+    const end = runModule(
+      `
+      import { Worker } from 'node:worker_threads';
+      import { once } from 'node:events';
+      const ended = ${stopped};
+      await once(ended, 'message');
+      const stays = ${stopped};
+      await once(stays, 'message');
+      await ended.terminate();
+      const begins = ${stopped};
+      await once(begins, 'message');
+      await begins.terminate();
+      await stays.terminate();
       console.log('survived');
     `,
       software,

@@ -86,19 +86,26 @@ describe('the software device', () => {
   });
 
   test.each([
-    ['cuMemAlloc', () => plain.allocate(1, stream), 'ERR_CISTERN_DRIVER'],
-    ['cuMemAllocFromPoolAsync', () => new CudaAsyncMemoryResource().allocate(1, stream), 'ERR_CISTERN_DRIVER'],
-    ['cuStreamCreateWithPriority', () => new Stream(), 'ERR_CISTERN_DRIVER'],
-    ['cuEventCreate', () => new Event(), 'ERR_CISTERN_DRIVER'],
-    ['cuEventRecord', () => new Event().record(stream), 'ERR_CISTERN_DRIVER'],
-    ['cuStreamWaitEvent', () => stream.wait(new Event()), 'ERR_CISTERN_DRIVER'],
-    ['cuStreamSynchronize', () => stream.synchronizeSync(), 'ERR_CISTERN_DRIVER'],
-    ['cuStreamQuery', () => stream.query(), 'ERR_CISTERN_DRIVER'],
-    ['cuMemPoolCreate', () => new CudaAsyncMemoryResource(), 'ERR_CISTERN_DRIVER'],
-  ] as const)('makes a failing %s an error with its status', (name, call, code) => {
-    failCall(name, 1, 719);
-    expect(call).toThrow(expect.objectContaining({ code, driverStatus: 719, driverName: 'CUDA_ERROR_LAUNCH_FAILED' }));
+    ['cuMemAlloc', () => plain.allocate(1, stream)],
+    ['cuMemAllocFromPoolAsync', () => new CudaAsyncMemoryResource().allocate(1, stream)],
+    ['cuStreamCreateWithPriority', () => new Stream()],
+    ['cuEventCreate', () => new Event()],
+    ['cuEventRecord', () => new Event().record(stream)],
+    ['cuStreamWaitEvent', () => stream.wait(new Event())],
+    ['cuStreamSynchronize', () => stream.synchronizeSync()],
+    ['cuStreamQuery', () => stream.query()],
+    ['cuMemPoolCreate', () => new CudaAsyncMemoryResource()],
+  ] as const)('makes a failing %s an error with its status', (name, call) => {
+    failCall(name, 1, 700);
+    expect(call).toThrow(
+      expect.objectContaining({ code: 'ERR_CISTERN_DRIVER', driverStatus: 700, driverName: 'CUDA_ERROR_ILLEGAL_ADDRESS' }),
+    );
     expect(call).not.toThrow();
+  });
+
+  test('names a status that CUDA does not', () => {
+    failCall('cuMemAlloc', 1, 998);
+    expect(() => plain.allocate(1, stream)).toThrow(expect.objectContaining({ driverStatus: 998, driverName: 'CUDA_ERROR_UNNAMED' }));
   });
 
   test('keeps memory that a failing free did not free', () => {

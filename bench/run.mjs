@@ -1,0 +1,130 @@
+/**
+ * Runs the benchmarks and prints their figures beside the limits of baseline.json: `npm run bench -- --help`.
+ * No time makes it fail; only an error does.
+ */
+import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { dirname, join, resolve } from 'node:path';
+import { parseArgs } from 'node:util';
+import * as asynchronous from './benchmarks/async.mjs';
+import * as capacity from './benchmarks/capacity.mjs';
+import * as events from './benchmarks/events.mjs';
+import * as holes from './benchmarks/holes.mjs';
+import * as layers from './benchmarks/layers.mjs';
+import * as pool from './benchmarks/pool.mjs';
+import { loadCistern, root } from './support/cistern.mjs';
+import { Context } from './support/context.mjs';
+import { environment } from './support/environment.mjs';
+import { findTraces, traceNames } from './support/traces.mjs';
+
+const benchmarks = [pool, capacity, holes, asynchronous, events, layers];
+const names = benchmarks.map(({ name }) => name);
+
+const help = `usage: npm run bench -- [benchmark...] [options]
+
+Benchmarks: ${names.join(', ')} (default: all)
+
+  --trace NAME   only this trace; repeatable. ${traceNames.join(', ')}
+  --repeat N     samples per process (default 9)
+  --rounds N     fresh processes per subject, in turn (default 3)
+  --quick        three samples of one process, unless told otherwise
+  --json FILE    write everything to a file
+  --save         write everything to bench/results/DATE-software.json
+  --dist FOLDER  measure another build than dist
+`;
+
+try {
+  await main();
+} catch (error) {
+  const message = error instanceof Error ? [error.message, error.cause].filter(Boolean).join('\n') : String(error);
+  process.stderr.write(`bench: ${message}\n`);
+  process.exitCode = 1;
+}
+
+async function main() {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: {
+      trace: { type: 'string', multiple: true },
+      repeat: { type: 'string' },
+      rounds: { type: 'string' },
+      quick: { type: 'boolean' },
+      json: { type: 'string' },
+      save: { type: 'boolean' },
+      dist: { type: 'string' },
+      help: { type: 'boolean' },
+    },
+  });
+  if (values.help === true) {
+    process.stdout.write(help);
+    return;
+  }
+  requireKnown(positionals, names, 'benchmark');
+  requireKnown(values.trace ?? [], traceNames, 'trace');
+  const isQuick = values.quick === true;
+  const repeat = positiveInteger(values.repeat, '--repeat') ?? (isQuick ? 3 : 9);
+  const rounds = positiveInteger(values.rounds, '--rounds') ?? (isQuick ? 1 : 3);
+  if (values.dist !== undefined) process.env['CISTERN_BENCH_DIST'] = resolve(values.dist);
+
+  const cistern = await loadCistern();
+  /** @type {string[]} */
+  const skipped = [];
+  const skip = (/** @type {string} */ reason) => {
+    skipped.push(reason);
+    process.stdout.write(`skipped: ${reason}\n`);
+  };
+  const baseline = JSON.parse(readFileSync(join(root, 'bench/baseline.json'), 'utf8'));
+  const chosen = benchmarks.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
+  const needsTraces = chosen.some(({ name }) => name !== 'holes' && name !== 'async');
+  const wantedTraces = values.trace ?? (chosen.every(({ name }) => name === 'layers') ? ['dl-training'] : traceNames);
+  const traces = needsTraces ? findTraces(wantedTraces, skip) : [];
+  const context = new Context({ cistern, baseline, traces, repeat, rounds, skip, progress });
+  try {
+    const circumstances = environment(cistern, context.native);
+    const started = new Date();
+    process.stdout.write(
+      `${circumstances.cpu}, ${circumstances.cores} cores, Node ${circumstances.node}, ${circumstances.device}, ` +
+        `commit ${circumstances.commit.slice(0, 10)}${circumstances.uncommittedChanges ? ' with changes' : ''}, ` +
+        `load ${circumstances.loadAverageBefore.toFixed(1)}; ${repeat} samples in each of ${rounds} processes per subject\n`,
+    );
+    /** @type {Record<string, { title: string, rows: readonly object[] }>} */
+    const results = {};
+    for (const benchmark of chosen) {
+      const rows = /** @type {any} */ (await benchmark.run(context));
+      progress('');
+      process.stdout.write(`\n${benchmark.name}: ${benchmark.title}\n\n${benchmark.format(rows, context)}`);
+      results[benchmark.name] = { title: benchmark.title, rows };
+    }
+    const report = { started: started.toISOString(), environment: circumstances, repeat, rounds, skipped, baseline, results };
+    const text = `${JSON.stringify(report, undefined, 2)}\n`;
+    if (values.json !== undefined) save(values.json, text);
+    if (values.save === true) save(join(root, 'bench/results', `${started.toISOString().slice(0, 10)}-software.json`), text);
+  } finally {
+    progress('');
+    context[Symbol.dispose]();
+  }
+}
+
+/** Shows on a terminal what is being measured. @param {string} step */
+function progress(step) {
+  if (process.stderr.isTTY) process.stderr.write(`\r\x1b[K${step}`);
+}
+
+/** @param {string} file @param {string} text */
+function save(file, text) {
+  mkdirSync(dirname(file), { recursive: true });
+  writeFileSync(file, text);
+  process.stdout.write(`\nwritten to ${file}\n`);
+}
+
+/** @param {readonly string[]} given @param {readonly string[]} known @param {string} what */
+function requireKnown(given, known, what) {
+  const wrong = given.find((name) => !known.includes(name));
+  if (wrong !== undefined) throw new Error(`there is no ${what} "${wrong}"; there are ${known.join(', ')}`);
+}
+
+/** @param {string | undefined} text @param {string} option */
+function positiveInteger(text, option) {
+  if (text === undefined) return undefined;
+  if (!/^[1-9]\d{0,5}$/.test(text)) throw new Error(`${option} takes an integer from 1, got "${text}"`);
+  return Number(text);
+}

@@ -1,0 +1,39 @@
+/**
+ * The null subject: a resource that does nothing, so that what the loop around it costs can be seen.
+ * @implements {MemoryResource}
+ * @typedef {import('../../src/index.js').MemoryResource} MemoryResource
+ */
+export class NullResource {
+  /** @readonly */
+  memoryKind = 'device';
+  #next = 0x7f00_0000_0000;
+
+  /** @param {import('../../src/index.js').Device} device */
+  constructor(device) {
+    this.device = device;
+  }
+
+  /**
+   * @param {number} _bytes
+   * @param {import('../../src/index.js').Stream} _stream
+   * @returns {number}
+   */
+  allocate(_bytes, _stream) {
+    this.#next += 256;
+    return this.#next;
+  }
+
+  /**
+   * @param {number} _pointer
+   * @param {number} _bytes
+   * @param {import('../../src/index.js').Stream} _stream
+   */
+  deallocate(_pointer, _bytes, _stream) {}
+
+  /** @param {MemoryResource} other @returns {boolean} */
+  isEqual(other) {
+    return other === this;
+  }
+
+  [Symbol.dispose]() {}
+}

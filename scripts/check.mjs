@@ -1,0 +1,134 @@
+// Everything that is checked before a change is taken: `npm run check`. Stops at the first step that fails. Steps whose tools this machine
+// lacks are skipped, and say so. `npm run check -- types tests` runs the steps of these names only.
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { delimiter, isAbsolute, join } from 'node:path';
+import { argv, chdir, env, exit, stdout } from 'node:process';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const scratch = mkdtempSync(join(tmpdir(), 'cistern-check-'));
+const compiler = env.CXX ?? 'c++';
+const runSuite = ['vitest', 'run', '--project', 'unit', '--project', 'gc'];
+/** What reaches native code and starts no other process. */
+const nativeSuites = ['test/driver/', 'test/conformance/', 'test/adaptors/', 'test/buffers/', 'test/resources/', 'test/gc/dropped'];
+
+chdir(root);
+env.PATH = `${join(root, 'node_modules', '.bin')}${delimiter}${env.PATH}`;
+
+class Failure extends Error {}
+class Skipped extends Error {}
+
+/** Runs a command and returns its output; throws with it where the command fails. */
+function run(command, args, environment = {}) {
+  const { status, error, stdout, stderr } = spawnSync(command, args, {
+    encoding: 'utf8',
+    env: { ...env, ...environment },
+    maxBuffer: 2 ** 28,
+  });
+  if (error !== undefined) throw new Failure(error.message);
+  if (status !== 0) throw new Failure(`$ ${[command, ...args].join(' ')}\n${stdout}${stderr}`);
+  return stdout;
+}
+
+function isThere(command) {
+  return spawnSync(command, ['--version']).status === 0;
+}
+
+/** Skips a step where programs that are built with a sanitizer do not build or do not run here. */
+function needSanitizer(sanitizer) {
+  if (!isThere('cmake') || !isThere(compiler)) throw new Skipped(`cmake or ${compiler} is not installed`);
+  const source = join(scratch, 'probe.cc');
+  const program = join(scratch, `probe-${sanitizer}`);
+  writeFileSync(source, 'int main() { return 0; }\n');
+  const built = spawnSync(compiler, [`-fsanitize=${sanitizer}`, source, '-o', program]).status === 0;
+  if (!built || spawnSync(program).status !== 0) throw new Skipped(`${compiler} has no working ${sanitizer} sanitizer here`);
+}
+
+function nativeTests(sanitizer) {
+  if (sanitizer !== '') needSanitizer(sanitizer);
+  const folder = join('build-sanitize', `native-${sanitizer || 'plain'}`);
+  run('cmake', ['-S', 'native/test', '-B', folder, `-DSANITIZE=${sanitizer}`]);
+  run('cmake', ['--build', folder, '--parallel', '2']);
+  run('ctest', ['--test-dir', folder, '--output-on-failure']);
+}
+
+function sanitizedAddon() {
+  needSanitizer('address');
+  const library = spawnSync(compiler, ['-print-file-name=libasan.so'], { encoding: 'utf8' }).stdout.trim();
+  if (!isAbsolute(library)) throw new Skipped(`${compiler} has no libasan.so that could be loaded into Node`);
+  const folder = join('build-sanitize', 'addon');
+  run('cmake-js', ['compile', '--out', folder, '--CDSANITIZE=ON', '--CDCISTERN_WARNINGS_AS_ERRORS=ON', '--parallel', '2']);
+  run(runSuite[0], [...runSuite.slice(1), ...nativeSuites], {
+    CISTERN_ADDON: join(root, folder, 'Release', 'cistern.node'),
+    LD_PRELOAD: library,
+    ASAN_OPTIONS: 'detect_leaks=0:allocator_may_return_null=1',
+    UBSAN_OPTIONS: 'print_stacktrace=1',
+  });
+}
+
+function packed() {
+  const [{ filename }] = JSON.parse(run('npm', ['pack', '--json', '--ignore-scripts', '--pack-destination', scratch]));
+  const tarball = join(scratch, filename);
+  run('publint', ['run', tarball, '--strict']);
+  run('attw', [tarball, '--profile', 'esm-only']);
+}
+
+function clangFormat() {
+  if (!isThere('clang-format')) throw new Skipped('clang-format is not installed');
+  const files = ['native', 'bench'].flatMap((folder) => readdirSync(folder, { recursive: true }).map((file) => join(folder, file)));
+  run('clang-format', ['--dry-run', '--Werror', ...files.filter((file) => /\.(cc|h)$/.test(file))]);
+}
+
+const steps = {
+  lint: () => run('biome', ['check', '--error-on-warnings', '.']),
+  types: () => run('tsc', ['-p', 'tsconfig.json']),
+  'clang-format': clangFormat,
+  addon: () => run('node', ['scripts/install.mjs']),
+  build: () => run('npm', ['run', 'build']),
+  unused: () => run('knip', []),
+  package: packed,
+  docs: () => run('typedoc', []),
+  tests: () => run(runSuite[0], runSuite.slice(1)),
+  'native-tests': () => nativeTests(''),
+  'native-tests-address': () => nativeTests('address'),
+  'native-tests-thread': () => nativeTests('thread'),
+  'sanitized-addon': sanitizedAddon,
+};
+
+const names = argv.length > 2 ? argv.slice(2) : Object.keys(steps);
+const unknown = names.filter((name) => !Object.hasOwn(steps, name));
+if (unknown.length > 0) {
+  console.error(`there is no step ${unknown.join(', ')}; the steps are ${Object.keys(steps).join(', ')}`);
+  exit(2);
+}
+let failures = 0;
+let skipped = 0;
+const started = performance.now();
+try {
+  for (const name of names) {
+    stdout.write(`${name.padEnd(22)}`);
+    const begun = performance.now();
+    const seconds = () => `${((performance.now() - begun) / 1000).toFixed(1)} s`;
+    try {
+      steps[name]();
+      console.log(`ok ${seconds()}`);
+    } catch (error) {
+      if (error instanceof Skipped) {
+        skipped++;
+        console.log(`skipped: ${error.message}`);
+        continue;
+      }
+      failures++;
+      console.log(`FAILED ${seconds()}\n\n${error instanceof Failure ? error.message : error.stack}`);
+      break;
+    }
+  }
+} finally {
+  if (existsSync(scratch)) rmSync(scratch, { recursive: true });
+}
+const total = ((performance.now() - started) / 1000).toFixed(0);
+if (failures > 0) console.log('\nthe steps after it were not run');
+else console.log(`\n${names.length - skipped} steps passed${skipped > 0 ? `, ${skipped} skipped` : ''}, in ${total} s`);
+exit(failures);

@@ -1,0 +1,56 @@
+import { describe, expect, test } from 'vitest';
+import { CudaAsyncMemoryResource, Device, driverCallCounts, MiB, OutOfMemoryError, Stream } from '../../src/index.js';
+
+describe('CudaAsyncMemoryResource', () => {
+  test('is equal to itself only, since each has a pool of its own', () => {
+    using first = new CudaAsyncMemoryResource();
+    using second = new CudaAsyncMemoryResource();
+    using stream = new Stream();
+    expect(first.isEqual(first)).toBe(true);
+    expect(first.isEqual(second)).toBe(false);
+    const pointer = first.allocate(256, stream);
+    expect(() => second.deallocate(pointer, 256, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_FOREIGN_POINTER' }));
+    first.deallocate(pointer, 256, stream);
+  });
+
+  test('records no event and waits for nothing', () => {
+    using resource = new CudaAsyncMemoryResource();
+    using stream = new Stream();
+    const before = driverCallCounts();
+    for (const fence of [undefined, 'eager', 'deferred', 'off'] as const) {
+      resource.deallocate(resource.allocate(4096, stream), 4096, stream, fence);
+    }
+    const after = driverCallCounts();
+    expect([after.eventRecords, after.eventWaits, after.synchronizations]).toEqual([
+      before.eventRecords,
+      before.eventWaits,
+      before.synchronizations,
+    ]);
+    expect([after.allocations - before.allocations, after.frees - before.frees]).toEqual([4, 4]);
+  });
+
+  test('is of the device that it is made for', () => {
+    using resource = new CudaAsyncMemoryResource({ device: Device.get(1), initialBytes: 8 * MiB });
+    expect(resource.device).toBe(Device.get(1));
+    expect(resource.reservedBytes).toBeGreaterThanOrEqual(8 * MiB);
+  });
+
+  test('leaves nothing behind when its initial size cannot be had', () => {
+    const { freeBytes } = Device.get().memoryInfo();
+    expect(() => new CudaAsyncMemoryResource({ initialBytes: 2 ** 50 })).toThrow(OutOfMemoryError);
+    expect(Device.get().memoryInfo().freeBytes).toBe(freeBytes);
+  });
+
+  test('says what was asked for, what is free, and who failed', () => {
+    using resource = new CudaAsyncMemoryResource();
+    using stream = new Stream();
+    expect(() => resource.allocate(2 ** 40, stream)).toThrow(
+      expect.objectContaining({
+        requestedBytes: 2 ** 40,
+        availableBytes: expect.any(Number),
+        path: ['the stream-ordered pool of device 0'],
+        message: expect.stringMatching(/is out of memory: 1 TiB \(1099511627776 bytes\) were asked for, .* are free$/),
+      }),
+    );
+  });
+});

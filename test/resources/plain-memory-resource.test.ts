@@ -1,0 +1,82 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import {
+  CudaMemoryResource,
+  Device,
+  HostMemoryResource,
+  ManagedMemoryResource,
+  MiB,
+  PinnedHostMemoryResource,
+  Stream,
+} from '../../src/index.js';
+
+const types = [CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource, HostMemoryResource] as const;
+
+describe.each(types)('%o', (type) => {
+  let stream: Stream;
+  beforeEach(() => {
+    stream = new Stream({ nonBlocking: true });
+  });
+  afterEach(() => stream.dispose());
+
+  test('is equal to others of its class and device, and to nothing else', () => {
+    using first = new type();
+    using second = new type();
+    using far = new type({ device: Device.get(1) });
+    expect(first.isEqual(second)).toBe(true);
+    expect(first.isEqual(far)).toBe(false);
+    for (const other of types) {
+      using resource = new other();
+      expect(first.isEqual(resource)).toBe(other === type);
+    }
+    second.deallocate(first.allocate(100, stream), 100, stream);
+  });
+
+  test('says what it holds and the most that it held', () => {
+    using resource = new type();
+    const before = resource.reservedBytes;
+    resource.resetPeakReservedBytes();
+    const pointer = resource.allocate(3 * MiB, stream);
+    expect(resource.reservedBytes).toBe(before + 3 * MiB);
+    resource.deallocate(pointer, 3 * MiB, stream);
+    expect(resource.reservedBytes).toBe(before);
+    expect(resource.peakReservedBytes).toBe(before + 3 * MiB);
+    resource.resetPeakReservedBytes();
+    expect(resource.peakReservedBytes).toBe(before);
+  });
+
+  test('keeps what it allocated when it is disposed, for its equals to free', () => {
+    const first = new type();
+    const pointer = first.allocate(4096, stream);
+    first.dispose();
+    first.dispose();
+    using second = new type();
+    second.deallocate(pointer, 4096, stream);
+  });
+
+  test('frees only after what the stream still does, running host functions meanwhile', () => {
+    using resource = new type();
+    const pointer = resource.allocate(4096, stream);
+    let hasRun = false;
+    stream.launchHostFunction(() => {
+      hasRun = true;
+    });
+    resource.deallocate(pointer, 4096, stream);
+    expect(hasRun).toBe(true);
+  });
+
+  test('refuses a device that is none', () => {
+    expect(() => new type({ device: 'cuda:0' as unknown as Device })).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }));
+  });
+});
+
+describe('HostMemoryResource', () => {
+  test('gives alignments up to a gibibyte', () => {
+    using stream = new Stream();
+    using resource = new HostMemoryResource();
+    for (const alignment of [4096, MiB, 64 * MiB]) {
+      const pointer = resource.allocate(100, stream, alignment);
+      expect(pointer % alignment).toBe(0);
+      resource.deallocate(pointer, 100, stream);
+    }
+  });
+});

@@ -1,0 +1,80 @@
+import { describe, expect, expectTypeOf, test } from 'vitest';
+import {
+  AddonMissingError,
+  type ArgumentErrorCode,
+  ArgumentRangeError,
+  ArgumentTypeError,
+  CisternError,
+  type CisternErrorCode,
+  DeviceUnavailableError,
+  DriverError,
+  LifetimeError,
+  OutOfMemoryError,
+} from '../../src/index.js';
+
+describe('the names and codes of errors', () => {
+  test('are these', () => {
+    expectTypeOf<ArgumentErrorCode>().toEqualTypeOf<'ERR_INVALID_ARG_TYPE' | 'ERR_INVALID_ARG_VALUE' | 'ERR_OUT_OF_RANGE'>();
+    expectTypeOf<CisternErrorCode>().toEqualTypeOf<
+      | 'ERR_CISTERN_OUT_OF_MEMORY'
+      | 'ERR_CISTERN_DRIVER'
+      | 'ERR_CISTERN_DISPOSED'
+      | 'ERR_CISTERN_FOREIGN_POINTER'
+      | 'ERR_CISTERN_DOUBLE_FREE'
+      | 'ERR_CISTERN_WRONG_SIZE'
+      | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
+      | 'ERR_CISTERN_ADDON_MISSING'
+      | 'ERR_CISTERN_INVALID_STATE'
+      | 'ERR_CISTERN_INVALID_SPECIFICATION'
+      | 'ERR_CISTERN_INVALID_LOG'
+      | 'ERR_CISTERN_LOG_WRITE'
+      | 'ERR_CISTERN_REPLAY'
+    >();
+  });
+
+  const details = { requestedBytes: 8, path: ['pool', 'device'] };
+  test.each([
+    [new ArgumentTypeError('a'), 'TypeError', 'ERR_INVALID_ARG_TYPE', TypeError],
+    [new ArgumentRangeError('a'), 'RangeError', 'ERR_OUT_OF_RANGE', RangeError],
+    [new ArgumentRangeError('a', 'ERR_INVALID_ARG_VALUE'), 'RangeError', 'ERR_INVALID_ARG_VALUE', RangeError],
+    [new CisternError('ERR_CISTERN_INVALID_STATE', 'a'), 'CisternError', 'ERR_CISTERN_INVALID_STATE', CisternError],
+    [new OutOfMemoryError('a', details), 'OutOfMemoryError', 'ERR_CISTERN_OUT_OF_MEMORY', CisternError],
+    [new DriverError('copy', 'CUDA_ERROR_UNKNOWN', 999, 'an internal error'), 'DriverError', 'ERR_CISTERN_DRIVER', CisternError],
+    [new LifetimeError('ERR_CISTERN_DISPOSED', 'a'), 'LifetimeError', 'ERR_CISTERN_DISPOSED', CisternError],
+    [new DeviceUnavailableError('a'), 'DeviceUnavailableError', 'ERR_CISTERN_DEVICE_UNAVAILABLE', CisternError],
+    [new AddonMissingError('/root', new Error('b')), 'AddonMissingError', 'ERR_CISTERN_ADDON_MISSING', CisternError],
+  ] as const)('hold for %s', (error, name, code, type) => {
+    expect(error.name).toBe(name);
+    expect(error.code).toBe(code);
+    expect(error).toBeInstanceOf(type);
+    expect(error).toBeInstanceOf(Error);
+  });
+});
+
+describe('OutOfMemoryError', () => {
+  test('has details that say when they are not known', () => {
+    const error = new OutOfMemoryError('nothing is left', { requestedBytes: 8, path: ['device'] });
+    expectTypeOf(error.availableBytes).toEqualTypeOf<number | undefined>();
+    expectTypeOf(error.limitBytes).toEqualTypeOf<number | undefined>();
+    expectTypeOf(error.path).toEqualTypeOf<readonly string[]>();
+    expect(error).toMatchObject({ requestedBytes: 8, availableBytes: undefined, limitBytes: undefined, path: ['device'] });
+  });
+
+  test('gains the names of the resources that it passes through, outer to inner', () => {
+    const error = new OutOfMemoryError('nothing is left', { requestedBytes: 8, path: ['device'] });
+    expect(error.through('pool')).toBe(error);
+    error.through('limit');
+    expect(error.path).toEqual(['limit', 'pool', 'device']);
+    expect(Object.isFrozen(error.path)).toBe(true);
+  });
+});
+
+test('LifetimeError and DriverError have codes and fields of their own types', () => {
+  expectTypeOf<ConstructorParameters<typeof LifetimeError>[0]>().toEqualTypeOf<
+    'ERR_CISTERN_DISPOSED' | 'ERR_CISTERN_FOREIGN_POINTER' | 'ERR_CISTERN_DOUBLE_FREE' | 'ERR_CISTERN_WRONG_SIZE'
+  >();
+  expectTypeOf<DriverError>().toHaveProperty('driverStatus').toEqualTypeOf<number>();
+  expectTypeOf<DriverError>().toHaveProperty('driverName').toEqualTypeOf<string>();
+  expectTypeOf<DriverError>().toHaveProperty('operation').toEqualTypeOf<string>();
+  expectTypeOf<CisternError>().toHaveProperty('code').toEqualTypeOf<CisternErrorCode>();
+});

@@ -1,0 +1,52 @@
+import type { Writable } from 'node:stream';
+import { expectTypeOf, test } from 'vitest';
+import type {
+  AllocationStatistics,
+  DeallocationEvents,
+  DeallocationFence,
+  Device,
+  Event,
+  LimitingResourceAdaptorOptions,
+  LoggingResourceAdaptorOptions,
+  MemoryKind,
+  MemoryResource,
+  Stream,
+} from '../../src/index.js';
+import type { ConformanceSubject, ResourceHarness } from '../../src/testing/index.js';
+
+test('the interface can be implemented from what is exported', () => {
+  class Mine implements MemoryResource {
+    declare readonly memoryKind: MemoryKind;
+    declare readonly device: Device;
+    allocate(_bytes: number, _stream: Stream, _alignment?: number): number {
+      return 0;
+    }
+    deallocate(_pointer: number, _bytes: number, _stream: Stream, _fence?: DeallocationFence): void {}
+    isEqual(other: MemoryResource): boolean {
+      return other === this;
+    }
+    [Symbol.dispose](): void {}
+  }
+  expectTypeOf<Mine>().toExtend<MemoryResource>();
+  expectTypeOf<{ readonly resource: Mine }>().toExtend<ConformanceSubject>();
+  expectTypeOf<ResourceHarness['create']>().returns.toEqualTypeOf<ConformanceSubject>();
+});
+
+test('a fence is a policy or an event', () => {
+  expectTypeOf<DeallocationEvents>().toEqualTypeOf<'eager' | 'deferred' | 'off'>();
+  expectTypeOf<DeallocationFence>().toEqualTypeOf<DeallocationEvents | Event>();
+});
+
+test('options are readonly, and what is required is required', () => {
+  expectTypeOf<{ limitBytes: 5 }>().toExtend<LimitingResourceAdaptorOptions>();
+  expectTypeOf<{ deallocationEvents: 'off' }>().not.toExtend<LimitingResourceAdaptorOptions>();
+  expectTypeOf<{ file: string; autoFlush: true }>().toExtend<LoggingResourceAdaptorOptions>();
+  expectTypeOf<{ stream: Writable }>().toExtend<LoggingResourceAdaptorOptions>();
+  expectTypeOf<{ file: string; stream: Writable }>().not.toExtend<LoggingResourceAdaptorOptions>();
+  expectTypeOf<{ autoFlush: true }>().not.toExtend<LoggingResourceAdaptorOptions>();
+  expectTypeOf<AllocationStatistics['bytes']>().toEqualTypeOf<{
+    readonly current: number;
+    readonly peak: number;
+    readonly total: number;
+  }>();
+});
