@@ -26,7 +26,7 @@ Benchmarks: ${names.join(', ')} (default: all)
   --trace NAME   only this trace; repeatable. ${traceNames.join(', ')}
   --repeat N     samples per process (default 9)
   --rounds N     fresh processes per subject, in turn (default 3)
-  --quick        three samples of one process, unless told otherwise
+  --quick        three samples of one process, unless told otherwise; no grid of capacities
   --json FILE    write everything to a file
   --save         write everything to bench/results/DATE-software.json
   --dist FOLDER  measure another build than dist
@@ -77,7 +77,7 @@ async function main() {
   const needsTraces = chosen.some(({ name }) => name !== 'holes' && name !== 'async');
   const wantedTraces = values.trace ?? (chosen.every(({ name }) => name === 'layers') ? ['dl-training'] : traceNames);
   const traces = needsTraces ? findTraces(wantedTraces, skip) : [];
-  const context = new Context({ cistern, baseline, traces, repeat, rounds, skip, progress });
+  const context = new Context({ cistern, baseline, traces, repeat, rounds, isQuick, skip, progress });
   try {
     const circumstances = environment(cistern, context.native);
     const started = new Date();

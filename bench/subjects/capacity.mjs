@@ -1,4 +1,7 @@
-/** Finds the smallest pool that completes a trace. */
+/**
+ * Finds the smallest pool that completes a trace, by bisection. More memory is not always better: a slightly larger pool may fail again, since it
+ * cuts its blocks elsewhere. So a grid around the result is tried as well.
+ */
 import { loadCistern } from '../support/cistern.mjs';
 import { parameters, report } from '../support/processes.mjs';
 
@@ -6,10 +9,18 @@ import { parameters, report } from '../support/processes.mjs';
 
 /** How close the bisection comes, as a share of the peak of live bytes. */
 const precision = 0.001;
+const gridStep = 0.005;
+const gridMargin = 0.05;
 
-const { trace, events, streams } = /** @type {Pick<import('./replay.mjs').ReplayParameters, 'trace' | 'events' | 'streams'>} */ (
-  parameters()
-);
+/**
+ * @typedef {object} CapacityParameters
+ * @property {string} trace the path of the log
+ * @property {import('../../src/index.js').DeallocationEvents} events
+ * @property {import('../../src/index.js').ReplayStreams} streams
+ * @property {boolean} withGrid
+ */
+
+const { trace, events, streams, withGrid } = /** @type {CapacityParameters} */ (parameters());
 const cistern = await loadCistern();
 const log = await cistern.readAllocationLog(trace);
 
@@ -53,14 +64,14 @@ let replays = 0;
 /** @param {number} ratio */
 function completes(ratio) {
   const bytes = Math.ceil((log.peakLiveBytes * ratio) / 256) * 256;
-  const options = { initialBytes: bytes, maximumBytes: bytes, ...(events === undefined ? {} : { deallocationEvents: events }) };
+  const options = { initialBytes: bytes, maximumBytes: bytes, deallocationEvents: events };
   const createStack = () => {
     const pool = new cistern.PoolMemoryResource(new cistern.CudaMemoryResource(), options);
     return cistern.ResourceStack.of(new FirstFailureEnds(pool));
   };
   replays++;
   try {
-    cistern.replayLog(log, createStack, { streams: streams ?? 'single', repeat: 1 });
+    cistern.replayLog(log, createStack, { streams, repeat: 1 });
     return true;
   } catch (error) {
     if (error instanceof cistern.ReplayError && error.cause instanceof Exhausted) return false;
@@ -79,4 +90,17 @@ while (completing - failing > precision) {
   if (completes(middle)) completing = middle;
   else failing = middle;
 }
-report({ capacity: completing, precision, peakLiveBytes: log.peakLiveBytes, replays });
+report({ capacity: completing, precision, peakLiveBytes: log.peakLiveBytes, ...(withGrid ? tryGrid() : {}), replays });
+
+/** The least ratio that completes, and the least from which all complete, as far as was tried. */
+function tryGrid() {
+  let least = completing;
+  let always = completing;
+  const steps = Math.ceil((completing - 1 + gridMargin) / gridStep);
+  for (let step = 0; step <= steps; step++) {
+    const ratio = 1 + step * gridStep;
+    if (!completes(ratio)) always = Math.max(always, ratio + gridStep);
+    else least = Math.min(least, ratio);
+  }
+  return { least, always };
+}

@@ -13,6 +13,7 @@ import { writeNativeTrace } from './traces.mjs';
  * @property {readonly Trace[]} traces
  * @property {number} repeat samples per process
  * @property {number} rounds processes per subject
+ * @property {boolean} isQuick
  * @property {(reason: string) => void} skip
  * @property {(step: string) => void} progress
  */
@@ -34,6 +35,7 @@ export class Context {
     this.traces = options.traces;
     this.repeat = options.repeat;
     this.rounds = options.rounds;
+    this.isQuick = options.isQuick;
     this.skip = options.skip;
     this.progress = options.progress;
     this.native = new NativeBench(options.skip);

@@ -164,7 +164,9 @@ void DeliverCompletions(Environment& environment, napi_env env) {
     if (completion->block.pointer != nullptr) {
       environment.staging.Release(completion->block);
       const ContextScope context(environment, completion->device);
-      if (context.status() == kSuccess && stalls_in_process == 0) environment.staging.FreeSurplus(*environment.driver);
+      // The driver's free waits for the device.
+      const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
+      if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.driver);
     }
     if (scope != nullptr) napi_close_handle_scope(env, scope);
   }

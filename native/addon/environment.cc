@@ -68,7 +68,7 @@ void Environment::Close() {
   loop->Close();
   if (poller.joinable()) poller.join();
   RemoveFromExitList(loop);
-  stalls_in_process -= outstanding_host_functions + unreleased_holds;
+  stalls.End(outstanding_host_functions + unreleased_holds);
   outstanding_host_functions = 0;
   unreleased_holds = 0;
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;

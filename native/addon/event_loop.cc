@@ -5,7 +5,21 @@
 
 namespace cistern {
 
-std::atomic<int> stalls_in_process{0};
+// Never destroyed: threads may still use it while the process ends.
+Stalls& stalls = *new Stalls;
+
+void Stalls::Begin() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  count_ += 1;
+}
+
+void Stalls::End(int number) { count_ -= number; }
+
+std::unique_lock<std::mutex> Stalls::Exclude() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  if (count_ != 0) lock.unlock();
+  return lock;
+}
 
 namespace {
 

@@ -73,9 +73,23 @@ struct EventLoop {
   void Close();
 };
 
-// Host functions that are queued and unfinished, and holds that are not released, in the whole process. While there are any, a driver call
-// that waits for the device may wait for JavaScript.
-extern std::atomic<int> stalls_in_process;
+// Host functions and holds of the whole process that keep a stream from going on until JavaScript acts.
+class Stalls {
+ public:
+  // Counts one that is about to be queued. Waits while somebody has excluded them.
+  void Begin();
+  // Counts `number` less.
+  void End(int number = 1);
+  // Keeps new ones from beginning as long as the lock lives; the lock is not owned where there is one already. Under it a wait for a device
+  // ends by itself.
+  std::unique_lock<std::mutex> Exclude();
+
+ private:
+  std::mutex mutex_;
+  std::atomic<int> count_{0};
+};
+
+extern Stalls& stalls;
 
 // Closes every event loop of the process before the driver is torn down. Called after each step that may have registered the driver's own
 // teardown, since these run last in, first out.

@@ -66,7 +66,7 @@ void Run(Environment& environment, napi_env env, QueuedFunction* function) {
   }
   environment.running_host_functions -= 1;
   environment.outstanding_host_functions -= 1;
-  stalls_in_process -= 1;
+  stalls.End();
   napi_delete_reference(env, reference);
   {
     EventLoop& loop = *environment.loop;
@@ -125,15 +125,16 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
   function->loop = environment.loop;
   if (napi_create_reference(arguments.env(), arguments[1], 1, &function->callback) != napi_ok) return kInvalidArgument;
   const napi_ref callback = function->callback;
+  stalls.Begin();
   status = environment.Counted<Call::kLaunchHostFunc>(stream->stream, WaitForJavaScript, static_cast<void*>(function.get()));
   if (status != kSuccess) {
+    stalls.End();
     napi_delete_reference(arguments.env(), callback);
     return status;
   }
   function.release();
   environment.outstanding_host_functions += 1;
   environment.stalling_device = stream->device;
-  stalls_in_process += 1;
   environment.KeepAlive();
   return kSuccess;
 }
@@ -170,14 +171,15 @@ Status HoldStream(Environment& environment, Arguments& arguments) {
   auto owner = std::make_unique<std::shared_ptr<Hold>>(hold);
   const std::uint64_t hold_handle = environment.holds.Add(hold);
   if (hold_handle == 0) return kHostOutOfMemory;
+  stalls.Begin();
   status = environment.Counted<Call::kLaunchHostFunc>(stream->stream, WaitForRelease, static_cast<void*>(owner.get()));
   if (status != kSuccess) {
+    stalls.End();
     environment.holds.Remove(hold_handle);
     return status;
   }
   owner.release();
   environment.unreleased_holds += 1;
-  stalls_in_process += 1;
   environment.Out(1, static_cast<double>(hold_handle));
   return kSuccess;
 }
@@ -196,7 +198,7 @@ Status ReleaseHold(Environment& environment, Arguments& arguments) {
   }
   environment.holds.Remove(static_cast<std::uint64_t>(handle));
   environment.unreleased_holds -= 1;
-  stalls_in_process -= 1;
+  stalls.End();
   return kSuccess;
 }
 

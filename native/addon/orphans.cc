@@ -66,7 +66,9 @@ void LeaveOrphans(const DriverTable* driver, std::vector<Orphan> orphans) {
 
 bool FreeOrphans(Environment& environment) {
   OrphanList& list = AllOrphans();
-  if (!list.any || stalls_in_process != 0) return false;
+  if (!list.any) return false;
+  const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
+  if (!no_stalls.owns_lock()) return false;
   std::vector<Orphan> orphans;
   {
     const std::lock_guard<std::mutex> lock(list.mutex);

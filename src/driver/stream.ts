@@ -39,7 +39,7 @@ interface Ending {
   readonly timeline: StreamTimeline;
 }
 
-const unreachable = new FinalizationRegistry<Ending>(end);
+const unreachable = new FinalizationRegistry<Ending>((ending) => end(ending, ending.timeline.announcesEnd));
 const defaultStreams = new Map<string, Stream>();
 
 /**
@@ -205,7 +205,7 @@ export class Stream implements Disposable {
     if (this.handle < 0 || this.#isDefault) return;
     unreachable.unregister(this);
     this.handle = -1;
-    end(this);
+    end(this, true);
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -256,6 +256,15 @@ export function assertStream(stream: unknown, operation: string): asserts stream
   if (stream.isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: stream ${stream.id} is already disposed`);
 }
 
+/** @throws ArgumentRangeError for a stream of another device. */
+export function assertStreamOf(stream: Stream, device: Device): void {
+  if (stream.device === device) return;
+  throw new ArgumentRangeError(
+    `stream must be of device ${device.index}, got one of device ${stream.device.index}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
+}
+
 function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
   const owner = deviceOption(device);
   const key = `${handle}:${owner.index}`;
@@ -267,15 +276,17 @@ function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
   return stream;
 }
 
-function end({ device, timeline }: Ending): void {
+/** @param isAlive whether the driver's stream is known to exist still */
+function end({ device, timeline }: Ending, isAlive: boolean): void {
   timeline.release(() => {
     try {
+      if (!isAlive) throw new LifetimeError('ERR_CISTERN_DISPOSED', `stream ${timeline.id} may be gone`);
       const event = new Event({ device });
       event.recordOn(timeline);
       return event;
     } catch {
       // Without an event, the end must be waited for: memory held back for the stream could not be given to anybody safely.
-      timeline.synchronizeSync();
+      device.synchronizeSync();
       return undefined;
     }
   });

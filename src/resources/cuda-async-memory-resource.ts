@@ -1,6 +1,6 @@
 import { type Device, deviceOption } from '../driver/device.js';
 import { DriverMemoryPool } from '../driver/memory-pool.js';
-import { assertStream, noStream, Stream } from '../driver/stream.js';
+import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
 import { LifetimeError } from '../errors.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
@@ -130,6 +130,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource {
   #enter(stream: Stream, operation: string): void {
     this.#assertLive(operation);
     assertStream(stream, operation);
+    assertStreamOf(stream, this.device);
     this.#lastStream = stream;
   }
 

@@ -19,7 +19,7 @@
  */
 import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
-import { assertStream, type Stream } from '../driver/stream.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import type { StreamObserver, StreamTimeline } from '../driver/stream-timeline.js';
 import { ArgumentRangeError, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
@@ -67,12 +67,7 @@ export class StreamOrdering implements StreamObserver {
    */
   laneOf(stream: Stream, operation: string): Lane {
     assertStream(stream, operation);
-    if (stream.device !== this.#device) {
-      throw new ArgumentRangeError(
-        `stream must be of device ${this.#device.index}, got one of device ${stream.device.index}`,
-        'ERR_INVALID_ARG_VALUE',
-      );
-    }
+    assertStreamOf(stream, this.#device);
     return this.#lane(stream.timeline, this.policy === 'off');
   }
 
@@ -136,6 +131,8 @@ export class StreamOrdering implements StreamObserver {
 
   /** Makes a stream wait for every lane with memory, held ones too, and moves all of it to one lane of that stream. */
   gather(stream: Stream, into: Lane): void {
+    // No event can be recorded for what is held for a stream that may be gone.
+    if (this.#heldBack(stream).some((lane) => !lane.timeline.announcesEnd)) this.#device.synchronizeSync();
     const numbers = [this.#endedLane, ...this.#lanes.map((lane) => lane.number)];
     for (const number of numbers) {
       if (number === into.number || this.#memory.isEmpty(number)) continue;
@@ -148,7 +145,7 @@ export class StreamOrdering implements StreamObserver {
   /** Asks every stream that memory is held for whether it is idle by now. Does not block. Returns whether any is. */
   queryHeld(stream: Stream): boolean {
     let found = false;
-    // The handle of a stream whose end is not announced may be gone.
+    // A stream whose end is not announced may be gone.
     for (const lane of this.#heldBack(stream)) if (lane.timeline.announcesEnd && lane.timeline.query()) found = true;
     return found;
   }

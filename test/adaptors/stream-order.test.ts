@@ -389,6 +389,17 @@ describe('a pool without events', () => {
     pool.validate();
   });
 
+  test('gives back what it holds for a stream that may be gone without using that stream', () => {
+    const foreign = madeElsewhere();
+    const pool = poolOfOneBlock('off');
+    using unannounced = Stream.fromHandle(foreign.address);
+    const first = pool.allocate(bytes, unannounced);
+    pool.deallocate(first, bytes, unannounced);
+    foreign.destroy();
+    const records = eventRecords(() => pool.dispose());
+    expect(records).toBe(0);
+  });
+
   test('settles what it holds when the stream ends', () => {
     using pool = poolOfOneBlock('off');
     const a = new Stream();

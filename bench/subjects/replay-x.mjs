@@ -1,0 +1,77 @@
+/**
+ * Replays a trace through one stack, over and over, each time on a fresh stack. A sample is one replay, and for a short trace the median of
+ * several.
+ */
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { loadCistern } from '../support/cistern.mjs';
+import { figuresOf } from '../support/figures.mjs';
+import { NullResource } from '../support/null-resource.mjs';
+import { parameters, report } from '../support/processes.mjs';
+
+/**
+ * @typedef {object} ReplayParameters
+ * @property {string} trace the path of the log
+ * @property {'null' | 'limiting' | 'statistics' | 'logging' | 'pool'} subject the layer over the null resource, or the pool over `cuda`
+ * @property {import('../../src/index.js').DeallocationEvents} [events]
+ * @property {import('../../src/index.js').ReplayStreams} [streams]
+ * @property {number} [initialFactor] the pool's initial size over the trace's peak of live bytes
+ * @property {number} repeat
+ */
+
+/** Events to replay before the first sample, so that the code is compiled; and that a sample holds at least. */
+const warmUpEvents = 500_000;
+const leastEvents = 100_000;
+
+const { trace, subject, events, streams = 'single', initialFactor = 0, repeat } = /** @type {ReplayParameters} */ (parameters());
+const cistern = await loadCistern();
+const device = cistern.Device.get();
+const log = await cistern.readAllocationLog(trace);
+const folder = mkdtempSync(join(tmpdir(), 'cistern-bench-'));
+try {
+  const replay = () => cistern.replayLog(log, () => cistern.ResourceStack.of(createResource()), { streams, repeat: 1 });
+  let last = replay();
+  const firstReplay = last.nanosecondsPerOperation.minimum;
+  for (let warm = 2 * log.eventCount; warm < warmUpEvents; warm += 2 * log.eventCount) replay();
+  const replaysPerSample = Math.ceil(leastEvents / log.eventCount);
+  const samples = Array.from({ length: repeat }, () => {
+    const replays = Array.from({ length: replaysPerSample }, () => {
+      last = replay();
+      return last.nanosecondsPerOperation.minimum;
+    });
+    return figuresOf(replays).median;
+  });
+  if (last.failures > 0) throw new Error(`${last.failures} allocations failed: ${last.firstFailure?.message}`);
+  const { operations, streamCount, peakLiveBytes, peakReservedBytes, highWaterBytes, driver, replayer } = last;
+  const results = { operations, streamCount, peakLiveBytes, peakReservedBytes, highWaterBytes, driver, replayer };
+  report({ nanosecondsPerOperation: figuresOf(samples), replaysPerSample, firstReplay, frees: frees(), ...results });
+} finally {
+  rmSync(folder, { recursive: true });
+}
+
+function createResource() {
+  if (subject === 'pool') {
+    const upstream = new cistern.CudaMemoryResource({ device });
+    const initialBytes = Math.ceil(log.peakLiveBytes * initialFactor);
+    const pool = new cistern.PoolMemoryResource(upstream, { initialBytes, ...(events === undefined ? {} : { deallocationEvents: events }) });
+    const allocate = pool.allocate;
+    pool.allocate = (bytes, stream, alignment) => { delete pool.allocate; pool.trim(stream, { bytesToKeep: Number.MAX_SAFE_INTEGER }); return pool.allocate(bytes, stream, alignment); };
+    return pool;
+  }
+  const upstream = new NullResource(device);
+  switch (subject) {
+    case 'limiting':
+      return new cistern.LimitingResourceAdaptor(upstream, { limitBytes: Number.MAX_SAFE_INTEGER });
+    case 'statistics':
+      return new cistern.StatisticsResourceAdaptor(upstream);
+    case 'logging':
+      return new cistern.LoggingResourceAdaptor(upstream, { file: join(folder, 'log.csv') });
+    default:
+      return upstream;
+  }
+}
+
+function frees() {
+  return log.eventCount - log.allocationCount;
+}
