@@ -10,6 +10,7 @@ import type {
   MemoryResource,
   MemoryResourceAdaptor,
 } from '../memory-resource.js';
+import { deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { assertOneOf } from '../validation.js';
 
 /**
@@ -31,7 +32,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     if (typeof options !== 'object' || options === null)
       throw new ArgumentTypeError(`options must be an object, got ${formatValue(options)}`);
     const { deallocationEvents } = options;
-    if (deallocationEvents !== undefined) assertOneOf(deallocationEvents, ['eager', 'deferred', 'off'], 'deallocationEvents');
+    if (deallocationEvents !== undefined) assertOneOf(deallocationEvents, deallocationEventsWords, 'deallocationEvents');
     this.upstream = upstream;
     this.memoryKind = upstream.memoryKind;
     this.device = upstream.device;

@@ -1,10 +1,8 @@
+import { logHeader } from '../adaptors/log-writer.js';
 import { formatValue, InvalidLogError } from '../errors.js';
 import type { AllocationLog } from './allocation-log.js';
 import { AllocationLogBuilder } from './allocation-log-builder.js';
 import { explainRow, holdsBinaryData } from './log-row-fault.js';
-
-/** The first line of every RMM log. */
-export const logHeader = 'Thread,Time,Action,Pointer,Size,Stream';
 
 /** No row comes near this; what does is not a log. */
 const maximumLineBytes = 4096;

@@ -45,7 +45,8 @@ export interface ResourceStackParts {
  * @example
  * ```ts
  * using stack = createResourceStack('limiting(pool(cuda), limit=8GiB)');
- * using buffer = new DeviceBuffer(4 * MiB, { resource: stack.resource });
+ * using stream = new Stream();
+ * using buffer = new DeviceBuffer(4 * MiB, { resource: stack.resource, stream });
  * ```
  */
 export class ResourceStack implements Disposable {

@@ -48,7 +48,8 @@ function moduleOf({ place, code }: Example): string {
   const words = new Set(code.match(/\b\w+\b/g));
   const lines = ["import type * as cistern from 'cistern';", ...imports];
   const names = [...words].filter((word) => !declared.has(word) && (word in cistern || typeNames.has(word)));
-  if (names.length > 0) lines.push(`import { ${names.map((name) => (name in cistern ? name : `type ${name}`)).join(', ')} } from 'cistern';`);
+  if (names.length > 0)
+    lines.push(`import { ${names.map((name) => (name in cistern ? name : `type ${name}`)).join(', ')} } from 'cistern';`);
   for (const [name, type] of Object.entries(givens)) {
     if (words.has(name) && !declared.has(name)) lines.push(`declare const ${name}: ${type};`);
   }
@@ -90,9 +91,7 @@ function compile(modules: ReadonlyMap<string, string>): Map<string, string[]> {
 }
 
 const pages = [join(root, 'README.md'), ...filesBelow('docs', '.md')].flatMap((file) => examplesOf(file, readFileSync(file, 'utf8')));
-const comments = filesBelow('src', '.ts').flatMap((file) =>
-  examplesOf(file, readFileSync(file, 'utf8').replace(/^ *\* ?/gm, '')),
-);
+const comments = filesBelow('src', '.ts').flatMap((file) => examplesOf(file, readFileSync(file, 'utf8').replace(/^ *\* ?/gm, '')));
 
 describe('examples', () => {
   test('are found in the pages and in the comments', () => {
