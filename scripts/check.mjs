@@ -1,10 +1,10 @@
 // Everything that is checked before a change is taken: `npm run check`. Stops at the first step that fails. Steps whose tools this machine
 // lacks are skipped, and say so. `npm run check -- types tests` runs the steps of these names only.
 import { spawnSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { delimiter, isAbsolute, join } from 'node:path';
-import { argv, chdir, env, exit, stdout } from 'node:process';
+import process, { argv, chdir, env, exit, stdout } from 'node:process';
 import { fileURLToPath } from 'node:url';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -15,6 +15,7 @@ const runSuite = ['vitest', 'run', '--project', 'unit', '--project', 'gc'];
 const nativeSuites = ['test/driver/', 'test/conformance/', 'test/adaptors/', 'test/buffers/', 'test/resources/', 'test/gc/dropped'];
 
 chdir(root);
+process.on('exit', () => rmSync(scratch, { recursive: true }));
 env.PATH = `${join(root, 'node_modules', '.bin')}${delimiter}${env.PATH}`;
 
 class Failure extends Error {}
@@ -106,27 +107,23 @@ if (unknown.length > 0) {
 let failures = 0;
 let skipped = 0;
 const started = performance.now();
-try {
-  for (const name of names) {
-    stdout.write(`${name.padEnd(22)}`);
-    const begun = performance.now();
-    const seconds = () => `${((performance.now() - begun) / 1000).toFixed(1)} s`;
-    try {
-      steps[name]();
-      console.log(`ok ${seconds()}`);
-    } catch (error) {
-      if (error instanceof Skipped) {
-        skipped++;
-        console.log(`skipped: ${error.message}`);
-        continue;
-      }
-      failures++;
-      console.log(`FAILED ${seconds()}\n\n${error instanceof Failure ? error.message : error.stack}`);
-      break;
+for (const name of names) {
+  stdout.write(`${name.padEnd(22)}`);
+  const begun = performance.now();
+  const seconds = () => `${((performance.now() - begun) / 1000).toFixed(1)} s`;
+  try {
+    steps[name]();
+    console.log(`ok ${seconds()}`);
+  } catch (error) {
+    if (error instanceof Skipped) {
+      skipped++;
+      console.log(`skipped: ${error.message}`);
+      continue;
     }
+    failures++;
+    console.log(`FAILED ${seconds()}\n\n${error instanceof Failure ? error.message : error.stack}`);
+    break;
   }
-} finally {
-  if (existsSync(scratch)) rmSync(scratch, { recursive: true });
 }
 const total = ((performance.now() - started) / 1000).toFixed(0);
 if (failures > 0) console.log('\nthe steps after it were not run');

@@ -9,10 +9,9 @@ import { formatTable } from '../support/table.mjs';
  * @typedef {object} CapacityRow
  * @property {string} trace
  * @property {string} streams
- * @property {number} capacity the smallest pool over the peak of live bytes, too large by at most `precision`
+ * @property {number} capacity the smallest pool that completes, over the peak of live bytes; too large by at most `precision`
  * @property {number} precision
- * @property {number | undefined} least the least ratio that completes, of those tried
- * @property {number | undefined} always the least ratio from which all complete, of those tried
+ * @property {number} always the ratio from which all complete
  * @property {number} peakLiveBytes
  * @property {number | undefined} rmmCapacity
  * @property {number | undefined} limit
@@ -21,7 +20,7 @@ import { formatTable } from '../support/table.mjs';
 
 export const name = 'capacity';
 export const title =
-  'Smallest pool (initial = maximum size) that completes the trace, over its peak of live bytes; deferred events, bisected to 0.1 %; beside it, what a grid of 0.5 % shows';
+  'Smallest pool (initial = maximum size) that completes the trace, over its peak of live bytes, in steps of 0.25 %; deferred events';
 
 /** @param {Context} context @returns {Promise<CapacityRow[]>} */
 export async function run(context) {
@@ -29,12 +28,12 @@ export async function run(context) {
   for (const trace of context.traces) {
     for (const streams of trace.name === 'multi-stream' ? ['single', 'log'] : ['single']) {
       context.progress(`${trace.name}, streams: ${streams}`);
-      const parameters = { trace: trace.path, events: 'deferred', streams, withGrid: !context.isQuick };
-      const { capacity, precision, least, always, peakLiveBytes } = await runSubject('capacity', parameters);
+      const parameters = { trace: trace.path, events: 'deferred', streams };
+      const { capacity, precision, always, peakLiveBytes } = await runSubject('capacity', parameters);
       const { rmmCapacity } = context.baseline.traces[trace.name];
       const limit = rmmCapacity === undefined ? undefined : rmmCapacity * (1 + context.baseline.capacityTolerance);
       const met = verdict({ median: capacity, minimum: capacity }, limit);
-      rows.push({ trace: trace.name, streams, capacity, precision, least, always, peakLiveBytes, rmmCapacity, limit, met });
+      rows.push({ trace: trace.name, streams, capacity, precision, always, peakLiveBytes, rmmCapacity, limit, met });
     }
   }
   return rows;
@@ -43,14 +42,13 @@ export async function run(context) {
 /** @param {CapacityRow[]} rows */
 export function format(rows) {
   return formatTable(
-    ['trace', 'capacity', 'RMM pool', 'limit\n(RMM + 1 %)', 'within', 'least that\ncompletes', 'all complete\nfrom'],
+    ['trace', 'capacity', 'RMM pool', 'limit\n(RMM + 1 %)', 'within', 'all complete\nfrom'],
     rows.map((row) => [
       row.streams === 'single' ? row.trace : `${row.trace} (own streams)`,
       formatNumber(row.capacity, 3),
       formatNumber(row.rmmCapacity, 3),
       formatNumber(row.limit, 3),
       row.met,
-      formatNumber(row.least, 3),
       formatNumber(row.always, 3),
     ]),
   );

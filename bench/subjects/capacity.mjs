@@ -1,26 +1,26 @@
 /**
- * Finds the smallest pool that completes a trace, by bisection. More memory is not always better: a slightly larger pool may fail again, since it
- * cuts its blocks elsewhere. So a grid around the result is tried as well.
+ * Finds the smallest pool that completes a trace, by trying every size on a grid from the peak of live bytes upwards. More memory is not always
+ * better: a slightly larger pool may fail again, since it cuts its blocks elsewhere. So bisection would give any of several answers, and the
+ * size from which all complete is reported as well.
  */
 import { loadCistern } from '../support/cistern.mjs';
 import { parameters, report } from '../support/processes.mjs';
 
 /** @typedef {import('../../src/index.js').MemoryResource} MemoryResource */
 
-/** How close the bisection comes, as a share of the peak of live bytes. */
-const precision = 0.001;
-const gridStep = 0.005;
-const gridMargin = 0.05;
+/** The step of the grid, as a share of the peak of live bytes. */
+const precision = 0.0025;
+/** How far above the last size that failed all have to complete. */
+const margin = 0.05;
 
 /**
  * @typedef {object} CapacityParameters
  * @property {string} trace the path of the log
  * @property {import('../../src/index.js').DeallocationEvents} events
  * @property {import('../../src/index.js').ReplayStreams} streams
- * @property {boolean} withGrid
  */
 
-const { trace, events, streams, withGrid } = /** @type {CapacityParameters} */ (parameters());
+const { trace, events, streams } = /** @type {CapacityParameters} */ (parameters());
 const cistern = await loadCistern();
 const log = await cistern.readAllocationLog(trace);
 
@@ -79,28 +79,12 @@ function completes(ratio) {
   }
 }
 
-let failing = 1;
-let completing = 1;
-for (let step = 0.02; !completes(completing); step *= 2) {
-  failing = completing;
-  completing = 1 + step;
+/** @type {number | undefined} */
+let least;
+let always = 1;
+for (let step = 0; least === undefined || 1 + step * precision < always + margin; step++) {
+  const ratio = 1 + step * precision;
+  if (completes(ratio)) least ??= ratio;
+  else always = ratio + precision;
 }
-while (completing - failing > precision) {
-  const middle = (failing + completing) / 2;
-  if (completes(middle)) completing = middle;
-  else failing = middle;
-}
-report({ capacity: completing, precision, peakLiveBytes: log.peakLiveBytes, ...(withGrid ? tryGrid() : {}), replays });
-
-/** The least ratio that completes, and the least from which all complete, as far as was tried. */
-function tryGrid() {
-  let least = completing;
-  let always = completing;
-  const steps = Math.ceil((completing - 1 + gridMargin) / gridStep);
-  for (let step = 0; step <= steps; step++) {
-    const ratio = 1 + step * gridStep;
-    if (!completes(ratio)) always = Math.max(always, ratio + gridStep);
-    else least = Math.min(least, ratio);
-  }
-  return { least, always };
-}
+report({ capacity: least, always, precision, peakLiveBytes: log.peakLiveBytes, replays });

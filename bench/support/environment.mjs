@@ -17,7 +17,7 @@ export function environment(cistern, native) {
     node: process.version,
     v8: process.versions.v8,
     commit: git('rev-parse', 'HEAD'),
-    uncommittedChanges: git('status', '--porcelain') !== '',
+    uncommittedChanges: !['', 'unknown'].includes(git('status', '--porcelain')),
     device: device.name,
     backend: device.backend,
     nativeAllocator: native.allocatorName,

@@ -110,6 +110,11 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
   /** The stream of the last call, and its lane. */
   #stream: Stream = noStream;
   #lane: Lane | undefined;
+  /**
+   * The lane of the initial block, until the first stream comes and takes the block over: it shall not be cut off from what that stream frees.
+   * Under `'off'` it stays where every stream can have a part of it.
+   */
+  #initialLane: Lane | undefined;
   #isDisposed = false;
   /** Why the upstream last refused a block, for the error that says so. */
   #upstreamFailure: OutOfMemoryError | undefined;
@@ -145,6 +150,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
       this.#takeInitial(Math.min(alignUp(initialBytes, unitBytes), this.#maximumBytes), stream);
       // Mostly nothing is queued there, and once that is known every stream can take the memory without an event.
       stream.query();
+      if (deallocationEvents !== 'off') this.#initialLane = this.#lane;
     }
   }
 
@@ -255,6 +261,15 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
       throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the PoolMemoryResource is already disposed`);
     this.#lane = this.#ordering.laneOf(stream, operation);
     this.#stream = stream;
+    if (this.#initialLane !== undefined) this.#handOver(this.#initialLane, this.#lane, stream);
+  }
+
+  #handOver(initial: Lane, lane: Lane, stream: Stream): void {
+    this.#initialLane = undefined;
+    if (initial === lane) return;
+    const hasWaited = this.#ordering.order(stream, initial.number);
+    this.#index.transfer(initial.number, lane.number);
+    if (hasWaited) this.#ordering.received(lane);
   }
 
   #takeInitial(bytes: number, stream: Stream): void {

@@ -47,7 +47,7 @@ const headsField = listBitsField + groups;
 const laneFields = headsField + classes;
 /** Lists below this hold blocks of one size only. */
 const exactClasses = 2 * divisions;
-const scanLimit = 4;
+const scanLimit = 8;
 
 /** No block. */
 export const none = -1;

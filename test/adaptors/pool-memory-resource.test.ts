@@ -87,6 +87,25 @@ describe('a pool', () => {
     expect(pool.reservedBytes).toBe(1024);
   });
 
+  test('joins what the first stream frees with the rest of the initial block', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 3 * MiB, maximumBytes: 3 * MiB });
+    pool.deallocate(pool.allocate(MiB, stream), MiB, stream);
+    expect(pool.statistics().largestFreeBytes).toBe(3 * MiB);
+  });
+
+  test('leaves the initial block to every stream under off', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), {
+      initialBytes: 2 * MiB,
+      maximumBytes: 2 * MiB,
+      deallocationEvents: 'off',
+    });
+    using other = new Stream();
+    using _hold = other.hold();
+    pool.deallocate(pool.allocate(MiB, other), MiB, other);
+    expect(pool.allocate(MiB, stream)).toBeGreaterThan(0);
+    expect(pool.statistics().synchronizations).toBe(0);
+  });
+
   test('serves exactly its initial size where that is its maximum', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
     const pointer = pool.allocate(MiB, stream);
