@@ -413,14 +413,16 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
   }
 
   #refuseGrowth(bytes: number, alignment: number): never {
-    const largest = this.statistics().largestFreeBytes;
+    const reserved = formatBytes(this.#reservedBytes);
+    const largest = formatBytes(this.#largestFreeBytes());
+    const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
     const limit =
       this.#maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `its maximum is ${formatBytes(this.#maximumBytes)}`;
-    const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
-    this.#refuse(
-      bytes,
-      `${formatBytes(this.#reservedBytes)} are reserved, the largest free block has ${formatBytes(largest)}${aligned}, and ${limit}`,
-    );
+    this.#refuse(bytes, `${reserved} are reserved, the largest free block has ${largest}${aligned}, and ${limit}`);
+  }
+
+  #largestFreeBytes(): number {
+    return this.#ordering.laneNumbers().reduce((largest, lane) => Math.max(largest, this.#index.largestFreeBytes(lane)), 0);
   }
 
   #refuse(bytes: number, reason: string): never {
@@ -430,7 +432,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
       `the pool is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for; ${reason}`,
       {
         requestedBytes: bytes,
-        availableBytes: this.statistics().largestFreeBytes,
+        availableBytes: this.#largestFreeBytes(),
         ...(this.#maximumBytes === Number.POSITIVE_INFINITY ? {} : { limitBytes: this.#maximumBytes }),
         path: ['PoolMemoryResource', ...(cause?.path ?? [])],
       },

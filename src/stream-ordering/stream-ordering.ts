@@ -129,12 +129,16 @@ export class StreamOrdering implements StreamObserver {
     return this.#endedEvents.length > 0;
   }
 
+  /** The numbers of all lanes. */
+  laneNumbers(): number[] {
+    return [this.#endedLane, ...this.#lanes.map((lane) => lane.number)];
+  }
+
   /** Makes a stream wait for every lane with memory, held ones too, and moves all of it to one lane of that stream. */
   gather(stream: Stream, into: Lane): void {
     // No event can be recorded for what is held for a stream that may be gone.
     if (this.#heldBack(stream).some((lane) => !lane.timeline.announcesEnd)) this.#device.synchronizeSync();
-    const numbers = [this.#endedLane, ...this.#lanes.map((lane) => lane.number)];
-    for (const number of numbers) {
+    for (const number of this.laneNumbers()) {
       if (number === into.number || this.#memory.isEmpty(number)) continue;
       this.order(stream, number);
       this.#memory.transfer(number, into.number);
