@@ -27,7 +27,7 @@ import type {
 } from '../memory-resource.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { StreamOrdering } from '../stream-ordering/stream-ordering.js';
-import { FreeSpaceIndex, maximumUnits, none, unitBits, unitBytes } from '../suballocation/free-space-index.js';
+import { FreeSpaceIndex, maximumUnits, none, type Segment, unitBits, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertPointer } from '../validation.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
@@ -83,11 +83,12 @@ const maximumBlockBytes = maximumUnits * unitBytes;
  * A coalescing pool that hands out parts of large blocks, which it takes from its upstream as it needs them.
  *
  * Stream order: memory freed on a stream serves that stream at once, and other streams by the rules of `deallocationEvents`. Allocating
- * never waits on the host, except under `'off'` instead of an out-of-memory. Every allocation is rounded up to a multiple of 256 bytes, and any
- * power of two can be its alignment. Allocating and freeing take constant time, however many blocks are live or free.
+ * never waits on the host, except where the upstream does, and under `'off'` instead of an out-of-memory. Every allocation is rounded up to a
+ * multiple of 256 bytes, and any power of two can be its alignment. Allocating and freeing take constant time, however many blocks are live or
+ * free.
  *
  * The upstream must stay alive as long as the pool, and is not disposed with it. Disposing the pool gives everything back to the upstream, in
- * the order of the legacy default stream after every free, without waiting on the host.
+ * the order of the legacy default stream after every free.
  *
  * Counterpart of `rmm::mr::pool_memory_resource`. Unlike there, the cost does not grow with fragmentation, whole free blocks can be given back
  * ({@link PoolMemoryResource.trim}), and events need not be recorded at every free.
@@ -116,6 +117,8 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
    */
   #initialLane: Lane | undefined;
   #isDisposed = false;
+  /** What the upstream would not take back when the pool was disposed. */
+  #leftSegments: readonly Segment[] = [];
   /** Why the upstream last refused a block, for the error that says so. */
   #upstreamFailure: OutOfMemoryError | undefined;
 
@@ -148,8 +151,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
       const stream = Stream.legacyDefault(this.device);
       this.#enter(stream, 'allocate');
       this.#takeInitial(Math.min(alignUp(initialBytes, unitBytes), this.#maximumBytes), stream);
-      // Mostly nothing is queued there, and once that is known every stream can take the memory without an event.
-      stream.query();
+      this.#ordering.queryOwn(this.#lane as Lane);
       if (deallocationEvents !== 'off') this.#initialLane = this.#lane;
     }
   }
@@ -196,16 +198,16 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
 
   /**
    * Gives blocks of the upstream that are wholly free back to it, in the order of `stream`, which is first made to wait for whatever was freed
-   * on other streams; all free memory belongs to it afterwards. Does not wait on the host.
+   * on other streams; all free memory belongs to it afterwards. Waits on the host only where the upstream does.
    * @returns the bytes given back
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.#enter(stream, 'trim');
-    const lane = this.#lane as Lane;
-    this.#ordering.gather(stream, lane);
-    return this.#releaseSegments(lane, stream, () => this.#reservedBytes > bytesToKeep);
+    this.#ordering.gather(stream, this.#lane as Lane);
+    this.#enter(stream, 'trim');
+    return this.#releaseSegments(stream, () => this.#reservedBytes - bytesToKeep);
   }
 
   /** What the pool holds and did so far. Linear in the number of free blocks. */
@@ -234,20 +236,37 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     if (bytes !== this.#reservedBytes) throw new Error(`pool: reserved ${this.#reservedBytes} bytes, indexes ${bytes}`);
   }
 
-  /** Gives everything back to the upstream, also what is still allocated. Does nothing the second time. */
+  /**
+   * Gives everything back to the upstream, also what is still allocated. Does nothing the second time, unless the upstream refused something
+   * the first time: then that is tried again.
+   * @throws what the upstream threw first, once everything was tried.
+   */
   [Symbol.dispose](): void {
-    if (this.#isDisposed) return;
     const stream = Stream.legacyDefault(this.device);
-    this.#enter(stream, 'dispose');
-    const lane = this.#lane as Lane;
-    this.#ordering.gather(stream, lane);
-    this.#isDisposed = true;
-    this.#stream = noStream;
-    this.#lane = undefined;
-    this.#ordering[Symbol.dispose]();
-    const segments = this.#index.removeAllSegments();
-    this.#reservedBytes = 0;
-    for (const { address, bytes } of segments) this.upstream.deallocate(address, bytes, stream);
+    if (!this.#isDisposed) {
+      this.#enter(stream, 'dispose');
+      this.#ordering.gather(stream, this.#lane as Lane);
+    }
+    // Host functions may have disposed the pool while streams were waited for.
+    if (!this.#isDisposed) {
+      this.#isDisposed = true;
+      this.#stream = noStream;
+      this.#lane = undefined;
+      this.#ordering[Symbol.dispose]();
+      this.#leftSegments = this.#index.removeAllSegments();
+    }
+    const errors: unknown[] = [];
+    this.#leftSegments = this.#leftSegments.filter(({ address, bytes }) => {
+      try {
+        this.upstream.deallocate(address, bytes, stream);
+        this.#reservedBytes -= bytes;
+        return false;
+      } catch (error) {
+        errors.push(error);
+        return true;
+      }
+    });
+    if (errors.length > 0) throw errors[0];
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -316,12 +335,13 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
 
   /** Steps 2 to 5. */
   #allocateWithoutWaiting(bytes: number, stream: Stream, alignment: number): number {
-    const lane = this.#lane as Lane;
     const second = this.#ordering.secondLaneOf(stream);
     let address: number = second === undefined ? none : this.#allocateIn(second.number, bytes, alignment);
     if (address === none) address = this.#takeFromOthers(bytes, stream, alignment);
     if (address === none && this.#ordering.queryHeld(stream)) address = this.#takeFromOthers(bytes, stream, alignment);
-    if (address === none && this.#grow(bytes, stream, alignment)) address = this.#allocateIn(lane.number, bytes, alignment);
+    if (address === none && this.#grow(bytes, stream, alignment)) {
+      address = this.#allocateIn((this.#lane as Lane).number, bytes, alignment);
+    }
     return address;
   }
 
@@ -334,6 +354,13 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
       return address !== none;
     });
     if (isReused) return address;
+    const second = this.#ordering.secondLaneOf(stream);
+    if (second !== undefined && !this.#index.isEmpty(second.number)) {
+      this.#index.transfer(second.number, lane.number);
+      this.#ordering.received(lane);
+      address = this.#allocateIn(lane.number, bytes, alignment);
+      if (address !== none) return address;
+    }
     this.#ordering.others(stream, (other) => {
       this.#ordering.order(stream, other);
       this.#index.transfer(other, lane.number);
@@ -368,8 +395,8 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     if (this.#growBy(least, stream)) return true;
     // The maximum is in the way, or the upstream has too little: then every free block may help.
     const isCapped = this.#maximumBytes - this.#reservedBytes < least;
-    const isWanted = () => !isCapped || this.#maximumBytes - this.#reservedBytes < least;
-    return this.#releaseSegments(this.#lane as Lane, stream, isWanted) > 0 && this.#growBy(least, stream);
+    const wanted = () => (isCapped && this.#maximumBytes - this.#reservedBytes >= least ? 0 : Number.POSITIVE_INFINITY);
+    return this.#releaseSegments(stream, wanted) > 0 && this.#growBy(least, stream);
   }
 
   #growBy(least: number, stream: Stream): boolean {
@@ -379,6 +406,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     for (let bytes = Math.min(Math.max(least, wanted), left, maximumBlockBytes); ; bytes = Math.max(least, alignUp(bytes / 2, unitBytes))) {
       try {
         this.#takeFromUpstream(bytes, stream);
+        this.#upstreamFailure = undefined;
         return true;
       } catch (error) {
         if (!(error instanceof OutOfMemoryError)) throw error;
@@ -388,27 +416,64 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     }
   }
 
+  /**
+   * Gets a block from the upstream for a stream. The upstream may run host functions meanwhile, which use the pool, end the stream or dispose
+   * the pool: so the bytes are counted before, and nothing that was known before is relied on after.
+   */
   #takeFromUpstream(bytes: number, stream: Stream): void {
-    const address = this.upstream.allocate(bytes, stream);
-    this.#growths++;
     this.#reservedBytes += bytes;
+    let address: number;
+    try {
+      address = this.upstream.allocate(bytes, stream);
+    } catch (error) {
+      this.#reservedBytes -= bytes;
+      throw error;
+    }
+    this.#growths++;
     if (this.#reservedBytes > this.#peakReservedBytes) this.#peakReservedBytes = this.#reservedBytes;
-    const lane = this.#lane as Lane;
-    this.#index.addSegment(address, bytes, lane.number);
+    if (this.#isDisposed) {
+      this.device.synchronizeSync();
+      this.#leftSegments = [...this.#leftSegments, { address, bytes }];
+      this[Symbol.dispose]();
+    } else {
+      this.#keep({ address, bytes }, stream);
+    }
+    this.#enter(stream, 'allocate');
+  }
+
+  /** Puts a block of the upstream that is ordered on a stream into the pool. */
+  #keep(segment: Segment, stream: Stream): void {
+    let owner = stream;
+    if (stream.isDisposed) {
+      this.device.synchronizeSync();
+      owner = Stream.legacyDefault(this.device);
+    }
+    const lane = this.#ordering.laneOf(owner, 'keep memory');
+    this.#index.addSegment(segment.address, segment.bytes, lane.number);
     this.#ordering.received(lane);
   }
 
-  /** Gives wholly free blocks of a lane back to the upstream, one after another while `isWanted`. Returns their bytes. */
-  #releaseSegments(lane: Lane, stream: Stream, isWanted: () => boolean): number {
+  /**
+   * Gives wholly free blocks of a stream's lane back to the upstream, one after another, none larger than what `wanted` says then. Returns
+   * their bytes. A block that the upstream refuses stays in the pool. The upstream may run host functions meanwhile.
+   */
+  #releaseSegments(stream: Stream, wanted: () => number): number {
     let released = 0;
     for (;;) {
-      if (!isWanted()) return released;
-      const segment = this.#index.removeFreeSegment(lane.number);
+      const segment = this.#index.removeFreeSegment((this.#lane as Lane).number, wanted());
       if (segment === undefined) return released;
       this.#reservedBytes -= segment.bytes;
+      try {
+        this.upstream.deallocate(segment.address, segment.bytes, stream);
+      } catch (error) {
+        this.#reservedBytes += segment.bytes;
+        if (this.#isDisposed) this.#leftSegments = [...this.#leftSegments, segment];
+        else this.#keep(segment, stream);
+        throw error;
+      }
       this.#releases++;
       released += segment.bytes;
-      this.upstream.deallocate(segment.address, segment.bytes, stream);
+      this.#enter(stream, 'release memory');
     }
   }
 

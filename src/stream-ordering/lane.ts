@@ -9,9 +9,6 @@ interface Recording {
   readonly version: number;
 }
 
-/** Above this many callers' events, one of the lane's own is cheaper than waiting for all of them. */
-const maximumRecordings = 4;
-
 /**
  * Free memory with one order: what was freed on one stream, and what that stream had waited for when it took memory over.
  *
@@ -19,7 +16,7 @@ const maximumRecordings = 4;
  * waited for is always one of these:
  *
  *     nothing      no free yet, or the stream is known to have run everything since
- *     recorded     the lane's event, and the events that callers recorded: together they cover every free
+ *     recorded     the lane's event, and one that a caller recorded: together they cover every free
  *     unrecorded   some free is covered by no event: the lane's event must be recorded before it is waited for
  *
  * A later record on a stream covers everything that an earlier one covers, so one event for each lane is enough, and recording late is always
@@ -35,7 +32,7 @@ export class Lane {
   readonly mustRecord: boolean;
   readonly #device: Device;
   #event: Event | undefined;
-  #recordings: Recording[] = [];
+  #recording: Recording | undefined;
   #isUnrecorded = false;
   #isRecorded = false;
   /** How many synchronizations of the stream had begun at the last free. */
@@ -57,16 +54,16 @@ export class Lane {
   /** Whether the end of the stream must be preceded by a record for what was freed. */
   get needsSettlement(): boolean {
     // An event that a caller recorded may be recorded again by its owner, when the stream that could replace it is gone.
-    return !this.isIdle && (this.#isUnrecorded || this.#recordings.length > 0);
+    return !this.isIdle && (this.#isUnrecorded || this.#recording !== undefined);
   }
 
-  /** Memory is freed into the lane, and an event is recorded for it at once. */
+  /** Memory is freed into the lane, and an event is recorded for it at once. Where that fails nothing has changed. */
   freeRecorded(): void {
     this.#record();
     this.#freedAt = this.timeline.synchronizing;
   }
 
-  /** Memory comes into the lane that is ordered on its stream, and no event is recorded yet. */
+  /** Memory is freed into the lane in its stream's order, and no event covers it yet. */
   freeUnrecorded(): void {
     this.#isUnrecorded = true;
     this.#freedAt = this.timeline.synchronizing;
@@ -75,22 +72,24 @@ export class Lane {
   /** Memory is freed into the lane, and the caller has recorded an event for it on the lane's stream. */
   freeWithRecording(event: Event): void {
     this.#freedAt = this.timeline.synchronizing;
-    if (this.#isUnrecorded) return;
-    const last = this.#recordings[this.#recordings.length - 1];
-    if (last?.event === event && last.version === event.version) return;
-    if (this.#recordings.length === maximumRecordings) {
-      this.#isUnrecorded = true;
-      return;
-    }
-    this.#recordings.push({ event, version: event.version });
+    const known = this.#recording;
+    if (known === undefined) this.#recording = { event, version: event.version };
+    // Which of two recordings is the later one is not known: a late record covers both.
+    else if (known.event !== event || known.version !== event.version) this.#isUnrecorded = true;
+  }
+
+  /** Memory has come into the lane already, in its stream's order. Where an event cannot be recorded though it must, it is tried again later. */
+  received(): void {
+    this.freeUnrecorded();
+    if (this.mustRecord) this.#record();
   }
 
   /** Makes a stream wait for everything that was queued at the frees. Returns whether it had to wait. */
   order(stream: Stream): boolean {
     if (this.isIdle || stream.timeline === this.timeline) return false;
-    if (this.#isUnrecorded || this.#recordings.some(isLost)) this.#record();
+    if (this.#isUnrecorded || (this.#recording !== undefined && isLost(this.#recording))) this.#record();
     if (this.#isRecorded) stream.wait(this.#event as Event);
-    for (const { event } of this.#recordings) stream.wait(event);
+    if (this.#recording !== undefined) stream.wait(this.#recording.event);
     return true;
   }
 
@@ -105,7 +104,7 @@ export class Lane {
     this.#event.recordOn(this.timeline);
     this.#isRecorded = true;
     this.#isUnrecorded = false;
-    if (this.#recordings.length > 0) this.#recordings = [];
+    this.#recording = undefined;
   }
 }
 

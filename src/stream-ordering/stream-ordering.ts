@@ -21,7 +21,7 @@ import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import type { StreamObserver, StreamTimeline } from '../driver/stream-timeline.js';
-import { ArgumentRangeError, LifetimeError } from '../errors.js';
+import { ArgumentRangeError, DriverError, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
 import { assertOneOf } from '../validation.js';
 import { Lane } from './lane.js';
@@ -35,6 +35,9 @@ export interface LaneMemory {
   isEmpty(lane: number): boolean;
   transfer(from: number, to: number): void;
 }
+
+/** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
+const notPermitted = 800;
 
 export class StreamOrdering implements StreamObserver {
   /** What a free without a fence does. */
@@ -103,8 +106,7 @@ export class StreamOrdering implements StreamObserver {
 
   /** Memory has come into a lane that is ordered on its stream: fresh from the upstream, or taken over from other lanes. */
   received(lane: Lane): void {
-    if (lane.mustRecord) lane.freeRecorded();
-    else lane.freeUnrecorded();
+    lane.received();
   }
 
   /**
@@ -146,6 +148,18 @@ export class StreamOrdering implements StreamObserver {
     }
   }
 
+  /**
+   * Asks the stream of a lane whether it is idle: once that is known, every stream can take the lane's memory without an event. It does not
+   * matter if the driver does not tell.
+   */
+  queryOwn(lane: Lane): void {
+    try {
+      lane.timeline.query();
+    } catch (error) {
+      if (!(error instanceof DriverError)) throw error;
+    }
+  }
+
   /** Asks every stream that memory is held for whether it is idle by now. Does not block. Returns whether any is. */
   queryHeld(stream: Stream): boolean {
     let found = false;
@@ -159,14 +173,21 @@ export class StreamOrdering implements StreamObserver {
    * state must be whole: host functions may run meanwhile.
    */
   synchronizeHeld(stream: Stream): number {
-    const lanes = this.#heldBack(stream);
-    for (const lane of lanes) {
+    let synchronized = 0;
+    for (const lane of this.#heldBack(stream)) {
       // A host function that ran during the wait before may have ended the stream.
       if (!this.#lanes.includes(lane)) continue;
-      if (lane.timeline.announcesEnd) lane.timeline.synchronizeSync();
-      else this.#device.synchronizeSync();
+      try {
+        if (lane.timeline.announcesEnd) lane.timeline.synchronizeSync();
+        else this.#device.synchronizeSync();
+      } catch (error) {
+        // A host function must not wait for a stream: for it, there is no more memory.
+        if (error instanceof DriverError && error.driverStatus === notPermitted) break;
+        throw error;
+      }
+      synchronized++;
     }
-    return lanes.length;
+    return synchronized;
   }
 
   needsSettlement(timeline: StreamTimeline): boolean {
@@ -216,7 +237,16 @@ export class StreamOrdering implements StreamObserver {
   }
 
   #forgetPastEvents(): void {
-    if (this.#endedEvents.length > 0) this.#endedEvents = this.#endedEvents.filter((event) => !event.query());
+    if (this.#endedEvents.length > 0) this.#endedEvents = this.#endedEvents.filter((event) => !isPast(event));
+  }
+}
+
+/** Whether an event is known to be over. One that the driver does not tell of is waited for like any other. */
+function isPast(event: Event): boolean {
+  try {
+    return event.query();
+  } catch {
+    return false;
   }
 }
 

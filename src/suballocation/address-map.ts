@@ -42,11 +42,12 @@ export class AddressMap {
     const mask = this.#mask;
     for (let cell = home(address, mask); ; cell = (cell + 1) & mask) {
       const key = keys[cell];
+      // First, since the mark of an empty cell must not be taken for an address that was asked for.
+      if (key === empty) return absent;
       if (key === address) {
         this.#foundCell = cell;
         return this.#values[cell] as number;
       }
-      if (key === empty) return absent;
     }
   }
 

@@ -22,7 +22,8 @@
  * Invariants: Σ size(free) + Σ size(used) = Σ size(segments); no two neighbours in a segment are free in the same lane; a list is empty
  * exactly where its bit is clear.
  *
- * Cost: every operation but `transfer`, which is linear in what it moves, is constant time, whatever the number of blocks.
+ * Cost: allocating and freeing take constant time, whatever the number of blocks; an alignment above 256 may have to look at all of them.
+ * `transfer` is linear in what it moves, adding and removing segments in the number of segments.
  *
  * Source: M. Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (2004), with lanes and the bounded scan added.
  */
@@ -182,11 +183,12 @@ export class FreeSpaceIndex {
     }
   }
 
-  /** Takes a wholly free segment of a lane out of the index. Linear in the number of segments. */
-  removeFreeSegment(lane: number): Segment | undefined {
+  /** Takes a wholly free segment of a lane, of at most so many bytes, out of the index. Linear in the number of segments. */
+  removeFreeSegment(lane: number, maximumBytes = Number.POSITIVE_INFINITY): Segment | undefined {
     for (const [segment, block] of this.#segmentHeads.entries()) {
       if (block === none || this.#blocks[block + stateField] !== lane || this.#blocks[block + nextField] !== none) continue;
       const removed = { address: this.#address(block), bytes: (this.#blocks[block + sizeField] as number) * unitBytes };
+      if (removed.bytes > maximumBytes) continue;
       this.#removeFree(block, lane);
       this.#dropBlock(block);
       this.#segmentHeads[segment] = none;

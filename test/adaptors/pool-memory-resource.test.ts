@@ -258,6 +258,58 @@ describe('a pool', () => {
     pool.deallocate(kept, 1000, stream);
   });
 
+  test.each([-1, -256, 0.5, Number.NaN, 2 ** 60])('does not take %s for a pointer', (pointer) => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
+    pool.allocate(MiB, stream);
+    expect(() => pool.deallocate(pointer, MiB, stream)).toThrow(code('ERR_OUT_OF_RANGE'));
+    expect(pool.statistics().allocatedBytes).toBe(MiB);
+  });
+
+  test('joins the two lanes of a stream before it runs out', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 4 * MiB, maximumBytes: 4 * MiB });
+    pool.deallocate(pool.allocate(MiB, stream), MiB, stream, 'off');
+    expect(pool.allocate(4 * MiB, stream)).toBeGreaterThan(0);
+  });
+
+  test('keeps what the upstream refuses to take back', () => {
+    const upstream = new BoundedUpstream(GiB);
+    const pool = new PoolMemoryResource(upstream, { initialBytes: MiB });
+    pool.allocate(2 * MiB, stream);
+    failCall('cuMemFree', 1, 999);
+    expect(() => pool.trim(stream)).toThrow(code('ERR_CISTERN_DRIVER'));
+    pool.validate();
+    expect(pool.reservedBytes).toBe(3 * MiB);
+    failCall('cuMemFree', 1, 999);
+    expect(() => pool.dispose()).toThrow(code('ERR_CISTERN_DRIVER'));
+    expect(upstream.liveBytes).toBeGreaterThan(0);
+    pool.dispose();
+    expect(upstream.liveBytes).toBe(0);
+    expect(pool.reservedBytes).toBe(0);
+  });
+
+  test('keeps at least what a trim shall keep', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    const pointers = [1, 2, 3].map(() => pool.allocate(MiB, stream));
+    for (const pointer of pointers) pool.deallocate(pointer, MiB, stream);
+    const reserved = pool.reservedBytes;
+    pool.trim(stream, { bytesToKeep: reserved - 1 });
+    expect(pool.reservedBytes).toBe(reserved);
+  });
+
+  test('is made even where the driver does not tell whether a stream is idle', () => {
+    failCall('cuStreamQuery', 1, 999);
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+    expect(pool.allocate(MiB, stream)).toBeGreaterThan(0);
+  });
+
+  test('forgets an upstream failure that it overcame', () => {
+    using pool = new PoolMemoryResource(new BoundedUpstream(6000));
+    pool.allocate(1000, stream);
+    pool.allocate(4000, stream);
+    pool.allocate(500, stream);
+    expect(() => pool.allocate(2 ** 50, stream)).toThrow(expect.objectContaining({ path: ['PoolMemoryResource'], cause: undefined }));
+  });
+
   test('takes streams of its own device only', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource());
     using other = new Stream({ device: Device.get(1) });

@@ -7,6 +7,7 @@ import {
   type DeallocationEvents,
   driverCallCounts,
   Event,
+  failCall,
   MiB,
   PoolMemoryResource,
   Stream,
@@ -300,7 +301,140 @@ describe('the events that a pool records', () => {
   });
 });
 
+/** An upstream that calls back in the middle of an allocation or a free, as one does that runs host functions while it waits. */
+class InterruptedUpstream extends CudaMemoryResource {
+  interrupt: (() => void) | undefined;
+
+  override allocate(size: number, stream: Stream, alignment?: number): number {
+    const pointer = super.allocate(size, stream, alignment);
+    this.#run();
+    return pointer;
+  }
+
+  override deallocate(pointer: number, size: number, stream: Stream): void {
+    super.deallocate(pointer, size, stream);
+    this.#run();
+  }
+
+  #run(): void {
+    const interrupt = this.interrupt;
+    this.interrupt = undefined;
+    interrupt?.();
+  }
+}
+
+describe('a pool whose upstream runs host functions', () => {
+  test('puts new memory into the order of the stream that asked for it', () => {
+    const upstream = new InterruptedUpstream();
+    using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
+    using a = new Stream();
+    using b = new Stream();
+    const kept = pool.allocate(bytes, b);
+    upstream.interrupt = () => pool.deallocate(kept, bytes, b);
+    const first = pool.allocate(bytes, a);
+    using hold = a.hold();
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    pool.allocate(bytes, b);
+    const second = pool.allocate(bytes, b);
+    fill(second, 2, b);
+    if (second === first) expectWaiting(b);
+    hold.release();
+    a.synchronizeSync();
+    expect(valuesOf(second, b)).toEqual([2]);
+    pool.validate();
+  });
+
+  test('serves the allocation although another stream used it meanwhile', () => {
+    const upstream = new InterruptedUpstream();
+    using pool = new PoolMemoryResource(upstream, { maximumBytes: 2 * bytes });
+    using a = new Stream();
+    using b = new Stream();
+    const kept = pool.allocate(bytes, b);
+    upstream.interrupt = () => pool.deallocate(kept, bytes, b);
+    expect(pool.allocate(bytes, a)).toBeGreaterThan(0);
+    pool.validate();
+  });
+
+  test('gives the new memory back where it was disposed meanwhile', () => {
+    const upstream = new InterruptedUpstream();
+    upstream.resetPeakReservedBytes();
+    const before = upstream.reservedBytes;
+    const pool = new PoolMemoryResource(upstream);
+    using a = new Stream();
+    upstream.interrupt = () => pool.dispose();
+    expect(() => pool.allocate(bytes, a)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    expect(upstream.reservedBytes).toBe(before);
+  });
+
+  test.each(['allocating', 'releasing'])('keeps its memory where the stream ended while it was %s', (what) => {
+    const upstream = new InterruptedUpstream();
+    using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
+    const a = new Stream();
+    if (what === 'releasing') for (const pointer of [pool.allocate(bytes, a), pool.allocate(bytes, a)]) pool.deallocate(pointer, bytes, a);
+    upstream.interrupt = () => a.dispose();
+    const use = () => (what === 'allocating' ? pool.allocate(bytes, a) : pool.trim(a));
+    expect(use).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    pool.validate();
+    using b = new Stream();
+    const reserved = pool.reservedBytes;
+    pool.allocate(bytes, b);
+    expect(pool.reservedBytes).toBe(reserved);
+  });
+});
+
+describe('a failing driver', () => {
+  test('does not let memory that came in pass for idle', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    const pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred', maximumBytes: bytes });
+    const foreign = madeElsewhere();
+    using unannounced = Stream.fromHandle(foreign.address);
+    using b = new Stream();
+    using hold = unannounced.hold();
+    failCall('cuEventRecord', 1, 999);
+    expect(() => pool.allocate(bytes, unannounced)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    const pointer = pool.allocate(bytes, b);
+    fill(pointer, 2, b);
+    expectWaiting(b);
+    hold.release();
+    b.synchronizeSync();
+    pool.dispose();
+    unannounced.dispose();
+    foreign.destroy();
+  });
+
+  test('does not keep a stream from ending', () => {
+    using pool = poolOfOneBlock('deferred');
+    const a = new Stream();
+    using b = new Stream();
+    pool.deallocate(pool.allocate(bytes, a), bytes, a);
+    failCall('cuEventQuery', 1, 999);
+    a.dispose();
+    expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
+  });
+});
+
 describe('a pool without events', () => {
+  test('is out of memory for a host function, which must not wait', () => {
+    using pool = poolOfOneBlock('off');
+    using a = new Stream();
+    using b = new Stream();
+    pool.deallocate(pool.allocate(bytes, a), bytes, a);
+    let error: unknown;
+    {
+      using _hold = a.hold();
+      b.launchHostFunction(() => {
+        try {
+          pool.allocate(bytes, b);
+        } catch (thrown) {
+          error = thrown;
+        }
+      });
+      b.synchronizeSync();
+    }
+    expect(error).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
+  });
+
   test('keeps a block for its own stream while that is busy, and takes new memory for another', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'off' });
     using a = new Stream();

@@ -34,6 +34,12 @@ describe('an address map', () => {
     );
   });
 
+  test.each([-1, -256, Number.NaN, 0.5])('does not hold %s, whatever its cells are marked with', (address) => {
+    const map = new AddressMap();
+    map.insert(256, 7);
+    expect(map.get(address)).toBe(-1);
+  });
+
   test('removes another address than the one that was looked up last', () => {
     const map = new AddressMap();
     map.insert(256, 1);
