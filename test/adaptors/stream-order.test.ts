@@ -263,6 +263,27 @@ describe('the events that a pool records', () => {
     expect(valuesOf(second, b)).toEqual([2]);
   });
 
+  test('are made up for where the events of two callers were handed in, the older one last', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * bytes, maximumBytes: 2 * bytes });
+    using a = new Stream();
+    using b = new Stream();
+    using older = new Event();
+    using later = new Event();
+    const first = pool.allocate(bytes, a);
+    const second = pool.allocate(bytes, a);
+    older.record(a);
+    using hold = a.hold();
+    fill(first, 1, a);
+    later.record(a);
+    pool.deallocate(first, bytes, a, later);
+    pool.deallocate(second, bytes, a, older);
+    pool.allocate(2 * bytes, b);
+    fill(first, 2, b);
+    expectWaiting(b);
+    hold.release();
+    expect(valuesOf(first, b)).toEqual([2]);
+  });
+
   test.each(['recorded again', 'disposed'])('are made up for where the event that was handed in is %s', (fate) => {
     using pool = poolOfOneBlock('eager');
     using a = new Stream();
