@@ -28,10 +28,18 @@ export function assertAlignment(alignment: unknown, maximum = 2 ** 40): asserts 
  * Throws unless `pointer` is an integer from 0 to 2^53 - 1.
  * @throws ArgumentTypeError, ArgumentRangeError
  */
-export function assertPointer(pointer: unknown): asserts pointer is number {
-  if (Number.isSafeInteger(pointer) && (pointer as number) >= 0) return;
-  if (typeof pointer !== 'number') throw new ArgumentTypeError(`pointer must be a number, got ${formatValue(pointer)}`);
-  throw new ArgumentRangeError(`pointer must be an integer from 0 to 2^53 - 1, got ${pointer}`);
+export function assertPointer(pointer: unknown, name = 'pointer'): asserts pointer is number {
+  assertBytes(pointer, name);
+}
+
+/**
+ * Throws unless `options` is an object.
+ * @throws ArgumentTypeError
+ */
+export function assertOptions(options: unknown, name = 'options'): asserts options is object {
+  if (typeof options !== 'object' || options === null) {
+    throw new ArgumentTypeError(`${name} must be an object, got ${formatValue(options)}`);
+  }
 }
 
 /**

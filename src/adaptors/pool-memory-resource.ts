@@ -29,7 +29,7 @@ import type { Lane } from '../stream-ordering/lane.js';
 import { StreamOrdering } from '../stream-ordering/stream-ordering.js';
 import { FreeSpaceIndex, maximumUnits, none, type Segment, unitBits, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes, assertPointer } from '../validation.js';
+import { assertAlignment, assertBytes, assertOptions, assertPointer } from '../validation.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
 
 /** Options of {@link PoolMemoryResource}. */
@@ -123,6 +123,8 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
   #upstreamFailure: OutOfMemoryError | undefined;
 
   #reservedBytes = 0;
+  /** Bytes that the upstream is being asked for right now. */
+  #arrivingBytes = 0;
   #peakReservedBytes = 0;
   #growths = 0;
   #releases = 0;
@@ -136,6 +138,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
    */
   constructor(upstream: MemoryResource, options: PoolMemoryResourceOptions = {}) {
     assertMemoryResource(upstream, 'upstream');
+    assertOptions(options);
     const { initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
@@ -202,6 +205,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
    * @returns the bytes given back
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
+    assertOptions(options);
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.#enter(stream, 'trim');
@@ -321,12 +325,15 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
   /** Steps 2 to 6 at the top of this file. */
   #allocateElsewhere(bytes: number, stream: Stream, alignment: number): DevicePointer {
     for (;;) {
+      const releases = this.#releases;
       const address = this.#allocateWithoutWaiting(bytes, stream, alignment);
       if (address !== none) return address;
-      const synchronized = this.#ordering.synchronizeHeld(stream);
-      if (synchronized === 0) this.#refuseGrowth(bytes, alignment);
-      this.#synchronizations += synchronized;
-      // Host functions may have used the pool during the wait, and even disposed it: begin again.
+      if (this.#releases === releases) {
+        const synchronized = this.#ordering.synchronizeHeld(stream);
+        if (synchronized === 0) this.#refuseGrowth(bytes, alignment);
+        this.#synchronizations += synchronized;
+      }
+      // Host functions may have used the pool during a wait or a free, and even disposed it: begin again.
       this.#enter(stream, 'allocate');
       const own = this.#allocateIn((this.#lane as Lane).number, bytes, alignment);
       if (own !== none) return own;
@@ -394,13 +401,18 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     if (least > Math.min(this.#maximumBytes, maximumBlockBytes)) return false;
     if (this.#growBy(least, stream)) return true;
     // The maximum is in the way, or the upstream has too little: then every free block may help.
-    const isCapped = this.#maximumBytes - this.#reservedBytes < least;
-    const wanted = () => (isCapped && this.#maximumBytes - this.#reservedBytes >= least ? 0 : Number.POSITIVE_INFINITY);
+    const isCapped = this.#leftBytes < least;
+    const wanted = () => (isCapped && this.#leftBytes >= least ? 0 : Number.POSITIVE_INFINITY);
     return this.#releaseSegments(stream, wanted) > 0 && this.#growBy(least, stream);
   }
 
+  /** Bytes that the maximum leaves. */
+  get #leftBytes(): number {
+    return this.#maximumBytes - this.#reservedBytes - this.#arrivingBytes;
+  }
+
   #growBy(least: number, stream: Stream): boolean {
-    const left = this.#maximumBytes - this.#reservedBytes;
+    const left = this.#leftBytes;
     if (least > left) return false;
     const wanted = left === Number.POSITIVE_INFINITY ? this.#reservedBytes : alignUp(left / 2, unitBytes);
     for (let bytes = Math.min(Math.max(least, wanted), left, maximumBlockBytes); ; bytes = Math.max(least, alignUp(bytes / 2, unitBytes))) {
@@ -418,18 +430,18 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
 
   /**
    * Gets a block from the upstream for a stream. The upstream may run host functions meanwhile, which use the pool, end the stream or dispose
-   * the pool: so the bytes are counted before, and nothing that was known before is relied on after.
+   * the pool: so the bytes count against the maximum before, and nothing that was known before is relied on after.
    */
   #takeFromUpstream(bytes: number, stream: Stream): void {
-    this.#reservedBytes += bytes;
+    this.#arrivingBytes += bytes;
     let address: number;
     try {
       address = this.upstream.allocate(bytes, stream);
-    } catch (error) {
-      this.#reservedBytes -= bytes;
-      throw error;
+    } finally {
+      this.#arrivingBytes -= bytes;
     }
     this.#growths++;
+    this.#reservedBytes += bytes;
     if (this.#reservedBytes > this.#peakReservedBytes) this.#peakReservedBytes = this.#reservedBytes;
     if (this.#isDisposed) {
       this.device.synchronizeSync();

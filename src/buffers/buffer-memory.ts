@@ -1,9 +1,10 @@
 import { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
+import { LifetimeError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { accountExternalMemory } from './external-memory-account.js';
 import { allocateReclaiming } from './reclaim.js';
-import type { OwnedMemory } from './unreachable-buffers.js';
+import { freeSoonerOrLater, type OwnedMemory } from './unreachable-buffers.js';
 
 /** The memory that a buffer owns, with all that it takes to free it. Outlives a buffer that was dropped. */
 export class BufferMemory implements OwnedMemory {
@@ -38,7 +39,7 @@ export class BufferMemory implements OwnedMemory {
       if (keptBytes > 0) copy(pointer, this.#pointer, keptBytes, stream);
       if (this.#pointer !== 0) resource.deallocate(this.#pointer, this.#bytes, stream);
     } catch (error) {
-      if (pointer !== 0) resource.deallocate(pointer, bytes, stream);
+      if (pointer !== 0) this.#giveBack(pointer, bytes);
       throw error;
     }
     const growthBytes = bytes - this.#bytes;
@@ -47,15 +48,36 @@ export class BufferMemory implements OwnedMemory {
     accountExternalMemory(growthBytes);
   }
 
-  /** Gives the memory back, in the order of the stream; where that is disposed, after everything that was queued on the device has run. */
+  /**
+   * Gives the memory back, in the order of the stream; where that is disposed, after everything that was queued on the device has run. Where
+   * that is refused, the memory is still here and may be given back later, unless the resource says that it never will be its own to free.
+   */
   free(): void {
     const pointer = this.#pointer;
     const bytes = this.#bytes;
     if (pointer === 0) return;
     this.#pointer = 0;
     this.#bytes = 0;
-    accountExternalMemory(-bytes);
-    this.resource.deallocate(pointer, bytes, usableStream(this.stream));
+    try {
+      this.resource.deallocate(pointer, bytes, usableStream(this.stream));
+    } catch (error) {
+      if (!(error instanceof LifetimeError)) {
+        this.#pointer = pointer;
+        this.#bytes = bytes;
+      }
+      throw error;
+    } finally {
+      accountExternalMemory(this.#bytes - bytes);
+    }
+  }
+
+  /** Gives memory back that has not become this one's. */
+  #giveBack(pointer: DevicePointer, bytes: number): void {
+    const memory = new BufferMemory(this.resource, this.stream, this.alignment, undefined);
+    memory.#pointer = pointer;
+    memory.#bytes = bytes;
+    accountExternalMemory(bytes);
+    freeSoonerOrLater(memory);
   }
 }
 

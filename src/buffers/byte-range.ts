@@ -1,5 +1,5 @@
 import { ArgumentRangeError } from '../errors.js';
-import { assertBytes } from '../validation.js';
+import { assertBytes, assertOptions } from '../validation.js';
 
 /** A part of a buffer. */
 export interface ByteRange {
@@ -24,8 +24,10 @@ export function resolveRange(
   limitBytes: number,
   name: string,
 ): ByteRange {
-  const { byteOffset = 0, byteLength = Math.max(limitBytes - byteOffset, 0) } = range;
+  assertOptions(range, 'range');
+  const { byteOffset = 0 } = range;
   assertBytes(byteOffset, 'byteOffset');
+  const { byteLength = Math.max(limitBytes - byteOffset, 0) } = range;
   assertBytes(byteLength, 'byteLength');
   if (byteOffset > limitBytes || byteLength > limitBytes - byteOffset) {
     throw new ArgumentRangeError(`${byteLength} bytes from offset ${byteOffset} do not lie within the ${limitBytes} bytes of the ${name}`);

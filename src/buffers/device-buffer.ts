@@ -4,11 +4,11 @@ import { copyFromHost, copyToHost, copyToHostSync, set } from '../driver/transfe
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes } from '../validation.js';
+import { assertAlignment, assertBytes, assertOptions } from '../validation.js';
 import { BufferMemory } from './buffer-memory.js';
 import { type ByteRange, resolveRange } from './byte-range.js';
 import { copyOrdered } from './ordered-copy.js';
-import { creationStack, disown, own } from './unreachable-buffers.js';
+import { creationStack, disown, freeSoonerOrLater, own } from './unreachable-buffers.js';
 
 /** Bytes in the host's memory: a typed array, a `DataView`, a `Buffer`, or an `ArrayBuffer`, shared or not. */
 export type HostData = ArrayBufferView | ArrayBufferLike;
@@ -99,7 +99,7 @@ export class DeviceBuffer implements Disposable {
       if (data !== undefined && byteLength > 0) copyFromHost(this.#memory.pointer, data, stream);
       this.#slot = own(this, this.#memory);
     } catch (error) {
-      this.#memory.free();
+      freeSoonerOrLater(this.#memory);
       throw error;
     }
   }
@@ -205,6 +205,7 @@ export class DeviceBuffer implements Disposable {
    */
   copyFrom(source: HostData | DeviceBuffer, options: BufferCopyOptions = {}): void {
     this.#assertUsable('copy to a buffer');
+    assertOptions(options);
     const data = source instanceof DeviceBuffer ? source : hostBytes(source);
     if (data instanceof DeviceBuffer) data.#assertUsable('copy from a buffer');
     const from = resolveRange({ byteOffset: options.sourceByteOffset, byteLength: options.byteLength }, data.byteLength, 'source');
@@ -269,6 +270,7 @@ export class DeviceBuffer implements Disposable {
   toHostSync<T extends ArrayBufferView>(destination: T, options?: Pick<Partial<ByteRange>, 'byteOffset'>): T;
   toHostSync(destination?: ArrayBufferView, options: Pick<Partial<ByteRange>, 'byteOffset'> = {}): ArrayBufferView {
     this.#assertUsable('copy from a buffer');
+    assertOptions(options);
     if (destination !== undefined && !ArrayBuffer.isView(destination)) {
       throw new ArgumentTypeError(`destination must be a typed array or a DataView, got ${formatValue(destination)}`);
     }
@@ -302,14 +304,27 @@ export class DeviceBuffer implements Disposable {
   /**
    * Frees the memory in the order of `stream`; work that is queued there still runs before it is reused. Does not block by itself, unless
    * `stream` was disposed before: then it waits for the device first. Does nothing the second time.
-   * @throws LifetimeError, DriverError where the resource refuses, for example because it is disposed; the buffer is disposed all the same.
+   * @throws LifetimeError where the memory is not the resource's to free, for example because that is disposed; the buffer is disposed all
+   * the same.
+   * @throws DriverError, or whatever else the resource refuses with; the buffer is as it was, and may be disposed again.
    */
   [Symbol.dispose](): void {
     if (this.#slot < 0) return;
-    disown(this.#slot);
+    const slot = this.#slot;
+    const byteLength = this.#byteLength;
+    // The resource is foreign code: what it does with the buffer meanwhile must find it disposed.
     this.#slot = -1;
     this.#byteLength = 0;
-    this.#memory.free();
+    try {
+      this.#memory.free();
+    } finally {
+      if (this.#memory.pointer === 0) {
+        disown(slot);
+      } else {
+        this.#slot = slot;
+        this.#byteLength = byteLength;
+      }
+    }
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -321,7 +336,7 @@ export class DeviceBuffer implements Disposable {
     this.#memory.reallocate(capacityBytes, this.#byteLength);
     if (this.#slot >= 0) return;
     // The resource is foreign code, and disposed this buffer meanwhile.
-    this.#memory.free();
+    freeSoonerOrLater(this.#memory);
     this.#assertLive('move a buffer');
   }
 

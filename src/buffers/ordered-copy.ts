@@ -10,7 +10,7 @@ export interface OrderedPointer {
 
 /**
  * Copies between memory that is ordered on two streams, which may be the same: after what is queued on either, and before what is queued on
- * either from here on. Does not block.
+ * either from here on. Does not block, unless the driver refuses the event that lets the source wait for the copy.
  */
 export function copyOrdered(destination: OrderedPointer, source: OrderedPointer, bytes: number): void {
   assertStream(source.stream, 'copy');
@@ -18,8 +18,14 @@ export function copyOrdered(destination: OrderedPointer, source: OrderedPointer,
   const separate = source.stream.id !== destination.stream.id;
   if (separate) follow(destination.stream, source.stream);
   copy(destination.pointer, source.pointer, bytes, destination.stream);
+  if (!separate) return;
   // The source may be written, or freed, on its own stream next.
-  if (separate) follow(source.stream, destination.stream);
+  try {
+    follow(source.stream, destination.stream);
+  } catch {
+    // The copy is queued all the same, and must have read the source before this returns.
+    destination.stream.synchronizeSync();
+  }
 }
 
 function follow(follower: Stream, leader: Stream): void {

@@ -11,8 +11,11 @@
  * `FinalizationRegistry`, because V8's minor collections keep what is registered there alive; a token object is, whose own collection says
  * that there was a major one.
  *
+ * A resource may refuse to free, for example from within a host function, where nothing can be waited for. What nobody else could free then is
+ * kept in a list, which every sweep tries first.
+ *
  * Invariants: owned[i] is set ⇔ slot i is watched; Σ set = ownedCount; a memory is in the table exactly while its buffer is not disposed.
- * Cost: O(1) a buffer; a sweep reads every slot once.
+ * Cost: O(1) a buffer; a sweep reads every slot, and every memory of the list, once.
  */
 import { channel } from 'node:diagnostics_channel';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/object-watch.js';
@@ -25,7 +28,7 @@ export interface OwnedMemory {
   readonly resource: { readonly memoryKind: MemoryKind };
   /** Where the buffer was made, if anybody wants to know. */
   readonly createdAt: string | undefined;
-  /** Gives the memory back. */
+  /** Gives the memory back. Where that is refused, `pointer` is 0 if it is lost for good, else as before. */
   free(): void;
 }
 
@@ -57,6 +60,8 @@ const minimumSweepCount = 1024;
 
 const owned: (OwnedMemory | undefined)[] = [];
 let ownedCount = 0;
+/** What was refused and may be freed later. */
+let refused: OwnedMemory[] = [];
 let collected = new Int32Array(minimumSweepCount);
 /** A sweep without a collection is due when so many are owned: synchronous code that drops buffers would let the table grow without end. */
 let sweepCount = minimumSweepCount;
@@ -65,7 +70,7 @@ let tokenIsLive = false;
 const majorCollections = new FinalizationRegistry<undefined>(() => {
   tokenIsLive = false;
   freeUnreachableBuffers();
-  if (ownedCount > 0) registerToken();
+  if (ownedCount > 0 || refused.length > 0) registerToken();
 });
 
 /** Frees `memory` once `owner` is collected, unless {@link disown} comes first. Returns the slot to disown. */
@@ -93,10 +98,31 @@ export function watchedBuffers(): { readonly count: number; readonly slots: numb
   return { count: ownedCount, slots: owned.length };
 }
 
-/** Frees the memory of every buffer that was collected by now, in the order of its stream. Returns how many bytes were freed. Never throws. */
+/** Frees memory that no buffer has; where that is refused, a later sweep does. Returns how many bytes were freed. Never throws. */
+export function freeSoonerOrLater(memory: OwnedMemory): number {
+  const { bytes } = memory;
+  try {
+    memory.free();
+    return bytes;
+  } catch {
+    keepRefused(memory);
+    return 0;
+  }
+}
+
+function keepRefused(memory: OwnedMemory): void {
+  if (memory.pointer === 0) return;
+  refused.push(memory);
+  if (!tokenIsLive) registerToken();
+}
+
+/**
+ * Frees the memory of every buffer that was collected by now, in the order of its stream, and what was refused before. Returns how many bytes
+ * were freed. Never throws.
+ */
 export function freeUnreachableBuffers(): number {
   const unreachable = takeUnreachable();
-  let freedBytes = 0;
+  let freedBytes = freeRefused();
   let failures = 0;
   let firstFailure: unknown;
   for (const memory of unreachable) {
@@ -110,6 +136,7 @@ export function freeUnreachableBuffers(): number {
       freedBytes += bytes;
     } catch (error) {
       if (failures++ === 0) firstFailure = error;
+      keepRefused(memory);
     }
   }
   if (failures > 0) {
@@ -118,6 +145,14 @@ export function freeUnreachableBuffers(): number {
       code: 'CISTERN_UNREACHABLE_BUFFER',
     });
   }
+  return freedBytes;
+}
+
+function freeRefused(): number {
+  const memories = refused;
+  refused = [];
+  let freedBytes = 0;
+  for (const memory of memories) freedBytes += freeSoonerOrLater(memory);
   return freedBytes;
 }
 

@@ -4,7 +4,7 @@ import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream
 import { LifetimeError } from '../errors.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes, assertPointer } from '../validation.js';
+import { assertAlignment, assertBytes, assertOptions, assertPointer } from '../validation.js';
 
 /** Options of {@link CudaAsyncMemoryResource}. */
 export interface CudaAsyncMemoryResourceOptions {
@@ -47,6 +47,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource {
 
   /** @throws OutOfMemoryError where `initialBytes` cannot be had. */
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {
+    assertOptions(options);
     const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (releaseThresholdBytes !== Number.POSITIVE_INFINITY) assertBytes(releaseThresholdBytes, 'releaseThresholdBytes');

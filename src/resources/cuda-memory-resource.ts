@@ -1,5 +1,6 @@
 import { deviceOption } from '../driver/device.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
 
 /**
@@ -17,6 +18,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-me
  */
 export class CudaMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
+    assertOptions(options);
     super('device', deviceOption(options.device), ALLOCATION_ALIGNMENT);
   }
 }

@@ -1,6 +1,7 @@
 import { deviceOption } from '../driver/device.js';
 import type { Stream } from '../driver/stream.js';
 import { GiB } from '../units.js';
+import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
 
 /**
@@ -12,6 +13,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-me
  */
 export class HostMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
+    assertOptions(options);
     super('host', deviceOption(options.device), GiB);
   }
 

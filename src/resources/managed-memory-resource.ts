@@ -1,5 +1,6 @@
 import { deviceOption } from '../driver/device.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
 
 /**
@@ -12,6 +13,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-me
  */
 export class ManagedMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
+    assertOptions(options);
     super('managed', deviceOption(options.device), ALLOCATION_ALIGNMENT);
   }
 }

@@ -1,6 +1,7 @@
 import { deviceOption } from '../driver/device.js';
 import type { Stream } from '../driver/stream.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
 
 /**
@@ -12,6 +13,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-me
  */
 export class PinnedHostMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
+    assertOptions(options);
     super('pinned-host', deviceOption(options.device), ALLOCATION_ALIGNMENT);
   }
 

@@ -377,6 +377,18 @@ describe('a pool whose upstream runs host functions', () => {
     pool.validate();
   });
 
+  test('gives back blocks that become free while it gives back others', () => {
+    const upstream = new InterruptedUpstream();
+    using pool = new PoolMemoryResource(upstream, { maximumBytes: 4 * bytes });
+    using a = new Stream();
+    using b = new Stream();
+    const kept = pool.allocate(2 * bytes, b);
+    pool.deallocate(pool.allocate(bytes, a), bytes, a);
+    upstream.interrupt = () => pool.deallocate(kept, 2 * bytes, b);
+    expect(pool.allocate(3.5 * bytes, a)).toBeGreaterThan(0);
+    pool.validate();
+  });
+
   test('gives the new memory back where it was disposed meanwhile', () => {
     const upstream = new InterruptedUpstream();
     upstream.resetPeakReservedBytes();

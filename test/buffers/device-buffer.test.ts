@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DeviceBuffer, type DeviceBufferOptions } from '../../src/buffers/device-buffer.js';
-import { watchedBuffers } from '../../src/buffers/unreachable-buffers.js';
+import { freeUnreachableBuffers, watchedBuffers } from '../../src/buffers/unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { failCall } from '../../src/driver/software-device.js';
@@ -226,6 +226,26 @@ describe('resize, reserve and shrinkToFit', () => {
     expect(addresses.liveBytes).toBe(0);
   });
 
+  it('loses nothing where the resource refuses to free the new memory, too', () => {
+    const plain = new CudaMemoryResource();
+    const before = plain.reservedBytes;
+    const buffer = new DeviceBuffer(MiB, { resource: plain, stream });
+    let refusal: unknown;
+    stream.launchHostFunction(() => {
+      try {
+        buffer.resize(2 * MiB);
+      } catch (error) {
+        refusal = error;
+      }
+    });
+    stream.synchronizeSync();
+    expect(refusal).toMatchObject({ driverStatus: 800 });
+    expect([buffer.byteLength, plain.reservedBytes - before]).toEqual([MiB, 3 * MiB]);
+    expect(freeUnreachableBuffers()).toBe(2 * MiB);
+    buffer.dispose();
+    expect(plain.reservedBytes).toBe(before);
+  });
+
   it('loses nothing where the resource disposes the buffer meanwhile', () => {
     const buffer = new DeviceBuffer(0, { resource: addresses, stream });
     addresses.beforeAllocate = () => buffer.dispose();
@@ -396,6 +416,32 @@ describe('copies', () => {
     expect(() => buffer.toHostSync(new ArrayBuffer(4) as never)).toThrow(ArgumentTypeError);
     expect(() => buffer.fill('1' as never)).toThrow(ArgumentTypeError);
     await expect(buffer.toHost({ byteOffset: 17 })).rejects.toThrow(ArgumentRangeError);
+    for (const wrong of [null, { byteOffset: 5n }, { byteOffset: {} }] as never[]) {
+      expect(() => buffer.copyFrom(ramp(1), wrong)).toThrow(ArgumentTypeError);
+      expect(() => buffer.toHostSync(undefined, wrong)).toThrow(ArgumentTypeError);
+      expect(() => buffer.fill(1, wrong)).toThrow(ArgumentTypeError);
+      await expect(buffer.toHost(wrong)).rejects.toThrow(ArgumentTypeError);
+    }
+  });
+
+  it('have read the source when they return, where its stream cannot be made to wait', () => {
+    using other = new Stream({ nonBlocking: true });
+    using source = new DeviceBuffer(ramp(16), { resource, stream: other });
+    using target = new DeviceBuffer(16, { resource, stream });
+    let hasRun = false;
+    stream.launchHostFunction(() => {
+      hasRun = true;
+    });
+    failCall('cuEventCreate', 2);
+    try {
+      target.copyFrom(source);
+      expect(hasRun).toBe(true);
+      expect(stream.query()).toBe(true);
+    } finally {
+      failCall('cuEventCreate', 0);
+    }
+    source.fill(9);
+    expect(target.toHostSync()).toEqual(ramp(16));
   });
 });
 
@@ -477,7 +523,42 @@ describe('disposal', () => {
     await expect(buffer.toHost()).rejects.toThrow(LifetimeError);
   });
 
-  it('passes on what the resource says, and is over all the same', () => {
+  it('can be tried again where the resource refuses', () => {
+    const plain = new CudaMemoryResource();
+    const before = plain.reservedBytes;
+    const buffer = new DeviceBuffer(MiB, { resource: plain, stream });
+    const { ptr } = buffer;
+    let refusal: unknown;
+    stream.launchHostFunction(() => {
+      try {
+        buffer.dispose();
+      } catch (error) {
+        refusal = error;
+      }
+    });
+    stream.synchronizeSync();
+    expect(refusal).toMatchObject({ driverStatus: 800 });
+    expect([buffer.isDisposed, buffer.ptr, buffer.byteLength, buffer.capacityBytes]).toEqual([false, ptr, MiB, MiB]);
+    expect(watchedBuffers().count).toBe(1);
+    buffer.dispose();
+    expect(buffer.isDisposed).toBe(true);
+    expect(plain.reservedBytes).toBe(before);
+  });
+
+  it('finds the buffer disposed while the resource frees', () => {
+    const buffer = new DeviceBuffer(10, { resource: addresses, stream });
+    const seen: unknown[] = [];
+    addresses.beforeFree = () => {
+      seen.push(buffer.isDisposed, buffer.byteLength, buffer.capacityBytes);
+      buffer.dispose();
+      expect(() => buffer.resize(20)).toThrow(LifetimeError);
+    };
+    buffer.dispose();
+    expect(seen).toEqual([true, 0, 0]);
+    expect(addresses.frees).toHaveLength(1);
+  });
+
+  it('passes on that the memory is not the resource’s to free any more, and is over all the same', () => {
     const buffer = new DeviceBuffer(10, { resource, stream });
     resource.dispose();
     expect(() => buffer.dispose()).toThrow(LifetimeError);

@@ -7,6 +7,7 @@ import { reclaimUnreachableBuffers } from '../../src/buffers/reclaim.js';
 import { type BufferLeak, watchedBuffers } from '../../src/buffers/unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
 import { Stream } from '../../src/driver/stream.js';
+import { LifetimeError } from '../../src/errors.js';
 import type { MemoryResource } from '../../src/memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
@@ -144,6 +145,37 @@ describe('a resource that refuses to free what was dropped', () => {
     expect(warnings.map((warning) => [warning.message, (warning as { code?: string }).code])).toEqual([
       ['the memory of an unreachable buffer could not be freed: no, and 4 more', 'CISTERN_UNREACHABLE_BUFFER'],
     ]);
+    await collectGarbage();
+    expect(warnings).toHaveLength(1);
+    addresses.beforeFree = undefined;
+    await collectGarbage();
+    expect(addresses.live.size).toBe(0);
+  });
+
+  it('is asked again by the next sweep, after a host function in which it could not wait', async () => {
+    using resource = new CudaMemoryResource();
+    const before = resource.reservedBytes;
+    drop(4, MiB, resource);
+    let freedBytes = 0;
+    stream.launchHostFunction(() => {
+      freedBytes += reclaimUnreachableBuffers('major');
+    });
+    stream.synchronizeSync();
+    expect(freedBytes).toBe(0);
+    expect(reclaimUnreachableBuffers('major')).toBe(4 * MiB);
+    expect(resource.reservedBytes).toBe(before);
+  });
+
+  it('is not asked again where the memory is not its own any more', async () => {
+    let calls = 0;
+    addresses.beforeFree = () => {
+      calls++;
+      throw new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', 'no');
+    };
+    drop(1, 256);
+    await collectGarbage();
+    await collectGarbage();
+    expect([calls, warnings.length]).toEqual([1, 1]);
   });
 
   it('may make buffers and collect garbage itself meanwhile', () => {

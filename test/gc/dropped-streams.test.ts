@@ -1,0 +1,70 @@
+import { setImmediate } from 'node:timers/promises';
+import { afterEach, beforeEach, expect, it, vi } from 'vitest';
+import { native } from '../../src/driver/native.js';
+import { Event, failCall, Stream } from '../../src/index.js';
+import { collectGarbage } from './collection.js';
+
+const warnings: Error[] = [];
+const onWarning = (warning: Error) => void warnings.push(warning);
+
+beforeEach(() => {
+  warnings.length = 0;
+  process.on('warning', onWarning);
+});
+
+afterEach(() => {
+  process.off('warning', onWarning);
+  vi.restoreAllMocks();
+  for (const name of ['cuEventCreate', 'cuCtxSynchronize']) failCall(name, 0);
+});
+
+/** What a job made a `WeakRef` of lives as long as the job. */
+const endOfJob = () => setImmediate();
+
+/** Makes a stream whose end needs a settlement, and returns how often the end was told. */
+async function dropStream(): Promise<{ ends: number }> {
+  const seen = { ends: 0 };
+  new Stream().timeline.observe({
+    needsSettlement: () => true,
+    streamEnded: () => {
+      seen.ends++;
+    },
+  });
+  await endOfJob();
+  return seen;
+}
+
+it('a dropped stream ends after a collection', async () => {
+  const seen = await dropStream();
+  await collectGarbage();
+  expect(seen.ends).toBe(1);
+  expect(warnings).toEqual([]);
+});
+
+it('a dropped stream goes on while there is another object for it', async () => {
+  const same = (() => Stream.fromHandle(new Stream().nativeHandle))();
+  await endOfJob();
+  await collectGarbage();
+  expect(same.query()).toBe(true);
+  same.dispose();
+  expect(same.isDisposed).toBe(true);
+});
+
+it('a dropped stream that cannot be settled is reported as a warning, and its memory waits for an event', async () => {
+  const seen = await dropStream();
+  failCall('cuEventCreate', 1);
+  failCall('cuCtxSynchronize', 1, 700);
+  await collectGarbage();
+  expect(seen.ends).toBe(0);
+  expect(warnings).toMatchObject([{ code: 'CISTERN_UNREACHABLE_STREAM', message: expect.stringContaining('CUDA_ERROR_ILLEGAL_ADDRESS') }]);
+});
+
+it('a dropped event that cannot be given back is reported as a warning', async () => {
+  const destroyEvent = vi.spyOn(native(), 'destroyEvent').mockImplementation(() => {
+    throw new Error('no');
+  });
+  (() => new Event())();
+  await collectGarbage();
+  expect(destroyEvent).toHaveBeenCalledOnce();
+  expect(warnings).toMatchObject([{ code: 'CISTERN_UNREACHABLE_EVENT', message: 'an unreachable event could not be given back: no' }]);
+});
