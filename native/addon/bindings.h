@@ -50,6 +50,7 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments);
 Status RunHostFunctions(Environment& environment, Arguments& arguments);
 Status WaitForHostFunction(Environment& environment, Arguments& arguments);
 Status OutstandingHostFunctions(Environment& environment);
+Status ReleaseAllStalls(Environment& environment, Arguments& arguments);
 Status HoldStream(Environment& environment, Arguments& arguments);
 Status ReleaseHold(Environment& environment, Arguments& arguments);
 

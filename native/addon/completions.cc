@@ -10,6 +10,20 @@
 namespace cistern {
 namespace {
 
+// On the poller's thread.
+Status MakeCurrent(const DriverTable& driver, Context context, Context* current) {
+  if (context == *current) return kSuccess;
+  const Status status = driver.CtxSetCurrent(context);
+  if (status != kSuccess) return status;
+  if (*current == nullptr) {
+    // Else a query here would invalidate what another thread of the process captures into a graph.
+    int mode = kCaptureModeRelaxed;
+    driver.ThreadExchangeStreamCaptureMode(&mode);
+  }
+  *current = context;
+  return kSuccess;
+}
+
 void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
   constexpr std::chrono::microseconds kShortest{10};
   constexpr std::chrono::microseconds kLongest{1000};
@@ -31,8 +45,8 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
     const int waiting_before = waiting;
     waiting = 0;
     while (Completion* completion = pending.TakeFirst()) {
-      if (completion->context != current && driver.CtxSetCurrent(completion->context) == kSuccess) current = completion->context;
-      completion->status = driver.EventQuery(completion->event);
+      completion->status = MakeCurrent(driver, completion->context, &current);
+      if (completion->status == kSuccess) completion->status = driver.EventQuery(completion->event);
       waiting += completion->status == kErrorNotReady ? 1 : 0;
       (completion->status == kErrorNotReady ? still_pending : finished).Append(completion);
     }
@@ -61,6 +75,13 @@ void Forget(Environment& environment, WatchedEvent* watched) {
   *std::find(all.begin(), all.end(), watched) = all.back();
   all.pop_back();
   delete watched;
+}
+
+void FreeSurplus(Environment& environment, int device) {
+  const ContextScope context(environment, device);
+  // The driver's free waits for the device. Where it may not now, it has its turn with a later delivery.
+  const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
+  if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.driver);
 }
 
 bool CreatePromise(Arguments& arguments, napi_deferred* deferred) {
@@ -158,16 +179,12 @@ void DeliverCompletions(Environment& environment, napi_env env) {
     }
     if (completion->watched != nullptr) {
       Forget(environment, completion->watched);
-    } else {
+    } else if (completion->status == kSuccess) {
       environment.internal_events.Release(completion->event, completion->device);
+      if (completion->block.pointer != nullptr) environment.staging.Release(completion->block);
+      if (environment.staging.HasSurplus()) FreeSurplus(environment, completion->device);
     }
-    if (completion->block.pointer != nullptr) {
-      environment.staging.Release(completion->block);
-      const ContextScope context(environment, completion->device);
-      // The driver's free waits for the device.
-      const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
-      if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.driver);
-    }
+    // After an error neither is used again before the environment ends: the device may still be writing to the block.
     if (scope != nullptr) napi_close_handle_scope(env, scope);
   }
 }

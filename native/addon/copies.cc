@@ -2,9 +2,9 @@
 
 #include "addon/bindings.h"
 #include "addon/completions.h"
-#include "addon/host_functions.h"
 #include "addon/queued_copies.h"
 #include "addon/ranges.h"
+#include "addon/stopped_calls.h"
 
 namespace cistern {
 namespace {
@@ -81,28 +81,32 @@ Status CopyToHostSync(Environment& environment, Arguments& arguments) {
   if (status != kSuccess || bytes == 0) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  Place from;
-  status = CheckRange(environment, source, bytes, &from);
-  if (status != kSuccess) return status;
-  if (environment.outstanding_host_functions == 0) {
-    status = environment.Counted<Call::kMemcpyAsync>(DevicePointer{AddressOf(destination.data)}, DevicePointer{source},
-                                                     static_cast<std::size_t>(bytes), stream->stream);
-    return status == kSuccess ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
+  StoppedCall call = TakeStoppedCall(environment, *stream, source, bytes);
+  if (call.event == nullptr) {
+    Place from;
+    status = CheckRange(environment, source, bytes, &from);
+    if (status != kSuccess) return status;
+    if (environment.outstanding_host_functions == 0) {
+      status = environment.Counted<Call::kMemcpyAsync>(DevicePointer{AddressOf(destination.data)}, DevicePointer{source},
+                                                       static_cast<std::size_t>(bytes), stream->stream);
+      return status == kSuccess ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
+    }
+    // The driver would block in the copy itself, where it cannot be told that a host function is ready.
+    StagedCopy copy;
+    status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
+    if (status != kSuccess) return status;
+    call = {copy.event, *stream, copy.block, source, bytes, 0};
   }
-
-  // The driver would block in the copy itself, where it cannot be told that a host function is ready.
-  StagedCopy copy;
-  status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
-  if (status != kSuccess) return status;
-  status = BeforeWaitingFor(environment, [&] { return environment.driver->EventQuery(copy.event); });
-  if (status != kSuccess) {
-    ReleaseLater(environment, copy, stream->device);
-    return status;
+  status = WaitOrStop(environment, call);
+  if (status == kSuccess) {
+    std::memcpy(destination.data, call.block.pointer, bytes);
+    environment.internal_events.Release(call.event, stream->device);
+    environment.staging.Release(call.block);
+  } else if (status == kErrorNotPermitted) {
+    ReleaseLater(environment, {call.block, call.event}, stream->device);
   }
-  std::memcpy(destination.data, copy.block.pointer, bytes);
-  environment.internal_events.Release(copy.event, stream->device);
-  environment.staging.Release(copy.block);
-  return kSuccess;
+  // After any other error the block is never used again: the copy may still be under way.
+  return status;
 }
 
 Status CopyToHost(Environment& environment, Arguments& arguments) {

@@ -103,7 +103,7 @@ void Environment::LeaveToOrphans() {
     orphans.push_back({OrphanKind::kPool, entry.device, AsAddress(entry.pool)});
   });
   // Staging memory is portable: any device's context frees it.
-  for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, LastDevice(), AsAddress(block.pointer)});
+  for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});
   LeaveOrphans(driver, std::move(orphans));
 }
 
@@ -161,6 +161,13 @@ Status Environment::RetainContext(int device, Context* context) {
   }
   *context = contexts_[static_cast<std::size_t>(device)] = retained;
   return kSuccess;
+}
+
+bool Environment::IsInUse(int device) const {
+  PrimaryContexts& process = Contexts();
+  const std::lock_guard<std::mutex> lock(process.mutex);
+  const auto found = process.retained.find({driver, device});
+  return found != process.retained.end() && found->second != nullptr;
 }
 
 bool Environment::ReadsPageableMemory(int device) {

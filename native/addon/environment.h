@@ -43,6 +43,16 @@ struct PoolEntry {
   int device = 0;
 };
 
+// A blocking call that has stopped for a host function; see stopped_calls.h.
+struct StoppedCall {
+  Event event = nullptr;  // an internal one, after what the call waits for; null: no call
+  StreamEntry stream;
+  StagingBlock block;  // of a copy to the host, as are the next two
+  std::uint64_t source = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t next_call = 0;  // the number of the call that may go on with it
+};
+
 // The member of the driver table for each function, so that one template makes and counts every call.
 template <Call call>
 struct DriverFunction;
@@ -87,13 +97,14 @@ class Environment {
   void CountHostFree() { counters_[kCallCount + 1] += 1; }
 
   bool HasDevice(int device) const { return device >= 0 && static_cast<std::size_t>(device) < devices_.size(); }
-  int LastDevice() const { return static_cast<int>(devices_.size()) - 1; }
   DeviceOrdinal DriverDevice(int device) const { return devices_[static_cast<std::size_t>(device)]; }
   // The primary context of an existing device, retained at the first use of the device in the process.
   Status ContextOf(int device, Context* context) {
     *context = contexts_[static_cast<std::size_t>(device)];
     return *context != nullptr ? kSuccess : RetainContext(device, context);
   }
+  // Whether any environment of the process has used the device.
+  bool IsInUse(int device) const;
   // True where the device's copy engines can read ordinary host memory themselves, through the host's page tables. The driver then has no
   // need to have read it when an asynchronous copy returns.
   bool ReadsPageableMemory(int device);
@@ -128,6 +139,8 @@ class Environment {
   napi_ref array_buffer_constructor = nullptr;
   double external_bytes = 0;
 
+  std::uint64_t calls = 0;  // of JavaScript to the addon
+  StoppedCall stopped_call;
   int outstanding_host_functions = 0;
   int running_host_functions = 0;
   int unreleased_holds = 0;

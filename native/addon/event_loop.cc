@@ -21,22 +21,23 @@ std::unique_lock<std::mutex> Stalls::Exclude() {
   return lock;
 }
 
+std::unique_lock<std::mutex> Stalls::TryExclude() {
+  std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock() && count_ != 0) lock.unlock();
+  return lock;
+}
+
 namespace {
 
 struct ExitList {
   std::mutex mutex;
   std::set<std::shared_ptr<EventLoop>> loops;
+  bool closed = false;
 };
 
 ExitList& Loops() {
   static ExitList& list = *new ExitList;
   return list;
-}
-
-void CloseAll() {
-  ExitList& list = Loops();
-  const std::lock_guard<std::mutex> lock(list.mutex);
-  for (const std::shared_ptr<EventLoop>& loop : list.loops) loop->Close();
 }
 
 }  // namespace
@@ -57,12 +58,20 @@ void EventLoop::Close() {
   for_close.wait(lock, [this] { return !poller_in_driver; });
 }
 
-void CloseEventLoopsAtExit() { std::atexit(CloseAll); }
+void CloseEventLoops() {
+  ExitList& list = Loops();
+  const std::lock_guard<std::mutex> lock(list.mutex);
+  list.closed = true;
+  for (const std::shared_ptr<EventLoop>& loop : list.loops) loop->Close();
+}
+
+void CloseEventLoopsAtExit() { std::atexit(CloseEventLoops); }
 
 void AddToExitList(const std::shared_ptr<EventLoop>& loop) {
   ExitList& list = Loops();
   const std::lock_guard<std::mutex> lock(list.mutex);
   list.loops.insert(loop);
+  if (list.closed) loop->Close();
 }
 
 void RemoveFromExitList(const std::shared_ptr<EventLoop>& loop) {

@@ -83,6 +83,8 @@ class Stalls {
   // Keeps new ones from beginning as long as the lock lives; the lock is not owned where there is one already. Under it a wait for a device
   // ends by itself.
   std::unique_lock<std::mutex> Exclude();
+  // The same, but not owned either where somebody else holds it, perhaps for as long as a device works.
+  std::unique_lock<std::mutex> TryExclude();
 
  private:
   std::mutex mutex_;
@@ -91,8 +93,10 @@ class Stalls {
 
 extern Stalls& stalls;
 
-// Closes every event loop of the process before the driver is torn down. Called after each step that may have registered the driver's own
-// teardown, since these run last in, first out.
+// Closes every event loop of the process, and each that is still to come: the process ends.
+void CloseEventLoops();
+// Has that done before the driver is torn down. Called after each step that may have registered the driver's own teardown, since these run
+// last in, first out.
 void CloseEventLoopsAtExit();
 void AddToExitList(const std::shared_ptr<EventLoop>& loop);
 void RemoveFromExitList(const std::shared_ptr<EventLoop>& loop);

@@ -63,7 +63,13 @@ Status RecordEvent(Environment& environment) {
                                                 : own_context.status();
     }
     if (status != kSuccess) return status;
-    DetachWatchedEvent(event, replacement);
+    status = environment.Counted<Call::kEventRecord>(replacement, stream->stream);
+    if (status == kSuccess) {
+      DetachWatchedEvent(event, replacement);
+    } else {
+      environment.driver->EventDestroy(replacement);
+    }
+    return status;
   }
   return environment.Counted<Call::kEventRecord>(event->event, stream->stream);
 }

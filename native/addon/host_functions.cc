@@ -1,6 +1,7 @@
 #include "addon/host_functions.h"
 
 #include "addon/bindings.h"
+#include "addon/stopped_calls.h"
 
 namespace cistern {
 namespace {
@@ -35,12 +36,13 @@ Status DeviceHealth(Environment& environment) {
   return status == kErrorNotReady ? kSuccess : status;
 }
 
+// Until a host function is ready, or none ever will be because the process ends.
 Status WaitUntilReady(Environment& environment) {
   EventLoop& loop = *environment.loop;
   for (;;) {
     {
       std::unique_lock<std::mutex> lock(loop.mutex);
-      const auto ready = [&] { return !loop.ready_host_functions.empty(); };
+      const auto ready = [&] { return loop.closed || !loop.ready_host_functions.empty(); };
       if (loop.for_javascript.wait_for(lock, std::chrono::milliseconds{50}, ready)) return kSuccess;
     }
     const Status status = DeviceHealth(environment);
@@ -48,10 +50,9 @@ Status WaitUntilReady(Environment& environment) {
   }
 }
 
-void Run(Environment& environment, napi_env env, QueuedFunction* function) {
+void Run(Environment& environment, napi_env env, QueuedFunction* function, napi_ref reference) {
   napi_handle_scope scope = nullptr;
   napi_open_handle_scope(env, &scope);
-  const napi_ref reference = function->callback;
   napi_value callback = nullptr;
   napi_value receiver = nullptr;
   napi_value error = nullptr;
@@ -71,7 +72,7 @@ void Run(Environment& environment, napi_env env, QueuedFunction* function) {
   {
     EventLoop& loop = *environment.loop;
     const std::lock_guard<std::mutex> lock(loop.mutex);
-    function->finished = true;
+    if (!loop.closed) function->finished = true;  // else the driver's thread was let go, and deletes it
     loop.for_streams.notify_all();
   }
   environment.LetGo();
@@ -93,12 +94,14 @@ int RunReadyHostFunctions(Environment& environment, napi_env env) {
   // One that becomes ready meanwhile has its turn later: functions that queue the next one each time must not starve the event loop.
   for (; ran < limit; ++ran) {
     QueuedFunction* function;
+    napi_ref callback = nullptr;
     {
       const std::lock_guard<std::mutex> lock(loop.mutex);
       function = loop.ready_host_functions.TakeFirst();
+      if (function != nullptr) callback = function->callback;
     }
     if (function == nullptr) break;
-    Run(environment, env, function);
+    Run(environment, env, function, callback);
   }
   return ran;
 }
@@ -107,7 +110,8 @@ Status BeforeWaitingForDevice(Environment& environment) {
   if (environment.outstanding_host_functions == 0) return kSuccess;
   if (environment.running_host_functions > 0) return kErrorNotPermitted;
   const Status status = WaitUntilReady(environment);
-  return status == kSuccess ? kHostFunctionReady : status;
+  if (status != kSuccess) return status;
+  return HostFunctionIsReady(*environment.loop) ? kHostFunctionReady : kSuccess;
 }
 
 Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
@@ -140,7 +144,9 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
 }
 
 Status RunHostFunctions(Environment& environment, Arguments& arguments) {
+  const bool will_repeat = IsNextAfterStopping(environment);
   const int ran = RunReadyHostFunctions(environment, arguments.env());
+  if (will_repeat) ExpectRepetition(environment);
   environment.Out(1, ran);
   return kSuccess;
 }
@@ -150,6 +156,11 @@ Status WaitForHostFunction(Environment& environment, Arguments&) {
   // Called by a host function, this would wait for ones that may be queued behind that very function.
   if (environment.running_host_functions > 0) return HostFunctionIsReady(*environment.loop) ? kSuccess : kErrorNotPermitted;
   return WaitUntilReady(environment);
+}
+
+Status ReleaseAllStalls(Environment&, Arguments&) {
+  CloseEventLoops();
+  return kSuccess;
 }
 
 Status OutstandingHostFunctions(Environment& environment) {

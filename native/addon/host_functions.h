@@ -52,7 +52,9 @@ Status BeforeWaitingFor(Environment& environment, Query&& query) {
     // As in the driver, whose host functions must not call it: the function that runs might be what this call waits for.
     if (environment.running_host_functions > 0) return kErrorNotPermitted;
     std::unique_lock<std::mutex> lock(loop.mutex);
-    if (loop.for_javascript.wait_for(lock, delay, [&] { return !loop.ready_host_functions.empty(); })) return kHostFunctionReady;
+    loop.for_javascript.wait_for(lock, delay, [&] { return loop.closed || !loop.ready_host_functions.empty(); });
+    if (loop.closed) return kSuccess;  // the process ends, and every stream was let go
+    if (!loop.ready_host_functions.empty()) return kHostFunctionReady;
     delay = std::min(2 * delay, std::chrono::microseconds{1000});
   }
 }

@@ -64,8 +64,7 @@ Orphan OrphanOf(Environment& environment, const Allocation& allocation) {
     case MemoryKind::kPinnedHost:
       return {OrphanKind::kPinnedMemory, device, allocation.address};
     case MemoryKind::kHost:
-      // Work of any device may use it, so it goes with the last.
-      return {OrphanKind::kHostMemory, environment.LastDevice(), allocation.address};
+      return {OrphanKind::kHostMemory, device, allocation.address};
     default:
       return {OrphanKind::kMemory, device, allocation.address};
   }

@@ -26,6 +26,7 @@ napi_value Hot(napi_env env, napi_callback_info info) {
   void* data = nullptr;
   napi_get_cb_info(env, info, nullptr, nullptr, nullptr, &data);
   Environment& environment = *static_cast<Environment*>(data);
+  environment.calls += 1;
   environment.Out(0, Guarded([&] { return function(environment); }));
   return nullptr;
 }
@@ -34,6 +35,7 @@ template <Status (*function)(Environment&, Arguments&)>
 napi_value Cold(napi_env env, napi_callback_info info) {
   Arguments arguments(env, info);
   Environment& environment = *static_cast<Environment*>(arguments.data());
+  environment.calls += 1;
   environment.Out(0, Guarded([&] { return function(environment, arguments); }));
   return arguments.result;
 }
@@ -75,6 +77,7 @@ constexpr Function kFunctions[] = {
     {"runHostFunctions", Cold<RunHostFunctions>},
     {"waitForHostFunction", Cold<WaitForHostFunction>},
     {"outstandingHostFunctions", Hot<OutstandingHostFunctions>},
+    {"releaseAllStalls", Cold<ReleaseAllStalls>},
     {"holdStream", Cold<HoldStream>},
     {"releaseHold", Cold<ReleaseHold>},
     {"createEvent", Cold<CreateEvent>},

@@ -53,6 +53,18 @@ void Free(const DriverTable& driver, const Orphan& orphan) {
   }
 }
 
+// Waits for all that was queued on the devices this process uses: on any of them the finished environment may have queued work that uses
+// what is filed under another. False where one of them is out of reach.
+bool SynchronizeDevices(Environment& environment) {
+  for (int device = 0; environment.HasDevice(device); ++device) {
+    if (!environment.IsInUse(device)) continue;
+    const ContextScope context(environment, device);
+    if (context.status() != kSuccess) return false;
+    environment.driver->CtxSynchronize();
+  }
+  return true;
+}
+
 }  // namespace
 
 void LeaveOrphans(const DriverTable* driver, std::vector<Orphan> orphans) {
@@ -76,16 +88,24 @@ bool FreeOrphans(Environment& environment) {
     list.any = std::any_of(list.by_driver.begin(), list.by_driver.end(), [](const auto& entry) { return !entry.second.empty(); });
   }
   if (orphans.empty()) return false;
+  if (!SynchronizeDevices(environment)) {
+    LeaveOrphans(environment.driver, std::move(orphans));
+    return false;
+  }
 
+  bool freed = false;
   std::stable_sort(orphans.begin(), orphans.end(),
                    [](const Orphan& a, const Orphan& b) { return a.device != b.device ? a.device < b.device : a.kind < b.kind; });
   for (std::size_t begin = 0, end; begin < orphans.size(); begin = end) {
     const int device = orphans[begin].device;
     for (end = begin; end < orphans.size() && orphans[end].device == device;) ++end;
     const ContextScope context(environment, device);
-    if (context.status() != kSuccess) continue;
-    // What the finished environment queued may still use its memory.
-    environment.driver->CtxSynchronize();
+    if (context.status() != kSuccess) {
+      using Index = std::vector<Orphan>::difference_type;
+      LeaveOrphans(environment.driver, {orphans.begin() + static_cast<Index>(begin), orphans.begin() + static_cast<Index>(end)});
+      continue;
+    }
+    freed = true;
     bool frees_pending = false;
     for (std::size_t index = begin; index < end; ++index) {
       const OrphanKind kind = orphans[index].kind;
@@ -99,7 +119,7 @@ bool FreeOrphans(Environment& environment) {
     }
     if (frees_pending) environment.driver->CtxSynchronize();
   }
-  return true;
+  return freed;
 }
 
 }  // namespace cistern

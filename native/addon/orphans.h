@@ -25,8 +25,8 @@ struct Orphan {
 
 void LeaveOrphans(const DriverTable* driver, std::vector<Orphan> orphans);
 
-// Frees the orphans of the environment's driver. Waits for the work that is queued on their devices; where JavaScript stalls a stream that
-// could last for ever, so it does nothing then. True if anything was freed.
+// Frees the orphans of the environment's driver. Waits for the work that is queued on the devices of the process; where JavaScript stalls a
+// stream that could last for ever, so it does nothing then. True if anything was freed.
 bool FreeOrphans(Environment& environment);
 
 }  // namespace cistern

@@ -38,11 +38,13 @@ Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std:
 }  // namespace
 
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream) {
-  const bool pageable = destination.place == Place::kPageableHost || source.place == Place::kPageableHost;
-  if (!pageable || !environment.MayStall()) return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
+  if (!environment.MayStall()) return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
+  // The driver makes copies within host memory synchronously, even where both sides are pinned.
   if (destination.place != Place::kDevice && source.place != Place::kDevice) {
     return QueueHostCopy(environment, destination.address, source.address, bytes, stream);
   }
+  const bool pageable = destination.place == Place::kPageableHost || source.place == Place::kPageableHost;
+  if (!pageable) return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
 
   StagingBlock block;
   Status status = AcquireStaging(environment, bytes, &block);

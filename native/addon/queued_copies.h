@@ -1,8 +1,8 @@
 // Copies that never block the JavaScript thread.
 //
-// The driver waits for a stream before it touches pageable host memory, which is harmless until a stream waits for this very thread (a host
-// function, a hold). Then such a copy goes through pinned staging memory, and a native host function in the stream's order does the part
-// between staging and pageable memory.
+// The driver waits for a stream before it touches pageable host memory or copies within host memory, which is harmless until a stream waits
+// for this very thread (a host function, a hold). Then a native host function in the stream's order copies within host memory, and a copy
+// between a device and pageable memory goes through pinned staging memory.
 #ifndef CISTERN_ADDON_QUEUED_COPIES_H_
 #define CISTERN_ADDON_QUEUED_COPIES_H_
 
@@ -21,7 +21,7 @@ struct Location {
 
 // Everywhere below the stream's context is current, and ranges are checked.
 
-// Queues a copy. It blocks on pageable memory only where nothing can stall.
+// Queues a copy. It blocks on host memory only where nothing can stall.
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream);
 
 // A copy into staging memory that is under way: the block holds the bytes once the event has happened.

@@ -45,8 +45,10 @@ void Staging::Release(const StagingBlock& block) {
   idle_bytes_ += block.bytes;
 }
 
+bool Staging::HasSurplus() const { return idle_bytes_ > kMaxIdleBytes; }
+
 void Staging::FreeSurplus(const DriverTable& driver) {
-  while (idle_bytes_ > kMaxIdleBytes) {
+  while (HasSurplus()) {
     const auto largest =
         std::max_element(idle_.begin(), idle_.end(), [](const StagingBlock& a, const StagingBlock& b) { return a.bytes < b.bytes; });
     const StagingBlock block = *largest;

@@ -21,6 +21,7 @@ class Staging {
   Status Acquire(const DriverTable& driver, std::uint64_t bytes, StagingBlock* block);
   // What is over the total is kept as well until FreeSurplus.
   void Release(const StagingBlock& block);
+  bool HasSurplus() const;
   // Freeing pinned memory can wait for the device: only while nothing stalls a stream.
   void FreeSurplus(const DriverTable& driver);
 

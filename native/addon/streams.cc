@@ -1,5 +1,6 @@
 #include "addon/bindings.h"
-#include "addon/host_functions.h"
+#include "addon/completions.h"
+#include "addon/stopped_calls.h"
 
 namespace cistern {
 namespace {
@@ -115,9 +116,19 @@ Status SynchronizeStream(Environment& environment, Arguments& arguments) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  status = BeforeWaitingFor(environment, [&] { return environment.driver->StreamQuery(stream->stream); });
-  if (status != kSuccess) return status;
-  return environment.Counted<Call::kStreamSynchronize>(stream->stream);
+  StoppedCall call = TakeStoppedCall(environment, *stream);
+  if (call.event == nullptr) {
+    if (environment.outstanding_host_functions > 0) status = environment.driver->StreamQuery(stream->stream);
+    if (status == kSuccess) return environment.Counted<Call::kStreamSynchronize>(stream->stream);
+    if (status != kErrorNotReady) return status;
+    if (environment.running_host_functions > 0) return kErrorNotPermitted;
+    call.stream = *stream;
+    status = RecordInternalEvent(environment, *stream, &call.event);
+    if (status != kSuccess) return status;
+  }
+  status = WaitOrStop(environment, call);
+  if (status == kSuccess) environment.internal_events.Release(call.event, stream->device);
+  return status;
 }
 
 Status QueryStream(Environment& environment) {

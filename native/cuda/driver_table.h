@@ -53,6 +53,9 @@ enum : unsigned { kEventDefault = 0, kEventBlockingSync = 1, kEventDisableTiming
 enum : unsigned { kMemAttachGlobal = 1 };
 enum : unsigned { kHostAllocPortable = 1, kHostAllocDeviceMap = 2 };
 
+// CUstreamCaptureMode
+enum : int { kCaptureModeGlobal = 0, kCaptureModeRelaxed = 2 };
+
 // CUdevice_attribute: the ones the software device answers; the CUDA device answers any.
 enum : int {
   kAttributeUnifiedAddressing = 41,
@@ -66,7 +69,7 @@ enum : int {
 };
 
 // CUmemLocation
-enum : int { kLocationInvalid = 0, kLocationDevice = 1, kLocationHost = 2 };
+enum : int { kLocationDevice = 1, kLocationHost = 2 };
 struct MemLocation {
   int type;
   int id;
@@ -117,7 +120,7 @@ enum : int {
 // CUpointer_attribute
 enum : int { kPointerMemoryType = 2, kPointerIsManaged = 8, kPointerDeviceOrdinal = 9 };
 // CUmemorytype
-enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2, kMemoryTypeUnified = 4 };
+enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
 
 // X(member, driver symbol, version asked of cuGetProcAddress, parameters)
 #define CISTERN_DRIVER_FUNCTIONS(X)                                                                                                  \
@@ -145,6 +148,7 @@ enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2, kMemoryTypeUnified
   X(StreamGetFlags, "cuStreamGetFlags", 5050, (Stream stream, unsigned* flags))                                                      \
   X(StreamGetPriority, "cuStreamGetPriority", 5050, (Stream stream, int* priority))                                                  \
   X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (Stream stream, Event event, unsigned flags))                                        \
+  X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, (int* mode))                                        \
   X(EventCreate, "cuEventCreate", 2000, (Event * event, unsigned flags))                                                             \
   X(EventDestroy, "cuEventDestroy", 4000, (Event event))                                                                             \
   X(EventRecord, "cuEventRecord", 2000, (Event event, Stream stream))                                                                \

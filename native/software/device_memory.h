@@ -61,7 +61,7 @@ class DeviceMemory {
 
   bool Contains(std::uint64_t address) const {
     std::uint64_t bytes = range_bytes_.load(std::memory_order_acquire);  // published after base_, hence read before it
-    return address - base_ < bytes;
+    return bytes != 0 && address - base_ < bytes;
   }
   void GetInfo(std::uint64_t* free, std::uint64_t* total);
 

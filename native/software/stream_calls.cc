@@ -98,6 +98,12 @@ Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
   return mark == 0 ? kSuccess : SubmitWait(*state, mark);
 }
 
+// There is no capture here, so no mode of it matters.
+Status ThreadExchangeStreamCaptureMode(int* mode) {
+  if (!IsInitialized()) return kErrorNotInitialized;
+  return mode != nullptr && *mode >= kCaptureModeGlobal && *mode <= kCaptureModeRelaxed ? kSuccess : kErrorInvalidValue;
+}
+
 Status EventCreate(Event* event, unsigned flags) {
   Device* device;
   Status status = RequireDevice(&device);

@@ -117,7 +117,7 @@ export class Device {
 
   /** The value of an attribute; 0 and 1 stand for no and yes. */
   attribute(name: DeviceAttribute): number {
-    const number = attributes[name];
+    const number = Object.hasOwn(attributes, name) ? attributes[name] : undefined;
     if (number === undefined) {
       throw new ArgumentRangeError(
         `a device attribute must be one of ${Object.keys(attributes).join(', ')}, got ${formatValue(name)}`,
@@ -138,23 +138,30 @@ export class Device {
 
   /**
    * Resolves once everything has run that is queued by now on the streams this environment uses, and on every stream that is not
-   * non-blocking. Streams that other code made non-blocking are waited for by {@link Device.synchronizeSync} alone. The event loop goes on.
+   * non-blocking. Streams that other code made non-blocking are waited for by {@link Device.synchronizeSync} alone, and so are those of them
+   * that this environment uses without a promise that their end is announced ({@link ForeignStreamOptions.announcesEnd}): they may be gone.
+   * The event loop goes on.
    */
   async synchronize(): Promise<void> {
-    const complete = StreamTimeline.beginDeviceSynchronization(this.index);
+    const timelines = StreamTimeline.ofDevice(this.index).filter((timeline) => timeline.announcesEnd);
+    const complete = StreamTimeline.beginSynchronizations(timelines);
     native().wrapStream(this.index, legacyDefaultHandle);
     check(`synchronize device ${this.index}`);
     const legacyDefault = mailbox[1] as number;
-    const handles = [legacyDefault, ...StreamTimeline.handlesOf(this.index)];
+    const handles = [legacyDefault, ...timelines.map((timeline) => timeline.handle)];
     const statuses = await Promise.all(handles.map((handle) => native().streamCompletion(handle)));
     native().releaseStream(legacyDefault);
     for (const status of statuses) if (status !== NativeStatus.success) throw statusError(`synchronize device ${this.index}`, status);
     complete();
   }
 
-  /** Blocks until everything queued on every stream of the device has run; host functions of this thread run meanwhile. */
+  /**
+   * Blocks until everything queued on every stream of the device has run; host functions of this thread run meanwhile. It returns only once
+   * none of them is outstanding, so host functions that queue the next one each time keep it from returning; waiting for a stream does not
+   * have that limit.
+   */
   synchronizeSync(): void {
-    const complete = StreamTimeline.beginDeviceSynchronization(this.index);
+    const complete = StreamTimeline.beginSynchronizations(StreamTimeline.ofDevice(this.index));
     checkBlocking(`synchronize device ${this.index}`, () => native().synchronizeDevice(this.index));
     complete();
   }

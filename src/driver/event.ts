@@ -1,9 +1,11 @@
 import { ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { assertOptions } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
+import { finalizationRegistry } from './finalization.js';
 import { mailbox, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
 import type { Stream } from './stream.js';
-import type { StreamTimeline } from './stream-timeline.js';
+import { StreamTimeline } from './stream-timeline.js';
 
 /** Options of {@link Event}. */
 export interface EventOptions {
@@ -19,7 +21,7 @@ export interface EventOptions {
   readonly timing?: boolean;
 }
 
-const unreachable = new FinalizationRegistry<number>((handle) => native().destroyEvent(handle));
+const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', (handle) => native().destroyEvent(handle));
 
 /**
  * A point in a stream's order, which other streams and the host can wait for.
@@ -34,13 +36,14 @@ export class Event implements Disposable {
   readonly device: Device;
   /** @internal The native handle; -1 once disposed. */
   handle: number;
-  /** @internal How often it was recorded: tells whether a recording that somebody relies on is still the latest. */
+  /** @internal How often a recording was begun: tells whether one that somebody relies on still stands. */
   version = 0;
-  /** @internal The id of the stream it was recorded on last. */
+  /** @internal The id of the stream it was recorded on last; `undefined` where that recording was refused. */
   recordedOn: number | undefined;
 
-  /** @throws DriverError where the driver refuses. */
+  /** @throws ArgumentTypeError for options that are none, DriverError where the driver refuses. */
   constructor(options: EventOptions = {}) {
+    assertOptions(options);
     this.device = deviceOption(options.device);
     native().createEvent(this.device.index, options.timing === true);
     check('create an event');
@@ -50,20 +53,23 @@ export class Event implements Disposable {
 
   /**
    * Records everything queued on a stream so far; replaces the recording before.
-   * @throws LifetimeError where the event or the stream is disposed.
+   * @throws ArgumentTypeError for what is no stream, LifetimeError where the event or the stream is disposed.
+   * @throws DriverError where the driver refuses; the recording before may be lost then.
    */
   record(stream: Stream): void {
-    if (!(stream instanceof Object) || stream.isDisposed !== false) this.#refuseStream(stream);
+    if (!(stream instanceof Object) || !(stream.timeline instanceof StreamTimeline) || stream.isDisposed) this.#refuseStream(stream);
     this.recordOn(stream.timeline);
   }
 
   /** @internal Records on a stream that may have no `Stream` object any more. */
   recordOn(timeline: StreamTimeline): void {
+    // A recording that is refused may have been the end of the one before, too.
+    this.version++;
+    this.recordedOn = undefined;
     mailbox[0] = this.handle;
     mailbox[1] = timeline.handle;
     native().recordEvent();
     if (mailbox[0] !== 0) this.#refuse('record an event');
-    this.version++;
     this.recordedOn = timeline.id;
   }
 
@@ -90,9 +96,10 @@ export class Event implements Disposable {
 
   /**
    * Milliseconds on the device between a start and this event, both with `timing`, both over.
-   * @throws DriverError (`CUDA_ERROR_NOT_READY`, `CUDA_ERROR_INVALID_HANDLE`) where they are not.
+   * @throws DriverError (`CUDA_ERROR_NOT_READY`, `CUDA_ERROR_INVALID_HANDLE`) where they are not, ArgumentTypeError for what is no event.
    */
   elapsedMilliseconds(start: Event): number {
+    if (!(start instanceof Event)) throw new ArgumentTypeError(`start must be an Event, got ${formatValue(start)}`);
     native().elapsedMilliseconds(start.handle, this.handle);
     check('measure between events');
     return mailbox[1] as number;

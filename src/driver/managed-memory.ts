@@ -1,4 +1,5 @@
 import { ArgumentRangeError, formatValue } from '../errors.js';
+import { assertBytes, assertPointer } from '../validation.js';
 import { Device } from './device.js';
 import { mailbox, native } from './native.js';
 import { check } from './status.js';
@@ -40,7 +41,9 @@ export interface ManagedRangeAttributes {
  * @throws DriverError where the range is not managed memory.
  */
 export function advise(pointer: number, bytes: number, advice: MemoryAdvice, location: MemoryLocation = Device.get()): void {
-  const number = advices[advice];
+  assertPointer(pointer);
+  assertBytes(bytes);
+  const number = Object.hasOwn(advices, advice) ? advices[advice] : undefined;
   if (number === undefined) {
     throw new ArgumentRangeError(
       `advice must be one of ${Object.keys(advices).join(', ')}, got ${formatValue(advice)}`,
@@ -59,12 +62,17 @@ export function advise(pointer: number, bytes: number, advice: MemoryAdvice, loc
  */
 export function prefetch(pointer: number, bytes: number, location: MemoryLocation, stream: Stream): void {
   assertStream(stream, 'prefetch');
+  assertPointer(pointer);
+  assertBytes(bytes);
   native().prefetch(pointer, bytes, locationType(location), locationId(location), stream.handle);
   check(`prefetch ${bytes} bytes`);
 }
 
 /** What was advised and prefetched for a range of managed memory. */
 export function managedRangeAttributes(pointer: number, bytes: number): ManagedRangeAttributes {
+  assertPointer(pointer);
+  assertBytes(bytes);
+  if (bytes === 0) throw new ArgumentRangeError('bytes must be at least 1, got 0');
   return {
     isReadMostly: attribute(pointer, bytes, 1) === 1,
     preferredLocation: locationOf(attribute(pointer, bytes, 2)),

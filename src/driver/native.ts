@@ -13,6 +13,7 @@
  */
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
+import { isMainThread } from 'node:worker_threads';
 import { AddonMissingError } from '../errors.js';
 
 /** Statuses that are cistern's own. Positive ones are CUDA's. */
@@ -100,7 +101,10 @@ export interface NativeBinding {
   streamAddress(stream: number): void;
   /** `[1]` priority, `[2]` 1 if non-blocking. */
   streamInfo(stream: number): void;
-  /** Blocks until everything queued on the stream has run, or `hostFunctionReady`. */
+  /**
+   * Blocks until everything has run that is queued on the stream at this call, or `hostFunctionReady`. Called again right after
+   * `runHostFunctions`, it goes on waiting for that, whatever the host functions have queued.
+   */
   synchronizeStream(stream: number): void;
   /** Hot. In: stream. `[1]`: 1 if everything queued has run, else 0. */
   queryStream(): void;
@@ -117,6 +121,8 @@ export interface NativeBinding {
   /** Makes the stream stand still from here until the hold is released. `[1]`: a handle. */
   holdStream(stream: number): void;
   releaseHold(hold: number): void;
+  /** Ends every hold of the process and lets streams pass host functions without running them, from here on: for the process's end. */
+  releaseAllStalls(): void;
 
   /** `[1]`: a handle. */
   createEvent(device: number, timing: boolean): void;
@@ -159,7 +165,7 @@ export interface NativeBinding {
   copy(destination: number, source: number, bytes: number, stream: number): void;
   /** Copies `bytes` from a view's start to an address, in stream order; the host bytes have been read when it returns. */
   copyFromHost(destination: number, source: ArrayBufferView, bytes: number, stream: number): void;
-  /** Copies in stream order into a view and blocks until done. Refuses (`hostFunctionReady`) as `synchronizeStream` does. */
+  /** Copies in stream order into a view and blocks until done, or `hostFunctionReady`. Repeated as `synchronizeStream` is, it copies once. */
   copyToHostSync(destination: ArrayBufferView, source: number, bytes: number, stream: number): void;
   /** Queues a copy out of device memory now; resolves with the bytes, or with a status on failure. */
   copyToHost(source: number, bytes: number, stream: number): Promise<ArrayBuffer | number>;
@@ -219,6 +225,18 @@ export function native(): NativeBinding {
     loaded = { ...binding };
   }
   return loaded;
+}
+
+// As the process ends Node waits for each worker before the addon hears of it, and a worker that waits for a stream which another thread
+// stalls would never end. The addon may be in use by workers alone.
+if (isMainThread) {
+  process.once('exit', () => {
+    try {
+      native().releaseAllStalls();
+    } catch {
+      // Where the addon cannot be loaded, nothing stalls.
+    }
+  });
 }
 
 /** How often this environment called each driver function since it began, in the order of `functionNames`. */

@@ -1,4 +1,5 @@
 import { ArgumentRangeError, formatValue } from '../errors.js';
+import { assertOptions } from '../validation.js';
 import { native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
 
@@ -21,6 +22,7 @@ export interface SoftwareDeviceSettings {
  * @throws ArgumentRangeError for a value out of range, DriverError for a change that comes too late.
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
+  assertOptions(settings, 'settings');
   const { totalBytes, devices } = settings;
   if (totalBytes !== undefined && (!Number.isSafeInteger(totalBytes) || totalBytes < 1)) {
     throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^53 - 1, got ${formatValue(totalBytes)}`);

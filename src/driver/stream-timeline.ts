@@ -1,6 +1,7 @@
 import type { Event } from './event.js';
 import { mailbox, native } from './native.js';
 import { check, checkBlocking } from './status.js';
+import type { Stream } from './stream.js';
 
 /** Something that keeps memory back for a stream and must know of the stream's end. */
 export interface StreamObserver {
@@ -8,7 +9,7 @@ export interface StreamObserver {
   needsSettlement(timeline: StreamTimeline): boolean;
   /**
    * The stream ends. `event`, where it is given, was recorded after everything that was queued on it; one event is shared by all.
-   * No call for this timeline follows.
+   * No call for this timeline follows. Must not throw.
    */
   streamEnded(timeline: StreamTimeline, event: Event | undefined): void;
 }
@@ -28,49 +29,51 @@ export class StreamTimeline {
   readonly device: number;
   /** The native handle that every `Stream` object of this stream uses; valid until the timeline ends. */
   readonly handle: number;
-  /** Whether cistern is told before the stream ends, so that events can be recorded on it as late as then. */
+  /** Whether cistern made the driver's stream, and destroys it. */
+  readonly isOwned: boolean;
+  /** Whether cistern is told before the stream ends, so that events can be recorded on it as late as then. What the first object for it said. */
   readonly announcesEnd: boolean;
   /** Synchronizations of the stream that have begun. Work queued while this is n is known to have run once `synchronized` exceeds n. */
   synchronizing = 0;
   /** The number of the latest synchronization that is over. */
   synchronized = 0;
-  #references = 1;
+  #isEnding = false;
+  /** The `Stream` objects for this stream, which are not kept alive. */
+  readonly #streams = new Set<WeakRef<Stream>>();
   readonly #observers = new Set<StreamObserver>();
 
-  private constructor(id: number, device: number, handle: number, announcesEnd: boolean) {
+  private constructor(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean) {
     this.id = id;
     this.handle = handle;
     this.slot = vacantSlots.pop() ?? slots++;
     this.device = device;
+    this.isOwned = isOwned;
     this.announcesEnd = announcesEnd;
   }
 
-  /** The timeline of a driver stream, which takes over the native handle; each call must be matched by `release`. */
-  static acquire(id: number, device: number, handle: number, announcesEnd: boolean): StreamTimeline {
+  /** The timeline of a driver stream, which takes over the native handle; to be followed by `join`. */
+  static of(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean): StreamTimeline {
     const known = live.get(id);
-    if (known !== undefined) {
+    if (known !== undefined && !known.#isEnding) {
       native().releaseStream(handle);
-      known.#references++;
       return known;
     }
-    const timeline = new StreamTimeline(id, device, handle, announcesEnd);
+    const timeline = new StreamTimeline(id, device, handle, isOwned, announcesEnd);
     live.set(id, timeline);
     return timeline;
   }
 
-  /** Begins a synchronization of every stream of a device; call the result once it is over. */
-  static beginDeviceSynchronization(device: number): () => void {
-    const completions = [...live.values()]
-      .filter((timeline) => timeline.device === device)
-      .map((timeline) => timeline.beginSynchronization());
+  /** The timelines of a device, of streams that may be gone too. */
+  static ofDevice(device: number): StreamTimeline[] {
+    return [...live.values()].filter((timeline) => timeline.device === device);
+  }
+
+  /** Begins a synchronization of several streams; call the result once it is over. */
+  static beginSynchronizations(timelines: readonly StreamTimeline[]): () => void {
+    const completions = timelines.map((timeline) => timeline.beginSynchronization());
     return () => {
       for (const complete of completions) complete();
     };
-  }
-
-  /** The native handles of the streams of a device. */
-  static handlesOf(device: number): number[] {
-    return [...live.values()].filter((timeline) => timeline.device === device).map((timeline) => timeline.handle);
   }
 
   /** Begins a synchronization; call the result once everything that was queued by now has run. */
@@ -107,15 +110,50 @@ export class StreamTimeline {
     this.#observers.delete(observer);
   }
 
-  /** One user less. The last one ends the timeline: `record` is called if an observer needs an event, before anybody hears of the end. */
-  release(record: () => Event | undefined): void {
-    if (--this.#references > 0) return;
+  /** Takes an object for this stream in, until `leave` with the result. */
+  join(stream: Stream): WeakRef<Stream> {
+    const reference = new WeakRef(stream);
+    this.#streams.add(reference);
+    return reference;
+  }
+
+  /** One object less; the last one ends the timeline. Does nothing where that has ended. */
+  leave(reference: WeakRef<Stream>, record: () => Event | undefined): void {
+    if (!this.#streams.has(reference)) return;
+    if (this.#streams.size === 1) this.end(record);
+    else this.#streams.delete(reference);
+  }
+
+  /**
+   * Ends the timeline, and disposes every object for the stream that is left. `record` is called if an observer needs an event, before any
+   * hears of the end; where it throws, everything is as before.
+   */
+  end(record: () => Event | undefined): void {
     const observers = [...this.#observers];
-    const event = observers.some((observer) => observer.needsSettlement(this)) ? record() : undefined;
-    live.delete(this.id);
+    // Host functions may run during `record`: nothing may be queued on the stream after it any more.
+    this.#isEnding = true;
+    for (const reference of this.#streams) setHandle(reference, -1);
+    let event: Event | undefined;
+    try {
+      if (observers.some((observer) => observer.needsSettlement(this))) event = record();
+    } catch (error) {
+      this.#isEnding = false;
+      for (const reference of this.#streams) if (!setHandle(reference, this.handle)) this.#streams.delete(reference);
+      throw error;
+    }
+    this.#streams.clear();
+    if (live.get(this.id) === this) live.delete(this.id);
     this.#observers.clear();
     for (const observer of observers) observer.streamEnded(this, event);
     native().releaseStream(this.handle);
     vacantSlots.push(this.slot);
   }
+}
+
+/** Returns whether the object is still there. */
+function setHandle(reference: WeakRef<Stream>, handle: number): boolean {
+  const stream = reference.deref();
+  if (stream === undefined) return false;
+  stream.handle = handle;
+  return true;
 }

@@ -1,6 +1,8 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { assertOptions } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
+import { finalizationRegistry } from './finalization.js';
 import { mailbox, native } from './native.js';
 import { check } from './status.js';
 import { StreamTimeline } from './stream-timeline.js';
@@ -15,7 +17,7 @@ export interface StreamOptions {
    */
   readonly nonBlocking?: boolean;
   /**
-   * Lower is more urgent; clamped to the device's range.
+   * An integer of 32 bits. Lower is more urgent; clamped to the device's range.
    * @defaultValue 0
    */
   readonly priority?: number;
@@ -27,7 +29,9 @@ export interface ForeignStreamOptions {
   readonly device?: Device;
   /**
    * A promise of the stream's owner to dispose this object *before* destroying the stream. Without it, resources record an event at every
-   * free on the stream even under `'deferred'`, because the stream may be gone when they would need one.
+   * free on the stream even under `'deferred'`, because the stream may be gone when they would need one. Disposing an object with the promise
+   * disposes every other one for the stream; of several objects, the first one says whether events are recorded. A {@link Stream} that was
+   * not made elsewhere needs no promise, and is not disposed with an object that has it.
    * @defaultValue false
    */
   readonly announcesEnd?: boolean;
@@ -37,15 +41,19 @@ export interface ForeignStreamOptions {
 interface Ending {
   readonly device: Device;
   readonly timeline: StreamTimeline;
+  readonly reference: WeakRef<Stream>;
 }
 
-const unreachable = new FinalizationRegistry<Ending>((ending) => end(ending, ending.timeline.announcesEnd));
+const unreachable = finalizationRegistry<Ending>('stream', 'CISTERN_UNREACHABLE_STREAM', ({ device, timeline, reference }) =>
+  timeline.leave(reference, () => settlement(device, timeline, timeline.announcesEnd)),
+);
 const defaultStreams = new Map<string, Stream>();
 
 /**
  * An in-order queue of work on a device. Memory that is freed on a stream may be reused in that stream's order.
  *
- * Disposing a stream first settles, by one event, what resources still hold back for it; work that is queued still runs.
+ * Disposing a stream first settles, by one event, what resources still hold back for it; work that is queued still runs. Other objects for
+ * the same stream are disposed with it.
  *
  * Counterpart of `rmm::cuda_stream` and `rmm::cuda_stream_view`.
  * @example
@@ -65,14 +73,18 @@ export class Stream implements Disposable {
   /** @internal What the environment knows of the driver's stream. */
   readonly timeline: StreamTimeline;
   readonly #isDefault: boolean;
+  /** Whether the driver's stream may be gone once this object is disposed, whatever other objects there are. */
+  readonly #endsTimeline: boolean;
+  readonly #reference: WeakRef<Stream>;
 
-  /** @throws DriverError where the driver refuses. */
+  /** @throws ArgumentTypeError, ArgumentRangeError for options that are none, DriverError where the driver refuses. */
   constructor(options: StreamOptions = {}, /** @internal */ wrapped?: { handle: number; announcesEnd: boolean }) {
+    assertOptions(options);
     this.device = deviceOption(options.device);
     this.#isDefault = wrapped !== undefined && wrapped.handle <= 2;
     if (wrapped === undefined) {
       const priority = options.priority ?? 0;
-      if (!Number.isInteger(priority)) throw new ArgumentRangeError(`priority must be an integer, got ${formatValue(priority)}`);
+      assertPriority(priority);
       native().createStream(this.device.index, options.nonBlocking === true, priority);
       check('create a stream');
     } else {
@@ -80,12 +92,14 @@ export class Stream implements Disposable {
       check(`use the stream with handle ${wrapped.handle}`);
     }
     const handle = mailbox[1] as number;
-    native().streamId(handle);
-    check('identify a stream');
-    this.id = mailbox[1] as number;
-    this.timeline = StreamTimeline.acquire(this.id, this.device.index, handle, wrapped?.announcesEnd ?? true);
+    this.id = identify(handle);
+    const isOwned = wrapped === undefined;
+    const announcesEnd = wrapped?.announcesEnd ?? true;
+    this.timeline = StreamTimeline.of(this.id, this.device.index, handle, isOwned, announcesEnd);
+    this.#endsTimeline = isOwned || (announcesEnd && !this.timeline.isOwned);
     this.handle = this.timeline.handle;
-    unreachable.register(this, { device: this.device, timeline: this.timeline }, this);
+    this.#reference = this.timeline.join(this);
+    unreachable.register(this, { device: this.device, timeline: this.timeline, reference: this.#reference }, this);
   }
 
   /** The legacy default stream of a device, which waits for and is waited for by every blocking stream. Disposing it does nothing. */
@@ -111,6 +125,7 @@ export class Stream implements Disposable {
     if (!Number.isSafeInteger(address) || address < 0) {
       throw new ArgumentRangeError(`handle must be an integer from 0 to 2^53 - 1, got ${handle}`);
     }
+    assertOptions(options);
     if (address <= 2) return defaultStream(address === 2 ? 2 : 1, options.device);
     return new Stream(options, { handle: address, announcesEnd: options.announcesEnd === true });
   }
@@ -146,12 +161,12 @@ export class Stream implements Disposable {
 
   /** Lets what is queued from here on run only after what the event recorded last. Does not block. */
   wait(event: Event): void {
+    if (!(event instanceof Event)) throw new ArgumentTypeError(`event must be an Event, got ${formatValue(event)}`);
     mailbox[0] = this.handle;
     mailbox[1] = event.handle;
     native().waitEvent();
     if (mailbox[0] === 0) return;
     this.#assertLive('wait for an event');
-    if (!(event instanceof Event)) throw new ArgumentTypeError(`event must be an Event, got ${formatValue(event)}`);
     if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot wait for an event: it is already disposed');
     check('wait for an event');
   }
@@ -200,12 +215,18 @@ export class Stream implements Disposable {
     return new StreamHold(mailbox[1] as number);
   }
 
-  /** Settles what resources hold back for the stream and gives it back to the driver. Work that is queued still runs. */
+  /**
+   * Settles what resources hold back for the stream and gives it back to the driver. Work that is queued still runs. Does nothing the second
+   * time.
+   * @throws DriverError where nothing can be settled, because the driver neither records an event nor waits; the stream is not disposed then.
+   */
   [Symbol.dispose](): void {
     if (this.handle < 0 || this.#isDefault) return;
-    unreachable.unregister(this);
+    const settle = () => settlement(this.device, this.timeline, true);
+    if (this.#endsTimeline) this.timeline.end(settle);
+    else this.timeline.leave(this.#reference, settle);
     this.handle = -1;
-    end(this, true);
+    unreachable.unregister(this);
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -276,18 +297,37 @@ function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
   return stream;
 }
 
-/** @param isAlive whether the driver's stream is known to exist still */
-function end({ device, timeline }: Ending, isAlive: boolean): void {
-  timeline.release(() => {
-    try {
-      if (!isAlive) throw new LifetimeError('ERR_CISTERN_DISPOSED', `stream ${timeline.id} may be gone`);
-      const event = new Event({ device });
-      event.recordOn(timeline);
-      return event;
-    } catch {
-      // Without an event, the end must be waited for: memory held back for the stream could not be given to anybody safely.
-      device.synchronizeSync();
-      return undefined;
-    }
-  });
+/** The id of the driver's stream. The handle is given back where the driver does not tell it. */
+function identify(handle: number): number {
+  native().streamId(handle);
+  try {
+    check('identify a stream');
+  } catch (error) {
+    native().releaseStream(handle);
+    throw error;
+  }
+  return mailbox[1] as number;
+}
+
+function assertPriority(priority: unknown): asserts priority is number {
+  if (typeof priority !== 'number') throw new ArgumentTypeError(`priority must be a number, got ${formatValue(priority)}`);
+  if (Number.isInteger(priority) && priority >= -(2 ** 31) && priority < 2 ** 31) return;
+  throw new ArgumentRangeError(`priority must be an integer from -2^31 to 2^31 - 1, got ${priority}`);
+}
+
+/**
+ * An event after everything that was queued on a stream; where none can be had, `undefined` once all of that has run.
+ * @param isAlive whether the driver's stream is known to exist still
+ */
+function settlement(device: Device, timeline: StreamTimeline, isAlive: boolean): Event | undefined {
+  try {
+    if (!isAlive) throw new LifetimeError('ERR_CISTERN_DISPOSED', `stream ${timeline.id} may be gone`);
+    const event = new Event({ device });
+    event.recordOn(timeline);
+    return event;
+  } catch {
+    // Without an event, the end must be waited for: memory held back for the stream could not be given to anybody safely.
+    device.synchronizeSync();
+    return undefined;
+  }
 }

@@ -1,4 +1,5 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../errors.js';
+import { assertBytes, assertPointer } from '../validation.js';
 import { mailbox, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
 import { assertStream, type Stream } from './stream.js';
@@ -9,6 +10,9 @@ import { assertStream, type Stream } from './stream.js';
  */
 export function copy(destination: number, source: number, bytes: number, stream: Stream): void {
   assertStream(stream, 'copy');
+  assertPointer(destination, 'destination');
+  assertPointer(source, 'source');
+  assertBytes(bytes);
   native().copy(destination, source, bytes, stream.handle);
   check(`copy ${bytes} bytes`);
 }
@@ -22,6 +26,7 @@ export function copySync(destination: number, source: number, bytes: number, str
 /** Copies a host array to a pointer in the stream's order. The array may be changed as soon as this returns. */
 export function copyFromHost(destination: number, source: ArrayBufferView, stream: Stream): void {
   assertStream(stream, 'copy from the host');
+  assertPointer(destination, 'destination');
   assertView(source, 'source');
   native().copyFromHost(destination, source, source.byteLength, stream.handle);
   check(`copy ${source.byteLength} bytes from the host`);
@@ -31,6 +36,7 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
 export function copyToHostSync(destination: ArrayBufferView, source: number, stream: Stream): void {
   assertStream(stream, 'copy to the host');
   assertView(destination, 'destination');
+  assertPointer(source, 'source');
   checkBlocking(`copy ${destination.byteLength} bytes to the host`, () =>
     native().copyToHostSync(destination, source, destination.byteLength, stream.handle),
   );
@@ -39,6 +45,8 @@ export function copyToHostSync(destination: ArrayBufferView, source: number, str
 /** Queues a copy of device memory now, in the stream's order, and resolves with the bytes. The event loop goes on. */
 export async function copyToHost(source: number, bytes: number, stream: Stream): Promise<ArrayBuffer> {
   assertStream(stream, 'copy to the host');
+  assertPointer(source, 'source');
+  assertBytes(bytes);
   const result = await native().copyToHost(source, bytes, stream.handle);
   if (typeof result === 'number') throw statusError(`copy ${bytes} bytes to the host`, result);
   return result;
@@ -51,8 +59,13 @@ export async function copyToHost(source: number, bytes: number, stream: Stream):
  */
 export function set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: Stream): void {
   assertStream(stream, 'set memory');
+  assertPointer(destination, 'destination');
+  assertBytes(count, 'count');
   if (elementBytes !== 1 && elementBytes !== 4) {
     throw new ArgumentRangeError(`elementBytes must be 1 or 4, got ${formatValue(elementBytes)}`, 'ERR_INVALID_ARG_VALUE');
+  }
+  if (destination % elementBytes !== 0) {
+    throw new ArgumentRangeError(`destination must be a multiple of ${elementBytes}, got ${formatPointer(destination)}`);
   }
   const limit = 2 ** (8 * elementBytes) - 1;
   if (!Number.isInteger(value) || value < 0 || value > limit) {
@@ -79,6 +92,7 @@ const kinds = ['device', 'managed', 'pinned-host', 'host'] as const;
 
 /** What kind of memory a pointer is to, and on which device. */
 export function pointerInfo(pointer: number): PointerInfo {
+  assertPointer(pointer);
   native().pointerInfo(pointer);
   check('look a pointer up');
   return { memoryKind: kinds[mailbox[1] as number] ?? 'unknown', device: mailbox[2] as number };

@@ -15,8 +15,8 @@ export interface PlainMemoryResourceOptions {
 /**
  * What the resources without stream order have in common: every call goes to the driver, an allocation may be used at once by every stream,
  * and a free waits for what still uses the memory. A free of memory that the driver owns (any kind but `host`) also runs this thread's host
- * functions until none is outstanding, so it never returns where they queue the next one each time. Two of the same class on the same device
- * are equal: each may free what the other allocated.
+ * functions until none is outstanding, so it never returns where they queue the next one each time. Two of the same class on the same
+ * device are equal: each may free what the other allocated.
  */
 export abstract class PlainMemoryResource implements ReservingMemoryResource {
   readonly memoryKind: MemoryKind;

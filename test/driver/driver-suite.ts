@@ -1,4 +1,5 @@
 import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { mailbox, NativeStatus, native } from '../../src/driver/native.js';
 import {
   type ArgumentRangeError,
   advise,
@@ -90,6 +91,7 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
       expect(() => Device.get(0.5)).toThrow(badRange);
       expect(() => Device.get('0' as unknown as number)).toThrow(badType);
       expect(() => Device.get().attribute('colour' as 'managedMemory')).toThrow(badValue);
+      expect(() => Device.get().attribute('constructor' as 'managedMemory')).toThrow(badValue);
     });
 
     test('reports less free memory while some is allocated', () => {
@@ -181,6 +183,61 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
       for (let i = 0; i < 3; i++) stream.launchHostFunction(() => order.push(i));
       stream.synchronizeSync();
       expect(order).toEqual([0, 1, 2]);
+    });
+
+    test('is waited for as it is at the call, whatever host functions queue on it meanwhile', () => {
+      let beats = 0;
+      const beat = () => {
+        beats++;
+        if (beats < 1000) stream.launchHostFunction(beat);
+      };
+      stream.launchHostFunction(beat);
+      stream.synchronizeSync();
+      expect(beats).toBeLessThan(5);
+      const result = new Uint8Array(4);
+      copyToHostSync(result, filled(4, 7, other), stream);
+      expect([...result]).toEqual([7, 7, 7, 7]);
+      expect(beats).toBeLessThan(10);
+      beats = 1000;
+    });
+
+    test('is waited for anew after a call that stopped for a host function and was not made again', () => {
+      const pointer = filled(4, 1);
+      const order: number[] = [];
+      for (const stop of [
+        () => native().synchronizeStream(stream.handle),
+        () => native().copyToHostSync(new Uint8Array(4), pointer, 4, stream.handle),
+      ]) {
+        stream.launchHostFunction(() => order.push(1));
+        stop();
+        expect(mailbox[0]).toBe(NativeStatus.hostFunctionReady);
+        stream.launchHostFunction(() => order.push(2));
+        set(pointer, 2, 1, 4, stream);
+        stream.synchronizeSync();
+        expect(order.splice(0)).toEqual([1, 2]);
+        stream.launchHostFunction(() => {});
+        expect(read(pointer, 4)).toEqual([2, 2, 2, 2]);
+        setSync(pointer, 1, 1, 4, stream);
+      }
+    });
+
+    test('cannot be waited for within a host function, nor is the call that runs it disturbed', () => {
+      const pointer = filled(4, 1);
+      const attempts: unknown[] = [];
+      const attempt = (call: () => void) => {
+        try {
+          call();
+        } catch (error) {
+          attempts.push((error as DriverError).driverStatus);
+        }
+      };
+      stream.launchHostFunction(() => {
+        attempt(() => stream.synchronizeSync());
+        attempt(() => Device.get().synchronizeSync());
+        attempt(() => other.synchronizeSync());
+      });
+      expect(read(pointer, 4)).toEqual([1, 1, 1, 1]);
+      expect(attempts).toEqual([800, 800]);
     });
 
     test('stands still until a host function has run', async () => {
@@ -275,6 +332,12 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
       expect(() => stream.launchHostFunction(5 as unknown as () => void)).toThrow(badType);
       expect(() => stream.wait({} as Event)).toThrow(badType);
       expect(() => stream.wait({ handle: 5 } as Event)).toThrow(badType);
+      expect(() => stream.wait(undefined as unknown as Event)).toThrow(badType);
+      expect(() => stream.wait(null as unknown as Event)).toThrow(badType);
+      expect(() => new Stream(null as unknown as object)).toThrow(badType);
+      expect(() => Stream.fromHandle(4096, null as unknown as object)).toThrow(badType);
+      expect(() => new Stream({ priority: '1' as unknown as number })).toThrow(badType);
+      for (const priority of [2 ** 31, 2 ** 40, -(2 ** 40), Number.NaN]) expect(() => new Stream({ priority })).toThrow(badRange);
       expect(() => new Stream({ device: 0 as unknown as Device })).toThrow(badType);
     });
   });
@@ -375,7 +438,11 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
         expect(use).toThrow(disposed);
       }
       await expect(event.synchronize()).rejects.toThrow(disposed);
-      expect(() => new Event().record({} as Stream)).toThrow(badType);
+      for (const wrong of [{}, { isDisposed: false }, undefined, null, 5]) {
+        expect(() => new Event().record(wrong as Stream)).toThrow(badType);
+        expect(() => new Event().elapsedMilliseconds(wrong as unknown as Event)).toThrow(badType);
+      }
+      expect(() => new Event(null as unknown as object)).toThrow(badType);
     });
   });
 
@@ -412,6 +479,33 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
       source.fill(4);
       hold.release();
       expect(read(pointer, 2)).toEqual([3, 3]);
+    });
+
+    test('to the host is queued once, however many host functions run before it', () => {
+      const pointer = filled(1000, 5);
+      let ran = 0;
+      for (let i = 0; i < 5; i++) stream.launchHostFunction(() => ran++);
+      const before = driverCallCounts().byFunction['cuMemcpyAsync'] as number;
+      expect(read(pointer, 1000).every((byte) => byte === 5)).toBe(true);
+      expect(ran).toBe(5);
+      expect(driverCallCounts().byFunction['cuMemcpyAsync']).toBe(before + 1);
+    });
+
+    test('within pinned memory does not wait for a stream that this thread stalls', async () => {
+      using pinned = new PinnedHostMemoryResource();
+      const from = pinned.allocate(1000, stream);
+      const to = pinned.allocate(1000, stream);
+      copyFromHost(from, new Uint8Array(1000).fill(4), stream);
+      stream.synchronizeSync();
+      const before = driverCallCounts().byFunction['cuMemcpyAsync'];
+      const hold = stream.hold();
+      copy(to, from, 1000, stream);
+      const result = copyToHost(to, 1000, stream);
+      expect(driverCallCounts().byFunction['cuMemcpyAsync']).toBe(before);
+      hold.release();
+      expect(new Uint8Array(await result).every((byte) => byte === 4)).toBe(true);
+      pinned.deallocate(from, 1000, stream);
+      pinned.deallocate(to, 1000, stream);
     });
 
     test('to the host is queued at once and does not stop the event loop', async () => {
@@ -463,16 +557,41 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
 
     test('refuses arguments that are none', () => {
       const pointer = filled(16, 1);
-      for (const bytes of [-1, 0.5, Number.NaN, '4', 4n] as number[]) {
-        expect(() => copy(pointer, pointer, bytes, stream)).toThrow();
-        expect(() => set(pointer, 0, 1, bytes, stream)).toThrow();
-      }
       for (const value of [-1, 256, 0.5, '1'] as number[]) expect(() => set(pointer, value, 1, 1, stream)).toThrow(badRange);
       expect(() => set(pointer, 0, 2 as 1, 1, stream)).toThrow(badValue);
       expect(() => copyFromHost(pointer, [1, 2] as unknown as Uint8Array, stream)).toThrow(badType);
       expect(() => copyToHostSync('' as unknown as Uint8Array, pointer, stream)).toThrow(badType);
+      expect(() => set(pointer + 1, 0, 4, 1, stream)).toThrow(badRange);
       expect(() => copy(pointer, pointer, 1, {} as Stream)).toThrow(badType);
       expect(read(pointer, 1)).toEqual([1]);
+    });
+
+    test.each([
+      [badRange, [-1, 0.5, Number.NaN, 2 ** 53]],
+      [badType, ['4', 4n, undefined, null, {}]],
+    ])('and whatever else takes pointers and sizes throws %o for %o', async (error, wrongs) => {
+      for (const wrong of wrongs as number[]) {
+        const calls = [
+          () => copy(wrong, 256, 1, stream),
+          () => copy(256, wrong, 1, stream),
+          () => copy(256, 256, wrong, stream),
+          () => copyFromHost(wrong, new Uint8Array(1), stream),
+          () => copyToHostSync(new Uint8Array(1), wrong, stream),
+          () => set(wrong, 0, 1, 1, stream),
+          () => set(256, 0, 1, wrong, stream),
+          () => pointerInfo(wrong),
+          () => advise(wrong, 1, 'set-read-mostly'),
+          () => advise(256, wrong, 'set-read-mostly'),
+          () => prefetch(wrong, 1, 'host', stream),
+          () => prefetch(256, wrong, 'host', stream),
+          () => managedRangeAttributes(wrong, 1),
+          () => managedRangeAttributes(256, wrong),
+        ];
+        for (const call of calls) expect(call, String(call)).toThrow(error);
+        await expect(copyToHost(wrong, 1, stream)).rejects.toThrow(error);
+        await expect(copyToHost(256, wrong, stream)).rejects.toThrow(error);
+      }
+      expect(() => managedRangeAttributes(256, 0)).toThrow(badRange);
     });
 
     test('sets words of four bytes', () => {
@@ -547,6 +666,7 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
       expect(() => advise(pointer, MiB, 'set-read-mostly')).toThrow(DriverError);
       expect(() => prefetch(pointer, MiB, 'host', stream)).toThrow(DriverError);
       expect(() => advise(pointer, MiB, 'set-on-fire' as 'set-read-mostly')).toThrow(badValue);
+      expect(() => advise(pointer, MiB, 'constructor' as 'set-read-mostly')).toThrow(badValue);
       expect(() => prefetch(pointer, MiB, 'moon' as 'host', stream)).toThrow(badValue);
     });
   });

@@ -38,6 +38,41 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: '', stderr: '' });
   });
 
+  test('never gives staging memory to a second copy after the first one failed', () => {
+    const end = runModule(
+      `
+      import { copyToHost, CudaMemoryResource, failCall, Stream } from 'cistern';
+      const stream = new Stream({ nonBlocking: true });
+      const pointer = new CudaMemoryResource().allocate(4096, stream);
+      const print = (result) => console.log(result instanceof ArrayBuffer ? 'copied' : result.code);
+      print(await copyToHost(pointer, 4096, stream));
+      failCall('cuEventQuery', 1, 719);
+      print(await copyToHost(pointer, 4096, stream).catch((error) => error));
+      failCall('cuMemHostAlloc', 1, 2);
+      print(await copyToHost(pointer, 4096, stream).catch((error) => error));
+      print(await copyToHost(pointer, 4096, stream));
+    `,
+      software,
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'copied\nERR_CISTERN_DRIVER\nERR_CISTERN_DRIVER\ncopied\n', stderr: '' });
+  });
+
+  test('rejects what waits on a device whose context cannot be used', () => {
+    const end = runModule(
+      `
+      import { failCall, Stream } from 'cistern';
+      const stream = new Stream();
+      const hold = stream.hold();
+      failCall('cuCtxSetCurrent', 1, 201);
+      console.log(await stream.synchronize().catch((error) => error.driverName));
+      hold.release();
+      await stream.synchronize();
+    `,
+      software,
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'CUDA_ERROR_INVALID_CONTEXT\n', stderr: '' });
+  });
+
   test('waits for promises and host functions that are on their way', () => {
     const end = runModule(
       `
@@ -101,6 +136,89 @@ describe('an environment', () => {
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: 'true\n'.repeat(7), stderr: '' });
   });
+
+  test('keeps what a worker left until its device can be used', () => {
+    const end = runModule(
+      `
+      import { Worker } from 'node:worker_threads';
+      import { once } from 'node:events';
+      import { Device, failCall, MiB } from 'cistern';
+      Device.get().synchronizeSync();
+      const free = () => Device.get(1).memoryInfo().freeBytes / MiB;
+      const before = free();
+      await once(${worker(`
+        new cistern.CudaMemoryResource({ device: cistern.Device.get(1) }).allocate(100 * cistern.MiB, new cistern.Stream());
+      `)}, 'exit');
+      failCall('cuCtxSetCurrent', 1, 201);
+      Device.get().memoryInfo();
+      console.log(before - free());
+    `,
+      { ...software, CISTERN_SOFTWARE_DEVICES: '2' },
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: '0\n', stderr: '' });
+  });
+
+  test.each([
+    ['a hold', 'globalThis.kept = stream.hold();', `const stream = new cistern.Stream({ nonBlocking: true });`],
+    ['a host function', 'stream.launchHostFunction(() => {});', `const stream = new cistern.Stream({ nonBlocking: true });`],
+    [
+      'a hold, before a host function of the worker,',
+      'globalThis.kept = stream.hold();',
+      `const stream = cistern.Stream.fromHandle(handle); stream.launchHostFunction(() => {});`,
+    ],
+  ])('ends although %s stalls a stream that a worker waits for', (_, stall, use) => {
+    const end = runModule(
+      `
+      import { Worker } from 'node:worker_threads';
+      import { once } from 'node:events';
+      import { Stream } from 'cistern';
+      const stream = new Stream({ nonBlocking: true });
+      const thread = ${worker(`
+        parentPort.once('message', (handle) => {
+          ${use}
+          cistern.Device.get().synchronizeSync();
+        });
+        parentPort.postMessage('ready');
+      `)};
+      await once(thread, 'message');
+      // From here on the event loop stands still, so that no host function of this thread runs.
+      ${stall}
+      thread.postMessage(stream.nativeHandle);
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
+      process.exit(7);
+    `,
+      software,
+    );
+    expect(end).toEqual({ status: 7, signal: null, stdout: '', stderr: '' });
+  });
+
+  // Node ends workers in an order of its own.
+  test.each([0, 1])(
+    'ends although worker %i stalls a stream that another one waits for, and the main thread never used a device',
+    (stalling) => {
+      const end = runModule(
+        `
+      import { Worker } from 'node:worker_threads';
+      import { once } from 'node:events';
+      import 'cistern';
+      const workers = [1, 2].map(() => ${worker(`
+        parentPort.on('message', (stalls) => {
+          if (stalls) globalThis.kept = new cistern.Stream().hold();
+          parentPort.postMessage('does');
+          if (!stalls) cistern.Device.get().synchronizeSync();
+        });
+      `)});
+      for (const index of [${stalling}, ${1 - stalling}]) {
+        workers[index].postMessage(index === ${stalling});
+        await once(workers[index], 'message');
+      }
+      setTimeout(() => process.exit(7), 200);
+    `,
+        software,
+      );
+      expect(end).toEqual({ status: 7, signal: null, stdout: '', stderr: '' });
+    },
+  );
 
   test('has streams, counters and a thread of its own in each worker', () => {
     const end = runModule(

@@ -5,12 +5,14 @@ import {
   configureSoftwareDevice,
   Device,
   DriverError,
+  driverCallCounts,
   driverFunctionNames,
   Event,
   failCall,
   GiB,
   MiB,
   OutOfMemoryError,
+  PoolMemoryResource,
   Stream,
   setCallLatency,
 } from '../../src/index.js';
@@ -103,6 +105,31 @@ describe('the software device', () => {
     expect(call).not.toThrow();
   });
 
+  test('leaves no stream behind whose id cannot be had', () => {
+    const destroyed = () => driverCallCounts().byFunction['cuStreamDestroy'] as number;
+    const before = destroyed();
+    failCall('cuStreamGetId', 1, 700);
+    expect(() => new Stream()).toThrow(expect.objectContaining({ driverStatus: 700 }));
+    expect(destroyed()).toBe(before + 1);
+  });
+
+  test('takes a recording that is refused for the end of the one before', async () => {
+    using event = new Event();
+    using pool = new PoolMemoryResource(plain, { initialBytes: MiB });
+    const pointer = pool.allocate(MiB, stream);
+    event.record(stream);
+    const { version } = event;
+    const waiting = event.synchronize();
+    failCall('cuEventRecord', 1, 700);
+    expect(() => event.record(stream)).toThrow(DriverError);
+    expect(event.version).toBeGreaterThan(version);
+    expect(event.recordedOn).toBeUndefined();
+    expect(() => pool.deallocate(pointer, MiB, stream, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+    event.record(stream);
+    pool.deallocate(pointer, MiB, stream, event);
+    await waiting;
+  });
+
   test('names a status that CUDA does not', () => {
     failCall('cuMemAlloc', 1, 998);
     expect(() => plain.allocate(1, stream)).toThrow(expect.objectContaining({ driverStatus: 998, driverName: 'CUDA_ERROR_UNNAMED' }));
@@ -113,6 +140,19 @@ describe('the software device', () => {
     failCall('cuMemFree', 1, 719);
     expect(() => plain.deallocate(pointer, 4096, stream)).toThrow(DriverError);
     plain.deallocate(pointer, 4096, stream);
+  });
+
+  test('leaves an event with its recording where recording it again fails', async () => {
+    using event = new Event();
+    const hold = stream.hold();
+    event.record(stream);
+    const done = event.synchronize();
+    failCall('cuEventRecord', 1, 719);
+    expect(() => event.record(stream)).toThrow(DriverError);
+    expect(event.query()).toBe(false);
+    hold.release();
+    await done;
+    expect(event.query()).toBe(true);
   });
 
   test('takes as long for a call as it is told', () => {

@@ -1,6 +1,8 @@
-import { describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test } from 'vitest';
+import { mailbox, native } from '../../src/driver/native.js';
+import { check } from '../../src/driver/status.js';
 import type { StreamObserver, StreamTimeline } from '../../src/driver/stream-timeline.js';
-import { Device, driverCallCounts, Event, Stream } from '../../src/index.js';
+import { Device, driverCallCounts, Event, failCall, Stream } from '../../src/index.js';
 
 class Observer implements StreamObserver {
   readonly ends: { timeline: StreamTimeline; event: Event | undefined }[] = [];
@@ -18,6 +20,19 @@ class Observer implements StreamObserver {
     this.ends.push({ timeline, event });
   }
 }
+
+/** A stream that cistern did not make, as another library would hand it over. */
+function madeElsewhere(): { readonly address: number; destroy(): void } {
+  native().createStream(0, true, 0);
+  check('create a stream');
+  const handle = mailbox[1] as number;
+  native().streamAddress(handle);
+  return { address: mailbox[1] as number, destroy: () => native().releaseStream(handle) };
+}
+
+afterEach(() => {
+  for (const name of ['cuEventCreate', 'cuCtxSynchronize']) failCall(name, 0);
+});
 
 describe('the end of a stream', () => {
   test('is told to every observer, with one event for all if any needs one', () => {
@@ -57,6 +72,89 @@ describe('the end of a stream', () => {
     expect(observer.ends).toHaveLength(0);
     stream.dispose();
     expect(observer.ends).toHaveLength(1);
+  });
+
+  test('comes with the object that was made, and disposes the others', () => {
+    const stream = new Stream();
+    const same = Stream.fromHandle(stream.nativeHandle);
+    const promising = Stream.fromHandle(stream.nativeHandle, { announcesEnd: true });
+    const observer = new Observer(true);
+    stream.timeline.observe(observer);
+    promising.dispose();
+    expect(observer.ends).toHaveLength(0);
+    stream.dispose();
+    expect(observer.ends).toHaveLength(1);
+    expect([same.isDisposed, same.handle]).toEqual([true, -1]);
+    expect(() => same.query()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    same.dispose();
+    expect(observer.ends).toHaveLength(1);
+  });
+
+  test.each([
+    ['before', true],
+    ['after', false],
+  ])('made elsewhere comes with the object that announces it, taken %s another', (_, isFirst) => {
+    const foreign = madeElsewhere();
+    const [first, second] = [isFirst, !isFirst].map((announcesEnd) => Stream.fromHandle(foreign.address, { announcesEnd })) as [
+      Stream,
+      Stream,
+    ];
+    const [announcing, silent] = isFirst ? [first, second] : [second, first];
+    expect(second.timeline).toBe(first.timeline);
+    expect(first.timeline.announcesEnd).toBe(isFirst);
+    const observer = new Observer(true);
+    first.timeline.observe(observer);
+    announcing.dispose();
+    expect(observer.ends[0]?.event).toBeInstanceOf(Event);
+    foreign.destroy();
+    expect([silent.isDisposed, silent.handle]).toEqual([true, -1]);
+    silent.dispose();
+    expect(observer.ends).toHaveLength(1);
+  });
+
+  test('made elsewhere waits for the last object where none announces it', () => {
+    const foreign = madeElsewhere();
+    const first = Stream.fromHandle(foreign.address);
+    const second = Stream.fromHandle(foreign.address);
+    const observer = new Observer(true);
+    first.timeline.observe(observer);
+    first.dispose();
+    expect([observer.ends.length, second.isDisposed]).toEqual([0, false]);
+    second.dispose();
+    expect(observer.ends).toHaveLength(1);
+    foreign.destroy();
+  });
+
+  test('does not come where nothing can be settled, and can be tried again', () => {
+    const stream = new Stream();
+    const same = Stream.fromHandle(stream.nativeHandle);
+    const observer = new Observer(true);
+    stream.timeline.observe(observer);
+    failCall('cuEventCreate', 1);
+    failCall('cuCtxSynchronize', 1, 700);
+    expect(() => stream.dispose()).toThrow(expect.objectContaining({ driverStatus: 700 }));
+    expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([false, false, 0]);
+    same.synchronizeSync();
+    stream.dispose();
+    expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([true, true, 1]);
+  });
+
+  test('is over for every object before host functions run that its settlement waits for', () => {
+    const stream = new Stream();
+    const same = Stream.fromHandle(stream.nativeHandle);
+    const observer = new Observer(true);
+    stream.timeline.observe(observer);
+    const seen: boolean[] = [];
+    stream.launchHostFunction(() => {
+      seen.push(stream.isDisposed, same.isDisposed);
+      stream.dispose();
+      same.dispose();
+    });
+    failCall('cuEventCreate', 1);
+    stream.dispose();
+    expect(seen).toEqual([true, true]);
+    expect(observer.ends).toHaveLength(1);
+    expect(observer.ends[0]?.event).toBeUndefined();
   });
 
   test('is not told to one that no longer observes', () => {
@@ -99,6 +197,19 @@ describe('how far a stream is known to have run', () => {
       await way();
       expect(isKnown(stream, queuedAt)).toBe(true);
     }
+  });
+
+  test('is not told of a stream that may be gone by the promise of the device, which does not ask for it', async () => {
+    const foreign = madeElsewhere();
+    using silent = Stream.fromHandle(foreign.address);
+    using stream = new Stream();
+    const queuedAt = silent.timeline.synchronizing;
+    foreign.destroy();
+    await Device.get().synchronize();
+    expect(isKnown(stream, 0)).toBe(true);
+    expect(isKnown(silent, queuedAt)).toBe(false);
+    Device.get().synchronizeSync();
+    expect(isKnown(silent, queuedAt)).toBe(true);
   });
 
   test('is not told by a query that says no, nor by a synchronization that began before', async () => {
