@@ -35,7 +35,7 @@ import { assertMemoryResource } from './pass-through-adaptor.js';
 /** Options of {@link PoolMemoryResource}. */
 export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
   /**
-   * Bytes taken from the upstream at once, rounded up to a multiple of 256.
+   * Bytes taken from the upstream at once, rounded up to a multiple of 256; less than 512 GiB, as every block of the upstream.
    * @defaultValue 0
    */
   readonly initialBytes?: number;
@@ -150,6 +150,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     this.memoryKind = upstream.memoryKind;
     this.#maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, unitBytes);
     this.#ordering = new StreamOrdering(deallocationEvents, this.#index, this.device);
+    if (initialBytes > maximumBlockBytes) this.#refuseBlock(initialBytes);
     if (initialBytes > 0) {
       const stream = Stream.legacyDefault(this.device);
       this.#enter(stream, 'allocate');
@@ -259,17 +260,19 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
       this.#ordering[Symbol.dispose]();
       this.#leftSegments = this.#index.removeAllSegments();
     }
+    // Taken out first: the upstream may run host functions, and these may dispose the pool again.
+    const segments = this.#leftSegments;
+    this.#leftSegments = [];
     const errors: unknown[] = [];
-    this.#leftSegments = this.#leftSegments.filter(({ address, bytes }) => {
+    for (const segment of segments) {
       try {
-        this.upstream.deallocate(address, bytes, stream);
-        this.#reservedBytes -= bytes;
-        return false;
+        this.upstream.deallocate(segment.address, segment.bytes, stream);
+        this.#reservedBytes -= segment.bytes;
       } catch (error) {
         errors.push(error);
-        return true;
+        this.#leftSegments = [...this.#leftSegments, segment];
       }
-    });
+    }
     if (errors.length > 0) throw errors[0];
   }
 
@@ -309,7 +312,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     assertBytes(bytes);
     assertAlignment(alignment);
     if (bytes === 0) return 0;
-    if (bytes > maximumBlockBytes) this.#refuse(bytes, `one block can have at most ${formatBytes(maximumBlockBytes)}`);
+    if (bytes > maximumBlockBytes) this.#refuseBlock(bytes);
     const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
     const address = this.#allocateIn((this.#lane as Lane).number, bytes, aligned);
     return address === none ? this.#allocateElsewhere(bytes, stream, aligned) : address;
@@ -500,6 +503,10 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
 
   #largestFreeBytes(): number {
     return this.#ordering.laneNumbers().reduce((largest, lane) => Math.max(largest, this.#index.largestFreeBytes(lane)), 0);
+  }
+
+  #refuseBlock(bytes: number): never {
+    this.#refuse(bytes, `one block can have at most ${formatBytes(maximumBlockBytes)}`);
   }
 
   #refuse(bytes: number, reason: string): never {

@@ -68,6 +68,10 @@ describe('a pool', () => {
     },
   );
 
+  test('refuses an initial size that no block can have', () => {
+    expect(() => new PoolMemoryResource(new BoundedUpstream(2 ** 50), { initialBytes: 2 ** 39 })).toThrow(OutOfMemoryError);
+  });
+
   test('refuses a policy that does not exist', () => {
     expect(() => new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'lazy' as DeallocationEvents })).toThrow(
       "deallocationEvents must be 'eager', 'deferred', 'off', got \"lazy\"",

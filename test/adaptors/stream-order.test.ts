@@ -389,6 +389,18 @@ describe('a pool whose upstream runs host functions', () => {
     pool.validate();
   });
 
+  test('gives every block back once where it is disposed again while it is being disposed', () => {
+    const upstream = new InterruptedUpstream();
+    const before = upstream.reservedBytes;
+    const pool = new PoolMemoryResource(upstream);
+    using a = new Stream();
+    for (let i = 0; i < 4; i++) pool.allocate(bytes, a);
+    upstream.interrupt = () => pool.dispose();
+    pool.dispose();
+    expect(upstream.reservedBytes).toBe(before);
+    expect(pool.reservedBytes).toBe(0);
+  });
+
   test('gives the new memory back where it was disposed meanwhile', () => {
     const upstream = new InterruptedUpstream();
     upstream.resetPeakReservedBytes();
