@@ -125,10 +125,11 @@ function replayAll(
 
 function title(log: AllocationLog, options: ReplayCommandOptions): string {
   const device = Device.get();
+  const repeat = options.repeat ?? defaultRepeat(log);
   const streams = { log: "the log's streams", thread: 'one stream for each thread', single: 'one stream' }[options.streams];
   return [
     `${log.source}: ${formatCount(log.eventCount)} events, threads: ${log.threads.length}, streams: ${log.streams.length}, at most ${formatBytes(log.peakLiveBytes)} live`,
-    `on ${device.name} with ${formatBytes(device.totalBytes)}, ${streams}, measured ${options.repeat ?? defaultRepeat(log)} times each`,
+    `on ${device.name} with ${formatBytes(device.totalBytes)}, ${streams}, ${repeat === 1 ? 'measured once each' : `measured ${repeat} times each`}`,
   ].join('\n');
 }
 
