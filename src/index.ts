@@ -30,6 +30,7 @@ export {
   managedRangeAttributes,
   prefetch,
 } from './driver/managed-memory.js';
+export type { MemoryPoolUsage } from './driver/memory-pool.js';
 export type { MemoryKind } from './driver/plain-memory.js';
 export {
   configureSoftwareDevice,

@@ -1,5 +1,5 @@
 import { type Device, deviceOption } from '../driver/device.js';
-import { DriverMemoryPool } from '../driver/memory-pool.js';
+import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory-pool.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
 import { LifetimeError } from '../errors.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
@@ -71,6 +71,12 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource {
   /** Bytes that the pool may keep at a synchronization; Infinity for all. */
   get releaseThresholdBytes(): number {
     return this.#pool.releaseThresholdBytes;
+  }
+
+  /** What the pool reserves and what of it is allocated, now and at most. */
+  usage(): MemoryPoolUsage {
+    this.#assertLive('read the usage');
+    return this.#pool.usage();
   }
 
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {

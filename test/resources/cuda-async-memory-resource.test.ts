@@ -53,4 +53,19 @@ describe('CudaAsyncMemoryResource', () => {
       }),
     );
   });
+
+  test('tells what it reserves and what of it is allocated', () => {
+    const resource = new CudaAsyncMemoryResource();
+    using stream = new Stream();
+    const pointer = resource.allocate(1000, stream);
+    const { usedBytes, reservedBytes } = resource.usage();
+    expect(usedBytes).toBeGreaterThanOrEqual(1000);
+    expect(reservedBytes).toBeGreaterThanOrEqual(usedBytes);
+    resource.deallocate(pointer, 1000, stream);
+    expect(resource.usage()).toMatchObject({ usedBytes: 0, peakUsedBytes: usedBytes });
+    resource.trim();
+    expect(resource.usage().reservedBytes).toBe(0);
+    resource.dispose();
+    expect(() => resource.usage()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+  });
 });
