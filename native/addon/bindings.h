@@ -9,6 +9,13 @@
 
 namespace cistern {
 
+// The live stream that an argument names.
+inline Status FindStream(Environment& environment, Arguments& arguments, int index, StreamEntry** stream) {
+  double handle;
+  if (!arguments.Number(index, &handle)) return kInvalidArgument;
+  return environment.streams.Find(handle, stream);
+}
+
 // module.cc
 Status Initialize(Environment& environment, Arguments& arguments);
 

@@ -192,9 +192,8 @@ void DeliverCompletions(Environment& environment, napi_env env) {
 Status StreamCompletion(Environment& environment, Arguments& arguments) {
   napi_deferred deferred;
   if (!CreatePromise(arguments, &deferred)) return kHostOutOfMemory;
-  double handle;
   StreamEntry* stream = nullptr;
-  Status status = arguments.Number(0, &handle) ? environment.streams.Find(handle, &stream) : kInvalidArgument;
+  Status status = FindStream(environment, arguments, 0, &stream);
   if (status != kSuccess) {
     Resolve(arguments.env(), deferred, status);
     return status;

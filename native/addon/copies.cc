@@ -14,12 +14,6 @@ constexpr std::uint64_t kMaxStagedBytes = std::uint64_t{64} << 20;
 
 std::uint64_t AddressOf(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-Status FindStream(Environment& environment, Arguments& arguments, int index, StreamEntry** stream) {
-  double handle;
-  if (!arguments.Number(index, &handle)) return kInvalidArgument;
-  return environment.streams.Find(handle, stream);
-}
-
 }  // namespace
 
 Status Copy(Environment& environment, Arguments& arguments) {

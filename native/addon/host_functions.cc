@@ -169,10 +169,8 @@ Status OutstandingHostFunctions(Environment& environment) {
 }
 
 Status HoldStream(Environment& environment, Arguments& arguments) {
-  double handle;
-  if (!arguments.Number(0, &handle)) return kInvalidArgument;
   StreamEntry* stream;
-  Status status = environment.streams.Find(handle, &stream);
+  Status status = FindStream(environment, arguments, 0, &stream);
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();

@@ -3,15 +3,6 @@
 #include "addon/stopped_calls.h"
 
 namespace cistern {
-namespace {
-
-Status FindStream(Environment& environment, Arguments& arguments, StreamEntry** stream) {
-  double handle;
-  if (!arguments.Number(0, &handle)) return kInvalidArgument;
-  return environment.streams.Find(handle, stream);
-}
-
-}  // namespace
 
 Status CreateStream(Environment& environment, Arguments& arguments) {
   int device, priority;
@@ -73,7 +64,7 @@ Status ReleaseStream(Environment& environment, Arguments& arguments) {
 
 Status StreamId(Environment& environment, Arguments& arguments) {
   StreamEntry* stream;
-  Status status = FindStream(environment, arguments, &stream);
+  Status status = FindStream(environment, arguments, 0, &stream);
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
@@ -86,7 +77,7 @@ Status StreamId(Environment& environment, Arguments& arguments) {
 
 Status StreamAddress(Environment& environment, Arguments& arguments) {
   StreamEntry* stream;
-  const Status status = FindStream(environment, arguments, &stream);
+  const Status status = FindStream(environment, arguments, 0, &stream);
   if (status != kSuccess) return status;
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(stream->stream);
   if (address > kMaxSafeInteger) return kAddressTooLarge;
@@ -96,7 +87,7 @@ Status StreamAddress(Environment& environment, Arguments& arguments) {
 
 Status StreamInfo(Environment& environment, Arguments& arguments) {
   StreamEntry* stream;
-  Status status = FindStream(environment, arguments, &stream);
+  Status status = FindStream(environment, arguments, 0, &stream);
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
@@ -112,7 +103,7 @@ Status StreamInfo(Environment& environment, Arguments& arguments) {
 
 Status SynchronizeStream(Environment& environment, Arguments& arguments) {
   StreamEntry* stream;
-  Status status = FindStream(environment, arguments, &stream);
+  Status status = FindStream(environment, arguments, 0, &stream);
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();

@@ -11,7 +11,7 @@ import type {
   MemoryResourceAdaptor,
 } from '../memory-resource.js';
 import { deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
-import { assertOneOf } from '../validation.js';
+import { assertOneOf, assertOptions } from '../validation.js';
 
 /**
  * What the adaptors have in common that keep no memory: they hand each call to their upstream and observe or refuse it.
@@ -29,8 +29,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
 
   protected constructor(upstream: MemoryResource, options: DeallocationEventsOption) {
     assertMemoryResource(upstream, 'upstream');
-    if (typeof options !== 'object' || options === null)
-      throw new ArgumentTypeError(`options must be an object, got ${formatValue(options)}`);
+    assertOptions(options);
     const { deallocationEvents } = options;
     if (deallocationEvents !== undefined) assertOneOf(deallocationEvents, deallocationEventsWords, 'deallocationEvents');
     this.upstream = upstream;

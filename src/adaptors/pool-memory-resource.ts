@@ -295,7 +295,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     if (initial === lane) return;
     const hasWaited = this.#ordering.order(stream, initial.number);
     this.#index.transfer(initial.number, lane.number);
-    if (hasWaited) this.#ordering.received(lane);
+    if (hasWaited) lane.received();
   }
 
   #takeInitial(bytes: number, stream: Stream): void {
@@ -367,14 +367,14 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     const second = this.#ordering.secondLaneOf(stream);
     if (second !== undefined && !this.#index.isEmpty(second.number)) {
       this.#index.transfer(second.number, lane.number);
-      this.#ordering.received(lane);
+      lane.received();
       address = this.#allocateIn(lane.number, bytes, alignment);
       if (address !== none) return address;
     }
     this.#ordering.others(stream, (other) => {
       this.#ordering.order(stream, other);
       this.#index.transfer(other, lane.number);
-      this.#ordering.received(lane);
+      lane.received();
       this.#merges++;
       address = this.#allocateIn(lane.number, bytes, alignment);
       return address !== none;
@@ -465,7 +465,7 @@ export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemor
     }
     const lane = this.#ordering.laneOf(owner, 'keep memory');
     this.#index.addSegment(segment.address, segment.bytes, lane.number);
-    this.#ordering.received(lane);
+    lane.received();
   }
 
   /**

@@ -1,4 +1,5 @@
 import { isAnyArrayBuffer } from 'node:util/types';
+import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { assertStream, type Stream } from '../driver/stream.js';
 import { copyFromHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
@@ -356,9 +357,7 @@ function resolveOptions(options: DeviceBufferOptions, byteLength: number): Requi
     throw new ArgumentTypeError(`options must be an object with a resource and a stream, got ${formatValue(options)}`);
   }
   const { resource, stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT } = options;
-  if (typeof resource?.allocate !== 'function' || typeof resource.deallocate !== 'function') {
-    throw new ArgumentTypeError(`resource must be a MemoryResource, got ${formatValue(resource)}`);
-  }
+  assertMemoryResource(resource, 'resource');
   assertStream(stream, 'create a buffer');
   assertBytes(capacityBytes, 'capacityBytes');
   if (capacityBytes < byteLength) {

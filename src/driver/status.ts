@@ -4,6 +4,8 @@ import { mailbox, NativeStatus, native } from './native.js';
 
 /** CUDA_ERROR_OUT_OF_MEMORY. */
 export const outOfMemoryStatus = 2;
+/** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
+export const notPermittedStatus = 800;
 
 /** Throws what the last native call left as its status, unless it succeeded. */
 export function check(operation: string): void {

@@ -206,7 +206,8 @@ export class Stream implements Disposable {
 
   /**
    * Makes the stream stand still from here until the hold is released. For tests of stream order; a blocking call that waits for a held
-   * stream never returns.
+   * stream never returns. CUDA does not promise that host functions of different streams run side by side, which holds are made of: on a GPU,
+   * hold one stream at a time.
    */
   hold(): StreamHold {
     this.#assertLive('hold a stream');
@@ -320,14 +321,16 @@ function assertPriority(priority: unknown): asserts priority is number {
  * @param isAlive whether the driver's stream is known to exist still
  */
 function settlement(device: Device, timeline: StreamTimeline, isAlive: boolean): Event | undefined {
-  try {
-    if (!isAlive) throw new LifetimeError('ERR_CISTERN_DISPOSED', `stream ${timeline.id} may be gone`);
-    const event = new Event({ device });
-    event.recordOn(timeline);
-    return event;
-  } catch {
-    // Without an event, the end must be waited for: memory held back for the stream could not be given to anybody safely.
-    device.synchronizeSync();
-    return undefined;
+  if (isAlive) {
+    try {
+      const event = new Event({ device });
+      event.recordOn(timeline);
+      return event;
+    } catch {
+      // What cannot be recorded can still be waited for.
+    }
   }
+  // Without an event, the end must be waited for: memory held back for the stream could not be given to anybody safely.
+  device.synchronizeSync();
+  return undefined;
 }

@@ -78,7 +78,10 @@ export class Lane {
     else if (known.event !== event || known.version !== event.version) this.#isUnrecorded = true;
   }
 
-  /** Memory has come into the lane already, in its stream's order. Where an event cannot be recorded though it must, it is tried again later. */
+  /**
+   * Memory has come into the lane already, in its stream's order: fresh from the upstream, or taken over from other lanes. Where an event
+   * cannot be recorded though it must, it is tried again later.
+   */
   received(): void {
     this.freeUnrecorded();
     if (this.mustRecord) this.#record();

@@ -19,6 +19,7 @@
  */
 import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
+import { notPermittedStatus } from '../driver/status.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import type { StreamObserver, StreamTimeline } from '../driver/stream-timeline.js';
 import { ArgumentRangeError, DriverError, LifetimeError } from '../errors.js';
@@ -35,9 +36,6 @@ export interface LaneMemory {
   isEmpty(lane: number): boolean;
   transfer(from: number, to: number): void;
 }
-
-/** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
-const notPermitted = 800;
 
 export class StreamOrdering implements StreamObserver {
   /** What a free without a fence does. */
@@ -81,8 +79,7 @@ export class StreamOrdering implements StreamObserver {
 
   /** Does at a free without a fence what the policy says. `lane` is the stream's own. */
   freed(lane: Lane): void {
-    if (this.#isEager || lane.mustRecord) lane.freeRecorded();
-    else lane.freeUnrecorded();
+    free(lane, this.#isEager);
   }
 
   /**
@@ -99,14 +96,8 @@ export class StreamOrdering implements StreamObserver {
     }
     assertOneOf(fence, deallocationEventsWords, 'fence');
     const lane = this.#lane(stream.timeline, fence === 'off');
-    if (fence === 'eager' || lane.mustRecord) lane.freeRecorded();
-    else lane.freeUnrecorded();
+    free(lane, fence === 'eager');
     return lane;
-  }
-
-  /** Memory has come into a lane that is ordered on its stream: fresh from the upstream, or taken over from other lanes. */
-  received(lane: Lane): void {
-    lane.received();
   }
 
   /**
@@ -144,7 +135,7 @@ export class StreamOrdering implements StreamObserver {
       if (number === into.number || this.#memory.isEmpty(number)) continue;
       this.order(stream, number);
       this.#memory.transfer(number, into.number);
-      this.received(into);
+      into.received();
     }
   }
 
@@ -182,7 +173,7 @@ export class StreamOrdering implements StreamObserver {
         else this.#device.synchronizeSync();
       } catch (error) {
         // A host function must not wait for a stream: for it, there is no more memory.
-        if (error instanceof DriverError && error.driverStatus === notPermitted) break;
+        if (error instanceof DriverError && error.driverStatus === notPermittedStatus) break;
         throw error;
       }
       synchronized++;
@@ -239,6 +230,11 @@ export class StreamOrdering implements StreamObserver {
   #forgetPastEvents(): void {
     if (this.#endedEvents.length > 0) this.#endedEvents = this.#endedEvents.filter((event) => !isPast(event));
   }
+}
+
+function free(lane: Lane, isEager: boolean): void {
+  if (isEager || lane.mustRecord) lane.freeRecorded();
+  else lane.freeUnrecorded();
 }
 
 /** Whether an event is known to be over. One that the driver does not tell of is waited for like any other. */

@@ -5,12 +5,14 @@ import {
   CudaMemoryResource,
   copyToHostSync,
   type DeallocationEvents,
+  Device,
   driverCallCounts,
   Event,
   failCall,
   MiB,
   PoolMemoryResource,
   Stream,
+  type StreamHold,
   set,
 } from '../../src/index.js';
 
@@ -46,6 +48,18 @@ function madeElsewhere(): { address: number; destroy: () => void } {
   return { address: mailbox[1] as number, destroy: () => native().releaseStream(handle) };
 }
 
+/**
+ * Writes a block on a stream that got it while another, which wrote it before, is held. Fails unless the stream waits for the held one, and
+ * unless what it wrote is there once everything has run.
+ */
+function expectOrdered(pointer: number, stream: Stream, hold: StreamHold): void {
+  fill(pointer, 9, stream);
+  expectWaiting(stream);
+  hold.release();
+  Device.get().synchronizeSync();
+  expect(valuesOf(pointer, stream)).toEqual([9]);
+}
+
 function eventRecords(during: () => void): number {
   const before = driverCallCounts().eventRecords;
   during();
@@ -63,11 +77,7 @@ describe.each(sharing)('a pool with %s events', (policy) => {
     pool.deallocate(first, bytes, a);
     const second = pool.allocate(bytes, b);
     expect(second).toBe(first);
-    fill(second, 2, b);
-    expectWaiting(b);
-    hold.release();
-    a.synchronizeSync();
-    expect(valuesOf(second, b)).toEqual([2]);
+    expectOrdered(second, b, hold);
   });
 
   test('lets a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
@@ -83,12 +93,7 @@ describe.each(sharing)('a pool with %s events', (policy) => {
     expect(() => pool.allocate(2 * bytes, b)).toThrow('out of memory');
     const third = pool.allocate(bytes, c);
     expect(third).toBe(first);
-    fill(third, 3, c);
-    expectWaiting(c);
-    hold.release();
-    a.synchronizeSync();
-    b.synchronizeSync();
-    expect(valuesOf(third, c)).toEqual([3]);
+    expectOrdered(third, c, hold);
     pool.validate();
   });
 
@@ -141,11 +146,7 @@ describe.each(sharing)('a pool with %s events', (policy) => {
     pool.deallocate(first, bytes, a);
     a.dispose();
     const second = pool.allocate(bytes, b);
-    fill(second, 2, b);
-    expectWaiting(b);
-    hold.release();
-    b.synchronizeSync();
-    expect(valuesOf(second, b)).toEqual([2]);
+    expectOrdered(second, b, hold);
   });
 
   test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
@@ -159,10 +160,7 @@ describe.each(sharing)('a pool with %s events', (policy) => {
     using b = new Stream();
     expect(b.timeline.slot).toBe(a.timeline.slot);
     const second = pool.allocate(bytes, b);
-    fill(second, 2, b);
-    expectWaiting(b);
-    hold.release();
-    expect(valuesOf(second, b)).toEqual([2]);
+    expectOrdered(second, b, hold);
   });
 
   test('returns a block to its own stream without waiting', () => {
@@ -189,11 +187,7 @@ describe.each(sharing)('a pool with %s events', (policy) => {
     pool.deallocate(first, bytes, a);
     expect(pool.trim(b)).toBe(bytes);
     const second = upstream.allocate(bytes, b);
-    fill(second, 2, b);
-    expectWaiting(b);
-    hold.release();
-    a.synchronizeSync();
-    expect(valuesOf(second, b)).toEqual([2]);
+    expectOrdered(second, b, hold);
     upstream.deallocate(second, bytes, b);
     pool.dispose();
   });
@@ -257,10 +251,7 @@ describe('the events that a pool records', () => {
     event.record(a);
     expect(eventRecords(() => pool.deallocate(first, bytes, a, event))).toBe(0);
     const second = pool.allocate(bytes, b);
-    fill(second, 2, b);
-    expectWaiting(b);
-    hold.release();
-    expect(valuesOf(second, b)).toEqual([2]);
+    expectOrdered(second, b, hold);
   });
 
   test('are made up for where the events of two callers were handed in, the older one last', () => {
@@ -278,10 +269,7 @@ describe('the events that a pool records', () => {
     pool.deallocate(first, bytes, a, later);
     pool.deallocate(second, bytes, a, older);
     pool.allocate(2 * bytes, b);
-    fill(first, 2, b);
-    expectWaiting(b);
-    hold.release();
-    expect(valuesOf(first, b)).toEqual([2]);
+    expectOrdered(first, b, hold);
   });
 
   test.each(['recorded again', 'disposed'])('are made up for where the event that was handed in is %s', (fate) => {
@@ -298,10 +286,7 @@ describe('the events that a pool records', () => {
     if (fate === 'disposed') event.dispose();
     else event.record(elsewhere);
     const second = pool.allocate(bytes, b);
-    fill(second, 2, b);
-    expectWaiting(b);
-    hold.release();
-    expect(valuesOf(second, b)).toEqual([2]);
+    expectOrdered(second, b, hold);
     event.dispose();
   });
 
@@ -589,10 +574,7 @@ describe('a pool without events', () => {
     pool.deallocate(first, bytes, a);
     a.dispose();
     const second = pool.allocate(bytes, b);
-    fill(second, 2, b);
-    expectWaiting(b);
-    hold.release();
-    expect(valuesOf(second, b)).toEqual([2]);
+    expectOrdered(second, b, hold);
   });
 
   test('shares a block that one free allows to be shared', () => {
