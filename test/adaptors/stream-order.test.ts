@@ -176,6 +176,20 @@ describe.each(sharing)('a pool with %s events', (policy) => {
     hold.release();
   });
 
+  test('lets a third stream wait for the first when a trim gathered its memory on the second', () => {
+    using pool = poolOfOneBlock(policy);
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const first = pool.allocate(bytes, a);
+    using hold = a.hold();
+    fill(first, 1, a);
+    pool.deallocate(first, bytes, a);
+    expect(pool.trim(b, { bytesToKeep: bytes })).toBe(0);
+    expect(pool.allocate(bytes, c)).toBe(first);
+    expectOrdered(first, c, hold);
+  });
+
   test('gives memory back to the upstream only after the stream that freed it', () => {
     using upstream = new CudaAsyncMemoryResource();
     const pool = new PoolMemoryResource(upstream, { deallocationEvents: policy });
