@@ -59,6 +59,16 @@ export interface OutOfMemoryDetails {
   readonly limitBytes?: number;
   /** Names of the resources from the outermost to the one that failed first. */
   readonly path: readonly string[];
+  /** What was tried to get memory back before giving up, in order. */
+  readonly stages?: readonly RecoveryStage[];
+}
+
+/** One attempt to get memory back. */
+export interface RecoveryStage {
+  /** For example `'major-collection'`. */
+  readonly stage: string;
+  /** Bytes that it gave back; where that cannot be known, 0. */
+  readonly recoveredBytes: number;
 }
 
 /**
@@ -70,6 +80,8 @@ export class OutOfMemoryError extends CisternError {
   readonly requestedBytes: number;
   readonly availableBytes: number | undefined;
   readonly limitBytes: number | undefined;
+  /** What was tried to get memory back before giving up, in order; empty where nothing was. */
+  readonly stages: readonly RecoveryStage[];
   #path: readonly string[];
 
   constructor(message: string, details: OutOfMemoryDetails, options?: ErrorOptions) {
@@ -77,6 +89,7 @@ export class OutOfMemoryError extends CisternError {
     this.requestedBytes = details.requestedBytes;
     this.availableBytes = details.availableBytes;
     this.limitBytes = details.limitBytes;
+    this.stages = Object.freeze([...(details.stages ?? [])]);
     this.#path = Object.freeze([...details.path]);
   }
 

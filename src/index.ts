@@ -11,7 +11,6 @@ export {
   PoolMemoryResource,
   type PoolMemoryResourceOptions,
   type PoolStatistics,
-  type TrimOptions,
 } from './adaptors/pool-memory-resource.js';
 export { type AllocationStatistics, type CounterSnapshot, StatisticsResourceAdaptor } from './adaptors/statistics-resource-adaptor.js';
 export type { ByteRange } from './buffers/byte-range.js';

@@ -81,8 +81,29 @@ export interface ReservingMemoryResource extends MemoryResource {
   resetPeakReservedBytes(): void;
 }
 
+/** Options of {@link TrimmingMemoryResource.trim}. */
+export interface TrimOptions {
+  /**
+   * Bytes that the resource keeps in any case.
+   * @defaultValue 0
+   */
+  readonly bytesToKeep?: number;
+}
+
+/** A resource that keeps memory which nobody uses, and can be asked to give it back. */
+export interface TrimmingMemoryResource extends MemoryResource {
+  /**
+   * Gives memory that nobody uses back to the resource below, or to the device, in the order of `stream`.
+   * @returns the bytes given back
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource or the stream is disposed.
+   */
+  trim(stream: Stream, options?: TrimOptions): number;
+}
+
 /** A resource that is built on another. */
 export interface MemoryResourceAdaptor extends MemoryResource {
   /** The resource below. Counterpart of `get_upstream_resource`. */
   readonly upstream: MemoryResource;
+  /** What it takes memory from besides `upstream`: a fallback, the bins of a binning resource. Not set where there is nothing. */
+  readonly alternates?: readonly MemoryResource[];
 }

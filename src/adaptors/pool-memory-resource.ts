@@ -24,6 +24,8 @@ import type {
   MemoryResource,
   MemoryResourceAdaptor,
   ReservingMemoryResource,
+  TrimmingMemoryResource,
+  TrimOptions,
 } from '../memory-resource.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { StreamOrdering } from '../stream-ordering/stream-ordering.js';
@@ -44,15 +46,6 @@ export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
    * @defaultValue Infinity
    */
   readonly maximumBytes?: number;
-}
-
-/** Options of {@link PoolMemoryResource.trim}. */
-export interface TrimOptions {
-  /**
-   * Bytes that the pool keeps in any case.
-   * @defaultValue 0
-   */
-  readonly bytesToKeep?: number;
 }
 
 /** What a pool holds and did. */
@@ -101,7 +94,7 @@ const maximumBlockBytes = maximumUnits * unitBytes;
  * pool.deallocate(pointer, 1 * MiB, stream);
  * ```
  */
-export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemoryResource {
+export class PoolMemoryResource implements MemoryResourceAdaptor, ReservingMemoryResource, TrimmingMemoryResource {
   readonly upstream: MemoryResource;
   readonly device: Device;
   readonly memoryKind: MemoryKind;

@@ -3,7 +3,7 @@ import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError, OutOfMemoryError, ReplayError } from '../errors.js';
-import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import type { MemoryResource, ReservingMemoryResource, TrimmingMemoryResource } from '../memory-resource.js';
 import type { ResourceStack } from '../specification/resource-stack.js';
 import { assertOneOf } from '../validation.js';
 import { AllocationLog, chunkCapacity, type EventChunk } from './allocation-log.js';
@@ -244,7 +244,7 @@ function leakedBytes(stack: ResourceStack): number | null {
   const leaf = reserving(stack.leaf);
   if (leaf === undefined) return null;
   // A leaf that keeps freed memory has to let go of it first.
-  if ('trim' in leaf && typeof leaf.trim === 'function') leaf.trim();
+  if ('trim' in leaf) (leaf as unknown as TrimmingMemoryResource).trim(Stream.legacyDefault(device));
   return Math.max(0, leaf.reservedBytes - stack.foreignReservedBytes);
 }
 

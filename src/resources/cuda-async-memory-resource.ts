@@ -2,7 +2,14 @@ import { type Device, deviceOption } from '../driver/device.js';
 import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory-pool.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
 import { LifetimeError } from '../errors.js';
-import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import type {
+  DeallocationFence,
+  DevicePointer,
+  MemoryResource,
+  ReservingMemoryResource,
+  TrimmingMemoryResource,
+  TrimOptions,
+} from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer } from '../validation.js';
 
@@ -37,7 +44,7 @@ export interface CudaAsyncMemoryResourceOptions {
  * resource.deallocate(pointer, 1 * MiB, stream);
  * ```
  */
-export class CudaAsyncMemoryResource implements ReservingMemoryResource {
+export class CudaAsyncMemoryResource implements ReservingMemoryResource, TrimmingMemoryResource {
   readonly memoryKind = 'device';
   readonly device: Device;
   readonly #pool: DriverMemoryPool;
@@ -99,11 +106,18 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource {
     this.#pool.deallocate(pointer, bytes, stream.handle);
   }
 
-  /** Gives memory that nobody uses back to the device, down to `bytesToKeep`. */
-  trim(bytesToKeep = 0): void {
+  /**
+   * Gives memory that nobody uses back to the device. Does not wait: what a stream still uses stays.
+   * @returns the bytes given back
+   */
+  trim(stream: Stream, options: TrimOptions = {}): number {
+    assertOptions(options);
+    const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
-    this.#assertLive('trim');
+    this.#enter(stream, 'trim');
+    const before = this.reservedBytes;
     this.#pool.trim(bytesToKeep);
+    return before - this.reservedBytes;
   }
 
   isEqual(other: MemoryResource): boolean {

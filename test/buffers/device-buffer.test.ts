@@ -97,7 +97,7 @@ describe('construction', () => {
       failCall('cuMemcpyAsync', 0);
     }
     stream.synchronizeSync();
-    resource.trim();
+    resource.trim(stream);
     expect(resource.reservedBytes).toBe(before);
   });
 
@@ -486,7 +486,7 @@ describe('streams', () => {
     buffer.setStream(next);
     next.dispose();
     buffer.dispose();
-    resource.trim();
+    resource.trim(Stream.legacyDefault());
     expect(resource.reservedBytes).toBe(0);
   });
 });

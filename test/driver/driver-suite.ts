@@ -681,7 +681,7 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
       pool.deallocate(pointer, 32 * MiB, stream);
       stream.synchronizeSync();
       expect(pool.reservedBytes).toBeGreaterThanOrEqual(64 * MiB);
-      pool.trim();
+      expect(pool.trim(stream)).toBeGreaterThanOrEqual(64 * MiB);
       expect(pool.reservedBytes).toBe(0);
       expect(pool.peakReservedBytes).toBeGreaterThanOrEqual(64 * MiB);
       pool.resetPeakReservedBytes();
@@ -699,7 +699,7 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
     test('refuses options that are none', () => {
       expect(() => new CudaAsyncMemoryResource({ initialBytes: -1 })).toThrow(badRange);
       expect(() => new CudaAsyncMemoryResource({ releaseThresholdBytes: 0.5 })).toThrow(badRange);
-      expect(() => resource.trim(-1)).toThrow(badRange);
+      expect(() => resource.trim(stream, { bytesToKeep: -1 })).toThrow(badRange);
     });
 
     test('frees what is allocated when it is disposed', () => {

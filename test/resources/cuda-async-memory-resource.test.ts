@@ -63,7 +63,7 @@ describe('CudaAsyncMemoryResource', () => {
     expect(reservedBytes).toBeGreaterThanOrEqual(usedBytes);
     resource.deallocate(pointer, 1000, stream);
     expect(resource.usage()).toMatchObject({ usedBytes: 0, peakUsedBytes: usedBytes });
-    resource.trim();
+    resource.trim(stream);
     expect(resource.usage().reservedBytes).toBe(0);
     resource.dispose();
     expect(() => resource.usage()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
