@@ -28,6 +28,7 @@
  * Source: M. Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (2004), with lanes and the bounded scan added.
  */
 import { AddressMap } from './address-map.js';
+import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
 
 /** Bytes of one unit: the alignment of every block. */
 export const unitBytes = 256;
@@ -50,9 +51,6 @@ const laneFields = headsField + classes;
 const exactClasses = 2 * divisions;
 const scanLimit = 8;
 
-/** No block. */
-export const none = -1;
-
 // A block is the offset of its record in #blocks. A record fills half a cache line: six 32-bit fields, and its address as a double.
 const fields = 8;
 const sizeField = 0;
@@ -61,31 +59,12 @@ const previousField = 1;
 const nextField = 2;
 const previousFreeField = 3;
 const nextFreeField = 4;
-/** The lane of a free block; `~slack` of a used one, slack being the bytes of its last unit that nobody asked for; or `spareMark`. */
+/** The lane of a free block; `~slack` of a used one, slack being the bytes that nobody asked for, less than 2 GiB; or `spareMark`. */
 const stateField = 5;
 /** Where the address of block b is in #addresses: b / 2 + 3. */
 const addressField = 3;
 
-const spareMark = -0x10000;
-
-/** What a pointer is to this index; see {@link FreeSpaceIndex.classify}. */
-export type AddressClass = 'used' | 'free' | 'inside' | 'foreign';
-
-/** One block, as {@link FreeSpaceIndex.blocks} lists them. */
-export interface BlockView {
-  readonly address: number;
-  readonly bytes: number;
-  /** Negative for a used block. */
-  readonly lane: number;
-  /** Whether it is the first of its segment. */
-  readonly isHead: boolean;
-}
-
-/** A range that was added to the index as a whole. */
-export interface Segment {
-  readonly address: number;
-  readonly bytes: number;
-}
+const spareMark = -0x80000000;
 
 export class FreeSpaceIndex {
   #blocks = new Int32Array(0);
@@ -135,7 +114,7 @@ export class FreeSpaceIndex {
 
   /**
    * Takes `units` units (at least 1) out of a lane's free blocks and returns the address, or -1 where no block of the lane is large
-   * enough. `slack` is how many of the last unit's bytes nobody asked for.
+   * enough. `slack` is how many of the bytes nobody asked for, less than 2 GiB.
    */
   allocate(units: number, slack: number, lane: number): number {
     const block = this.#find(units, lane);
@@ -244,12 +223,7 @@ export class FreeSpaceIndex {
 
   /** What an address is, for an error message: linear in the number of blocks. */
   classify(address: number): AddressClass {
-    for (const { address: start, bytes, lane } of this.blocks()) {
-      if (address < start || address >= start + bytes) continue;
-      if (lane >= 0) return 'free';
-      return address === start ? 'used' : 'inside';
-    }
-    return 'foreign';
+    return classifyAddress(address, this.blocks());
   }
 
   /** Every block of every segment, in address order within a segment. */
@@ -283,7 +257,7 @@ export class FreeSpaceIndex {
         if (size < 1) fail(`block ${block} has ${size} units`);
         if (state < 0) {
           used++;
-          if (state < ~255) fail(`block ${block} has state ${state}`);
+          if (state === spareMark) fail(`block ${block} is spare`);
           if (this.#used.get(expected) !== block) fail(`used block ${block} is not in the address map`);
         } else {
           if (state % laneFields !== 0 || state >= this.#laneCount * laneFields) fail(`block ${block} is in no lane, but ${state}`);

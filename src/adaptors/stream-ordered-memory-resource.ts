@@ -1,0 +1,417 @@
+import type { Device } from '../driver/device.js';
+import type { MemoryKind } from '../driver/plain-memory.js';
+import { noStream, Stream } from '../driver/stream.js';
+import { formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
+import type {
+  DeallocationEvents,
+  DeallocationFence,
+  DevicePointer,
+  MemoryResource,
+  MemoryResourceAdaptor,
+  ReservingMemoryResource,
+  TrimmingMemoryResource,
+  TrimOptions,
+} from '../memory-resource.js';
+import type { Lane } from '../stream-ordering/lane.js';
+import { type LaneMemory, StreamOrdering } from '../stream-ordering/stream-ordering.js';
+import { type AddressClass, type BlockView, none, type Segment } from '../suballocation/blocks.js';
+import { formatBytes } from '../units.js';
+import { assertBytes, assertOptions, assertPointer } from '../validation.js';
+import { assertMemoryResource } from './pass-through-adaptor.js';
+
+/** What every resource that keeps memory tells of it. */
+export interface KeeperStatistics {
+  /** Bytes held of the upstream. */
+  readonly reservedBytes: number;
+  readonly peakReservedBytes: number;
+  /** Bytes of those that are allocated, each allocation with what it was rounded up to. */
+  readonly allocatedBytes: number;
+  /** Bytes of the largest free block. */
+  readonly largestFreeBytes: number;
+  /** Blocks held of the upstream. */
+  readonly upstreamBlocks: number;
+  /** How often a block was taken from the upstream, and given back. */
+  readonly growths: number;
+  readonly releases: number;
+  /** How often a block that another stream had freed was reused. */
+  readonly reuses: number;
+  /** How many streams were synchronized because memory ran out under `'off'`. */
+  readonly synchronizations: number;
+}
+
+/** The memory that a resource keeps, in lanes: an index of the suballocation layer. Segments are what came from the upstream. */
+export interface KeptMemory extends LaneMemory {
+  addSegment(address: number, bytes: number, lane: number): void;
+  removeFreeSegment(lane: number, maximumBytes: number): Segment | undefined;
+  removeAllSegments(): Segment[];
+  usedBlock(address: number): number;
+  askedBytes(block: number): number;
+  free(block: number, lane: number): void;
+  largestFreeBytes(lane: number): number;
+  classify(address: number): AddressClass;
+  blocks(): Iterable<BlockView>;
+  validate(): void;
+}
+
+/**
+ * What the resources have in common that keep freed memory: lanes for streams, growth, the way through other streams' memory when there is
+ * none left, and the end.
+ *
+ * Calls of the upstream run foreign code, and may run host functions, which use this very resource, end its streams or dispose it. So
+ * everything is counted before such a call, and nothing that was known before it is relied on after: `enter` looks again.
+ *
+ * Disposing gives everything back to the upstream, in the order of the legacy default stream after every free. The upstream must stay alive as
+ * long as the resource, and is not disposed with it.
+ */
+export abstract class StreamOrderedMemoryResource implements MemoryResourceAdaptor, ReservingMemoryResource, TrimmingMemoryResource {
+  readonly upstream: MemoryResource;
+  readonly device: Device;
+  readonly memoryKind: MemoryKind;
+  /** What a free does that comes without a fence. */
+  readonly deallocationEvents: DeallocationEvents;
+  protected readonly ordering: StreamOrdering;
+  /** The stream of the last call, and its lane. */
+  protected lastStream: Stream = noStream;
+  protected lane: Lane | undefined;
+  /** Why the upstream last refused a block, for the error that says so. */
+  protected upstreamFailure: OutOfMemoryError | undefined;
+  readonly #memory: KeptMemory;
+  #isDisposed = false;
+  /** What the upstream would not take back when this was disposed. */
+  #leftSegments: readonly Segment[] = [];
+
+  #reservedBytes = 0;
+  /** Bytes that the upstream is being asked for right now. */
+  #arrivingBytes = 0;
+  #peakReservedBytes = 0;
+  #growths = 0;
+  #releases = 0;
+  #reuses = 0;
+  #synchronizations = 0;
+
+  protected constructor(upstream: MemoryResource, memory: KeptMemory, deallocationEvents: DeallocationEvents) {
+    assertMemoryResource(upstream, 'upstream');
+    this.upstream = upstream;
+    this.device = upstream.device;
+    this.memoryKind = upstream.memoryKind;
+    this.#memory = memory;
+    this.deallocationEvents = deallocationEvents;
+    this.ordering = new StreamOrdering(deallocationEvents, memory, this.device);
+  }
+
+  abstract allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;
+
+  abstract deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void;
+
+  /** Takes a block of at least `bytes` bytes out of a lane. Returns its address, or -1. */
+  protected abstract allocateIn(lane: number, bytes: number, alignment: number): number;
+
+  /** Gets a block from the upstream that is large enough for a request, by `takeFromUpstream`. Returns whether it did. */
+  protected abstract grow(bytes: number, stream: Stream, alignment: number): boolean;
+
+  get reservedBytes(): number {
+    return this.#reservedBytes;
+  }
+
+  get peakReservedBytes(): number {
+    return this.#peakReservedBytes;
+  }
+
+  resetPeakReservedBytes(): void {
+    this.#peakReservedBytes = this.#reservedBytes;
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /**
+   * Gives blocks of the upstream that are wholly free back to it, in the order of `stream`, which is first made to wait for whatever was freed
+   * on other streams; all free memory belongs to it afterwards. Waits on the host only where the upstream does.
+   * @returns the bytes given back
+   */
+  trim(stream: Stream, options: TrimOptions = {}): number {
+    assertOptions(options);
+    const { bytesToKeep = 0 } = options;
+    assertBytes(bytesToKeep, 'bytesToKeep');
+    this.enter(stream, 'trim');
+    this.ordering.gather(stream, this.lane as Lane);
+    this.enter(stream, 'trim');
+    return this.releaseSegments(stream, () => this.#reservedBytes - bytesToKeep);
+  }
+
+  /** Throws where the structures contradict each other. For tests: linear in the number of blocks. */
+  validate(): void {
+    this.#memory.validate();
+    let bytes = 0;
+    for (const block of this.#memory.blocks()) bytes += block.bytes;
+    if (bytes !== this.#reservedBytes) throw new Error(`${this.constructor.name}: reserved ${this.#reservedBytes} bytes, indexes ${bytes}`);
+  }
+
+  /**
+   * Gives everything back to the upstream, also what is still allocated. Does nothing the second time, unless the upstream refused something
+   * the first time: then that is tried again.
+   * @throws what the upstream threw first, once everything was tried.
+   */
+  [Symbol.dispose](): void {
+    const stream = Stream.legacyDefault(this.device);
+    if (!this.#isDisposed) {
+      this.enter(stream, 'dispose');
+      this.ordering.gather(stream, this.lane as Lane);
+    }
+    // Host functions may have disposed this while streams were waited for.
+    if (!this.#isDisposed) {
+      this.#isDisposed = true;
+      this.lastStream = noStream;
+      this.lane = undefined;
+      this.ordering[Symbol.dispose]();
+      this.#leftSegments = this.#memory.removeAllSegments();
+    }
+    // Taken out first: the upstream may run host functions, and these may dispose this again.
+    const segments = this.#leftSegments;
+    this.#leftSegments = [];
+    const errors: unknown[] = [];
+    for (const segment of segments) {
+      try {
+        this.upstream.deallocate(segment.address, segment.bytes, stream);
+        this.#reservedBytes -= segment.bytes;
+      } catch (error) {
+        errors.push(error);
+        this.#leftSegments = [...this.#leftSegments, segment];
+      }
+    }
+    if (errors.length > 0) throw errors[0];
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /** What it holds and did so far. Linear in the number of blocks. */
+  protected keeperStatistics(): KeeperStatistics {
+    const blocks = [...this.#memory.blocks()];
+    const free = blocks.filter(({ lane }) => lane >= 0).map(({ bytes }) => bytes);
+    return {
+      reservedBytes: this.#reservedBytes,
+      peakReservedBytes: this.#peakReservedBytes,
+      allocatedBytes: this.#reservedBytes - free.reduce((sum, bytes) => sum + bytes, 0),
+      largestFreeBytes: free.reduce((largest, bytes) => Math.max(largest, bytes), 0),
+      upstreamBlocks: blocks.filter(({ isHead }) => isHead).length,
+      growths: this.#growths,
+      releases: this.#releases,
+      reuses: this.#reuses,
+      synchronizations: this.#synchronizations,
+    };
+  }
+
+  /** Everything that has to be checked only when the stream is not that of the last call. Sets `lane`. */
+  protected enter(stream: Stream, operation: string): void {
+    this.assertLive(operation);
+    this.lane = this.ordering.laneOf(stream, operation);
+    this.lastStream = stream;
+  }
+
+  protected get isDisposed(): boolean {
+    return this.#isDisposed;
+  }
+
+  protected assertLive(operation: string): void {
+    if (!this.#isDisposed) return;
+    throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
+  }
+
+  /**
+   * A block for a stream whose own lane has none, from the first of these that can:
+   *  1. the stream's other lane, without waiting; a block of another stream, after a wait (`takeFromOthers`);
+   *  2. the same, once streams that memory is held for were asked whether they are idle by now;
+   *  3. the upstream (`grow`);
+   *  4. under `'off'`, all of the above again, once the streams that memory is held for have been synchronized.
+   * @throws what `outOfMemory` makes
+   */
+  protected allocateElsewhere(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    for (;;) {
+      const releases = this.#releases;
+      const address = this.#allocateWithoutWaiting(bytes, stream, alignment);
+      if (address !== none) return address;
+      if (this.#releases === releases) {
+        const synchronized = this.synchronizeHeld(stream);
+        if (synchronized === 0) throw this.outOfMemory(bytes, alignment);
+        this.#synchronizations += synchronized;
+      }
+      // Host functions may have used this during a wait or a free, and even disposed it: begin again.
+      this.enter(stream, 'allocate');
+      const own = this.allocateIn((this.lane as Lane).number, bytes, alignment);
+      if (own !== none) return own;
+    }
+  }
+
+  /** Waits on the host for streams that memory is held for. Returns how many that were. */
+  protected synchronizeHeld(stream: Stream): number {
+    return this.ordering.synchronizeHeld(stream);
+  }
+
+  /** Takes one block from another stream's memory, and makes the stream wait for it. */
+  protected takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
+    let address: number = none;
+    this.ordering.others(stream, (other) => {
+      address = this.#reuseFrom(other, bytes, stream, alignment);
+      return address !== none;
+    });
+    return address;
+  }
+
+  /** The error for a request that nothing could serve. */
+  protected abstract outOfMemory(bytes: number, alignment: number): OutOfMemoryError;
+
+  protected outOfMemoryError(bytes: number, reason: string, limitBytes = Number.POSITIVE_INFINITY): OutOfMemoryError {
+    const cause = this.upstreamFailure;
+    this.upstreamFailure = undefined;
+    const name = this.constructor.name;
+    return new OutOfMemoryError(
+      `the ${name} is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for; ${reason}`,
+      {
+        requestedBytes: bytes,
+        availableBytes: this.largestFreeBytes(),
+        ...(limitBytes === Number.POSITIVE_INFINITY ? {} : { limitBytes }),
+        path: [name, ...(cause?.path ?? [])],
+      },
+      { cause },
+    );
+  }
+
+  protected largestFreeBytes(): number {
+    return this.ordering.laneNumbers().reduce((largest, lane) => Math.max(largest, this.#memory.largestFreeBytes(lane)), 0);
+  }
+
+  /** Bytes held of the upstream and on their way from it. */
+  protected get claimedBytes(): number {
+    return this.#reservedBytes + this.#arrivingBytes;
+  }
+
+  /** Gets a block from the upstream for a stream, and puts it into that stream's lane. */
+  protected takeFromUpstream(bytes: number, stream: Stream): void {
+    this.#arrivingBytes += bytes;
+    let address: number;
+    try {
+      address = this.upstream.allocate(bytes, stream);
+    } finally {
+      this.#arrivingBytes -= bytes;
+    }
+    this.#growths++;
+    this.#reservedBytes += bytes;
+    if (this.#reservedBytes > this.#peakReservedBytes) this.#peakReservedBytes = this.#reservedBytes;
+    if (this.#isDisposed) {
+      this.device.synchronizeSync();
+      this.#leftSegments = [...this.#leftSegments, { address, bytes }];
+      this[Symbol.dispose]();
+    } else {
+      this.#keep({ address, bytes }, stream);
+    }
+    this.enter(stream, 'allocate');
+  }
+
+  /** As `takeFromUpstream`, for a constructor: an error leaves nothing behind. */
+  protected takeInitial(bytes: number, stream: Stream): void {
+    try {
+      this.takeFromUpstream(bytes, stream);
+    } catch (error) {
+      this.ordering[Symbol.dispose]();
+      throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
+    }
+  }
+
+  /** As `takeFromUpstream`, but returns false where the upstream is out of memory, and remembers why. */
+  protected tryTakeFromUpstream(bytes: number, stream: Stream): boolean {
+    try {
+      this.takeFromUpstream(bytes, stream);
+      this.upstreamFailure = undefined;
+      return true;
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError)) throw error;
+      this.upstreamFailure = error;
+      return false;
+    }
+  }
+
+  /**
+   * Gives wholly free blocks of a stream's lane back to the upstream, one after another, none larger than what `wanted` says then. Returns
+   * their bytes. A block that the upstream refuses stays here.
+   */
+  protected releaseSegments(stream: Stream, wanted: () => number): number {
+    let released = 0;
+    for (;;) {
+      const segment = this.#memory.removeFreeSegment((this.lane as Lane).number, wanted());
+      if (segment === undefined) return released;
+      this.#reservedBytes -= segment.bytes;
+      try {
+        this.upstream.deallocate(segment.address, segment.bytes, stream);
+      } catch (error) {
+        this.#reservedBytes += segment.bytes;
+        if (this.#isDisposed) this.#leftSegments = [...this.#leftSegments, segment];
+        else this.#keep(segment, stream);
+        throw error;
+      }
+      this.#releases++;
+      released += segment.bytes;
+      this.enter(stream, 'release memory');
+    }
+  }
+
+  /** Explains why a free is refused, unless it is that of the null pointer. */
+  protected refuseFree(pointer: number, bytes: number, block: number): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
+    if (pointer === 0) return;
+    const where = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
+    if (block !== none) {
+      const asked = this.#memory.askedBytes(block);
+      throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: it was allocated with ${asked} bytes`);
+    }
+    switch (this.#memory.classify(pointer)) {
+      case 'free':
+        throw new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
+      case 'inside':
+        throw new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it lies inside an allocation, not at its start`);
+      default:
+        throw new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it was not allocated by this resource`);
+    }
+  }
+
+  #allocateWithoutWaiting(bytes: number, stream: Stream, alignment: number): number {
+    const second = this.ordering.secondLaneOf(stream);
+    let address: number = second === undefined ? none : this.allocateIn(second.number, bytes, alignment);
+    if (address === none) address = this.takeFromOthers(bytes, stream, alignment);
+    if (address === none && this.ordering.queryHeld(stream)) address = this.takeFromOthers(bytes, stream, alignment);
+    if (address === none && this.grow(bytes, stream, alignment)) {
+      address = this.allocateIn((this.lane as Lane).number, bytes, alignment);
+    }
+    return address;
+  }
+
+  /** Takes one block from another lane, if that has one that fits, and makes the stream wait for it. */
+  #reuseFrom(other: number, bytes: number, stream: Stream, alignment: number): number {
+    const address = this.allocateIn(other, bytes, alignment);
+    if (address === none) return none;
+    try {
+      this.ordering.order(stream, other);
+    } catch (error) {
+      this.#memory.free(this.#memory.usedBlock(address), other);
+      throw error;
+    }
+    this.#reuses++;
+    return address;
+  }
+
+  /** Puts a block of the upstream that is ordered on a stream into that stream's lane. */
+  #keep(segment: Segment, stream: Stream): void {
+    let owner = stream;
+    if (stream.isDisposed) {
+      this.device.synchronizeSync();
+      owner = Stream.legacyDefault(this.device);
+    }
+    const lane = this.ordering.laneOf(owner, 'keep memory');
+    this.#memory.addSegment(segment.address, segment.bytes, lane.number);
+    lane.received();
+  }
+}

@@ -1,0 +1,74 @@
+import type { Stream } from '../driver/stream.js';
+import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import type { Lane } from '../stream-ordering/lane.js';
+import { none } from '../suballocation/blocks.js';
+import { FreeSpaceIndex, maximumUnits, unitBits, unitBytes } from '../suballocation/free-space-index.js';
+import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
+import { assertAlignment, assertBytes } from '../validation.js';
+import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+
+/** The largest block that the index can hold, in bytes. */
+export const maximumBlockBytes = maximumUnits * unitBytes;
+
+/**
+ * What the resources have in common that cut allocations out of larger blocks: the index of free space, and the calls that must be fast.
+ *
+ * Every allocation is rounded up to a multiple of 256 bytes, and any power of two can be its alignment. Allocating and freeing take constant
+ * time, however many blocks are live or free.
+ */
+export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryResource {
+  protected readonly index: FreeSpaceIndex;
+
+  protected constructor(upstream: MemoryResource, deallocationEvents: DeallocationEvents) {
+    const index = new FreeSpaceIndex();
+    super(upstream, index, deallocationEvents);
+    this.index = index;
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    // Sizes that 32-bit arithmetic can do are the usual ones; the rest takes the longer way.
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
+      return this.#allocateUnusual(bytes, stream, alignment);
+    const units = (small + (unitBytes - 1)) >> unitBits;
+    const address = this.index.allocate(units, (units << unitBits) - small, (this.lane as Lane).number);
+    return address === none ? this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
+    const block = typeof pointer === 'number' ? this.index.usedBlock(pointer) : none;
+    if (block === none || this.index.askedBytes(block) !== bytes) {
+      this.refuseFree(pointer, bytes, block);
+      return;
+    }
+    let lane = this.lane as Lane;
+    if (fence === undefined) this.ordering.freed(lane);
+    else lane = this.ordering.freedWith(fence, stream);
+    this.index.free(block, lane.number);
+  }
+
+  /** Takes a block out of a lane. Returns its address, or -1. */
+  protected allocateIn(lane: number, bytes: number, alignment: number): number {
+    const units = Math.ceil(bytes / unitBytes);
+    const slack = units * unitBytes - bytes;
+    if (alignment === ALLOCATION_ALIGNMENT) return this.index.allocate(units, slack, lane);
+    return this.index.allocateAligned(units, slack, alignment, lane);
+  }
+
+  /** Zero bytes, 2 GiB and more, sizes that cannot be, and alignments other than the usual one. */
+  #allocateUnusual(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    assertBytes(bytes);
+    assertAlignment(alignment);
+    if (bytes === 0) return 0;
+    if (bytes > maximumBlockBytes) throw this.blockTooLarge(bytes);
+    const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
+    const address = this.allocateIn((this.lane as Lane).number, bytes, aligned);
+    return address === none ? this.allocateElsewhere(bytes, stream, aligned) : address;
+  }
+
+  protected blockTooLarge(bytes: number): Error {
+    return this.outOfMemoryError(bytes, `one block can have at most ${formatBytes(maximumBlockBytes)}`);
+  }
+}

@@ -1,0 +1,307 @@
+/**
+ * Keeps whole blocks of any size, in several lanes. Blocks are neither split nor joined: a request gets a block of exactly its size, or, if it
+ * wants, the smallest that is large enough.
+ *
+ * Purpose. A cache gives the blocks of one pass to the next, which asks for the same sizes again; a bump allocator takes and returns the blocks
+ * it bumps in. Lanes are those of stream ordering, as in the free-space index; this file knows integers only.
+ *
+ * Data structure. Sizes get numbers in the order in which they come up (classes). A free block is in one doubly linked list, by lane and
+ * class; the latest freed is taken first, since it is the likeliest to be in a cache.
+ *
+ *     classes   4 KiB -> 0    1 MiB -> 1    6 MiB -> 2
+ *     lane 0    heads [ a -> b | . | c ]
+ *     lane 1    heads [ . | d | . ]
+ *
+ * Invariants: Σ bytes(free) + Σ bytes(used) = Σ bytes(added) - Σ bytes(removed); a block is in exactly the list of its lane and class, or used;
+ * freeCount(lane) = Σ lengths of its lists.
+ *
+ * Cost: allocating an exact size and freeing take constant time. `allocateAtLeast`, removing, and adding a size that is new are linear in the
+ * number of classes; `transfer` also in what it moves.
+ */
+import { AddressMap } from './address-map.js';
+import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
+
+// A block is the offset of its record in #blocks.
+const fields = 4;
+const classField = 0;
+/** The lane of a free block; `~slack` of a used one, slack being the bytes that nobody asked for, less than 2 GiB; or `spareMark`. */
+const stateField = 1;
+const previousField = 2;
+const nextField = 3;
+
+const spareMark = -0x80000000;
+
+export class BlockLists {
+  #blocks = new Int32Array(0);
+  /** By block / fields. */
+  #addresses = new Float64Array(0);
+  #spare = none;
+  readonly #used = new AddressMap();
+  /** Class numbers by size; a size is looked up like an address. */
+  readonly #classNumbers = new AddressMap();
+  readonly #classBytes: number[] = [];
+  /** By lane: the first free block of each class. */
+  readonly #heads: Int32Array[] = [];
+  readonly #freeCounts: number[] = [];
+  #classCapacity = 8;
+
+  /** Adds an empty lane. */
+  addLane(): number {
+    this.#freeCounts.push(0);
+    return this.#heads.push(new Int32Array(this.#classCapacity).fill(none)) - 1;
+  }
+
+  /** Whether nothing is free in a lane. */
+  isEmpty(lane: number): boolean {
+    return this.#freeCounts[lane] === 0;
+  }
+
+  /** The number of used blocks. */
+  get usedBlocks(): number {
+    return this.#used.count;
+  }
+
+  /** Adds a block that is free in a lane. `bytes` is a multiple of 256. */
+  addSegment(address: number, bytes: number, lane: number): void {
+    if (this.#spare === none) this.#growBlocks();
+    const block = this.#spare;
+    this.#spare = this.#blocks[block + nextField] as number;
+    this.#blocks[block + classField] = this.#classOf(bytes);
+    this.#addresses[block / fields] = address;
+    this.#insertFree(block, lane);
+  }
+
+  /**
+   * Takes a free block of exactly `bytes` bytes, a multiple of 256, out of a lane. Returns its address, or -1. `slack` is how many of its
+   * bytes nobody asked for.
+   */
+  allocate(bytes: number, slack: number, lane: number): number {
+    const number = this.#classNumbers.get(bytes);
+    if (number === none) return none;
+    const block = (this.#heads[lane] as Int32Array)[number] as number;
+    return block === none ? none : this.#use(block, slack, lane);
+  }
+
+  /** Takes the smallest free block of at least `bytes` bytes out of a lane. Returns its address, or -1. */
+  allocateAtLeast(bytes: number, lane: number): number {
+    const heads = this.#heads[lane] as Int32Array;
+    let best = none;
+    let bestBytes = Number.POSITIVE_INFINITY;
+    for (const [number, size] of this.#classBytes.entries()) {
+      if (size < bytes || size >= bestBytes || heads[number] === none) continue;
+      best = heads[number] as number;
+      bestBytes = size;
+    }
+    return best === none ? none : this.#use(best, 0, lane);
+  }
+
+  /** The used block that starts at an address, or -1. */
+  usedBlock(address: number): number {
+    return this.#used.get(address);
+  }
+
+  /** The size of a block. */
+  blockBytes(block: number): number {
+    return this.#classBytes[this.#blocks[block + classField] as number] as number;
+  }
+
+  /** The bytes that were asked for when a used block was allocated. */
+  askedBytes(block: number): number {
+    return this.blockBytes(block) - ~(this.#blocks[block + stateField] as number);
+  }
+
+  /** Frees a used block into a lane. */
+  free(block: number, lane: number): void {
+    this.#used.remove(this.#addresses[block / fields] as number);
+    this.#insertFree(block, lane);
+  }
+
+  /** Moves every free block of one lane to another. */
+  transfer(from: number, to: number): void {
+    for (let number = 0; this.#freeCounts[from] !== 0; number++) {
+      for (;;) {
+        const block = (this.#heads[from] as Int32Array)[number] as number;
+        if (block === none) break;
+        this.#removeFree(block, from);
+        this.#insertFree(block, to);
+      }
+    }
+  }
+
+  /** Takes a free block of a lane, of at most so many bytes, out of the lists. */
+  removeFreeSegment(lane: number, maximumBytes = Number.POSITIVE_INFINITY): Segment | undefined {
+    const heads = this.#heads[lane] as Int32Array;
+    const number = this.#classBytes.findIndex((bytes, index) => bytes <= maximumBytes && heads[index] !== none);
+    if (number === -1) return undefined;
+    const block = heads[number] as number;
+    this.#removeFree(block, lane);
+    return this.#drop(block);
+  }
+
+  /** Takes a used block out of the lists. */
+  removeUsed(block: number): Segment {
+    this.#used.remove(this.#addresses[block / fields] as number);
+    return this.#drop(block);
+  }
+
+  /** Takes every block out, used or not. */
+  removeAllSegments(): Segment[] {
+    const segments = [...this.blocks()].map(({ address, bytes }) => ({ address, bytes }));
+    for (let block = 0; block < this.#blocks.length; block += fields) {
+      const state = this.#blocks[block + stateField] as number;
+      if (state === spareMark) continue;
+      if (state >= 0) this.#removeFree(block, state);
+      else this.#used.remove(this.#addresses[block / fields] as number);
+      this.#drop(block);
+    }
+    return segments;
+  }
+
+  /** The bytes that are free in a lane. Linear in its blocks. */
+  freeBytes(lane: number): number {
+    let bytes = 0;
+    for (const block of this.blocks()) if (block.lane === lane) bytes += block.bytes;
+    return bytes;
+  }
+
+  /** The bytes of a lane's largest free block. */
+  largestFreeBytes(lane: number): number {
+    const heads = this.#heads[lane] as Int32Array;
+    return this.#classBytes.reduce((largest, bytes, number) => (heads[number] === none ? largest : Math.max(largest, bytes)), 0);
+  }
+
+  /** What an address is, for an error message: linear in the number of blocks. */
+  classify(address: number): AddressClass {
+    return classifyAddress(address, this.blocks());
+  }
+
+  /** Every block. */
+  *blocks(): Generator<BlockView> {
+    for (let block = 0; block < this.#blocks.length; block += fields) {
+      const state = this.#blocks[block + stateField] as number;
+      if (state === spareMark) continue;
+      yield {
+        address: this.#addresses[block / fields] as number,
+        bytes: this.blockBytes(block),
+        lane: Math.max(none, state),
+        isHead: true,
+      };
+    }
+  }
+
+  /** Throws where an invariant does not hold. For tests: linear in everything. */
+  validate(): void {
+    this.#used.validate();
+    this.#classNumbers.validate();
+    const counts = this.#heads.map(() => 0);
+    let used = 0;
+    for (let block = 0; block < this.#blocks.length; block += fields) {
+      const state = this.#blocks[block + stateField] as number;
+      if (state === spareMark) continue;
+      if (state >= 0) {
+        if (state >= counts.length) fail(`block ${block} is in no lane, but ${state}`);
+        counts[state] = (counts[state] as number) + 1;
+      } else {
+        used++;
+        if (this.#used.get(this.#addresses[block / fields] as number) !== block) fail(`used block ${block} is not in the address map`);
+        if (this.askedBytes(block) < 0) fail(`used block ${block} was asked for with ${this.askedBytes(block)} bytes`);
+      }
+    }
+    if (used !== this.#used.count) fail(`${used} used blocks, but ${this.#used.count} in the address map`);
+    for (const [lane, count] of counts.entries()) {
+      if (this.#freeCounts[lane] !== count) fail(`lane ${lane} counts ${this.#freeCounts[lane]} blocks, has ${count}`);
+      if (this.#validateLists(lane) !== count) fail(`lane ${lane} has ${count} blocks, not all of them in its lists`);
+    }
+  }
+
+  /** Returns how many blocks the lists of a lane hold. */
+  #validateLists(lane: number): number {
+    let count = 0;
+    for (const number of this.#classBytes.keys()) {
+      let previous = none;
+      for (let block = (this.#heads[lane] as Int32Array)[number] as number; block !== none; count++) {
+        if (this.#blocks[block + stateField] !== lane) fail(`block ${block} is in a list of lane ${lane}, but not free in it`);
+        if (this.#blocks[block + classField] !== number) fail(`block ${block} is in the wrong list`);
+        if (this.#blocks[block + previousField] !== previous) fail(`block ${block} does not point back`);
+        previous = block;
+        block = this.#blocks[block + nextField] as number;
+      }
+    }
+    return count;
+  }
+
+  #classOf(bytes: number): number {
+    const known = this.#classNumbers.get(bytes);
+    if (known !== none) return known;
+    const number = this.#classBytes.push(bytes) - 1;
+    this.#classNumbers.insert(bytes, number);
+    if (number === this.#classCapacity) {
+      this.#classCapacity *= 2;
+      for (const [lane, heads] of this.#heads.entries()) {
+        const grown = new Int32Array(this.#classCapacity).fill(none);
+        grown.set(heads);
+        this.#heads[lane] = grown;
+      }
+    }
+    return number;
+  }
+
+  #use(block: number, slack: number, lane: number): number {
+    this.#removeFree(block, lane);
+    this.#blocks[block + stateField] = ~slack;
+    const address = this.#addresses[block / fields] as number;
+    this.#used.insert(address, block);
+    return address;
+  }
+
+  #insertFree(block: number, lane: number): void {
+    const blocks = this.#blocks;
+    const heads = this.#heads[lane] as Int32Array;
+    const number = blocks[block + classField] as number;
+    const first = heads[number] as number;
+    blocks[block + stateField] = lane;
+    blocks[block + previousField] = none;
+    blocks[block + nextField] = first;
+    if (first !== none) blocks[first + previousField] = block;
+    heads[number] = block;
+    (this.#freeCounts[lane] as number)++;
+  }
+
+  #removeFree(block: number, lane: number): void {
+    const blocks = this.#blocks;
+    const previous = blocks[block + previousField] as number;
+    const next = blocks[block + nextField] as number;
+    if (next !== none) blocks[next + previousField] = previous;
+    if (previous !== none) blocks[previous + nextField] = next;
+    else (this.#heads[lane] as Int32Array)[blocks[block + classField] as number] = next;
+    (this.#freeCounts[lane] as number)--;
+  }
+
+  /** Gives the record of a block that is in no list up. */
+  #drop(block: number): Segment {
+    const segment = { address: this.#addresses[block / fields] as number, bytes: this.blockBytes(block) };
+    this.#blocks[block + stateField] = spareMark;
+    this.#blocks[block + nextField] = this.#spare;
+    this.#spare = block;
+    return segment;
+  }
+
+  #growBlocks(): void {
+    const length = this.#blocks.length;
+    const blocks = new Int32Array(Math.max(64 * fields, length * 2));
+    blocks.set(this.#blocks);
+    for (let block = length; block < blocks.length; block += fields) {
+      blocks[block + stateField] = spareMark;
+      blocks[block + nextField] = block + fields < blocks.length ? block + fields : none;
+    }
+    const addresses = new Float64Array(blocks.length / fields);
+    addresses.set(this.#addresses);
+    this.#blocks = blocks;
+    this.#addresses = addresses;
+    this.#spare = length;
+  }
+}
+
+function fail(message: string): never {
+  throw new Error(`block lists: ${message}`);
+}

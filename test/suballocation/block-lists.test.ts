@@ -1,0 +1,119 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { BlockLists } from '../../src/suballocation/block-lists.js';
+
+const base = 2 ** 40;
+
+function listsOf(sizes: readonly number[]): { lists: BlockLists; lane: number } {
+  const lists = new BlockLists();
+  const lane = lists.addLane();
+  for (const [i, bytes] of sizes.entries()) lists.addSegment(base + i * 2 ** 30, bytes, lane);
+  return { lists, lane };
+}
+
+describe('block lists', () => {
+  test('serve an exact size, the latest freed block first', () => {
+    const { lists, lane } = listsOf([1024, 512, 1024]);
+    expect(lists.allocate(256, 0, lane)).toBe(-1);
+    expect(lists.allocate(768, 0, lane)).toBe(-1);
+    const first = lists.allocate(1024, 24, lane);
+    const second = lists.allocate(1024, 0, lane);
+    expect(lists.allocate(1024, 0, lane)).toBe(-1);
+    expect(lists.askedBytes(lists.usedBlock(first))).toBe(1000);
+    lists.free(lists.usedBlock(second), lane);
+    lists.free(lists.usedBlock(first), lane);
+    expect(lists.allocate(1024, 0, lane)).toBe(first);
+    lists.validate();
+  });
+
+  test('serve the smallest block that is large enough', () => {
+    const { lists, lane } = listsOf([4096, 1024, 2048]);
+    expect(lists.allocateAtLeast(1025, lane)).toBe(base + 2 * 2 ** 30);
+    expect(lists.allocateAtLeast(1025, lane)).toBe(base);
+    expect(lists.allocateAtLeast(1025, lane)).toBe(-1);
+    lists.validate();
+  });
+
+  test('keep lanes apart until one is moved to the other', () => {
+    const { lists, lane } = listsOf([1024, 2048]);
+    const other = lists.addLane();
+    expect(lists.isEmpty(other)).toBe(true);
+    lists.free(lists.usedBlock(lists.allocate(1024, 0, lane)), other);
+    expect(lists.allocate(1024, 0, lane)).toBe(-1);
+    lists.transfer(other, lane);
+    lists.validate();
+    expect(lists.isEmpty(other)).toBe(true);
+    expect(lists.allocate(1024, 0, lane)).toBe(base);
+  });
+
+  test('say what an address is', () => {
+    const { lists, lane } = listsOf([1024, 2048]);
+    lists.allocate(1024, 0, lane);
+    expect(lists.classify(base)).toBe('used');
+    expect(lists.classify(base + 256)).toBe('inside');
+    expect(lists.classify(base + 2 ** 30 + 256)).toBe('free');
+    expect(lists.classify(base + 1024)).toBe('foreign');
+  });
+
+  test('give up free blocks of at most a size, and used ones', () => {
+    const { lists, lane } = listsOf([4096, 1024]);
+    expect(lists.removeFreeSegment(lane, 1023)).toBeUndefined();
+    expect(lists.removeFreeSegment(lane, 2048)).toEqual({ address: base + 2 ** 30, bytes: 1024 });
+    const used = lists.allocate(4096, 0, lane);
+    expect(lists.removeFreeSegment(lane)).toBeUndefined();
+    expect(lists.removeUsed(lists.usedBlock(used))).toEqual({ address: base, bytes: 4096 });
+    lists.validate();
+    expect([...lists.blocks()]).toEqual([]);
+  });
+
+  test('hold their invariants whatever happens, and lose no byte', () => {
+    const size = fc.integer({ min: 1, max: 40 }).map((units) => units * 256);
+    const step = fc.record({
+      action: fc.constantFrom('add', 'allocate', 'atLeast', 'free', 'transfer', 'remove', 'removeUsed', 'clear'),
+      size,
+      lane: fc.nat(2),
+      pick: fc.nat(),
+    });
+    fc.assert(
+      fc.property(fc.array(step, { maxLength: 120 }), (steps) => {
+        const lists = new BlockLists();
+        const lanes = [lists.addLane(), lists.addLane(), lists.addLane()];
+        const used: number[] = [];
+        let held = 0;
+        let next = base;
+        for (const { action, size, lane: index, pick } of steps) {
+          const lane = lanes[index] as number;
+          const chosen = used.length === 0 ? -1 : pick % used.length;
+          if (action === 'add') {
+            lists.addSegment(next, size, lane);
+            next += size;
+            held += size;
+          } else if (action === 'allocate' || action === 'atLeast') {
+            const address = action === 'allocate' ? lists.allocate(size, 0, lane) : lists.allocateAtLeast(size, lane);
+            if (address >= 0) used.push(address);
+          } else if (action === 'free' && chosen >= 0) {
+            lists.free(lists.usedBlock(used.splice(chosen, 1)[0] as number), lane);
+          } else if (action === 'transfer') {
+            lists.transfer(lane, (lanes[pick % 3] as number) === lane ? (lanes[(index + 1) % 3] as number) : (lanes[pick % 3] as number));
+          } else if (action === 'remove') {
+            held -= lists.removeFreeSegment(lane, size)?.bytes ?? 0;
+          } else if (action === 'removeUsed' && chosen >= 0) {
+            held -= lists.removeUsed(lists.usedBlock(used.splice(chosen, 1)[0] as number)).bytes;
+          } else if (action === 'clear' && pick % 8 === 0) {
+            for (const { bytes } of lists.removeAllSegments()) held -= bytes;
+            used.length = 0;
+          }
+          lists.validate();
+          expect(lists.usedBlocks).toBe(used.length);
+          expect([...lists.blocks()].reduce((sum, block) => sum + block.bytes, 0)).toBe(held);
+          for (const each of lanes) {
+            const free = [...lists.blocks()].filter((block) => block.lane === each).map(({ bytes }) => bytes);
+            expect(lists.freeBytes(each)).toBe(free.reduce((sum, bytes) => sum + bytes, 0));
+            expect(lists.largestFreeBytes(each)).toBe(Math.max(0, ...free));
+          }
+        }
+        expect(held).toBeGreaterThanOrEqual(0);
+      }),
+    );
+  });
+});
