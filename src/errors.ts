@@ -154,37 +154,62 @@ export class AddonMissingError extends CisternError {
   }
 }
 
-/** What a {@link SpecificationError} knows. */
-export interface SpecificationErrorDetails {
-  /** The whole text. */
-  readonly specification: string;
-  /** Where the fault begins, in UTF-16 code units from 0. */
-  readonly position: number;
-  /** How much of the text is at fault; at least 1. */
-  readonly length: number;
+/** What a {@link SpecificationError} knows: a place in a text, or a place in an object. */
+export type SpecificationErrorDetails = {
   /** The words that would have been right there, where they can be listed. */
   readonly expected: readonly string[];
-}
+} & (
+  | {
+      /** The whole text. */
+      readonly specification: string;
+      /** Where the fault begins, in UTF-16 code units from 0. */
+      readonly position: number;
+      /** How much of the text is at fault; at least 1. */
+      readonly length: number;
+    }
+  | {
+      /** Where the fault is in the object, such as `upstream.options.max`; empty for the object itself. */
+      readonly path: string;
+    }
+);
 
-/** The text that describes a stack of resources is wrong. The message ends with the text and a line of carets under the fault. */
+/**
+ * The description of a stack of resources is wrong. For a text, the message ends with the text and a line of carets under the fault, and
+ * `specification`, `position` and `length` are set; for an object, the message begins with the path to the fault, and `path` is set.
+ */
 export class SpecificationError extends CisternError {
-  readonly specification: string;
-  readonly position: number;
-  readonly length: number;
+  /** The whole text; `undefined` for an object. */
+  readonly specification: string | undefined;
+  /** Where the fault begins in the text, in UTF-16 code units from 0; `undefined` for an object. */
+  readonly position: number | undefined;
+  /** How much of the text is at fault, at least 1; `undefined` for an object. */
+  readonly length: number | undefined;
+  /** Where the fault is in the object, such as `upstream.options.max`, empty for the object itself; `undefined` for a text. */
+  readonly path: string | undefined;
+  /** The words that would have been right there, where they can be listed. */
   readonly expected: readonly string[];
 
   /** @param fault one lowercase sentence */
   constructor(fault: string, details: SpecificationErrorDetails, options?: ErrorOptions) {
-    const { specification, position, length } = details;
-    const carets = `${' '.repeat(position)}${'^'.repeat(length)}`;
-    // A caret only points at what is above it where nothing above it is wider or narrower than one column.
-    const shown = specification.replace(/\s/g, ' ');
-    super('ERR_CISTERN_INVALID_SPECIFICATION', `${fault}\n  ${shown}\n  ${carets}`, options);
-    this.specification = specification;
-    this.position = position;
-    this.length = length;
+    super('ERR_CISTERN_INVALID_SPECIFICATION', 'path' in details ? withPath(fault, details.path) : withCarets(fault, details), options);
+    this.specification = 'path' in details ? undefined : details.specification;
+    this.position = 'path' in details ? undefined : details.position;
+    this.length = 'path' in details ? undefined : details.length;
+    this.path = 'path' in details ? details.path : undefined;
     this.expected = Object.freeze([...details.expected]);
   }
+}
+
+function withPath(fault: string, path: string): string {
+  return path === '' ? fault : `at ${path}: ${fault}`;
+}
+
+function withCarets(
+  fault: string,
+  { specification, position, length }: { specification: string; position: number; length: number },
+): string {
+  // A caret only points at what is above it where nothing above it is wider or narrower than one column.
+  return `${fault}\n  ${specification.replace(/\s/g, ' ')}\n  ${' '.repeat(position)}${'^'.repeat(length)}`;
 }
 
 /** A file is not an allocation log, or one of its rows is wrong. */

@@ -1,4 +1,8 @@
 /// <reference lib="esnext.disposable" preserve="true" />
+export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/aligned-resource-adaptor.js';
+export { ArenaMemoryResource, type ArenaMemoryResourceOptions, type ArenaStatistics } from './adaptors/arena-memory-resource.js';
+export { type Bin, BinningMemoryResource, type BinningMemoryResourceOptions } from './adaptors/binning-memory-resource.js';
+export { FixedSizeMemoryResource, type FixedSizeMemoryResourceOptions } from './adaptors/fixed-size-memory-resource.js';
 export { LimitingResourceAdaptor, type LimitingResourceAdaptorOptions } from './adaptors/limiting-resource-adaptor.js';
 export {
   type FileLogOptions,
@@ -12,11 +16,13 @@ export {
   type PoolMemoryResourceOptions,
   type PoolStatistics,
 } from './adaptors/pool-memory-resource.js';
+export { ReclaimingResourceAdaptor, type ReclaimingResourceAdaptorOptions } from './adaptors/reclaiming-resource-adaptor.js';
 export { type AllocationStatistics, type CounterSnapshot, StatisticsResourceAdaptor } from './adaptors/statistics-resource-adaptor.js';
+export { type KeeperStatistics, StreamOrderedMemoryResource } from './adaptors/stream-ordered-memory-resource.js';
+export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
 export type { ByteRange } from './buffers/byte-range.js';
+export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export { type BufferCopyOptions, DeviceBuffer, type DeviceBufferOptions, type HostData } from './buffers/device-buffer.js';
-export { type CollectionKind, reclaimUnreachableBuffers } from './buffers/reclaim.js';
-export type { BufferLeak } from './buffers/unreachable-buffers.js';
 export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend, selectBackend } from './driver/backend.js';
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';
@@ -52,10 +58,14 @@ export {
 } from './driver/transfer.js';
 export * from './errors.js';
 export * from './memory-resource.js';
+export { type CollectionKind, reclaimUnreachableBuffers } from './reclaim/reclaim-unreachable-buffers.js';
+export type { ReclaimStage, ReclaimTimings, StageTiming } from './reclaim/stage-timings.js';
+export type { BufferLeak } from './reclaim/unreachable-buffers.js';
 export { AllocationLog, type EventChunk, type LogEvent } from './replay/allocation-log.js';
 export { type LogProgress, type ReadAllocationLogOptions, readAllocationLog } from './replay/read-allocation-log.js';
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams } from './replay/replay-result.js';
+export { withResource } from './resource-scope.js';
 export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
 export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
 export { HostMemoryResource } from './resources/host-memory-resource.js';
@@ -71,7 +81,7 @@ export {
   createResource,
   createResourceStack,
   ResourceStack,
-  type ResourceStackParts,
+  type ResourceStackOptions,
 } from './specification/resource-stack.js';
 export type {
   OptionDefinition,

@@ -15,3 +15,16 @@ export function layersOf(resource: MemoryResource): MemoryResource[] {
   visit(resource);
   return layers.reverse();
 }
+
+/** Disposes all, whatever happens, and throws the first error. */
+export function disposeAll(resources: readonly MemoryResource[]): void {
+  const errors: unknown[] = [];
+  for (const resource of resources) {
+    try {
+      resource[Symbol.dispose]();
+    } catch (error) {
+      errors.push(error);
+    }
+  }
+  if (errors.length > 0) throw errors[0];
+}

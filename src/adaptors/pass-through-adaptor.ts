@@ -64,10 +64,31 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     }
   }
 
-  /** What to throw on where the upstream threw `error`: an out-of-memory error names this adaptor as well. */
-  protected passOn(error: unknown): unknown {
-    return error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
+  /**
+   * What to throw on where the upstream threw `error`: an out-of-memory error names this adaptor as well.
+   * @param bytes what was asked of this adaptor, where it asks the upstream for more
+   */
+  protected passOn(error: unknown, bytes?: number): unknown {
+    if (!(error instanceof OutOfMemoryError)) return error;
+    if (bytes === undefined || bytes === error.requestedBytes) return error.through(this.constructor.name);
+    return outOfMemoryThrough(this.constructor.name, error, bytes);
   }
+}
+
+/** An out-of-memory error of the upstream as that of an adaptor which asked it for more than was asked of the adaptor. */
+function outOfMemoryThrough(name: string, error: OutOfMemoryError, bytes: number): OutOfMemoryError {
+  const { availableBytes, limitBytes, stages, path } = error;
+  return new OutOfMemoryError(
+    `${error.message}; the ${name} was asked for ${bytes} bytes`,
+    {
+      requestedBytes: bytes,
+      ...(availableBytes === undefined ? {} : { availableBytes }),
+      ...(limitBytes === undefined ? {} : { limitBytes }),
+      path: [name, ...path],
+      stages,
+    },
+    { cause: error },
+  );
 }
 
 /** Whether an allocation threw `error` because there was no memory to be had, not because of how it was called. */

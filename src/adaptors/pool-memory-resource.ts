@@ -164,12 +164,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     const left = this.#leftBytes;
     if (least > left) return false;
     const wanted = left === Number.POSITIVE_INFINITY ? this.reservedBytes : alignUp(left / 2, unitBytes);
-    let bytes = Math.min(Math.max(least, wanted), left, maximumBlockBytes);
-    while (!this.tryTakeFromUpstream(bytes, stream)) {
-      if (bytes === least) return false;
-      bytes = Math.max(least, alignUp(bytes / 2, unitBytes));
-    }
-    return true;
+    return this.tryTakeAtLeast(least, Math.min(Math.max(least, wanted), left, maximumBlockBytes), stream);
   }
 
   #handOver(initial: Lane, lane: Lane, stream: Stream): void {

@@ -15,7 +15,7 @@ import type {
 import type { Lane } from '../stream-ordering/lane.js';
 import { type LaneMemory, StreamOrdering } from '../stream-ordering/stream-ordering.js';
 import { type AddressClass, type BlockView, none, type Segment } from '../suballocation/blocks.js';
-import { formatBytes } from '../units.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
 import { assertBytes, assertOptions, assertPointer } from '../validation.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
 
@@ -106,7 +106,10 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   /** Takes a block of at least `bytes` bytes out of a lane. Returns its address, or -1. */
   protected abstract allocateIn(lane: number, bytes: number, alignment: number): number;
 
-  /** Gets a block from the upstream that is large enough for a request, by `takeFromUpstream`. Returns whether it did. */
+  /**
+   * Makes room for a request, as a rule by a block from the upstream through `takeFromUpstream`. Returns whether the lane of the stream, or what
+   * it can take from others, may serve the request now.
+   */
   protected abstract grow(bytes: number, stream: Stream, alignment: number): boolean;
 
   get reservedBytes(): number {
@@ -251,6 +254,12 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return this.ordering.synchronizeHeld(stream);
   }
 
+  /** Waits on the host for everything on the device, and counts it. The state must be whole: host functions may run meanwhile. */
+  protected synchronizeDevice(): void {
+    this.device.synchronizeSync();
+    this.#synchronizations++;
+  }
+
   /** Takes one block from another stream's memory, and makes the stream wait for it. */
   protected takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
     let address: number = none;
@@ -306,7 +315,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       this.#leftSegments = [...this.#leftSegments, { address, bytes }];
       this[Symbol.dispose]();
     } else {
-      this.#keep({ address, bytes }, stream);
+      this.keep({ address, bytes }, stream);
     }
     this.enter(stream, 'allocate');
   }
@@ -316,7 +325,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     try {
       this.takeFromUpstream(bytes, stream);
     } catch (error) {
-      this.ordering[Symbol.dispose]();
+      this[Symbol.dispose]();
       throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
     }
   }
@@ -330,8 +339,20 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
       this.upstreamFailure = error;
+      // What follows works on this stream's lane, and host functions may have used this for another stream.
+      this.enter(stream, 'allocate');
       return false;
     }
+  }
+
+  /** Takes a block from the upstream: `wanted` bytes, or half of that and so on, down to `least`. Returns whether it got one. */
+  protected tryTakeAtLeast(least: number, wanted: number, stream: Stream): boolean {
+    let bytes = wanted;
+    while (!this.tryTakeFromUpstream(bytes, stream)) {
+      if (bytes === least) return false;
+      bytes = Math.max(least, alignUp(bytes / 2, ALLOCATION_ALIGNMENT));
+    }
+    return true;
   }
 
   /**
@@ -349,13 +370,25 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       } catch (error) {
         this.#reservedBytes += segment.bytes;
         if (this.#isDisposed) this.#leftSegments = [...this.#leftSegments, segment];
-        else this.#keep(segment, stream);
+        else this.keep(segment, stream);
         throw error;
       }
       this.#releases++;
       released += segment.bytes;
       this.enter(stream, 'release memory');
     }
+  }
+
+  /** Puts a block of the upstream that is ordered on a stream into that stream's lane. */
+  protected keep(segment: Segment, stream: Stream): void {
+    let owner = stream;
+    if (stream.isDisposed) {
+      this.device.synchronizeSync();
+      owner = Stream.legacyDefault(this.device);
+    }
+    const lane = this.ordering.laneOf(owner, 'keep memory');
+    this.#memory.addSegment(segment.address, segment.bytes, lane.number);
+    lane.received();
   }
 
   /** Explains why a free is refused, unless it is that of the null pointer. */
@@ -385,6 +418,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     if (address === none && this.ordering.queryHeld(stream)) address = this.takeFromOthers(bytes, stream, alignment);
     if (address === none && this.grow(bytes, stream, alignment)) {
       address = this.allocateIn((this.lane as Lane).number, bytes, alignment);
+      if (address === none) address = this.takeFromOthers(bytes, stream, alignment);
     }
     return address;
   }
@@ -401,17 +435,5 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     }
     this.#reuses++;
     return address;
-  }
-
-  /** Puts a block of the upstream that is ordered on a stream into that stream's lane. */
-  #keep(segment: Segment, stream: Stream): void {
-    let owner = stream;
-    if (stream.isDisposed) {
-      this.device.synchronizeSync();
-      owner = Stream.legacyDefault(this.device);
-    }
-    const lane = this.ordering.laneOf(owner, 'keep memory');
-    this.#memory.addSegment(segment.address, segment.bytes, lane.number);
-    lane.received();
   }
 }

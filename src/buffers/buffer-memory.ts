@@ -2,9 +2,9 @@ import { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
 import { LifetimeError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { freeSoonerOrLater, type OwnedMemory } from '../reclaim/unreachable-buffers.js';
+import { allocateReclaiming } from './allocate-reclaiming.js';
 import { accountExternalMemory } from './external-memory-account.js';
-import { allocateReclaiming } from './reclaim.js';
-import { freeSoonerOrLater, type OwnedMemory } from './unreachable-buffers.js';
 
 /** The memory that a buffer owns, with all that it takes to free it. Outlives a buffer that was dropped. */
 export class BufferMemory implements OwnedMemory {

@@ -4,20 +4,24 @@ import { assertStream, type Stream } from '../driver/stream.js';
 import { copyFromHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { creationStack, disown, freeSoonerOrLater, own } from '../reclaim/unreachable-buffers.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions } from '../validation.js';
 import { BufferMemory } from './buffer-memory.js';
 import { type ByteRange, resolveRange } from './byte-range.js';
+import { currentResource } from './current-resource.js';
 import { copyOrdered } from './ordered-copy.js';
-import { creationStack, disown, freeSoonerOrLater, own } from './unreachable-buffers.js';
 
 /** Bytes in the host's memory: a typed array, a `DataView`, a `Buffer`, or an `ArrayBuffer`, shared or not. */
 export type HostData = ArrayBufferView | ArrayBufferLike;
 
 /** Options of {@link DeviceBuffer}. */
 export interface DeviceBufferOptions {
-  /** Where the memory comes from and goes back to. The buffer keeps it alive, and does not dispose it. */
-  readonly resource: MemoryResource;
+  /**
+   * Where the memory comes from and goes back to. The buffer keeps it alive, and does not dispose it.
+   * @defaultValue the current resource of the stream's device: see {@link currentResource}, {@link withResource}
+   */
+  readonly resource?: MemoryResource;
   /** The stream that the memory is ordered on. The buffer keeps it alive, and does not dispose it. */
   readonly stream: Stream;
   /**
@@ -354,11 +358,12 @@ export class DeviceBuffer implements Disposable {
 /** The one place where options become what a buffer is made with. */
 function resolveOptions(options: DeviceBufferOptions, byteLength: number): Required<DeviceBufferOptions> {
   if (typeof options !== 'object' || options === null) {
-    throw new ArgumentTypeError(`options must be an object with a resource and a stream, got ${formatValue(options)}`);
+    throw new ArgumentTypeError(`options must be an object with a stream, got ${formatValue(options)}`);
   }
-  const { resource, stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT } = options;
-  assertMemoryResource(resource, 'resource');
+  const { stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT } = options;
   assertStream(stream, 'create a buffer');
+  const { resource = currentResource(stream.device) } = options;
+  assertMemoryResource(resource, 'resource');
   assertBytes(capacityBytes, 'capacityBytes');
   if (capacityBytes < byteLength) {
     throw new ArgumentRangeError(`capacityBytes must be at least the length of the buffer, ${byteLength}, got ${capacityBytes}`);

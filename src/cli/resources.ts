@@ -47,5 +47,6 @@ function toText(terminal: Terminal): string {
 }
 
 function placeholder({ type, words }: OptionDefinition): string {
+  if (type === 'sizes') return '[size, …]';
   return words === undefined ? type : words.join('|');
 }

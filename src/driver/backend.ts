@@ -1,6 +1,7 @@
 import { isMainThread } from 'node:worker_threads';
 import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../errors.js';
 import { mailbox, NativeStatus, native } from './native.js';
+import { checkOrderIfAsked } from './order-checker.js';
 import { check } from './status.js';
 
 /** What the devices of this process are: real GPUs, or the software device. */
@@ -63,6 +64,7 @@ function choiceFromEnvironment(): BackendChoice {
 }
 
 function open(backend: Backend): Backend {
+  checkOrderIfAsked();
   native().openBackend(backend === 'cuda' ? 0 : 1);
   if (backend === 'software' && (mailbox[0] as number) > NativeStatus.success) {
     throw new ArgumentRangeError(

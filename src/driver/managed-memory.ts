@@ -91,10 +91,17 @@ function locationOf(id: number): number | 'host' | undefined {
   return id < 0 ? undefined : id;
 }
 
+/**
+ * Throws unless `location` is a device or the host.
+ * @throws ArgumentRangeError
+ */
+export function assertMemoryLocation(location: unknown): asserts location is MemoryLocation {
+  if (location === 'host' || location instanceof Device) return;
+  throw new ArgumentRangeError(`location must be a Device or 'host', got ${formatValue(location)}`, 'ERR_INVALID_ARG_VALUE');
+}
+
 function locationType(location: MemoryLocation): number {
-  if (location !== 'host' && !(location instanceof Device)) {
-    throw new ArgumentRangeError(`location must be a Device or 'host', got ${formatValue(location)}`, 'ERR_INVALID_ARG_VALUE');
-  }
+  assertMemoryLocation(location);
   return location === 'host' ? 2 : 1;
 }
 

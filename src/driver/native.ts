@@ -179,6 +179,28 @@ export interface NativeBinding {
   /** `[1]`: a `NativeMemoryKind`, or -1 for memory that the driver does not know; `[2]`: the device. */
   pointerInfo(address: number): void;
 
+  /**
+   * Checks stream order, in every environment of the process, until as many have ended that as began it. `cells[0]` is the number of the
+   * operation that JavaScript is about to submit, 0 for none; `cells[1]` counts the reports that this environment's calls gave rise to. Called
+   * again, it begins anew with other cells.
+   */
+  beginOrderCheck(cells: Float64Array): void;
+  /** Reports that were not taken are lost with the last environment that asked. */
+  endOrderCheck(): void;
+  /**
+   * Takes reports of this environment's calls, and of those of threads that do not ask, 15 numbers each, as many as `cells` has room for.
+   * `[1]`: how many; `[2]`: how many were lost for want of room since the last call. The numbers are the kind, the address and bytes that both
+   * sides have in common, then the earlier side and the later one: what was done, access, stream (-1: none), address, bytes, number (0: none, or
+   * another environment's). `src/driver/order-checker.ts` has the words for them.
+   */
+  takeOrderReports(cells: Float64Array): void;
+  /** While stream order is checked: a use of memory in a stream's order that the driver is not told of. */
+  touch(address: number, bytes: number, stream: number, isWrite: boolean): void;
+  /** While stream order is checked: memory cut out of an allocation is a stream's from here on … */
+  declareAllocation(address: number, bytes: number, stream: number): void;
+  /** … and no longer. */
+  declareFree(address: number, bytes: number, stream: number): void;
+
   /** Watches an object without keeping it alive. `[1]`: a slot, from 0, dense, reused after `unwatch`. */
   watch(object: object): void;
   unwatch(slot: number): void;
@@ -209,6 +231,7 @@ const mailboxLength = 16;
 /** Inputs and outputs of native calls; see the top of this file. */
 export const mailbox = new Float64Array(mailboxLength);
 
+let addon: NativeBinding | undefined;
 let loaded: NativeBinding | undefined;
 let driverCounters = new Float64Array(0);
 
@@ -222,9 +245,17 @@ export function native(): NativeBinding {
     driverCounters = new Float64Array(binding.functionNames.length + 2);
     binding.initialize(mailbox, driverCounters);
     // Node-API leaves an object with slow properties; a copy has fast ones.
-    loaded = { ...binding };
+    addon = { ...binding };
+    loaded = addon;
   }
   return loaded;
+}
+
+/** Lets `native()` give other functions instead of some of the addon's, made from those; without an argument only the addon's again. */
+export function interpose(replace?: (addon: NativeBinding) => Partial<NativeBinding>): void {
+  native();
+  const own = addon as NativeBinding;
+  loaded = replace === undefined ? own : { ...own, ...replace(own) };
 }
 
 // As the process ends Node waits for each worker before the addon hears of it, and a worker that waits for a stream which another thread

@@ -102,6 +102,14 @@ export class StreamTimeline {
     complete();
   }
 
+  /** Lets what is queued from here on run only after what the event recorded last. Does not block. */
+  wait(event: Event): void {
+    mailbox[0] = this.handle;
+    mailbox[1] = event.handle;
+    native().waitEvent();
+    check('wait for an event');
+  }
+
   observe(observer: StreamObserver): void {
     this.#observers.add(observer);
   }

@@ -4,6 +4,7 @@ import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
 import { finalizationRegistry } from './finalization.js';
 import { mailbox, native } from './native.js';
+import { isCheckingOrder, type MemoryAccess, touch } from './order-checker.js';
 import { check } from './status.js';
 import { StreamTimeline } from './stream-timeline.js';
 
@@ -202,6 +203,25 @@ export class Stream implements Disposable {
     if (typeof callback !== 'function') throw new ArgumentTypeError(`callback must be a function, got ${formatValue(callback)}`);
     native().launchHostFunction(this.handle, callback);
     check('launch a host function');
+  }
+
+  /**
+   * Stands for a use of memory by work that is queued on the stream here and that cistern does not know of, such as a kernel of another
+   * library. While stream order is checked ({@link checkOrder}) the use is held against the others; else this does nothing.
+   * @param pointer where the memory begins that is used
+   * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (all of them only while stream order is checked)
+   * @example
+   * ```ts
+   * using checker = checkOrder();
+   * const pointer = resource.allocate(4096, producer);
+   * producer.touch(pointer, 4096, 'write');
+   * consumer.touch(pointer, 4096, 'read'); // reported: consumer did not wait for producer
+   * ```
+   */
+  touch(pointer: number, bytes: number, access: MemoryAccess): void {
+    if (!isCheckingOrder()) return;
+    this.#assertLive('touch memory');
+    touch(pointer, bytes, this, access);
   }
 
   /**

@@ -3,7 +3,7 @@ import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError, OutOfMemoryError, ReplayError } from '../errors.js';
-import type { MemoryResource, ReservingMemoryResource, TrimmingMemoryResource } from '../memory-resource.js';
+import type { ReservingMemoryResource, TrimmingMemoryResource } from '../memory-resource.js';
 import type { ResourceStack } from '../specification/resource-stack.js';
 import { assertOneOf } from '../validation.js';
 import { AllocationLog, chunkCapacity, type EventChunk } from './allocation-log.js';
@@ -121,12 +121,12 @@ class Replay {
     const seen = new Observations(log.slotCount);
     const before = driverCallCounts();
     using stack = this.#createStack();
-    const leaf = reserving(stack.leaf);
-    leaf?.resetPeakReservedBytes();
+    const leaves = countedLeaves(stack);
+    for (const leaf of leaves ?? []) leaf.resetPeakReservedBytes();
     const state = this.#state(stack);
     for (const chunk of this.#chunks()) observeOnStreams(chunk, this.#lanes(chunk), state, seen);
     const after = driverCallCounts();
-    const peakReservedBytes = leaf === undefined ? null : leaf.peakReservedBytes - stack.foreignReservedBytes;
+    const peakReservedBytes = sum(leaves, (leaf) => leaf.peakReservedBytes);
     for (const [slot, bytes] of seen.liveSizes.entries()) {
       if (bytes >= 0) this.#unfreed.push({ slot, bytes, lane: this.#owners[slot] as number });
     }
@@ -138,7 +138,7 @@ class Replay {
       streamCount: this.#streamNames.length,
       operations: log.eventCount,
       peakLiveBytes: seen.peakLiveBytes,
-      peakReservedBytes,
+      peakReservedBytes: peakReservedBytes === null ? null : peakReservedBytes - stack.foreignReservedBytes,
       highWaterBytes: Math.max(0, seen.highestAddress - seen.lowestAddress),
       failures: this.#failures,
       firstFailure: this.#firstFailure,
@@ -230,22 +230,32 @@ class Replay {
   }
 }
 
-/** The resource as one that says what it holds, where it is one. */
-function reserving(resource: MemoryResource): ReservingMemoryResource | undefined {
-  return 'resetPeakReservedBytes' in resource ? (resource as ReservingMemoryResource) : undefined;
+/** The leaves that say what they hold, and of equal ones, which share their count, one; `undefined` where a leaf does not say. */
+function countedLeaves(stack: ResourceStack): ReservingMemoryResource[] | undefined {
+  const counted: ReservingMemoryResource[] = [];
+  for (const leaf of stack.leaves) {
+    if (!('resetPeakReservedBytes' in leaf)) return undefined;
+    if (!counted.some((other) => other.isEqual(leaf))) counted.push(leaf as ReservingMemoryResource);
+  }
+  return counted;
 }
 
-/** Disposes everything but the leaf, and returns what that still holds. */
+/** Disposes everything but the leaves, and returns what those still hold. */
 function leakedBytes(stack: ResourceStack): number | null {
   const { device } = stack.resource;
   device.synchronizeSync();
   stack.disposeAdaptors();
   device.synchronizeSync();
-  const leaf = reserving(stack.leaf);
-  if (leaf === undefined) return null;
-  // A leaf that keeps freed memory has to let go of it first.
-  if ('trim' in leaf) (leaf as unknown as TrimmingMemoryResource).trim(Stream.legacyDefault(device));
-  return Math.max(0, leaf.reservedBytes - stack.foreignReservedBytes);
+  for (const leaf of stack.leaves) {
+    // A leaf that keeps freed memory has to let go of it first.
+    if ('trim' in leaf) (leaf as TrimmingMemoryResource).trim(Stream.legacyDefault(leaf.device));
+  }
+  const reservedBytes = sum(countedLeaves(stack), (leaf) => leaf.reservedBytes);
+  return reservedBytes === null ? null : Math.max(0, reservedBytes - stack.foreignReservedBytes);
+}
+
+function sum<T>(items: readonly T[] | undefined, value: (item: T) => number): number | null {
+  return items === undefined ? null : items.reduce((total, item) => total + value(item), 0);
 }
 
 function driverCalls(before: ReplayDriverCalls, after: ReplayDriverCalls, replayerWaits: number): ReplayDriverCalls {

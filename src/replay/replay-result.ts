@@ -47,14 +47,14 @@ export interface ReplayResult {
   readonly nanosecondsPerOperation: { readonly median: number; readonly minimum: number };
   /** The most bytes that were live at once, as asked for. */
   readonly peakLiveBytes: number;
-  /** The most that the leaf held of the device, or null for a leaf that does not say. */
+  /** The most that the leaf held of the device, for several leaves the sum of that, or null where a leaf does not say. */
   readonly peakReservedBytes: number | null;
   /** From the lowest address that was handed out to the end of the highest allocation. */
   readonly highWaterBytes: number;
   /** Allocations that ran out of memory. Their frees were skipped. */
   readonly failures: number;
   readonly firstFailure: ReplayFailure | null;
-  /** What the leaf still held after everything was freed and every layer above it disposed, or null for a leaf that does not say. */
+  /** What the leaves still held after everything was freed and every layer above them disposed, or null where one does not say. */
   readonly leakedBytes: number | null;
   /** What the log itself never frees; the replay frees it at the end. */
   readonly logLeakedBytes: number;

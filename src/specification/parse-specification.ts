@@ -1,34 +1,37 @@
-import { ArgumentTypeError, formatValue, SpecificationError } from '../errors.js';
-import { parseBytes } from '../units.js';
-import { nearestWord } from './nearest-word.js';
+import { checkSpecification } from './check-specification.js';
+import { type Place, TextPlace } from './place.js';
 import type { ResourceKind } from './resource-kind.js';
-import { kindNames, resourceKind } from './resource-kinds.js';
-import { maximumDepth, type OptionDefinition, type Specification, type SpecificationValue } from './specification.js';
+import { resourceKind } from './resource-kinds.js';
+import type { OptionType, Specification, SpecificationValue } from './specification.js';
+import { checkComplete, checkDepth, checkValue, findKind, findOption, suggestion } from './specification-rules.js';
 
 /**
- * Reads the text that describes a stack of resources, inside out as one would construct it, and holds it against the kinds that exist:
+ * Reads the description of a stack of resources, and holds it against the kinds that exist. It is an object, such as one read from JSON, or
+ * text, which reads inside out as one would construct the resources:
  *
  *     resource := kind [ "(" argument { "," argument } ")" ]
- *     argument := resource | option "=" value
+ *     argument := resource | option "=" ( value | "[" value { "," value } "]" )
  *
  * The argument without a name is the upstream. A size has a unit (`512MiB`, `1.5 GiB`) or is in bytes; text that holds a space, a comma,
  * a parenthesis or a quote is put into double or single quotes, in which a backslash takes the next character as it is.
+ * @returns the description with every size in bytes
  * @throws SpecificationError pointing at the first fault, with what was expected there.
- * @throws ArgumentTypeError for what is no text.
  * @example
  * ```ts
  * parseSpecification('limiting(pool(cuda-async, initial=1GiB, events=deferred), limit=8GiB)');
+ * parseSpecification({ kind: 'limiting', upstream: { kind: 'cuda' }, options: { limit: '8GiB' } });
  * ```
  */
-export function parseSpecification(text: string): Specification {
-  if (typeof text !== 'string') throw new ArgumentTypeError(`specification must be a string, got ${formatValue(text)}`);
-  return new Parser(text).parse();
+export function parseSpecification(specification: string | Specification): Specification {
+  return typeof specification === 'string' ? new Parser(specification).parse() : checkSpecification(specification);
 }
 
 const wordPattern = /[\w-]+/y;
 const blankPattern = /\s*/y;
 /** Everything up to what can end a value. */
 const plainValuePattern = /[^,()"']*/y;
+/** Everything up to what can end an item of a list. */
+const itemPattern = /[^,[\]]*/y;
 const numberPattern = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
 
 class Parser {
@@ -50,26 +53,18 @@ class Parser {
   #resource(): Specification {
     const start = this.#at;
     const name = this.#word();
-    if (name === '') this.#fail(`a resource is expected here; kinds: ${kindNames.join(', ')}`, start, start + 1, kindNames);
-    const kind = resourceKind(name);
-    if (kind === undefined) this.#failUnknown('resource kind', name, kindNames, start, this.#at);
-    const nameEnd = this.#at;
-    if (++this.#depth > maximumDepth) this.#fail(`there are more than ${maximumDepth} resources within each other`, start, nameEnd);
+    const place = this.#place(start, this.#at);
+    const kind = findKind(name, place);
+    checkDepth(++this.#depth, place);
     this.#skipBlanks();
     const { upstream, options } = this.#text[this.#at] === '(' ? this.#arguments(kind) : { options: {} };
 
     const end = this.#at;
     this.#depth--;
     this.#skipBlanks();
-    if (kind.role !== 'upstream' && upstream === undefined) {
-      this.#fail(`${name} needs an upstream resource, such as ${name}(cuda)`, start, nameEnd, kindNames);
-    }
-    for (const [option, { required, type }] of Object.entries(kind.options)) {
-      if (required === true && options[option] === undefined) {
-        this.#fail(`${name} needs the option ${option}=${type}`, start, nameEnd, [option]);
-      }
-    }
-    return { kind: name, ...(upstream === undefined ? {} : { upstream }), options, range: [start, end] };
+    const resource: Specification = { kind: name, ...(upstream === undefined ? {} : { upstream }), options, range: [start, end] };
+    checkComplete(kind, resource, place);
+    return resource;
   }
 
   /** Everything between parentheses. */
@@ -86,7 +81,7 @@ class Parser {
       if (name !== '' && this.#text[this.#at] === '=') {
         this.#at++;
         if (Object.hasOwn(options, name)) this.#fail(`the option ${name} is given twice`, start, end);
-        options[name] = this.#value(kind, name, start, end);
+        options[name] = this.#value(kind, name, this.#place(start, end));
       } else {
         this.#at = start;
         const isResource = resourceKind(name) !== undefined;
@@ -110,27 +105,45 @@ class Parser {
     return { ...(upstream === undefined ? {} : { upstream }), options };
   }
 
-  #value(kind: ResourceKind, name: string, nameStart: number, nameEnd: number): SpecificationValue {
-    const definition = Object.hasOwn(kind.options, name) ? kind.options[name] : undefined;
-    const names = Object.keys(kind.options);
-    if (definition === undefined) this.#failUnknown(`option of ${kind.name}`, name, names, nameStart, nameEnd);
+  #value(kind: ResourceKind, name: string, namePlace: Place): SpecificationValue {
+    const definition = findOption(kind, name, namePlace);
     this.#skipBlanks();
     if (definition.type === 'resource') return this.#resource();
     const start = this.#at;
-    const quote = this.#text[start];
-    const text = quote === '"' || quote === "'" ? this.#quoted(quote) : this.#match(plainValuePattern).trimEnd();
-    const end = quote === '"' || quote === "'" ? this.#at : start + text.length;
+    const first = this.#text[start];
+    const items: Place[] = [];
+    const value =
+      definition.type === 'sizes' && first === '['
+        ? this.#list(items)
+        : meaningOf(definition.type, first === '"' || first === "'" ? this.#quoted(first) : this.#plain(plainValuePattern));
+    const place = this.#place(start, this.#at, items);
     this.#skipBlanks();
-    const value = text === '' && end === start ? undefined : readValue(definition, text);
-    if (value !== undefined) return value;
-    const words = definition.words ?? [];
-    const found = text === '' ? 'nothing' : formatValue(text);
-    this.#fail(
-      `${name} must be ${describeValue(definition)}, got ${found}${suggestion(text, words)}`,
-      start,
-      Math.max(end, start + 1),
-      words,
-    );
+    return checkValue(definition, name, value, place);
+  }
+
+  /** The items of a list, and where they are. */
+  #list(places: Place[]): (string | undefined)[] {
+    const open = this.#at;
+    const items: (string | undefined)[] = [];
+    do {
+      this.#at++;
+      this.#skipBlanks();
+      const start = this.#at;
+      items.push(this.#plain(itemPattern));
+      places.push(this.#place(start, this.#at));
+      this.#skipBlanks();
+    } while (this.#text[this.#at] === ',');
+    if (this.#text[this.#at] !== ']') this.#fail('this list does not end', open, open + 1, [']']);
+    this.#at++;
+    return items;
+  }
+
+  /** Text without the blanks after it, or `undefined` where there is none. */
+  #plain(pattern: RegExp): string | undefined {
+    const start = this.#at;
+    const text = this.#match(pattern).trimEnd();
+    this.#at = start + text.length;
+    return text === '' ? undefined : text;
   }
 
   #quoted(quote: string): string {
@@ -168,57 +181,18 @@ class Parser {
     this.#fail(`an option of ${kind.name} is expected here${hint}; options: ${options.join(', ')}`, start, end, options);
   }
 
-  #failUnknown(what: string, name: string, known: readonly string[], start: number, end: number): never {
-    const list = what === 'resource kind' ? 'kinds' : 'options';
-    this.#fail(`there is no ${what} ${formatValue(name)}${suggestion(name, known)}; ${list}: ${known.join(', ')}`, start, end, known);
-  }
-
   #fail(fault: string, start: number, end: number, expected: readonly string[] = []): never {
-    throw new SpecificationError(fault, { specification: this.#text, position: start, length: Math.max(1, end - start), expected });
+    return this.#place(start, end).fail(fault, expected);
+  }
+
+  #place(start: number, end: number, items: readonly Place[] = []): Place {
+    return new TextPlace(this.#text, start, end, items);
   }
 }
 
-function suggestion(text: string, words: readonly string[]): string {
-  const nearest = nearestWord(text, words);
-  return nearest === undefined ? '' : `, did you mean ${nearest}?`;
-}
-
-/** The value that a text stands for, or `undefined` where it is none of the option's. */
-function readValue(definition: OptionDefinition, text: string): SpecificationValue | undefined {
-  switch (definition.type) {
-    case 'size':
-      return parseBytes(text);
-    case 'integer':
-      return /^[+-]?\d+$/.test(text) && Number.isSafeInteger(Number(text)) ? Number(text) : undefined;
-    case 'number':
-      return numberPattern.test(text) && Number.isFinite(Number(text)) ? Number(text) : undefined;
-    case 'boolean':
-      return text === 'true' ? true : text === 'false' ? false : undefined;
-    case 'word':
-      return definition.words?.includes(text) ? text : undefined;
-    case 'text':
-      return text;
-    case 'resource':
-      return undefined;
-  }
-}
-
-/** What a value of the option must be, for people. */
-function describeValue(definition: OptionDefinition): string {
-  switch (definition.type) {
-    case 'size':
-      return 'a size such as 512MiB';
-    case 'integer':
-      return 'an integer';
-    case 'number':
-      return 'a number';
-    case 'boolean':
-      return 'true or false';
-    case 'word':
-      return `one of ${definition.words?.join(', ')}`;
-    case 'text':
-      return 'text';
-    case 'resource':
-      return 'a resource';
-  }
+/** What a text stands for where the option wants something else than text; whether that is right is left to the rules. */
+function meaningOf(type: OptionType, text: string | undefined): unknown {
+  if (type === 'boolean' && (text === 'true' || text === 'false')) return text === 'true';
+  const isNumber = (type === 'integer' || type === 'number') && text !== undefined && numberPattern.test(text);
+  return isNumber ? Number(text) : text;
 }

@@ -68,15 +68,16 @@ export function defineUpstream<const D extends Definitions>(
   return { name, summary, role: 'upstream', options: { ...options, events: eventsOption('upstream') }, create };
 }
 
-/** Defines an adaptor. */
+/** Defines an adaptor. `eventsDefault` is for one that does otherwise than those of its role. */
 export function defineAdaptor<const D extends Definitions>(
   name: string,
   role: 'keeper' | 'pass-through',
   summary: string,
   options: D,
   create: (input: KindArguments<Values<D & { events: EventsDefinition }>>) => MemoryResource,
+  eventsDefault = eventsDefaults[role],
 ): ResourceKind {
-  return { name, summary, role, options: { ...options, events: eventsOption(role) }, create };
+  return { name, summary, role, options: { ...options, events: { ...eventsOption(role), default: eventsDefault } }, create };
 }
 
 /** The object without its undefined fields, for constructors whose fields may be left out but not be undefined. */

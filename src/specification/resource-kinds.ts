@@ -1,12 +1,18 @@
+import { ArenaMemoryResource } from '../adaptors/arena-memory-resource.js';
+import { BinningMemoryResource } from '../adaptors/binning-memory-resource.js';
+import { FixedSizeMemoryResource } from '../adaptors/fixed-size-memory-resource.js';
 import { LimitingResourceAdaptor } from '../adaptors/limiting-resource-adaptor.js';
 import { LoggingResourceAdaptor } from '../adaptors/logging-resource-adaptor.js';
 import { PoolMemoryResource } from '../adaptors/pool-memory-resource.js';
+import { ReclaimingResourceAdaptor } from '../adaptors/reclaiming-resource-adaptor.js';
 import { StatisticsResourceAdaptor } from '../adaptors/statistics-resource-adaptor.js';
+import { ArgumentRangeError } from '../errors.js';
 import { CudaAsyncMemoryResource } from '../resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../resources/host-memory-resource.js';
 import { ManagedMemoryResource } from '../resources/managed-memory-resource.js';
 import { PinnedHostMemoryResource } from '../resources/pinned-host-memory-resource.js';
+import { isPowerOfTwo } from '../units.js';
 import { defineAdaptor, definedFields, defineUpstream, type ResourceKind } from './resource-kind.js';
 
 /** Every kind of resource that a specification can name. The parser and `cistern resources` know no other source. */
@@ -53,6 +59,81 @@ export const resourceKinds: readonly ResourceKind[] = [
       ),
   ),
   defineAdaptor(
+    'reclaiming',
+    'pass-through',
+    'gets memory back in stages where there is none, and tries again',
+    {
+      'soft-limit': { type: 'size', summary: 'live bytes at which garbage is collected early', default: 'none' },
+      'soft-limit-share': { type: 'number', summary: "the same as a share of the device's memory, up to 1", default: 'none' },
+    },
+    ({ upstream, options }) =>
+      new ReclaimingResourceAdaptor(
+        upstream,
+        definedFields({
+          softLimitBytes: options['soft-limit'],
+          softLimitFraction: options['soft-limit-share'],
+          deallocationEvents: options.events,
+        }),
+      ),
+  ),
+  defineAdaptor(
+    'arena',
+    'keeper',
+    'gives every stream an arena of its own, fed from one block of the upstream',
+    {
+      size: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },
+      'dump-file': { type: 'text', summary: 'what its state is appended to when memory runs out', default: 'none' },
+    },
+    ({ upstream, options }) =>
+      new ArenaMemoryResource(
+        upstream,
+        definedFields({ arenaBytes: options.size, dumpFile: options['dump-file'], deallocationEvents: options.events }),
+      ),
+    'off',
+  ),
+  defineAdaptor(
+    'fixed-size',
+    'keeper',
+    'hands out blocks of one size',
+    {
+      block: { type: 'size', summary: 'the size of a block, and the most that is allocated in one piece', default: '1MiB' },
+      count: { type: 'integer', summary: 'blocks taken from the upstream at a time; 0: one by one, and none at once', default: '128' },
+      max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    },
+    ({ upstream, options }) =>
+      new FixedSizeMemoryResource(
+        upstream,
+        definedFields({
+          blockBytes: options.block,
+          blocksToPreallocate: options.count,
+          maximumBytes: options.max,
+          deallocationEvents: options.events,
+        }),
+      ),
+  ),
+  defineAdaptor(
+    'binning',
+    'keeper',
+    'serves each size from a bin of blocks of its own, what is larger from the upstream',
+    {
+      min: { type: 'size', summary: 'the smallest of bins by powers of two; together with max', default: 'none' },
+      max: { type: 'size', summary: 'the largest of them', default: 'none' },
+      bins: { type: 'sizes', summary: 'further bins', default: 'none' },
+      count: { type: 'integer', summary: 'blocks that a bin takes at a time; 0: one by one, and none at once', default: '0' },
+    },
+    ({ upstream, options }) =>
+      new BinningMemoryResource(
+        upstream,
+        definedFields({
+          minimumExponent: exponentOf(options.min, 'min'),
+          maximumExponent: exponentOf(options.max, 'max'),
+          bins: options.bins,
+          blocksToPreallocate: options.count,
+          deallocationEvents: options.events,
+        }),
+      ),
+  ),
+  defineAdaptor(
     'limiting',
     'pass-through',
     'refuses what would bring the live bytes above a limit',
@@ -79,6 +160,13 @@ export const resourceKinds: readonly ResourceKind[] = [
       new LoggingResourceAdaptor(upstream, { file: options.file as string, ...definedFields({ deallocationEvents: options.events }) }),
   ),
 ];
+
+/** The binary logarithm of a size that must be a power of two. */
+function exponentOf(bytes: number | undefined, name: string): number | undefined {
+  if (bytes === undefined) return undefined;
+  if (isPowerOfTwo(bytes)) return Math.log2(bytes);
+  throw new ArgumentRangeError(`${name} must be a power of two, got ${bytes}`);
+}
 
 const kindsByName: ReadonlyMap<string, ResourceKind> = new Map(resourceKinds.map((kind) => [kind.name, kind]));
 

@@ -1,12 +1,15 @@
+import { layersOf } from '../adaptors/layers.js';
+import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { type Device, deviceOption } from '../driver/device.js';
-import { ArgumentRangeError, ArgumentTypeError, SpecificationError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError } from '../errors.js';
 import type { DeallocationEvents, MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
 import { PlainMemoryResource } from '../resources/plain-memory-resource.js';
 import { formatSpecification } from './format-specification.js';
 import { parseSpecification } from './parse-specification.js';
+import { PathPlace, type Place, TextPlace } from './place.js';
 import type { KindArguments, ResourceKind } from './resource-kind.js';
 import { resourceKind } from './resource-kinds.js';
-import type { Specification } from './specification.js';
+import type { Specification, SpecificationValue } from './specification.js';
 
 /** Options of {@link createResource} and {@link createResourceStack}. */
 export interface CreateResourceOptions {
@@ -17,15 +20,16 @@ export interface CreateResourceOptions {
   readonly device?: Device;
 }
 
-/** What {@link ResourceStack} is made of. */
-export interface ResourceStackParts {
-  /** What people call it; a specification where there is one. */
-  readonly name: string;
-  /** The resources from the outermost to the leaf, each the upstream of the one before. */
-  readonly layers: readonly MemoryResource[];
+/** Options of {@link ResourceStack.of}. */
+export interface ResourceStackOptions {
   /**
-   * Everything to be disposed, in this order.
-   * @defaultValue `layers`
+   * What people call it; a specification where there is one.
+   * @defaultValue the name of the resource's class
+   */
+  readonly name?: string;
+  /**
+   * Everything to be disposed, in this order: each resource before what it is built on.
+   * @defaultValue all layers
    */
   readonly owned?: readonly MemoryResource[];
   /**
@@ -34,14 +38,18 @@ export interface ResourceStackParts {
    */
   readonly deallocationEvents?: DeallocationEvents | null;
   /**
-   * Bytes that the leaf counted before the stack was built on it, for other resources that are equal to it.
+   * Bytes that the leaves counted before the stack was built on them, for other resources that are equal to them.
    * @defaultValue 0
    */
   readonly foreignReservedBytes?: number;
 }
 
 /**
- * Resources that were made together and end together. A resource alone does not own its upstream; a stack owns all of its layers.
+ * Resources that were made together and end together. A resource alone does not own what it takes memory from; a stack owns all of its
+ * layers, on every branch.
+ *
+ * Each layer is disposed before those that it is built on. Resources that an adaptor makes for itself, such as bins, are layers as well, but
+ * end with that adaptor: it comes first and disposes them, and where the stack disposes them once more that does nothing.
  * @example
  * ```ts
  * using stack = createResourceStack('limiting(pool(cuda), limit=8GiB)');
@@ -51,31 +59,29 @@ export interface ResourceStackParts {
  */
 export class ResourceStack implements Disposable {
   readonly name: string;
-  /** From the outermost to the leaf. */
+  /** Every layer once, the outermost first, each before what it is built on. */
   readonly layers: readonly MemoryResource[];
   /** The policy in force at the outermost layer that keeps freed memory, or null where none does. */
   readonly deallocationEvents: DeallocationEvents | null;
-  /** Bytes that the leaf counted before the stack was built on it, for other resources that are equal to it. */
+  /** Bytes that the leaves counted before the stack was built on them, for other resources that are equal to them. */
   readonly foreignReservedBytes: number;
   readonly #owned: readonly MemoryResource[];
 
-  constructor(parts: ResourceStackParts) {
-    if (parts.layers.length === 0) throw new ArgumentRangeError('layers must hold a resource, got none');
-    this.name = parts.name;
-    this.layers = Object.freeze([...parts.layers]);
-    this.deallocationEvents = parts.deallocationEvents ?? null;
-    this.foreignReservedBytes = parts.foreignReservedBytes ?? 0;
-    this.#owned = parts.owned ?? this.layers;
+  private constructor(resource: MemoryResource, options: ResourceStackOptions) {
+    this.layers = Object.freeze(layersOf(resource));
+    this.name = options.name ?? resource.constructor.name;
+    this.deallocationEvents = options.deallocationEvents ?? null;
+    this.foreignReservedBytes = options.foreignReservedBytes ?? 0;
+    this.#owned = options.owned ?? this.layers;
   }
 
-  /** A stack of a resource that exists and everything below it, which the stack owns from now on. */
-  static of(resource: MemoryResource, parts: Partial<Omit<ResourceStackParts, 'layers'>> = {}): ResourceStack {
-    const layers = [resource];
-    for (let layer = resource; 'upstream' in layer; ) {
-      layer = (layer as MemoryResourceAdaptor).upstream;
-      layers.push(layer);
-    }
-    return new ResourceStack({ name: resource.constructor.name, ...parts, layers });
+  /**
+   * A stack of a resource that exists and everything that it takes memory from, which the stack owns from now on.
+   * @throws ArgumentTypeError for what is no memory resource.
+   */
+  static of(resource: MemoryResource, options: ResourceStackOptions = {}): ResourceStack {
+    assertMemoryResource(resource, 'resource');
+    return new ResourceStack(resource, options);
   }
 
   /** The outermost resource. */
@@ -83,17 +89,17 @@ export class ResourceStack implements Disposable {
     return this.layers[0] as MemoryResource;
   }
 
-  /** The resource that has no upstream. */
-  get leaf(): MemoryResource {
-    return this.layers.at(-1) as MemoryResource;
+  /** The resources that have no upstream. */
+  get leaves(): readonly MemoryResource[] {
+    return this.layers.filter(isLeaf);
   }
 
-  /** Disposes every layer but the leaf, from the outermost on, so that the leaf can be asked what is left. */
+  /** Disposes every layer but the leaves, from the outermost on, so that the leaves can be asked what is left. */
   disposeAdaptors(): void {
-    disposeAll(this.#owned.filter((resource) => resource !== this.leaf));
+    disposeAll(this.#owned.filter((resource) => !isLeaf(resource)));
   }
 
-  /** Disposes the layers from the outermost to the leaf. Does nothing the second time. */
+  /** Disposes the layers from the outermost to the leaves. Does nothing the second time. */
   [Symbol.dispose](): void {
     disposeAll(this.#owned);
   }
@@ -106,18 +112,24 @@ export class ResourceStack implements Disposable {
 
 /**
  * Makes a stack of resources from its description.
- * @param specification text, or what `parseSpecification` returns; one written by hand is checked as text is
+ * @param specification text, or an object such as one read from JSON
  * @throws SpecificationError for a wrong description, and for values that a resource refuses.
  * @throws OutOfMemoryError where an initial size cannot be had. Nothing that was made stays behind.
+ * @example
+ * ```ts
+ * const configuration = JSON.parse('{ "kind": "pool", "upstream": { "kind": "cuda" }, "options": { "initial": "64MiB" } }');
+ * using stack = createResourceStack(configuration);
+ * ```
  */
 export function createResourceStack(specification: string | Specification, options: CreateResourceOptions = {}): ResourceStack {
-  const text = typeof specification === 'string' ? specification.trim() : formatSpecification(specification);
-  return new StackBuilder(text, deviceOption(options.device)).build(parseSpecification(text));
+  const text = typeof specification === 'string' ? specification.trim() : undefined;
+  const parsed = parseSpecification(text ?? specification);
+  return new StackBuilder(text ?? formatSpecification(parsed), deviceOption(options.device)).build(parsed);
 }
 
 /**
  * Makes the outermost resource of a stack from its description. It keeps the layers below alive; `createResourceStack` also ends them.
- * @param specification text, or what `parseSpecification` returns
+ * @param specification text, or an object such as one read from JSON
  * @throws SpecificationError, OutOfMemoryError as `createResourceStack` does.
  */
 export function createResource(specification: string | Specification, options: CreateResourceOptions = {}): MemoryResource {
@@ -129,6 +141,7 @@ class StackBuilder {
   readonly #device: Device;
   /** Everything made so far, the latest first. */
   readonly #made: MemoryResource[] = [];
+  #foreignReservedBytes = 0;
 
   constructor(text: string, device: Device) {
     this.#text = text;
@@ -137,10 +150,9 @@ class StackBuilder {
 
   build(specification: Specification): ResourceStack {
     try {
-      const layers = this.#makeChain(specification);
-      return new ResourceStack({
+      const resource = this.#build(specification, new PathPlace());
+      return ResourceStack.of(resource, {
         name: this.#text,
-        layers,
         owned: this.#made,
         deallocationEvents: policyInForce(specification),
         foreignReservedBytes: this.#foreignReservedBytes,
@@ -151,48 +163,54 @@ class StackBuilder {
     }
   }
 
-  #foreignReservedBytes = 0;
-
-  /** Makes a resource and what is below it; returns them from the outermost to the leaf. */
-  #makeChain(specification: Specification): MemoryResource[] {
-    const below = specification.upstream === undefined ? [] : this.#makeChain(specification.upstream);
+  /** Makes a resource and everything that it takes memory from. */
+  #build({ kind, upstream, options = {}, range }: Specification, path: Place): MemoryResource {
+    const below = upstream === undefined ? undefined : this.#build(upstream, path.at('upstream'));
     const values: Record<string, unknown> = {};
-    for (const [name, value] of Object.entries(specification.options ?? {})) {
-      values[name] = typeof value === 'object' ? this.#makeChain(value)[0] : value;
+    for (const [name, value] of Object.entries(options)) {
+      values[name] = isSpecification(value) ? this.#build(value, path.at('options').at(name)) : value;
     }
-    const kind = resourceKind(specification.kind) as ResourceKind;
-    const resource = this.#make(kind, specification, {
-      upstream: below[0] as MemoryResource,
-      device: this.#device,
-      options: values as never,
-    });
+    const place = range === undefined ? path : new TextPlace(this.#text, ...range);
+    const input = { upstream: below as MemoryResource, device: this.#device, options: values as never };
+    const resource = make(resourceKind(kind) as ResourceKind, input, place);
+    // Leaves of one kind and device share their count, which holds what this stack took for an earlier one as well.
+    if (resource instanceof PlainMemoryResource && !this.#made.some((other) => resource.isEqual(other))) {
+      this.#foreignReservedBytes += resource.reservedBytes;
+    }
     this.#made.unshift(resource);
-    // Leaves of one kind and device share their count.
-    if (below.length === 0) this.#foreignReservedBytes = resource instanceof PlainMemoryResource ? resource.reservedBytes : 0;
-    return [resource, ...below];
-  }
-
-  #make(kind: ResourceKind, specification: Specification, input: KindArguments<never>): MemoryResource {
-    try {
-      return kind.create(input);
-    } catch (error) {
-      if (!(error instanceof ArgumentRangeError || error instanceof ArgumentTypeError)) throw error;
-      const [start, end] = specification.range ?? [0, this.#text.length];
-      throw new SpecificationError(
-        `${kind.name} cannot be made: ${error.message}`,
-        { specification: this.#text, position: start, length: end - start, expected: [] },
-        { cause: error },
-      );
-    }
+    return resource;
   }
 }
 
-/** The outermost layer that sets the option decides, and the layer that keeps memory where none above it does. */
-function policyInForce(specification: Specification): DeallocationEvents | null {
-  let policy: DeallocationEvents | undefined;
-  for (let layer: Specification | undefined = specification; layer !== undefined; layer = layer.upstream) {
-    policy ??= layer.options?.['events'] as DeallocationEvents | undefined;
-    if (resourceKind(layer.kind)?.role === 'keeper') return policy ?? 'eager';
+/** Makes a resource; values that it refuses are a fault of the specification. */
+function make(kind: ResourceKind, input: KindArguments<never>, place: Place): MemoryResource {
+  try {
+    return kind.create(input);
+  } catch (error) {
+    if (!(error instanceof ArgumentRangeError || error instanceof ArgumentTypeError)) throw error;
+    return place.fail(`${kind.name} cannot be made: ${error.message}`, [], { cause: error });
+  }
+}
+
+function isSpecification(value: SpecificationValue): value is Specification {
+  return typeof value === 'object' && 'kind' in value;
+}
+
+function isLeaf(resource: MemoryResource): boolean {
+  return (resource as Partial<MemoryResourceAdaptor>).upstream === undefined;
+}
+
+/**
+ * The outermost layer that sets the option decides, and the layer that keeps memory where none above it does. Where there are branches, the
+ * first one that keeps memory counts, upstreams before options.
+ */
+function policyInForce({ kind, upstream, options = {} }: Specification, above?: DeallocationEvents): DeallocationEvents | null {
+  const { role, options: definitions } = resourceKind(kind) as ResourceKind;
+  const policy = above ?? (options['events'] as DeallocationEvents | undefined);
+  if (role === 'keeper') return policy ?? (definitions['events']?.default as DeallocationEvents);
+  for (const below of [upstream, ...Object.values(options)]) {
+    const found = below !== undefined && isSpecification(below) ? policyInForce(below, policy) : null;
+    if (found !== null) return found;
   }
   return null;
 }

@@ -2,14 +2,15 @@ import type { MemoryResource } from '../memory-resource.js';
 
 /**
  * A description of a stack of resources: what `limiting(pool(cuda), limit=8GiB)` says, as data. `parseSpecification` makes one out of
- * text; one may also be written by hand, or come from JSON.
+ * text; one may also be written by hand, or come from JSON. It is checked where it is used, and errors name the path to the fault.
  * @example
  * ```ts
  * const specification: Specification = {
  *   kind: 'limiting',
- *   upstream: { kind: 'pool', upstream: { kind: 'cuda' }, options: { events: 'deferred' } },
+ *   upstream: { kind: 'pool', upstream: { kind: 'cuda' }, options: { initial: '1GiB', events: 'deferred' } },
  *   options: { limit: 8 * GiB },
  * };
+ * using stack = createResourceStack(specification);
  * ```
  */
 export interface Specification {
@@ -17,14 +18,17 @@ export interface Specification {
   readonly kind: string;
   /** The resource below, for the kinds that take one. */
   readonly upstream?: Specification;
-  /** Values by the option's name; sizes in bytes. */
+  /** Values by the option's name. */
   readonly options?: Readonly<Record<string, SpecificationValue>>;
   /** Where the text says it: the first code unit, and the one after the last. */
   readonly range?: SourceRange;
 }
 
-/** The value of an option: a size, integer or number; a boolean; a word or text; or a resource. */
-export type SpecificationValue = number | boolean | string | Specification;
+/**
+ * The value of an option: a size, integer or number; a boolean; a word or text; a list of sizes; or a resource. A size is in bytes, or text
+ * with a unit, such as `512MiB`; `parseSpecification` makes bytes of it.
+ */
+export type SpecificationValue = number | boolean | string | readonly (number | string)[] | Specification;
 
 /** A part of a text: the first code unit, and the one after the last. */
 export type SourceRange = readonly [start: number, end: number];
@@ -33,7 +37,7 @@ export type SourceRange = readonly [start: number, end: number];
 export const maximumDepth = 64;
 
 /** What the value of an option can be. */
-export type OptionType = 'size' | 'integer' | 'number' | 'boolean' | 'word' | 'text' | 'resource';
+export type OptionType = 'size' | 'sizes' | 'integer' | 'number' | 'boolean' | 'word' | 'text' | 'resource';
 
 /** An option of a kind of resource. */
 export interface OptionDefinition {
@@ -53,8 +57,10 @@ export type OptionValue<D extends OptionDefinition> = D extends { type: 'word'; 
   ? Word
   : D['type'] extends 'size' | 'integer' | 'number'
     ? number
-    : D['type'] extends 'boolean'
-      ? boolean
-      : D['type'] extends 'resource'
-        ? MemoryResource
-        : string;
+    : D['type'] extends 'sizes'
+      ? readonly number[]
+      : D['type'] extends 'boolean'
+        ? boolean
+        : D['type'] extends 'resource'
+          ? MemoryResource
+          : string;

@@ -1,7 +1,11 @@
 import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
-import type { Stream } from '../driver/stream.js';
 import type { StreamTimeline } from '../driver/stream-timeline.js';
+
+/** What can be made to wait: a stream, or the lane of one that may have no `Stream` object any more. */
+export interface Waiter {
+  readonly timeline: StreamTimeline;
+}
 
 /** A recording made by the caller of a free. It stands as long as the event is neither recorded again nor disposed. */
 interface Recording {
@@ -88,18 +92,41 @@ export class Lane {
   }
 
   /** Makes a stream wait for everything that was queued at the frees. Returns whether it had to wait. */
-  order(stream: Stream): boolean {
-    if (this.isIdle || stream.timeline === this.timeline) return false;
+  order({ timeline }: Waiter): boolean {
+    if (this.isIdle || timeline === this.timeline) return false;
     if (this.#isUnrecorded || (this.#recording !== undefined && isLost(this.#recording))) this.#record();
-    if (this.#isRecorded) stream.wait(this.#event as Event);
-    if (this.#recording !== undefined) stream.wait(this.#recording.event);
+    if (this.#isRecorded) timeline.wait(this.#event as Event);
+    if (this.#recording !== undefined) timeline.wait(this.#recording.event);
     return true;
+  }
+
+  /**
+   * The event that covers everything freed, recorded now if need be; undefined where the stream is known to have run everything. The lane may
+   * record it again later.
+   */
+  cover(): Event | undefined {
+    if (this.isIdle) return undefined;
+    if (this.#isUnrecorded || this.#recording !== undefined) this.#record();
+    return this.#event;
   }
 
   /** The event that covers everything freed, once the stream has ended; `settlement` was recorded last on it, where any lane needed that. */
   settle(settlement: Event | undefined): Event | undefined {
     if (this.isIdle) return undefined;
     return settlement ?? this.#event;
+  }
+
+  /**
+   * The memory leaves the lane: returns the event that covers all of it, which is not recorded again, or undefined where the stream is known
+   * to have run everything. Where the event cannot be recorded nothing has changed.
+   */
+  release(): Event | undefined {
+    const event = this.cover();
+    if (event === undefined) return undefined;
+    this.#event = undefined;
+    this.#isRecorded = false;
+    this.#freedAt = -1;
+    return event;
   }
 
   #record(): void {

@@ -25,16 +25,29 @@ import type { StreamObserver, StreamTimeline } from '../driver/stream-timeline.j
 import { ArgumentRangeError, DriverError, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
 import { assertOneOf } from '../validation.js';
-import { Lane } from './lane.js';
+import { Lane, type Waiter } from './lane.js';
 
 /** The words that the option `deallocationEvents` takes. */
 export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
+
+/** A lane whose memory belongs to no stream: whoever takes it waits for the events first. */
+interface CommonLane {
+  readonly number: number;
+  events: readonly Event[];
+}
 
 /** What stream ordering needs of a free-space index. */
 export interface LaneMemory {
   addLane(): number;
   isEmpty(lane: number): boolean;
   transfer(from: number, to: number): void;
+  /**
+   * Whether memory that is in use will be free in the order of the lane's stream, though no call says so at each free; or only after what
+   * was freed into the lane. The end of the stream is settled for it, too.
+   */
+  isAwaited?(lane: number): boolean;
+  /** The stream of a lane has ended: what waits for the lane waits for another from now on. */
+  redirect?(from: number, to: number): void;
 }
 
 export class StreamOrdering implements StreamObserver {
@@ -49,9 +62,9 @@ export class StreamOrdering implements StreamObserver {
   /** Every lane of a stream that has not ended. */
   readonly #lanes: Lane[] = [];
   readonly #vacantNumbers: number[] = [];
-  /** The lane of ended streams, and what has to be waited for before its blocks are used. */
-  readonly #endedLane: number;
-  #endedEvents: Event[] = [];
+  /** The lane of ended streams, and those that the keeper added. */
+  readonly #ended: CommonLane;
+  readonly #common: CommonLane[];
 
   constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device) {
     assertOneOf(policy, deallocationEventsWords, 'deallocationEvents');
@@ -59,7 +72,8 @@ export class StreamOrdering implements StreamObserver {
     this.#isEager = policy === 'eager';
     this.#memory = memory;
     this.#device = device;
-    this.#endedLane = memory.addLane();
+    this.#ended = { number: memory.addLane(), events: [] };
+    this.#common = [this.#ended];
   }
 
   /**
@@ -77,6 +91,46 @@ export class StreamOrdering implements StreamObserver {
     return (this.policy === 'off' ? this.#shared : this.#held)[stream.timeline.slot];
   }
 
+  /** The lane of a stream for memory that serves it alone until it is known to be idle, whatever the policy. */
+  heldLaneOf(stream: Stream): Lane {
+    return this.#lane(stream.timeline, true);
+  }
+
+  /** Adds a lane for memory that belongs to no stream; every stream may take from it after `order`. Returns its number. */
+  addCommonLane(): number {
+    const number = this.#memory.addLane();
+    this.#common.push({ number, events: [] });
+    return number;
+  }
+
+  /** Memory that is ordered on a stream is about to come into a common lane. Where the event for it cannot be recorded nothing has changed. */
+  receivedInCommon(number: number, stream: Stream): void {
+    const event = new Event({ device: this.#device });
+    event.record(stream);
+    if (!isPast(event)) dependOn(this.#commonLane(number) as CommonLane, [event]);
+  }
+
+  /**
+   * Moves all free memory to a common lane without blocking, with what has to be waited for; only what is held for streams other than
+   * `stream` that are not known to be idle stays where it is.
+   */
+  collect(into: number, stream?: Stream): void {
+    const common = this.#commonLane(into) as CommonLane;
+    for (const other of this.#common) {
+      if (other === common || this.#memory.isEmpty(other.number)) continue;
+      dependOn(common, other.events);
+      other.events = [];
+      this.#memory.transfer(other.number, into);
+    }
+    for (const lane of this.#lanes) {
+      if (this.#memory.isEmpty(lane.number) || (lane.isHeld && !lane.isIdle && lane.timeline !== stream?.timeline)) continue;
+      const event = lane.release();
+      if (event !== undefined) dependOn(common, [event]);
+      this.#memory.transfer(lane.number, into);
+    }
+    this.#forgetPastEvents();
+  }
+
   /** Does at a free without a fence what the policy says. `lane` is the stream's own. */
   freed(lane: Lane): void {
     free(lane, this.#isEager);
@@ -87,25 +141,24 @@ export class StreamOrdering implements StreamObserver {
    * @throws ArgumentRangeError for an event that was not recorded on the stream; LifetimeError for one that is disposed.
    */
   freedWith(fence: DeallocationFence, stream: Stream): Lane {
+    assertFence(fence, stream);
     if (fence instanceof Event) {
-      assertRecordedOn(fence, stream);
       const lane = this.#lane(stream.timeline, false);
       if (lane.mustRecord) lane.freeRecorded();
       else lane.freeWithRecording(fence);
       return lane;
     }
-    assertOneOf(fence, deallocationEventsWords, 'fence');
     const lane = this.#lane(stream.timeline, fence === 'off');
     free(lane, fence === 'eager');
     return lane;
   }
 
   /**
-   * Calls `visit` with the number of every other lane that is not empty and may be taken from, those of ended streams first, until it
-   * returns true. Returns whether it did.
+   * Calls `visit` with the number of every other lane that is not empty and may be taken from, those that belong to no stream first, until
+   * it returns true. Returns whether it did.
    */
   others(stream: Stream, visit: (lane: number) => boolean): boolean {
-    if (!this.#memory.isEmpty(this.#endedLane) && visit(this.#endedLane)) return true;
+    for (const { number } of this.#common) if (!this.#memory.isEmpty(number) && visit(number)) return true;
     for (const lane of this.#lanes) {
       if (lane.timeline === stream.timeline || this.#memory.isEmpty(lane.number)) continue;
       if (lane.isHeld && !lane.isIdle) continue;
@@ -115,16 +168,46 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /** Makes a stream wait for everything that a lane's memory depends on. Returns whether it had to. */
-  order(stream: Stream, number: number): boolean {
-    if (number !== this.#endedLane) return (this.#lanes.find((lane) => lane.number === number) as Lane).order(stream);
-    this.#forgetPastEvents();
-    for (const event of this.#endedEvents) stream.wait(event);
-    return this.#endedEvents.length > 0;
+  order(waiter: Waiter, number: number): boolean {
+    const common = this.#commonLane(number);
+    if (common === undefined) return (this.lane(number) as Lane).order(waiter);
+    forgetPastEvents(common);
+    for (const event of common.events) waiter.timeline.wait(event);
+    return common.events.length > 0;
+  }
+
+  /** Makes whoever takes memory of ended streams wait for everything that another lane's memory depends on, too. */
+  orderEnded(number: number): void {
+    const event = this.lane(number)?.cover();
+    dependOn(this.#ended, event === undefined ? (this.#commonLane(number)?.events ?? []) : [event]);
+  }
+
+  /** Whether everything that a lane's memory depends on is known to have run. */
+  isIdle(number: number): boolean {
+    const common = this.#commonLane(number);
+    if (common === undefined) return (this.lane(number) as Lane).isIdle;
+    forgetPastEvents(common);
+    return common.events.length === 0;
+  }
+
+  /** The lane with a number, or undefined for one that belongs to no stream. */
+  lane(number: number): Lane | undefined {
+    return this.#lanes.find((lane) => lane.number === number);
   }
 
   /** The numbers of all lanes. */
   laneNumbers(): number[] {
-    return [this.#endedLane, ...this.#lanes.map((lane) => lane.number)];
+    return [...this.#common, ...this.#lanes].map((lane) => lane.number);
+  }
+
+  /** The number of the lane of ended streams. */
+  get endedLane(): number {
+    return this.#ended.number;
+  }
+
+  /** Every lane of a stream that has not ended. */
+  get lanes(): readonly Lane[] {
+    return this.#lanes;
   }
 
   /** Makes a stream wait for every lane with memory, held ones too, and moves all of it to one lane of that stream. */
@@ -163,7 +246,7 @@ export class StreamOrdering implements StreamObserver {
    * Blocks until every stream that memory is held for is idle, so that all of it can be taken. Returns how many streams that were. The caller's
    * state must be whole: host functions may run meanwhile.
    */
-  synchronizeHeld(stream: Stream): number {
+  synchronizeHeld(stream?: Stream): number {
     let synchronized = 0;
     for (const lane of this.#heldBack(stream)) {
       // A host function that ran during the wait before may have ended the stream.
@@ -182,16 +265,22 @@ export class StreamOrdering implements StreamObserver {
   }
 
   needsSettlement(timeline: StreamTimeline): boolean {
-    return this.#lanesOf(timeline).some((lane) => lane.needsSettlement && !this.#memory.isEmpty(lane.number));
+    return this.#lanesOf(timeline).some(
+      (lane) => this.#memory.isAwaited?.(lane.number) || (lane.needsSettlement && !this.#memory.isEmpty(lane.number)),
+    );
   }
 
   streamEnded(timeline: StreamTimeline, event: Event | undefined): void {
     for (const lane of this.#lanesOf(timeline)) {
-      if (!this.#memory.isEmpty(lane.number)) {
+      const isAwaited = this.#memory.isAwaited?.(lane.number) === true;
+      // Nobody has said when the stream used that memory last.
+      if (isAwaited) lane.freeUnrecorded();
+      if (isAwaited || !this.#memory.isEmpty(lane.number)) {
         const settlement = lane.settle(event);
-        if (settlement !== undefined && !this.#endedEvents.includes(settlement)) this.#endedEvents.push(settlement);
-        this.#memory.transfer(lane.number, this.#endedLane);
+        if (settlement !== undefined) dependOn(this.#ended, [settlement]);
+        this.#memory.transfer(lane.number, this.#ended.number);
       }
+      this.#memory.redirect?.(lane.number, this.#ended.number);
       this.#vacantNumbers.push(lane.number);
       this.#lanes.splice(this.#lanes.indexOf(lane), 1);
     }
@@ -221,15 +310,27 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /** The lanes with memory that another stream may not take yet. */
-  #heldBack(stream: Stream): Lane[] {
+  #heldBack(stream: Stream | undefined): Lane[] {
     return this.#lanes.filter(
-      (lane) => lane.isHeld && !lane.isIdle && lane.timeline !== stream.timeline && !this.#memory.isEmpty(lane.number),
+      (lane) => lane.isHeld && !lane.isIdle && lane.timeline !== stream?.timeline && !this.#memory.isEmpty(lane.number),
     );
   }
 
-  #forgetPastEvents(): void {
-    if (this.#endedEvents.length > 0) this.#endedEvents = this.#endedEvents.filter((event) => !isPast(event));
+  #commonLane(number: number): CommonLane | undefined {
+    return this.#common.find((common) => common.number === number);
   }
+
+  #forgetPastEvents(): void {
+    for (const common of this.#common) forgetPastEvents(common);
+  }
+}
+
+function dependOn(common: CommonLane, events: readonly Event[]): void {
+  common.events = [...new Set([...common.events, ...events])];
+}
+
+function forgetPastEvents(common: CommonLane): void {
+  if (common.events.length > 0) common.events = common.events.filter((event) => !isPast(event));
 }
 
 function free(lane: Lane, isEager: boolean): void {
@@ -244,6 +345,15 @@ function isPast(event: Event): boolean {
   } catch {
     return false;
   }
+}
+
+/**
+ * The fence that a free on a stream may have.
+ * @throws ArgumentRangeError for an event that was not recorded on the stream, and for no policy; LifetimeError for an event that is disposed.
+ */
+export function assertFence(fence: DeallocationFence, stream: Stream): void {
+  if (fence instanceof Event) assertRecordedOn(fence, stream);
+  else assertOneOf(fence, deallocationEventsWords, 'fence');
 }
 
 function assertRecordedOn(event: Event, stream: Stream): void {

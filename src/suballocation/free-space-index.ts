@@ -162,6 +162,19 @@ export class FreeSpaceIndex {
     }
   }
 
+  /**
+   * Moves a free block of at least `units` units from one lane to another, joining neighbours there. What it has above that stays where it is,
+   * unless that is less than `leastRest` units. Returns whether there was one.
+   */
+  carve(units: number, leastRest: number, from: number, to: number): boolean {
+    let block = this.#find(units, from);
+    if (block === none) return false;
+    if ((this.#blocks[block + sizeField] as number) - units >= leastRest) block = this.#cutFront(block, units, from);
+    else this.#removeFree(block, from);
+    this.#insertJoined(block, to);
+    return true;
+  }
+
   /** Takes a wholly free segment of a lane, of at most so many bytes, out of the index. Linear in the number of segments. */
   removeFreeSegment(lane: number, maximumBytes = Number.POSITIVE_INFINITY): Segment | undefined {
     for (const [segment, block] of this.#segmentHeads.entries()) {

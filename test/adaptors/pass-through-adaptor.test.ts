@@ -8,6 +8,7 @@ import {
   type MemoryResource,
   type MemoryResourceAdaptor,
   OutOfMemoryError,
+  ReclaimingResourceAdaptor,
   StatisticsResourceAdaptor,
   Stream,
 } from '../../src/index.js';
@@ -32,6 +33,11 @@ const adaptors: readonly Adaptor[] = [
     name: 'LoggingResourceAdaptor',
     wrap: (upstream, deallocationEvents) =>
       new LoggingResourceAdaptor(upstream, { stream: sink, ...(deallocationEvents && { deallocationEvents }) }),
+  },
+  {
+    name: 'ReclaimingResourceAdaptor',
+    wrap: (upstream, deallocationEvents) =>
+      new ReclaimingResourceAdaptor(upstream, { stages: [], ...(deallocationEvents && { deallocationEvents }) }),
   },
 ];
 

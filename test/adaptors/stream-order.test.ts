@@ -1,6 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
 import {
+  ArenaMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   copyToHostSync,
@@ -9,6 +10,7 @@ import {
   driverCallCounts,
   Event,
   failCall,
+  type MemoryResource,
   MiB,
   PoolMemoryResource,
   Stream,
@@ -18,10 +20,23 @@ import {
 
 const bytes = MiB;
 const sharing = ['eager', 'deferred'] as const;
-/** A pool with room for one block, so that whoever allocates next must get the one that was freed. */
-function poolOfOneBlock(deallocationEvents: DeallocationEvents): PoolMemoryResource {
-  return new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: bytes, maximumBytes: bytes, deallocationEvents });
-}
+
+type Keeper = PoolMemoryResource | ArenaMemoryResource;
+type MakeKeeper = (blocks: number, deallocationEvents: DeallocationEvents, upstream?: MemoryResource) => Keeper;
+
+/** Keepers with room for a few blocks: in one with room for one, whoever allocates next must get the block that was freed. */
+const keepers: { name: string; make: MakeKeeper }[] = [
+  {
+    name: 'a pool',
+    make: (blocks, deallocationEvents, upstream = new CudaMemoryResource()) =>
+      new PoolMemoryResource(upstream, { initialBytes: blocks * bytes, maximumBytes: blocks * bytes, deallocationEvents }),
+  },
+  {
+    name: 'an arena',
+    make: (blocks, deallocationEvents, upstream = new CudaMemoryResource()) =>
+      new ArenaMemoryResource(upstream, { arenaBytes: blocks * bytes, deallocationEvents }),
+  },
+];
 
 /** Fails if the stream gets past what it should be waiting for. Long enough for work that does not wait to be over. */
 function expectWaiting(stream: Stream): void {
@@ -66,258 +81,407 @@ function eventRecords(during: () => void): number {
   return driverCallCounts().eventRecords - before;
 }
 
-describe.each(sharing)('a pool with %s events', (policy) => {
-  test('lets another stream that takes a block wait for the stream that freed it', () => {
-    using pool = poolOfOneBlock(policy);
-    using a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    pool.deallocate(first, bytes, a);
-    const second = pool.allocate(bytes, b);
-    expect(second).toBe(first);
-    expectOrdered(second, b, hold);
-  });
-
-  test('lets a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
-    using pool = poolOfOneBlock(policy);
-    using a = new Stream();
-    using b = new Stream();
-    using c = new Stream();
-    const first = pool.allocate(bytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    pool.deallocate(first, bytes, a);
-    // Cannot be served, but joins all free memory on stream b in trying to.
-    expect(() => pool.allocate(2 * bytes, b)).toThrow('out of memory');
-    const third = pool.allocate(bytes, c);
-    expect(third).toBe(first);
-    expectOrdered(third, c, hold);
-    pool.validate();
-  });
-
-  test('lets a stream wait for both streams whose neighbouring blocks it gets joined', () => {
-    using pool = new PoolMemoryResource(new CudaMemoryResource(), {
-      initialBytes: 2 * bytes,
-      maximumBytes: 2 * bytes,
-      deallocationEvents: policy,
+describe.each(keepers)('$name', ({ make }) => {
+  describe.each(sharing)('with %s events', (policy) => {
+    test('lets another stream that takes a block wait for the stream that freed it', () => {
+      using keeper = make(1, policy);
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      const second = keeper.allocate(bytes, b);
+      expect(second).toBe(first);
+      expectOrdered(second, b, hold);
     });
-    using a = new Stream();
-    using b = new Stream();
-    using c = new Stream();
-    const first = pool.allocate(bytes, a);
-    const second = pool.allocate(bytes, b);
-    using holdA = a.hold();
-    using holdB = b.hold();
-    pool.deallocate(first, bytes, a);
-    pool.deallocate(second, bytes, b);
-    pool.allocate(2 * bytes, c);
-    holdA.release();
-    a.synchronizeSync();
-    fill(first, 3, c);
-    expectWaiting(c);
-    holdB.release();
-    c.synchronizeSync();
-    pool.validate();
+
+    test('lets a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
+      using keeper = make(1, policy);
+      using a = new Stream();
+      using b = new Stream();
+      using c = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      // Cannot be served, but joins all free memory on stream b in trying to.
+      expect(() => keeper.allocate(2 * bytes, b)).toThrow('out of memory');
+      const third = keeper.allocate(bytes, c);
+      expect(third).toBe(first);
+      expectOrdered(third, c, hold);
+      keeper.validate();
+    });
+
+    test('lets a stream wait for both streams whose neighbouring blocks it gets joined', () => {
+      using keeper = make(2, policy);
+      using a = new Stream();
+      using b = new Stream();
+      using c = new Stream();
+      const first = keeper.allocate(bytes, a);
+      const second = keeper.allocate(bytes, b);
+      using holdA = a.hold();
+      using holdB = b.hold();
+      keeper.deallocate(first, bytes, a);
+      keeper.deallocate(second, bytes, b);
+      keeper.allocate(2 * bytes, c);
+      holdA.release();
+      a.synchronizeSync();
+      fill(first, 3, c);
+      expectWaiting(c);
+      holdB.release();
+      c.synchronizeSync();
+      keeper.validate();
+    });
+
+    test('lets another stream wait for memory that the upstream ordered on the first (part of rapidsai/rmm#2507)', () => {
+      using upstream = new CudaAsyncMemoryResource();
+      using keeper = make(4, policy, upstream);
+      using a = new Stream();
+      using b = new Stream();
+      keeper.trim(a);
+      using hold = a.hold();
+      keeper.allocate(bytes, a);
+      const rest = keeper.allocate(bytes, b);
+      fill(rest, 2, b);
+      expectWaiting(b);
+      hold.release();
+      b.synchronizeSync();
+    });
+
+    test('keeps the order when the stream that freed a block is gone (rapidsai/rmm#510)', () => {
+      using keeper = make(1, policy);
+      const a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      a.dispose();
+      const second = keeper.allocate(bytes, b);
+      expectOrdered(second, b, hold);
+    });
+
+    test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
+      using keeper = make(1, policy);
+      const a = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      a.dispose();
+      using b = new Stream();
+      expect(b.timeline.slot).toBe(a.timeline.slot);
+      const second = keeper.allocate(bytes, b);
+      expectOrdered(second, b, hold);
+    });
+
+    test('returns a block to its own stream without waiting', () => {
+      using keeper = make(1, policy);
+      using a = new Stream();
+      using hold = a.hold();
+      const before = driverCallCounts().eventWaits;
+      const first = keeper.allocate(bytes, a);
+      keeper.deallocate(first, bytes, a);
+      expect(keeper.allocate(bytes, a)).toBe(first);
+      expect(driverCallCounts().eventWaits).toBe(before);
+      expectWaiting(a);
+      hold.release();
+    });
+
+    test('lets a third stream wait for the first when a trim gathered its memory on the second', () => {
+      using keeper = make(1, policy);
+      using a = new Stream();
+      using b = new Stream();
+      using c = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      expect(keeper.trim(b, { bytesToKeep: bytes })).toBe(0);
+      expect(keeper.allocate(bytes, c)).toBe(first);
+      expectOrdered(first, c, hold);
+    });
+
+    test('gives memory back to the upstream only after the stream that freed it', () => {
+      using upstream = new CudaAsyncMemoryResource();
+      const keeper = make(1, policy, upstream);
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      expect(keeper.trim(b)).toBe(bytes);
+      const second = upstream.allocate(bytes, b);
+      expectOrdered(second, b, hold);
+      upstream.deallocate(second, bytes, b);
+      keeper.dispose();
+    });
   });
 
-  test('lets another stream wait for memory that the upstream ordered on the first (part of rapidsai/rmm#2507)', () => {
-    using upstream = new CudaAsyncMemoryResource();
-    using pool = new PoolMemoryResource(upstream, { deallocationEvents: policy, maximumBytes: 4 * bytes });
-    using a = new Stream();
-    using b = new Stream();
-    using hold = a.hold();
-    pool.allocate(bytes, a);
-    const rest = pool.allocate(bytes, b);
-    fill(rest, 2, b);
-    expectWaiting(b);
-    hold.release();
-    b.synchronizeSync();
+  describe('records events that', () => {
+    const run = (keeper: Keeper, stream: Stream) => {
+      for (let i = 0; i < 10; i++) keeper.deallocate(keeper.allocate(bytes, stream), bytes, stream);
+    };
+
+    test('are one for each free under eager', () => {
+      using keeper = make(1, 'eager');
+      using stream = new Stream();
+      expect(eventRecords(() => run(keeper, stream))).toBe(10);
+    });
+
+    test.each(['deferred', 'off'] as const)('are none on one stream under %s', (policy) => {
+      using keeper = make(1, policy);
+      using stream = new Stream();
+      expect(eventRecords(() => run(keeper, stream))).toBe(0);
+    });
+
+    test('are one for each change of stream under deferred', () => {
+      using keeper = make(1, 'deferred');
+      using a = new Stream();
+      using b = new Stream();
+      run(keeper, a);
+      expect(eventRecords(() => run(keeper, b))).toBe(1);
+      expect(eventRecords(() => run(keeper, a))).toBe(1);
+    });
+
+    test('are one for all the frees on a stream that ends', () => {
+      using keeper = make(4, 'deferred');
+      using second = make(1, 'off');
+      const stream = new Stream();
+      run(keeper, stream);
+      run(second, stream);
+      expect(eventRecords(() => stream.dispose())).toBe(1);
+    });
+
+    test('are one for each free on a stream whose end nobody announces (rapidsai/rmm#649)', () => {
+      using keeper = make(1, 'deferred');
+      const foreign = madeElsewhere();
+      using unannounced = Stream.fromHandle(foreign.address);
+      expect(eventRecords(() => run(keeper, unannounced))).toBe(10);
+      unannounced.dispose();
+      using announced = Stream.fromHandle(foreign.address, { announcesEnd: true });
+      expect(eventRecords(() => run(keeper, announced))).toBe(0);
+      announced.dispose();
+      foreign.destroy();
+    });
+
+    test('are none where a caller hands in its own, which other streams then wait for', () => {
+      using keeper = make(1, 'eager');
+      using a = new Stream();
+      using b = new Stream();
+      using event = new Event();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      event.record(a);
+      expect(eventRecords(() => keeper.deallocate(first, bytes, a, event))).toBe(0);
+      const second = keeper.allocate(bytes, b);
+      expectOrdered(second, b, hold);
+    });
+
+    test('are made up for where the events of two callers were handed in, the older one last', () => {
+      using keeper = make(2, 'eager');
+      using a = new Stream();
+      using b = new Stream();
+      using older = new Event();
+      using later = new Event();
+      const first = keeper.allocate(bytes, a);
+      const second = keeper.allocate(bytes, a);
+      older.record(a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      later.record(a);
+      keeper.deallocate(first, bytes, a, later);
+      keeper.deallocate(second, bytes, a, older);
+      keeper.allocate(2 * bytes, b);
+      expectOrdered(first, b, hold);
+    });
+
+    test.each(['recorded again', 'disposed'])('are made up for where the event that was handed in is %s', (fate) => {
+      using keeper = make(1, 'eager');
+      using a = new Stream();
+      using b = new Stream();
+      using elsewhere = new Stream();
+      const event = new Event();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      event.record(a);
+      keeper.deallocate(first, bytes, a, event);
+      if (fate === 'disposed') event.dispose();
+      else event.record(elsewhere);
+      const second = keeper.allocate(bytes, b);
+      expectOrdered(second, b, hold);
+      event.dispose();
+    });
+
+    test('must be of the stream that frees', () => {
+      using keeper = make(1, 'eager');
+      using a = new Stream();
+      using b = new Stream();
+      using event = new Event();
+      const pointer = keeper.allocate(bytes, a);
+      expect(() => keeper.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+      event.record(b);
+      expect(() => keeper.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+      event.dispose();
+      expect(() => keeper.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+      expect(() => keeper.deallocate(pointer, bytes, a, 'never' as DeallocationEvents)).toThrow("'eager', 'deferred', 'off'");
+      keeper.deallocate(pointer, bytes, a, 'off');
+      keeper.validate();
+    });
   });
 
-  test('keeps the order when the stream that freed a block is gone (rapidsai/rmm#510)', () => {
-    using pool = poolOfOneBlock(policy);
+  describe('without events', () => {
+    test('is out of memory for a host function, which must not wait', () => {
+      using keeper = make(1, 'off');
+      using a = new Stream();
+      using b = new Stream();
+      keeper.deallocate(keeper.allocate(bytes, a), bytes, a);
+      let error: unknown;
+      {
+        using _hold = a.hold();
+        b.launchHostFunction(() => {
+          try {
+            keeper.allocate(bytes, b);
+          } catch (thrown) {
+            error = thrown;
+          }
+        });
+        b.synchronizeSync();
+      }
+      expect(error).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
+    });
+
+    test('keeps a block for its own stream while that is busy, and takes new memory for another', () => {
+      using keeper = make(2, 'off');
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using _hold = a.hold();
+      keeper.deallocate(first, bytes, a);
+      expect(keeper.allocate(bytes, b)).not.toBe(first);
+      expect(keeper.allocate(bytes, a)).toBe(first);
+      expect(keeper.statistics().synchronizations).toBe(0);
+    });
+
+    test('asks a stream whether it is idle before it waits for it', () => {
+      using keeper = make(1, 'off');
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      keeper.deallocate(first, bytes, a);
+      const before = driverCallCounts().synchronizations;
+      expect(keeper.allocate(bytes, b)).toBe(first);
+      expect(driverCallCounts().synchronizations).toBe(before);
+      expect(keeper.statistics().growths).toBe(1);
+    });
+
+    test.each(['synchronized', 'queried', 'awaited'])('gives a block to another stream once its own was %s', async (how) => {
+      using keeper = make(1, 'off');
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      keeper.deallocate(first, bytes, a);
+      if (how === 'synchronized') a.synchronizeSync();
+      else if (how === 'queried') expect(a.query()).toBe(true);
+      else await a.synchronize();
+      let second = 0;
+      const records = eventRecords(() => {
+        second = keeper.allocate(bytes, b);
+      });
+      expect(second).toBe(first);
+      expect(records).toBe(0);
+      expect(keeper.statistics().synchronizations).toBe(0);
+    });
+
+    test('does not take a synchronization for one that covers later frees', async () => {
+      using keeper = make(2, 'off');
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      const begun = a.synchronize();
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      await begun;
+      expect(keeper.allocate(bytes, b)).not.toBe(first);
+      hold.release();
+    });
+
+    test('synchronizes the streams that memory is held for before it runs out, and counts them', () => {
+      using keeper = make(1, 'off');
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      // Keeps the stream busy until the pool waits for it.
+      a.launchHostFunction(() => undefined);
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      const second = keeper.allocate(bytes, b);
+      expect(second).toBe(first);
+      fill(second, 2, b);
+      expect(valuesOf(second, b)).toEqual([2]);
+      expect(keeper.statistics().synchronizations).toBe(1);
+    });
+
+    test('lets host functions that use it run while it waits', () => {
+      using keeper = make(2, 'off');
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      const second = keeper.allocate(bytes, a);
+      keeper.deallocate(first, bytes, a);
+      a.launchHostFunction(() => keeper.deallocate(second, bytes, a));
+      expect(keeper.allocate(bytes, b)).toBeGreaterThan(0);
+      keeper.validate();
+    });
+
+    test('gives back what it holds for a stream that may be gone without using that stream', () => {
+      const foreign = madeElsewhere();
+      const keeper = make(1, 'off');
+      using unannounced = Stream.fromHandle(foreign.address);
+      const first = keeper.allocate(bytes, unannounced);
+      keeper.deallocate(first, bytes, unannounced);
+      foreign.destroy();
+      const records = eventRecords(() => keeper.dispose());
+      expect(records).toBe(0);
+    });
+
+    test('settles what it holds when the stream ends', () => {
+      using keeper = make(1, 'off');
+      const a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      a.dispose();
+      const second = keeper.allocate(bytes, b);
+      expectOrdered(second, b, hold);
+    });
+
+    test('shares a block that one free allows to be shared', () => {
+      using keeper = make(1, 'off');
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      keeper.deallocate(first, bytes, a, 'deferred');
+      expect(keeper.allocate(bytes, b)).toBe(first);
+      expect(keeper.statistics().synchronizations).toBe(0);
+    });
+  });
+
+  test('does not keep a stream from ending', () => {
+    using keeper = make(1, 'deferred');
     const a = new Stream();
     using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    pool.deallocate(first, bytes, a);
+    keeper.deallocate(keeper.allocate(bytes, a), bytes, a);
+    failCall('cuEventQuery', 1, 999);
     a.dispose();
-    const second = pool.allocate(bytes, b);
-    expectOrdered(second, b, hold);
-  });
-
-  test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
-    using pool = poolOfOneBlock(policy);
-    const a = new Stream();
-    const first = pool.allocate(bytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    pool.deallocate(first, bytes, a);
-    a.dispose();
-    using b = new Stream();
-    expect(b.timeline.slot).toBe(a.timeline.slot);
-    const second = pool.allocate(bytes, b);
-    expectOrdered(second, b, hold);
-  });
-
-  test('returns a block to its own stream without waiting', () => {
-    using pool = poolOfOneBlock(policy);
-    using a = new Stream();
-    using hold = a.hold();
-    const before = driverCallCounts().eventWaits;
-    const first = pool.allocate(bytes, a);
-    pool.deallocate(first, bytes, a);
-    expect(pool.allocate(bytes, a)).toBe(first);
-    expect(driverCallCounts().eventWaits).toBe(before);
-    expectWaiting(a);
-    hold.release();
-  });
-
-  test('lets a third stream wait for the first when a trim gathered its memory on the second', () => {
-    using pool = poolOfOneBlock(policy);
-    using a = new Stream();
-    using b = new Stream();
-    using c = new Stream();
-    const first = pool.allocate(bytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    pool.deallocate(first, bytes, a);
-    expect(pool.trim(b, { bytesToKeep: bytes })).toBe(0);
-    expect(pool.allocate(bytes, c)).toBe(first);
-    expectOrdered(first, c, hold);
-  });
-
-  test('gives memory back to the upstream only after the stream that freed it', () => {
-    using upstream = new CudaAsyncMemoryResource();
-    const pool = new PoolMemoryResource(upstream, { deallocationEvents: policy });
-    using a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    pool.deallocate(first, bytes, a);
-    expect(pool.trim(b)).toBe(bytes);
-    const second = upstream.allocate(bytes, b);
-    expectOrdered(second, b, hold);
-    upstream.deallocate(second, bytes, b);
-    pool.dispose();
-  });
-});
-
-describe('the events that a pool records', () => {
-  const run = (pool: PoolMemoryResource, stream: Stream) => {
-    for (let i = 0; i < 10; i++) pool.deallocate(pool.allocate(bytes, stream), bytes, stream);
-  };
-
-  test('are one for each free under eager', () => {
-    using pool = poolOfOneBlock('eager');
-    using stream = new Stream();
-    expect(eventRecords(() => run(pool, stream))).toBe(10);
-  });
-
-  test.each(['deferred', 'off'] as const)('are none on one stream under %s', (policy) => {
-    using pool = poolOfOneBlock(policy);
-    using stream = new Stream();
-    expect(eventRecords(() => run(pool, stream))).toBe(0);
-  });
-
-  test('are one for each change of stream under deferred', () => {
-    using pool = poolOfOneBlock('deferred');
-    using a = new Stream();
-    using b = new Stream();
-    run(pool, a);
-    expect(eventRecords(() => run(pool, b))).toBe(1);
-    expect(eventRecords(() => run(pool, a))).toBe(1);
-  });
-
-  test('are one for all the frees on a stream that ends', () => {
-    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 4 * bytes, deallocationEvents: 'deferred' });
-    using second = poolOfOneBlock('off');
-    const stream = new Stream();
-    run(pool, stream);
-    run(second, stream);
-    expect(eventRecords(() => stream.dispose())).toBe(1);
-  });
-
-  test('are one for each free on a stream whose end nobody announces (rapidsai/rmm#649)', () => {
-    using pool = poolOfOneBlock('deferred');
-    const foreign = madeElsewhere();
-    using unannounced = Stream.fromHandle(foreign.address);
-    expect(eventRecords(() => run(pool, unannounced))).toBe(10);
-    unannounced.dispose();
-    using announced = Stream.fromHandle(foreign.address, { announcesEnd: true });
-    expect(eventRecords(() => run(pool, announced))).toBe(0);
-    announced.dispose();
-    foreign.destroy();
-  });
-
-  test('are none where a caller hands in its own, which other streams then wait for', () => {
-    using pool = poolOfOneBlock('eager');
-    using a = new Stream();
-    using b = new Stream();
-    using event = new Event();
-    const first = pool.allocate(bytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    event.record(a);
-    expect(eventRecords(() => pool.deallocate(first, bytes, a, event))).toBe(0);
-    const second = pool.allocate(bytes, b);
-    expectOrdered(second, b, hold);
-  });
-
-  test('are made up for where the events of two callers were handed in, the older one last', () => {
-    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * bytes, maximumBytes: 2 * bytes });
-    using a = new Stream();
-    using b = new Stream();
-    using older = new Event();
-    using later = new Event();
-    const first = pool.allocate(bytes, a);
-    const second = pool.allocate(bytes, a);
-    older.record(a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    later.record(a);
-    pool.deallocate(first, bytes, a, later);
-    pool.deallocate(second, bytes, a, older);
-    pool.allocate(2 * bytes, b);
-    expectOrdered(first, b, hold);
-  });
-
-  test.each(['recorded again', 'disposed'])('are made up for where the event that was handed in is %s', (fate) => {
-    using pool = poolOfOneBlock('eager');
-    using a = new Stream();
-    using b = new Stream();
-    using elsewhere = new Stream();
-    const event = new Event();
-    const first = pool.allocate(bytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    event.record(a);
-    pool.deallocate(first, bytes, a, event);
-    if (fate === 'disposed') event.dispose();
-    else event.record(elsewhere);
-    const second = pool.allocate(bytes, b);
-    expectOrdered(second, b, hold);
-    event.dispose();
-  });
-
-  test('must be of the stream that frees', () => {
-    using pool = poolOfOneBlock('eager');
-    using a = new Stream();
-    using b = new Stream();
-    using event = new Event();
-    const pointer = pool.allocate(bytes, a);
-    expect(() => pool.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
-    event.record(b);
-    expect(() => pool.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
-    event.dispose();
-    expect(() => pool.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
-    expect(() => pool.deallocate(pointer, bytes, a, 'never' as DeallocationEvents)).toThrow("'eager', 'deferred', 'off'");
-    pool.deallocate(pointer, bytes, a, 'off');
-    pool.validate();
+    expect(keeper.allocate(bytes, b)).toBeGreaterThan(0);
   });
 });
 
@@ -445,159 +609,5 @@ describe('a failing driver', () => {
     pool.dispose();
     unannounced.dispose();
     foreign.destroy();
-  });
-
-  test('does not keep a stream from ending', () => {
-    using pool = poolOfOneBlock('deferred');
-    const a = new Stream();
-    using b = new Stream();
-    pool.deallocate(pool.allocate(bytes, a), bytes, a);
-    failCall('cuEventQuery', 1, 999);
-    a.dispose();
-    expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
-  });
-});
-
-describe('a pool without events', () => {
-  test('is out of memory for a host function, which must not wait', () => {
-    using pool = poolOfOneBlock('off');
-    using a = new Stream();
-    using b = new Stream();
-    pool.deallocate(pool.allocate(bytes, a), bytes, a);
-    let error: unknown;
-    {
-      using _hold = a.hold();
-      b.launchHostFunction(() => {
-        try {
-          pool.allocate(bytes, b);
-        } catch (thrown) {
-          error = thrown;
-        }
-      });
-      b.synchronizeSync();
-    }
-    expect(error).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
-  });
-
-  test('keeps a block for its own stream while that is busy, and takes new memory for another', () => {
-    using pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'off' });
-    using a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    using _hold = a.hold();
-    pool.deallocate(first, bytes, a);
-    expect(pool.allocate(bytes, b)).not.toBe(first);
-    expect(pool.allocate(bytes, a)).toBe(first);
-    expect(pool.statistics().synchronizations).toBe(0);
-  });
-
-  test('asks a stream whether it is idle before it takes new memory for another', () => {
-    using pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'off' });
-    using a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    pool.deallocate(first, bytes, a);
-    const before = driverCallCounts().synchronizations;
-    expect(pool.allocate(bytes, b)).toBe(first);
-    expect(driverCallCounts().synchronizations).toBe(before);
-    expect(pool.statistics().growths).toBe(1);
-  });
-
-  test.each(['synchronized', 'queried', 'awaited'])('gives a block to another stream once its own was %s', async (how) => {
-    using pool = poolOfOneBlock('off');
-    using a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    pool.deallocate(first, bytes, a);
-    if (how === 'synchronized') a.synchronizeSync();
-    else if (how === 'queried') expect(a.query()).toBe(true);
-    else await a.synchronize();
-    let second = 0;
-    const records = eventRecords(() => {
-      second = pool.allocate(bytes, b);
-    });
-    expect(second).toBe(first);
-    expect(records).toBe(0);
-    expect(pool.statistics().synchronizations).toBe(0);
-  });
-
-  test('does not take a synchronization for one that covers later frees', async () => {
-    using pool = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'off' });
-    using a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    const begun = a.synchronize();
-    using hold = a.hold();
-    fill(first, 1, a);
-    pool.deallocate(first, bytes, a);
-    await begun;
-    expect(pool.allocate(bytes, b)).not.toBe(first);
-    hold.release();
-  });
-
-  test('synchronizes the streams that memory is held for before it runs out, and counts them', () => {
-    using pool = poolOfOneBlock('off');
-    using a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    // Keeps the stream busy until the pool waits for it.
-    a.launchHostFunction(() => undefined);
-    fill(first, 1, a);
-    pool.deallocate(first, bytes, a);
-    const second = pool.allocate(bytes, b);
-    expect(second).toBe(first);
-    fill(second, 2, b);
-    expect(valuesOf(second, b)).toEqual([2]);
-    expect(pool.statistics().synchronizations).toBe(1);
-  });
-
-  test('lets host functions that use it run while it waits', () => {
-    using pool = new PoolMemoryResource(new CudaMemoryResource(), {
-      initialBytes: 2 * bytes,
-      maximumBytes: 2 * bytes,
-      deallocationEvents: 'off',
-    });
-    using a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    const second = pool.allocate(bytes, a);
-    pool.deallocate(first, bytes, a);
-    a.launchHostFunction(() => pool.deallocate(second, bytes, a));
-    expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
-    pool.validate();
-  });
-
-  test('gives back what it holds for a stream that may be gone without using that stream', () => {
-    const foreign = madeElsewhere();
-    const pool = poolOfOneBlock('off');
-    using unannounced = Stream.fromHandle(foreign.address);
-    const first = pool.allocate(bytes, unannounced);
-    pool.deallocate(first, bytes, unannounced);
-    foreign.destroy();
-    const records = eventRecords(() => pool.dispose());
-    expect(records).toBe(0);
-  });
-
-  test('settles what it holds when the stream ends', () => {
-    using pool = poolOfOneBlock('off');
-    const a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    pool.deallocate(first, bytes, a);
-    a.dispose();
-    const second = pool.allocate(bytes, b);
-    expectOrdered(second, b, hold);
-  });
-
-  test('shares a block that one free allows to be shared', () => {
-    using pool = poolOfOneBlock('off');
-    using a = new Stream();
-    using b = new Stream();
-    const first = pool.allocate(bytes, a);
-    pool.deallocate(first, bytes, a, 'deferred');
-    expect(pool.allocate(bytes, b)).toBe(first);
-    expect(pool.statistics().synchronizations).toBe(0);
   });
 });

@@ -1,12 +1,12 @@
 import { setTimeout } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DeviceBuffer, type DeviceBufferOptions } from '../../src/buffers/device-buffer.js';
-import { freeUnreachableBuffers, watchedBuffers } from '../../src/buffers/unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { failCall } from '../../src/driver/software-device.js';
 import { Stream } from '../../src/driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, OutOfMemoryError } from '../../src/errors.js';
+import { freeUnreachableBuffers, watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
@@ -110,7 +110,7 @@ describe('construction', () => {
     ['a bigint', 10n, {}, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
     ['an ordinary array', [1, 2], {}, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
     ['null', null, {}, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
-    ['no resource', 1, { resource: undefined }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
+    ['no resource', 1, { resource: null }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
     ['what is no resource', 1, { resource: {} }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
     ['no stream', 1, { stream: undefined }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
     ['what is no stream', 1, { stream: { handle: 1 } }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],

@@ -1,7 +1,10 @@
 import {
+  ArenaMemoryResource,
+  BinningMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   type DeallocationEvents,
+  FixedSizeMemoryResource,
   HostMemoryResource,
   LimitingResourceAdaptor,
   LoggingResourceAdaptor,
@@ -10,6 +13,7 @@ import {
   MiB,
   PinnedHostMemoryResource,
   PoolMemoryResource,
+  ReclaimingResourceAdaptor,
   StatisticsResourceAdaptor,
 } from '../../src/index.js';
 import type { ResourceHarness, ResourceSupport } from '../../src/testing/index.js';
@@ -42,9 +46,19 @@ const cuda = () => new CudaMemoryResource();
 const cudaAsync = () => new CudaAsyncMemoryResource();
 const limiting: Wrap = (upstream) => new LimitingResourceAdaptor(upstream, { limitBytes: capacityBytes });
 const logging: Wrap = (upstream) => new LoggingResourceAdaptor(upstream, { file: '/dev/null' });
+const reclaiming: Wrap = (upstream) => new ReclaimingResourceAdaptor(upstream);
 const statistics: Wrap = (upstream) => new StatisticsResourceAdaptor(upstream);
 const pool = (deallocationEvents: DeallocationEvents): Wrap => {
   return (upstream) => new PoolMemoryResource(upstream, { maximumBytes: capacityBytes, initialBytes: capacityBytes, deallocationEvents });
+};
+const arena = (deallocationEvents: DeallocationEvents): Wrap => {
+  return (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: capacityBytes, deallocationEvents });
+};
+const fixedSize = (deallocationEvents: DeallocationEvents): Wrap => {
+  return (upstream) => new FixedSizeMemoryResource(upstream, { blocksToPreallocate: 2, deallocationEvents });
+};
+const binning = (maximumExponent: number, deallocationEvents: DeallocationEvents): Wrap => {
+  return (upstream) => new BinningMemoryResource(upstream, { minimumExponent: 10, maximumExponent, bins: [300, 5000], deallocationEvents });
 };
 
 /** @param deviceBytes what device memory is exhausted at, or `undefined` where that is not to be tried */
@@ -66,6 +80,8 @@ export function passThroughHarnesses(): readonly ResourceHarness[] {
     stack('limiting(cuda-async)', cudaAsync, [limiting], { ...streamOrdered, capacityBytes }),
     stack('statistics(cuda)', cuda, [statistics], synchronous),
     stack('statistics(cuda-async)', cudaAsync, [statistics], streamOrdered),
+    stack('reclaiming(limiting(cuda))', cuda, [limiting, reclaiming], { ...synchronous, capacityBytes }),
+    stack('reclaiming(limiting(cuda-async))', cudaAsync, [limiting, reclaiming], { ...streamOrdered, capacityBytes }),
     stack('logging(cuda)', cuda, [logging], synchronous),
     stack('logging(cuda-async)', cudaAsync, [logging], streamOrdered),
   ];
@@ -81,6 +97,33 @@ export function poolHarnesses(): readonly ResourceHarness[] {
       stack(`pool(cuda, events=${events})`, cuda, [pool(events)], supports),
       stack(`pool(cuda-async, events=${events})`, cudaAsync, [pool(events)], supports),
       stack(`statistics(pool(cuda, events=${other}), events=${events})`, cuda, [pool(other), asking], supports),
+      // Where memory runs out, it waits for the device before it fails.
+      stack(`reclaiming(pool(cuda, events=${events}))`, cuda, [pool(events), reclaiming], { ...supports, reusesAcrossStreams: false }),
+    ];
+  });
+}
+
+/** The arena under each policy. */
+export function arenaHarnesses(): readonly ResourceHarness[] {
+  return (['eager', 'deferred', 'off'] as const).flatMap((events) => {
+    const supports = { maximumAlignment: Infinity, streamOrdered: true, reusesAcrossStreams: events !== 'off', capacityBytes };
+    return [
+      stack(`arena(cuda, events=${events})`, cuda, [arena(events)], supports),
+      stack(`arena(cuda-async, events=${events})`, cudaAsync, [arena(events)], supports),
+    ];
+  });
+}
+
+/** Blocks of one size, and bins of them, under each policy. One piece of most of the capacity goes through the bins to a pool. */
+export function fixedSizeHarnesses(): readonly ResourceHarness[] {
+  return (['eager', 'deferred', 'off'] as const).flatMap((events) => {
+    const supports = { ...streamOrdered, reusesAcrossStreams: events !== 'off' };
+    return [
+      stack(`fixed-size(cuda, events=${events})`, cuda, [fixedSize(events)], supports),
+      stack(`fixed-size(cuda-async, events=${events})`, cudaAsync, [fixedSize(events)], supports),
+      stack(`binning(cuda, events=${events})`, cuda, [binning(20, events)], supports),
+      stack(`binning(cuda-async, events=${events})`, cudaAsync, [binning(20, events)], supports),
+      stack(`binning(pool(cuda), events=${events})`, cuda, [pool('eager'), binning(16, events)], { ...supports, capacityBytes }),
     ];
   });
 }

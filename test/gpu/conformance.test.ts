@@ -1,10 +1,10 @@
 import { describe, test } from 'vitest';
 import { resourceConformance } from '../../src/testing/index.js';
-import { leafHarnesses, passThroughHarnesses, poolHarnesses } from '../conformance/harnesses.js';
+import { arenaHarnesses, leafHarnesses, passThroughHarnesses, poolHarnesses } from '../conformance/harnesses.js';
 import { describeOnGpu } from './gpu.js';
 
 describeOnGpu('on the CUDA device', () => {
-  for (const harness of [...leafHarnesses(undefined), ...passThroughHarnesses(), ...poolHarnesses()]) {
+  for (const harness of [...leafHarnesses(undefined), ...passThroughHarnesses(), ...poolHarnesses(), ...arenaHarnesses()]) {
     describe(harness.name, () => {
       for (const { name, run } of resourceConformance(harness)) test(name, run);
     });

@@ -1,15 +1,19 @@
 import { describe, expect, test } from 'vitest';
 import {
   type AllocationLog,
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
   createResourceStack,
   Device,
   defaultRepeat,
   driverCallCounts,
   HostMemoryResource,
   InvalidLogError,
+  ManagedMemoryResource,
   type MemoryResource,
   MiB,
   OutOfMemoryError,
+  PoolMemoryResource,
   ReplayError,
   type ReplayOptions,
   type ReplayResult,
@@ -18,6 +22,7 @@ import {
   replayLog,
   Stream,
 } from '../../src/index.js';
+import { TwoWayResource } from '../support/two-way-resource.js';
 import { arrowEtl, header, logText, readText, row } from './logs.js';
 
 /** A call that a {@link Recorder} got; the stream is numbered in the order of first use. */
@@ -191,6 +196,40 @@ describe('a replay', () => {
     expect(replay(log, 'pool(cuda-async, initial=8MiB)').peakReservedBytes).toBeGreaterThanOrEqual(8 * MiB);
     expect(replay(log, 'pool(cuda-async, initial=8MiB)').leakedBytes).toBe(0);
     other.deallocate(pointer, 5 * MiB, stream);
+  });
+
+  test('asks all leaves of a stack with branches, and those that share their count once', async () => {
+    const log = await readText(
+      logText(
+        row('allocate', 1, 100),
+        row('allocate', 2, MiB),
+        row('free', 1, 100),
+        row('allocate', 3, 50),
+        row('free', 2, MiB),
+        row('free', 3, 50),
+      ),
+    );
+    const reserved = (one: () => MemoryResource, two: () => MemoryResource) =>
+      replayLog(log, () => ResourceStack.of(new TwoWayResource(one(), two())), { repeat: 1 });
+    const cuda = () => new CudaMemoryResource();
+    const managed = () => new ManagedMemoryResource();
+    expect(reserved(cuda, managed)).toMatchObject({ peakReservedBytes: 100 + MiB, leakedBytes: 0 });
+    expect(reserved(cuda, cuda)).toMatchObject({ peakReservedBytes: 100 + MiB, leakedBytes: 0 });
+    expect(reserved(() => new PoolMemoryResource(cuda()), cuda).peakReservedBytes).toBeGreaterThan(MiB);
+    expect(reserved(cuda, () => new CudaAsyncMemoryResource())).toMatchObject({ leakedBytes: 0 });
+    expect(reserved(cuda, () => new Recorder())).toMatchObject({ peakReservedBytes: null, leakedBytes: null });
+  });
+
+  test('finds what is left on any branch', async () => {
+    class Forgetful extends HostMemoryResource {
+      override deallocate(): void {}
+    }
+    const log = await readText(logText(row('allocate', 1, 11), row('allocate', 2, 5000), row('free', 1, 11), row('free', 2, 5000)));
+    const create = () => {
+      const [host, cuda] = [new Forgetful(), new CudaMemoryResource()];
+      return ResourceStack.of(new TwoWayResource(cuda, host), { foreignReservedBytes: host.reservedBytes });
+    };
+    expect(replayLog(log, create, { repeat: 1 })).toMatchObject({ leakedBytes: 5000 });
   });
 
   test('reports what a layer does not give back', async () => {

@@ -59,7 +59,17 @@ describe('a specification', () => {
   test('accepts the option events on every kind', () => {
     for (const { name, role, options } of resourceKinds) {
       const required = Object.entries(options).filter(([, { required }]) => required === true);
-      const values = required.map(([option, { type }]) => `${option}=${type === 'size' ? '1MiB' : 'x'}`);
+      const examples = {
+        size: '1MiB',
+        sizes: '[1MiB]',
+        integer: '1',
+        number: '1',
+        boolean: 'true',
+        word: 'x',
+        text: 'x',
+        resource: 'host',
+      };
+      const values = required.map(([option, { type }]) => `${option}=${examples[type]}`);
       const parts = [...(role === 'upstream' ? [] : ['host']), ...values, 'events=off'];
       expect(parseSpecification(`${name}(${parts.join(', ')})`).options).toMatchObject({ events: 'off' });
     }
@@ -112,11 +122,11 @@ describe('a specification', () => {
 });
 
 describe('a wrong specification', () => {
-  const kinds = 'kinds: cuda, managed, cuda-async, pinned-host, host, pool, limiting, statistics, logging';
+  const kinds = `kinds: ${resourceKinds.map(({ name }) => name).join(', ')}`;
 
   test.each([
-    ['', 0, 1, `a resource is expected here; ${kinds}`],
-    ['   ', 3, 1, `a resource is expected here; ${kinds}`],
+    ['', 0, 1, `a resource kind is expected here; ${kinds}`],
+    ['   ', 3, 1, `a resource kind is expected here; ${kinds}`],
     ['poool(cuda)', 0, 5, `there is no resource kind "poool", did you mean pool?; ${kinds}`],
     ['pool(cuda-asnyc)', 5, 10, `there is no resource kind "cuda-asnyc", did you mean cuda-async?; ${kinds}`],
     ['xyzzy', 0, 5, `there is no resource kind "xyzzy"; ${kinds}`],
@@ -131,9 +141,9 @@ describe('a wrong specification', () => {
     ['pool(cuda, events)', 11, 6, 'an option of pool is expected here, such as events=value; options: initial, max, events'],
     ['pool(initial, cuda)', 5, 7, 'an option of pool is expected here, such as initial=value; options: initial, max, events'],
     ['cuda(host)', 5, 4, 'an option of cuda is expected here; options: events'],
-    ['pool', 0, 4, 'pool needs an upstream resource, such as pool(cuda)'],
-    ['limiting(pool(initial=1), limit=5)', 9, 4, 'pool needs an upstream resource, such as pool(cuda)'],
-    ['limiting(cuda)', 0, 8, 'limiting needs the option limit=size'],
+    ['pool', 0, 4, 'pool needs an upstream resource, such as cuda'],
+    ['limiting(pool(initial=1), limit=5)', 9, 4, 'pool needs an upstream resource, such as cuda'],
+    ['limiting(cuda)', 0, 8, 'limiting needs the option limit (a size such as 512MiB)'],
     ['pool(cuda', 4, 1, 'this parenthesis is not closed'],
     ['pool(cuda,)', 10, 1, 'an argument is expected after the comma'],
     ['pool(cuda initial=1)', 10, 1, 'a comma or a closing parenthesis is expected here'],
@@ -201,26 +211,154 @@ describe('a wrong specification', () => {
       { numRuns: 2000 },
     );
   });
-
-  test('is refused where it is no text', () => {
-    expect(() => parseSpecification(5 as unknown as string)).toThrow('specification must be a string, got 5');
-  });
 });
 
-describe('a specification written by hand', () => {
-  test.each<[unknown, string]>([
-    [null, 'specification must be an object with a kind, got null'],
-    [{ kind: 7 }, 'specification must be an object with a kind, got an instance of Object'],
-    [{ kind: 'pool', upstream: 'cuda' }, 'specification must be an object with a kind, got "cuda"'],
-    [{ kind: 'cuda', options: 3 }, 'the options of cuda must be an object, got 3'],
-    [{ kind: 'cuda', options: { events: null } }, 'the option events of cuda cannot be null'],
-  ])('%j is refused', (value, message) => {
-    expect(() => formatSpecification(value as Specification)).toThrow(message);
+describe('a specification as an object', () => {
+  /** What is wrong with a value that came from JSON. */
+  function faultOf(value: unknown): SpecificationError {
+    try {
+      parseSpecification(value as Specification);
+    } catch (error) {
+      expect(error).toBeInstanceOf(SpecificationError);
+      expect(error).toMatchObject({ specification: undefined, position: undefined, length: undefined });
+      return error as SpecificationError;
+    }
+    throw new Error(`${JSON.stringify(value)} was accepted`);
+  }
+
+  test('means the same as its text', () => {
+    const json = `{
+      "kind": "limiting",
+      "upstream": { "kind": "pool", "upstream": { "kind": "cuda-async" }, "options": { "initial": "1.5 GiB", "max": 8589934592, "events": "off" } },
+      "options": { "limit": "8GiB" }
+    }`;
+    const text = 'limiting(pool(cuda-async, initial=1536MiB, max=8GiB, events=off), limit=8GiB)';
+    expect(parseSpecification(JSON.parse(json))).toEqual(bare(parseSpecification(text)));
+    expect(formatSpecification(JSON.parse(json))).toBe(text);
   });
 
-  test('may not hold itself', () => {
-    const cycle = { kind: 'pool', upstream: undefined as unknown };
-    cycle.upstream = cycle;
-    expect(() => formatSpecification(cycle as Specification)).toThrow('at most 64 resources within each other');
+  test('may have members that are undefined, and what the parser of text added', () => {
+    expect(parseSpecification({ kind: 'cuda', upstream: undefined, options: { events: undefined } } as unknown as Specification)).toEqual({
+      kind: 'cuda',
+      options: {},
+    });
+    expect(parseSpecification(parseSpecification('pool(cuda)'))).toEqual(bare(parseSpecification('pool(cuda)')));
+  });
+
+  test('may hold one object in two places', () => {
+    const cuda = { kind: 'cuda' };
+    const options = { limit: 1 };
+    expect(parseSpecification({ kind: 'limiting', upstream: { kind: 'limiting', upstream: cuda, options }, options })).toMatchObject({
+      upstream: { upstream: cuda },
+    });
+  });
+
+  const pool = { kind: 'pool', upstream: { kind: 'cuda' } };
+  const kinds = `kinds: ${resourceKinds.map(({ name }) => name).join(', ')}`;
+
+  test.each<[unknown, string, string]>([
+    [null, '', 'a resource must be an object with a kind, such as {"kind": "cuda"}, got null'],
+    [[], '', 'a resource must be an object with a kind, such as {"kind": "cuda"}, got an instance of Array'],
+    [{}, 'kind', `a resource kind is expected here; ${kinds}`],
+    [{ kind: 7 }, 'kind', `there is no resource kind 7; ${kinds}`],
+    [{ kind: 'poool' }, 'kind', `there is no resource kind "poool", did you mean pool?; ${kinds}`],
+    [
+      { kind: 'pool', upsteam: {} },
+      'upsteam',
+      'a resource has no member "upsteam", did you mean upstream?; members: kind, upstream, options',
+    ],
+    [{ ...pool, 'max size': 5 }, '["max size"]', 'a resource has no member "max size"; members: kind, upstream, options'],
+    [
+      { ...pool, max: 5 },
+      'max',
+      'a resource has no member "max"; max is an option of pool, and belongs into options; members: kind, upstream, options',
+    ],
+    [JSON.parse('{"kind":"cuda","__proto__":{}}'), '__proto__', 'a resource has no member "__proto__"; members: kind, upstream, options'],
+    [{ kind: 'pool' }, 'upstream', 'pool needs an upstream resource, such as cuda'],
+    [{ kind: 'pool', upstream: 'cuda' }, 'upstream', 'a resource must be an object with a kind, such as {"kind": "cuda"}, got "cuda"'],
+    [{ kind: 'pool', upstream: null }, 'upstream', 'a resource must be an object with a kind, such as {"kind": "cuda"}, got null'],
+    [{ kind: 'cuda', upstream: pool }, 'upstream', 'cuda takes no upstream resource'],
+    [{ kind: 'cuda', options: 3 }, 'options', 'options must be an object, got 3'],
+    [{ kind: 'cuda', options: null }, 'options', 'options must be an object, got null'],
+    [{ kind: 'cuda', options: ['events'] }, 'options', 'options must be an object, got an instance of Array'],
+    [{ kind: 'cuda', options: { events: null } }, 'options.events', 'events must be one of eager, deferred, off, got null'],
+    [
+      { kind: 'cuda', options: { events: 'defered' } },
+      'options.events',
+      'events must be one of eager, deferred, off, got "defered", did you mean deferred?',
+    ],
+    [
+      { ...pool, options: { inital: 5 } },
+      'options.inital',
+      'there is no option of pool "inital", did you mean initial?; options: initial, max, events',
+    ],
+    [
+      { ...pool, options: JSON.parse('{"__proto__":1}') },
+      'options.__proto__',
+      'there is no option of pool "__proto__"; options: initial, max, events',
+    ],
+    [{ ...pool, options: { max: '12 parsecs' } }, 'options.max', 'max must be a size such as 512MiB, got "12 parsecs"'],
+    [{ ...pool, options: { max: 1.5 } }, 'options.max', 'max must be a size such as 512MiB, got 1.5'],
+    [{ ...pool, options: { max: -1 } }, 'options.max', 'max must be a size such as 512MiB, got -1'],
+    [{ ...pool, options: { max: {} } }, 'options.max', 'max must be a size such as 512MiB, got an instance of Object'],
+    [{ ...pool, options: { max: [1] } }, 'options.max', 'max must be a size such as 512MiB, got an instance of Array'],
+    [{ kind: 'limiting', upstream: pool }, 'options.limit', 'limiting needs the option limit (a size such as 512MiB)'],
+    [{ kind: 'logging', upstream: pool, options: { file: 5 } }, 'options.file', 'file must be text, got 5'],
+    [
+      { kind: 'cuda-async', options: { 'release-threshold': true } },
+      'options["release-threshold"]',
+      'release-threshold must be a size such as 512MiB, got true',
+    ],
+  ])('%j is pointed at by %j', (value, path, fault) => {
+    const atRoot = faultOf(value);
+    expect([atRoot.path, atRoot.message]).toEqual([path, path === '' ? fault : `at ${path}: ${fault}`]);
+    const within = faultOf({ kind: 'statistics', upstream: value });
+    const innerPath = path === '' ? 'upstream' : path.startsWith('[') ? `upstream${path}` : `upstream.${path}`;
+    expect([within.path, within.message]).toEqual([innerPath, `at ${innerPath}: ${fault}`]);
+  });
+
+  test('comes with the words that would have been right', () => {
+    expect(faultOf({ kind: 'cuda', options: { events: 1 } }).expected).toEqual(['eager', 'deferred', 'off']);
+    expect(faultOf({ kind: 'cuda', Kind: 1 }).expected).toEqual(['kind', 'upstream', 'options']);
+    expect(faultOf({ kind: 'limiting', upstream: pool }).expected).toEqual(['limit']);
+    expect(faultOf({ kind: 'x' }).expected).toEqual(resourceKinds.map(({ name }) => name));
+  });
+
+  test('may not hold itself, nor more than 64 others', () => {
+    const cycle = { kind: 'pool', upstream: { kind: 'statistics', upstream: undefined as unknown } };
+    cycle.upstream.upstream = cycle;
+    expect(faultOf(cycle).message).toBe('at upstream.upstream: a resource cannot hold itself');
+    const nested = (depth: number): object => (depth === 1 ? { kind: 'cuda' } : { kind: 'pool', upstream: nested(depth - 1) });
+    expect(formatSpecification(nested(64) as Specification)).toContain('pool(cuda)');
+    expect(faultOf(nested(65)).message).toMatch(/: there are more than 64 resources within each other$/);
+  });
+
+  test('is refused whatever it is, and never with another error', () => {
+    const names = fc.constantFrom('kind', 'upstream', 'options', 'events', 'limit', 'max', 'range', '__proto__');
+    const leaves = fc.oneof(
+      fc.constantFrom<unknown>('pool', 'cuda', 'limiting', 'off', '1GiB', undefined, null),
+      fc.integer(),
+      fc.double(),
+      fc.boolean(),
+      fc.string(),
+    );
+    const { value } = fc.letrec<{ value: unknown }>((tie) => ({
+      value: fc.oneof({ maxDepth: 4 }, leaves, fc.dictionary(names, tie('value')), fc.array(tie('value'), { maxLength: 2 })),
+    }));
+    const resource = fc.record({ kind: leaves, upstream: value, options: value }, { requiredKeys: ['kind'] });
+    fc.assert(
+      fc.property(fc.oneof(value, resource), (candidate) => {
+        fc.pre(typeof candidate !== 'string');
+        let checked: Specification;
+        try {
+          checked = parseSpecification(candidate as Specification);
+        } catch (error) {
+          expect(error).toBeInstanceOf(SpecificationError);
+          return;
+        }
+        expect(parseSpecification(checked)).toEqual(checked);
+      }),
+      { numRuns: 2000 },
+    );
   });
 });

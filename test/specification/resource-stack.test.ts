@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import {
+  ArgumentRangeError,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   createResource,
@@ -12,15 +13,18 @@ import {
   LimitingResourceAdaptor,
   LoggingResourceAdaptor,
   ManagedMemoryResource,
+  type MemoryResource,
   MiB,
   OutOfMemoryError,
   PinnedHostMemoryResource,
   PoolMemoryResource,
+  parseSpecification,
   ResourceStack,
   SpecificationError,
   StatisticsResourceAdaptor,
   Stream,
 } from '../../src/index.js';
+import { TwoWayResource } from '../support/two-way-resource.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
 afterAll(() => rmSync(folder, { recursive: true }));
@@ -51,7 +55,8 @@ describe('a stack made from a specification', () => {
     ]);
     expect((stack.resource as LimitingResourceAdaptor).limitBytes).toBe(8 * MiB);
     expect((stack.layers[2] as PoolMemoryResource).reservedBytes).toBe(2 * MiB);
-    expect(stack.leaf).toBeInstanceOf(CudaAsyncMemoryResource);
+    expect(stack.leaves).toEqual([stack.layers[3]]);
+    expect(stack.leaves[0]).toBeInstanceOf(CudaAsyncMemoryResource);
   });
 
   test('is on the device that is asked for', () => {
@@ -79,18 +84,20 @@ describe('a stack made from a specification', () => {
     }
   });
 
-  test('can end without its leaf first', () => {
+  test('can end without its leaves first', () => {
     using stack = createResourceStack('pool(host)');
     using stream = new Stream();
     stack.disposeAdaptors();
     expect(() => stack.resource.allocate(1, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
-    stack.leaf.deallocate(stack.leaf.allocate(1, stream), 1, stream);
+    const leaf = stack.leaves[0] as MemoryResource;
+    leaf.deallocate(leaf.allocate(1, stream), 1, stream);
   });
 
   test.each([
     ['cuda(events=off)', null],
     ['limiting(cuda, limit=1MiB, events=off)', null],
     ['pool(cuda)', 'eager'],
+    ['arena(cuda, size=16MiB)', 'off'],
     ['pool(cuda, events=deferred)', 'deferred'],
     ['limiting(pool(cuda, events=deferred), limit=1MiB)', 'deferred'],
     ['limiting(pool(cuda, events=deferred), limit=1MiB, events=off)', 'off'],
@@ -117,12 +124,25 @@ describe('a stack made from a specification', () => {
     );
   });
 
-  test('written by hand is checked as text is', () => {
-    expect(() => createResourceStack({ kind: 'pool', upstream: { kind: 'cuda' }, options: { inital: 5 } })).toThrow(SpecificationError);
-    expect(() => createResourceStack({ kind: 'pool', upstream: { kind: 'cuda' }, options: { initial: '5x' } })).toThrow(
-      'initial must be a size such as 512MiB, got "5x"',
+  test('made from an object is named by its text, and is what that says', () => {
+    const json = '{ "kind": "limiting", "upstream": { "kind": "cuda" }, "options": { "limit": "1.5 MiB" } }';
+    using stack = createResourceStack(JSON.parse(json));
+    expect(stack.name).toBe('limiting(cuda, limit=1536KiB)');
+    expect((stack.resource as LimitingResourceAdaptor).limitBytes).toBe(1.5 * MiB);
+  });
+
+  test('made from an object has its faults pointed at by their path, those that a layer finds as well', () => {
+    const pool = { kind: 'pool', upstream: { kind: 'cuda' }, options: { initial: '2MiB', max: '1MiB' } };
+    expect(() => createResource({ kind: 'statistics', upstream: pool })).toThrow(
+      expect.objectContaining({
+        name: 'SpecificationError',
+        message: 'at upstream: pool cannot be made: maximumBytes must be at least initialBytes (2097152), got 1048576',
+        path: 'upstream',
+        cause: expect.any(ArgumentRangeError),
+      }),
     );
-    expect(() => createResource({ kind: 'pool', upstream: { kind: 'cuda' }, options: { initial: 1.5 } })).toThrow(SpecificationError);
+    expect(() => createResource({ ...pool, options: { inital: 5 } })).toThrow(SpecificationError);
+    expect(() => createResource(parseSpecification('pool(cuda, initial=2MiB, max=1MiB)'))).toThrow(expect.objectContaining({ path: '' }));
   });
 });
 
@@ -142,7 +162,39 @@ describe('a stack of resources that exist', () => {
     expect([stack.name, stack.deallocationEvents]).toEqual(['StatisticsResourceAdaptor', null]);
   });
 
-  test('must hold one', () => {
-    expect(() => new ResourceStack({ name: 'nothing', layers: [] })).toThrow('layers must hold a resource, got none');
+  test('disposes them from the outermost on, those on which two are built after both', () => {
+    const disposed: string[] = [];
+    class Leaf extends HostMemoryResource {
+      override [Symbol.dispose](): void {
+        disposed.push('leaf');
+        super[Symbol.dispose]();
+      }
+    }
+    class Layer extends TwoWayResource {
+      readonly name: string;
+
+      constructor(name: string, upstream: MemoryResource, alternate: MemoryResource) {
+        super(upstream, alternate);
+        this.name = name;
+      }
+
+      override [Symbol.dispose](): void {
+        disposed.push(this.name);
+        super[Symbol.dispose]();
+      }
+    }
+    const leaf = new Leaf();
+    const bin = new Layer('bin', leaf, leaf);
+    const stack = ResourceStack.of(new Layer('outer', bin, new Layer('alternate', bin, leaf)), { name: 'mine' });
+    expect([stack.name, stack.leaves]).toEqual(['mine', [leaf]]);
+    stack.disposeAdaptors();
+    expect(disposed).toEqual(['outer', 'alternate', 'bin']);
+    disposed.length = 0;
+    stack.dispose();
+    expect(disposed).toEqual(['outer', 'alternate', 'bin', 'leaf']);
+  });
+
+  test('must begin with one', () => {
+    expect(() => ResourceStack.of({} as MemoryResource)).toThrow('resource must be a MemoryResource, got an instance of Object');
   });
 });

@@ -10,6 +10,7 @@ import {
   DriverError,
   LifetimeError,
   OutOfMemoryError,
+  SpecificationError,
 } from '../../src/index.js';
 
 describe('the names and codes of errors', () => {
@@ -77,4 +78,14 @@ test('LifetimeError and DriverError have codes and fields of their own types', (
   expectTypeOf<DriverError>().toHaveProperty('driverName').toEqualTypeOf<string>();
   expectTypeOf<DriverError>().toHaveProperty('operation').toEqualTypeOf<string>();
   expectTypeOf<CisternError>().toHaveProperty('code').toEqualTypeOf<CisternErrorCode>();
+});
+
+test('SpecificationError has a place in a text or a path in an object, never both', () => {
+  const inText = new SpecificationError('a', { specification: 'pool(cud)', position: 5, length: 3, expected: ['cuda'] });
+  expect(inText).toMatchObject({ message: 'a\n  pool(cud)\n       ^^^', position: 5, length: 3, path: undefined, expected: ['cuda'] });
+  const inObject = new SpecificationError('a', { path: 'upstream.kind', expected: [] });
+  expect(inObject).toMatchObject({ message: 'at upstream.kind: a', specification: undefined, path: 'upstream.kind', expected: [] });
+  expectTypeOf<SpecificationError['position']>().toEqualTypeOf<number | undefined>();
+  expectTypeOf<{ expected: []; path: string }>().toExtend<ConstructorParameters<typeof SpecificationError>[1]>();
+  expectTypeOf<{ expected: []; specification: string }>().not.toExtend<ConstructorParameters<typeof SpecificationError>[1]>();
 });

@@ -1,8 +1,5 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
-import type { Stream } from '../driver/stream.js';
-import { OutOfMemoryError } from '../errors.js';
-import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { assertOneOf } from '../validation.js';
 import { freeUnreachableBuffers } from './unreachable-buffers.js';
 
@@ -34,34 +31,6 @@ export function reclaimUnreachableBuffers(kind: CollectionKind): number {
   else collect();
   return freeUnreachableBuffers();
 }
-
-/**
- * Memory from a resource; where it has none, frees unreachable buffers, in stages that cost more and more, and tries again after each that
- * gave something.
- * @throws OutOfMemoryError the resource's first, where all this did not help.
- */
-export function allocateReclaiming(resource: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
-  try {
-    return resource.allocate(bytes, stream, alignment);
-  } catch (error) {
-    if (!(error instanceof OutOfMemoryError)) throw error;
-    for (const stage of stages) {
-      if (stage() === 0) continue;
-      try {
-        return resource.allocate(bytes, stream, alignment);
-      } catch (nextError) {
-        if (!(nextError instanceof OutOfMemoryError)) throw nextError;
-      }
-    }
-    throw error;
-  }
-}
-
-const stages: readonly (() => number)[] = [
-  freeUnreachableBuffers,
-  () => reclaimUnreachableBuffers('minor'),
-  () => reclaimUnreachableBuffers('major'),
-];
 
 function findCollect(): Collect {
   const exposed: unknown = Reflect.get(globalThis, 'gc');

@@ -1,8 +1,7 @@
 import { beforeEach, describe, expect, it } from 'vitest';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import { reclaimUnreachableBuffers } from '../../src/buffers/reclaim.js';
 import { Stream } from '../../src/driver/stream.js';
-import { ArgumentRangeError } from '../../src/errors.js';
+import { OutOfMemoryError } from '../../src/errors.js';
 import { AddressCountingResource } from './address-counting-resource.js';
 
 let stream: Stream;
@@ -18,28 +17,6 @@ function drop(count: number, bytes = 1000): void {
 }
 
 describe('without --expose-gc', () => {
-  it('a minor collection frees what was dropped just now, in the same job', () => {
-    expect(Reflect.get(globalThis, 'gc')).toBeUndefined();
-    drop(100);
-    expect(reclaimUnreachableBuffers('minor')).toBeGreaterThanOrEqual(99_000);
-    expect(addresses.live.size).toBeLessThanOrEqual(1);
-    expect(Reflect.get(globalThis, 'gc')).toBeUndefined();
-  });
-
-  it('a major collection frees what minor ones have moved on', () => {
-    const kept = (() => {
-      const buffers = Array.from({ length: 100 }, () => new DeviceBuffer(1000, { resource: addresses, stream }));
-      for (let i = 0; i < 3; i++) expect(reclaimUnreachableBuffers('minor')).toBe(0);
-      expect(buffers.every((buffer) => addresses.live.has(buffer.ptr))).toBe(true);
-      return buffers;
-    })();
-    kept.length = 0;
-    reclaimUnreachableBuffers('minor');
-    expect(addresses.live.size).toBeGreaterThan(1);
-    reclaimUnreachableBuffers('major');
-    expect(addresses.live.size).toBeLessThanOrEqual(1);
-  });
-
   it('an allocation that runs out of memory makes do with what was dropped', () => {
     addresses.limitBytes = 16_000;
     for (let i = 0; i < 10_000; i++) new DeviceBuffer(1000, { resource: addresses, stream });
@@ -64,6 +41,19 @@ describe('without --expose-gc', () => {
     expect(calls).toBeGreaterThan(1);
   });
 
+  it('an allocation does not repeat the stages that the resource went through', () => {
+    drop(5);
+    let calls = 0;
+    addresses.beforeAllocate = (bytes) => {
+      calls++;
+      const stages = ['settle', 'minor-collection', 'major-collection'].map((stage) => ({ stage, recoveredBytes: 0 }));
+      throw new OutOfMemoryError('none', { requestedBytes: bytes, path: ['addresses'], stages });
+    };
+    expect(() => new DeviceBuffer(1, { resource: addresses, stream })).toThrow('none');
+    expect(calls).toBe(1);
+    expect(addresses.frees).toHaveLength(0);
+  });
+
   it('a failure of another kind is thrown at once', () => {
     let calls = 0;
     addresses.beforeAllocate = () => {
@@ -74,8 +64,4 @@ describe('without --expose-gc', () => {
     expect(() => new DeviceBuffer(1, { resource: addresses, stream })).toThrow('broken');
     expect(calls).toBe(1);
   });
-});
-
-it('refuses another word', () => {
-  expect(() => reclaimUnreachableBuffers('full' as never)).toThrow(ArgumentRangeError);
 });

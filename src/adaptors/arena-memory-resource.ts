@@ -1,0 +1,259 @@
+/**
+ * An arena for each stream, fed from one block of the upstream.
+ *
+ * Data structure. The arena of a stream is its lane. Memory that no stream has is in a lane of its own, the global arena. A stream whose lane
+ * has nothing that fits takes a superblock from there: at least 1 MiB, and the request rounded up to that.
+ *
+ *     block of the upstream   [ stream 1 | used | stream 1 | used | stream 2 | used | global .......... ]
+ *
+ * An allocation is served by the first of these that can:
+ *  1. the arena of its own stream, which needs no waiting;
+ *  2. a superblock from the global arena, or a part of what has not the size of one there;
+ *  3. a block of another stream's arena that may be had: after a wait, or where that stream is known to be idle. Streams that memory is held
+ *     for are asked whether they are idle by now;
+ *  4. a block of the upstream, where some of the arena was given back;
+ *  5. the global arena again, once everything free that may be had was returned there and joined;
+ *  6. all of the above, once the streams that memory is held for have been synchronized.
+ *
+ * Steps 1 to 3 take constant time for a given number of streams. Step 5 costs as much as the blocks it moves, each of which a free put there.
+ */
+import { appendFileSync } from 'node:fs';
+import { Stream } from '../driver/stream.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, type OutOfMemoryError } from '../errors.js';
+import type { DeallocationEvents, MemoryResource, TrimOptions } from '../memory-resource.js';
+import type { Lane } from '../stream-ordering/lane.js';
+import { none, type Segment } from '../suballocation/blocks.js';
+import { maximumUnits, unitBytes } from '../suballocation/free-space-index.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
+import { assertBytes, assertOptions } from '../validation.js';
+import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
+import type { KeeperStatistics } from './stream-ordered-memory-resource.js';
+import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
+
+const superblockBytes = MiB;
+const superblockUnits = superblockBytes / unitBytes;
+
+/** Options of {@link ArenaMemoryResource}. */
+export interface ArenaMemoryResourceOptions {
+  /**
+   * Bytes taken from the upstream at once, and the most that is held of it; at least 1 MiB, rounded down to a multiple of 256. From 512 GiB
+   * on they come in several blocks.
+   * @defaultValue half of the device's free memory
+   */
+  readonly arenaBytes?: number;
+  /**
+   * A file that {@link ArenaMemoryResource.dump} is appended to whenever memory runs out. Where it cannot be written, a process warning
+   * (`CISTERN_ARENA_DUMP`) says so.
+   * @defaultValue nothing is written
+   */
+  readonly dumpFile?: string;
+  /**
+   * What a free without a fence does. Unlike for other keepers nothing is recorded by default, as in RMM's arena: streams then exchange
+   * memory only once they are known to be idle. Under `'eager'` and `'deferred'` a stream for which neither its own arena nor the global one
+   * has room takes other streams' free memory after waiting for an event, and the host never waits.
+   * @defaultValue `'off'`
+   */
+  readonly deallocationEvents?: DeallocationEvents;
+}
+
+/** What an arena holds and did. */
+export interface ArenaStatistics extends KeeperStatistics {
+  /** How many superblocks streams took from the global arena. */
+  readonly superblocks: number;
+  /** How often free memory was returned to the global arena, by `defragment` or because memory ran out. */
+  readonly defragmentations: number;
+  /** Streams that have an arena now. Among them is the legacy default stream, on which the arena took its memory. */
+  readonly arenas: number;
+}
+
+/**
+ * Gives every stream an arena of its own, which takes superblocks of 1 MiB and more from a global arena, one block of the upstream.
+ *
+ * Stream order: within a stream, allocating and freeing need neither an event nor a wait, whatever the size. Memory goes from stream to
+ * stream through the global arena: when it runs out, everything free is returned there and joined, and the host waits for the streams that
+ * memory is held for. Under `'eager'` and `'deferred'` streams wait for events instead, and the host does not. Memory that is freed on
+ * another stream than it was allocated on belongs to the stream that freed it.
+ *
+ * Every allocation is rounded up to a multiple of 256 bytes, and any power of two can be its alignment. Allocating and freeing take constant
+ * time while no memory runs out.
+ *
+ * A worker thread loads its own instance of cistern, so each has its own arenas: give each an `ArenaMemoryResource` with a share of the memory.
+ *
+ * The upstream must stay alive as long as the arena, and is not disposed with it. Disposing the arena gives everything back to the upstream,
+ * in the order of the legacy default stream after every free.
+ *
+ * Counterpart of `rmm::mr::arena_memory_resource`. Unlike there, sizes above 1 MiB come from the stream's arena like all others, so that
+ * freeing them does not synchronize the stream; a free on another stream needs no search; arenas of streams that have ended go on to others;
+ * and memory can be defragmented and given back at any time.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using arena = new ArenaMemoryResource(upstream, { arenaBytes: 1 * GiB, dumpFile: 'arena.txt' });
+ * using stream = new Stream();
+ * const pointer = arena.allocate(1 * MiB, stream);
+ * arena.deallocate(pointer, 1 * MiB, stream);
+ * ```
+ */
+export class ArenaMemoryResource extends SuballocatingMemoryResource {
+  /** The most bytes that are held of the upstream. */
+  readonly arenaBytes: number;
+  readonly #dumpFile: string | undefined;
+  /** The lane of the global arena. */
+  readonly #global: number;
+  #superblocks = 0;
+  #defragmentations = 0;
+  #refusedBytes: number | undefined;
+
+  /**
+   * @throws ArgumentRangeError for an arena of less than 1 MiB, or an option out of range.
+   * @throws OutOfMemoryError where the upstream has not so much.
+   */
+  constructor(upstream: MemoryResource, options: ArenaMemoryResourceOptions = {}) {
+    assertOptions(options);
+    const { arenaBytes, dumpFile, deallocationEvents = 'off' } = options;
+    if (arenaBytes !== undefined) assertArenaBytes(arenaBytes);
+    if (dumpFile !== undefined && typeof dumpFile !== 'string') {
+      throw new ArgumentTypeError(`dumpFile must be a string, got ${formatValue(dumpFile)}`);
+    }
+    super(upstream, deallocationEvents);
+    this.arenaBytes = alignDown(arenaBytes ?? this.device.memoryInfo().freeBytes / 2, unitBytes);
+    assertArenaBytes(this.arenaBytes);
+    this.#dumpFile = dumpFile;
+    this.#global = this.ordering.addCommonLane();
+    const stream = Stream.legacyDefault(this.device);
+    while (this.claimedBytes < this.arenaBytes) this.takeInitial(this.#nextBlockBytes, stream);
+  }
+
+  /**
+   * Returns all free memory to the global arena, where neighbours join and every stream finds it. Under `'off'` the host waits for the
+   * streams that memory is held for; in a host function, which must not wait, memory of streams that are not known to be idle stays with
+   * them. Memory of other policies is returned at once, and whoever takes it waits for the streams that freed it.
+   * @returns the bytes returned
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the arena is disposed.
+   */
+  defragment(): number {
+    this.assertLive('defragment');
+    this.ordering.synchronizeHeld();
+    // Host functions may have run during the wait.
+    this.assertLive('defragment');
+    return this.#returnToGlobal();
+  }
+
+  /**
+   * Gives blocks of the upstream that are wholly free back to it, in the order of `stream`, which is first made to wait for whatever was freed
+   * on other streams; other free memory is returned to the global arena. The arena grows to its size again when it runs out.
+   * @returns the bytes given back
+   */
+  override trim(stream: Stream, options?: TrimOptions): number {
+    const released = super.trim(stream, options);
+    return released;
+  }
+
+  /** What the arena holds and did so far. Linear in the number of blocks. */
+  statistics(): ArenaStatistics {
+    return Object.freeze({
+      ...this.keeperStatistics(),
+      superblocks: this.#superblocks,
+      defragmentations: this.#defragmentations,
+      arenas: new Set(this.ordering.lanes.map(({ timeline }) => timeline)).size,
+    });
+  }
+
+  /**
+   * What the arena looks like, for a person: totals, the free memory of the global arena and of every stream with its fragmentation
+   * (`(1 - largest / free) * 100 %`), and a picture of the address space. Linear in the number of blocks.
+   */
+  dump(): string {
+    const laneNames = new Map([
+      [this.#global, 'global arena'],
+      [this.ordering.endedLane, 'ended streams'],
+      ...this.ordering.lanes.map(({ number, timeline, isHeld }) => [number, `stream ${timeline.id}${isHeld ? ', held' : ''}`] as const),
+    ]);
+    return formatArenaDump({ arenaBytes: this.arenaBytes, refusedBytes: this.#refusedBytes, laneNames }, [...this.index.blocks()]);
+  }
+
+  /** Steps 2 and 3 at the top of this file. */
+  protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
+    const address = this.#takeSuperblock(bytes, stream, alignment) ? this.allocateIn((this.lane as Lane).number, bytes, alignment) : none;
+    return address === none ? super.takeFromOthers(bytes, stream, alignment) : address;
+  }
+
+  /** Steps 4 and 5. */
+  protected grow(bytes: number, stream: Stream, alignment: number): boolean {
+    this.upstreamFailure = undefined;
+    const next = this.#nextBlockBytes;
+    const least = leastBytes(bytes, alignment);
+    if (least <= next && this.tryTakeAtLeast(least, next, stream)) return true;
+    return this.#returnToGlobal(stream) > 0;
+  }
+
+  /** A block of the upstream belongs to the global arena. */
+  protected override keep(segment: Segment, stream: Stream): void {
+    try {
+      this.ordering.receivedInCommon(this.#global, stream);
+    } catch {
+      // The stream has ended, or no event can be recorded: the memory is that of one stream then.
+      super.keep(segment, stream);
+      return;
+    }
+    this.index.addSegment(segment.address, segment.bytes, this.#global);
+  }
+
+  protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
+    this.#refusedBytes = bytes;
+    this.#writeDump();
+    const freeBytes = this.ordering.laneNumbers().reduce((sum, lane) => sum + this.index.freeBytes(lane), 0);
+    const largestBytes = this.largestFreeBytes();
+    const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
+    const fragmentation = `${fragmentationPercent(freeBytes, largestBytes).toFixed(1)} %`;
+    const reason = `of the arena's ${formatBytes(this.arenaBytes)} ${formatBytes(freeBytes)} are free, the largest block has ${formatBytes(largestBytes)}${aligned} (fragmentation ${fragmentation})`;
+    return this.outOfMemoryError(bytes, reason, this.arenaBytes);
+  }
+
+  /** What the next block of the upstream would have. */
+  get #nextBlockBytes(): number {
+    return Math.min(this.arenaBytes - this.claimedBytes, maximumBlockBytes);
+  }
+
+  /** Moves a superblock that has room for a request from the global arena to the stream's own. Returns whether there was one. */
+  #takeSuperblock(bytes: number, stream: Stream, alignment: number): boolean {
+    const units = alignUp(leastBytes(bytes, alignment), superblockBytes) / unitBytes;
+    // No wait for what would not serve.
+    if (units > maximumUnits || this.index.largestFreeBytes(this.#global) < units * unitBytes) return false;
+    const lane = this.lane as Lane;
+    const hasWaited = this.ordering.order(stream, this.#global);
+    if (!this.index.carve(units, superblockUnits, this.#global, lane.number)) return false;
+    this.#superblocks++;
+    if (hasWaited) lane.received();
+    return true;
+  }
+
+  /** Returns the free memory that may be had without blocking, also what is held for `stream`, to the global arena; and how much that is. */
+  #returnToGlobal(stream?: Stream): number {
+    const before = this.index.freeBytes(this.#global);
+    this.ordering.collect(this.#global, stream);
+    this.#defragmentations++;
+    return this.index.freeBytes(this.#global) - before;
+  }
+
+  #writeDump(): void {
+    if (this.#dumpFile === undefined) return;
+    try {
+      appendFileSync(this.#dumpFile, `${this.dump()}\n`);
+    } catch (error) {
+      const reason = error instanceof Error ? error.message : String(error);
+      process.emitWarning(`the dump of an arena could not be written: ${reason}`, { code: 'CISTERN_ARENA_DUMP' });
+    }
+  }
+}
+
+/** Bytes that a block needs to have a place for a request wherever it begins: at a multiple of 256, as all blocks do. */
+function leastBytes(bytes: number, alignment: number): number {
+  return alignUp(bytes, unitBytes) + alignment - ALLOCATION_ALIGNMENT;
+}
+
+function assertArenaBytes(arenaBytes: number): void {
+  assertBytes(arenaBytes, 'arenaBytes');
+  if (arenaBytes >= superblockBytes) return;
+  throw new ArgumentRangeError(`arenaBytes must be at least ${superblockBytes}, the size of a superblock, got ${arenaBytes}`);
+}

@@ -1,0 +1,121 @@
+import type { Stream } from '../driver/stream.js';
+import { ArgumentRangeError, OutOfMemoryError } from '../errors.js';
+import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { AddressMap } from '../suballocation/address-map.js';
+import { none } from '../suballocation/blocks.js';
+import { assertMemoryResource, PassThroughAdaptor } from './pass-through-adaptor.js';
+
+/**
+ * Takes memory from a second resource where the first has none. A free goes to the resource that the memory came from.
+ *
+ * `memoryKind` is that of the upstream; what comes from the fallback has the fallback's, which may be another: managed memory behind device
+ * memory is larger than the device, for example. Stream order, alignment: those of the resource that the memory comes from.
+ *
+ * While nothing came from the fallback, a free costs one comparison more. Neither resource is disposed with this.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using fallback = new ManagedMemoryResource();
+ * using resource = new FallbackResourceAdaptor(upstream, fallback);
+ * ```
+ */
+export class FallbackResourceAdaptor extends PassThroughAdaptor {
+  /** What memory is taken from where the upstream has none. */
+  readonly fallback: MemoryResource;
+  /** The fallback. */
+  readonly alternates: readonly MemoryResource[];
+  /** The pointers that came from the fallback. Their values say nothing. */
+  readonly #pointers = new AddressMap();
+  #fallbackAllocations = 0;
+  #fallbackBytes = 0;
+
+  /** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a fallback on another device. */
+  constructor(upstream: MemoryResource, fallback: MemoryResource, options: DeallocationEventsOption = {}) {
+    super(upstream, options);
+    assertMemoryResource(fallback, 'fallback');
+    if (fallback.device !== upstream.device) {
+      throw new ArgumentRangeError(
+        `fallback must be of device ${upstream.device.index}, as the upstream is, got one of device ${fallback.device.index}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
+    this.fallback = fallback;
+    this.alternates = Object.freeze([fallback]);
+  }
+
+  /** How many allocations the fallback has served so far. */
+  get fallbackAllocations(): number {
+    return this.#fallbackAllocations;
+  }
+
+  /** Bytes that came from the fallback and were not freed. */
+  get fallbackBytes(): number {
+    return this.#fallbackBytes;
+  }
+
+  /**
+   * @throws OutOfMemoryError where both fail, with the availability and the limit of the upstream; its `cause` is an `AggregateError` of both
+   * errors. Every error of the upstream that is no `OutOfMemoryError` is thrown as it is.
+   */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    if (this.isDisposed) this.assertLive('allocate');
+    try {
+      return this.upstream.allocate(bytes, stream, alignment);
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError)) throw error;
+      return this.#allocateFromFallback(bytes, stream, alignment, error);
+    }
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    if (this.isDisposed) this.assertLive('deallocate');
+    // Taken out before the call: a host function that runs in it may be given the same memory again.
+    if (this.#pointers.count > 0 && typeof pointer === 'number' && this.#pointers.take(pointer) !== none) {
+      this.#deallocateToFallback(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    } else {
+      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    }
+  }
+
+  #allocateFromFallback(bytes: number, stream: Stream, alignment: number | undefined, refusal: OutOfMemoryError): DevicePointer {
+    // A host function that ran in the upstream may have disposed this.
+    this.assertLive('allocate');
+    let pointer: DevicePointer;
+    try {
+      pointer = this.fallback.allocate(bytes, stream, alignment);
+    } catch (error) {
+      throw this.#bothFailed(refusal, error);
+    }
+    // It is known already where it was freed past this.
+    if (this.#pointers.get(pointer) === none) this.#pointers.insert(pointer, 0);
+    this.#fallbackAllocations++;
+    this.#fallbackBytes += bytes;
+    return pointer;
+  }
+
+  #deallocateToFallback(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    try {
+      this.fallback.deallocate(pointer, bytes, stream, fence);
+    } catch (error) {
+      this.#pointers.insert(pointer, 0);
+      throw error;
+    }
+    this.#fallbackBytes -= bytes;
+  }
+
+  #bothFailed(refusal: OutOfMemoryError, error: unknown): OutOfMemoryError {
+    const message = error instanceof Error ? error.message : String(error);
+    const { requestedBytes, availableBytes, limitBytes, path, stages } = refusal;
+    return new OutOfMemoryError(
+      `${refusal.message}; and from the fallback: ${message}`,
+      {
+        requestedBytes,
+        ...(availableBytes === undefined ? {} : { availableBytes }),
+        ...(limitBytes === undefined ? {} : { limitBytes }),
+        path: [this.constructor.name, ...path],
+        stages,
+      },
+      { cause: new AggregateError([refusal, error], 'neither the upstream nor the fallback has the memory') },
+    );
+  }
+}

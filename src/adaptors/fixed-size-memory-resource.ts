@@ -1,0 +1,180 @@
+/**
+ * Blocks of one size, cut out of batches from the upstream.
+ *
+ * An allocation is served by the first of these that can:
+ *  1. a free block of its own stream, which needs no waiting;
+ *  2. a free block of another stream, after a wait; under `'off'` streams that blocks are held for are asked whether they are idle by now;
+ *  3. a new batch from the upstream; half of it, a quarter, down to one block, while the upstream has not that much;
+ *  4. under `'off'`, all of the above again, once the streams that blocks are held for have been synchronized.
+ *
+ * Every step takes constant time for a given number of streams, but for what the upstream does in step 3. Free neighbours are joined, so that a
+ * batch can be given back as a whole; since every used block has the one size, so have all gaps a multiple of it.
+ */
+import { Stream } from '../driver/stream.js';
+import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
+import type { DeallocationEventsOption, DevicePointer, MemoryResource } from '../memory-resource.js';
+import type { Lane } from '../stream-ordering/lane.js';
+import { none } from '../suballocation/blocks.js';
+import { unitBytes } from '../suballocation/free-space-index.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes, MiB } from '../units.js';
+import { assertAlignment, assertBytes, assertOptions } from '../validation.js';
+import type { KeeperStatistics } from './stream-ordered-memory-resource.js';
+import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
+
+/** What a block can have at most, so that what nobody asked for of it is less than the index can count: 2 GiB. */
+const maximumFixedBlockBytes = 0x7fffff00;
+
+/** Options of {@link FixedSizeMemoryResource}. */
+export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption {
+  /**
+   * Bytes of every block, and so the most that can be allocated in one piece: from 1 to 2 GiB - 256, rounded up to a multiple of 256.
+   * @defaultValue 1 MiB
+   */
+  readonly blockBytes?: number;
+  /**
+   * How many blocks are taken from the upstream at a time: when the resource is made, and whenever none is free. With 0 nothing is taken when
+   * the resource is made, and one block after another later.
+   * @defaultValue 128
+   */
+  readonly blocksToPreallocate?: number;
+  /**
+   * The most bytes that may be held of the upstream; of which whole blocks are used, at least one.
+   * @defaultValue Infinity
+   */
+  readonly maximumBytes?: number;
+}
+
+/**
+ * Serves every request with a block of one size, out of batches of blocks that it takes from its upstream.
+ *
+ * Stream order: a block freed on a stream serves that stream at once, and other streams by the rules of `deallocationEvents`. Allocating never
+ * waits on the host, except where the upstream does, and under `'off'` instead of an out-of-memory. Allocating and freeing take constant time.
+ * Blocks begin at multiples of 256; a greater alignment is refused, as by the resources of the driver: put an `AlignedResourceAdaptor` above.
+ *
+ * The upstream must stay alive as long as this resource, and is not disposed with it. Disposing gives everything back to the upstream, in the
+ * order of the legacy default stream after every free.
+ *
+ * Counterpart of `rmm::mr::fixed_size_memory_resource`. Unlike there, a maximum can be set, a batch that the upstream has not is tried again
+ * with fewer blocks, and batches that are wholly free can be given back (`trim`).
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using blocks = new FixedSizeMemoryResource(upstream, { blockBytes: 64 * KiB, deallocationEvents: 'deferred' });
+ * using stream = new Stream();
+ * const pointer = blocks.allocate(50_000, stream);
+ * blocks.deallocate(pointer, 50_000, stream);
+ * ```
+ */
+export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
+  /** Bytes of every block, a multiple of 256. */
+  readonly blockBytes: number;
+  readonly #blockUnits: number;
+  readonly #batchBlocks: number;
+  readonly #maximumBytes: number;
+
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, and a maximum below one block.
+   * @throws OutOfMemoryError where the upstream has not the blocks to be taken at once.
+   */
+  constructor(upstream: MemoryResource, options: FixedSizeMemoryResourceOptions = {}) {
+    assertOptions(options);
+    const { blockBytes = MiB, blocksToPreallocate = 128, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
+    assertBytes(blockBytes, 'blockBytes');
+    assertBytes(blocksToPreallocate, 'blocksToPreallocate');
+    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    if (blockBytes < 1 || blockBytes > maximumFixedBlockBytes) {
+      throw new ArgumentRangeError(`blockBytes must be from 1 to 2 GiB - 256 (${maximumFixedBlockBytes}), got ${blockBytes}`);
+    }
+    const wholeBytes = alignUp(blockBytes, unitBytes);
+    if (maximumBytes < wholeBytes) {
+      throw new ArgumentRangeError(`maximumBytes must be at least one block (${wholeBytes}), got ${maximumBytes}`);
+    }
+    super(upstream, deallocationEvents);
+    this.blockBytes = wholeBytes;
+    this.#blockUnits = wholeBytes / unitBytes;
+    this.#batchBlocks = Math.min(Math.max(blocksToPreallocate, 1), Math.floor(maximumBlockBytes / wholeBytes));
+    this.#maximumBytes = maximumBytes;
+    if (blocksToPreallocate > 0) {
+      const stream = Stream.legacyDefault(this.device);
+      this.enter(stream, 'allocate');
+      this.takeInitial(Math.min(this.#batchBlocks, this.#leftBlocks) * wholeBytes, stream);
+      this.ordering.queryOwn(this.lane as Lane);
+    }
+  }
+
+  /**
+   * A block.
+   * @throws OutOfMemoryError for more than a block has, and where there is no block.
+   * @throws ArgumentRangeError for an alignment above 256.
+   */
+  override allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small !== bytes || small <= 0 || small > this.blockBytes || alignment !== ALLOCATION_ALIGNMENT) {
+      assertBytes(bytes);
+      assertAlignment(alignment, ALLOCATION_ALIGNMENT);
+      if (bytes === 0) return 0;
+      if (bytes > this.blockBytes) throw this.blockTooLarge(bytes);
+    }
+    const address = this.index.allocate(this.#blockUnits, this.blockBytes - bytes, (this.lane as Lane).number);
+    return address === none ? this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
+  }
+
+  /** What it holds and did so far. Linear in the number of blocks. */
+  statistics(): KeeperStatistics {
+    const statistics = this.keeperStatistics();
+    return Object.freeze({ ...statistics, largestFreeBytes: Math.min(statistics.largestFreeBytes, this.blockBytes) });
+  }
+
+  /** Throws where the structures contradict each other. For tests: linear in the number of blocks. */
+  override validate(): void {
+    super.validate();
+    for (const { bytes, lane } of this.index.blocks()) {
+      if (lane < 0 ? bytes === this.blockBytes : bytes % this.blockBytes === 0) continue;
+      throw new Error(`${this.constructor.name}: ${bytes} bytes are no number of blocks of ${this.blockBytes}`);
+    }
+  }
+
+  /** @internal The bytes that a live allocation was asked for with, or -1 where there is none at the address. */
+  askedBytesAt(pointer: DevicePointer): number {
+    const block = this.index.usedBlock(pointer);
+    return block === none ? none : this.index.askedBytes(block);
+  }
+
+  protected override allocateIn(lane: number, bytes: number): number {
+    return this.index.allocate(this.#blockUnits, this.blockBytes - bytes, lane);
+  }
+
+  /** Step 3 at the top of this file. */
+  protected grow(_bytes: number, stream: Stream): boolean {
+    this.upstreamFailure = undefined;
+    for (let blocks = this.#batchBlocks; ; blocks = Math.floor(blocks / 2)) {
+      // Asked each time: the upstream may run host functions, and these may take blocks.
+      blocks = Math.min(blocks, this.#leftBlocks);
+      if (blocks < 1) return false;
+      if (this.tryTakeFromUpstream(blocks * this.blockBytes, stream)) return true;
+    }
+  }
+
+  protected outOfMemory(bytes: number): OutOfMemoryError {
+    const blocks = `none of its ${this.reservedBytes / this.blockBytes} blocks of ${formatBytes(this.blockBytes)} is free for the stream`;
+    const limit =
+      this.#maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `its maximum is ${formatBytes(this.#maximumBytes)}`;
+    return this.outOfMemoryError(bytes, `${blocks}, and ${limit}`, this.#maximumBytes);
+  }
+
+  protected override blockTooLarge(bytes: number): Error {
+    this.upstreamFailure = undefined;
+    return this.outOfMemoryError(bytes, `a block has ${formatBytes(this.blockBytes)} (${this.blockBytes} bytes)`, this.blockBytes);
+  }
+
+  /** What one allocation can get of the largest free range. */
+  protected override largestFreeBytes(): number {
+    return Math.min(super.largestFreeBytes(), this.blockBytes);
+  }
+
+  /** Whole blocks that the maximum leaves. */
+  get #leftBlocks(): number {
+    return Math.floor((this.#maximumBytes - this.claimedBytes) / this.blockBytes);
+  }
+}

@@ -1,0 +1,579 @@
+/**
+ * A bump allocator: an allocation moves a cursor on, a free does nothing, and a rewind takes everything back that came since a mark.
+ *
+ * Every stream has a cursor of its own, in blocks of its own. Where its block has no room left, it gets another from the first of these that
+ * can:
+ *  1. its own free blocks, which need no waiting;
+ *  2. free blocks of another stream, after a wait; under `'off'` of streams that are known to be idle, or answer so;
+ *  3. the upstream: `initialBytes` for its first block, then `growthFactor` times its last one; less and less, down to what is needed, while
+ *     the upstream has not that much;
+ *  4. the upstream, once blocks that are free but too small went back to it;
+ *  5. under `'off'`, all of the above again, once the streams that blocks are held for have been synchronized;
+ *  6. the fallback, which serves that one allocation.
+ */
+import { Stream } from '../driver/stream.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
+import type {
+  DeallocationEvents,
+  DeallocationEventsOption,
+  DeallocationFence,
+  DevicePointer,
+  MemoryResource,
+  TrimOptions,
+} from '../memory-resource.js';
+import type { Lane } from '../stream-ordering/lane.js';
+import { assertFence } from '../stream-ordering/stream-ordering.js';
+import { none } from '../suballocation/blocks.js';
+import { BumpChain, BumpChains, type BumpPosition } from '../suballocation/bump-chains.js';
+import type { BumpCursor } from '../suballocation/bump-cursor.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
+import { assertAlignment, assertBytes, assertOptions, assertPointer } from '../validation.js';
+import { assertMemoryResource } from './pass-through-adaptor.js';
+import { type KeeperStatistics, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+
+const maximumGrowthFactor = 64;
+
+/** Options of {@link MonotonicMemoryResource}. */
+export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption {
+  /**
+   * The size of the first block of each stream, in bytes, rounded up to a multiple of 256; at least 1. Nothing is taken before the first
+   * allocation.
+   * @defaultValue 2 MiB, what a CUDA driver maps for device memory at the least
+   */
+  readonly initialBytes?: number;
+  /**
+   * How much larger than its last block the next block of a stream is, from 1 to 64. A request that is larger still gets a block of its size.
+   * @defaultValue 2
+   */
+  readonly growthFactor?: number;
+  /**
+   * The most bytes that all blocks together may have, rounded down to a multiple of 256.
+   * @defaultValue Infinity
+   */
+  readonly maximumBytes?: number;
+  /**
+   * What serves an allocation that the maximum leaves no room for, or that the upstream has no memory for; of the same device.
+   * @defaultValue none: that is an OutOfMemoryError
+   */
+  readonly fallback?: MemoryResource;
+}
+
+/** What a monotonic resource holds and did. */
+export interface MonotonicStatistics extends KeeperStatistics {
+  /** Bytes that the cursors are past: what was allocated since the rewind, freed or not, each allocation rounded up to 256 bytes. */
+  readonly usedBytes: number;
+  /** How often it was rewound or reset. */
+  readonly rewinds: number;
+  /** How many allocations the fallback served. */
+  readonly fallbackAllocations: number;
+  /** Bytes of those that are live now. */
+  readonly fallbackBytes: number;
+}
+
+/** Memory that the fallback gave. */
+interface FallbackBlock {
+  readonly bytes: number;
+  readonly stream: Stream;
+  /** How many the fallback had given by then, this one included. */
+  readonly serial: number;
+}
+
+/**
+ * A point in the history of a {@link MonotonicMemoryResource}, to rewind to, from its `mark()`. With `using`, the end of the block rewinds.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using scratch = new MonotonicMemoryResource(upstream);
+ * using stream = new Stream();
+ * for (let step = 0; step < 100; step++) {
+ *   using _frame = scratch.mark();
+ *   scratch.allocate(64 * KiB, stream); // gone at the end of each step
+ * }
+ * ```
+ */
+export class MonotonicMark implements Disposable {
+  /** Which of the resource's marks it is, from 1. */
+  readonly id: number;
+  /** @internal */
+  readonly resource: MonotonicMemoryResource;
+  /** @internal Where the cursors were. */
+  readonly positions: readonly BumpPosition[];
+  /** @internal How many allocations the fallback had served. */
+  readonly fallbackAllocations: number;
+  #isStanding = true;
+
+  /** @internal */
+  constructor(resource: MonotonicMemoryResource, id: number, positions: readonly BumpPosition[], fallbackAllocations: number) {
+    this.resource = resource;
+    this.id = id;
+    this.positions = positions;
+    this.fallbackAllocations = fallbackAllocations;
+  }
+
+  /** Whether the resource can be rewound to it: until the resource is rewound to an earlier mark, reset, or disposed. */
+  get isStanding(): boolean {
+    return this.#isStanding;
+  }
+
+  /** Rewinds the resource to this mark, if it still stands. */
+  [Symbol.dispose](): void {
+    if (this.#isStanding) this.resource.rewind(this);
+  }
+
+  /** @internal */
+  fall(): void {
+    this.#isStanding = false;
+  }
+
+  /** @internal Whether nothing was allocated since. */
+  isAt(positions: readonly BumpPosition[], fallbackAllocations: number): boolean {
+    if (fallbackAllocations !== this.fallbackAllocations || positions.length !== this.positions.length) return false;
+    return positions.every(({ chain, blockCount, top }, i) => {
+      const known = this.positions[i] as BumpPosition;
+      return known.chain === chain && known.blockCount === blockCount && known.top === top;
+    });
+  }
+}
+
+/**
+ * Hands out large blocks from one end to the other. Single frees cost nothing and give nothing back; `mark` and `rewind` free everything that
+ * was allocated in between, on all streams, at once. For scratch memory, of which all goes together: the temporaries of one step, one
+ * frame, one layer.
+ *
+ * Stream order: each stream allocates from blocks of its own, so streams never wait for each other while they have room. What a rewind takes
+ * back counts as freed at that time on the stream it was allocated on; the stream reuses it without an event. Blocks that
+ * the stream then has no use for serve other streams by the rules of `deallocationEvents`, with one event for each stream and rewind under
+ * `'eager'`; the block that the cursor goes back to stays with its stream. Memory may be freed on another stream than it was allocated on:
+ * at the next rewind the stream that owns it is made to wait for that one, by the event of the free, or by one that is recorded then. Under
+ * `'off'` too, unless the freeing stream answers that it is idle, since the memory returns to a busy stream that cannot wait otherwise.
+ *
+ * Streams made elsewhere whose end is not announced may be gone when a rewind comes, so under every policy their blocks are kept for them as
+ * under `'off'`; and a rewind waits for the device if one of their allocations was freed on another stream that is not known to be idle.
+ * Otherwise only `'off'` waits on the host, instead of an out-of-memory.
+ *
+ * Single allocations are not remembered, so a double free, a wrong size or a pointer into an allocation cannot be told from a right free.
+ * Refused are pointers to memory that is not handed out now, and sizes that are 0 or reach beyond what is.
+ *
+ * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, in the order of the stream that it was allocated on.
+ *
+ * Every allocation is rounded up to a multiple of 256 bytes, and any power of two can be its alignment. Allocating takes constant time within
+ * a block. Freeing does if it is of the stream's last block; otherwise the block is searched, among as many as the streams have in use.
+ *
+ * The upstream and the fallback must stay alive as long as this resource, and are not disposed with it. Disposing it gives everything back, in
+ * the order of the legacy default stream after all that was allocated.
+ *
+ * The allocator of rapidsai/rmm#1995. RMM has none; like `std::pmr::monotonic_buffer_resource`, but with streams, marks, and memory that can
+ * be used again.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using scratch = new MonotonicMemoryResource(upstream, { initialBytes: 64 * MiB });
+ * using stream = new Stream();
+ * const weights = scratch.allocate(1 * MiB, stream);
+ * const mark = scratch.mark();
+ * for (let step = 0; step < 100; step++) {
+ *   const temporary = scratch.allocate(1 * MiB, stream);
+ *   scratch.deallocate(temporary, 1 * MiB, stream); // does nothing
+ *   scratch.rewind(mark);
+ * }
+ * scratch.deallocate(weights, 1 * MiB, stream);
+ * ```
+ */
+export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
+  /** The size of the first block of each stream. */
+  readonly initialBytes: number;
+  /** How much larger than its last block the next block of a stream is. */
+  readonly growthFactor: number;
+  /** The most bytes that all blocks together may have. */
+  readonly maximumBytes: number;
+  /** What serves allocations that there is no room for; undefined where there is none. */
+  readonly fallback: MemoryResource | undefined;
+  declare readonly alternates?: readonly MemoryResource[];
+  readonly #memory: BumpChains;
+  /** What the fallback is asked for at a free, where this resource was told. */
+  readonly #fallbackEvents: DeallocationEvents | undefined;
+  /** Of the stream of the last call. */
+  #chain = new BumpChain(none);
+  /** Those that stand, from the first to the last. */
+  readonly #marks: MonotonicMark[] = [];
+  readonly #fallbackBlocks = new Map<DevicePointer, FallbackBlock>();
+  #markCount = 0;
+  #rewinds = 0;
+  #fallbackAllocations = 0;
+
+  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or a fallback of another device. */
+  constructor(upstream: MemoryResource, options: MonotonicMemoryResourceOptions = {}) {
+    assertOptions(options);
+    const { initialBytes = 2 * MiB, growthFactor = 2, maximumBytes = Number.POSITIVE_INFINITY, fallback, deallocationEvents } = options;
+    assertBytes(initialBytes, 'initialBytes');
+    if (initialBytes === 0) throw new ArgumentRangeError('initialBytes must be at least 1, got 0');
+    assertGrowthFactor(growthFactor);
+    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+    if (fallback !== undefined) assertMemoryResource(fallback, 'fallback');
+    const memory = new BumpChains();
+    super(upstream, memory, deallocationEvents ?? 'eager');
+    if (fallback !== undefined && fallback.device !== this.device) {
+      throw new ArgumentRangeError(
+        `fallback must be of device ${this.device.index}, got one of device ${fallback.device.index}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
+    this.#memory = memory;
+    this.initialBytes = alignUp(initialBytes, ALLOCATION_ALIGNMENT);
+    this.growthFactor = growthFactor;
+    this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
+    this.fallback = fallback;
+    if (fallback !== undefined) this.alternates = [fallback];
+    this.#fallbackEvents = deallocationEvents;
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    // Sizes that 32-bit arithmetic can do are the usual ones; the rest takes the longer way.
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small === bytes && small > 0 && small <= 0x7fffff00 && alignment === ALLOCATION_ALIGNMENT) {
+      const address = this.#chain.cursor.allocate((small + (ALLOCATION_ALIGNMENT - 1)) & -ALLOCATION_ALIGNMENT);
+      if (address !== none) return address;
+    }
+    return this.#allocateUnusual(bytes, stream, alignment);
+  }
+
+  /**
+   * Does nothing, but for memory of the fallback, and but for noting a free on another stream than that of the allocation. Freeing the
+   * null pointer does nothing.
+   * @throws LifetimeError for what can be told to be no live allocation, see the class; nothing is changed then.
+   */
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small === bytes && small > 0 && fence === undefined && typeof pointer === 'number' && this.#chain.cursor.isLive(pointer, small)) return;
+    this.#deallocateUnusual(pointer, bytes, stream, fence);
+  }
+
+  /**
+   * A point to rewind to, for the memory of all streams. Marks nest: a rewind to one takes back those after it. While nothing is allocated,
+   * it is the same mark each time.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource is disposed.
+   */
+  mark(): MonotonicMark {
+    this.assertLive('mark');
+    const positions = this.#memory.positions();
+    const last = this.#marks.at(-1);
+    if (last?.isAt(positions, this.#fallbackAllocations) === true) return last;
+    const mark = new MonotonicMark(this, ++this.#markCount, positions, this.#fallbackAllocations);
+    this.#marks.push(mark);
+    return mark;
+  }
+
+  /**
+   * Frees everything that was allocated since a mark, on all streams, whether it was deallocated or not. The mark stays: it can be
+   * rewound to again. Blocks beyond it become free, but for the first block of a stream, if all of it is taken back.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) for a mark that no longer stands; nothing has changed then.
+   * @throws ArgumentTypeError, ArgumentRangeError for what is no mark of this resource.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource is disposed.
+   * @throws DriverError where an event cannot be recorded or waited for, nothing has changed then; or what the fallback throws at a free, after
+   * everything else: that memory is tried again at the next rewind.
+   */
+  rewind(mark: MonotonicMark): void {
+    if (!(mark instanceof MonotonicMark)) throw new ArgumentTypeError(`mark must be a MonotonicMark, got ${formatValue(mark)}`);
+    if (mark.resource !== this) {
+      throw new ArgumentRangeError('mark must be one of this resource, got one of another', 'ERR_INVALID_ARG_VALUE');
+    }
+    throwFirst(this.#takeBackSince(mark, true, 'rewind'));
+  }
+
+  /**
+   * Frees everything that was allocated, and keeps the blocks, which serve every stream now. No mark stands afterwards.
+   * @throws as `rewind`
+   */
+  reset(): void {
+    throwFirst(this.#takeBackSince(undefined, false, 'reset'));
+  }
+
+  /**
+   * Frees everything that was allocated, and gives all blocks back to the upstream in the order of `stream`, which is first made to wait for
+   * the streams that used them. No mark stands afterwards; the resource can be used on.
+   * @returns the bytes given back
+   * @throws as `trim` and `rewind`
+   */
+  release(stream: Stream): number {
+    this.enter(stream, 'release');
+    const refused = this.#takeBackSince(undefined, false, 'release');
+    const released = super.trim(stream);
+    throwFirst(refused);
+    return released;
+  }
+
+  override trim(stream: Stream, options?: TrimOptions): number {
+    this.enter(stream, 'trim');
+    this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'trim');
+    return super.trim(stream, options);
+  }
+
+  /** What it holds and did so far. Linear in the number of blocks. */
+  statistics(): MonotonicStatistics {
+    return Object.freeze({
+      ...this.keeperStatistics(),
+      usedBytes: this.#memory.usedBytes,
+      rewinds: this.#rewinds,
+      fallbackAllocations: this.#fallbackAllocations,
+      fallbackBytes: [...this.#fallbackBlocks.values()].reduce((sum, { bytes }) => sum + bytes, 0),
+    });
+  }
+
+  /** Also frees what the fallback gave. */
+  override [Symbol.dispose](): void {
+    let refused: unknown[] = [];
+    if (!this.isDisposed) this.#takeBackBlocks(undefined, false, 'dispose');
+    try {
+      super[Symbol.dispose]();
+    } finally {
+      refused = this.#freeFallbackSince(0);
+    }
+    throwFirst(refused);
+  }
+
+  protected override enter(stream: Stream, operation: string): void {
+    super.enter(stream, operation);
+    // On a stream that may be gone by then, no rewind can record an event.
+    const lane = stream.timeline.announcesEnd ? (this.lane as Lane) : this.ordering.heldLaneOf(stream);
+    this.#chain = this.#memory.chainOf(lane.number);
+  }
+
+  /** Takes a block out of a lane that has room for the request wherever it begins. */
+  protected allocateIn(lane: number, bytes: number, alignment: number): number {
+    return this.#memory.allocateAtLeast(leastBlockBytes(bytes, alignment), lane);
+  }
+
+  /** Steps 3 and 4 at the top of this file. */
+  protected grow(bytes: number, stream: Stream, alignment: number): boolean {
+    const least = leastBlockBytes(bytes, alignment);
+    this.upstreamFailure = undefined;
+    if (least > this.maximumBytes) return false;
+    if (this.#growBy(least, stream)) return true;
+    // The maximum is in the way, or the upstream has too little: then every free block may help.
+    this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'allocate');
+    const lane = this.lane as Lane;
+    this.ordering.others(stream, (other) => {
+      this.ordering.order(stream, other);
+      this.#memory.transfer(other, lane.number);
+      lane.received();
+      return false;
+    });
+    if (this.#memory.largestFreeBytes(lane.number) >= least) return true;
+    const isCapped = this.#leftBytes < least;
+    const wanted = () => (isCapped && this.#leftBytes >= least ? 0 : Number.POSITIVE_INFINITY);
+    return this.releaseSegments(stream, wanted) > 0 && this.#growBy(least, stream);
+  }
+
+  protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
+    const { reservedBytes, maximumBytes } = this;
+    const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
+    const limit =
+      maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `the maximum is ${formatBytes(maximumBytes)}`;
+    const reason = `${formatBytes(reservedBytes)} are reserved, ${formatBytes(this.#memory.usedBytes)} of them used, none is left${aligned}, and ${limit}`;
+    return this.outOfMemoryError(bytes, reason, maximumBytes);
+  }
+
+  /** Bytes that the maximum leaves. */
+  get #leftBytes(): number {
+    return this.maximumBytes - this.claimedBytes;
+  }
+
+  #growBy(least: number, stream: Stream): boolean {
+    const left = this.#leftBytes;
+    if (least > left) return false;
+    const last = this.#chain.cursor.lastBlockBytes;
+    const wanted = last === 0 ? this.initialBytes : alignUp(last * this.growthFactor, ALLOCATION_ALIGNMENT);
+    return this.tryTakeAtLeast(least, Math.min(Math.max(least, wanted), left), stream);
+  }
+
+  /** Zero bytes, 2 GiB and more, sizes that cannot be, other alignments than the usual one; and what needs another block. */
+  #allocateUnusual(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    assertBytes(bytes);
+    assertAlignment(alignment);
+    if (bytes === 0) return 0;
+    const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
+    const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    const address = this.#chain.cursor.allocateAligned(rounded, aligned);
+    if (address !== none) return address;
+    try {
+      return this.#allocateInNextBlock(bytes, rounded, stream, aligned);
+    } catch (error) {
+      if (this.fallback === undefined || !(error instanceof OutOfMemoryError)) throw error;
+      return this.#allocateInFallback(this.fallback, bytes, stream, aligned);
+    }
+  }
+
+  #allocateInNextBlock(bytes: number, rounded: number, stream: Stream, alignment: number): DevicePointer {
+    const chain = this.#chain;
+    // A block that is too small for the first request would only be in the way of those after it.
+    this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks().filter((step) => step.chain === chain), 'allocate');
+    let start = this.allocateIn((this.lane as Lane).number, bytes, alignment);
+    if (start === none) start = this.allocateElsewhere(bytes, stream, alignment);
+    this.#memory.extend(this.#chain, start);
+    return this.#chain.cursor.allocateAligned(rounded, alignment);
+  }
+
+  #allocateInFallback(fallback: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
+    let pointer: DevicePointer;
+    try {
+      pointer = fallback.allocate(bytes, stream, alignment);
+    } catch (error) {
+      throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
+    }
+    const serial = ++this.#fallbackAllocations;
+    this.#fallbackBlocks.set(pointer, { bytes, stream, serial });
+    // Host functions may have disposed this meanwhile.
+    if (this.isDisposed) {
+      this[Symbol.dispose]();
+      this.assertLive('allocate');
+    }
+    return pointer;
+  }
+
+  /** Everything but the free of what the stream's last block handed out. */
+  #deallocateUnusual(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
+    if (pointer === 0) return;
+    const chain = this.#memory.chainAt(pointer);
+    if (chain === undefined) {
+      const block = this.#fallbackBlocks.get(pointer);
+      if (block === undefined) this.refuseFree(pointer, bytes, none);
+      else this.#deallocateInFallback(pointer, bytes, stream, fence, block);
+      return;
+    }
+    assertHandedOut(pointer, bytes, chain.cursor, this.constructor.name);
+    if (chain === this.#chain || this.ordering.lane(chain.lane)?.timeline === stream.timeline) {
+      if (fence !== undefined) assertFence(fence, stream);
+      return;
+    }
+    const asked = fence ?? this.deallocationEvents;
+    chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream).number);
+  }
+
+  #deallocateInFallback(
+    pointer: DevicePointer,
+    bytes: number,
+    stream: Stream,
+    fence: DeallocationFence | undefined,
+    block: FallbackBlock,
+  ): void {
+    if (bytes !== block.bytes) {
+      const where = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
+      throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: it was allocated with ${block.bytes} bytes`);
+    }
+    // Taken out before the call: host functions that run in it may rewind.
+    this.#fallbackBlocks.delete(pointer);
+    try {
+      this.fallback?.deallocate(pointer, bytes, stream, fence ?? this.#fallbackEvents);
+    } catch (error) {
+      this.#fallbackBlocks.set(pointer, block);
+      throw error;
+    }
+  }
+
+  /** Returns what the fallback threw. */
+  #takeBackSince(mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: string): unknown[] {
+    this.#takeBackBlocks(mark, keepsFirstBlock, operation);
+    this.#rewinds++;
+    return this.#freeFallbackSince(mark?.fallbackAllocations ?? 0);
+  }
+
+  /** Takes everything back that the blocks handed out since a mark, or ever. */
+  #takeBackBlocks(mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: string): void {
+    this.#stepBack(() => {
+      if (mark?.isStanding === false) {
+        throw new CisternError(
+          'ERR_CISTERN_INVALID_STATE',
+          `cannot ${operation} to mark ${mark.id}: the ${this.constructor.name} was rewound to an earlier mark, or reset, since it was made`,
+        );
+      }
+      return this.#memory.stepsBackTo(mark?.positions ?? [], keepsFirstBlock);
+    }, operation);
+    while (this.#marks.length > 0 && this.#marks.at(-1) !== mark) this.#marks.pop()?.fall();
+  }
+
+  /** Takes steps back, once their memory can be reused in the order of its streams. Where that fails nothing has changed. */
+  #stepBack(stepsBack: () => BumpPosition[], operation: string): void {
+    this.assertLive(operation);
+    let steps = stepsBack();
+    while (steps.some(({ chain }) => this.#mustWait(chain))) {
+      this.synchronizeDevice();
+      // Host functions may have run.
+      this.assertLive(operation);
+      steps = stepsBack();
+    }
+    for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);
+    for (const step of steps) this.#memory.stepBack(step);
+  }
+
+  /** Whether nothing can make the chain's stream wait, because it may be gone. */
+  #mustWait({ lane, awaited }: BumpChain): boolean {
+    if (this.ordering.lane(lane)?.timeline.announcesEnd !== false) return false;
+    return [...awaited].some((number) => !this.ordering.isIdle(number));
+  }
+
+  /** Makes the stream of a chain wait for what else was freed in it, and prepares its lane for blocks of it. */
+  #order({ lane, awaited }: BumpChain, givesBlocks: boolean): void {
+    const owner = this.ordering.lane(lane);
+    for (const number of awaited) {
+      const other = this.ordering.lane(number);
+      if (this.deallocationEvents === 'off' && other?.timeline.announcesEnd === true) this.ordering.queryOwn(other);
+      if (owner === undefined) this.ordering.orderEnded(number);
+      else if (owner.timeline.announcesEnd) this.ordering.order(owner, number);
+    }
+    if (!givesBlocks || owner === undefined) return;
+    if (owner.isHeld) owner.freeUnrecorded();
+    else this.ordering.freed(owner);
+  }
+
+  /** Frees what the fallback gave after its first so many allocations. Returns what it threw. */
+  #freeFallbackSince(fallbackAllocations: number): unknown[] {
+    const freed = [...this.#fallbackBlocks].filter(([, { serial }]) => serial > fallbackAllocations);
+    // Taken out first: host functions that run in the calls may rewind.
+    for (const [pointer] of freed) this.#fallbackBlocks.delete(pointer);
+    const errors: unknown[] = [];
+    for (const [pointer, block] of freed) {
+      try {
+        this.fallback?.deallocate(pointer, block.bytes, this.#usableStream(block.stream), this.#fallbackEvents);
+      } catch (error) {
+        errors.push(error);
+        this.#fallbackBlocks.set(pointer, block);
+      }
+    }
+    return errors;
+  }
+
+  /** The stream itself, or, where that may be gone, another one after everything that was queued on it. */
+  #usableStream(stream: Stream): Stream {
+    if (!stream.isDisposed && stream.timeline.announcesEnd) return stream;
+    this.synchronizeDevice();
+    return Stream.legacyDefault(this.device);
+  }
+}
+
+/** A block begins at a multiple of 256, so an aligned address in it may lie this much further on. */
+function leastBlockBytes(bytes: number, alignment: number): number {
+  return alignUp(bytes, ALLOCATION_ALIGNMENT) + alignment - ALLOCATION_ALIGNMENT;
+}
+
+/** @throws LifetimeError for what can be told to be no live allocation of a chain that the pointer lies in. */
+function assertHandedOut(pointer: number, bytes: number, cursor: BumpCursor, name: string): void {
+  const where = `the ${name} cannot free ${formatPointer(pointer)}`;
+  const top = cursor.topOf(cursor.blockAt(pointer));
+  if (pointer >= top) throw new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
+  if (bytes > 0 && pointer + bytes <= top) return;
+  throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: no allocation there has that size`);
+}
+
+function assertGrowthFactor(factor: unknown): asserts factor is number {
+  if (typeof factor !== 'number') throw new ArgumentTypeError(`growthFactor must be a number, got ${formatValue(factor)}`);
+  if (factor >= 1 && factor <= maximumGrowthFactor) return;
+  throw new ArgumentRangeError(`growthFactor must be from 1 to ${maximumGrowthFactor}, got ${factor}`);
+}
+
+function throwFirst(errors: readonly unknown[]): void {
+  if (errors.length > 0) throw errors[0];
+}

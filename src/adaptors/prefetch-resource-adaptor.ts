@@ -1,0 +1,82 @@
+import { assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
+import { Stream } from '../driver/stream.js';
+import { ArgumentRangeError } from '../errors.js';
+import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { PassThroughAdaptor } from './pass-through-adaptor.js';
+
+/** Options of {@link PrefetchResourceAdaptor}. */
+export interface PrefetchResourceAdaptorOptions extends DeallocationEventsOption {
+  /**
+   * Where the memory is moved to.
+   * @defaultValue the device of the upstream
+   */
+  readonly location?: MemoryLocation;
+}
+
+/**
+ * Moves each allocation of managed memory to a place ahead of its first use, so that kernels find it there without page faults.
+ *
+ * Stream order: the move is queued on the allocation's stream, and nothing waits for it on the host. Alignment: that of the upstream. Where the
+ * driver refuses to prefetch, the allocation is freed and fails: a device without concurrent managed access cannot be used with this (RMM
+ * allocates there and prefetches nothing).
+ *
+ * Counterpart of `rmm::mr::prefetch_resource_adaptor`.
+ * @example
+ * ```ts
+ * using upstream = new ManagedMemoryResource();
+ * using pool = new PoolMemoryResource(upstream);
+ * using resource = new PrefetchResourceAdaptor(pool);
+ * ```
+ */
+export class PrefetchResourceAdaptor extends PassThroughAdaptor {
+  /** Where the memory is moved to. */
+  readonly location: MemoryLocation;
+
+  /** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for an upstream whose memory is not managed, or a location that is none. */
+  constructor(upstream: MemoryResource, options: PrefetchResourceAdaptorOptions = {}) {
+    super(upstream, options);
+    if (upstream.memoryKind !== 'managed') {
+      throw new ArgumentRangeError(
+        `upstream must have managed memory, which alone can be prefetched, got ${upstream.memoryKind} memory`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
+    const { location = upstream.device } = options;
+    assertMemoryLocation(location);
+    this.location = location;
+  }
+
+  /** @throws DriverError where the memory cannot be prefetched; it is freed again. */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    if (this.isDisposed) this.assertLive('allocate');
+    let pointer: DevicePointer;
+    try {
+      pointer = this.upstream.allocate(bytes, stream, alignment);
+    } catch (error) {
+      throw this.passOn(error);
+    }
+    if (pointer === 0) return 0;
+    try {
+      prefetch(pointer, bytes, this.location, stream);
+    } catch (error) {
+      this.#giveBack(pointer, bytes, stream);
+      throw error;
+    }
+    return pointer;
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    if (this.isDisposed) this.assertLive('deallocate');
+    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+  }
+
+  #giveBack(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    let owner = stream;
+    // A host function that ran in the upstream may have disposed the stream, on which nothing can be freed then.
+    if (stream.isDisposed) {
+      this.device.synchronizeSync();
+      owner = Stream.legacyDefault(this.device);
+    }
+    this.upstream.deallocate(pointer, bytes, owner, this.deallocationEvents);
+  }
+}

@@ -1,0 +1,444 @@
+/**
+ * Answers an out-of-memory by stages, each of which costs more than the one before:
+ *
+ *     allocate ──► upstream ──► served
+ *                    │ out of memory
+ *                    ▼
+ *     settle ──► trim ──► minor collection ──► major collection ──► callback ──► OutOfMemoryError
+ *                               └──────────────────┴── recovered something: settle and trim once more
+ *
+ * After each stage the upstream is asked again, unless the stage recovered nothing for certain. What the later stages free may still be queued
+ * on streams, or lie in a resource below in pieces that do not fit; therefore settle and trim follow each of them that recovered something
+ * without serving the request.
+ *
+ * The stages are one generator, which stops where there is something to wait for: `allocate` blocks there, `allocateAsync` awaits.
+ */
+import { setImmediate } from 'node:timers/promises';
+import { notPermittedStatus } from '../driver/status.js';
+import type { Stream } from '../driver/stream.js';
+import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, OutOfMemoryError, type RecoveryStage } from '../errors.js';
+import type {
+  DeallocationEventsOption,
+  DeallocationFence,
+  DevicePointer,
+  MemoryResource,
+  MemoryResourceAdaptor,
+  ReservingMemoryResource,
+  TrimmingMemoryResource,
+} from '../memory-resource.js';
+import { reclaimUnreachableBuffers } from '../reclaim/reclaim-unreachable-buffers.js';
+import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../reclaim/stage-timings.js';
+import { freeUnreachableBuffers } from '../reclaim/unreachable-buffers.js';
+import { formatBytes } from '../units.js';
+import { assertBytes, assertOneOf } from '../validation.js';
+import { layersOf } from './layers.js';
+import { PassThroughAdaptor } from './pass-through-adaptor.js';
+
+/** Options of {@link ReclaimingResourceAdaptor}. */
+export interface ReclaimingResourceAdaptorOptions extends DeallocationEventsOption {
+  /**
+   * The stages that are on. Their order is always the same.
+   * @defaultValue all of them
+   */
+  readonly stages?: readonly ReclaimStage[];
+  /**
+   * The last stage: gets memory back that only the application knows of, for example by dropping a cache. It may use this resource; an
+   * allocation in it goes through no stages of its own. What it throws is what the allocation throws.
+   * @param bytes what could not be allocated
+   * @param stream the stream of that allocation
+   * @returns the bytes recovered; or whether anything was, where they are not known
+   * @defaultValue not set: there is no such stage
+   */
+  readonly onOutOfMemory?: (bytes: number, stream: Stream) => number | boolean;
+  /**
+   * Bytes that may be live before garbage is collected although there is memory left; from 0 to 2^53 - 1. Not together with
+   * `softLimitFraction`.
+   * @defaultValue not set: garbage is collected when there is no memory
+   */
+  readonly softLimitBytes?: number;
+  /**
+   * The same as a share of all the memory of the device, above 0 and up to 1.
+   * @defaultValue not set
+   */
+  readonly softLimitFraction?: number;
+}
+
+/** An allocation that found no memory. */
+interface Request {
+  readonly bytes: number;
+  readonly stream: Stream;
+  readonly alignment: number | undefined;
+  /** What the upstream answered last. */
+  error: OutOfMemoryError;
+  readonly tried: RecoveryStage[];
+  /** Set once it was served. */
+  pointer: DevicePointer | undefined;
+}
+
+/** What is waited for: all that is queued on the device, or a turn of the event loop where there can be one. */
+type Pause = 'device' | 'turn';
+
+/** Stages in progress. Each pause is answered with whether there was one. */
+type Steps<Result> = Generator<Pause, Result, boolean>;
+
+/**
+ * Gets memory back where its upstream has none, in stages, and tries again after each: {@link ReclaimStage} says what they do. Programs that
+ * drop buffers without disposing them survive with it on a fraction of the memory.
+ *
+ * It belongs on top of the resources that keep memory, such as a pool: what is freed goes through them, and they are trimmed.
+ *
+ * Stream order, alignment: those of the upstream. Where there is memory, `allocate` does nothing but pass the call on. Where there is none it
+ * blocks until the device has run all that is queued, host functions included, which may use this very resource; inside a host function,
+ * where nothing can be waited for, that is left out. {@link ReclaimingResourceAdaptor.allocateAsync} does not block.
+ *
+ * A soft limit starts a collection, a minor one and, if that gave too little, a major one, when the bytes that are live through this resource
+ * would exceed it. It refuses nothing. The next collection comes no sooner than an eighth of the limit (of the live bytes, where they are
+ * more) above what was live after the last one, so that a program that needs more than its soft limit does not collect all the time.
+ *
+ * RMM has only the callback: `rmm::mr::failure_callback_resource_adaptor`. The stages and their timings are those of the split pool of
+ * CuArrays.jl.
+ * @example
+ * ```ts
+ * using upstream = new CudaAsyncMemoryResource();
+ * using pool = new PoolMemoryResource(upstream);
+ * using resource = new ReclaimingResourceAdaptor(pool, { softLimitFraction: 0.75 });
+ * train(resource);
+ * console.log(resource.report());
+ * ```
+ */
+export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
+  /** Bytes that may be live before garbage is collected; Infinity where there is no soft limit. */
+  readonly softLimitBytes: number;
+  readonly #onOutOfMemory: ((bytes: number, stream: Stream) => number | boolean) | undefined;
+  #sums: readonly StageSums[];
+  /** The live bytes above which a collection is due. */
+  #collectAtBytes: number;
+  #liveBytes = 0;
+  #served = 0;
+  #exhaustions = 0;
+  #softCollections = 0;
+  #beganAt = performance.now();
+  /** Whether a stage is running right now. It runs foreign code, whose own allocations must not start the stages again. */
+  #isReclaiming = false;
+
+  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or two that exclude each other. */
+  constructor(upstream: MemoryResource, options: ReclaimingResourceAdaptorOptions = {}) {
+    super(upstream, options);
+    const { stages = reclaimStages, onOutOfMemory } = options;
+    if (!Array.isArray(stages)) throw new ArgumentTypeError(`stages must be an array, got ${formatValue(stages)}`);
+    for (const stage of stages) assertOneOf(stage, reclaimStages, 'a stage');
+    if (onOutOfMemory !== undefined && typeof onOutOfMemory !== 'function') {
+      throw new ArgumentTypeError(`onOutOfMemory must be a function, got ${formatValue(onOutOfMemory)}`);
+    }
+    this.#onOutOfMemory = onOutOfMemory;
+    const active = reclaimStages.filter((stage) => stages.includes(stage) && (stage !== 'callback' || onOutOfMemory !== undefined));
+    this.#sums = active.map((stage) => new StageSums(stage));
+    this.softLimitBytes = softLimitOf(options, this.device.totalBytes);
+    this.#collectAtBytes = this.softLimitBytes;
+    if (this.softLimitBytes !== Number.POSITIVE_INFINITY && !active.some(isCollection)) {
+      throw new ArgumentRangeError('stages must have a collection where there is a soft limit, got none', 'ERR_INVALID_ARG_VALUE');
+    }
+  }
+
+  /** Bytes allocated through this resource and not freed, as they were asked for. */
+  get liveBytes(): number {
+    return this.#liveBytes;
+  }
+
+  /**
+   * Memory of the upstream; where it has none, after the stages.
+   * @throws OutOfMemoryError where all stages did not help, with `stages`; its `cause` is what the upstream answered last.
+   */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    assertBytes(bytes);
+    if (bytes > this.#collectAtBytes - this.#liveBytes) this.#collectEarly(bytes);
+    try {
+      return this.#serve(bytes, stream, alignment);
+    } catch (error) {
+      return this.#reclaim(this.#requestOf(error, bytes, stream, alignment));
+    }
+  }
+
+  /**
+   * The same as {@link ReclaimingResourceAdaptor.allocate} without blocking for the device: the event loop goes on meanwhile. It also waits a
+   * turn of the event loop before each stage, so that whatever the current job still holds can be collected, and what others free meanwhile is
+   * found.
+   * @throws the same, as a rejection.
+   */
+  async allocateAsync(bytes: number, stream: Stream, alignment?: number): Promise<DevicePointer> {
+    assertBytes(bytes);
+    if (bytes > this.#collectAtBytes - this.#liveBytes) this.#collectEarly(bytes);
+    try {
+      return this.#serve(bytes, stream, alignment);
+    } catch (error) {
+      return await this.#reclaimAsync(this.#requestOf(error, bytes, stream, alignment));
+    }
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    if (this.isDisposed) this.assertLive('deallocate');
+    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+    if (pointer !== 0) this.#liveBytes -= bytes;
+  }
+
+  /** What the stages took and gave so far. */
+  timings(): ReclaimTimings {
+    const elapsedMilliseconds = performance.now() - this.#beganAt;
+    const rescues = this.#sums.reduce((sum, stage) => sum + stage.rescues, 0);
+    return Object.freeze({
+      elapsedMilliseconds,
+      allocations: this.#served - rescues + this.#exhaustions,
+      exhaustions: this.#exhaustions,
+      softCollections: this.#softCollections,
+      stages: Object.freeze(this.#sums.map((stage) => stage.snapshot(elapsedMilliseconds))),
+    });
+  }
+
+  /** Lets the timings begin again. */
+  resetTimings(): void {
+    this.#sums = this.#sums.map(({ stage }) => new StageSums(stage));
+    this.#served = 0;
+    this.#exhaustions = 0;
+    this.#softCollections = 0;
+    this.#beganAt = performance.now();
+  }
+
+  /** {@link ReclaimingResourceAdaptor.timings} as a table to be printed. */
+  report(): string {
+    return formatReclaimTimings(this.timings());
+  }
+
+  #serve(bytes: number, stream: Stream, alignment: number | undefined): DevicePointer {
+    if (this.isDisposed) this.assertLive('allocate');
+    // Counted before the call: while an upstream waits for a stream, host functions run, and may allocate through this adaptor.
+    this.#liveBytes += bytes;
+    try {
+      const pointer = this.upstream.allocate(bytes, stream, alignment);
+      this.#served++;
+      return pointer;
+    } catch (error) {
+      this.#liveBytes -= bytes;
+      throw error;
+    }
+  }
+
+  /** @throws `error` where it is not to be answered by stages. */
+  #requestOf(error: unknown, bytes: number, stream: Stream, alignment: number | undefined): Request {
+    if (!(error instanceof OutOfMemoryError)) throw error;
+    this.#exhaustions++;
+    if (this.#isReclaiming || this.#sums.length === 0) throw this.passOn(error);
+    return { bytes, stream, alignment, error, tried: [...error.stages], pointer: undefined };
+  }
+
+  #reclaim(request: Request): DevicePointer {
+    const steps = this.#stages(request);
+    this.#isReclaiming = true;
+    try {
+      let step = steps.next(false);
+      while (step.done !== true) step = steps.next(step.value === 'device' && this.#synchronizeSync());
+      return step.value;
+    } finally {
+      this.#isReclaiming = false;
+    }
+  }
+
+  async #reclaimAsync(request: Request): Promise<DevicePointer> {
+    const steps = this.#stages(request);
+    for (let pause = false; ; ) {
+      this.#isReclaiming = true;
+      let step: IteratorResult<Pause, DevicePointer>;
+      try {
+        step = steps.next(pause);
+      } finally {
+        // What other code allocates during the pause has its own stages.
+        this.#isReclaiming = false;
+      }
+      if (step.done === true) return step.value;
+      if (step.value === 'device') await this.device.synchronize();
+      else await setImmediate();
+      pause = true;
+    }
+  }
+
+  /** @throws OutOfMemoryError */
+  *#stages(request: Request): Steps<DevicePointer> {
+    const sums = this.#sums;
+    for (const stage of sums) {
+      const recoveredBytes = yield* this.#stage(stage, request);
+      if (request.pointer !== undefined) return request.pointer;
+      if (recoveredBytes === 0 || isEarly(stage)) continue;
+      for (const again of sums.filter(isEarly)) {
+        yield* this.#stage(again, request);
+        if (request.pointer !== undefined) return request.pointer;
+      }
+    }
+    throw this.#exhausted(request);
+  }
+
+  /** Runs one stage and asks the upstream again. Returns how many bytes the stage recovered, as far as is known. */
+  *#stage(sums: StageSums, request: Request): Steps<number> {
+    let isWorthATry = yield 'turn';
+    const beganAt = performance.now();
+    const layers = layersOf(this.upstream);
+    const heldBefore = heldBytes(layers);
+    let recoveredBytes = 0;
+    try {
+      switch (sums.stage) {
+        case 'settle':
+          recoveredBytes = freeUnreachableBuffers();
+          if (yield 'device') isWorthATry = true;
+          break;
+        case 'trim':
+          recoveredBytes = this.#trim(layers, request.stream);
+          break;
+        case 'minor-collection':
+          recoveredBytes = reclaimUnreachableBuffers('minor');
+          break;
+        case 'major-collection':
+          recoveredBytes = reclaimUnreachableBuffers('major');
+          break;
+        case 'callback': {
+          const answer = this.#callBack(request);
+          if (typeof answer === 'number') recoveredBytes = answer;
+          else if (answer) isWorthATry = true;
+        }
+      }
+      // A lower bound: bytes that one resource says it gave up are often the ones that the next one gives up in turn.
+      recoveredBytes = Math.max(recoveredBytes, heldBefore - heldBytes(layers));
+    } finally {
+      sums.calls++;
+      sums.milliseconds += performance.now() - beganAt;
+      sums.recoveredBytes += recoveredBytes;
+    }
+    request.tried.push({ stage: sums.stage, recoveredBytes });
+    if (recoveredBytes === 0 && !isWorthATry) return 0;
+    try {
+      request.pointer = this.#serve(request.bytes, request.stream, request.alignment);
+      sums.rescues++;
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError)) throw error;
+      request.error = error;
+    }
+    return recoveredBytes;
+  }
+
+  /** Blocks until the device is idle. Returns whether it is: inside a host function nothing can be waited for. */
+  #synchronizeSync(): boolean {
+    try {
+      this.device.synchronizeSync();
+      return true;
+    } catch (error) {
+      if (isNotPermitted(error)) return false;
+      throw error;
+    }
+  }
+
+  /** Lets every layer give back what it keeps, the outermost first. Returns the most that any of them gave back. */
+  #trim(layers: readonly MemoryResource[], stream: Stream): number {
+    let mostBytes = 0;
+    for (const layer of layers) {
+      if (!isTrimming(layer) || layer.device !== stream.device) continue;
+      try {
+        mostBytes = Math.max(mostBytes, layer.trim(stream));
+      } catch (error) {
+        if (!isNotPermitted(error)) throw error;
+      }
+    }
+    return mostBytes;
+  }
+
+  #callBack({ bytes, stream }: Request): number | boolean {
+    const answer: unknown = this.#onOutOfMemory?.(bytes, stream);
+    if (typeof answer === 'boolean') return answer;
+    if (typeof answer !== 'number') {
+      throw new ArgumentTypeError(`onOutOfMemory must return a number or a boolean, got ${formatValue(answer)}`);
+    }
+    assertBytes(answer, 'what onOutOfMemory returns');
+    return answer;
+  }
+
+  /** Collects garbage because the soft limit would be exceeded: a minor collection, and a major one if that was not enough. */
+  #collectEarly(bytes: number): void {
+    if (this.#isReclaiming) return;
+    this.#softCollections++;
+    this.#isReclaiming = true;
+    try {
+      for (const sums of this.#sums.filter(({ stage }) => isCollection(stage))) {
+        const beganAt = performance.now();
+        sums.recoveredBytes += reclaimUnreachableBuffers(sums.stage === 'minor-collection' ? 'minor' : 'major');
+        sums.calls++;
+        sums.milliseconds += performance.now() - beganAt;
+        if (bytes <= this.softLimitBytes - this.#liveBytes) break;
+      }
+    } finally {
+      this.#isReclaiming = false;
+    }
+    const liveBytes = this.#liveBytes + bytes;
+    this.#collectAtBytes = Math.max(this.softLimitBytes, liveBytes + Math.max(this.softLimitBytes, liveBytes) / 8);
+  }
+
+  #exhausted({ bytes, error, tried }: Request): OutOfMemoryError {
+    const gains = tried.map(({ stage, recoveredBytes }) => `${stage} ${formatBytes(recoveredBytes)}`).join(', ');
+    return new OutOfMemoryError(
+      `${error.message}; reclaiming recovered too little: ${gains}`,
+      {
+        requestedBytes: bytes,
+        ...(error.availableBytes === undefined ? {} : { availableBytes: error.availableBytes }),
+        ...(error.limitBytes === undefined ? {} : { limitBytes: error.limitBytes }),
+        path: [this.constructor.name, ...error.path],
+        stages: tried,
+      },
+      { cause: error },
+    );
+  }
+}
+
+function softLimitOf({ softLimitBytes, softLimitFraction }: ReclaimingResourceAdaptorOptions, totalBytes: number): number {
+  if (softLimitBytes !== undefined) {
+    if (softLimitFraction !== undefined) {
+      throw new ArgumentRangeError(
+        `softLimitFraction must not be given together with softLimitBytes, got ${formatValue(softLimitFraction)}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
+    assertBytes(softLimitBytes, 'softLimitBytes');
+    return softLimitBytes;
+  }
+  if (softLimitFraction === undefined) return Number.POSITIVE_INFINITY;
+  if (typeof softLimitFraction !== 'number') {
+    throw new ArgumentTypeError(`softLimitFraction must be a number, got ${formatValue(softLimitFraction)}`);
+  }
+  if (softLimitFraction > 0 && softLimitFraction <= 1) return Math.floor(softLimitFraction * totalBytes);
+  throw new ArgumentRangeError(`softLimitFraction must be above 0 and at most 1, got ${softLimitFraction}`);
+}
+
+function isCollection(stage: ReclaimStage): boolean {
+  return stage === 'minor-collection' || stage === 'major-collection';
+}
+
+/** Whether a stage only makes use of what is free already. */
+function isEarly({ stage }: StageSums): boolean {
+  return stage === 'settle' || stage === 'trim';
+}
+
+function isTrimming(layer: MemoryResource): layer is TrimmingMemoryResource {
+  return typeof (layer as Partial<TrimmingMemoryResource>).trim === 'function';
+}
+
+function isNotPermitted(error: unknown): boolean {
+  return error instanceof DriverError && error.driverStatus === notPermittedStatus;
+}
+
+/** What the resources at the bottom hold of the device, as far as they tell. */
+function heldBytes(layers: readonly MemoryResource[]): number {
+  const counted: MemoryResource[] = [];
+  let bytes = 0;
+  for (const layer of layers) {
+    const { upstream, reservedBytes } = layer as Partial<MemoryResourceAdaptor & ReservingMemoryResource>;
+    // Equal resources count the same bytes.
+    if (upstream !== undefined || reservedBytes === undefined || counted.some((other) => other.isEqual(layer))) continue;
+    counted.push(layer);
+    bytes += reservedBytes;
+  }
+  return bytes;
+}

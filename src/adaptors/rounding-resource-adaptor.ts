@@ -1,0 +1,138 @@
+import type { Stream } from '../driver/stream.js';
+import { ArgumentRangeError } from '../errors.js';
+import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { isPowerOfTwo } from '../units.js';
+import { assertBytes, assertOneOf } from '../validation.js';
+import { PassThroughAdaptor } from './pass-through-adaptor.js';
+
+/** Rounds sizes up to a multiple. */
+export interface MultipleRounding extends DeallocationEventsOption {
+  readonly kind: 'multiple';
+  /** What sizes are rounded up to a multiple of, in bytes; at least 1. */
+  readonly multipleBytes: number;
+}
+
+/**
+ * Rounds sizes up to the next of equal steps between two powers of two: PyTorch's `roundup_power2_divisions`. With 4 divisions, 1200 gives 1280,
+ * since the steps between 1024 and 2048 are 256 apart.
+ */
+export interface DivisionsRounding extends DeallocationEventsOption {
+  readonly kind: 'divisions';
+  /** Steps from one power of two to the next: a power of two. 1 rounds up to powers of two. */
+  readonly divisions: number;
+}
+
+/** Rounds sizes up to what has few significant bits, as Halide does; n bits are `2 ** (n - 1)` divisions. */
+export interface TopBitsRounding extends DeallocationEventsOption {
+  readonly kind: 'top-bits';
+  /**
+   * The significant bits that a size keeps, from 1 to 53. At most `2 ** (1 - bits)` of a size is added to it: an eighth for 4.
+   * @defaultValue 4
+   */
+  readonly bits?: number;
+}
+
+/** Options of {@link RoundingResourceAdaptor}: how it rounds. */
+export type RoundingResourceAdaptorOptions = MultipleRounding | DivisionsRounding | TopBitsRounding;
+
+/**
+ * Asks for sizes rounded up, so that sizes which nearly match become equal and a freed block serves the next allocation as it is. A step is at
+ * least one byte; zero stays zero, and a size that would exceed 2^53 - 1 stays as it is.
+ *
+ * A free is rounded in the same way. Where the size of a free is wrong, the upstream notices only if that rounds to another size; put a
+ * {@link TrackingResourceAdaptor} on this where sizes must be checked.
+ *
+ * Stream order, alignment: those of the upstream.
+ *
+ * Counterpart of the `roundup_power2_divisions` of PyTorch's allocator and of the size quantization in Halide's CUDA runtime.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(upstream);
+ * using resource = new RoundingResourceAdaptor(pool, { kind: 'top-bits' });
+ * ```
+ */
+export class RoundingResourceAdaptor extends PassThroughAdaptor {
+  /** Steps from one power of two to the next; 0 for multiples. */
+  readonly #divisions: number;
+  /** The smallest step. */
+  readonly #stepBytes: number;
+  #askedBytes = 0;
+  #roundedBytes = 0;
+
+  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
+  constructor(upstream: MemoryResource, options: RoundingResourceAdaptorOptions) {
+    super(upstream, options);
+    assertOneOf(options.kind, ['multiple', 'divisions', 'top-bits'], 'kind');
+    this.#divisions = divisionsOf(options);
+    this.#stepBytes = options.kind === 'multiple' ? positive(options.multipleBytes, 'multipleBytes') : 1;
+  }
+
+  /** Bytes that were asked for and not freed. */
+  get askedBytes(): number {
+    return this.#askedBytes;
+  }
+
+  /** The same bytes, rounded: what the upstream was asked for. */
+  get roundedBytes(): number {
+    return this.#roundedBytes;
+  }
+
+  /** What a size is rounded to. */
+  round(bytes: number): number {
+    if (!Number.isSafeInteger(bytes) || bytes < 0) assertBytes(bytes);
+    const divisions = this.#divisions;
+    const step = divisions === 0 ? this.#stepBytes : Math.max(this.#stepBytes, greatestPowerOfTwo(bytes) / divisions);
+    // Exact, for steps that are no power of two as well: a quotient of sizes below 2^53 is never so close above an integer that it becomes one.
+    const rounded = Math.ceil(bytes / step) * step;
+    return rounded <= Number.MAX_SAFE_INTEGER ? rounded : bytes;
+  }
+
+  /** @throws OutOfMemoryError as the upstream does, for the size that was asked of this. */
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    if (this.isDisposed) this.assertLive('allocate');
+    const rounded = this.round(bytes);
+    let pointer: DevicePointer;
+    try {
+      pointer = this.upstream.allocate(rounded, stream, alignment);
+    } catch (error) {
+      throw this.passOn(error, bytes);
+    }
+    this.#askedBytes += bytes;
+    this.#roundedBytes += rounded;
+    return pointer;
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    if (this.isDisposed) this.assertLive('deallocate');
+    const rounded = this.round(bytes);
+    this.upstream.deallocate(pointer, rounded, stream, fence ?? this.deallocationEvents);
+    if (pointer === 0) return;
+    this.#askedBytes -= bytes;
+    this.#roundedBytes -= rounded;
+  }
+}
+
+function divisionsOf(options: RoundingResourceAdaptorOptions): number {
+  if (options.kind === 'multiple') return 0;
+  if (options.kind === 'divisions') {
+    const { divisions } = options;
+    if (isPowerOfTwo(positive(divisions, 'divisions'))) return divisions;
+    throw new ArgumentRangeError(`divisions must be a power of two, got ${divisions}`);
+  }
+  const bits = positive(options.bits ?? 4, 'bits');
+  if (bits > 53) throw new ArgumentRangeError(`bits must be an integer from 1 to 53, got ${bits}`);
+  return 2 ** (bits - 1);
+}
+
+function positive(value: number, name: string): number {
+  assertBytes(value, name);
+  if (value === 0) throw new ArgumentRangeError(`${name} must be at least 1, got 0`);
+  return value;
+}
+
+/** The greatest power of two up to a size from 1 to 2^53 - 1. */
+function greatestPowerOfTwo(bytes: number): number {
+  if (bytes < 2 ** 31) return 1 << (31 - Math.clz32(bytes));
+  return 2 ** 22 * (1 << (31 - Math.clz32(bytes / 2 ** 22)));
+}

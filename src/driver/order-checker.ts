@@ -1,0 +1,398 @@
+/**
+ * Whether every use of memory is ordered after those that it conflicts with. The checking is native (`native/order/`), from the driver calls
+ * that are really made; here it is turned on and off, operations get their stacks, and reports their words.
+ */
+import { channel } from 'node:diagnostics_channel';
+import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../errors.js';
+import { assertBytes, assertOneOf, assertOptions, assertPointer } from '../validation.js';
+import { interpose, mailbox, type NativeBinding, native } from './native.js';
+import { check } from './status.js';
+import type { Stream } from './stream.js';
+
+/** How memory is used. */
+export type MemoryAccess = 'read' | 'write';
+
+/** Options of {@link checkOrder}. */
+export interface CheckOrderOptions {
+  /**
+   * Whether both sides of a report say where in the program they come from. Keeps the stacks of the last 4,096 operations, which costs some
+   * microseconds for each.
+   * @defaultValue true
+   */
+  readonly stacks?: boolean;
+  /**
+   * Called with each report, from within the call that gave rise to it. What it throws is reported as an uncaught exception.
+   */
+  readonly onReport?: (report: OrderReport) => void;
+}
+
+/**
+ * What is wrong.
+ *
+ * - `'unordered'`: two uses of the same memory, at least one of them a write, and neither is ordered after the other.
+ * - `'use-after-free'`: a use that was submitted after the memory was freed.
+ * - `'freed-while-in-use'`: memory is freed in the order of a stream that does not wait for an earlier use.
+ * - `'reuse-without-wait'`: memory is given to a stream that does not wait for the free, or for a use, of what was there before.
+ * - `'use-before-allocation'`: a use, or a free, on a stream that does not wait for the allocation on another.
+ */
+export type OrderReportKind = 'unordered' | 'use-after-free' | 'freed-while-in-use' | 'reuse-without-wait' | 'use-before-allocation';
+
+/** One of the two operations of an {@link OrderReport}. */
+export interface OrderReportSide {
+  /** What was done. A touch stands for a kernel ({@link Stream.touch}). */
+  readonly operation: 'copy' | 'set' | 'touch' | 'allocate' | 'free';
+  /** How the memory was used; `undefined` for an allocation and a free. */
+  readonly access: MemoryAccess | undefined;
+  /** The {@link Stream.id} of its stream; `undefined` for what is in no stream's order, such as the free of plain memory. */
+  readonly streamId: number | undefined;
+  /** All the memory that it was about. */
+  readonly pointer: number;
+  readonly bytes: number;
+  /** Operations of one thread have ascending numbers; 0 for what cistern did by itself, and for another thread's. */
+  readonly number: number;
+  /** Where the program submitted it, one frame a line; `undefined` where that is not known (any more). */
+  readonly stack: string | undefined;
+}
+
+/** Two operations that are not in order. */
+export interface OrderReport {
+  readonly kind: OrderReportKind;
+  /** The memory that both sides are about. */
+  readonly pointer: number;
+  readonly bytes: number;
+  /** The operation that was submitted first. */
+  readonly earlier: OrderReportSide;
+  /** The operation that gave rise to the report. */
+  readonly later: OrderReportSide;
+  /** Which wait is missing, in one sentence. */
+  readonly missing: string;
+}
+
+const kinds = ['unordered', 'use-after-free', 'freed-while-in-use', 'reuse-without-wait', 'use-before-allocation'] as const;
+const operations = ['copy', 'set', 'touch', 'allocate', 'free'] as const;
+const accesses = [undefined, 'read', 'write'] as const;
+const cellsOfReport = 15;
+const cellsOfSide = 6;
+
+/** Calls that use, allocate or free memory. */
+const submittingCalls = [
+  'allocate',
+  'deallocate',
+  'allocateAsync',
+  'deallocateAsync',
+  'destroyPool',
+  'copy',
+  'copyFromHost',
+  'copyToHostSync',
+  'copyToHost',
+  'set',
+  'touch',
+  'declareAllocation',
+  'declareFree',
+] as const satisfies readonly (keyof NativeBinding)[];
+
+const stackCount = 4096;
+const stackDepth = 32;
+/** How many reports a checker keeps. */
+const reportLimit = 1000;
+
+const orderChannel = channel('cistern:order');
+/** See `beginOrderCheck`. */
+const cells = new Float64Array(2);
+const taken = new Float64Array(32 * cellsOfReport);
+const checkers = new Set<OrderChecker>();
+let isChecking = false;
+let lastNumber = 0;
+let seenReports = 0;
+/** The stack of operation n at n modulo the length; empty while nobody wants them. */
+let stacks: { number: number; stack?: string }[] = [];
+
+/**
+ * Checks stream order until the result is disposed: every copy, set and {@link Stream.touch} is held against the uses, allocations and frees
+ * before it, and one that is not ordered after those that it conflicts with is reported, with both sides. It is a matter of the waits that
+ * the program submits and not of what happens to run first, so a missing wait is found in every run.
+ *
+ * What happened before counts as ordered before everything, and only memory that is allocated from here on is watched. The driver's calls of
+ * all threads are seen; touches and declarations only of those that ask themselves. All threads together count as one that submits one thing
+ * after the other: what is missing between two threads is not looked for.
+ *
+ * While nobody checks it costs nothing. `CISTERN_CHECK_ORDER=1` in the environment checks from the first use of a device on and prints each
+ * report as a process warning with the code `CISTERN_ORDER`. Reports are also published on the diagnostics channel `cistern:order`.
+ * @throws ArgumentTypeError for options that are none.
+ * @example
+ * ```ts
+ * using checker = checkOrder();
+ * const pointer = resource.allocate(4096, producer);
+ * set(pointer, 0, 1, 4096, producer);
+ * set(pointer, 1, 1, 4096, consumer); // consumer does not wait for producer
+ * for (const report of checker.reports) console.log(formatOrderReport(report));
+ * ```
+ */
+export function checkOrder(options: CheckOrderOptions = {}): OrderChecker {
+  assertOptions(options);
+  const { stacks: wantsStacks, onReport } = options;
+  if (onReport !== undefined && typeof onReport !== 'function') {
+    throw new ArgumentTypeError(`onReport must be a function, got ${formatValue(onReport)}`);
+  }
+  return new OrderChecker(wantsStacks !== false, onReport);
+}
+
+/** The reports of a time in which stream order is checked; see {@link checkOrder}. */
+export class OrderChecker implements Disposable {
+  /** @internal */
+  readonly wantsStacks: boolean;
+  readonly #onReport: ((report: OrderReport) => void) | undefined;
+  #reports: OrderReport[] = [];
+  #droppedReports = 0;
+
+  /** @internal */
+  constructor(wantsStacks: boolean, onReport: ((report: OrderReport) => void) | undefined) {
+    this.wantsStacks = wantsStacks;
+    this.#onReport = onReport;
+    if (checkers.size === 0) {
+      native().beginOrderCheck(cells);
+      check('check stream order');
+      seenReports = cells[1] as number;
+      isChecking = true;
+    }
+    checkers.add(this);
+    follow();
+  }
+
+  /** The first 1,000 reports since the beginning or the last `clear`: of this thread's calls, and of threads that do not check themselves. */
+  get reports(): readonly OrderReport[] {
+    if (checkers.has(this)) collect();
+    return [...this.#reports];
+  }
+
+  /** How many reports there were beyond those. */
+  get droppedReports(): number {
+    if (checkers.has(this)) collect();
+    return this.#droppedReports;
+  }
+
+  /** Forgets the reports. What was used before is still held against what comes. */
+  clear(): void {
+    if (checkers.has(this)) collect();
+    this.#reports = [];
+    this.#droppedReports = 0;
+  }
+
+  /** Ends the check, unless somebody else goes on. The reports stay. Does nothing the second time. */
+  [Symbol.dispose](): void {
+    if (!checkers.has(this)) return;
+    collect();
+    checkers.delete(this);
+    if (checkers.size === 0) {
+      isChecking = false;
+      native().endOrderCheck();
+      check('end the check of stream order');
+    }
+    follow();
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /** @internal */
+  take(reports: readonly OrderReport[], dropped: number): void {
+    this.#droppedReports += dropped;
+    for (const report of reports) {
+      if (this.#reports.length < reportLimit) this.#reports.push(report);
+      else this.#droppedReports++;
+      try {
+        this.#onReport?.(report);
+      } catch (error) {
+        process.nextTick(() => {
+          throw error;
+        });
+      }
+    }
+  }
+}
+
+/** Whether stream order is checked in this thread. */
+export function isCheckingOrder(): boolean {
+  return isChecking;
+}
+
+/**
+ * Tells the order checker that memory which the caller cut out of an allocation of its own is the stream's from here on. For a resource that
+ * hands out parts of what it allocated: uses before this, and the last {@link declareFree}, must then be ordered before the stream. While stream
+ * order is not checked it does nothing; memory that was allocated before, or that the driver does not know, is not watched.
+ * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (all of them only while stream order is checked)
+ */
+export function declareAllocation(pointer: number, bytes: number, stream: Stream): void {
+  if (!isChecking) return;
+  assertPointer(pointer);
+  assertBytes(bytes);
+  native().declareAllocation(pointer, bytes, stream.handle);
+  check('declare an allocation');
+}
+
+/**
+ * Tells the order checker that the memory of a {@link declareAllocation} is free again in the stream's order: uses must be ordered before
+ * this on the stream, and none may follow.
+ * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (all of them only while stream order is checked)
+ */
+export function declareFree(pointer: number, bytes: number, stream: Stream): void {
+  if (!isChecking) return;
+  assertPointer(pointer);
+  assertBytes(bytes);
+  native().declareFree(pointer, bytes, stream.handle);
+  check('declare a free');
+}
+
+/** @internal `Stream.touch`, while stream order is checked. */
+export function touch(pointer: number, bytes: number, stream: Stream, access: MemoryAccess): void {
+  assertPointer(pointer);
+  assertBytes(bytes);
+  assertOneOf(access, ['read', 'write'], 'access');
+  native().touch(pointer, bytes, stream.handle, access === 'write');
+  check('touch memory');
+}
+
+/** A report as a text of several lines, for people. */
+export function formatOrderReport(report: OrderReport): string {
+  const { kind, pointer, bytes, earlier, later, missing } = report;
+  return [
+    `${headings[kind]}: ${bytes} bytes from ${formatPointer(pointer)}`,
+    `  later:   ${formatSide(later)}`,
+    `  earlier: ${formatSide(earlier)}`,
+    `  missing: ${missing}`,
+  ].join('\n');
+}
+
+/** @internal Checks stream order for good where `CISTERN_CHECK_ORDER` says so. */
+export function checkOrderIfAsked(): void {
+  const value = process.env['CISTERN_CHECK_ORDER'] ?? '';
+  if (value === '' || value === '0') return;
+  if (value !== '1') {
+    throw new ArgumentRangeError(`CISTERN_CHECK_ORDER must be 0 or 1, got ${formatValue(value)}`, 'ERR_INVALID_ARG_VALUE');
+  }
+  checkOrder({ onReport: (report) => process.emitWarning(formatOrderReport(report), { code: 'CISTERN_ORDER' }) });
+}
+
+const headings: Readonly<Record<OrderReportKind, string>> = {
+  unordered: 'memory is used by two streams without order',
+  'use-after-free': 'memory is used after it was freed',
+  'freed-while-in-use': 'memory is freed while it may be in use',
+  'reuse-without-wait': 'memory is used again without a wait',
+  'use-before-allocation': 'memory is used before its allocation',
+};
+
+function formatSide(side: OrderReportSide): string {
+  const how = side.access === undefined ? '' : ` (${side.access})`;
+  const where = side.streamId === undefined ? 'on the host' : `on stream ${side.streamId}`;
+  const number = side.number === 0 ? '' : `, operation ${side.number}`;
+  const stack = side.stack === undefined ? '' : `\n${side.stack}`;
+  return `${side.operation}${how} of ${side.bytes} bytes from ${formatPointer(side.pointer)} ${where}${number}${stack}`;
+}
+
+/** What an operation is called in a sentence about it. */
+function nounOf({ operation, access }: OrderReportSide): string {
+  return access ?? (operation === 'allocate' ? 'allocation' : 'free');
+}
+
+function missingWait(kind: OrderReportKind, earlier: OrderReportSide, later: OrderReportSide): string {
+  if (kind === 'use-after-free') {
+    return earlier.streamId === undefined || earlier.streamId === later.streamId
+      ? `the memory must be freed after the ${nounOf(later)} on stream ${later.streamId} was submitted`
+      : `the free on stream ${earlier.streamId} must come after the ${nounOf(later)} on stream ${later.streamId}, and wait for it`;
+  }
+  const event = `an event recorded on stream ${earlier.streamId} after its ${nounOf(earlier)}`;
+  if (later.streamId === undefined) return `the host must wait for ${event}`;
+  const purpose = { free: ' before it frees the memory', allocate: ' before it is given the memory' };
+  const before = later.operation === 'free' || later.operation === 'allocate' ? purpose[later.operation] : '';
+  return `stream ${later.streamId} must wait for ${event}${before}`;
+}
+
+/** Has `native()` number operations and look for reports while somebody checks. */
+function follow(): void {
+  const wantsStacks = [...checkers].some((checker) => checker.wantsStacks);
+  if (!wantsStacks) stacks = [];
+  else if (stacks.length === 0) stacks = Array.from({ length: stackCount }, () => ({ number: 0 }));
+  interpose(isChecking ? followed : undefined);
+}
+
+type AnyCall = (...values: never[]) => unknown;
+
+function followed(addon: NativeBinding): Partial<NativeBinding> {
+  const follow = (call: AnyCall): AnyCall => {
+    const followedCall = (...values: never[]): unknown => {
+      cells[0] = ++lastNumber;
+      if (stacks.length > 0) keepStack(lastNumber, followedCall);
+      const result = call(...values);
+      cells[0] = 0;
+      if (cells[1] !== seenReports) collect();
+      return result;
+    };
+    return followedCall;
+  };
+  return Object.fromEntries(submittingCalls.map((name) => [name, follow(addon[name])]));
+}
+
+/** Keeps the stack above a function. Text is made of it only when somebody reads it. */
+function keepStack(number: number, below: AnyCall): void {
+  const limit = Error.stackTraceLimit;
+  Error.stackTraceLimit = stackDepth;
+  const kept: { number: number; stack?: string } = { number };
+  Error.captureStackTrace(kept, below);
+  Error.stackTraceLimit = limit;
+  stacks[number % stackCount] = kept;
+}
+
+function stackOf(number: number): string | undefined {
+  const kept = number === 0 ? undefined : stacks[number % stackCount];
+  if (kept?.number !== number) return undefined;
+  return kept.stack?.slice(kept.stack.indexOf('\n') + 1);
+}
+
+/** Takes the reports that have come since and passes them on. Leaves the mailbox as it was: its results may not have been read yet. */
+function collect(): void {
+  seenReports = cells[1] as number;
+  const before = mailbox.slice();
+  const reports: OrderReport[] = [];
+  let dropped = 0;
+  for (let count = taken.length / cellsOfReport; count * cellsOfReport === taken.length; ) {
+    native().takeOrderReports(taken);
+    count = mailbox[1] as number;
+    dropped += mailbox[2] as number;
+    for (let i = 0; i < count; i++) reports.push(reportAt(i * cellsOfReport));
+  }
+  if (reports.length > 0 || dropped > 0) {
+    for (const checker of [...checkers]) checker.take(reports, dropped);
+    for (const report of reports) orderChannel.publish(report);
+  }
+  mailbox.set(before);
+}
+
+function reportAt(at: number): OrderReport {
+  const kind = kinds[taken[at] as number] as OrderReportKind;
+  const earlier = sideAt(at + 3);
+  const later = sideAt(at + 3 + cellsOfSide);
+  return Object.freeze({
+    kind,
+    pointer: taken[at + 1] as number,
+    bytes: taken[at + 2] as number,
+    earlier,
+    later,
+    missing: missingWait(kind, earlier, later),
+  });
+}
+
+function sideAt(at: number): OrderReportSide {
+  const stream = taken[at + 2] as number;
+  const number = taken[at + 5] as number;
+  return Object.freeze({
+    operation: operations[taken[at] as number] as OrderReportSide['operation'],
+    access: accesses[taken[at + 1] as number],
+    streamId: stream < 0 ? undefined : stream,
+    pointer: taken[at + 3] as number,
+    bytes: taken[at + 4] as number,
+    number,
+    stack: stackOf(number),
+  });
+}

@@ -1,0 +1,116 @@
+/** What makes a specification right, whichever form it has. Each rule gets the place that its error is to point at. */
+
+import { formatValue } from '../errors.js';
+import { parseBytes } from '../units.js';
+import { nearestWord } from './nearest-word.js';
+import type { Place } from './place.js';
+import type { ResourceKind } from './resource-kind.js';
+import { kindNames, resourceKind } from './resource-kinds.js';
+import { maximumDepth, type OptionDefinition, type Specification, type SpecificationValue } from './specification.js';
+
+/** The kind with a name. */
+export function findKind(name: unknown, place: Place): ResourceKind {
+  const kinds = `kinds: ${kindNames.join(', ')}`;
+  if (name === undefined || name === '') place.fail(`a resource kind is expected here; ${kinds}`, kindNames);
+  const kind = typeof name === 'string' ? resourceKind(name) : undefined;
+  if (kind === undefined) {
+    place.fail(`there is no resource kind ${formatValue(name)}${suggestion(name, kindNames)}; ${kinds}`, kindNames);
+  }
+  return kind;
+}
+
+/** What the option of a name can be. */
+export function findOption(kind: ResourceKind, name: string, place: Place): OptionDefinition {
+  const definition = Object.hasOwn(kind.options, name) ? kind.options[name] : undefined;
+  if (definition !== undefined) return definition;
+  const names = Object.keys(kind.options);
+  const options = `options: ${names.join(', ')}`;
+  place.fail(`there is no option of ${kind.name} ${formatValue(name)}${suggestion(name, names)}; ${options}`, names);
+}
+
+/** The value of an option that is no resource, with sizes in bytes. */
+export function checkValue(
+  definition: Pick<OptionDefinition, 'type' | 'words'>,
+  name: string,
+  value: unknown,
+  place: Place,
+): SpecificationValue {
+  if (definition.type === 'sizes' && Array.isArray(value) && value.length > 0) {
+    return value.map((item, i) => checkValue({ type: 'size' }, `an item of ${name}`, item, place.at(i)) as number);
+  }
+  const checked = readValue(definition, value);
+  if (checked !== undefined) return checked;
+  const { words = [] } = definition;
+  const found = value === undefined ? 'nothing' : formatValue(value);
+  place.fail(`${name} must be ${describeValue(definition)}, got ${found}${suggestion(value, words)}`, words);
+}
+
+/** Whether a resource has everything that its kind needs. */
+export function checkComplete(kind: ResourceKind, { upstream, options }: Specification, place: Place): void {
+  if (kind.role !== 'upstream' && upstream === undefined) {
+    place.at('upstream').fail(`${kind.name} needs an upstream resource, such as cuda`, kindNames);
+  }
+  for (const [name, definition] of Object.entries(kind.options)) {
+    if (definition.required === true && options?.[name] === undefined) {
+      place
+        .at('options')
+        .at(name)
+        .fail(`${kind.name} needs the option ${name} (${describeValue(definition)})`, [name]);
+    }
+  }
+}
+
+/** Whether there may be as many resources within each other. */
+export function checkDepth(depth: number, place: Place): void {
+  if (depth > maximumDepth) place.fail(`there are more than ${maximumDepth} resources within each other`);
+}
+
+/** The words that ask whether another one was meant, or none. */
+export function suggestion(value: unknown, words: readonly string[]): string {
+  const nearest = typeof value === 'string' ? nearestWord(value, words) : undefined;
+  return nearest === undefined ? '' : `, did you mean ${nearest}?`;
+}
+
+/** A value as the option's constructor gets it, or `undefined` where it is none of the option's. */
+function readValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>, value: unknown): SpecificationValue | undefined {
+  switch (type) {
+    case 'size':
+      if (typeof value === 'string') return parseBytes(value);
+      return Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : undefined;
+    case 'integer':
+      return Number.isSafeInteger(value) ? (value as number) : undefined;
+    case 'number':
+      return Number.isFinite(value) ? (value as number) : undefined;
+    case 'boolean':
+      return typeof value === 'boolean' ? value : undefined;
+    case 'word':
+      return words?.find((word) => word === value);
+    case 'text':
+      return typeof value === 'string' ? value : undefined;
+    case 'sizes':
+    case 'resource':
+      return undefined;
+  }
+}
+
+/** What a value of the option must be, for people. */
+function describeValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>): string {
+  switch (type) {
+    case 'size':
+      return 'a size such as 512MiB';
+    case 'sizes':
+      return 'a list of sizes such as [64KiB, 1MiB]';
+    case 'integer':
+      return 'an integer';
+    case 'number':
+      return 'a number';
+    case 'boolean':
+      return 'true or false';
+    case 'word':
+      return `one of ${words?.join(', ')}`;
+    case 'text':
+      return 'text';
+    case 'resource':
+      return 'a resource';
+  }
+}

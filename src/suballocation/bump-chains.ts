@@ -1,0 +1,148 @@
+/**
+ * Whole blocks in lanes, some of them in chains that a cursor hands out: the index of a bump allocator for several streams.
+ *
+ * Data structure. Free blocks are in the lists of their lane, as in `BlockLists`; a used one is in exactly one chain. Every lane that somebody
+ * allocates for has a chain. A chain also notes the lanes that something of it was freed in, though it is another lane's: its memory must not
+ * be reused before those are waited for.
+ *
+ *     lane 1   free [ 2 MiB ]   chain [ 2 MiB ][ 4 MiB | cursor ]   awaits lane 2
+ *     lane 2   free [ ]         chain [ 2 MiB | cursor ]
+ *
+ * When the stream of a lane ends, its chain becomes the lane of ended streams' and gets no further allocation; it goes with its last block.
+ *
+ * Invariants: the used blocks are those of the chains; a chain without a block is the current one of its lane, and awaits nothing.
+ */
+import { BlockLists } from './block-lists.js';
+import { BumpCursor } from './bump-cursor.js';
+
+/** The blocks of one lane in use. */
+export class BumpChain {
+  readonly cursor = new BumpCursor();
+  /** The lane that the blocks go to. */
+  lane: number;
+  /** Other lanes that must be waited for before the memory is reused. */
+  readonly awaited = new Set<number>();
+
+  constructor(lane: number) {
+    this.lane = lane;
+  }
+}
+
+/** Where the cursor of a chain was, or is to go. */
+export interface BumpPosition {
+  readonly chain: BumpChain;
+  readonly blockCount: number;
+  readonly top: number;
+}
+
+export class BumpChains extends BlockLists {
+  /** By lane: the chain that allocations of the lane come from. */
+  readonly #current: (BumpChain | undefined)[] = [];
+  #chains: BumpChain[] = [];
+
+  /** The chain that allocations of a lane come from. */
+  chainOf(lane: number): BumpChain {
+    const known = this.#current[lane];
+    if (known !== undefined) return known;
+    const chain = new BumpChain(lane);
+    this.#current[lane] = chain;
+    this.#chains.push(chain);
+    return chain;
+  }
+
+  /** The chain that an address lies in, or undefined. Linear in the number of blocks. */
+  chainAt(address: number): BumpChain | undefined {
+    return this.#chains.find(({ cursor }) => cursor.blockAt(address) !== -1);
+  }
+
+  /** Adds a used block to a chain. */
+  extend(chain: BumpChain, start: number): void {
+    chain.cursor.addBlock(start, this.blockBytes(this.usedBlock(start)));
+  }
+
+  /** The bytes handed out in all chains. */
+  get usedBytes(): number {
+    return this.#chains.reduce((sum, { cursor }) => sum + cursor.usedBytes, 0);
+  }
+
+  /** Where the cursors are, of the chains that something was handed out of. */
+  positions(): BumpPosition[] {
+    return this.#chains
+      .filter(({ cursor }) => cursor.isUsed)
+      .map((chain) => ({ chain, blockCount: chain.cursor.blockCount, top: chain.cursor.top }));
+  }
+
+  /**
+   * Where the cursors have to go so that everything is free that was handed out since the `positions`; chains that nothing changes for are
+   * left out. A chain that all is taken back of may keep its first block, if it is the current one of its lane.
+   */
+  stepsBackTo(positions: readonly BumpPosition[], keepsFirstBlock: boolean): BumpPosition[] {
+    const steps: BumpPosition[] = [];
+    for (const chain of this.#chains) {
+      const { blockCount, top } = chain.cursor;
+      const step = positions.find((position) => position.chain === chain) ?? this.#emptied(chain, keepsFirstBlock);
+      if (step.blockCount < blockCount || step.top < top) steps.push(step);
+    }
+    return steps;
+  }
+
+  /** Where the cursors have to go so that blocks are free that nothing is handed out of. */
+  stepsOutOfUnusedBlocks(): BumpPosition[] {
+    return this.stepsBackTo([], false).filter(({ chain }) => !chain.cursor.isUsed);
+  }
+
+  /** Takes a step back: frees the blocks beyond into the chain's lane. Everything that the chain awaits must have been waited for. */
+  stepBack({ chain, blockCount, top }: BumpPosition): void {
+    for (const start of chain.cursor.rewind(blockCount, top)) this.free(this.usedBlock(start), chain.lane);
+    chain.awaited.clear();
+    this.#forgetIfEnded(chain);
+  }
+
+  isAwaited(lane: number): boolean {
+    return this.#chains.some(({ cursor, lane: own, awaited }) => cursor.blockCount > 0 && (own === lane || awaited.has(lane)));
+  }
+
+  redirect(from: number, to: number): void {
+    this.#current[from] = undefined;
+    for (const chain of this.#chains) {
+      if (chain.lane === from) chain.lane = to;
+      if (chain.awaited.delete(from)) chain.awaited.add(to);
+      this.#forgetIfEnded(chain);
+    }
+  }
+
+  override removeAllSegments() {
+    this.#chains = [];
+    this.#current.length = 0;
+    return super.removeAllSegments();
+  }
+
+  override validate(): void {
+    super.validate();
+    const starts = this.#chains.flatMap(({ cursor }) => cursor.starts);
+    if (new Set(starts).size !== starts.length) fail('a block is in two chains');
+    if (starts.length !== this.usedBlocks) fail(`${this.usedBlocks} used blocks, but ${starts.length} in chains`);
+    for (const start of starts) if (this.usedBlock(start) === -1) fail(`the block at ${start} is in a chain, but not used`);
+    for (const chain of this.#chains) {
+      chain.cursor.validate();
+      if (chain.cursor.blockCount > 0) continue;
+      if (this.#current[chain.lane] !== chain) fail(`a chain of lane ${chain.lane} has no block and is not its current one`);
+      if (chain.awaited.size > 0) fail(`the chain of lane ${chain.lane} has no block, but awaits others`);
+    }
+  }
+
+  #emptied(chain: BumpChain, keepsFirstBlock: boolean): BumpPosition {
+    const first = chain.cursor.starts[0];
+    const isKept = keepsFirstBlock && first !== undefined && this.#current[chain.lane] === chain;
+    return isKept ? { chain, blockCount: 1, top: first } : { chain, blockCount: 0, top: 0 };
+  }
+
+  #forgetIfEnded(chain: BumpChain): void {
+    if (chain.cursor.blockCount > 0 || this.#current[chain.lane] === chain) return;
+    this.#chains = this.#chains.filter((other) => other !== chain);
+  }
+}
+
+function fail(message: string): never {
+  throw new Error(`bump chains: ${message}`);
+}
