@@ -10,13 +10,14 @@ import * as capacity from './benchmarks/capacity.mjs';
 import * as events from './benchmarks/events.mjs';
 import * as holes from './benchmarks/holes.mjs';
 import * as layers from './benchmarks/layers.mjs';
+import * as monotonic from './benchmarks/monotonic.mjs';
 import * as pool from './benchmarks/pool.mjs';
 import { loadCistern, root } from './support/cistern.mjs';
 import { Context } from './support/context.mjs';
 import { environment } from './support/environment.mjs';
 import { findTraces, traceNames } from './support/traces.mjs';
 
-const benchmarks = [pool, capacity, holes, asynchronous, events, layers];
+const benchmarks = [pool, capacity, holes, asynchronous, events, layers, monotonic];
 const names = benchmarks.map(({ name }) => name);
 
 const help = `usage: npm run bench -- [benchmark...] [options]
@@ -74,7 +75,7 @@ async function main() {
   };
   const baseline = JSON.parse(readFileSync(join(root, 'bench/baseline.json'), 'utf8'));
   const chosen = benchmarks.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
-  const needsTraces = chosen.some(({ name }) => name !== 'holes' && name !== 'async');
+  const needsTraces = chosen.some(({ name }) => !['holes', 'async', 'monotonic'].includes(name));
   const wantedTraces = values.trace ?? (chosen.every(({ name }) => name === 'layers') ? ['dl-training'] : traceNames);
   const traces = needsTraces ? findTraces(wantedTraces, skip) : [];
   const context = new Context({ cistern, baseline, traces, repeat, rounds, isQuick, skip, progress });

@@ -73,4 +73,6 @@ if (verdicts.size !== 1) throw new Error(`the stacks disagree: ${[...verdicts].j
 
 console.log(`${steps} steps, ${temporaryBytes.length} temporaries each, one stream; per step:`);
 console.table(Object.fromEntries(results.map(([specification, { row }]) => [specification, row])));
-console.log('Only an eager pool records an event at every free, which nobody waits for here. The time is mostly the host waiting for its verdict.');
+console.log(
+  'Only an eager pool records an event at every free, which nobody waits for here. The time is mostly the host waiting for its verdict.',
+);

@@ -2,6 +2,13 @@
 export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/aligned-resource-adaptor.js';
 export { ArenaMemoryResource, type ArenaMemoryResourceOptions, type ArenaStatistics } from './adaptors/arena-memory-resource.js';
 export { type Bin, BinningMemoryResource, type BinningMemoryResourceOptions } from './adaptors/binning-memory-resource.js';
+export { CachingMemoryResource, type CachingMemoryResourceOptions, type CachingStatistics } from './adaptors/caching-memory-resource.js';
+export {
+  type FailureCallback,
+  FailureCallbackResourceAdaptor,
+  type FailureCallbackResourceAdaptorOptions,
+} from './adaptors/failure-callback-resource-adaptor.js';
+export { FallbackResourceAdaptor } from './adaptors/fallback-resource-adaptor.js';
 export { FixedSizeMemoryResource, type FixedSizeMemoryResourceOptions } from './adaptors/fixed-size-memory-resource.js';
 export { LimitingResourceAdaptor, type LimitingResourceAdaptorOptions } from './adaptors/limiting-resource-adaptor.js';
 export {
@@ -10,16 +17,35 @@ export {
   type LoggingResourceAdaptorOptions,
   type StreamLogOptions,
 } from './adaptors/logging-resource-adaptor.js';
+export {
+  MonotonicMark,
+  MonotonicMemoryResource,
+  type MonotonicMemoryResourceOptions,
+  type MonotonicStatistics,
+} from './adaptors/monotonic-memory-resource.js';
 export { PassThroughAdaptor } from './adaptors/pass-through-adaptor.js';
 export {
   PoolMemoryResource,
   type PoolMemoryResourceOptions,
   type PoolStatistics,
 } from './adaptors/pool-memory-resource.js';
+export { PrefetchResourceAdaptor, type PrefetchResourceAdaptorOptions } from './adaptors/prefetch-resource-adaptor.js';
 export { ReclaimingResourceAdaptor, type ReclaimingResourceAdaptorOptions } from './adaptors/reclaiming-resource-adaptor.js';
+export {
+  type DivisionsRounding,
+  type MultipleRounding,
+  RoundingResourceAdaptor,
+  type RoundingResourceAdaptorOptions,
+  type TopBitsRounding,
+} from './adaptors/rounding-resource-adaptor.js';
 export { type AllocationStatistics, type CounterSnapshot, StatisticsResourceAdaptor } from './adaptors/statistics-resource-adaptor.js';
 export { type KeeperStatistics, StreamOrderedMemoryResource } from './adaptors/stream-ordered-memory-resource.js';
 export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
+export {
+  type OutstandingAllocation,
+  TrackingResourceAdaptor,
+  type TrackingResourceAdaptorOptions,
+} from './adaptors/tracking-resource-adaptor.js';
 export type { ByteRange } from './buffers/byte-range.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export { type BufferCopyOptions, DeviceBuffer, type DeviceBufferOptions, type HostData } from './buffers/device-buffer.js';
@@ -36,6 +62,19 @@ export {
   prefetch,
 } from './driver/managed-memory.js';
 export type { MemoryPoolUsage } from './driver/memory-pool.js';
+export {
+  type CheckOrderOptions,
+  checkOrder,
+  declareAllocation,
+  declareFree,
+  formatOrderReport,
+  isCheckingOrder,
+  type MemoryAccess,
+  OrderChecker,
+  type OrderReport,
+  type OrderReportKind,
+  type OrderReportSide,
+} from './driver/order-checker.js';
 export type { MemoryKind } from './driver/plain-memory.js';
 export {
   configureSoftwareDevice,
@@ -65,7 +104,13 @@ export { AllocationLog, type EventChunk, type LogEvent } from './replay/allocati
 export { type LogProgress, type ReadAllocationLogOptions, readAllocationLog } from './replay/read-allocation-log.js';
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams } from './replay/replay-result.js';
-export { withResource } from './resource-scope.js';
+export { uncached, withResource } from './resource-scope.js';
+export {
+  type AllocateCallback,
+  CallbackMemoryResource,
+  type CallbackMemoryResourceOptions,
+  type DeallocateCallback,
+} from './resources/callback-memory-resource.js';
 export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
 export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
 export { HostMemoryResource } from './resources/host-memory-resource.js';

@@ -3,7 +3,7 @@
  * continues it asynchronously, and is one frame of a linked list that is never changed:
  *
  *     innermost                                                outermost
- *     { kind: 'resource', … } -> { kind: 'resource', … } -> undefined
+ *     { kind: 'caching', … } -> { kind: 'resource', … } -> { kind: 'resource', … } -> undefined
  *
  * A frame concerns whoever knows its kind; everybody else passes it by. Entering costs one object; reading costs nothing before the first
  * scope of an environment was entered, and a step for each frame since.
@@ -11,7 +11,8 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { Device } from './driver/device.js';
 import { ArgumentTypeError, formatValue } from './errors.js';
-import type { MemoryResource } from './memory-resource.js';
+import type { DevicePointer, MemoryResource } from './memory-resource.js';
+import { assertFunction } from './validation.js';
 
 /** One scope, and those around it. */
 export interface ScopeFrame {
@@ -26,6 +27,35 @@ interface ResourceFrame extends ScopeFrame {
   readonly resource: MemoryResource;
 }
 
+/** Memory whose owner is told when the scope ends that it was allocated in. */
+export interface ScopedMemory {
+  readonly pointer: DevicePointer;
+  /** The scopes that the owner was made in. */
+  readonly home: ScopeFrame | undefined;
+  /**
+   * Frees the memory through everything that it was allocated through; the owner has none from then on. Where that is refused, `pointer` is as
+   * before, unless the memory is lost for good.
+   * @param name the name of the scope that has ended
+   */
+  endWithScope(name: string): void;
+  /** The owner outlives every scope. */
+  leaveScopes(): void;
+}
+
+/** A scope that takes back, when it ends, what was allocated in it. */
+export interface CachingScope {
+  /**
+   * Gives memory that was just allocated an owner. Memory of an owner that was not made in this scope leaves it. Returns whether the memory is
+   * this scope's.
+   */
+  adopt(pointer: DevicePointer, owner: ScopedMemory): boolean;
+}
+
+interface CachingFrame extends ScopeFrame {
+  readonly kind: 'caching';
+  readonly scope: CachingScope;
+}
+
 const frames = new AsyncLocalStorage<ScopeFrame>();
 let wasEntered = false;
 
@@ -36,7 +66,7 @@ export function innermostFrame(): ScopeFrame | undefined {
 
 /** Runs a function in a scope of the given kind, inside the scopes that run now, and returns what it returns. */
 export function enterScope<Frame extends { readonly kind: string }, T>(frame: Frame, fn: () => T): T {
-  if (typeof fn !== 'function') throw new ArgumentTypeError(`fn must be a function, got ${formatValue(fn)}`);
+  assertFunction(fn, 'fn');
   wasEntered = true;
   return frames.run({ ...frame, outer: frames.getStore() }, fn);
 }
@@ -85,4 +115,51 @@ export function withResource<T>(resource: MemoryResource, fn: () => T): T {
 export function assertResourceOfDevice(resource: MemoryResource | null | undefined): void {
   if (resource?.device instanceof Device) return;
   throw new ArgumentTypeError(`resource must be a MemoryResource, got ${formatValue(resource)}`);
+}
+
+/** Runs a function in a caching scope, inside the scopes that run now, and returns what it returns. */
+export function enterCachingScope<T>(scope: CachingScope, fn: () => T): T {
+  return enterScope({ kind: 'caching', scope }, fn);
+}
+
+/** The innermost caching scope of a frame and those around it that is as it is wanted. */
+export function findCachingScope(frame: ScopeFrame | undefined, isWanted: (scope: CachingScope) => boolean): CachingScope | undefined {
+  for (let each = frame; each !== undefined && each.kind !== 'uncached'; each = each.outer) {
+    if (isCachingFrame(each) && isWanted(each.scope)) return each.scope;
+  }
+  return undefined;
+}
+
+/** Tells the scope that memory was just allocated in who owns it. */
+export function adoptInScope(pointer: DevicePointer, owner: ScopedMemory): void {
+  findCachingScope(innermostFrame(), (scope) => scope.adopt(pointer, owner));
+}
+
+function isCachingFrame(frame: ScopeFrame): frame is CachingFrame {
+  return frame.kind === 'caching';
+}
+
+/**
+ * Runs a function outside of every caching scope: what it allocates comes from the resource below the caches, and is freed by nobody but the
+ * caller. Holds for what the function continues asynchronously, too. Inside, a new scope can be entered as usual.
+ *
+ * Counterpart of GPUArrays' `@uncached`.
+ * @param fn a function, asynchronous or not
+ * @returns what `fn` returns; for an asynchronous function its promise
+ * @throws ArgumentTypeError for what is no function, and whatever `fn` throws.
+ * @example
+ * ```ts
+ * using cache = new CachingMemoryResource(resource);
+ * using stream = new Stream();
+ * const weights = cache.run(() => uncached(() => new DeviceBuffer(1 * MiB, { stream }))); // outlives the scope
+ * weights.dispose();
+ * ```
+ */
+export function uncached<T>(fn: () => T): T {
+  return enterScope({ kind: 'uncached' }, fn);
+}
+
+/** Calls a function outside of every caching scope, as it is where there is none. For memory that its keeper gives back in its own time. */
+export function withoutCaching<T>(fn: () => T): T {
+  return innermostFrame() === undefined ? fn() : uncached(fn);
 }

@@ -43,6 +43,14 @@ export function assertOptions(options: unknown, name = 'options'): asserts optio
 }
 
 /**
+ * Throws unless `value` is a function.
+ * @throws ArgumentTypeError
+ */
+export function assertFunction(value: unknown, name: string): void {
+  if (typeof value !== 'function') throw new ArgumentTypeError(`${name} must be a function, got ${formatValue(value)}`);
+}
+
+/**
  * Throws unless `value` is one of the words in `allowed`.
  * @throws ArgumentRangeError naming them.
  */

@@ -13,13 +13,25 @@ import { formatTable } from '../support/table.mjs';
  * @property {Figures} nanosecondsPerOperation
  * @property {{ median: number, minimum: number } | undefined} added over the null resource
  * @property {number | undefined} rmmAdded
+ * @property {number | undefined} limit
  * @property {string} met
  */
 
 export const name = 'layers';
 export const title = 'ns per operation that a layer adds to a resource that does nothing; logging to a file';
 
-const layers = ['null', 'limiting', 'statistics', 'logging'];
+const layers = /** @type {const} */ ([
+  'null',
+  'limiting',
+  'statistics',
+  'aligned',
+  'aligned to 512',
+  'rounding (multiple)',
+  'rounding (top bits)',
+  'tracking',
+  'logging',
+]);
+/** @typedef {(typeof layers)[number]} Layer */
 
 /** @param {Context} context @returns {Promise<LayersRow[]>} */
 export async function run(context) {
@@ -41,16 +53,17 @@ export async function run(context) {
   return [...results].map(([layer, figures]) => {
     const nanosecondsPerOperation = combined(figures);
     const rmmAdded = context.baseline.layers[layer];
-    if (layer.startsWith('null')) return { trace: trace.name, layer, nanosecondsPerOperation, added: undefined, rmmAdded, met: '-' };
+    const limit = context.baseline.layerLimits[layer];
+    if (layer.startsWith('null')) return { trace: trace.name, layer, nanosecondsPerOperation, added: undefined, rmmAdded, limit, met: '-' };
     const added = { median: nanosecondsPerOperation.median - nothing.median, minimum: nanosecondsPerOperation.minimum - nothing.minimum };
-    return { trace: trace.name, layer, nanosecondsPerOperation, added, rmmAdded, met: verdict(added, rmmAdded) };
+    return { trace: trace.name, layer, nanosecondsPerOperation, added, rmmAdded, limit, met: verdict(added, limit) };
   });
 }
 
 /** @param {LayersRow[]} rows */
 export function format(rows) {
   return formatTable(
-    ['trace', 'layer', 'median', 'minimum', 'spread', 'added\n(medians)', 'added\n(minima)', 'RMM C++\nadds', 'x RMM', 'within'],
+    ['trace', 'layer', 'median', 'minimum', 'spread', 'added\n(medians)', 'added\n(minima)', 'RMM C++\nadds', 'x RMM', 'limit', 'within'],
     rows.map((row) => [
       row.trace,
       row.layer,
@@ -61,6 +74,7 @@ export function format(rows) {
       formatNumber(row.added?.minimum),
       formatNumber(row.rmmAdded, 0),
       row.added === undefined ? '-' : formatRatio(row.added.median, row.rmmAdded),
+      formatNumber(row.limit, 0),
       row.met,
     ]),
     2,

@@ -13,7 +13,7 @@ import { parameters, report } from '../support/processes.mjs';
 /**
  * @typedef {object} ReplayParameters
  * @property {string} trace the path of the log
- * @property {'null' | 'limiting' | 'statistics' | 'logging' | 'pool'} subject the layer over the null resource, or the pool over `cuda`
+ * @property {import('../benchmarks/layers.mjs').Layer | 'pool'} subject the layer over the null resource, or the pool over `cuda`
  * @property {import('../../src/index.js').DeallocationEvents} [events]
  * @property {import('../../src/index.js').ReplayStreams} [streams]
  * @property {number} [initialFactor] the pool's initial size over the trace's peak of live bytes
@@ -62,6 +62,16 @@ function createResource() {
       return new cistern.LimitingResourceAdaptor(upstream, { limitBytes: Number.MAX_SAFE_INTEGER });
     case 'statistics':
       return new cistern.StatisticsResourceAdaptor(upstream);
+    case 'aligned':
+      return new cistern.AlignedResourceAdaptor(upstream);
+    case 'aligned to 512':
+      return new cistern.AlignedResourceAdaptor(upstream, { alignment: 512 });
+    case 'rounding (multiple)':
+      return new cistern.RoundingResourceAdaptor(upstream, { kind: 'multiple', multipleBytes: 2 * cistern.MiB });
+    case 'rounding (top bits)':
+      return new cistern.RoundingResourceAdaptor(upstream, { kind: 'top-bits' });
+    case 'tracking':
+      return new cistern.TrackingResourceAdaptor(upstream);
     case 'logging':
       return new cistern.LoggingResourceAdaptor(upstream, { file: join(folder, 'log.csv') });
     default:

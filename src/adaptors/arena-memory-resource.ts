@@ -23,7 +23,7 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue, type OutOfMemoryErr
 import type { DeallocationEvents, MemoryResource, TrimOptions } from '../memory-resource.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
-import { maximumUnits, unitBytes } from '../suballocation/free-space-index.js';
+import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
 import { assertBytes, assertOptions } from '../validation.js';
 import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
@@ -146,6 +146,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
    */
   override trim(stream: Stream, options?: TrimOptions): number {
     const released = super.trim(stream, options);
+    this.#returnToGlobal(stream);
     return released;
   }
 
@@ -188,12 +189,12 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   }
 
   /** A block of the upstream belongs to the global arena. */
-  protected override keep(segment: Segment, stream: Stream): void {
+  protected override keepSegment(segment: Segment, stream: Stream): void {
     try {
       this.ordering.receivedInCommon(this.#global, stream);
     } catch {
       // The stream has ended, or no event can be recorded: the memory is that of one stream then.
-      super.keep(segment, stream);
+      super.keepSegment(segment, stream);
       return;
     }
     this.index.addSegment(segment.address, segment.bytes, this.#global);
@@ -219,7 +220,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   #takeSuperblock(bytes: number, stream: Stream, alignment: number): boolean {
     const units = alignUp(leastBytes(bytes, alignment), superblockBytes) / unitBytes;
     // No wait for what would not serve.
-    if (units > maximumUnits || this.index.largestFreeBytes(this.#global) < units * unitBytes) return false;
+    if (this.index.largestFreeBytes(this.#global) < units * unitBytes) return false;
     const lane = this.lane as Lane;
     const hasWaited = this.ordering.order(stream, this.#global);
     if (!this.index.carve(units, superblockUnits, this.#global, lane.number)) return false;

@@ -77,8 +77,8 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   readonly #sizes: Float64Array;
   /** By bin: what is asked of it at a free; nothing of those made here, which have the policy themselves. */
   readonly #policies: readonly (DeallocationEvents | undefined)[];
-  /** The first bin that a size can fit into, by the binary logarithm of the size, rounded up; 32 stands for a size of 0. */
-  readonly #firstBins = new Uint32Array(33);
+  /** The first bin that a size can fit into, by the binary logarithm of the size, rounded up. */
+  readonly #firstBins = new Uint32Array(32);
 
   /**
    * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, no bin at all, two bins of one size, or a resource that is of
@@ -168,15 +168,15 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   /** The number of the smallest bin that a size fits into. For what is no size, any: its resource refuses it. */
   #binOf(bytes: number): number {
     const small = typeof bytes === 'number' ? bytes | 0 : none;
-    let bin = small === bytes && small >= 0 ? (this.#firstBins[32 - Math.clz32(small - 1)] as number) : 0;
+    let bin = small === bytes && small > 0 ? (this.#firstBins[32 - Math.clz32(small - 1)] as number) : 0;
     // At most once where bins are powers of two.
     while (bytes > (this.#sizes[bin] as number)) bin++;
     return bin;
   }
 
-  /** A bin that is asked to free what another one allocated does not know it; the caller got the size wrong. */
+  /** Where another bin has the pointer, the caller got the size wrong. */
   #wrongBin(error: unknown, pointer: DevicePointer, bytes: number): unknown {
-    if (!(error instanceof LifetimeError) || error.code !== 'ERR_CISTERN_FOREIGN_POINTER') return error;
+    if (!(error instanceof LifetimeError) || error.code === 'ERR_CISTERN_DISPOSED') return error;
     const asked = this.#made.reduce((found, bin) => Math.max(found, bin.askedBytesAt(pointer)), none);
     if (asked === none) return error;
     return new LifetimeError(

@@ -1,6 +1,7 @@
 import type { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, formatValue, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { assertFunction } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
@@ -16,7 +17,9 @@ export interface FailureCallbackResourceAdaptorOptions<Failure extends Error = O
    * The class of the errors that the callback is called for; its subclasses count as well. Every other error passes.
    * @defaultValue `OutOfMemoryError`
    */
-  readonly errorClass?: abstract new (...args: never[]) => Failure;
+  readonly errorClass?: abstract new (
+    ...args: never[]
+  ) => Failure;
 }
 
 /**
@@ -40,14 +43,12 @@ export interface FailureCallbackResourceAdaptorOptions<Failure extends Error = O
  */
 export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryError> extends PassThroughAdaptor {
   readonly #callback: FailureCallback<Failure>;
-  readonly #errorClass: abstract new (...args: never[]) => Error;
+  readonly #errorClass: abstract new (
+    ...args: never[]
+  ) => Error;
 
   /** @throws ArgumentTypeError for a callback or an error class that is none. */
-  constructor(
-    upstream: MemoryResource,
-    callback: FailureCallback<Failure>,
-    options: FailureCallbackResourceAdaptorOptions<Failure> = {},
-  ) {
+  constructor(upstream: MemoryResource, callback: FailureCallback<Failure>, options: FailureCallbackResourceAdaptorOptions<Failure> = {}) {
     super(upstream, options);
     const { errorClass = OutOfMemoryError } = options;
     assertFunction(callback, 'callback');
@@ -89,8 +90,4 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
     if (typeof answer === 'boolean') return answer;
     throw new ArgumentTypeError(`callback must return true or false, returned ${formatValue(answer)}`, { cause: error });
   }
-}
-
-function assertFunction(value: unknown, name: string): void {
-  if (typeof value !== 'function') throw new ArgumentTypeError(`${name} must be a function, got ${formatValue(value)}`);
 }

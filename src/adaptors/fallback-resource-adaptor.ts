@@ -3,7 +3,7 @@ import { ArgumentRangeError, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { none } from '../suballocation/blocks.js';
-import { assertMemoryResource, PassThroughAdaptor } from './pass-through-adaptor.js';
+import { assertMemoryResource, outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
  * Takes memory from a second resource where the first has none. A free goes to the resource that the memory came from.
@@ -86,6 +86,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
     } catch (error) {
       throw this.#bothFailed(refusal, error);
     }
+    if (pointer === 0) return 0;
     // It is known already where it was freed past this.
     if (this.#pointers.get(pointer) === none) this.#pointers.insert(pointer, 0);
     this.#fallbackAllocations++;
@@ -104,18 +105,8 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
   }
 
   #bothFailed(refusal: OutOfMemoryError, error: unknown): OutOfMemoryError {
-    const message = error instanceof Error ? error.message : String(error);
-    const { requestedBytes, availableBytes, limitBytes, path, stages } = refusal;
-    return new OutOfMemoryError(
-      `${refusal.message}; and from the fallback: ${message}`,
-      {
-        requestedBytes,
-        ...(availableBytes === undefined ? {} : { availableBytes }),
-        ...(limitBytes === undefined ? {} : { limitBytes }),
-        path: [this.constructor.name, ...path],
-        stages,
-      },
-      { cause: new AggregateError([refusal, error], 'neither the upstream nor the fallback has the memory') },
-    );
+    const message = `${refusal.message}; and from the fallback: ${error instanceof Error ? error.message : error}`;
+    const cause = new AggregateError([refusal, error], 'neither the upstream nor the fallback has the memory');
+    return outOfMemoryThrough(this.constructor.name, refusal, refusal.requestedBytes, message, cause);
   }
 }

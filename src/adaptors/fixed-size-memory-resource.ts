@@ -147,13 +147,10 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
 
   /** Step 3 at the top of this file. */
   protected grow(_bytes: number, stream: Stream): boolean {
-    this.upstreamFailure = undefined;
-    for (let blocks = this.#batchBlocks; ; blocks = Math.floor(blocks / 2)) {
-      // Asked each time: the upstream may run host functions, and these may take blocks.
-      blocks = Math.min(blocks, this.#leftBlocks);
-      if (blocks < 1) return false;
+    for (let blocks = Math.min(this.#batchBlocks, this.#leftBlocks); blocks >= 1; blocks = Math.floor(blocks / 2)) {
       if (this.tryTakeFromUpstream(blocks * this.blockBytes, stream)) return true;
     }
+    return false;
   }
 
   protected outOfMemory(bytes: number): OutOfMemoryError {

@@ -12,7 +12,15 @@
  *  6. the fallback, which serves that one allocation.
  */
 import { Stream } from '../driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  CisternError,
+  formatPointer,
+  formatValue,
+  LifetimeError,
+  OutOfMemoryError,
+} from '../errors.js';
 import type {
   DeallocationEvents,
   DeallocationEventsOption,
@@ -21,6 +29,7 @@ import type {
   MemoryResource,
   TrimOptions,
 } from '../memory-resource.js';
+import { withoutCaching } from '../resource-scope.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
 import { none } from '../suballocation/blocks.js';
@@ -124,15 +133,6 @@ export class MonotonicMark implements Disposable {
   fall(): void {
     this.#isStanding = false;
   }
-
-  /** @internal Whether nothing was allocated since. */
-  isAt(positions: readonly BumpPosition[], fallbackAllocations: number): boolean {
-    if (fallbackAllocations !== this.fallbackAllocations || positions.length !== this.positions.length) return false;
-    return positions.every(({ chain, blockCount, top }, i) => {
-      const known = this.positions[i] as BumpPosition;
-      return known.chain === chain && known.blockCount === blockCount && known.top === top;
-    });
-  }
 }
 
 /**
@@ -152,7 +152,8 @@ export class MonotonicMark implements Disposable {
  * Otherwise only `'off'` waits on the host, instead of an out-of-memory.
  *
  * Single allocations are not remembered, so a double free, a wrong size or a pointer into an allocation cannot be told from a right free.
- * Refused are pointers to memory that is not handed out now, and sizes that are 0 or reach beyond what is.
+ * Refused are pointers to memory that is not handed out now or that are no multiple of 256, and sizes that are 0 or reach beyond what is
+ * handed out.
  *
  * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, in the order of the stream that it was allocated on.
  *
@@ -246,7 +247,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
     const small = typeof bytes === 'number' ? bytes | 0 : none;
-    if (small === bytes && small > 0 && fence === undefined && typeof pointer === 'number' && this.#chain.cursor.isLive(pointer, small)) return;
+    if (small === bytes && small > 0 && fence === undefined && typeof pointer === 'number' && this.#chain.cursor.isLive(pointer, small))
+      return;
     this.#deallocateUnusual(pointer, bytes, stream, fence);
   }
 
@@ -257,10 +259,9 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
    */
   mark(): MonotonicMark {
     this.assertLive('mark');
-    const positions = this.#memory.positions();
     const last = this.#marks.at(-1);
-    if (last?.isAt(positions, this.#fallbackAllocations) === true) return last;
-    const mark = new MonotonicMark(this, ++this.#markCount, positions, this.#fallbackAllocations);
+    if (last?.fallbackAllocations === this.#fallbackAllocations && this.#memory.isAt(last.positions)) return last;
+    const mark = new MonotonicMark(this, ++this.#markCount, this.#memory.positions(), this.#fallbackAllocations);
     this.#marks.push(mark);
     return mark;
   }
@@ -369,8 +370,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
     const { reservedBytes, maximumBytes } = this;
     const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
-    const limit =
-      maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `the maximum is ${formatBytes(maximumBytes)}`;
+    const limit = maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `the maximum is ${formatBytes(maximumBytes)}`;
     const reason = `${formatBytes(reservedBytes)} are reserved, ${formatBytes(this.#memory.usedBytes)} of them used, none is left${aligned}, and ${limit}`;
     return this.outOfMemoryError(bytes, reason, maximumBytes);
   }
@@ -418,7 +418,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   #allocateInFallback(fallback: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
     let pointer: DevicePointer;
     try {
-      pointer = fallback.allocate(bytes, stream, alignment);
+      // A cache must not take it back when a scope ends.
+      pointer = withoutCaching(() => fallback.allocate(bytes, stream, alignment));
     } catch (error) {
       throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
     }
@@ -436,7 +437,6 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   #deallocateUnusual(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     assertPointer(pointer);
     assertBytes(bytes);
-    if (pointer === 0) return;
     const chain = this.#memory.chainAt(pointer);
     if (chain === undefined) {
       const block = this.#fallbackBlocks.get(pointer);
@@ -511,12 +511,14 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   /** Whether nothing can make the chain's stream wait, because it may be gone. */
   #mustWait({ lane, awaited }: BumpChain): boolean {
+    if (awaited.size === 0) return false;
     if (this.ordering.lane(lane)?.timeline.announcesEnd !== false) return false;
     return [...awaited].some((number) => !this.ordering.isIdle(number));
   }
 
   /** Makes the stream of a chain wait for what else was freed in it, and prepares its lane for blocks of it. */
   #order({ lane, awaited }: BumpChain, givesBlocks: boolean): void {
+    if (awaited.size === 0 && !givesBlocks) return;
     const owner = this.ordering.lane(lane);
     for (const number of awaited) {
       const other = this.ordering.lane(number);
@@ -531,6 +533,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   /** Frees what the fallback gave after its first so many allocations. Returns what it threw. */
   #freeFallbackSince(fallbackAllocations: number): unknown[] {
+    if (this.#fallbackBlocks.size === 0) return [];
     const freed = [...this.#fallbackBlocks].filter(([, { serial }]) => serial > fallbackAllocations);
     // Taken out first: host functions that run in the calls may rewind.
     for (const [pointer] of freed) this.#fallbackBlocks.delete(pointer);
@@ -564,6 +567,9 @@ function assertHandedOut(pointer: number, bytes: number, cursor: BumpCursor, nam
   const where = `the ${name} cannot free ${formatPointer(pointer)}`;
   const top = cursor.topOf(cursor.blockAt(pointer));
   if (pointer >= top) throw new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
+  if (pointer % ALLOCATION_ALIGNMENT !== 0) {
+    throw new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it lies inside an allocation, not at its start`);
+  }
   if (bytes > 0 && pointer + bytes <= top) return;
   throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: no allocation there has that size`);
 }

@@ -71,23 +71,30 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   protected passOn(error: unknown, bytes?: number): unknown {
     if (!(error instanceof OutOfMemoryError)) return error;
     if (bytes === undefined || bytes === error.requestedBytes) return error.through(this.constructor.name);
-    return outOfMemoryThrough(this.constructor.name, error, bytes);
+    const name = this.constructor.name;
+    return outOfMemoryThrough(name, error, bytes, `${error.message}; the ${name} was asked for ${bytes} bytes`, error);
   }
 }
 
-/** An out-of-memory error of the upstream as that of an adaptor which asked it for more than was asked of the adaptor. */
-function outOfMemoryThrough(name: string, error: OutOfMemoryError, bytes: number): OutOfMemoryError {
+/** An out-of-memory error of the upstream as one of the adaptor above it, which has more to say. */
+export function outOfMemoryThrough(
+  name: string,
+  error: OutOfMemoryError,
+  requestedBytes: number,
+  message: string,
+  cause: Error,
+): OutOfMemoryError {
   const { availableBytes, limitBytes, stages, path } = error;
   return new OutOfMemoryError(
-    `${error.message}; the ${name} was asked for ${bytes} bytes`,
+    message,
     {
-      requestedBytes: bytes,
+      requestedBytes,
       ...(availableBytes === undefined ? {} : { availableBytes }),
       ...(limitBytes === undefined ? {} : { limitBytes }),
       path: [name, ...path],
       stages,
     },
-    { cause: error },
+    { cause },
   );
 }
 

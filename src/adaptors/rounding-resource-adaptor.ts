@@ -36,8 +36,8 @@ export interface TopBitsRounding extends DeallocationEventsOption {
 export type RoundingResourceAdaptorOptions = MultipleRounding | DivisionsRounding | TopBitsRounding;
 
 /**
- * Asks for sizes rounded up, so that sizes which nearly match become equal and a freed block serves the next allocation as it is. A step is at
- * least one byte; zero stays zero, and a size that would exceed 2^53 - 1 stays as it is.
+ * Asks for sizes rounded up, so that sizes which nearly match become equal and a freed block serves the next allocation as it is. Zero
+ * stays zero, and a size that would exceed 2^53 - 1 stays as it is.
  *
  * A free is rounded in the same way. Where the size of a free is wrong, the upstream notices only if that rounds to another size; put a
  * {@link TrackingResourceAdaptor} on this where sizes must be checked.
@@ -55,8 +55,7 @@ export type RoundingResourceAdaptorOptions = MultipleRounding | DivisionsRoundin
 export class RoundingResourceAdaptor extends PassThroughAdaptor {
   /** Steps from one power of two to the next; 0 for multiples. */
   readonly #divisions: number;
-  /** The smallest step. */
-  readonly #stepBytes: number;
+  readonly #multipleBytes: number;
   #askedBytes = 0;
   #roundedBytes = 0;
 
@@ -65,7 +64,7 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
     super(upstream, options);
     assertOneOf(options.kind, ['multiple', 'divisions', 'top-bits'], 'kind');
     this.#divisions = divisionsOf(options);
-    this.#stepBytes = options.kind === 'multiple' ? positive(options.multipleBytes, 'multipleBytes') : 1;
+    this.#multipleBytes = options.kind === 'multiple' ? positive(options.multipleBytes, 'multipleBytes') : 0;
   }
 
   /** Bytes that were asked for and not freed. */
@@ -82,7 +81,7 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
   round(bytes: number): number {
     if (!Number.isSafeInteger(bytes) || bytes < 0) assertBytes(bytes);
     const divisions = this.#divisions;
-    const step = divisions === 0 ? this.#stepBytes : Math.max(this.#stepBytes, greatestPowerOfTwo(bytes) / divisions);
+    const step = divisions === 0 ? this.#multipleBytes : greatestPowerOfTwo(bytes) / divisions;
     // Exact, for steps that are no power of two as well: a quotient of sizes below 2^53 is never so close above an integer that it becomes one.
     const rounded = Math.ceil(bytes / step) * step;
     return rounded <= Number.MAX_SAFE_INTEGER ? rounded : bytes;

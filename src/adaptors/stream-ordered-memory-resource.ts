@@ -12,6 +12,7 @@ import type {
   TrimmingMemoryResource,
   TrimOptions,
 } from '../memory-resource.js';
+import { withoutCaching } from '../resource-scope.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { type LaneMemory, StreamOrdering } from '../stream-ordering/stream-ordering.js';
 import { type AddressClass, type BlockView, none, type Segment } from '../suballocation/blocks.js';
@@ -284,6 +285,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
         availableBytes: this.largestFreeBytes(),
         ...(limitBytes === Number.POSITIVE_INFINITY ? {} : { limitBytes }),
         path: [name, ...(cause?.path ?? [])],
+        ...(cause === undefined ? {} : { stages: cause.stages }),
       },
       { cause },
     );
@@ -303,7 +305,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#arrivingBytes += bytes;
     let address: number;
     try {
-      address = this.upstream.allocate(bytes, stream);
+      // A cache below must not take it back when a scope ends.
+      address = withoutCaching(() => this.upstream.allocate(bytes, stream));
     } finally {
       this.#arrivingBytes -= bytes;
     }
@@ -315,7 +318,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       this.#leftSegments = [...this.#leftSegments, { address, bytes }];
       this[Symbol.dispose]();
     } else {
-      this.keep({ address, bytes }, stream);
+      this.keepSegment({ address, bytes }, stream);
     }
     this.enter(stream, 'allocate');
   }
@@ -370,7 +373,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       } catch (error) {
         this.#reservedBytes += segment.bytes;
         if (this.#isDisposed) this.#leftSegments = [...this.#leftSegments, segment];
-        else this.keep(segment, stream);
+        else this.keepSegment(segment, stream);
         throw error;
       }
       this.#releases++;
@@ -380,7 +383,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /** Puts a block of the upstream that is ordered on a stream into that stream's lane. */
-  protected keep(segment: Segment, stream: Stream): void {
+  protected keepSegment(segment: Segment, stream: Stream): void {
     let owner = stream;
     if (stream.isDisposed) {
       this.device.synchronizeSync();

@@ -3,16 +3,19 @@ import { copy } from '../driver/transfer.js';
 import { LifetimeError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../reclaim/unreachable-buffers.js';
+import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
 import { accountExternalMemory } from './external-memory-account.js';
 
 /** The memory that a buffer owns, with all that it takes to free it. Outlives a buffer that was dropped. */
-export class BufferMemory implements OwnedMemory {
+export class BufferMemory implements OwnedMemory, ScopedMemory {
   readonly resource: MemoryResource;
   readonly alignment: number;
   readonly createdAt: string | undefined;
   /** The stream that the memory is ordered on, and freed on. */
   stream: Stream;
+  #home: ScopeFrame | undefined = innermostFrame();
+  #endedScope: string | undefined;
   #pointer: DevicePointer = 0;
   #bytes = 0;
 
@@ -31,10 +34,20 @@ export class BufferMemory implements OwnedMemory {
     return this.#bytes;
   }
 
+  get home(): ScopeFrame | undefined {
+    return this.#home;
+  }
+
+  /** The name of the caching scope that took the memory back when it ended, if one did. */
+  get endedScope(): string | undefined {
+    return this.#endedScope;
+  }
+
   /** Moves to other memory of `bytes` bytes, with the first `keptBytes` bytes. Whatever is thrown, everything is as before. */
   reallocate(bytes: number, keptBytes: number): void {
     const { resource, stream } = this;
     const pointer = bytes === 0 ? 0 : allocateReclaiming(resource, bytes, stream, this.alignment);
+    if (pointer !== 0) adoptInScope(pointer, this);
     try {
       if (keptBytes > 0) copy(pointer, this.#pointer, keptBytes, stream);
       if (this.#pointer !== 0) resource.deallocate(this.#pointer, this.#bytes, stream);
@@ -71,12 +84,26 @@ export class BufferMemory implements OwnedMemory {
     }
   }
 
+  endWithScope(name: string): void {
+    this.#endedScope = name;
+    try {
+      this.free();
+    } finally {
+      if (this.#pointer !== 0) this.#endedScope = undefined;
+    }
+  }
+
+  leaveScopes(): void {
+    this.#home = undefined;
+  }
+
   /** Gives memory back that has not become this one's. */
   #giveBack(pointer: DevicePointer, bytes: number): void {
     const memory = new BufferMemory(this.resource, this.stream, this.alignment, undefined);
     memory.#pointer = pointer;
     memory.#bytes = bytes;
     accountExternalMemory(bytes);
+    adoptInScope(pointer, memory);
     freeSoonerOrLater(memory);
   }
 }

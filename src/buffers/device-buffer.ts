@@ -120,7 +120,7 @@ export class DeviceBuffer implements Disposable {
 
   /** The length in bytes; 0 once disposed. Counterpart of `device_buffer::size`. */
   get byteLength(): number {
-    return this.#byteLength;
+    return this.isDisposed ? 0 : this.#byteLength;
   }
 
   /** Bytes that are allocated; 0 once disposed. */
@@ -143,9 +143,9 @@ export class DeviceBuffer implements Disposable {
     return this.#memory.stream;
   }
 
-  /** Whether it is disposed. */
+  /** Whether it is disposed, by a call or because the caching scope it was made in has ended. */
   get isDisposed(): boolean {
-    return this.#slot < 0;
+    return this.#slot < 0 || this.#memory.endedScope !== undefined;
   }
 
   /**
@@ -346,7 +346,13 @@ export class DeviceBuffer implements Disposable {
   }
 
   #assertLive(operation: string): void {
-    if (this.#slot < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the buffer is already disposed`);
+    if (!this.isDisposed) return;
+    const { endedScope } = this.#memory;
+    const reason =
+      endedScope === undefined
+        ? 'the buffer is already disposed'
+        : `the scope of the cache '${endedScope}' that the buffer was made in has ended; cache.keep(buffer) lets it outlive that`;
+    throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${reason}`);
   }
 
   #assertUsable(operation: string): void {

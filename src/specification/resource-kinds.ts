@@ -1,12 +1,20 @@
+import { AlignedResourceAdaptor } from '../adaptors/aligned-resource-adaptor.js';
 import { ArenaMemoryResource } from '../adaptors/arena-memory-resource.js';
 import { BinningMemoryResource } from '../adaptors/binning-memory-resource.js';
+import { CachingMemoryResource } from '../adaptors/caching-memory-resource.js';
+import { FallbackResourceAdaptor } from '../adaptors/fallback-resource-adaptor.js';
 import { FixedSizeMemoryResource } from '../adaptors/fixed-size-memory-resource.js';
 import { LimitingResourceAdaptor } from '../adaptors/limiting-resource-adaptor.js';
 import { LoggingResourceAdaptor } from '../adaptors/logging-resource-adaptor.js';
+import { MonotonicMemoryResource } from '../adaptors/monotonic-memory-resource.js';
 import { PoolMemoryResource } from '../adaptors/pool-memory-resource.js';
+import { PrefetchResourceAdaptor } from '../adaptors/prefetch-resource-adaptor.js';
 import { ReclaimingResourceAdaptor } from '../adaptors/reclaiming-resource-adaptor.js';
+import { RoundingResourceAdaptor, type RoundingResourceAdaptorOptions } from '../adaptors/rounding-resource-adaptor.js';
 import { StatisticsResourceAdaptor } from '../adaptors/statistics-resource-adaptor.js';
+import { TrackingResourceAdaptor } from '../adaptors/tracking-resource-adaptor.js';
 import { ArgumentRangeError } from '../errors.js';
+import type { MemoryResource } from '../memory-resource.js';
 import { CudaAsyncMemoryResource } from '../resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../resources/host-memory-resource.js';
@@ -134,6 +142,36 @@ export const resourceKinds: readonly ResourceKind[] = [
       ),
   ),
   defineAdaptor(
+    'monotonic',
+    'keeper',
+    'hands out large blocks from one end to the other; single frees give nothing back',
+    {
+      initial: { type: 'size', summary: 'the first block of each stream, taken when it is needed', default: '2MiB' },
+      max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+      growth: { type: 'number', summary: "how much larger a stream's next block is than its last, from 1 to 64", default: '2' },
+      fallback: { type: 'resource', summary: 'serves what there is no room for', default: 'none' },
+    },
+    ({ upstream, options }) =>
+      new MonotonicMemoryResource(
+        upstream,
+        definedFields({
+          initialBytes: options.initial,
+          maximumBytes: options.max,
+          growthFactor: options.growth,
+          fallback: options.fallback,
+          deallocationEvents: options.events,
+        }),
+      ),
+  ),
+  defineAdaptor(
+    'caching',
+    'keeper',
+    'gives what one pass of a loop allocated to the next; outside of its runs, as in a replay, calls pass through',
+    { name: { type: 'text', summary: 'what errors and statistics call it', default: 'cache' } },
+    ({ upstream, options }) =>
+      new CachingMemoryResource(upstream, definedFields({ name: options.name, deallocationEvents: options.events })),
+  ),
+  defineAdaptor(
     'limiting',
     'pass-through',
     'refuses what would bring the live bytes above a limit',
@@ -152,6 +190,59 @@ export const resourceKinds: readonly ResourceKind[] = [
     ({ upstream, options }) => new StatisticsResourceAdaptor(upstream, definedFields({ deallocationEvents: options.events })),
   ),
   defineAdaptor(
+    'tracking',
+    'pass-through',
+    'knows what was not freed, and refuses wrong frees',
+    { stacks: { type: 'boolean', summary: 'whether it keeps the stack of each allocation', default: 'false' } },
+    ({ upstream, options }) =>
+      new TrackingResourceAdaptor(upstream, definedFields({ captureStacks: options.stacks, deallocationEvents: options.events })),
+  ),
+  defineAdaptor(
+    'aligned',
+    'pass-through',
+    'gives pointers that are multiples of an alignment',
+    {
+      alignment: { type: 'size', summary: 'what pointers are multiples of: a power of two', default: '256' },
+      threshold: { type: 'size', summary: 'smaller allocations have no alignment but what is asked for', default: '0' },
+    },
+    ({ upstream, options }) =>
+      new AlignedResourceAdaptor(
+        upstream,
+        definedFields({
+          alignment: options.alignment,
+          alignmentThresholdBytes: options.threshold,
+          deallocationEvents: options.events,
+        }),
+      ),
+  ),
+  defineAdaptor(
+    'rounding',
+    'pass-through',
+    'rounds sizes up, so that those which nearly match become equal; takes one of multiple, divisions and top-bits',
+    {
+      multiple: { type: 'size', summary: 'rounds up to a multiple', default: 'none' },
+      divisions: { type: 'integer', summary: 'rounds up to so many steps between powers of two: a power of two', default: 'none' },
+      'top-bits': { type: 'integer', summary: 'rounds up to so many significant bits', default: 'none' },
+    },
+    ({ upstream, options }) =>
+      new RoundingResourceAdaptor(upstream, { ...roundingOf(options), ...definedFields({ deallocationEvents: options.events }) }),
+  ),
+  defineAdaptor(
+    'prefetch',
+    'pass-through',
+    'moves managed memory to the device when it is allocated',
+    {},
+    ({ upstream, options }) => new PrefetchResourceAdaptor(upstream, definedFields({ deallocationEvents: options.events })),
+  ),
+  defineAdaptor(
+    'fallback',
+    'pass-through',
+    'takes memory from a second resource where the first has none',
+    { to: { type: 'resource', summary: 'the second resource', required: true } },
+    ({ upstream, options }) =>
+      new FallbackResourceAdaptor(upstream, options.to as MemoryResource, definedFields({ deallocationEvents: options.events })),
+  ),
+  defineAdaptor(
     'logging',
     'pass-through',
     'writes every allocation and free to a file that replay reads',
@@ -166,6 +257,16 @@ function exponentOf(bytes: number | undefined, name: string): number | undefined
   if (bytes === undefined) return undefined;
   if (isPowerOfTwo(bytes)) return Math.log2(bytes);
   throw new ArgumentRangeError(`${name} must be a power of two, got ${bytes}`);
+}
+
+function roundingOf(options: { multiple?: number; divisions?: number; 'top-bits'?: number }): RoundingResourceAdaptorOptions {
+  const { multiple, divisions, 'top-bits': bits } = options;
+  if ([multiple, divisions, bits].filter((option) => option !== undefined).length !== 1) {
+    throw new ArgumentRangeError('exactly one of the options multiple, divisions and top-bits must be given', 'ERR_INVALID_ARG_VALUE');
+  }
+  if (multiple !== undefined) return { kind: 'multiple', multipleBytes: multiple };
+  if (divisions !== undefined) return { kind: 'divisions', divisions };
+  return { kind: 'top-bits', bits: bits as number };
 }
 
 const kindsByName: ReadonlyMap<string, ResourceKind> = new Map(resourceKinds.map((kind) => [kind.name, kind]));

@@ -1,4 +1,4 @@
-import { layersOf } from '../adaptors/layers.js';
+import { disposeAll, layersOf } from '../adaptors/layers.js';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { ArgumentRangeError, ArgumentTypeError } from '../errors.js';
@@ -213,17 +213,4 @@ function policyInForce({ kind, upstream, options = {} }: Specification, above?: 
     if (found !== null) return found;
   }
   return null;
-}
-
-/** Disposes all, whatever happens, and throws the first error. */
-function disposeAll(resources: readonly MemoryResource[]): void {
-  const errors: unknown[] = [];
-  for (const resource of resources) {
-    try {
-      resource[Symbol.dispose]();
-    } catch (error) {
-      errors.push(error);
-    }
-  }
-  if (errors.length > 0) throw errors[0];
 }

@@ -103,11 +103,16 @@ export class StreamOrdering implements StreamObserver {
     return number;
   }
 
-  /** Memory that is ordered on a stream is about to come into a common lane. Where the event for it cannot be recorded nothing has changed. */
+  /**
+   * Memory that is ordered on a stream is about to come into a common lane.
+   * @throws LifetimeError where the stream has ended, DriverError where no event can be recorded; nothing has changed then.
+   */
   receivedInCommon(number: number, stream: Stream): void {
+    assertStream(stream, 'keep memory');
+    if (isIdleNow(stream.timeline)) return;
     const event = new Event({ device: this.#device });
     event.record(stream);
-    if (!isPast(event)) dependOn(this.#commonLane(number) as CommonLane, [event]);
+    dependOn(this.#commonLane(number) as CommonLane, [event]);
   }
 
   /**
@@ -227,11 +232,7 @@ export class StreamOrdering implements StreamObserver {
    * matter if the driver does not tell.
    */
   queryOwn(lane: Lane): void {
-    try {
-      lane.timeline.query();
-    } catch (error) {
-      if (!(error instanceof DriverError)) throw error;
-    }
+    isIdleNow(lane.timeline);
   }
 
   /** Asks every stream that memory is held for whether it is idle by now. Does not block. Returns whether any is. */
@@ -336,6 +337,16 @@ function forgetPastEvents(common: CommonLane): void {
 function free(lane: Lane, isEager: boolean): void {
   if (isEager || lane.mustRecord) lane.freeRecorded();
   else lane.freeUnrecorded();
+}
+
+/** Asks a stream whether it is idle. One that the driver does not tell of may be busy. */
+function isIdleNow(timeline: StreamTimeline): boolean {
+  try {
+    return timeline.query();
+  } catch (error) {
+    if (!(error instanceof DriverError)) throw error;
+    return false;
+  }
 }
 
 /** Whether an event is known to be over. One that the driver does not tell of is waited for like any other. */

@@ -13,7 +13,7 @@
  *     lane 1    heads [ . | d | . ]
  *
  * Invariants: Σ bytes(free) + Σ bytes(used) = Σ bytes(added) - Σ bytes(removed); a block is in exactly the list of its lane and class, or used;
- * freeCount(lane) = Σ lengths of its lists.
+ * freeCount(lane) = Σ lengths of its lists; the address map holds every block, free or used.
  *
  * Cost: allocating an exact size and freeing take constant time. `allocateAtLeast`, removing, and adding a size that is new are linear in the
  * number of classes; `transfer` also in what it moves.
@@ -21,8 +21,9 @@
 import { AddressMap } from './address-map.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
 
-// A block is the offset of its record in #blocks.
-const fields = 4;
+/** A block is the offset of its record, which has so many fields. */
+export const blockFields = 4;
+const fields = blockFields;
 const classField = 0;
 /** The lane of a free block; `~slack` of a used one, slack being the bytes that nobody asked for, less than 2 GiB; or `spareMark`. */
 const stateField = 1;
@@ -36,7 +37,9 @@ export class BlockLists {
   /** By block / fields. */
   #addresses = new Float64Array(0);
   #spare = none;
-  readonly #used = new AddressMap();
+  /** Every block, by its address. Since blocks are never cut, allocating and freeing leave it alone. */
+  readonly #byAddress = new AddressMap();
+  #usedBlocks = 0;
   /** Class numbers by size; a size is looked up like an address. */
   readonly #classNumbers = new AddressMap();
   readonly #classBytes: number[] = [];
@@ -58,7 +61,7 @@ export class BlockLists {
 
   /** The number of used blocks. */
   get usedBlocks(): number {
-    return this.#used.count;
+    return this.#usedBlocks;
   }
 
   /** Adds a block that is free in a lane. `bytes` is a multiple of 256. */
@@ -68,6 +71,7 @@ export class BlockLists {
     this.#spare = this.#blocks[block + nextField] as number;
     this.#blocks[block + classField] = this.#classOf(bytes);
     this.#addresses[block / fields] = address;
+    this.#byAddress.insert(address, block);
     this.#insertFree(block, lane);
   }
 
@@ -76,10 +80,17 @@ export class BlockLists {
    * bytes nobody asked for.
    */
   allocate(bytes: number, slack: number, lane: number): number {
+    const block = this.take(bytes, slack, lane);
+    return block === none ? none : this.addressOf(block);
+  }
+
+  /** As `allocate`, but returns the block, or -1. */
+  take(bytes: number, slack: number, lane: number): number {
     const number = this.#classNumbers.get(bytes);
     if (number === none) return none;
     const block = (this.#heads[lane] as Int32Array)[number] as number;
-    return block === none ? none : this.#use(block, slack, lane);
+    if (block !== none) this.#use(block, slack, lane);
+    return block;
   }
 
   /** Takes the smallest free block of at least `bytes` bytes out of a lane. Returns its address, or -1. */
@@ -92,12 +103,25 @@ export class BlockLists {
       best = heads[number] as number;
       bestBytes = size;
     }
-    return best === none ? none : this.#use(best, 0, lane);
+    if (best === none) return none;
+    this.#use(best, 0, lane);
+    return this.addressOf(best);
   }
 
   /** The used block that starts at an address, or -1. */
   usedBlock(address: number): number {
-    return this.#used.get(address);
+    const block = this.#byAddress.get(address);
+    return block !== none && (this.#blocks[block + stateField] as number) < 0 ? block : none;
+  }
+
+  /** Whether a block starts at an address, free or used. */
+  hasBlock(address: number): boolean {
+    return this.#byAddress.get(address) !== none;
+  }
+
+  /** Where a block starts. */
+  addressOf(block: number): number {
+    return this.#addresses[block / fields] as number;
   }
 
   /** The size of a block. */
@@ -112,7 +136,7 @@ export class BlockLists {
 
   /** Frees a used block into a lane. */
   free(block: number, lane: number): void {
-    this.#used.remove(this.#addresses[block / fields] as number);
+    this.#usedBlocks--;
     this.#insertFree(block, lane);
   }
 
@@ -140,7 +164,7 @@ export class BlockLists {
 
   /** Takes a used block out of the lists. */
   removeUsed(block: number): Segment {
-    this.#used.remove(this.#addresses[block / fields] as number);
+    this.#usedBlocks--;
     return this.#drop(block);
   }
 
@@ -151,7 +175,7 @@ export class BlockLists {
       const state = this.#blocks[block + stateField] as number;
       if (state === spareMark) continue;
       if (state >= 0) this.#removeFree(block, state);
-      else this.#used.remove(this.#addresses[block / fields] as number);
+      else this.#usedBlocks--;
       this.#drop(block);
     }
     return segments;
@@ -191,23 +215,26 @@ export class BlockLists {
 
   /** Throws where an invariant does not hold. For tests: linear in everything. */
   validate(): void {
-    this.#used.validate();
+    this.#byAddress.validate();
     this.#classNumbers.validate();
     const counts = this.#heads.map(() => 0);
     let used = 0;
+    let all = 0;
     for (let block = 0; block < this.#blocks.length; block += fields) {
       const state = this.#blocks[block + stateField] as number;
       if (state === spareMark) continue;
+      all++;
+      if (this.#byAddress.get(this.addressOf(block)) !== block) fail(`block ${block} is not in the address map`);
       if (state >= 0) {
         if (state >= counts.length) fail(`block ${block} is in no lane, but ${state}`);
         counts[state] = (counts[state] as number) + 1;
       } else {
         used++;
-        if (this.#used.get(this.#addresses[block / fields] as number) !== block) fail(`used block ${block} is not in the address map`);
         if (this.askedBytes(block) < 0) fail(`used block ${block} was asked for with ${this.askedBytes(block)} bytes`);
       }
     }
-    if (used !== this.#used.count) fail(`${used} used blocks, but ${this.#used.count} in the address map`);
+    if (used !== this.#usedBlocks) fail(`${used} used blocks, but counts ${this.#usedBlocks}`);
+    if (all !== this.#byAddress.count) fail(`${all} blocks, but ${this.#byAddress.count} in the address map`);
     for (const [lane, count] of counts.entries()) {
       if (this.#freeCounts[lane] !== count) fail(`lane ${lane} counts ${this.#freeCounts[lane]} blocks, has ${count}`);
       if (this.#validateLists(lane) !== count) fail(`lane ${lane} has ${count} blocks, not all of them in its lists`);
@@ -246,12 +273,10 @@ export class BlockLists {
     return number;
   }
 
-  #use(block: number, slack: number, lane: number): number {
+  #use(block: number, slack: number, lane: number): void {
     this.#removeFree(block, lane);
     this.#blocks[block + stateField] = ~slack;
-    const address = this.#addresses[block / fields] as number;
-    this.#used.insert(address, block);
-    return address;
+    this.#usedBlocks++;
   }
 
   #insertFree(block: number, lane: number): void {
@@ -279,7 +304,8 @@ export class BlockLists {
 
   /** Gives the record of a block that is in no list up. */
   #drop(block: number): Segment {
-    const segment = { address: this.#addresses[block / fields] as number, bytes: this.blockBytes(block) };
+    const segment = { address: this.addressOf(block), bytes: this.blockBytes(block) };
+    this.#byAddress.remove(segment.address);
     this.#blocks[block + stateField] = spareMark;
     this.#blocks[block + nextField] = this.#spare;
     this.#spare = block;

@@ -72,6 +72,18 @@ export class BumpChains extends BlockLists {
       .map((chain) => ({ chain, blockCount: chain.cursor.blockCount, top: chain.cursor.top }));
   }
 
+  /** Whether the cursors are where they were, so that `positions` would give the same. */
+  isAt(positions: readonly BumpPosition[]): boolean {
+    let count = 0;
+    for (const chain of this.#chains) {
+      const { cursor } = chain;
+      if (!cursor.isUsed) continue;
+      const known = positions[count++];
+      if (known?.chain !== chain || known.blockCount !== cursor.blockCount || known.top !== cursor.top) return false;
+    }
+    return count === positions.length;
+  }
+
   /**
    * Where the cursors have to go so that everything is free that was handed out since the `positions`; chains that nothing changes for are
    * left out. A chain that all is taken back of may keep its first block, if it is the current one of its lane.
@@ -94,7 +106,7 @@ export class BumpChains extends BlockLists {
   /** Takes a step back: frees the blocks beyond into the chain's lane. Everything that the chain awaits must have been waited for. */
   stepBack({ chain, blockCount, top }: BumpPosition): void {
     for (const start of chain.cursor.rewind(blockCount, top)) this.free(this.usedBlock(start), chain.lane);
-    chain.awaited.clear();
+    if (chain.awaited.size > 0) chain.awaited.clear();
     this.#forgetIfEnded(chain);
   }
 

@@ -19,6 +19,8 @@
 import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
 import { none } from './blocks.js';
 
+const noBlocks: readonly number[] = [];
+
 export class BumpCursor {
   // The last block is in fields of its own; all of them are 0 where there is none, so that nothing fits.
   #start = 0;
@@ -72,9 +74,9 @@ export class BumpCursor {
     return address;
   }
 
-  /** Whether the last block handed a range out, as far as can be told. */
+  /** Whether the last block handed a range out, as far as can be told: one allocation or several. */
   isLive(address: number, bytes: number): boolean {
-    return address >= this.#start && address + bytes <= this.#top;
+    return address >= this.#start && address + bytes <= this.#top && (address & (ALLOCATION_ALIGNMENT - 1)) === 0;
   }
 
   /** Adds a block, and moves the cursor to its start. */
@@ -91,7 +93,11 @@ export class BumpCursor {
    * Moves the cursor back to where it was when the chain had `blockCount` blocks and its top was `top`; for no blocks, that is 0. Returns the
    * starts of the blocks that it gives up.
    */
-  rewind(blockCount: number, top: number): number[] {
+  rewind(blockCount: number, top: number): readonly number[] {
+    if (blockCount === this.#starts.length) {
+      this.#top = top;
+      return noBlocks;
+    }
     const givenUp = this.#starts.splice(blockCount);
     this.#ends.length = blockCount;
     this.#tops.length = Math.max(0, blockCount - 1);

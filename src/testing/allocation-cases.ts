@@ -77,11 +77,26 @@ export function allocationCases(supports: ResourceSupport): Record<string, Body>
       }
       bed.free(block);
     },
-    ...(supports.capacityBytes === undefined ? {} : exhaustionCases()),
+    ...(supports.capacityBytes === undefined ? {} : exhaustionCases(supports.reusesFreedMemory !== false)),
   };
 }
 
-function exhaustionCases(): Record<string, Body> {
+function exhaustionCases(reusesFreedMemory: boolean): Record<string, Body> {
+  if (!reusesFreedMemory) {
+    return {
+      'runs out of memory at its capacity, and is as before': (bed) => {
+        const blocks = allocateUntilExhausted(bed, bed.shareOfCapacity(1 / 8));
+        for (const block of blocks) bed.assertFilled(headOf(block), 1);
+        for (const block of blocks) bed.free(block);
+      },
+      'does not use freed memory again': (bed) => {
+        const bytes = bed.shareOfCapacity(0.6);
+        bed.free(bed.allocate(bytes));
+        bed.stream.synchronizeSync();
+        assertOutOfMemory(bytes, () => bed.resource.allocate(bytes, bed.stream));
+      },
+    };
+  }
   return {
     'runs out of memory at its capacity, is as before, and has it again once it is freed': (bed) => {
       const bytes = bed.shareOfCapacity(1 / 8);
@@ -114,7 +129,7 @@ function allocateUntilExhausted(bed: TestBed, bytes: number): Block[] {
     while (blocks.length <= 8) blocks.push(bed.allocate(bytes));
   });
   assert.ok(blocks.length > 0, `an eighth of the capacity, ${bytes} bytes, must be possible`);
-  bed.fill(headOf(blocks[0] as Block), 1);
+  for (const block of blocks) bed.fill(headOf(block), 1);
   return blocks;
 }
 

@@ -24,6 +24,18 @@ export interface ResourceSupport {
    */
   readonly reusesAcrossStreams?: boolean;
   /**
+   * Whether memory that is freed is given out again. One that lets memory go in another way than by single frees says false, and is held to
+   * that.
+   * @defaultValue true
+   */
+  readonly reusesFreedMemory?: boolean;
+  /**
+   * Whether a free is refused that is the second for its pointer, or has another size than the allocation, or points into it. One that
+   * remembers no single allocation says false, and is held to that.
+   * @defaultValue true
+   */
+  readonly checksFrees?: boolean;
+  /**
    * Bytes that a fresh resource has at most, at least 1 MiB. More must be refused, and about three fifths must be possible in one piece.
    * @defaultValue not set: the cases that need memory to run out are left out, but for sizes that no machine has
    */

@@ -22,7 +22,7 @@ import { TestBed } from './test-bed.js';
  */
 export function resourceConformance(harness: ResourceHarness): readonly ConformanceCase[] {
   const { supports } = harness;
-  const bodies = { ...allocationCases(supports), ...misuseCases(), ...streamOrderCases(supports) };
+  const bodies = { ...allocationCases(supports), ...misuseCases(supports), ...streamOrderCases(supports) };
   return Object.entries(bodies).map(([name, body]) => ({
     name: `${harness.name} ${name}`,
     run() {

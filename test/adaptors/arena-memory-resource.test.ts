@@ -7,6 +7,7 @@ import {
   ArenaMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
+  createResource,
   type DeallocationEvents,
   Device,
   driverCallCounts,
@@ -67,6 +68,8 @@ class AddressUpstream implements MemoryResource {
 }
 
 function arenaOf(mebibytes: number, deallocationEvents: DeallocationEvents = 'off', upstream: MemoryResource = new AddressUpstream()) {
+  // What a test before left on the default stream would be waited for.
+  Device.get().synchronizeSync();
   return new ArenaMemoryResource(upstream, { arenaBytes: mebibytes * MiB, deallocationEvents });
 }
 
@@ -122,6 +125,13 @@ describe('an arena', () => {
     expect(arena.reservedBytes).toBe(MiB + 768);
   });
 
+  test('is made from a specification with all of its options', () => {
+    using arena = createResource('arena(cuda, size=2MiB, dump-file=/dev/null, events=deferred)') as ArenaMemoryResource;
+    expect(arena.arenaBytes).toBe(2 * MiB);
+    expect(arena.deallocationEvents).toBe('deferred');
+    expect(() => arena.allocate(3 * MiB, stream)).toThrow(OutOfMemoryError);
+  });
+
   test('takes half of what the device has free where no size is given', () => {
     const upstream = new AddressUpstream();
     const half = Device.get().memoryInfo().freeBytes / 2;
@@ -174,7 +184,7 @@ describe('an arena', () => {
   });
 
   test('serves alignments above 256', () => {
-    using arena = new ArenaMemoryResource(new CudaMemoryResource(), { arenaBytes: 8 * MiB });
+    using arena = arenaOf(8, 'off', new CudaMemoryResource());
     arena.allocate(1, stream);
     for (const alignment of [512, 4096, MiB]) {
       const pointer = arena.allocate(1000, stream, alignment);
@@ -303,8 +313,9 @@ describe('the arena of a stream', () => {
   });
 
   test('records an event for neither an allocation nor a free unless that is asked for', () => {
-    using arena = new ArenaMemoryResource(new CudaMemoryResource(), { arenaBytes: MiB });
+    Device.get().synchronizeSync();
     const before = driverCallCounts().eventRecords;
+    using arena = arenaOf(1, 'off', new CudaMemoryResource());
     for (let i = 0; i < 10; i++) arena.deallocate(arena.allocate(1000, stream), 1000, stream);
     expect(driverCallCounts().eventRecords).toBe(before);
   });
@@ -398,7 +409,7 @@ describe('memory that streams exchange', () => {
   });
 
   test('makes a third stream wait for the first where the second took a superblock of it (rapidsai/rmm#2489)', () => {
-    using arena = new ArenaMemoryResource(new CudaMemoryResource(), { arenaBytes: 2 * MiB, deallocationEvents: 'deferred' });
+    using arena = arenaOf(2, 'deferred', new CudaMemoryResource());
     using a = new Stream();
     using b = new Stream();
     using c = new Stream();
@@ -413,6 +424,19 @@ describe('memory that streams exchange', () => {
     expectWaiting(c);
     hold.release();
     c.synchronizeSync();
+  });
+
+  test('is not waited for where it does not serve', () => {
+    using arena = arenaOf(2, 'deferred');
+    using a = new Stream();
+    using b = new Stream();
+    arena.allocate(MiB, stream);
+    const pointer = arena.allocate(MiB, a);
+    using hold = a.hold();
+    arena.deallocate(pointer, MiB, a);
+    arena.defragment();
+    expect(eventWaits(() => expect(() => arena.allocate(2 * MiB, b)).toThrow(OutOfMemoryError))).toBe(0);
+    hold.release();
   });
 
   test('lets host functions that use and end things run while the host waits', () => {
@@ -473,7 +497,7 @@ describe('defragmenting an arena', () => {
   });
 
   test.each(['eager', 'deferred'] as const)('does not wait with %s events, but whoever takes the memory does', (policy) => {
-    using arena = new ArenaMemoryResource(new CudaMemoryResource(), { arenaBytes: MiB, deallocationEvents: policy });
+    using arena = arenaOf(1, policy, new CudaMemoryResource());
     using a = new Stream();
     using b = new Stream();
     const first = arena.allocate(MiB, a);
@@ -487,7 +511,7 @@ describe('defragmenting an arena', () => {
   });
 
   test('keeps what is waited for where the events of a lane go on being recorded', () => {
-    using arena = new ArenaMemoryResource(new CudaMemoryResource(), { arenaBytes: 2 * MiB, deallocationEvents: 'eager' });
+    using arena = arenaOf(2, 'eager', new CudaMemoryResource());
     using a = new Stream();
     using b = new Stream();
     const [first, second] = [arena.allocate(MiB, a), arena.allocate(MiB, a)];
@@ -499,6 +523,21 @@ describe('defragmenting an arena', () => {
     // The memory that was returned does not wait for what its stream freed later.
     expect(eventWaits(() => expect(arena.allocate(MiB, b)).toBe(first))).toBe(0);
     hold.release();
+  });
+
+  test('returns what streams left that have ended, and whoever takes it waits for them', () => {
+    using arena = arenaOf(1, 'off', new CudaMemoryResource());
+    const ending = new Stream();
+    using other = new Stream();
+    const pointer = arena.allocate(MiB, ending);
+    using hold = ending.hold();
+    arena.deallocate(pointer, MiB, ending);
+    ending.dispose();
+    expect(arena.defragment()).toBe(MiB);
+    expect(arena.allocate(MiB, other)).toBe(pointer);
+    expectWaiting(other);
+    hold.release();
+    other.synchronizeSync();
   });
 
   test('returns in a host function, which must not wait, what is known to be idle', () => {
@@ -577,22 +616,36 @@ describe('an arena and its upstream', () => {
     expect(() => arena.allocate(4 * MiB, stream)).toThrow(expect.objectContaining({ path: ['ArenaMemoryResource'], cause: undefined }));
   });
 
+  test('forgets that the upstream had no more once it could do without', () => {
+    const upstream = new AddressUpstream();
+    using arena = arenaOf(4, 'deferred', upstream);
+    using other = new Stream();
+    arena.trim(stream);
+    upstream.limitBytes = 2 * MiB;
+    const [first, second] = [arena.allocate(MiB, stream), arena.allocate(MiB, other)];
+    arena.deallocate(first, MiB, stream);
+    arena.deallocate(second, MiB, other);
+    // The upstream refuses, but neighbours of two streams join.
+    expect(arena.allocate(2 * MiB, stream)).toBe(first);
+    expect(upstream.asked.at(-1)).toBe(2 * MiB);
+    expect(() => arena.allocate(5 * MiB, stream)).toThrow(expect.objectContaining({ path: ['ArenaMemoryResource'], cause: undefined }));
+  });
+
   test('leaves what it keeps in a trim to every stream', () => {
-    using arena = arenaOf(4);
+    using arena = arenaOf(4, 'deferred');
     using a = new Stream();
     using b = new Stream();
     arena.allocate(256, a);
     expect(arena.trim(a)).toBe(0);
-    using _hold = a.hold();
     expect(arena.allocate(3 * MiB, b)).toBeGreaterThan(0);
-    expect(arena.statistics().synchronizations).toBe(0);
+    expect(arena.statistics()).toMatchObject({ superblocks: 2, reuses: 0 });
   });
 
   test.each(policies)('orders the first memory behind the stream it was taken on, with %s events', (policy) => {
     using upstream = new CudaAsyncMemoryResource();
     const legacy = Stream.legacyDefault();
     using hold: StreamHold = legacy.hold();
-    const arena = arenaOf(2, policy, upstream);
+    const arena = new ArenaMemoryResource(upstream, { arenaBytes: 2 * MiB, deallocationEvents: policy });
     using a = new Stream({ nonBlocking: true });
     arena.allocate(MiB, a);
     expectWaiting(a);
@@ -603,9 +656,11 @@ describe('an arena and its upstream', () => {
   });
 
   test('keeps memory that no event could be recorded for', () => {
+    using hold = Stream.legacyDefault().hold();
     failCall('cuEventRecord', 1, 999);
-    using arena = arenaOf(2);
+    using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: 2 * MiB });
     arena.validate();
+    hold.release();
     expect(arena.allocate(2 * MiB, stream)).toBeGreaterThan(0);
   });
 
@@ -691,9 +746,11 @@ describe('an arena that is out of memory', () => {
 
   test('shows cells that are partly used, and columns of one width', () => {
     using arena = arenaOf(64);
-    arena.allocate(256, stream);
+    const front = arena.allocate(512 * KiB, stream);
+    arena.allocate(MiB, stream);
+    arena.deallocate(front, 512 * KiB, stream);
     const lines = arena.dump().split('\n');
-    expect(lines.find((line) => line.startsWith('['))).toBe(`[+${'.'.repeat(63)}]`);
+    expect(lines.find((line) => line.startsWith('['))).toBe(`[++${'.'.repeat(62)}]`);
     const table = lines.slice(lines.indexOf('') + 1, lines.indexOf('', lines.indexOf('') + 1));
     expect(new Set(table.map((line) => line.length)).size).toBe(1);
   });

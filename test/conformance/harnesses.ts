@@ -1,9 +1,14 @@
 import {
+  AlignedResourceAdaptor,
   ArenaMemoryResource,
   BinningMemoryResource,
+  CachingMemoryResource,
+  CallbackMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   type DeallocationEvents,
+  FailureCallbackResourceAdaptor,
+  FallbackResourceAdaptor,
   FixedSizeMemoryResource,
   HostMemoryResource,
   LimitingResourceAdaptor,
@@ -11,12 +16,18 @@ import {
   ManagedMemoryResource,
   type MemoryResource,
   MiB,
+  MonotonicMemoryResource,
   PinnedHostMemoryResource,
   PoolMemoryResource,
+  PrefetchResourceAdaptor,
   ReclaimingResourceAdaptor,
+  RoundingResourceAdaptor,
+  type RoundingResourceAdaptorOptions,
   StatisticsResourceAdaptor,
+  TrackingResourceAdaptor,
 } from '../../src/index.js';
 import type { ResourceHarness, ResourceSupport } from '../../src/testing/index.js';
+import { InRunResource } from '../support/in-run-resource.js';
 
 const capacityBytes = 64 * MiB;
 const synchronous: ResourceSupport = { maximumAlignment: 256, streamOrdered: false };
@@ -44,6 +55,24 @@ function stack(name: string, leaf: () => MemoryResource, wraps: readonly Wrap[],
 
 const cuda = () => new CudaMemoryResource();
 const cudaAsync = () => new CudaAsyncMemoryResource();
+const managed = () => new ManagedMemoryResource();
+const aligned: Wrap = (upstream) => new AlignedResourceAdaptor(upstream, { alignment: 4096, alignmentThresholdBytes: 2000 });
+const callback: Wrap = (upstream) => {
+  const allocate = upstream.allocate.bind(upstream);
+  return new CallbackMemoryResource(allocate, upstream.deallocate.bind(upstream), { memoryKind: upstream.memoryKind });
+};
+const failureCallback: Wrap = (upstream) => {
+  let calls = 0;
+  return new FailureCallbackResourceAdaptor(upstream, () => ++calls % 2 === 1);
+};
+const prefetching: Wrap = (upstream) => new PrefetchResourceAdaptor(upstream);
+const rounding = (options: RoundingResourceAdaptorOptions): Wrap => {
+  return (upstream) => new RoundingResourceAdaptor(upstream, options);
+};
+const tracking: Wrap = (upstream) => new TrackingResourceAdaptor(upstream);
+/** Small sizes come from either, others from the fallback only. */
+const fallback: Wrap = (upstream) =>
+  new FallbackResourceAdaptor(new LimitingResourceAdaptor(upstream, { limitBytes: 64 * 1024 }), limiting(upstream));
 const limiting: Wrap = (upstream) => new LimitingResourceAdaptor(upstream, { limitBytes: capacityBytes });
 const logging: Wrap = (upstream) => new LoggingResourceAdaptor(upstream, { file: '/dev/null' });
 const reclaiming: Wrap = (upstream) => new ReclaimingResourceAdaptor(upstream);
@@ -59,6 +88,13 @@ const fixedSize = (deallocationEvents: DeallocationEvents): Wrap => {
 };
 const binning = (maximumExponent: number, deallocationEvents: DeallocationEvents): Wrap => {
   return (upstream) => new BinningMemoryResource(upstream, { minimumExponent: 10, maximumExponent, bins: [300, 5000], deallocationEvents });
+};
+const caching = (deallocationEvents: DeallocationEvents): Wrap => {
+  return (upstream) => new CachingMemoryResource(upstream, { deallocationEvents });
+};
+const inRun: Wrap = (cache) => new InRunResource(cache as CachingMemoryResource);
+const monotonic = (deallocationEvents: DeallocationEvents): Wrap => {
+  return (upstream) => new MonotonicMemoryResource(upstream, { maximumBytes: capacityBytes, deallocationEvents });
 };
 
 /** @param deviceBytes what device memory is exhausted at, or `undefined` where that is not to be tried */
@@ -84,6 +120,26 @@ export function passThroughHarnesses(): readonly ResourceHarness[] {
     stack('reclaiming(limiting(cuda-async))', cudaAsync, [limiting, reclaiming], { ...streamOrdered, capacityBytes }),
     stack('logging(cuda)', cuda, [logging], synchronous),
     stack('logging(cuda-async)', cudaAsync, [logging], streamOrdered),
+    stack('aligned(limiting(cuda))', cuda, [limiting, aligned], { ...synchronous, maximumAlignment: 1024 * MiB, capacityBytes }),
+    stack('aligned(cuda-async)', cudaAsync, [aligned], { ...streamOrdered, maximumAlignment: 1024 * MiB }),
+    // Sizes that are rounded to the same cannot be told apart below.
+    stack('tracking(rounding(cuda, multiple=1000))', cuda, [rounding({ kind: 'multiple', multipleBytes: 1000 }), tracking], synchronous),
+    stack(
+      'tracking(rounding(cuda-async, divisions=2))',
+      cudaAsync,
+      [rounding({ kind: 'divisions', divisions: 2 }), tracking],
+      streamOrdered,
+    ),
+    stack('tracking(rounding(cuda-async, top-bits=4))', cudaAsync, [rounding({ kind: 'top-bits' }), tracking], streamOrdered),
+    stack('prefetch(managed)', managed, [prefetching], synchronous),
+    stack('failure-callback(limiting(cuda))', cuda, [limiting, failureCallback], { ...synchronous, capacityBytes }),
+    stack('failure-callback(cuda-async)', cudaAsync, [failureCallback], streamOrdered),
+    stack('fallback(limiting(cuda), to=limiting(cuda))', cuda, [fallback], { ...synchronous, capacityBytes }),
+    stack('fallback(limiting(cuda-async), to=limiting(cuda-async))', cudaAsync, [fallback], { ...streamOrdered, capacityBytes }),
+    stack('tracking(cuda)', cuda, [tracking], synchronous),
+    stack('tracking(cuda-async)', cudaAsync, [tracking], streamOrdered),
+    stack('callback(cuda)', cuda, [callback], synchronous),
+    stack('callback(cuda-async)', cudaAsync, [callback], streamOrdered),
   ];
 }
 
@@ -97,6 +153,7 @@ export function poolHarnesses(): readonly ResourceHarness[] {
       stack(`pool(cuda, events=${events})`, cuda, [pool(events)], supports),
       stack(`pool(cuda-async, events=${events})`, cudaAsync, [pool(events)], supports),
       stack(`statistics(pool(cuda, events=${other}), events=${events})`, cuda, [pool(other), asking], supports),
+      stack(`aligned(pool(cuda, events=${events}))`, cuda, [pool(events), aligned], { ...supports, maximumAlignment: 1024 * MiB }),
       // Where memory runs out, it waits for the device before it fails.
       stack(`reclaiming(pool(cuda, events=${events}))`, cuda, [pool(events), reclaiming], { ...supports, reusesAcrossStreams: false }),
     ];
@@ -124,6 +181,32 @@ export function fixedSizeHarnesses(): readonly ResourceHarness[] {
       stack(`binning(cuda, events=${events})`, cuda, [binning(20, events)], supports),
       stack(`binning(cuda-async, events=${events})`, cudaAsync, [binning(20, events)], supports),
       stack(`binning(pool(cuda), events=${events})`, cuda, [pool('eager'), binning(16, events)], { ...supports, capacityBytes }),
+    ];
+  });
+}
+
+/** The monotonic resource under each policy. */
+export function monotonicHarnesses(): readonly ResourceHarness[] {
+  const supports = { maximumAlignment: Infinity, streamOrdered: true, reusesFreedMemory: false, checksFrees: false, capacityBytes };
+  return (['eager', 'deferred', 'off'] as const).flatMap((events) => [
+    stack(`monotonic(cuda, events=${events})`, cuda, [monotonic(events)], supports),
+    stack(`monotonic(cuda-async, events=${events})`, cudaAsync, [monotonic(events)], supports),
+  ]);
+}
+
+/** A cache under each policy: outside of its runs, where it passes calls on, and inside of one. */
+export function cachingHarnesses(): readonly ResourceHarness[] {
+  return (['eager', 'deferred', 'off'] as const).flatMap((events) => {
+    const cached = { ...streamOrdered, capacityBytes };
+    return [
+      stack(`caching(limiting(cuda), events=${events})`, cuda, [limiting, caching(events)], { ...synchronous, capacityBytes }),
+      stack(`caching(limiting(cuda-async), events=${events})`, cudaAsync, [limiting, caching(events)], cached),
+      // Without memory of the size that is asked for, it gives some back to the driver, which waits for the device then.
+      stack(`a run of caching(limiting(cuda), events=${events})`, cuda, [limiting, caching(events), inRun], cached),
+      stack(`a run of caching(limiting(cuda-async), events=${events})`, cudaAsync, [limiting, caching(events), inRun], {
+        ...cached,
+        reusesAcrossStreams: events !== 'off',
+      }),
     ];
   });
 }

@@ -106,7 +106,7 @@ export function driverSuite(backend: 'cuda' | 'software'): void {
     test('waits for all its streams', () => {
       const pointer = filled(MiB, 0);
       set(pointer, 7, 1, MiB, stream);
-      set(pointer, 8, 1, 1, other);
+      set(filled(MiB, 0, other), 8, 1, 1, other);
       Device.get().synchronizeSync();
       expect(stream.query() && other.query()).toBe(true);
     });

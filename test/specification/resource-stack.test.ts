@@ -3,12 +3,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import {
+  AlignedResourceAdaptor,
+  ArenaMemoryResource,
   ArgumentRangeError,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   createResource,
   createResourceStack,
   Device,
+  FallbackResourceAdaptor,
   HostMemoryResource,
   LimitingResourceAdaptor,
   LoggingResourceAdaptor,
@@ -18,11 +21,14 @@ import {
   OutOfMemoryError,
   PinnedHostMemoryResource,
   PoolMemoryResource,
+  PrefetchResourceAdaptor,
   parseSpecification,
   ResourceStack,
+  type RoundingResourceAdaptor,
   SpecificationError,
   StatisticsResourceAdaptor,
   Stream,
+  TrackingResourceAdaptor,
 } from '../../src/index.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
 
@@ -37,12 +43,44 @@ describe('a stack made from a specification', () => {
     ['pinned-host', PinnedHostMemoryResource],
     ['host', HostMemoryResource],
     ['pool(cuda)', PoolMemoryResource],
+    ['arena(cuda, size=1MiB)', ArenaMemoryResource],
     ['limiting(cuda, limit=1MiB)', LimitingResourceAdaptor],
     ['statistics(cuda)', StatisticsResourceAdaptor],
+    ['tracking(cuda, stacks=true)', TrackingResourceAdaptor],
+    ['aligned(cuda, alignment=4KiB, threshold=1MiB)', AlignedResourceAdaptor],
+    ['prefetch(managed)', PrefetchResourceAdaptor],
+    ['fallback(cuda, to=managed)', FallbackResourceAdaptor],
   ])('%s is what it says', (specification, type) => {
     using stack = createResourceStack(specification);
     expect(stack.resource).toBeInstanceOf(type);
     expect(stack.name).toBe(specification);
+  });
+
+  test.each([
+    ['rounding(cuda, multiple=2MiB)', 2 * MiB],
+    ['rounding(cuda, divisions=2)', 1536],
+    ['rounding(cuda, top-bits=4)', 1152],
+  ])('%s rounds 1100 bytes to %d', (specification, rounded) => {
+    using stack = createResourceStack(specification);
+    expect((stack.resource as RoundingResourceAdaptor).round(1100)).toBe(rounded);
+  });
+
+  test.each(['rounding(cuda)', 'rounding(cuda, divisions=2, top-bits=4)'])('%s is refused: it takes one way to round', (specification) => {
+    expect(() => createResourceStack(specification)).toThrow(
+      'rounding cannot be made: exactly one of the options multiple, divisions and top-bits must be given',
+    );
+  });
+
+  test('gives adaptors the options that it names', () => {
+    using aligned = createResourceStack('aligned(cuda, alignment=4KiB, threshold=1MiB, events=off)');
+    expect(aligned.resource).toMatchObject({ alignment: 4096, alignmentThresholdBytes: MiB, deallocationEvents: 'off' });
+    using tracking = createResourceStack('tracking(host, stacks=true)');
+    using stream = new Stream();
+    const pointer = tracking.resource.allocate(5, stream);
+    expect((tracking.resource as TrackingResourceAdaptor).outstandingAllocations()[0]?.stack).toContain('resource-stack.test.ts');
+    tracking.resource.deallocate(pointer, 5, stream);
+    using fallback = createResourceStack('fallback(cuda, to=managed)');
+    expect((fallback.resource as FallbackResourceAdaptor).fallback).toBeInstanceOf(ManagedMemoryResource);
   });
 
   test('has its layers from the outermost to the leaf, with their options', () => {

@@ -51,6 +51,27 @@ describe('a free-space index', () => {
     index.validate();
   });
 
+  test('moves a part of a block to another lane, where it joins its neighbours', () => {
+    const { index, lane } = indexOf(40);
+    const other = index.addLane();
+    expect(index.carve(10, 10, lane, other)).toBe(true);
+    expect(index.carve(10, 10, lane, other)).toBe(true);
+    index.validate();
+    expect(index.freeBytes(lane)).toBe(20 * unitBytes);
+    expect(index.largestFreeBytes(other)).toBe(20 * unitBytes);
+    expect(index.carve(21, 0, lane, other)).toBe(false);
+    index.validate();
+  });
+
+  test('moves all of a block where too little of it would stay', () => {
+    const { index, lane } = indexOf(20);
+    const other = index.addLane();
+    expect(index.carve(11, 10, lane, other)).toBe(true);
+    expect(index.isEmpty(lane)).toBe(true);
+    expect(index.freeBytes(other)).toBe(20 * unitBytes);
+    index.validate();
+  });
+
   test('does not join across segments that happen to touch', () => {
     const { index, lane } = indexOf(10);
     index.addSegment(base + 10 * unitBytes, 10 * unitBytes, lane);

@@ -46,6 +46,18 @@ describe('the conformance suite', () => {
     expect(() => cases.find(({ name }) => name.includes('every alignment'))?.run()).toThrow(/alignment 512 must be refused/);
   });
 
+  test('notices that a resource does more than it claims', () => {
+    const cases = resourceConformance({
+      name: 'subject',
+      create: () => ({ resource: new correctResource() }),
+      supports: { maximumAlignment: Infinity, streamOrdered: true, capacityBytes: 16 * MiB, reusesFreedMemory: false, checksFrees: false },
+    });
+    const run = (part: string) => () => cases.find(({ name }) => name.includes(part))?.run();
+    expect(run('does not use freed memory again')).toThrow(/must be refused, and was accepted/);
+    expect(run('accepts a second free')).toThrow(/this one refused one: .*it is already freed/);
+    expect(cases.filter(({ name }) => /has it again|refuses to free twice/.test(name))).toEqual([]);
+  });
+
   test('names the seed of a random case that fails', () => {
     const [type] = faultyResources.find(([, name]) => name.startsWith('keeps live')) ?? [correctResource];
     const found = conformance(type).find(({ name }) => name.includes('keeps live'));

@@ -2,6 +2,7 @@ import type { Writable } from 'node:stream';
 import { expectTypeOf, test } from 'vitest';
 import type {
   AllocationStatistics,
+  BinningMemoryResourceOptions,
   DeallocationEvents,
   DeallocationFence,
   Device,
@@ -10,6 +11,8 @@ import type {
   LoggingResourceAdaptorOptions,
   MemoryKind,
   MemoryResource,
+  ReclaimingResourceAdaptorOptions,
+  RoundingResourceAdaptorOptions,
   Stream,
 } from '../../src/index.js';
 import type { ConformanceSubject, ResourceHarness } from '../../src/testing/index.js';
@@ -40,10 +43,18 @@ test('a fence is a policy or an event', () => {
 test('options are readonly, and what is required is required', () => {
   expectTypeOf<{ limitBytes: 5 }>().toExtend<LimitingResourceAdaptorOptions>();
   expectTypeOf<{ deallocationEvents: 'off' }>().not.toExtend<LimitingResourceAdaptorOptions>();
+  expectTypeOf<{ stages: ['trim', 'callback']; onOutOfMemory: () => true }>().toExtend<ReclaimingResourceAdaptorOptions>();
+  expectTypeOf<{ onOutOfMemory: () => Promise<number> }>().not.toExtend<ReclaimingResourceAdaptorOptions>();
+  expectTypeOf<{ bins: readonly [512, { bytes: 4096; resource: MemoryResource }] }>().toExtend<BinningMemoryResourceOptions>();
+  expectTypeOf<{ bins: [{ bytes: 4096 }] }>().not.toExtend<BinningMemoryResourceOptions>();
   expectTypeOf<{ file: string; autoFlush: true }>().toExtend<LoggingResourceAdaptorOptions>();
   expectTypeOf<{ stream: Writable }>().toExtend<LoggingResourceAdaptorOptions>();
   expectTypeOf<{ file: string; stream: Writable }>().not.toExtend<LoggingResourceAdaptorOptions>();
   expectTypeOf<{ autoFlush: true }>().not.toExtend<LoggingResourceAdaptorOptions>();
+  expectTypeOf<{ kind: 'top-bits' }>().toExtend<RoundingResourceAdaptorOptions>();
+  expectTypeOf<{ kind: 'multiple'; multipleBytes: 5; deallocationEvents: 'off' }>().toExtend<RoundingResourceAdaptorOptions>();
+  expectTypeOf<{ kind: 'multiple' }>().not.toExtend<RoundingResourceAdaptorOptions>();
+  expectTypeOf<{ kind: 'divisions'; bits: 4 }>().not.toExtend<RoundingResourceAdaptorOptions>();
   expectTypeOf<AllocationStatistics['bytes']>().toEqualTypeOf<{
     readonly current: number;
     readonly peak: number;

@@ -1,0 +1,567 @@
+/**
+ * A cache of whole blocks, and the runs in which it is used.
+ *
+ * Data structure. The cache has blocks of the upstream, each with the exact size of the requests it serves: free ones in the lanes of stream
+ * ordering (`BlockLists`), used ones in groups, one group for each stream in each run (`BlockGroups`). A used block in no group was kept. A block
+ * that is a buffer's memory has that as its owner.
+ *
+ *     run 1   stream 1 -> a -> b      owners   a: memory of a buffer
+ *             stream 2 -> c           kept     e
+ *     run 2   stream 1 -> d
+ *
+ * An allocation in a run is served by the first of these that can:
+ *  1. a free block of its size in the lane of its own stream, which needs no waiting;
+ *  2. one in another stream's lane, after a wait; under `'off'` streams that memory is held for are asked whether they are idle by now;
+ *  3. a new block from the upstream;
+ *  4. the same, once free blocks of other sizes, and then all free blocks, went back to the upstream;
+ *  5. under `'off'`, all of the above again, once the streams that memory is held for have been synchronized.
+ *
+ * Steps 1 and 2 take constant time for a given number of streams and sizes; so does a free. The end of a run costs as much as what it takes back.
+ *
+ * Invariants: an owner's block is in a group; a block in a group is used; the groups are those of the runs that have not ended.
+ */
+import { noStream, Stream } from '../driver/stream.js';
+import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
+import type { DeallocationEvents, DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import {
+  type CachingScope,
+  enterCachingScope,
+  findCachingScope,
+  innermostFrame,
+  type ScopedMemory,
+  type ScopeFrame,
+  withResource,
+} from '../resource-scope.js';
+import type { Lane } from '../stream-ordering/lane.js';
+import { BlockGroups } from '../suballocation/block-groups.js';
+import { BlockLists, blockFields } from '../suballocation/block-lists.js';
+import { none } from '../suballocation/blocks.js';
+import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
+import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer } from '../validation.js';
+import { type KeeperStatistics, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+
+/** Options of {@link CachingMemoryResource}. */
+export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
+  /**
+   * What errors and statistics call the cache.
+   * @defaultValue `'cache'`
+   */
+  readonly name?: string;
+}
+
+/** What a cache holds and did. Memory that was allocated outside of its runs is not among it. */
+export interface CachingStatistics extends KeeperStatistics {
+  readonly name: string;
+  /** Allocations in runs that a free block served. */
+  readonly hits: number;
+  /** Allocations in runs that took a block from the upstream. */
+  readonly misses: number;
+  readonly freeBlocks: number;
+  readonly freeBytes: number;
+  readonly busyBlocks: number;
+  /** The same as `allocatedBytes`. */
+  readonly busyBytes: number;
+  /** Of the busy blocks, those that no run takes back at its end. */
+  readonly keptBlocks: number;
+  /** Runs that have begun, and of those the ones that have not ended. */
+  readonly runs: number;
+  readonly activeRuns: number;
+}
+
+/** One run of a cache. */
+class Run implements CachingScope {
+  readonly cache: CachingMemoryResource;
+  readonly adopt: (pointer: DevicePointer, owner: ScopedMemory) => boolean;
+  hasEnded = false;
+  /** The groups of its blocks, by the stream they were allocated on. */
+  readonly groups = new Map<Stream, number>();
+  /** The stream of the last allocation, and its group. */
+  stream: Stream = noStream;
+  group: number = none;
+
+  constructor(cache: CachingMemoryResource, adopt: (run: Run, pointer: DevicePointer, owner: ScopedMemory) => boolean) {
+    this.cache = cache;
+    this.adopt = (pointer, owner) => adopt(this, pointer, owner);
+  }
+}
+
+/**
+ * Gives what one pass of a loop allocated to the next one, which asks for the same sizes again. A pass is a call of
+ * {@link CachingMemoryResource.run}: when it ends, everything that was allocated in it, and neither freed nor kept, goes back to the cache, so
+ * that nothing waits for the garbage collector. From the second pass on, none calls the upstream.
+ *
+ * Outside of its runs, and inside {@link uncached}, calls pass to the upstream. There `deallocationEvents` is what this asks of the resources
+ * below, if it is set.
+ *
+ * Stream order: a block that is freed, by a call or by the end of a run, serves its stream at once, and other streams by the rules of
+ * `deallocationEvents`. The end of a run frees on the stream that a block was allocated on, and a buffer on the buffer's stream. Nothing waits
+ * on the host, except where the upstream does; for a stream that was disposed meanwhile the end of a run waits for the device; and under
+ * `'off'` an allocation waits instead of an out-of-memory.
+ *
+ * Sizes are rounded up to a multiple of 256 bytes, and a block serves its exact size alone: put a {@link RoundingResourceAdaptor} above a cache
+ * for sizes that nearly match. The alignment is 256, in runs or not; an {@link AlignedResourceAdaptor} above gives more.
+ *
+ * What a run took back is not the program's any more. A {@link DeviceBuffer} then is disposed, and its use throws a LifetimeError; the
+ * garbage collector leaves its memory alone. It is freed through all resources between the buffer and the cache. For a bare pointer there
+ * is no way to tell these: where they count, as limits and tracking do, free it before its run ends. Freeing it later is a double free, and
+ * refused as such, as long as its block is free; once that was given out again with the same size nobody can tell, nor where bare pointers are
+ * still read and written.
+ *
+ * A resource above that keeps memory for itself, such as a pool, takes it uncached. One of your own that does the same has to call its
+ * upstream in {@link uncached}.
+ *
+ * The upstream must stay alive as long as the cache, and is not disposed with it. Disposing the cache gives everything back to the upstream
+ * that the cache took from it, in the order of the legacy default stream after every free.
+ *
+ * Counterpart of GPUArrays' `@cached`, and of `tf.tidy`. Unlike with GPUArrays, what was freed in a run serves that run again; nested runs,
+ * and runs side by side, of one cache take back their own memory only; and an array that escapes is refused, not aliased.
+ * @example
+ * ```ts
+ * using cache = new CachingMemoryResource(resource, { name: 'training' });
+ * using stream = new Stream();
+ * for (let step = 0; step < 100; step++) {
+ *   await cache.run(async () => {
+ *     const activations = new DeviceBuffer(64 * MiB, { stream }); // the same memory in every step
+ *     const loss = new DeviceBuffer(4, { stream });
+ *     console.log(activations.byteLength, await loss.toHost());
+ *   });
+ * }
+ * ```
+ */
+export class CachingMemoryResource extends StreamOrderedMemoryResource {
+  /** What errors and statistics call the cache. */
+  readonly name: string;
+  readonly #blocks: BlockLists;
+  readonly #groups = new BlockGroups();
+  /** By group: the run that it belongs to, and the stream of its blocks. */
+  readonly #groupRuns: Run[] = [];
+  readonly #groupStreams: Stream[] = [];
+  /** By block / blockFields. */
+  readonly #owners: (ScopedMemory | undefined)[] = [];
+  /** What calls that pass through ask of the resources below. */
+  readonly #passedEvents: DeallocationEvents | undefined;
+  /** The scopes of the last allocation in a run, and the run they lead to. */
+  #knownFrame: ScopeFrame | undefined;
+  #knownRun: Run | undefined;
+  #runs = 0;
+  #activeRuns = 0;
+  #hits = 0;
+  #misses = 0;
+  #hasGrown = false;
+
+  /** @throws ArgumentTypeError for what is no resource or no name, ArgumentRangeError for another word. */
+  constructor(upstream: MemoryResource, options: CachingMemoryResourceOptions = {}) {
+    assertOptions(options);
+    const { name = 'cache', deallocationEvents } = options;
+    if (typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
+    const blocks = new BlockLists();
+    super(upstream, blocks, deallocationEvents ?? 'eager');
+    this.name = name;
+    this.#blocks = blocks;
+    this.#passedEvents = deallocationEvents;
+  }
+
+  /**
+   * Calls a function, and takes back what was allocated through this cache in it, and in what it started asynchronously, once it returns or
+   * throws; for an asynchronous function once its promise settles, and before the promise that this returns does. The cache is the current
+   * resource meanwhile, as in {@link withResource}. Runs may be nested, and overlap; each takes back its own memory only.
+   *
+   * What goes on after the end, although it was started in the run, is outside of it: it allocates from the upstream.
+   *
+   * Counterpart of GPUArrays' `@cached cache expression`.
+   * @param fn a function, asynchronous or not
+   * @returns what `fn` returns; for a promise, one that settles in the same way once the run has ended. Buffers in it that were made in the
+   * run are disposed, unless they are kept.
+   * @throws ArgumentTypeError for what is no function; LifetimeError (`ERR_CISTERN_DISPOSED`) where this is disposed; whatever `fn` throws; and
+   * else what memory could not be taken back for, which then stays allocated.
+   */
+  run<T>(fn: () => T): T {
+    this.assertLive('run');
+    assertFunction(fn, 'fn');
+    const run = new Run(this, (of, pointer, owner) => this.#adopt(of, pointer, owner));
+    this.#runs++;
+    this.#activeRuns++;
+    let result: T;
+    try {
+      result = withResource(this, () => enterCachingScope(run, fn));
+    } catch (error) {
+      this.#endAfterFailure(run);
+      throw error;
+    }
+    if (isThenable(result)) return this.#endOnceSettled(run, result) as T;
+    this.#end(run);
+    return result;
+  }
+
+  /**
+   * Lets memory outlive the runs it was allocated in: from now on it is allocated until it is freed, which gives it back to the cache. Memory
+   * that no run of this cache would take back is left as it is. A buffer stays kept when it grows.
+   * @param memory a pointer that this cache gave, or into what it gave; or an object with such a pointer as `ptr`, for example a {@link DeviceBuffer}
+   * @returns `memory`
+   * @throws ArgumentTypeError, ArgumentRangeError for what is neither; LifetimeError (`ERR_CISTERN_DISPOSED`) for memory that is freed.
+   * @example
+   * ```ts
+   * using cache = new CachingMemoryResource(resource);
+   * using stream = new Stream();
+   * using weights = cache.run(() => cache.keep(new DeviceBuffer(1 * MiB, { stream })));
+   * ```
+   */
+  keep<T extends DevicePointer | { readonly ptr: DevicePointer }>(memory: T): T {
+    this.assertLive('keep memory');
+    const pointer: unknown = typeof memory === 'object' && memory !== null ? memory.ptr : memory;
+    assertPointer(pointer, 'memory');
+    const block = this.#usedBlockAround(pointer);
+    if (block !== none) {
+      this.#owners[block / blockFields]?.leaveScopes();
+      this.#forget(block);
+    } else if (this.#blocks.hasBlock(pointer)) {
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot keep ${formatPointer(pointer)}: it is already freed`);
+    }
+    return memory;
+  }
+
+  /**
+   * Gives all free blocks back to the upstream, in the order of `stream`, which is first made to wait for whatever was freed on other streams.
+   * What is kept stays. {@link CachingMemoryResource.trim} does the same at any time.
+   *
+   * Counterpart of `unsafe_free!(cache)` of GPUArrays.
+   * @param stream the legacy default stream by default
+   * @returns the bytes given back
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while a run has not ended.
+   */
+  invalidate(stream: Stream = Stream.legacyDefault(this.device)): number {
+    this.assertLive('invalidate');
+    if (this.#activeRuns > 0) {
+      const running = this.#activeRuns === 1 ? 'a run has' : `${this.#activeRuns} runs have`;
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot invalidate the cache '${this.name}': ${running} not ended`);
+    }
+    return this.trim(stream);
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    const run = this.#activeRuns === 0 ? undefined : this.#currentRun();
+    if (run === undefined) return this.#allocateUncached(bytes, stream, alignment);
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    // Sizes that 32-bit arithmetic can do are the usual ones; the rest takes the longer way.
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
+      return this.#allocateUnusual(run, bytes, stream, alignment);
+    const rounded = (small + (ALLOCATION_ALIGNMENT - 1)) & -ALLOCATION_ALIGNMENT;
+    const block = this.#blocks.take(rounded, rounded - small, (this.lane as Lane).number);
+    if (block === none) return this.#allocateSlowly(run, bytes, stream);
+    this.#hits++;
+    return this.#handOut(run, block, stream);
+  }
+
+  /**
+   * @throws LifetimeError (`ERR_CISTERN_DOUBLE_FREE`) also for what the end of a run has taken back already, where the block has not been given
+   * out again.
+   */
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    const block = typeof pointer === 'number' ? this.#blocks.usedBlock(pointer) : none;
+    if (block === none) {
+      this.#deallocateUncached(pointer, bytes, stream, fence);
+      return;
+    }
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
+    if (this.#blocks.askedBytes(block) !== bytes) this.refuseFree(pointer, bytes, block);
+    let lane = this.lane as Lane;
+    if (fence === undefined) this.ordering.freed(lane);
+    else lane = this.ordering.freedWith(fence, stream);
+    this.#forget(block);
+    this.#blocks.free(block, lane.number);
+  }
+
+  /** What the cache holds and did so far. Linear in the number of blocks. */
+  statistics(): CachingStatistics {
+    const keeper = this.keeperStatistics();
+    const busyBlocks = this.#blocks.usedBlocks;
+    return Object.freeze({
+      name: this.name,
+      ...keeper,
+      hits: this.#hits,
+      misses: this.#misses,
+      freeBlocks: keeper.upstreamBlocks - busyBlocks,
+      freeBytes: keeper.reservedBytes - keeper.allocatedBytes,
+      busyBlocks,
+      busyBytes: keeper.allocatedBytes,
+      keptBlocks: busyBlocks - this.#groups.count,
+      runs: this.#runs,
+      activeRuns: this.#activeRuns,
+    });
+  }
+
+  override validate(): void {
+    super.validate();
+    this.#groups.validate();
+    let used = 0;
+    let grouped = 0;
+    for (const { address, lane } of this.#blocks.blocks()) {
+      if (lane >= 0) continue;
+      used++;
+      const block = this.#blocks.usedBlock(address);
+      const group = this.#groups.groupOf(block);
+      if (group !== none) grouped++;
+      if (group !== none && (this.#groupRuns[group] as Run).hasEnded) throw new Error(`block ${block} belongs to a run that has ended`);
+      if (group === none && this.#owners[block / blockFields] !== undefined) throw new Error(`block ${block} has an owner, but no run`);
+    }
+    if (grouped !== this.#groups.count)
+      throw new Error(`of ${used} used blocks ${grouped} are in groups, which have ${this.#groups.count}`);
+    if (this.#owners.filter((owner) => owner !== undefined).length > grouped) throw new Error('a block that is not used has an owner');
+  }
+
+  protected allocateIn(lane: number, bytes: number): number {
+    const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    return this.#blocks.allocate(rounded, rounded - bytes, lane);
+  }
+
+  /** Steps 3 and 4 at the top of this file. */
+  protected grow(bytes: number, stream: Stream): boolean {
+    const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
+    this.upstreamFailure = undefined;
+    if (!Number.isSafeInteger(rounded)) return false;
+    this.#hasGrown = this.tryTakeFromUpstream(rounded, stream);
+    if (this.#hasGrown) return true;
+    this.#joinOthers(stream);
+    for (const wantedBytes of [rounded, Number.POSITIVE_INFINITY]) {
+      const before = this.reservedBytes;
+      const wanted = () => (before - this.reservedBytes < wantedBytes ? Number.POSITIVE_INFINITY : 0);
+      if (this.releaseSegments(stream, wanted) === 0) return false;
+      this.#hasGrown = this.tryTakeFromUpstream(rounded, stream);
+      if (this.#hasGrown) return true;
+    }
+    return false;
+  }
+
+  protected outOfMemory(bytes: number): OutOfMemoryError {
+    const { reservedBytes } = this;
+    return this.outOfMemoryError(bytes, `${formatBytes(reservedBytes)} are in the cache '${this.name}', and the upstream has no more`);
+  }
+
+  /** Moves all free memory that may be had to the lane of a stream, which waits for it, so that it can be given back. */
+  #joinOthers(stream: Stream): void {
+    const lane = this.lane as Lane;
+    const second = this.ordering.secondLaneOf(stream);
+    if (second !== undefined && !this.#blocks.isEmpty(second.number)) {
+      this.#blocks.transfer(second.number, lane.number);
+      lane.received();
+    }
+    this.ordering.others(stream, (other) => {
+      this.ordering.order(stream, other);
+      this.#blocks.transfer(other, lane.number);
+      lane.received();
+      return false;
+    });
+  }
+
+  #allocateUncached(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    if (this.isDisposed) this.assertLive('allocate');
+    if (alignment !== ALLOCATION_ALIGNMENT) assertAlignment(alignment, ALLOCATION_ALIGNMENT);
+    try {
+      return this.upstream.allocate(bytes, stream);
+    } catch (error) {
+      if (!(error instanceof OutOfMemoryError)) throw error;
+      try {
+        // What the cache keeps free may be what is missing.
+        if (this.reservedBytes > 0 && this.trim(stream) > 0) return this.upstream.allocate(bytes, stream);
+      } catch (second) {
+        if (!(second instanceof OutOfMemoryError)) throw second;
+      }
+      throw error.through(this.constructor.name);
+    }
+  }
+
+  /** Zero bytes, 2 GiB and more, sizes that cannot be, and alignments other than the usual one. */
+  #allocateUnusual(run: Run, bytes: number, stream: Stream, alignment: number): DevicePointer {
+    assertBytes(bytes);
+    assertAlignment(alignment, ALLOCATION_ALIGNMENT);
+    if (bytes === 0) return 0;
+    const address = this.allocateIn((this.lane as Lane).number, bytes);
+    if (address === none) return this.#allocateSlowly(run, bytes, stream);
+    this.#hits++;
+    return this.#handOut(run, this.#blocks.usedBlock(address), stream);
+  }
+
+  #allocateSlowly(run: Run, bytes: number, stream: Stream): DevicePointer {
+    this.#hasGrown = false;
+    const address = this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT);
+    if (this.#hasGrown) this.#misses++;
+    else this.#hits++;
+    return this.#handOut(run, this.#blocks.usedBlock(address), stream);
+  }
+
+  #handOut(run: Run, block: number, stream: Stream): DevicePointer {
+    if (stream !== run.stream) {
+      run.group = this.#groupOf(run, stream);
+      run.stream = stream;
+    }
+    this.#groups.add(block, run.group);
+    return this.#blocks.addressOf(block);
+  }
+
+  #groupOf(run: Run, stream: Stream): number {
+    const known = run.groups.get(stream);
+    if (known !== undefined) return known;
+    const group = this.#groups.addGroup();
+    run.groups.set(stream, group);
+    this.#groupRuns[group] = run;
+    this.#groupStreams[group] = stream;
+    return group;
+  }
+
+  #deallocateUncached(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    if (this.isDisposed) this.assertLive('deallocate');
+    if (typeof pointer === 'number' && this.#blocks.hasBlock(pointer)) {
+      this.enter(stream, 'deallocate');
+      assertBytes(bytes);
+      throw new LifetimeError(
+        'ERR_CISTERN_DOUBLE_FREE',
+        `the ${this.constructor.name} cannot free ${formatPointer(pointer)}: it is already freed, or went back to the cache '${this.name}' when its run ended`,
+      );
+    }
+    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.#passedEvents);
+  }
+
+  /** The run that the code which runs now is in. */
+  #currentRun(): Run | undefined {
+    const frame = innermostFrame();
+    if (frame !== this.#knownFrame) {
+      this.#knownFrame = frame;
+      this.#knownRun = this.#runOf(frame);
+    }
+    return this.#knownRun;
+  }
+
+  /** The innermost run of this cache among scopes, unless that has ended. */
+  #runOf(frame: ScopeFrame | undefined): Run | undefined {
+    const run = findCachingScope(frame, (scope) => scope instanceof Run && scope.cache === this) as Run | undefined;
+    return run?.hasEnded ? undefined : run;
+  }
+
+  #adopt(run: Run, pointer: DevicePointer, owner: ScopedMemory): boolean {
+    const block = this.#lastBlockAround(run, pointer);
+    if (block === none) return false;
+    const group = this.#groups.groupOf(block);
+    const home = this.#runOf(owner.home);
+    if (home !== run) {
+      this.#groups.remove(block);
+      if (home !== undefined) this.#groups.add(block, this.#groupOf(home, this.#groupStreams[group] as Stream));
+    }
+    this.#owners[block / blockFields] = home === undefined ? undefined : owner;
+    return true;
+  }
+
+  /** The block of a run that starts at a pointer; or the latest one of the run, where the pointer lies in that. */
+  #lastBlockAround(run: Run, pointer: DevicePointer): number {
+    let block = this.#blocks.usedBlock(pointer);
+    if (block === none && run.group !== none) {
+      // An adaptor above may have moved the pointer, to align it.
+      const last = this.#groups.first(run.group);
+      if (last !== none && this.#contains(last, pointer)) block = last;
+    }
+    return block !== none && this.#groupRuns[this.#groups.groupOf(block)] === run ? block : none;
+  }
+
+  /** The used block that a pointer lies in. Linear in the number of blocks where it does not start there. */
+  #usedBlockAround(pointer: DevicePointer): number {
+    const block = this.#blocks.usedBlock(pointer);
+    if (block !== none) return block;
+    for (const { address, bytes, lane } of this.#blocks.blocks()) {
+      if (lane < 0 && pointer >= address && pointer < address + bytes) return this.#blocks.usedBlock(address);
+    }
+    return none;
+  }
+
+  #contains(block: number, pointer: DevicePointer): boolean {
+    const address = this.#blocks.addressOf(block);
+    return pointer >= address && pointer < address + this.#blocks.blockBytes(block);
+  }
+
+  /** No run takes a block back any more. */
+  #forget(block: number): void {
+    this.#groups.remove(block);
+    const index = block / blockFields;
+    if (this.#owners[index] !== undefined) this.#owners[index] = undefined;
+  }
+
+  async #endOnceSettled<T>(run: Run, result: PromiseLike<T>): Promise<T> {
+    let value: T;
+    try {
+      value = await result;
+    } catch (error) {
+      this.#endAfterFailure(run);
+      throw error;
+    }
+    this.#end(run);
+    return value;
+  }
+
+  /** What failed first is what the caller gets to know. */
+  #endAfterFailure(run: Run): void {
+    try {
+      this.#end(run);
+    } catch {}
+  }
+
+  /** Takes back what is left of a run. Freeing what has an owner calls foreign code, which may use this very cache, or dispose it. */
+  #end(run: Run): void {
+    run.hasEnded = true;
+    this.#knownFrame = undefined;
+    this.#knownRun = undefined;
+    const errors: unknown[] = [];
+    for (const [stream, group] of run.groups) {
+      for (let block = this.#groups.first(group); block !== none && !this.isDisposed; block = this.#groups.first(group)) {
+        const owner = this.#owners[block / blockFields];
+        try {
+          if (owner === undefined) this.#takeBack(group, stream);
+          else this.#endOwner(owner, block, group);
+        } catch (error) {
+          errors.push(error);
+        }
+      }
+      this.#groups.removeGroup(group);
+      this.#groupStreams[group] = noStream;
+    }
+    run.groups.clear();
+    run.stream = noStream;
+    this.#activeRuns--;
+    if (errors.length > 0) throw errors[0];
+  }
+
+  /** Takes back the first blocks of a group that have no owner, by one free. Where that is refused, the very first stays allocated. */
+  #takeBack(group: number, stream: Stream): void {
+    const refused = this.#groups.first(group);
+    let lane: Lane;
+    try {
+      const owner = stream.isDisposed ? Stream.legacyDefault(this.device) : stream;
+      if (stream.isDisposed) this.synchronizeDevice();
+      // Host functions may have disposed this during the wait.
+      if (this.isDisposed) return;
+      lane = this.ordering.laneOf(owner, 'end a run');
+      this.ordering.freed(lane);
+    } catch (error) {
+      if (this.#groups.groupOf(refused) === group) this.#groups.remove(refused);
+      throw error;
+    }
+    for (;;) {
+      const block = this.#groups.first(group);
+      if (block === none || this.#owners[block / blockFields] !== undefined) return;
+      this.#groups.remove(block);
+      this.#blocks.free(block, lane.number);
+    }
+  }
+
+  /** Lets an owner free its block. Where that is refused the block stays the owner's; one that the owner has given up is left to `#takeBack`. */
+  #endOwner(owner: ScopedMemory, block: number, group: number): void {
+    this.#owners[block / blockFields] = undefined;
+    try {
+      owner.endWithScope(this.name);
+    } finally {
+      if (owner.pointer !== 0 && this.#groups.groupOf(block) === group) this.#groups.remove(block);
+    }
+  }
+}
+
+function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
+}

@@ -1,0 +1,134 @@
+import { type Device, deviceOption } from '../driver/device.js';
+import type { MemoryKind } from '../driver/plain-memory.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
+import { ArgumentRangeError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
+import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
+import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, assertPointer } from '../validation.js';
+
+/**
+ * Allocates memory for a {@link CallbackMemoryResource}: at least `bytes` bytes, at least 1, ordered on `stream`, at a multiple of `alignment`, at
+ * least 256. Returns its address, or 0 where there is none; or throws.
+ */
+export type AllocateCallback = (bytes: number, stream: Stream, alignment: number) => DevicePointer;
+
+/** Frees what an {@link AllocateCallback} allocated, in the order of `stream`; `bytes` is what was asked for. May throw where it frees nothing. */
+export type DeallocateCallback = (pointer: DevicePointer, bytes: number, stream: Stream) => void;
+
+/** Options of {@link CallbackMemoryResource}. */
+export interface CallbackMemoryResourceOptions {
+  /** @defaultValue the first device */
+  readonly device?: Device;
+  /**
+   * What kind of memory the functions give.
+   * @defaultValue `'device'`
+   */
+  readonly memoryKind?: MemoryKind;
+}
+
+/**
+ * Memory from two functions, such as those of another library's allocator.
+ *
+ * Arguments are checked before the functions are called, which never see zero bytes or the null pointer. Whether a pointer is live is for
+ * `deallocate` to check; put a {@link TrackingResourceAdaptor} on this where it does not.
+ *
+ * Stream order, alignment: what the functions make of them.
+ *
+ * Counterpart of `rmm::mr::callback_memory_resource`.
+ * @example
+ * ```ts
+ * using memory = new CudaAsyncMemoryResource();
+ * using resource = new CallbackMemoryResource(
+ *   (bytes, stream) => {
+ *     console.log(`${bytes} bytes on stream ${stream.id}`);
+ *     return memory.allocate(bytes, stream);
+ *   },
+ *   (pointer, bytes, stream) => memory.deallocate(pointer, bytes, stream),
+ * );
+ * ```
+ */
+export class CallbackMemoryResource implements MemoryResource {
+  readonly memoryKind: MemoryKind;
+  readonly device: Device;
+  readonly #allocate: AllocateCallback;
+  readonly #deallocate: DeallocateCallback;
+  #isDisposed = false;
+
+  /** @throws ArgumentTypeError, ArgumentRangeError for what is no function, and for an option that is none. */
+  constructor(allocate: AllocateCallback, deallocate: DeallocateCallback, options: CallbackMemoryResourceOptions = {}) {
+    assertFunction(allocate, 'allocate');
+    assertFunction(deallocate, 'deallocate');
+    assertOptions(options);
+    const { memoryKind = 'device' } = options;
+    assertOneOf(memoryKind, ['device', 'managed', 'pinned-host', 'host'], 'memoryKind');
+    this.memoryKind = memoryKind;
+    this.device = deviceOption(options.device);
+    this.#allocate = allocate;
+    this.#deallocate = deallocate;
+  }
+
+  /**
+   * @throws OutOfMemoryError where the function returns 0; or what it throws.
+   * @throws ArgumentTypeError, ArgumentRangeError where it returns what is no pointer, or not a multiple of the alignment. That is not freed:
+   * whether it is memory at all cannot be known.
+   */
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    assertBytes(bytes);
+    assertAlignment(alignment);
+    this.#enter(stream, 'allocate');
+    if (bytes === 0) return 0;
+    const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
+    let pointer: DevicePointer;
+    try {
+      // Not as a method: the functions have no business with this object.
+      const allocate = this.#allocate;
+      pointer = allocate(bytes, stream, aligned);
+    } catch (error) {
+      throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
+    }
+    assertPointer(pointer, 'what the allocate function returns');
+    if (pointer === 0) {
+      throw new OutOfMemoryError(`the allocate function has no memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for`, {
+        requestedBytes: bytes,
+        path: [this.constructor.name],
+      });
+    }
+    if (pointer % aligned !== 0) {
+      throw new ArgumentRangeError(
+        `what the allocate function returns must be a multiple of ${aligned}, got ${formatPointer(pointer)}, which is not freed`,
+      );
+    }
+    return pointer;
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
+    this.#enter(stream, 'deallocate');
+    if (pointer === 0) return;
+    const deallocate = this.#deallocate;
+    deallocate(pointer, bytes, stream);
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /** Ends the use of this object. What the functions allocated stays as it is. */
+  [Symbol.dispose](): void {
+    this.#isDisposed = true;
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #enter(stream: Stream, operation: string): void {
+    if (this.#isDisposed) {
+      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
+    }
+    assertStream(stream, operation);
+    assertStreamOf(stream, this.device);
+  }
+}

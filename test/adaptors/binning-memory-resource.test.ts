@@ -1,0 +1,318 @@
+import { describe, expect, test } from 'vitest';
+import {
+  ArenaMemoryResource,
+  BinningMemoryResource,
+  type BinningMemoryResourceOptions,
+  CudaMemoryResource,
+  createResourceStack,
+  Device,
+  driverCallCounts,
+  FixedSizeMemoryResource,
+  failCall,
+  GiB,
+  KiB,
+  ManagedMemoryResource,
+  type MemoryResource,
+  MiB,
+  OutOfMemoryError,
+  PoolMemoryResource,
+  ResourceStack,
+  Stream,
+} from '../../src/index.js';
+import { RecordingResource } from './recording-resource.js';
+
+const stream = new Stream();
+
+function code(expected: string): unknown {
+  return expect.objectContaining({ code: expected });
+}
+
+/** A resource that remembers the sizes that it was asked for. */
+class SizesResource extends RecordingResource {
+  readonly sizes: number[] = [];
+
+  override allocate(bytes: number, on: Stream): number {
+    this.sizes.push(bytes);
+    return super.allocate(bytes, on);
+  }
+}
+
+describe('a binning resource', () => {
+  test('has a bin of fixed-size blocks for each power of two', () => {
+    using resource = new BinningMemoryResource(new CudaMemoryResource(), { minimumExponent: 18, maximumExponent: 22 });
+    expect(resource.bins.map(({ bytes }) => bytes)).toEqual([256 * KiB, 512 * KiB, MiB, 2 * MiB, 4 * MiB]);
+    expect(resource.bins.every(({ resource: bin }) => bin instanceof FixedSizeMemoryResource)).toBe(true);
+    expect(resource.alternates).toEqual(resource.bins.map(({ resource: bin }) => bin));
+  });
+
+  test('has the bins that are given, the smallest first, their sizes rounded up to 256', () => {
+    const given = new RecordingResource();
+    using resource = new BinningMemoryResource(new RecordingResource(), {
+      bins: [{ bytes: 5000, resource: given }, 1000, 256],
+      minimumExponent: 9,
+      maximumExponent: 9,
+    });
+    expect(resource.bins.map(({ bytes }) => bytes)).toEqual([256, 512, 1024, 5120]);
+    expect(resource.bins[3]?.resource).toBe(given);
+  });
+
+  test('lists a resource that serves two bins once', () => {
+    const given = new RecordingResource();
+    using resource = new BinningMemoryResource(new RecordingResource(), {
+      bins: [
+        { bytes: 512, resource: given },
+        { bytes: 2048, resource: given },
+      ],
+    });
+    expect(resource.alternates).toEqual([given]);
+  });
+
+  test('serves each size from the smallest bin that it fits into, and what fits into none from the upstream', () => {
+    const sizes = [512, 768, 1024, 1280, 4096, 1 * MiB, 3 * GiB];
+    const bins = sizes.map((bytes) => ({ bytes, resource: new SizesResource() }));
+    const upstream = new SizesResource();
+    using resource = new BinningMemoryResource(upstream, { bins });
+    const asked = [1, 2, ...sizes.flatMap((bytes) => [bytes - 1, bytes, bytes + 1]), 2 ** 31 - 1, 2 ** 31, 2 ** 31 + 1, 2 ** 40];
+    for (const bytes of asked) {
+      const expected = bins.find((bin) => bytes <= bin.bytes)?.resource ?? upstream;
+      resource.allocate(bytes, stream);
+      expect(expected.sizes.pop()).toBe(bytes);
+      resource.deallocate(256, bytes, stream);
+      expect(expected.fences).toHaveLength(1);
+      expected.fences.length = 0;
+    }
+  });
+
+  test('serves zero bytes from the smallest bin, which gives the null pointer', () => {
+    const bin = new SizesResource();
+    using resource = new BinningMemoryResource(new SizesResource(), { bins: [{ bytes: 512, resource: bin }, 1024] });
+    expect(resource.allocate(0, stream)).toBe(0);
+    expect(bin.sizes).toEqual([0]);
+    resource.deallocate(0, 0, stream);
+    resource.deallocate(0, 700, stream);
+  });
+
+  test('gives a free back to where the size came from', () => {
+    using upstream = new CudaMemoryResource();
+    const before = upstream.reservedBytes;
+    using resource = new BinningMemoryResource(upstream, { minimumExponent: 12, maximumExponent: 14 });
+    const small = resource.allocate(100, stream);
+    const large = resource.allocate(MiB, stream);
+    expect(upstream.reservedBytes - before).toBe(4096 + MiB);
+    resource.deallocate(large, MiB, stream);
+    resource.deallocate(small, 100, stream);
+    expect(upstream.reservedBytes - before).toBe(4096);
+    expect(resource.allocate(4096, stream)).toBe(small);
+  });
+
+  test('takes no blocks before they are used, or as many as it is told', () => {
+    using upstream = new CudaMemoryResource();
+    const before = upstream.reservedBytes;
+    using lazy = new BinningMemoryResource(upstream, { minimumExponent: 18, maximumExponent: 22 });
+    expect(upstream.reservedBytes).toBe(before);
+    using eager = new BinningMemoryResource(upstream, { minimumExponent: 18, maximumExponent: 22, blocksToPreallocate: 2 });
+    expect(upstream.reservedBytes - before).toBe(2 * (256 * KiB + 512 * KiB + 7 * MiB));
+    expect(lazy.isEqual(eager)).toBe(false);
+  });
+
+  test.each<[BinningMemoryResourceOptions, string]>([
+    [{}, 'there must be at least one bin: give minimumExponent and maximumExponent, or bins'],
+    [{ bins: [] }, 'there must be at least one bin'],
+    [{ minimumExponent: 10 }, 'minimumExponent and maximumExponent, the least and the greatest bin, must be given together'],
+    [{ maximumExponent: 10 }, 'must be given together'],
+    [{ minimumExponent: 7, maximumExponent: 10 }, 'minimumExponent must be an integer from 8 to 30, got 7'],
+    [{ minimumExponent: 10, maximumExponent: 9 }, 'maximumExponent must be an integer from 10 to 30, got 9'],
+    [{ minimumExponent: 10, maximumExponent: 31 }, 'maximumExponent must be an integer from 10 to 30, got 31'],
+    [{ minimumExponent: 10.5, maximumExponent: 11 }, 'minimumExponent must be an integer'],
+    [{ bins: [0] }, 'bins[0] must be at least 1, got 0'],
+    [{ bins: [512, -1] }, 'bins[1] must be an integer'],
+    [{ bins: [1000, 1024] }, 'bins must differ in size, got two of 1024 bytes'],
+    [{ bins: [2 * GiB] }, 'blockBytes must be from 1 to 2 GiB - 256'],
+    [{ bins: [{ bytes: 512 } as never] }, 'bins[0].resource must be a MemoryResource, got undefined'],
+    [
+      { bins: [{ bytes: 512, resource: new ManagedMemoryResource() }] },
+      'must be of device memory of device 0, as the upstream, got one of managed memory',
+    ],
+    [{ bins: [{ bytes: 512, resource: new CudaMemoryResource({ device: Device.get(1) }) }] }, 'got one of device memory of device 1'],
+    [{ bins: [null as never] }, 'bins[0] must be an object, got null'],
+    [{ bins: 512 as never }, 'bins must be an array, got 512'],
+    [{ bins: [512], deallocationEvents: 'lazy' as 'eager' }, 'deallocationEvents must be'],
+  ])('refuses %o', (options, message) => {
+    expect(() => new BinningMemoryResource(new CudaMemoryResource(), options)).toThrow(message);
+  });
+
+  test('leaves nothing behind where a bin cannot be made', () => {
+    using upstream = new CudaMemoryResource();
+    const before = upstream.reservedBytes;
+    failCall('cuMemAlloc', 3);
+    const make = () => new BinningMemoryResource(upstream, { minimumExponent: 10, maximumExponent: 14, blocksToPreallocate: 1 });
+    expect(make).toThrow(expect.objectContaining({ path: ['BinningMemoryResource', 'FixedSizeMemoryResource', expect.any(String)] }));
+    expect(upstream.reservedBytes).toBe(before);
+    make().dispose();
+  });
+
+  test('is out of memory where the bin is, and asks no other', () => {
+    using bin = new FixedSizeMemoryResource(new CudaMemoryResource(), { blockBytes: 1024, blocksToPreallocate: 1, maximumBytes: 1024 });
+    using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [{ bytes: 1024, resource: bin }, 2048] });
+    const pointer = resource.allocate(1000, stream);
+    expect(() => resource.allocate(1000, stream)).toThrow(
+      expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY', path: ['BinningMemoryResource', 'FixedSizeMemoryResource'] }),
+    );
+    expect(resource.allocate(1025, stream)).toBeGreaterThan(0);
+    resource.deallocate(pointer, 1000, stream);
+    expect(resource.allocate(1, stream)).toBe(pointer);
+  });
+
+  test('names what the upstream could not serve', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { maximumBytes: MiB });
+    using resource = new BinningMemoryResource(pool, { bins: [1024] });
+    expect(() => resource.allocate(2 * MiB, stream)).toThrow(
+      expect.objectContaining({ path: ['BinningMemoryResource', 'PoolMemoryResource'] }),
+    );
+  });
+
+  test('says with which size a block was allocated that is freed with that of another bin', () => {
+    using resource = new BinningMemoryResource(new CudaMemoryResource(), { minimumExponent: 10, maximumExponent: 12 });
+    const pointer = resource.allocate(3000, stream);
+    for (const bytes of [1000, MiB]) {
+      const message = new RegExp(`^the BinningMemoryResource cannot free 0x\\w+ with ${bytes} bytes: it was allocated with 3000 bytes$`);
+      expect(() => resource.deallocate(pointer, bytes, stream)).toThrow(message);
+    }
+    expect(() => resource.deallocate(pointer, 3001, stream)).toThrow(code('ERR_CISTERN_WRONG_SIZE'));
+    resource.deallocate(pointer, 3000, stream);
+    expect(() => resource.deallocate(pointer, 3000, stream)).toThrow(code('ERR_CISTERN_DOUBLE_FREE'));
+    expect(() => resource.deallocate(pointer, 1000, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
+  });
+
+  test('gives its bins its policy, and asks it of the upstream and of resources given as bins', () => {
+    const upstream = new RecordingResource();
+    const given = new RecordingResource();
+    const bins = [{ bytes: 512, resource: given }, 1024];
+    using resource = new BinningMemoryResource(upstream, { bins, deallocationEvents: 'deferred' });
+    expect(resource.bins[1]?.resource).toMatchObject({ deallocationEvents: 'deferred' });
+    resource.deallocate(256, 100, stream);
+    resource.deallocate(256, 5000, stream);
+    resource.deallocate(256, 5000, stream, 'off');
+    expect(given.fences).toEqual(['deferred']);
+    expect(upstream.fences).toEqual(['deferred', 'off']);
+  });
+
+  test('leaves the policy to the resources where it has none itself', () => {
+    const upstream = new RecordingResource();
+    using resource = new BinningMemoryResource(upstream, { bins: [1024] });
+    expect(resource.bins[0]?.resource).toMatchObject({ deallocationEvents: 'eager' });
+    resource.deallocate(256, 5000, stream);
+    expect(upstream.fences).toEqual([undefined]);
+  });
+
+  test('hands a fence on to its bins', () => {
+    using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [1024], deallocationEvents: 'eager' });
+    const before = driverCallCounts().eventRecords;
+    const free = (fence?: 'off') => resource.deallocate(resource.allocate(1000, stream), 1000, stream, fence);
+    free('off');
+    expect(driverCallCounts().eventRecords - before).toBe(0);
+    free();
+    expect(driverCallCounts().eventRecords - before).toBe(1);
+  });
+
+  test('hands an alignment on', () => {
+    const upstream = new RecordingResource();
+    using resource = new BinningMemoryResource(upstream, { bins: [1024] });
+    resource.allocate(5000, stream, 4096);
+    expect(upstream.alignments).toEqual([4096]);
+    expect(() => resource.allocate(1000, stream, 4096)).toThrow('alignment must be at most 256');
+  });
+
+  test('trims the bins that it made, and keeps so much of all of them', () => {
+    using given = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+    using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [1024, 4096, { bytes: 16_384, resource: given }] });
+    const use = () => {
+      for (const bytes of [1000, 1000, 4000, 4000, 10_000].map((size) => ({ size, pointer: resource.allocate(size, stream) }))) {
+        resource.deallocate(bytes.pointer, bytes.size, stream);
+      }
+    };
+    use();
+    const blocks = [1000, 1000, 4000, 4000].map((bytes) => ({ bytes, pointer: resource.allocate(bytes, stream) }));
+    for (const { pointer, bytes } of blocks) resource.deallocate(pointer, bytes, stream);
+    expect(resource.trim(stream, { bytesToKeep: 5000 })).toBe(4096);
+    expect(resource.trim(stream)).toBe(2048 + 4096);
+    expect(given.reservedBytes).toBe(MiB);
+    expect(() => resource.trim(stream, { bytesToKeep: -1 })).toThrow(code('ERR_OUT_OF_RANGE'));
+  });
+
+  test('disposes what it made, and nothing else', () => {
+    const upstream = new RecordingResource();
+    const given = new RecordingResource();
+    const resource = new BinningMemoryResource(upstream, { bins: [{ bytes: 512, resource: given }, 1024] });
+    resource.allocate(1000, stream);
+    resource.dispose();
+    resource.dispose();
+    expect(upstream.fences).toHaveLength(1);
+    expect([upstream.isDisposed, given.isDisposed]).toEqual([false, false]);
+    for (const use of [() => resource.allocate(0, stream), () => resource.deallocate(0, 0, stream), () => resource.trim(stream)]) {
+      expect(use).toThrow('the BinningMemoryResource is already disposed');
+    }
+  });
+
+  test('disposes every bin where the upstream refuses the memory of one, and tries that again', () => {
+    using upstream = new CudaMemoryResource();
+    const before = upstream.reservedBytes;
+    const resource = new BinningMemoryResource(upstream, { minimumExponent: 10, maximumExponent: 12, blocksToPreallocate: 1 });
+    failCall('cuMemFree', 1, 999);
+    expect(() => resource.dispose()).toThrow(code('ERR_CISTERN_DRIVER'));
+    expect(upstream.reservedBytes - before).toBe(1024);
+    resource.dispose();
+    expect(upstream.reservedBytes).toBe(before);
+  });
+
+  test('stands in a stack with its bins as layers of their own', () => {
+    using stack = createResourceStack('binning(pool(cuda), min=256KiB, max=1MiB, bins=[4KiB, 64KiB], count=1, events=deferred)');
+    expect(stack.layers.map(({ constructor: { name } }) => name)).toEqual([
+      'BinningMemoryResource',
+      ...Array.from({ length: 5 }, () => 'FixedSizeMemoryResource'),
+      'PoolMemoryResource',
+      'CudaMemoryResource',
+    ]);
+    const { bins } = stack.resource as BinningMemoryResource;
+    expect(bins.map(({ bytes }) => bytes)).toEqual([4 * KiB, 64 * KiB, 256 * KiB, 512 * KiB, MiB]);
+    for (const { bytes, resource } of bins) {
+      expect(resource).toMatchObject({ blockBytes: bytes, reservedBytes: bytes, deallocationEvents: 'deferred' });
+    }
+    expect(stack.deallocationEvents).toBe('deferred');
+  });
+
+  test.each([
+    ['binning(cuda)', 'there must be at least one bin'],
+    ['binning(cuda, min=256KiB)', 'must be given together'],
+    ['binning(cuda, min=300KiB, max=1MiB)', 'min must be a power of two, got 307200'],
+    ['fixed-size(cuda, block=3GiB)', 'blockBytes must be from 1 to 2 GiB - 256'],
+    ['fixed-size(cuda, count=-1)', 'blocksToPreallocate must be an integer'],
+  ])('cannot be made of %s', (specification, message) => {
+    expect(() => createResourceStack(specification)).toThrow(message);
+  });
+});
+
+test('fixed-size blocks are made from a specification', () => {
+  using stack = createResourceStack('fixed-size(cuda, block=64KiB, count=2, max=1MiB, events=off)');
+  expect(stack.resource).toBeInstanceOf(FixedSizeMemoryResource);
+  expect(stack.resource).toMatchObject({ blockBytes: 64 * KiB, reservedBytes: 128 * KiB, deallocationEvents: 'off' });
+  expect(() => Array.from({ length: 17 }, () => stack.resource.allocate(1, stream))).toThrow(OutOfMemoryError);
+});
+
+test('bins given as resources, each of its own kind, end with the stack that owns them', () => {
+  using cuda = new CudaMemoryResource();
+  const before = cuda.reservedBytes;
+  const small: MemoryResource = new ArenaMemoryResource(cuda, { arenaBytes: MiB });
+  const medium: MemoryResource = new PoolMemoryResource(cuda, { initialBytes: MiB });
+  const resource = new BinningMemoryResource(cuda, {
+    bins: [
+      { bytes: 4 * KiB, resource: small },
+      { bytes: 256 * KiB, resource: medium },
+    ],
+  });
+  const stack = ResourceStack.of(resource);
+  for (const bytes of [1000, 100_000, MiB]) resource.deallocate(resource.allocate(bytes, stream), bytes, stream);
+  expect(cuda.reservedBytes - before).toBe(2 * MiB);
+  stack.disposeAdaptors();
+  expect(cuda.reservedBytes).toBe(before);
+});

@@ -1,0 +1,538 @@
+import { describe, expect, test } from 'vitest';
+import {
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  type DeallocationEvents,
+  driverCallCounts,
+  Event,
+  failCall,
+  LimitingResourceAdaptor,
+  type MemoryResource,
+  MiB,
+  MonotonicMemoryResource,
+  Stream,
+  set,
+} from '../../src/index.js';
+import { eventCalls, expectOrdered, expectWaiting, madeElsewhere } from '../support/stream-order.js';
+
+const bytes = MiB;
+const policies = ['eager', 'deferred', 'off'] as const;
+const sharing = ['eager', 'deferred'] as const;
+
+/** Room for so many allocations in all, with blocks of one each: whoever allocates last must get the memory of another. */
+function scratchOf(blocks: number, deallocationEvents: DeallocationEvents, upstream: MemoryResource = new CudaMemoryResource()) {
+  return new MonotonicMemoryResource(upstream, { initialBytes: bytes, growthFactor: 1, maximumBytes: blocks * bytes, deallocationEvents });
+}
+
+function write(pointer: number, stream: Stream): void {
+  set(pointer, 1, 1, bytes, stream);
+}
+
+describe.each(policies)('a monotonic resource with %s events', (policy) => {
+  test('gives a stream its memory back after a rewind, with neither an event nor a wait', () => {
+    using scratch = scratchOf(1, policy);
+    using a = new Stream();
+    const mark = scratch.mark();
+    const first = scratch.allocate(bytes, a);
+    using hold = a.hold();
+    const { records, waits } = eventCalls(() => {
+      scratch.deallocate(first, bytes, a);
+      scratch.rewind(mark);
+      expect(scratch.allocate(bytes, a)).toBe(first);
+    });
+    expect([records, waits]).toEqual([0, 0]);
+    expect(a.query()).toBe(false);
+    hold.release();
+  });
+
+  test('lets streams allocate side by side without a wait', () => {
+    using scratch = scratchOf(4, policy);
+    using a = new Stream();
+    using b = new Stream();
+    using hold = a.hold();
+    const { records, waits } = eventCalls(() => {
+      for (const stream of [a, b, a, b]) scratch.deallocate(scratch.allocate(bytes, stream), bytes, stream);
+    });
+    expect([records, waits]).toEqual([0, 0]);
+    expect(b.query()).toBe(true);
+    hold.release();
+  });
+
+  test('lets a stream wait, after a rewind, for another one that freed some of its memory', () => {
+    using scratch = scratchOf(1, policy);
+    using a = new Stream();
+    using b = new Stream();
+    const mark = scratch.mark();
+    const first = scratch.allocate(bytes, a);
+    using hold = b.hold();
+    write(first, b);
+    scratch.deallocate(first, bytes, b);
+    expect(a.query()).toBe(true);
+    scratch.rewind(mark);
+    expect(scratch.allocate(bytes, a)).toBe(first);
+    expectOrdered(first, bytes, a, hold);
+    scratch.validate();
+  });
+
+  test('lets it wait although the other stream has ended', () => {
+    using scratch = scratchOf(1, policy);
+    using a = new Stream();
+    const b = new Stream();
+    const mark = scratch.mark();
+    const first = scratch.allocate(bytes, a);
+    using hold = b.hold();
+    write(first, b);
+    scratch.deallocate(first, bytes, b);
+    b.dispose();
+    scratch.rewind(mark);
+    expect(scratch.allocate(bytes, a)).toBe(first);
+    expectOrdered(first, bytes, a, hold);
+  });
+
+  test('lets it wait for the event that a free was given, and records none', () => {
+    using scratch = scratchOf(1, policy);
+    using a = new Stream();
+    using b = new Stream();
+    using event = new Event();
+    const mark = scratch.mark();
+    const first = scratch.allocate(bytes, a);
+    using hold = b.hold();
+    write(first, b);
+    event.record(b);
+    const { records } = eventCalls(() => {
+      scratch.deallocate(first, bytes, b, event);
+      scratch.rewind(mark);
+    });
+    expect(records).toBe(0);
+    expect(scratch.allocate(bytes, a)).toBe(first);
+    expectOrdered(first, bytes, a, hold);
+  });
+
+  test('carries the wait for another stream that freed on to a third one (rapidsai/rmm#2489)', () => {
+    using scratch = scratchOf(1, policy);
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const first = scratch.allocate(bytes, a);
+    using hold = b.hold();
+    // Keeps it from being synchronized on the host under off, since it waits for b.
+    write(first, b);
+    scratch.deallocate(first, bytes, b);
+    scratch.reset();
+    if (policy === 'off') {
+      hold.release();
+      expect(scratch.allocate(bytes, c)).toBe(first);
+      return;
+    }
+    expect(scratch.allocate(bytes, c)).toBe(first);
+    expectOrdered(first, bytes, c, hold);
+  });
+
+  test('keeps the order of what was in use when its stream ended (rapidsai/rmm#510)', () => {
+    using scratch = scratchOf(1, policy);
+    const a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    using hold = a.hold();
+    write(first, a);
+    a.dispose();
+    expect(() => scratch.allocate(bytes, b)).toThrow('out of memory');
+    scratch.validate();
+    scratch.reset();
+    expect(scratch.allocate(bytes, b)).toBe(first);
+    expectOrdered(first, bytes, b, hold);
+    scratch.validate();
+  });
+
+  test('keeps the order of what was in use since its stream was synchronized', () => {
+    using scratch = scratchOf(1, policy);
+    const a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    a.synchronizeSync();
+    using hold = a.hold();
+    write(first, a);
+    a.dispose();
+    scratch.reset();
+    expect(scratch.allocate(bytes, b)).toBe(first);
+    expectOrdered(first, bytes, b, hold);
+  });
+
+  test('keeps the order of what was free when its stream ended', () => {
+    using scratch = scratchOf(1, policy);
+    const a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    using hold = a.hold();
+    write(first, a);
+    scratch.reset();
+    a.dispose();
+    expect(scratch.allocate(bytes, b)).toBe(first);
+    expectOrdered(first, bytes, b, hold);
+  });
+
+  test.each(['before', 'after'])('waits for a stream that freed what an ended one had allocated, %s that ended', (when) => {
+    using scratch = scratchOf(1, policy);
+    const a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const first = scratch.allocate(bytes, a);
+    using hold = b.hold();
+    write(first, b);
+    if (when === 'after') a.dispose();
+    scratch.deallocate(first, bytes, b);
+    if (when === 'before') a.dispose();
+    scratch.reset();
+    expect(scratch.allocate(bytes, c)).toBe(first);
+    expectOrdered(first, bytes, c, hold);
+    scratch.validate();
+  });
+
+  test('does not take a new stream for an ended one with the same slot (rapidsai/rmm#2251)', () => {
+    using scratch = scratchOf(2, policy);
+    const a = new Stream();
+    const first = scratch.allocate(bytes, a);
+    const mark = scratch.mark();
+    using hold = a.hold();
+    write(first, a);
+    a.dispose();
+    using b = new Stream();
+    expect(b.timeline.slot).toBe(a.timeline.slot);
+    const second = scratch.allocate(bytes, b);
+    expect(second).not.toBe(first);
+    scratch.rewind(mark);
+    expect(scratch.allocate(bytes, b)).toBe(second);
+    scratch.reset();
+    const both = [scratch.allocate(bytes, b), scratch.allocate(bytes, b)];
+    expect(both).toContain(first);
+    expectOrdered(first, bytes, b, hold);
+  });
+
+  test('gives everything back to the upstream only after the streams that used it', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using scratch = scratchOf(1, policy, upstream);
+    using a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    using hold = a.hold();
+    write(first, a);
+    expect(scratch.release(b)).toBe(bytes);
+    expect(scratch.reservedBytes).toBe(0);
+    const second = upstream.allocate(bytes, b);
+    expectOrdered(second, bytes, b, hold);
+    upstream.deallocate(second, bytes, b);
+    expect(scratch.allocate(bytes, a)).toBeGreaterThan(0);
+  });
+
+  test('is disposed in the order of every stream that used it', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    const scratch = scratchOf(2, policy, upstream);
+    using a = new Stream({ nonBlocking: true });
+    using b = new Stream({ nonBlocking: true });
+    const [first, second] = [scratch.allocate(bytes, a), scratch.allocate(bytes, a)];
+    using holdA = a.hold();
+    using holdB = b.hold();
+    scratch.deallocate(first, bytes, a);
+    scratch.deallocate(second, bytes, b);
+    scratch.dispose();
+    const legacy = Stream.legacyDefault();
+    expectWaiting(legacy);
+    holdA.release();
+    expectWaiting(legacy);
+    holdB.release();
+    legacy.synchronizeSync();
+    expect(scratch.reservedBytes).toBe(0);
+  });
+
+  test('records an event at a free on a stream whose end nobody announces (rapidsai/rmm#649), and never uses it again', () => {
+    using scratch = scratchOf(1, policy);
+    const foreign = madeElsewhere();
+    using a = new Stream();
+    const unannounced = Stream.fromHandle(foreign.address);
+    const mark = scratch.mark();
+    const first = scratch.allocate(bytes, a);
+    expect(eventCalls(() => scratch.deallocate(first, bytes, unannounced)).records).toBe(1);
+    foreign.destroy();
+    expect(eventCalls(() => scratch.rewind(mark)).records).toBe(0);
+    expect(scratch.allocate(bytes, a)).toBe(first);
+  });
+
+  test('records nothing on a stream that may be gone when it is rewound, and keeps its memory for it', () => {
+    using scratch = scratchOf(1, policy);
+    const foreign = madeElsewhere();
+    using a = new Stream();
+    const unannounced = Stream.fromHandle(foreign.address);
+    const first = scratch.allocate(bytes, unannounced);
+    foreign.destroy();
+    expect(eventCalls(() => scratch.reset()).records).toBe(0);
+    const before = driverCallCounts().synchronizations;
+    expect(scratch.allocate(bytes, a)).toBe(first);
+    expect(driverCallCounts().synchronizations).toBeGreaterThan(before);
+  });
+
+  test('gives a stream that may be gone its memory back without waiting', () => {
+    using scratch = scratchOf(1, policy);
+    const foreign = madeElsewhere();
+    const unannounced = Stream.fromHandle(foreign.address);
+    const mark = scratch.mark();
+    const first = scratch.allocate(bytes, unannounced);
+    const before = driverCallCounts();
+    scratch.rewind(mark);
+    expect(scratch.allocate(bytes, unannounced)).toBe(first);
+    scratch.reset();
+    expect(scratch.allocate(bytes, unannounced)).toBe(first);
+    expect(driverCallCounts()).toMatchObject({ eventRecords: before.eventRecords, synchronizations: before.synchronizations });
+    unannounced.dispose();
+    foreign.destroy();
+  });
+
+  test('waits on the host for a stream that freed memory of one that may be gone', () => {
+    using scratch = scratchOf(1, policy);
+    const foreign = madeElsewhere();
+    using b = new Stream();
+    const unannounced = Stream.fromHandle(foreign.address);
+    const mark = scratch.mark();
+    const first = scratch.allocate(bytes, unannounced);
+    // Keeps the stream busy until the host waits for it.
+    b.launchHostFunction(() => undefined);
+    scratch.deallocate(first, bytes, b);
+    scratch.rewind(mark);
+    expect(b.query()).toBe(true);
+    expect(scratch.statistics().synchronizations).toBe(1);
+    expect(scratch.allocate(bytes, unannounced)).toBe(first);
+    unannounced.dispose();
+    foreign.destroy();
+  });
+
+  test('is as it was where an event cannot be recorded', () => {
+    using scratch = scratchOf(2, policy);
+    using a = new Stream();
+    using b = new Stream();
+    const mark = scratch.mark();
+    const first = scratch.allocate(bytes, a);
+    scratch.allocate(bytes, a);
+    using hold = b.hold();
+    scratch.deallocate(first, bytes, b, 'deferred');
+    failCall('cuEventRecord', 1, 999);
+    expect(() => scratch.rewind(mark)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    expect(scratch.statistics().usedBytes).toBe(2 * bytes);
+    scratch.validate();
+    scratch.rewind(mark);
+    expect(scratch.statistics().usedBytes).toBe(0);
+    hold.release();
+  });
+});
+
+describe.each(sharing)('a block of a monotonic resource with %s events', (policy) => {
+  test('goes to another stream, which waits for the first, once all is reset', () => {
+    using scratch = scratchOf(1, policy);
+    using a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    using hold = a.hold();
+    write(first, a);
+    scratch.reset();
+    expect(scratch.allocate(bytes, b)).toBe(first);
+    expect(scratch.statistics().reuses).toBe(1);
+    expectOrdered(first, bytes, b, hold);
+  });
+
+  test('goes to another stream after a rewind, where the first kept it for no allocation', () => {
+    using scratch = scratchOf(1, policy);
+    using a = new Stream();
+    using b = new Stream();
+    const mark = scratch.mark();
+    const first = scratch.allocate(bytes, a);
+    using hold = a.hold();
+    write(first, a);
+    scratch.rewind(mark);
+    expect(scratch.allocate(bytes, b)).toBe(first);
+    expectOrdered(first, bytes, b, hold);
+  });
+
+  test('lets a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
+    using scratch = scratchOf(2, policy);
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const first = scratch.allocate(bytes, a);
+    scratch.allocate(bytes, c);
+    const keptByC = scratch.mark();
+    using hold = a.hold();
+    write(first, a);
+    scratch.reset();
+    expect(keptByC.isStanding).toBe(false);
+    expect(scratch.allocate(bytes, b)).toBe(first);
+    scratch.reset();
+    const pointers = [scratch.allocate(bytes, c), scratch.allocate(bytes, c)];
+    expect(pointers).toContain(first);
+    expectOrdered(first, bytes, c, hold);
+  });
+
+  test.each(['', ', while a host function used the third'])('goes on with its order where another stream gathered it%s', (how) => {
+    let meanwhile = () => {};
+    const full = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 5 * bytes });
+    const upstream = new (class extends CudaMemoryResource {
+      override allocate(size: number, stream: Stream): number {
+        try {
+          return full.allocate(size, stream);
+        } finally {
+          meanwhile();
+        }
+      }
+      override deallocate(pointer: number, size: number, stream: Stream): void {
+        full.deallocate(pointer, size, stream);
+      }
+    })();
+    using scratch = new MonotonicMemoryResource(upstream, { initialBytes: 4 * bytes, deallocationEvents: policy });
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const mark = scratch.mark();
+    const [large, small] = [scratch.allocate(4 * bytes, a), scratch.allocate(bytes, a)];
+    using hold = a.hold();
+    write(small, a);
+    scratch.rewind(mark);
+    if (how !== '') meanwhile = () => scratch.deallocate(0, 0, c);
+    expect(scratch.allocate(4 * bytes, b)).toBe(large);
+    expect(scratch.allocate(bytes, c)).toBe(small);
+    expectOrdered(small, bytes, c, hold);
+  });
+
+  test('is ordered like a free where it comes fresh from the upstream (part of rapidsai/rmm#2507)', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using scratch = scratchOf(1, policy, upstream);
+    using a = new Stream();
+    using b = new Stream();
+    using hold = a.hold();
+    const first = scratch.allocate(bytes, a);
+    scratch.reset();
+    expect(scratch.allocate(bytes, b)).toBe(first);
+    expectOrdered(first, bytes, b, hold);
+  });
+
+  test('goes back to the upstream, where it is too small, only after the stream that used it', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using scratch = new MonotonicMemoryResource(upstream, { initialBytes: bytes, maximumBytes: 2 * bytes, deallocationEvents: policy });
+    using a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    using hold = a.hold();
+    write(first, a);
+    scratch.reset();
+    const second = scratch.allocate(2 * bytes, b);
+    expect(scratch.statistics().releases).toBe(1);
+    expectOrdered(second, bytes, b, hold);
+  });
+});
+
+describe('the events that a monotonic resource records', () => {
+  test.each([
+    ['eager', 2],
+    ['deferred', 0],
+    ['off', 0],
+  ] as const)('under %s are %i where a reset frees the blocks of two streams', (policy, expected) => {
+    using scratch = scratchOf(4, policy);
+    using a = new Stream();
+    using b = new Stream();
+    const { records } = eventCalls(() => {
+      for (const stream of [a, b, a, b]) scratch.deallocate(scratch.allocate(bytes, stream), bytes, stream);
+      scratch.reset();
+    });
+    expect(records).toBe(expected);
+  });
+
+  test.each([
+    ['eager', 3],
+    ['deferred', 1],
+    ['off', 1],
+  ] as const)('under %s are %i where a busy stream frees three times what another allocated', (policy, expected) => {
+    using scratch = scratchOf(3, policy);
+    using a = new Stream();
+    using b = new Stream();
+    const mark = scratch.mark();
+    const pointers = [0, 1, 2].map(() => scratch.allocate(bytes / 4, a));
+    using _hold = b.hold();
+    const { records, waits } = eventCalls(() => {
+      for (const pointer of pointers) scratch.deallocate(pointer, bytes / 4, b);
+      scratch.rewind(mark);
+      scratch.rewind(mark);
+    });
+    expect([records, waits]).toEqual([expected, 1]);
+  });
+
+  test('are none under off where the stream that freed is idle by the rewind', () => {
+    using scratch = scratchOf(1, 'off');
+    using a = new Stream();
+    using b = new Stream();
+    const mark = scratch.mark();
+    scratch.deallocate(scratch.allocate(bytes, a), bytes, b);
+    const { records, waits } = eventCalls(() => scratch.rewind(mark));
+    expect([records, waits]).toEqual([0, 0]);
+    expect(scratch.statistics().synchronizations).toBe(0);
+  });
+
+  test('are none for a rewind that takes nothing of a stream back', () => {
+    using scratch = scratchOf(2, 'eager');
+    using a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    scratch.deallocate(first, bytes, b);
+    const mark = scratch.mark();
+    scratch.allocate(bytes, b);
+    using _hold = b.hold();
+    const { records, waits } = eventCalls(() => scratch.rewind(mark));
+    expect([records, waits]).toEqual([0, 0]);
+  });
+
+  test('must, as a fence, be of the stream that frees', () => {
+    using scratch = scratchOf(1, 'eager');
+    using a = new Stream();
+    using b = new Stream();
+    using event = new Event();
+    const pointer = scratch.allocate(bytes, a);
+    for (const stream of [a, b]) {
+      expect(() => scratch.deallocate(pointer, bytes, stream, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+      expect(() => scratch.deallocate(pointer, bytes, stream, 'never' as DeallocationEvents)).toThrow("'eager', 'deferred', 'off'");
+    }
+    event.record(a);
+    expect(eventCalls(() => scratch.deallocate(pointer, bytes, a, event)).records).toBe(0);
+  });
+});
+
+describe('a monotonic resource without events', () => {
+  test('keeps a block for its own stream while that is busy, and takes new memory for another', () => {
+    using scratch = scratchOf(2, 'off');
+    using a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    using _hold = a.hold();
+    scratch.reset();
+    expect(scratch.allocate(bytes, b)).not.toBe(first);
+    expect(scratch.allocate(bytes, a)).toBe(first);
+    expect(scratch.statistics().synchronizations).toBe(0);
+  });
+
+  test('gives a block to another stream once its own answers that it is idle', () => {
+    using scratch = scratchOf(2, 'off');
+    using a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    scratch.reset();
+    const { records } = eventCalls(() => expect(scratch.allocate(bytes, b)).toBe(first));
+    expect(records).toBe(0);
+    expect(scratch.statistics()).toMatchObject({ growths: 1, synchronizations: 0 });
+  });
+
+  test('synchronizes the streams that blocks are held for before it runs out, and counts them', () => {
+    using scratch = scratchOf(1, 'off');
+    using a = new Stream();
+    using b = new Stream();
+    const first = scratch.allocate(bytes, a);
+    // Keeps the stream busy until it is waited for.
+    a.launchHostFunction(() => undefined);
+    scratch.reset();
+    expect(scratch.allocate(bytes, b)).toBe(first);
+    expect(scratch.statistics().synchronizations).toBe(1);
+  });
+});

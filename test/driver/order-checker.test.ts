@@ -1,0 +1,581 @@
+import { subscribe, unsubscribe } from 'node:diagnostics_channel';
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import { mailbox, native } from '../../src/driver/native.js';
+import {
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  checkOrder,
+  copy,
+  copyFromHost,
+  copyToHost,
+  copyToHostSync,
+  Device,
+  declareAllocation,
+  declareFree,
+  Event,
+  formatOrderReport,
+  isCheckingOrder,
+  ManagedMemoryResource,
+  type OrderChecker,
+  type OrderReport,
+  type OrderReportKind,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  Stream,
+  set,
+} from '../../src/index.js';
+import { runModule } from '../support/run-module.js';
+
+// Here the check begins and ends with each test, also where the environment asks for it.
+vi.stubEnv('CISTERN_CHECK_ORDER', '');
+
+const bytes = 4096;
+let checker: OrderChecker;
+let resource: CudaMemoryResource;
+let a: Stream;
+let b: Stream;
+let pointer: number;
+
+beforeEach(() => {
+  checker = checkOrder();
+  resource = new CudaMemoryResource();
+  a = new Stream({ nonBlocking: true });
+  b = new Stream({ nonBlocking: true });
+  pointer = resource.allocate(bytes, a);
+});
+
+afterEach(() => {
+  resource.deallocate(pointer, bytes, a);
+  a.dispose();
+  b.dispose();
+  resource.dispose();
+  checker.dispose();
+  expect(isCheckingOrder()).toBe(false);
+});
+
+/** Lets `waiting` wait for all that is queued on `recorded`. */
+function wait(waiting: Stream, recorded: Stream): void {
+  using event = new Event();
+  event.record(recorded);
+  waiting.wait(event);
+}
+
+/** The kinds of the reports that came since the last call. */
+function kinds(): OrderReportKind[] {
+  const result = checker.reports.map(({ kind }) => kind);
+  checker.clear();
+  return result;
+}
+
+/** What is reported of two writes, on two streams, with something done in between. */
+async function between(body: () => unknown, first = a, second = b): Promise<OrderReportKind[]> {
+  Device.get().synchronizeSync();
+  first.touch(pointer, bytes, 'write');
+  await body();
+  second.touch(pointer, bytes, 'write');
+  return kinds();
+}
+
+describe('a report', () => {
+  test('names both sides, where they come from, and the wait that is missing', () => {
+    set(pointer, 1, 1, 1000, a);
+    expect(checker.reports).toEqual([]);
+    copyFromHost(pointer + 500, new Uint8Array(1000), b);
+    expect(checker.reports).toHaveLength(1);
+    const [report] = checker.reports as [OrderReport];
+    expect(report).toMatchObject({
+      kind: 'unordered',
+      pointer: pointer + 500,
+      bytes: 500,
+      earlier: { operation: 'set', access: 'write', streamId: a.id, pointer, bytes: 1000 },
+      later: { operation: 'copy', access: 'write', streamId: b.id, pointer: pointer + 500, bytes: 1000 },
+      missing: `stream ${b.id} must wait for an event recorded on stream ${a.id} after its write`,
+    });
+    expect(report.later.number).toBe(report.earlier.number + 1);
+    for (const side of [report.earlier, report.later]) {
+      expect(side.stack).toContain('order-checker.test.ts');
+      expect(side.stack).not.toContain('order-checker.ts');
+    }
+    expect(report.earlier.stack).not.toBe(report.later.stack);
+  });
+
+  test('is a text that a person can read', () => {
+    set(pointer, 1, 1, 1000, a);
+    b.touch(pointer, 8, 'read');
+    const [report] = checker.reports as [OrderReport];
+    const address = `0x${pointer.toString(16)}`;
+    const lines = formatOrderReport(report).split('\n');
+    expect(lines[0]).toBe(`memory is used by two streams without order: 8 bytes from ${address}`);
+    expect(lines[1]).toMatch(new RegExp(`^ {2}later: {3}touch \\(read\\) of 8 bytes from ${address} on stream ${b.id}, operation \\d+$`));
+    expect(lines[2]).toMatch(/^ {4}at /);
+    expect(lines.at(-1)).toBe(`  missing: stream ${b.id} must wait for an event recorded on stream ${a.id} after its write`);
+    expect(lines.filter((line) => line.startsWith('  earlier: set (write)'))).toHaveLength(1);
+  });
+
+  test('comes to everybody who checks, in the call that it is about, and on a diagnostics channel', () => {
+    const seen: string[] = [];
+    const onMessage = (message: unknown) => seen.push(`channel ${(message as OrderReport).kind}`);
+    subscribe('cistern:order', onMessage);
+    using second = checkOrder({ stacks: false, onReport: ({ kind }) => seen.push(kind) });
+    a.touch(pointer, bytes, 'write');
+    b.touch(pointer, bytes, 'write');
+    unsubscribe('cistern:order', onMessage);
+    expect(seen).toEqual(['unordered', 'channel unordered']);
+    expect([second.reports.length, checker.reports.length]).toEqual([1, 1]);
+    second.dispose();
+    second.dispose();
+    a.touch(pointer, bytes, 'write');
+    expect([second.reports.length, checker.reports.length]).toEqual([1, 2]);
+  });
+
+  test('leaves the results of the call that it is about as they were', () => {
+    using async = new CudaAsyncMemoryResource();
+    using event = new Event();
+    const onReport = vi.fn(() => event.query());
+    using second = checkOrder({ onReport });
+    const pooled = async.allocate(bytes, a);
+    async.deallocate(pooled, bytes, b);
+    expect(onReport).toHaveBeenCalledOnce();
+    expect(second.reports[0]?.kind).toBe('use-before-allocation');
+    mailbox[5] = 7;
+    native().set(pointer, 0, 1, 1, a.handle);
+    native().set(pointer, 0, 1, 1, b.handle);
+    expect([mailbox[0], mailbox[5]]).toEqual([0, 7]);
+    expect(onReport).toHaveBeenCalledTimes(2);
+  });
+
+  test('that a callback refuses with an error is an uncaught exception, and the call goes on', () => {
+    const end = runModule(
+      `
+      import { checkOrder, CudaMemoryResource, Stream } from 'cistern';
+      process.on('uncaughtException', (error) => console.log('caught', error.message));
+      using checker = checkOrder({ onReport: () => { throw new Error('seen'); } });
+      const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
+      const pointer = new CudaMemoryResource().allocate(64, a);
+      for (const stream of [a, b]) stream.touch(pointer, 64, 'write');
+      console.log(checker.reports.length);
+    `.replace('using checker', 'const checker'),
+      { CISTERN_DEVICE: 'software' },
+    );
+    expect(end).toMatchObject({ status: 0, stdout: '1\ncaught seen\n' });
+  });
+
+  test('is one of a bounded list', () => {
+    for (let i = 0; i < 1005; i++) (i % 2 === 0 ? a : b).touch(pointer, 8, 'write');
+    expect([checker.reports.length, checker.droppedReports]).toEqual([1000, 4]);
+    checker.clear();
+    expect([checker.reports.length, checker.droppedReports]).toEqual([0, 0]);
+  });
+
+  test('has no stacks where none are wanted, and loses those of operations long ago', () => {
+    a.touch(pointer, 8, 'write');
+    for (let i = 0; i < 5000; i++) a.touch(pointer + 8, 8, 'write');
+    b.touch(pointer, 8, 'write');
+    expect(checker.reports[0]?.earlier.stack).toBeUndefined();
+    expect(checker.reports[0]?.later.stack).toBeDefined();
+    checker.dispose();
+    checker = checkOrder({ stacks: false });
+    const fresh = resource.allocate(8, a);
+    a.touch(fresh, 8, 'write');
+    b.touch(fresh, 8, 'write');
+    expect(checker.reports[0]).toMatchObject({ earlier: { stack: undefined }, later: { stack: undefined } });
+    resource.deallocate(fresh, 8, a);
+  });
+});
+
+describe('uses of two streams are in order', () => {
+  const nothing = () => {};
+  const waits: Record<string, [body: () => unknown, without: () => unknown]> = {
+    'through an event': [() => wait(b, a), () => wait(a, b)],
+    'through a third stream': [
+      () => {
+        using c = new Stream({ nonBlocking: true });
+        wait(c, a);
+        wait(b, c);
+      },
+      () => {
+        using c = new Stream({ nonBlocking: true });
+        wait(c, a);
+      },
+    ],
+    'after the stream was synchronized': [() => a.synchronizeSync(), () => b.synchronizeSync()],
+    'after the promise of a stream': [() => a.synchronize(), () => b.synchronize()],
+    'after the device was synchronized': [() => Device.get().synchronizeSync(), nothing],
+    'after the promise of the device': [() => Device.get().synchronize(), nothing],
+    'after a query that says that all has run': [
+      () => {
+        while (!a.query());
+      },
+      () => expect(b.query()).toBe(true),
+    ],
+    'after an event was synchronized': [
+      () => {
+        using event = new Event();
+        event.record(a);
+        event.synchronizeSync();
+      },
+      () => {
+        using event = new Event();
+        event.synchronizeSync();
+      },
+    ],
+    'after the promise of an event, recorded again meanwhile': [
+      async () => {
+        using event = new Event();
+        const hold = a.hold();
+        event.record(a);
+        const promise = event.synchronize();
+        event.record(b);
+        hold.release();
+        await promise;
+      },
+      async () => {
+        using event = new Event();
+        event.record(b);
+        await event.synchronize();
+      },
+    ],
+    'after a query of an event': [
+      () => {
+        using event = new Event();
+        event.record(a);
+        while (!event.query());
+      },
+      nothing,
+    ],
+    'after the free of plain memory': [() => resource.deallocate(resource.allocate(64, a), 64, a), () => pin(resource.allocate(64, a))],
+    'after a copy to the host': [() => copyToHostSync(new Uint8Array(8), pointer, a), nothing],
+    'after the promise of a copy to the host': [
+      () => copyToHost(pointer, 8, a),
+      async () => {
+        const other = resource.allocate(8, a);
+        pin(other);
+        await copyToHost(other, 8, b);
+      },
+    ],
+  };
+  const pinned: number[] = [];
+  const pin = (address: number) => pinned.push(address);
+  afterEach(() => {
+    for (const address of pinned.splice(0)) resource.deallocate(address, address === 0 ? 0 : (sizes.get(address) ?? 64), a);
+  });
+  const sizes = new Map<number, number>();
+
+  test.each(Object.keys(waits))('%s', async (name) => {
+    const [body] = waits[name] as (typeof waits)[string];
+    expect(await between(body)).toEqual([]);
+  });
+
+  test.each(Object.keys(waits))('not without it: %s', async (name) => {
+    const [, without] = waits[name] as (typeof waits)[string];
+    const allocate = resource.allocate.bind(resource);
+    vi.spyOn(resource, 'allocate').mockImplementation((size, ...rest) => {
+      const address = allocate(size, ...rest);
+      sizes.set(address, size);
+      return address;
+    });
+    expect(await between(without)).toEqual(['unordered']);
+  });
+
+  test('from within a host function, and not only because its stream has come to it', async () => {
+    a.touch(pointer, bytes, 'write');
+    const seen: OrderReportKind[][] = [];
+    const hold = a.hold();
+    a.launchHostFunction(() => {
+      b.touch(pointer, 64, 'write');
+      seen.push(kinds());
+    });
+    a.touch(pointer + 64, 64, 'write');
+    hold.release();
+    await a.synchronize();
+    expect(seen).toEqual([[]]);
+    b.touch(pointer + 64, 64, 'write');
+    expect(kinds()).toEqual([]);
+    a.touch(pointer, 8, 'write');
+    expect(kinds()).toEqual(['unordered']);
+    using second = a.hold();
+    b.touch(pointer, 8, 'write');
+    expect(kinds()).toEqual(['unordered']);
+    second.release();
+  });
+
+  test('not because a promise waits for them that is not yet resolved', async () => {
+    a.touch(pointer, bytes, 'write');
+    const hold = a.hold();
+    const promise = a.synchronize();
+    hold.release();
+    const end = Date.now() + 50;
+    while (Date.now() < end);
+    b.touch(pointer, bytes, 'write');
+    expect(kinds()).toEqual(['unordered']);
+    await promise;
+    b.touch(pointer, bytes, 'write');
+    expect(kinds()).toEqual([]);
+  });
+
+  test('not where the event that is waited for was recorded before the wait that it should carry on', async () => {
+    using c = new Stream({ nonBlocking: true });
+    using event = new Event();
+    const body = () => {
+      event.record(c);
+      wait(c, a);
+      b.wait(event);
+    };
+    expect(await between(body)).toEqual(['unordered']);
+  });
+
+  test('where one of them is the legacy default stream and the other one is blocking', async () => {
+    using blocking = new Stream();
+    using other = new Stream();
+    const legacy = Stream.legacyDefault();
+    expect(await between(nothing, blocking, legacy)).toEqual([]);
+    expect(await between(nothing, legacy, blocking)).toEqual([]);
+    expect(await between(nothing, Stream.perThreadDefault(), legacy)).toEqual([]);
+    expect(await between(() => legacy.touch(pointer, 0, 'read'), blocking, other)).toEqual(['unordered']);
+    expect(await between(() => set(pointer, 0, 1, 8, legacy), blocking, other)).toEqual([]);
+    expect(await between(nothing, a, legacy)).toEqual(['unordered']);
+    expect(await between(nothing, legacy, a)).toEqual(['unordered']);
+  });
+});
+
+describe('uses are held against each other', () => {
+  test('as reads and writes, by range', () => {
+    a.touch(pointer, 100, 'read');
+    b.touch(pointer, 100, 'read');
+    a.touch(pointer + 100, 100, 'write');
+    b.touch(pointer + 200, 100, 'write');
+    expect(kinds()).toEqual([]);
+    b.touch(pointer, 100, 'write');
+    expect(kinds()).toEqual(['unordered']);
+    copy(pointer + 1000, pointer + 100, 100, b);
+    expect(kinds()).toEqual(['unordered']);
+  });
+
+  test('where a host function stands in for a copy between host memory while a stream is held', async () => {
+    using pinned = new PinnedHostMemoryResource();
+    const host = pinned.allocate(256, a);
+    const hold = a.hold();
+    copy(host, host + 128, 64, a);
+    b.touch(host, 8, 'read');
+    b.touch(host + 128, 8, 'write');
+    b.touch(host + 128, 8, 'read');
+    hold.release();
+    expect(kinds()).toEqual(['unordered', 'unordered']);
+    pinned.deallocate(host, 256, a);
+  });
+
+  test('in managed memory, and not in memory that cistern stages copies in', async () => {
+    using managed = new ManagedMemoryResource();
+    const address = managed.allocate(64, a);
+    a.touch(address, 64, 'write');
+    b.touch(address, 64, 'read');
+    expect(kinds()).toEqual(['unordered']);
+    managed.deallocate(address, 64, a);
+    const other = resource.allocate(64, a);
+    for (let i = 0; i < 8; i++) {
+      const hold = a.hold();
+      const results = [copyToHost(pointer, 64, a), copyToHost(other, 64, b)];
+      copyFromHost(pointer, new Uint8Array(64), a);
+      copyFromHost(other, new Uint8Array(64), b);
+      hold.release();
+      await Promise.all(results);
+    }
+    expect(kinds()).toEqual([]);
+    resource.deallocate(other, 64, a);
+  });
+
+  test('with the arguments checked, while anybody checks', () => {
+    expect(() => a.touch(-1, 8, 'read')).toThrow(RangeError);
+    expect(() => a.touch(pointer, 0.5, 'read')).toThrow(RangeError);
+    expect(() => a.touch(pointer, 8, 'readwrite' as 'read')).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+    expect(() => checkOrder({ onReport: 1 as unknown as () => void })).toThrow(TypeError);
+    expect(() => checkOrder(null as unknown as object)).toThrow(TypeError);
+    const gone = new Stream();
+    gone.dispose();
+    expect(() => gone.touch(pointer, 8, 'read')).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    expect(() => declareFree(pointer, 8, gone)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    expect(() => declareAllocation(pointer, -8, a)).toThrow(RangeError);
+  });
+});
+
+describe('memory has a life', () => {
+  test('from its place in its stream, in a pool of the driver, to its free', () => {
+    using async = new CudaAsyncMemoryResource();
+    const early = async.allocate(bytes, a);
+    b.touch(early, 8, 'read');
+    expect(checker.reports[0]).toMatchObject({ earlier: { operation: 'allocate', access: undefined, streamId: a.id } });
+    expect(kinds()).toEqual(['use-before-allocation']);
+    async.deallocate(early, bytes, a);
+    expect(checker.reports[0]).toMatchObject({ earlier: { operation: 'touch' }, later: { operation: 'free', access: undefined } });
+    expect(checker.reports[0]?.missing).toContain('before it frees the memory');
+    expect(kinds()).toEqual(['freed-while-in-use']);
+    a.touch(early, 8, 'read');
+    expect(checker.reports[0]?.missing).toBe(`the memory must be freed after the read on stream ${a.id} was submitted`);
+    expect(kinds()).toEqual(['use-after-free']);
+    const again = async.allocate(bytes, a);
+    wait(b, a);
+    b.touch(again, bytes, 'write');
+    wait(a, b);
+    async.deallocate(again, bytes, a);
+    expect(kinds()).toEqual([]);
+  });
+
+  test('for everybody at once, where it is plain, until it is freed on the host', () => {
+    const plain = resource.allocate(64, a);
+    b.touch(plain, 64, 'write');
+    resource.deallocate(plain, 64, a);
+    expect(kinds()).toEqual([]);
+    a.touch(plain, 64, 'write');
+    expect(checker.reports[0]).toMatchObject({ earlier: { operation: 'free', streamId: undefined } });
+    expect(kinds()).toEqual(['use-after-free']);
+  });
+
+  test('of its own where it is declared as part of another', () => {
+    declareAllocation(pointer, 256, a);
+    a.touch(pointer, 256, 'write');
+    declareFree(pointer, 256, a);
+    expect(kinds()).toEqual([]);
+    declareAllocation(pointer, 256, b);
+    expect(checker.reports[0]).toMatchObject({ earlier: { operation: 'free' }, later: { operation: 'allocate' } });
+    expect(checker.reports[0]?.missing).toContain('before it is given the memory');
+    expect(kinds()).toEqual(['reuse-without-wait']);
+    declareFree(pointer, 256, b);
+    wait(a, b);
+    declareAllocation(pointer, 256, a);
+    b.touch(pointer, 8, 'read');
+    declareFree(pointer, 256, a);
+    a.touch(pointer + 255, 1, 'read');
+    expect(kinds()).toEqual(['use-before-allocation', 'freed-while-in-use', 'use-after-free']);
+  });
+
+  test.each(['eager', 'deferred', 'off'] as const)('of its own in a pool that orders what it hands out (%s)', (deallocationEvents) => {
+    using pool = new PoolMemoryResource(resource, { deallocationEvents });
+    const streams = [a, b];
+    for (let i = 0; i < 200; i++) {
+      const stream = streams[i % 2] as Stream;
+      const size = 256 << (i % 5);
+      const address = pool.allocate(size, stream);
+      declareAllocation(address, size, stream);
+      set(address, 1, 1, size, stream);
+      declareFree(address, size, stream);
+      pool.deallocate(address, size, stream);
+      if (i % 50 === 0) stream.synchronizeSync();
+    }
+    expect(kinds()).toEqual([]);
+  });
+});
+
+describe('checking', () => {
+  test('begins with what is allocated and done from then on', () => {
+    checker.dispose();
+    expect(isCheckingOrder()).toBe(false);
+    const before = resource.allocate(64, a);
+    a.touch(before, 64, 'write');
+    set(before, 1, 1, 64, a);
+    checker = checkOrder();
+    set(before, 1, 1, 64, b);
+    expect(kinds()).toEqual([]);
+    resource.deallocate(before, 64, a);
+    resource.deallocate(pointer, bytes, a);
+    pointer = resource.allocate(bytes, a);
+    set(pointer, 1, 1, 64, a);
+    checker.dispose();
+    checker = checkOrder();
+    set(pointer, 1, 1, 64, b);
+    expect(kinds()).toEqual([]);
+  });
+
+  test('costs nothing while nobody does: the addon is called directly', () => {
+    const checked = native();
+    checker.dispose();
+    const direct = native();
+    expect(direct).not.toBe(checked);
+    a.touch(-1, -1, 'neither' as 'read');
+    declareAllocation(-1, -1, a);
+    declareFree(-1, -1, a);
+    checker = checkOrder();
+    expect(native()).not.toBe(direct);
+    checker.dispose();
+    expect(native()).toBe(direct);
+    checker = checkOrder();
+  });
+
+  test('is asked for by the environment, and warns', () => {
+    const program = `
+      import { CudaMemoryResource, Stream, set } from 'cistern';
+      process.on('warning', ({ code, message }) => console.log(code, message.split('\\n')[0].replace(/0x.*/, '')));
+      const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
+      const pointer = new CudaMemoryResource().allocate(64, a);
+      for (const stream of [a, b]) set(pointer, 1, 1, 64, stream);
+    `;
+    const run = (CISTERN_CHECK_ORDER: string) => runModule(program, { CISTERN_DEVICE: 'software', CISTERN_CHECK_ORDER });
+    expect(run('1')).toMatchObject({
+      status: 0,
+      stdout: 'CISTERN_ORDER memory is used by two streams without order: 64 bytes from \n',
+    });
+    expect(run('0')).toMatchObject({ status: 0, stdout: '' });
+    expect(run('yes').stderr).toContain('CISTERN_CHECK_ORDER must be 0 or 1');
+  });
+
+  test('sees the calls of workers, which have reports of their own where they ask', () => {
+    const end = runModule(
+      `
+      import { once } from 'node:events';
+      import { Worker } from 'node:worker_threads';
+      import { checkOrder, CudaMemoryResource, set, Stream } from 'cistern';
+      const checker = checkOrder();
+      const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
+      const pointer = new CudaMemoryResource().allocate(64, a);
+      set(pointer, 1, 1, 64, a);
+      a.hold();
+      const work = async (asks) => {
+        const worker = new Worker(\`
+          const { parentPort } = require('node:worker_threads');
+          import('cistern').then(({ checkOrder, set, Stream }) => {
+            const checker = \${asks} ? checkOrder() : undefined;
+            const stream = new Stream({ nonBlocking: true });
+            set(\${pointer}, 2, 1, 64, stream);
+            parentPort.postMessage(checker?.reports.map(({ earlier, later }) => [earlier.number, later.number, later.stack !== undefined]));
+          });
+        \`, { eval: true, execArgv: [] });
+        const [reports] = await once(worker, 'message');
+        await worker.terminate();
+        return reports;
+      };
+      console.log(JSON.stringify(await work(false)), checker.reports.length);
+      console.log(JSON.stringify(await work(true)), checker.reports.length);
+      set(pointer, 3, 1, 64, b);
+      console.log(checker.reports.length);
+      process.exit();
+    `,
+      { CISTERN_DEVICE: 'software' },
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'undefined 1\n[[0,1,true]] 1\n2\n', stderr: '' });
+  });
+
+  test('ends with the last thread that asks, also where that just ends', () => {
+    const end = runModule(
+      `
+      import { once } from 'node:events';
+      import { Worker } from 'node:worker_threads';
+      import { CudaMemoryResource, set, Stream } from 'cistern';
+      const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
+      for (let round = 0; round < 3; round++) {
+        const worker = new Worker(\`
+          import('cistern').then(({ checkOrder, Stream }) => { checkOrder(); new Stream(); require('node:worker_threads').parentPort.postMessage(0); });
+        \`, { eval: true, execArgv: [] });
+        await once(worker, 'message');
+        const resource = new CudaMemoryResource();
+        const pointer = resource.allocate(64, a);
+        for (const stream of [a, b]) set(pointer, 1, 1, 64, stream);
+        await worker.terminate();
+        for (const stream of [a, b]) set(pointer, 1, 1, 64, stream);
+        resource.deallocate(pointer, 64, a);
+      }
+      console.log('over');
+    `,
+      { CISTERN_DEVICE: 'software' },
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'over\n', stderr: '' });
+  });
+});

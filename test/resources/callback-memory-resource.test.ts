@@ -1,0 +1,126 @@
+import { afterAll, beforeAll, describe, expect, test, vi } from 'vitest';
+import {
+  type AllocateCallback,
+  CallbackMemoryResource,
+  type CallbackMemoryResourceOptions,
+  Device,
+  OutOfMemoryError,
+  Stream,
+} from '../../src/index.js';
+
+let stream: Stream;
+beforeAll(() => {
+  stream = new Stream();
+});
+afterAll(() => stream.dispose());
+
+function make(answer: unknown, options?: CallbackMemoryResourceOptions) {
+  const allocate = vi.fn((_bytes: number, _stream: Stream, _alignment: number) => answer as number);
+  const deallocate = vi.fn();
+  return { allocate, deallocate, resource: new CallbackMemoryResource(allocate, deallocate, options) };
+}
+
+describe('CallbackMemoryResource', () => {
+  test('calls the functions with what it was asked', () => {
+    const { allocate, deallocate, resource } = make(0x7f00_0000_0000);
+    expect(resource.allocate(1000, stream)).toBe(0x7f00_0000_0000);
+    resource.allocate(1000, stream, 4096);
+    resource.allocate(1000, stream, 16);
+    resource.deallocate(0x7f00_0000_0000, 1000, stream, 'off');
+    expect(allocate.mock.calls).toEqual([
+      [1000, stream, 256],
+      [1000, stream, 4096],
+      [1000, stream, 256],
+    ]);
+    expect(deallocate.mock.calls).toEqual([[0x7f00_0000_0000, 1000, stream]]);
+  });
+
+  test('calls nothing for zero bytes and the null pointer', () => {
+    const { allocate, deallocate, resource } = make(0x7f00_0000_0000);
+    expect(resource.allocate(0, stream)).toBe(0);
+    resource.deallocate(0, 4096, stream);
+    expect([allocate.mock.calls, deallocate.mock.calls]).toEqual([[], []]);
+  });
+
+  test('is on the device and of the kind that it is said to be', () => {
+    const usual = make(0).resource;
+    expect([usual.device.index, usual.memoryKind]).toEqual([0, 'device']);
+    const other = make(0, { device: Device.get(1), memoryKind: 'pinned-host' }).resource;
+    expect([other.device.index, other.memoryKind]).toEqual([1, 'pinned-host']);
+    expect(() => other.allocate(5, stream)).toThrow('stream must be of device 1, got one of device 0');
+  });
+
+  test('is out of memory where the function returns the null pointer', () => {
+    expect(() => make(0).resource.allocate(2048, stream)).toThrow(
+      expect.objectContaining({
+        code: 'ERR_CISTERN_OUT_OF_MEMORY',
+        message: 'the allocate function has no memory: 2 KiB (2048 bytes) were asked for',
+        requestedBytes: 2048,
+        path: ['CallbackMemoryResource'],
+      }),
+    );
+  });
+
+  test.each([
+    [undefined, 'ERR_INVALID_ARG_TYPE', 'what the allocate function returns must be a number, got undefined'],
+    [Promise.resolve(256), 'ERR_INVALID_ARG_TYPE', 'what the allocate function returns must be a number, got an instance of Promise'],
+    [256n, 'ERR_INVALID_ARG_TYPE', 'what the allocate function returns must be a number, got 256n'],
+    [-256, 'ERR_OUT_OF_RANGE', 'what the allocate function returns must be an integer from 0 to 2^53 - 1, got -256'],
+    [2 ** 53, 'ERR_OUT_OF_RANGE', 'what the allocate function returns must be an integer from 0 to 2^53 - 1, got 9007199254740992'],
+    [257, 'ERR_OUT_OF_RANGE', 'what the allocate function returns must be a multiple of 256, got 0x101, which is not freed'],
+  ])('refuses the pointer %s', (answer, code, message) => {
+    const { deallocate, resource } = make(answer);
+    expect(() => resource.allocate(5, stream)).toThrow(expect.objectContaining({ code, message }));
+    expect(deallocate).not.toHaveBeenCalled();
+  });
+
+  test('refuses a pointer with less than the alignment that was asked for', () => {
+    expect(() => make(4096).resource.allocate(5, stream, 8192)).toThrow('must be a multiple of 8192, got 0x1000');
+  });
+
+  test('lets what the functions throw out, with its name in the path of an out-of-memory error', () => {
+    const outOfMemory = new OutOfMemoryError('nothing is left', { requestedBytes: 5, path: ['mine'] });
+    const failure = new Error('something else');
+    const allocate = vi.fn<AllocateCallback>();
+    const resource = new CallbackMemoryResource(allocate, () => {
+      throw failure;
+    });
+    allocate.mockImplementationOnce(() => {
+      throw outOfMemory;
+    });
+    expect(() => resource.allocate(5, stream)).toThrow(outOfMemory);
+    expect(outOfMemory.path).toEqual(['CallbackMemoryResource', 'mine']);
+    allocate.mockImplementationOnce(() => {
+      throw failure;
+    });
+    expect(() => resource.allocate(5, stream)).toThrow(failure);
+    expect(() => resource.deallocate(256, 5, stream)).toThrow(failure);
+  });
+
+  test('calls the functions on nothing', () => {
+    let self: unknown = 'nobody';
+    const resource = new CallbackMemoryResource(
+      function (this: unknown) {
+        self = this;
+        return 256;
+      },
+      () => {},
+    );
+    resource.allocate(5, stream);
+    expect(self).toBeUndefined();
+  });
+
+  test('is equal to itself only', () => {
+    const { allocate, deallocate, resource } = make(0x7f00_0000_0000);
+    expect(resource.isEqual(resource)).toBe(true);
+    expect(resource.isEqual(new CallbackMemoryResource(allocate, deallocate))).toBe(false);
+  });
+
+  test('refuses what is no function, and options that are none', () => {
+    const none = undefined as never;
+    expect(() => new CallbackMemoryResource(none, () => {})).toThrow('allocate must be a function, got undefined');
+    expect(() => new CallbackMemoryResource(() => 0, none)).toThrow('deallocate must be a function, got undefined');
+    expect(() => make(0, null as never)).toThrow('options must be an object, got null');
+    expect(() => make(0, { memoryKind: 'tape' as never })).toThrow(/^memoryKind must be 'device'/);
+  });
+});

@@ -1,0 +1,44 @@
+import { expect } from 'vitest';
+import { mailbox, native } from '../../src/driver/native.js';
+import { copyToHostSync, Device, driverCallCounts, type Stream, type StreamHold, set } from '../../src/index.js';
+
+/** Fails if the stream gets past what it should be waiting for. Long enough for work that does not wait to be over. */
+export function expectWaiting(stream: Stream): void {
+  const end = performance.now() + 20;
+  while (performance.now() < end) expect(stream.query()).toBe(false);
+}
+
+/**
+ * Writes memory on a stream that got it while another, which may still use it, is held. Fails unless the stream waits for the held one, and
+ * unless what it wrote is there once everything has run.
+ */
+export function expectOrdered(pointer: number, bytes: number, stream: Stream, hold: StreamHold): void {
+  set(pointer, 9, 1, bytes, stream);
+  expectWaiting(stream);
+  hold.release();
+  Device.get().synchronizeSync();
+  expect(valuesOf(pointer, bytes, stream)).toEqual([9]);
+}
+
+/** The distinct values of the bytes, once `stream` has run. */
+export function valuesOf(pointer: number, bytes: number, stream: Stream): number[] {
+  const host = new Uint8Array(bytes);
+  copyToHostSync(host, pointer, stream);
+  return [...new Set(host)];
+}
+
+/** How many events are recorded, and how often a stream is made to wait for one. */
+export function eventCalls(during: () => void): { records: number; waits: number } {
+  const before = driverCallCounts();
+  during();
+  const after = driverCallCounts();
+  return { records: after.eventRecords - before.eventRecords, waits: after.eventWaits - before.eventWaits };
+}
+
+/** A stream that this environment did not make, as far as `Stream` knows. */
+export function madeElsewhere(): { address: number; destroy: () => void } {
+  native().createStream(0, false, 0);
+  const handle = mailbox[1] as number;
+  native().streamAddress(handle);
+  return { address: mailbox[1] as number, destroy: () => native().releaseStream(handle) };
+}
