@@ -13,7 +13,7 @@
  *  1. a free block of its size in the lane of its own stream, which needs no waiting;
  *  2. one in another stream's lane, after a wait; under `'off'` streams that memory is held for are asked whether they are idle by now;
  *  3. a new block from the upstream;
- *  4. the same, once free blocks of other sizes, and then all free blocks, went back to the upstream;
+ *  4. the same, once free blocks of other sizes went back to the upstream: as many bytes as are wanted, again and again while there are any;
  *  5. under `'off'`, all of the above again, once the streams that memory is held for have been synchronized.
  *
  * Steps 1 and 2 take constant time for a given number of streams and sizes; so does a free. The end of a run costs as much as what it takes back.
@@ -323,14 +323,11 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     this.#hasGrown = this.tryTakeFromUpstream(rounded, stream);
     if (this.#hasGrown) return true;
     this.#joinOthers(stream);
-    for (const wantedBytes of [rounded, Number.POSITIVE_INFINITY]) {
-      const before = this.reservedBytes;
-      const wanted = () => (before - this.reservedBytes < wantedBytes ? Number.POSITIVE_INFINITY : 0);
-      if (this.releaseSegments(stream, wanted) === 0) return false;
-      this.#hasGrown = this.tryTakeFromUpstream(rounded, stream);
-      if (this.#hasGrown) return true;
-    }
-    return false;
+    // As much as is wanted may be enough. If not, and if there is more, this is called again.
+    const before = this.reservedBytes;
+    const wanted = () => (before - this.reservedBytes < rounded ? Number.POSITIVE_INFINITY : 0);
+    this.#hasGrown = this.releaseSegments(stream, wanted) > 0 && this.tryTakeFromUpstream(rounded, stream);
+    return this.#hasGrown;
   }
 
   protected outOfMemory(bytes: number): OutOfMemoryError {

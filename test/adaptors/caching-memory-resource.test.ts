@@ -778,7 +778,7 @@ describe('where the upstream is out of memory', () => {
     cache.run(() => {
       cache.allocate(MiB, stream);
       cache.allocate(MiB, other);
-      cache.allocate(2 * MiB, stream);
+      cache.allocate(2 * MiB, other);
     });
     cache.run(() => {
       cache.allocate(3 * MiB, stream);
@@ -868,6 +868,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
       const pointer = cache.allocate(bytes, a);
       return cache.keep(pointer);
     });
+    a.synchronizeSync();
     using hold = a.hold();
     set(first, 1, 1, bytes, a);
     // The free of a buffer's memory, and that of a bare pointer, are queued behind the write.
@@ -896,6 +897,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
     cache.run(() => cache.allocate(bytes, a));
+    a.synchronizeSync();
     using hold = a.hold();
     const first = cache.run(() => {
       const pointer = what === 'a pointer' ? cache.allocate(bytes, a) : new DeviceBuffer(bytes, { stream: a }).ptr;

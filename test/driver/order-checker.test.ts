@@ -558,7 +558,7 @@ describe('checking', () => {
       `
       import { once } from 'node:events';
       import { Worker } from 'node:worker_threads';
-      import { CudaMemoryResource, set, Stream } from 'cistern';
+      import { checkOrder, CudaMemoryResource, set, Stream } from 'cistern';
       const [a, b] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
       for (let round = 0; round < 3; round++) {
         const worker = new Worker(\`
@@ -569,13 +569,15 @@ describe('checking', () => {
         const pointer = resource.allocate(64, a);
         for (const stream of [a, b]) set(pointer, 1, 1, 64, stream);
         await worker.terminate();
+        const checker = checkOrder();
         for (const stream of [a, b]) set(pointer, 1, 1, 64, stream);
+        console.log('since', checker.reports.length);
+        checker.dispose();
         resource.deallocate(pointer, 64, a);
       }
-      console.log('over');
     `,
       { CISTERN_DEVICE: 'software' },
     );
-    expect(end).toEqual({ status: 0, signal: null, stdout: 'over\n', stderr: '' });
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'since 0\n'.repeat(3), stderr: '' });
   });
 });

@@ -3,9 +3,11 @@ import { expectTypeOf, test } from 'vitest';
 import type {
   AllocationStatistics,
   BinningMemoryResourceOptions,
+  CachingMemoryResource,
   DeallocationEvents,
   DeallocationFence,
   Device,
+  DeviceBuffer,
   Event,
   LimitingResourceAdaptorOptions,
   LoggingResourceAdaptorOptions,
@@ -60,4 +62,16 @@ test('options are readonly, and what is required is required', () => {
     readonly peak: number;
     readonly total: number;
   }>();
+});
+
+test('a run returns what its function returns, and keep what it is given', () => {
+  const use = (cache: CachingMemoryResource, buffer: DeviceBuffer, pointer: number) => {
+    expectTypeOf(cache.run(() => 5)).toEqualTypeOf<number>();
+    expectTypeOf(cache.run(async () => buffer)).toEqualTypeOf<Promise<DeviceBuffer>>();
+    expectTypeOf(cache.keep(buffer)).toEqualTypeOf<DeviceBuffer>();
+    expectTypeOf(cache.keep(pointer)).toEqualTypeOf<number>();
+    // @ts-expect-error: it has no pointer
+    cache.keep({ byteLength: 5 });
+  };
+  expectTypeOf(use).toBeFunction();
 });
