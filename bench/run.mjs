@@ -12,12 +12,13 @@ import * as holes from './benchmarks/holes.mjs';
 import * as layers from './benchmarks/layers.mjs';
 import * as monotonic from './benchmarks/monotonic.mjs';
 import * as pool from './benchmarks/pool.mjs';
+import * as streams from './benchmarks/streams.mjs';
 import { loadCistern, root } from './support/cistern.mjs';
 import { Context } from './support/context.mjs';
 import { environment } from './support/environment.mjs';
 import { findTraces, traceNames } from './support/traces.mjs';
 
-const benchmarks = [pool, capacity, holes, asynchronous, events, layers, monotonic];
+const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic];
 const names = benchmarks.map(({ name }) => name);
 
 const help = `usage: npm run bench -- [benchmark...] [options]
@@ -75,9 +76,8 @@ async function main() {
   };
   const baseline = JSON.parse(readFileSync(join(root, 'bench/baseline.json'), 'utf8'));
   const chosen = benchmarks.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
-  const needsTraces = chosen.some(({ name }) => !['holes', 'async', 'monotonic'].includes(name));
-  const wantedTraces = values.trace ?? (chosen.every(({ name }) => name === 'layers') ? ['dl-training'] : traceNames);
-  const traces = needsTraces ? findTraces(wantedTraces, skip) : [];
+  const wantedTraces = values.trace ?? tracesFor(chosen.map(({ name }) => name));
+  const traces = findTraces(wantedTraces, skip);
   const context = new Context({ cistern, baseline, traces, repeat, rounds, isQuick, skip, progress });
   try {
     const circumstances = environment(cistern, context.native);
@@ -103,6 +103,12 @@ async function main() {
     progress('');
     context[Symbol.dispose]();
   }
+}
+
+/** The traces that benchmarks need. @param {readonly string[]} chosen */
+function tracesFor(chosen) {
+  if (chosen.some((name) => ['pool', 'capacity', 'events'].includes(name))) return traceNames;
+  return [...(chosen.includes('layers') ? ['dl-training'] : []), ...(chosen.includes('streams') ? ['arrow-etl'] : [])];
 }
 
 /** Shows on a terminal what is being measured. @param {string} step */

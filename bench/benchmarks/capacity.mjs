@@ -22,13 +22,15 @@ export const name = 'capacity';
 export const title =
   'Smallest pool (initial = maximum size) that completes the trace, over its peak of live bytes, in steps of 0.25 %; deferred events';
 
+const resource = 'pool(cuda, initial=SIZE, max=SIZE, events=deferred)';
+
 /** @param {Context} context @returns {Promise<CapacityRow[]>} */
 export async function run(context) {
   const rows = [];
   for (const trace of context.traces) {
     for (const streams of trace.name === 'multi-stream' ? ['single', 'log'] : ['single']) {
       context.progress(`${trace.name}, streams: ${streams}`);
-      const parameters = { trace: trace.path, events: 'deferred', streams };
+      const parameters = { trace: trace.path, resource, streams, precision: 0.0025 };
       const { capacity, precision, always, peakLiveBytes } = await runSubject('capacity', parameters);
       const { rmmCapacity } = context.baseline.traces[trace.name];
       const limit = rmmCapacity === undefined ? undefined : rmmCapacity * (1 + context.baseline.capacityTolerance);

@@ -1,6 +1,6 @@
 /**
- * Finds the smallest pool that completes a trace, by trying every size on a grid from the peak of live bytes upwards. More memory is not always
- * better: a slightly larger pool may fail again, since it cuts its blocks elsewhere. So bisection would give any of several answers, and the
+ * Finds the smallest resource that completes a trace, by trying every size on a grid from the peak of live bytes upwards. More memory is not always
+ * better: a slightly larger one may fail again, since it cuts its blocks elsewhere. So bisection would give any of several answers, and the
  * size from which all complete is reported as well.
  */
 import { loadCistern } from '../support/cistern.mjs';
@@ -8,19 +8,18 @@ import { parameters, report } from '../support/processes.mjs';
 
 /** @typedef {import('../../src/index.js').MemoryResource} MemoryResource */
 
-/** The step of the grid, as a share of the peak of live bytes. */
-const precision = 0.0025;
 /** How far above the last size that failed all have to complete. */
 const margin = 0.05;
 
 /**
  * @typedef {object} CapacityParameters
  * @property {string} trace the path of the log
- * @property {import('../../src/index.js').DeallocationEvents} events
+ * @property {string} resource a specification, in which SIZE stands for the bytes that it may have
  * @property {import('../../src/index.js').ReplayStreams} streams
+ * @property {number} precision the step of the grid, as a share of the peak of live bytes
  */
 
-const { trace, events, streams } = /** @type {CapacityParameters} */ (parameters());
+const { trace, resource, streams, precision } = /** @type {CapacityParameters} */ (parameters());
 const cistern = await loadCistern();
 const log = await cistern.readAllocationLog(trace);
 
@@ -64,11 +63,8 @@ let replays = 0;
 /** @param {number} ratio */
 function completes(ratio) {
   const bytes = Math.ceil((log.peakLiveBytes * ratio) / 256) * 256;
-  const options = { initialBytes: bytes, maximumBytes: bytes, deallocationEvents: events };
-  const createStack = () => {
-    const pool = new cistern.PoolMemoryResource(new cistern.CudaMemoryResource(), options);
-    return cistern.ResourceStack.of(new FirstFailureEnds(pool));
-  };
+  const specification = resource.replaceAll('SIZE', String(bytes));
+  const createStack = () => cistern.ResourceStack.of(new FirstFailureEnds(cistern.createResource(specification)));
   replays++;
   try {
     cistern.replayLog(log, createStack, { streams, repeat: 1 });

@@ -22,7 +22,6 @@ const leastNativeEvents = 200_000;
 
 /** What every benchmark of a run is given. */
 export class Context {
-  #cistern;
   /** @type {string | undefined} */
   #folder;
   /** @type {Map<string, { path: string, events: number }>} */
@@ -30,7 +29,7 @@ export class Context {
 
   /** @param {ContextOptions} options */
   constructor(options) {
-    this.#cistern = options.cistern;
+    this.cistern = options.cistern;
     this.baseline = options.baseline;
     this.traces = options.traces;
     this.repeat = options.repeat;
@@ -61,7 +60,7 @@ export class Context {
     const known = this.#nativeTraces.get(name);
     if (known !== undefined) return known;
     this.#folder ??= mkdtempSync(join(tmpdir(), 'cistern-bench-'));
-    const log = await this.#cistern.readAllocationLog(path);
+    const log = await this.cistern.readAllocationLog(path);
     const written = { path: join(this.#folder, `${name}.bin`), events: log.eventCount };
     writeNativeTrace(log, written.path);
     this.#nativeTraces.set(name, written);

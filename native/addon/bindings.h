@@ -102,6 +102,14 @@ Status RangeAttribute(Environment& environment, Arguments& arguments);
 // ranges.cc
 Status PointerInfo(Environment& environment, Arguments& arguments);
 
+// order.cc
+Status BeginOrderCheck(Environment& environment, Arguments& arguments);
+Status EndOrderCheck(Environment& environment, Arguments& arguments);
+Status TakeOrderReports(Environment& environment, Arguments& arguments);
+Status Touch(Environment& environment, Arguments& arguments);
+Status DeclareAllocation(Environment& environment, Arguments& arguments);
+Status DeclareFree(Environment& environment, Arguments& arguments);
+
 // weak_references.cc
 Status Watch(Environment& environment, Arguments& arguments);
 Status Unwatch(Environment& environment, Arguments& arguments);

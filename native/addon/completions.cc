@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "addon/bindings.h"
+#include "addon/order.h"
 
 namespace cistern {
 namespace {
@@ -81,7 +82,7 @@ void FreeSurplus(Environment& environment, int device) {
   const ContextScope context(environment, device);
   // The driver's free waits for the device. Where it may not now, it has its turn with a later delivery.
   const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
-  if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.driver);
+  if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.backend);
 }
 
 bool CreatePromise(Arguments& arguments, napi_deferred* deferred) {
@@ -100,7 +101,7 @@ bool MustWait(napi_env env, napi_deferred deferred, Status status) {
 bool StartPoller(Environment& environment) {
   if (environment.poller.joinable()) return true;
   try {
-    environment.poller = std::thread([loop = environment.loop, driver = environment.driver] { Poll(loop, *driver); });
+    environment.poller = std::thread([loop = environment.loop, driver = environment.backend] { Poll(loop, *driver); });
   } catch (const std::system_error&) {
     return false;  // the process may start no more threads
   }
@@ -109,7 +110,10 @@ bool StartPoller(Environment& environment) {
 
 void Await(Environment& environment, std::unique_ptr<Completion> completion) {
   environment.ContextOf(completion->device, &completion->context);
-  if (completion->deferred != nullptr) environment.KeepAlive();
+  if (completion->deferred != nullptr) {
+    completion->position = PositionOf(environment, completion->event);
+    environment.KeepAlive();
+  }
   EventLoop& loop = *environment.loop;
   const std::lock_guard<std::mutex> lock(loop.mutex);
   loop.pending_completions.Append(completion.release());
@@ -170,6 +174,7 @@ void DeliverCompletions(Environment& environment, napi_env env) {
     napi_handle_scope scope = nullptr;
     napi_open_handle_scope(env, &scope);
     if (completion->deferred != nullptr) {
+      if (completion->status == kSuccess) NoteHostReached(environment, completion->position);
       if (completion->gives_bytes && completion->status == kSuccess) {
         ResolveWithBytes(environment, completion->deferred, completion->block.pointer, completion->result_bytes);
       } else {

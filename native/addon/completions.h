@@ -12,6 +12,7 @@
 
 #include "addon/environment.h"
 #include "addon/staging.h"
+#include "order/order_checker.h"
 
 namespace cistern {
 
@@ -33,6 +34,7 @@ struct Completion {
   WatchedEvent* watched = nullptr;   // null: the event is an internal one
   napi_deferred deferred = nullptr;  // null: nobody waits, only the event and the block are to be given back
   StagingBlock block;
+  order::Position position;  // of the event, for the order checker
   std::uint64_t result_bytes = 0;
   bool gives_bytes = false;  // resolves with the first bytes of the block instead of the status
 };

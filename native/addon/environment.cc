@@ -7,6 +7,7 @@
 #include "addon/completions.h"
 #include "addon/host_functions.h"
 #include "addon/memory.h"
+#include "addon/order.h"
 #include "addon/orphans.h"
 
 namespace cistern {
@@ -71,9 +72,10 @@ void Environment::Close() {
   stalls.End(outstanding_host_functions + unreleased_holds);
   outstanding_host_functions = 0;
   unreleased_holds = 0;
+  LeaveOrderCheck(*this);
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;
   while (Completion* completion = loop->finished_completions.TakeFirst()) delete completion;
-  if (driver != nullptr) {
+  if (backend != nullptr) {
     try {
       LeaveToOrphans();
     } catch (const std::bad_alloc&) {
@@ -104,7 +106,7 @@ void Environment::LeaveToOrphans() {
   });
   // Staging memory is portable: any device's context frees it.
   for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});
-  LeaveOrphans(driver, std::move(orphans));
+  LeaveOrphans(backend, std::move(orphans));
 }
 
 Status Environment::Bind(napi_value mailbox, double* mailbox_data, napi_value counters, double* counters_data) {
@@ -127,7 +129,7 @@ Status Environment::Bind(napi_value mailbox, double* mailbox_data, napi_value co
 }
 
 Status Environment::OpenBackend(const DriverTable* table) {
-  if (driver != nullptr) return driver == table ? kSuccess : kNoBackend;
+  if (backend != nullptr) return backend == table ? kSuccess : kNoBackend;
   driver = table;
   Status status = Counted<Call::kInit>(0u);
   int count = 0;
@@ -140,6 +142,8 @@ Status Environment::OpenBackend(const DriverTable* table) {
     driver = nullptr;
     return status;
   }
+  backend = table;
+  JoinOrderCheck(*this);
   contexts_.assign(devices.size(), nullptr);
   reads_pageable_memory_.assign(devices.size(), -1);
   devices_ = std::move(devices);
@@ -151,7 +155,7 @@ Status Environment::OpenBackend(const DriverTable* table) {
 Status Environment::RetainContext(int device, Context* context) {
   PrimaryContexts& process = Contexts();
   const std::lock_guard<std::mutex> lock(process.mutex);
-  Context& retained = process.retained[{driver, device}];
+  Context& retained = process.retained[{backend, device}];
   if (retained == nullptr) {
     Context fresh = nullptr;
     const Status status = Counted<Call::kDevicePrimaryCtxRetain>(&fresh, DriverDevice(device));
@@ -166,7 +170,7 @@ Status Environment::RetainContext(int device, Context* context) {
 bool Environment::IsInUse(int device) const {
   PrimaryContexts& process = Contexts();
   const std::lock_guard<std::mutex> lock(process.mutex);
-  const auto found = process.retained.find({driver, device});
+  const auto found = process.retained.find({backend, device});
   return found != process.retained.end() && found->second != nullptr;
 }
 

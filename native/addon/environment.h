@@ -6,6 +6,7 @@
 
 #include <node_api.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <thread>
@@ -53,6 +54,21 @@ struct StoppedCall {
   std::uint64_t next_call = 0;  // the number of the call that may go on with it
 };
 
+// The table that calls go through: the backend's own, or while stream order is checked one in front of it. Another thread may exchange it
+// at any time; either does what is called.
+class DriverInUse {
+ public:
+  DriverInUse& operator=(const DriverTable* table) {
+    table_.store(table, std::memory_order_release);
+    return *this;
+  }
+  operator const DriverTable*() const { return table_.load(std::memory_order_acquire); }
+  const DriverTable* operator->() const { return *this; }
+
+ private:
+  std::atomic<const DriverTable*> table_{nullptr};
+};
+
 // The member of the driver table for each function, so that one template makes and counts every call.
 template <Call call>
 struct DriverFunction;
@@ -91,7 +107,8 @@ class Environment {
   template <Call call, typename... Arguments>
   Status Counted(Arguments... arguments) {
     counters_[static_cast<int>(call)] += 1;
-    return (driver->*DriverFunction<call>::member)(arguments...);
+    const DriverTable* table = driver;
+    return (table->*DriverFunction<call>::member)(arguments...);
   }
   void CountHostAllocation() { counters_[kCallCount] += 1; }
   void CountHostFree() { counters_[kCallCount + 1] += 1; }
@@ -124,7 +141,9 @@ class Environment {
   }
 
   napi_env const env;
-  const DriverTable* driver = nullptr;
+  // Null until a backend is open, as is the next one.
+  const DriverTable* backend = nullptr;
+  DriverInUse driver;
   HandleTable<StreamEntry> streams;
   HandleTable<EventEntry> events;
   HandleTable<PoolEntry> pools;
@@ -138,6 +157,9 @@ class Environment {
   std::thread poller;
   napi_ref array_buffer_constructor = nullptr;
   double external_bytes = 0;
+
+  // Null unless JavaScript asked in this environment that stream order be checked: what it told of itself, see order/report.h.
+  napi_ref order_cells = nullptr;
 
   std::uint64_t calls = 0;  // of JavaScript to the addon
   StoppedCall stopped_call;

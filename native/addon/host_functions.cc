@@ -1,6 +1,9 @@
 #include "addon/host_functions.h"
 
+#include <utility>
+
 #include "addon/bindings.h"
+#include "addon/order.h"
 #include "addon/stopped_calls.h"
 
 namespace cistern {
@@ -32,7 +35,7 @@ void WaitForRelease(void* data) {
 Status DeviceHealth(Environment& environment) {
   const ContextScope context(environment, environment.stalling_device);
   if (context.status() != kSuccess) return context.status();
-  const Status status = environment.driver->StreamQuery(LegacyStream());
+  const Status status = environment.backend->StreamQuery(LegacyStream());
   return status == kErrorNotReady ? kSuccess : status;
 }
 
@@ -50,7 +53,8 @@ Status WaitUntilReady(Environment& environment) {
   }
 }
 
-void Run(Environment& environment, napi_env env, QueuedFunction* function, napi_ref reference) {
+void Run(Environment& environment, napi_env env, QueuedFunction* function, napi_ref reference, const order::Position& position) {
+  NoteHostReached(environment, position);
   napi_handle_scope scope = nullptr;
   napi_open_handle_scope(env, &scope);
   napi_value callback = nullptr;
@@ -95,13 +99,17 @@ int RunReadyHostFunctions(Environment& environment, napi_env env) {
   for (; ran < limit; ++ran) {
     QueuedFunction* function;
     napi_ref callback = nullptr;
+    order::Position position;
     {
       const std::lock_guard<std::mutex> lock(loop.mutex);
       function = loop.ready_host_functions.TakeFirst();
-      if (function != nullptr) callback = function->callback;
+      if (function != nullptr) {
+        callback = function->callback;
+        position = std::move(function->position);
+      }
     }
     if (function == nullptr) break;
-    Run(environment, env, function, callback);
+    Run(environment, env, function, callback, position);
   }
   return ran;
 }
@@ -129,6 +137,7 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
   function->loop = environment.loop;
   if (napi_create_reference(arguments.env(), arguments[1], 1, &function->callback) != napi_ok) return kInvalidArgument;
   const napi_ref callback = function->callback;
+  function->position = PositionBeforeNext(environment, stream->stream);
   stalls.Begin();
   status = environment.Counted<Call::kLaunchHostFunc>(stream->stream, WaitForJavaScript, static_cast<void*>(function.get()));
   if (status != kSuccess) {

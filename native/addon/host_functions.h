@@ -13,6 +13,7 @@
 #include <mutex>
 
 #include "addon/environment.h"
+#include "order/order_checker.h"
 
 namespace cistern {
 
@@ -21,7 +22,8 @@ struct QueuedFunction {
   QueuedFunction* next = nullptr;
   std::shared_ptr<EventLoop> loop;
   napi_ref callback = nullptr;
-  bool finished = false;  // guarded by the loop's mutex
+  order::Position position;  // what comes before it, for the order checker
+  bool finished = false;     // guarded by the loop's mutex
 };
 
 struct Hold {

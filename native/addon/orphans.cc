@@ -84,12 +84,12 @@ bool FreeOrphans(Environment& environment) {
   std::vector<Orphan> orphans;
   {
     const std::lock_guard<std::mutex> lock(list.mutex);
-    orphans.swap(list.by_driver[environment.driver]);
+    orphans.swap(list.by_driver[environment.backend]);
     list.any = std::any_of(list.by_driver.begin(), list.by_driver.end(), [](const auto& entry) { return !entry.second.empty(); });
   }
   if (orphans.empty()) return false;
   if (!SynchronizeDevices(environment)) {
-    LeaveOrphans(environment.driver, std::move(orphans));
+    LeaveOrphans(environment.backend, std::move(orphans));
     return false;
   }
 
@@ -102,7 +102,7 @@ bool FreeOrphans(Environment& environment) {
     const ContextScope context(environment, device);
     if (context.status() != kSuccess) {
       using Index = std::vector<Orphan>::difference_type;
-      LeaveOrphans(environment.driver, {orphans.begin() + static_cast<Index>(begin), orphans.begin() + static_cast<Index>(end)});
+      LeaveOrphans(environment.backend, {orphans.begin() + static_cast<Index>(begin), orphans.begin() + static_cast<Index>(end)});
       continue;
     }
     freed = true;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "addon/completions.h"
+#include "addon/order.h"
 
 namespace cistern {
 namespace {
@@ -25,8 +26,10 @@ Status QueueHostCopy(Environment& environment, std::uint64_t destination, std::u
                      const StreamEntry& stream) {
   auto copy = std::make_unique<HostCopy>(HostCopy{destination, source, bytes});
   const Status status = environment.Counted<Call::kLaunchHostFunc>(stream.stream, RunHostCopy, static_cast<void*>(copy.get()));
-  if (status == kSuccess) copy.release();
-  return status;
+  if (status != kSuccess) return status;
+  copy.release();
+  NoteHostCopy(environment, stream.stream, destination, source, bytes);
+  return kSuccess;
 }
 
 Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes,
@@ -78,7 +81,7 @@ Status StageForHost(Environment& environment, Location source, std::uint64_t byt
 
 Status AcquireStaging(Environment& environment, std::uint64_t bytes, StagingBlock* block) {
   if (!StartPoller(environment)) return kHostOutOfMemory;
-  return environment.staging.Acquire(*environment.driver, bytes, block);
+  return environment.staging.Acquire(*environment.backend, bytes, block);
 }
 
 void ReleaseStagingLater(Environment& environment, const StagingBlock& block, const StreamEntry& stream) {

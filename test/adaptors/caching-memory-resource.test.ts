@@ -1,4 +1,6 @@
+import { AsyncResource } from 'node:async_hooks';
 import { setImmediate, setTimeout } from 'node:timers/promises';
+import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
   AlignedResourceAdaptor,
@@ -716,6 +718,15 @@ describe('a resource above a cache that keeps memory', () => {
     pool.validate();
     expect(buffer.isDisposed).toBe(false);
   });
+
+  test('takes it uncached from a cache that it falls back to, too', () => {
+    const { upstream, cache } = countingCache();
+    using scratch = new MonotonicMemoryResource(upstream, { maximumBytes: MiB, fallback: cache });
+    cache.run(() => scratch.allocate(2 * MiB, stream));
+    expect([cache.statistics().upstreamBlocks, upstream.live.size]).toEqual([0, 1]);
+    scratch.reset();
+    expect(upstream.live.size).toBe(0);
+  });
 });
 
 describe('invalidate', () => {
@@ -1013,6 +1024,99 @@ describe('an event that cannot be recorded', () => {
         throw failure;
       }),
     ).toThrow(failure);
+  });
+});
+
+describe('whatever happens', () => {
+  interface Open {
+    readonly scope: AsyncResource;
+    readonly end: () => void;
+    readonly ended: Promise<void>;
+    readonly pointers: DevicePointer[];
+    readonly buffers: DeviceBuffer[];
+  }
+
+  function open(cache: CachingMemoryResource): Open {
+    let scope: AsyncResource | undefined;
+    let end = () => {};
+    const ended = cache.run(() => {
+      scope = new AsyncResource('run');
+      return new Promise<void>((resolve) => {
+        end = resolve;
+      });
+    });
+    return { scope: scope as AsyncResource, end, ended, pointers: [], buffers: [] };
+  }
+
+  const step = fc.record({
+    action: fc.constantFrom('begin', 'nest', 'end', 'allocate', 'allocate', 'allocate', 'buffer', 'buffer', 'free', 'keep', 'trim'),
+    pick: fc.nat(7),
+    bytes: fc.constantFrom(100, 256, 257, 1000, 5000),
+    second: fc.boolean(),
+  });
+
+  test('live memory never overlaps, and a run takes back its own and nothing else', async () => {
+    using other = new Stream();
+    const steps = fc.array(step, { maxLength: 80 });
+    await fc.assert(
+      fc.asyncProperty(steps, fc.constantFrom(...policies), async (steps, deallocationEvents) => {
+        const upstream = new CountingResource();
+        const cache = new CachingMemoryResource(upstream, { deallocationEvents });
+        const runs: Open[] = [];
+        /** Bytes of what is live, by pointer. */
+        const live = new Map<DevicePointer, number>();
+        const kept: DevicePointer[] = [];
+        const add = (pointer: DevicePointer, bytes: number) => {
+          expect(live.has(pointer)).toBe(false);
+          live.set(pointer, bytes);
+          return pointer;
+        };
+        for (const { action, pick, bytes, second } of steps) {
+          const run = runs[pick % Math.max(runs.length, 1)];
+          const on = second ? other : stream;
+          if (action === 'begin') runs.push(open(cache));
+          else if (action === 'nest') runs.push(run?.scope.runInAsyncScope(() => open(cache)) ?? open(cache));
+          else if (action === 'trim') cache.trim(on);
+          else if (run !== undefined && action === 'end') {
+            runs.splice(runs.indexOf(run), 1);
+            for (const buffer of run.buffers) live.delete(buffer.ptr);
+            for (const pointer of run.pointers) live.delete(pointer);
+            run.end();
+            await run.ended;
+            expect(run.buffers.every(({ isDisposed }) => isDisposed)).toBe(true);
+          } else if (run !== undefined && action === 'allocate') {
+            run.pointers.push(
+              add(
+                run.scope.runInAsyncScope(() => cache.allocate(bytes, on)),
+                bytes,
+              ),
+            );
+          } else if (run !== undefined && action === 'buffer') {
+            const buffer = run.scope.runInAsyncScope(() => new DeviceBuffer(bytes, { stream: on }));
+            add(buffer.ptr, bytes);
+            run.buffers.push(buffer);
+          } else if (action === 'free') {
+            const pointer = run?.pointers.pop() ?? kept.pop();
+            if (pointer === undefined) continue;
+            cache.deallocate(pointer, live.get(pointer) as number, on);
+            live.delete(pointer);
+          } else if (action === 'keep') {
+            const pointer = run?.pointers.pop();
+            if (pointer !== undefined) kept.push(cache.keep(pointer));
+          }
+          cache.validate();
+          const { busyBlocks, keptBlocks, activeRuns } = cache.statistics();
+          expect([busyBlocks, keptBlocks, activeRuns]).toEqual([live.size, kept.length, runs.length]);
+        }
+        for (const run of runs) {
+          run.end();
+          await run.ended;
+        }
+        cache.dispose();
+        expect(upstream.live.size).toBe(0);
+      }),
+      { numRuns: 60 },
+    );
   });
 });
 

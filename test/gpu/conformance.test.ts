@@ -2,6 +2,7 @@ import { describe, test } from 'vitest';
 import { resourceConformance } from '../../src/testing/index.js';
 import {
   arenaHarnesses,
+  cachingHarnesses,
   fixedSizeHarnesses,
   leafHarnesses,
   monotonicHarnesses,
@@ -16,6 +17,7 @@ describeOnGpu('on the CUDA device', () => {
     ...passThroughHarnesses(),
     ...poolHarnesses(),
     ...arenaHarnesses(),
+    ...cachingHarnesses(),
     ...fixedSizeHarnesses(),
     ...monotonicHarnesses(),
   ]) {

@@ -1,0 +1,179 @@
+#include "addon/order.h"
+
+#include <algorithm>
+#include <mutex>
+#include <vector>
+
+#include "addon/bindings.h"
+
+namespace cistern {
+namespace {
+
+// Everything is guarded by the mutex; no driver is called under it.
+struct OrderCheck {
+  std::mutex mutex;
+  std::vector<Environment*> environments;  // those with a backend
+  int askers = 0;                          // environments whose JavaScript asks for the check
+  std::uint64_t last_thread = 0;
+};
+
+OrderCheck& TheCheck() {
+  static OrderCheck& check = *new OrderCheck;
+  return check;
+}
+
+// From here on the environment's calls are checked.
+void CheckCallsOf(Environment& environment) {
+  const DriverTable* table = order::CheckedTable(environment.backend);
+  order::CheckerOf(table)->Start();
+  environment.driver = table;
+}
+
+void EndCheck(const OrderCheck& check) {
+  for (Environment* environment : check.environments) environment->driver = environment->backend;
+  for (const Environment* environment : check.environments) order::CheckerOf(order::CheckedTable(environment->backend))->Stop();
+}
+
+// The environment asks no longer.
+void StopAsking(OrderCheck& check, Environment& environment) {
+  environment.order_cells = nullptr;
+  if (order::OrderChecker* checker = OrderCheckerOf(environment)) checker->DisownReports(order::submitter.thread);
+  order::submitter = {};
+  check.askers -= 1;
+  if (check.askers == 0) EndCheck(check);
+}
+
+constexpr std::size_t kCellsOfSide = 6;
+constexpr std::size_t kCellsOfReport = 3 + 2 * kCellsOfSide;
+
+void WriteSide(const order::Operation& side, double* cells) {
+  const bool is_own = side.thread != 0 && side.thread == order::submitter.thread;
+  cells[0] = static_cast<double>(side.action);
+  cells[1] = static_cast<double>(side.access);
+  cells[2] = side.process == order::kHost ? -1 : static_cast<double>(side.stream_id);
+  cells[3] = static_cast<double>(side.begin);
+  cells[4] = static_cast<double>(side.bytes);
+  cells[5] = is_own ? static_cast<double>(side.number) : 0;
+}
+
+struct Range {
+  StreamEntry* stream;
+  std::uint64_t address;
+  std::uint64_t bytes;
+};
+
+Status ReadRange(Environment& environment, Arguments& arguments, Range* range) {
+  if (!arguments.Integer(0, &range->address) || !arguments.Integer(1, &range->bytes)) return kInvalidArgument;
+  if (range->bytes > kMaxSafeInteger - range->address) return kInvalidRange;
+  return FindStream(environment, arguments, 2, &range->stream);
+}
+
+// Calls note(checker) with the stream's context current, while stream order is checked.
+template <typename Note>
+Status WithChecker(Environment& environment, const StreamEntry& stream, Note&& note) {
+  order::OrderChecker* checker = OrderCheckerOf(environment);
+  if (checker == nullptr) return kSuccess;
+  const ContextScope context(environment, stream.device);
+  if (context.status() == kSuccess) order::KeepBooks(*checker, [&] { note(*checker); });
+  return context.status();
+}
+
+}  // namespace
+
+void JoinOrderCheck(Environment& environment) {
+  OrderCheck& check = TheCheck();
+  const std::lock_guard<std::mutex> lock(check.mutex);
+  check.environments.push_back(&environment);
+  if (check.askers > 0) CheckCallsOf(environment);
+}
+
+void LeaveOrderCheck(Environment& environment) {
+  OrderCheck& check = TheCheck();
+  const std::lock_guard<std::mutex> lock(check.mutex);
+  if (environment.order_cells != nullptr) StopAsking(check, environment);
+  check.environments.erase(std::remove(check.environments.begin(), check.environments.end(), &environment), check.environments.end());
+}
+
+Status BeginOrderCheck(Environment& environment, Arguments& arguments) {
+  double* cells;
+  std::size_t length;
+  if (!arguments.Float64Array(0, &cells, &length) || length < 2) return kInvalidArgument;
+  napi_ref reference;
+  if (napi_create_reference(arguments.env(), arguments[0], 1, &reference) != napi_ok) return kInvalidArgument;
+  OrderCheck& check = TheCheck();
+  const std::lock_guard<std::mutex> lock(check.mutex);
+  if (environment.order_cells != nullptr) {
+    napi_delete_reference(arguments.env(), environment.order_cells);
+    StopAsking(check, environment);
+  }
+  environment.order_cells = reference;
+  check.last_thread += 1;
+  order::submitter = {check.last_thread, cells};
+  check.askers += 1;
+  if (check.askers == 1) {
+    for (Environment* each : check.environments) CheckCallsOf(*each);
+  }
+  return kSuccess;
+}
+
+Status EndOrderCheck(Environment& environment, Arguments& arguments) {
+  OrderCheck& check = TheCheck();
+  const std::lock_guard<std::mutex> lock(check.mutex);
+  if (environment.order_cells == nullptr) return kSuccess;
+  napi_delete_reference(arguments.env(), environment.order_cells);
+  StopAsking(check, environment);
+  return kSuccess;
+}
+
+Status TakeOrderReports(Environment& environment, Arguments& arguments) {
+  double* cells;
+  std::size_t length;
+  if (!arguments.Float64Array(0, &cells, &length) || length < kCellsOfReport) return kInvalidArgument;
+  environment.Out(1, 0);
+  environment.Out(2, 0);
+  order::OrderChecker* checker = OrderCheckerOf(environment);
+  if (checker == nullptr) return kSuccess;
+  std::uint64_t dropped;
+  const std::vector<order::Report> reports = checker->TakeReports(order::submitter.thread, length / kCellsOfReport, &dropped);
+  for (const order::Report& report : reports) {
+    cells[0] = static_cast<double>(report.kind);
+    cells[1] = static_cast<double>(report.begin);
+    cells[2] = static_cast<double>(report.end - report.begin);
+    WriteSide(*report.earlier, cells + 3);
+    WriteSide(*report.later, cells + 3 + kCellsOfSide);
+    cells += kCellsOfReport;
+  }
+  environment.Out(1, static_cast<double>(reports.size()));
+  environment.Out(2, static_cast<double>(dropped));
+  return kSuccess;
+}
+
+Status Touch(Environment& environment, Arguments& arguments) {
+  Range range;
+  bool is_write;
+  if (!arguments.Boolean(3, &is_write)) return kInvalidArgument;
+  const Status status = ReadRange(environment, arguments, &range);
+  if (status != kSuccess) return status;
+  return WithChecker(environment, *range.stream, [&](order::OrderChecker& checker) {
+    const order::Access access = is_write ? order::Access::kWrite : order::Access::kRead;
+    checker.Used(range.stream->stream, order::Action::kTouch, access, range.address, range.bytes);
+  });
+}
+
+Status DeclareAllocation(Environment& environment, Arguments& arguments) {
+  Range range;
+  const Status status = ReadRange(environment, arguments, &range);
+  if (status != kSuccess) return status;
+  return WithChecker(environment, *range.stream,
+                     [&](order::OrderChecker& checker) { checker.DeclareAllocation(range.stream->stream, range.address, range.bytes); });
+}
+
+Status DeclareFree(Environment& environment, Arguments& arguments) {
+  Range range;
+  const Status status = ReadRange(environment, arguments, &range);
+  if (status != kSuccess) return status;
+  return WithChecker(environment, *range.stream,
+                     [&](order::OrderChecker& checker) { checker.DeclareFree(range.stream->stream, range.address, range.bytes); });
+}
+
+}  // namespace cistern

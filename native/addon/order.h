@@ -1,0 +1,53 @@
+// Checking stream order (native/order/) for the environments of this process: on for all of them or for none.
+//
+// The checker stands between an environment and its driver, so most of what it needs to know it sees. The rest it is told of here: which
+// streams the host has heard from in another way than by asking the driver on its own behalf.
+#ifndef CISTERN_ADDON_ORDER_H_
+#define CISTERN_ADDON_ORDER_H_
+
+#include <cstdint>
+
+#include "addon/environment.h"
+#include "order/checked_table.h"
+
+namespace cistern {
+
+// An environment has opened its backend.
+void JoinOrderCheck(Environment& environment);
+// An environment ends. Calls no driver.
+void LeaveOrderCheck(Environment& environment);
+
+// Null while nothing is checked.
+inline order::OrderChecker* OrderCheckerOf(const Environment& environment) {
+  const DriverTable* table = environment.driver;
+  return table == environment.backend ? nullptr : order::CheckerOf(table);
+}
+
+// The next three are for what JavaScript is told of later, in its own time: a promise, a host function. That the driver has come there is
+// nothing a program can rely on before it was told.
+
+inline order::Position PositionOf(const Environment& environment, Event event) {
+  order::OrderChecker* checker = OrderCheckerOf(environment);
+  return checker != nullptr ? checker->PositionOf(event) : order::Position();
+}
+
+inline order::Position PositionBeforeNext(const Environment& environment, Stream stream) {
+  order::OrderChecker* checker = OrderCheckerOf(environment);
+  return checker != nullptr ? checker->PositionBeforeNext(stream) : order::Position();
+}
+
+inline void NoteHostReached(const Environment& environment, const order::Position& position) {
+  order::OrderChecker* checker = OrderCheckerOf(environment);
+  if (checker != nullptr) checker->HostReached(position);
+}
+
+// A copy that a native host function makes in the stream's order.
+inline void NoteHostCopy(const Environment& environment, Stream stream, std::uint64_t destination, std::uint64_t source,
+                         std::uint64_t bytes) {
+  order::OrderChecker* checker = OrderCheckerOf(environment);
+  if (checker != nullptr) order::KeepBooks(*checker, [&] { checker->Copied(stream, destination, source, bytes); });
+}
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_ORDER_H_

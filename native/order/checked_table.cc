@@ -1,0 +1,232 @@
+#include "order/checked_table.h"
+
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+namespace cistern::order {
+namespace {
+
+// The functions of a table are plain ones, so each table in front of another needs functions of its own.
+struct Slot {
+  const DriverTable* next = nullptr;
+  OrderChecker* checker = nullptr;
+  DriverTable table = {};
+};
+Slot slots[kMaxTables];
+std::atomic<int> used_slots{0};
+std::mutex slots_mutex;
+
+std::uint64_t AddressOf(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+template <int index>
+struct Functions {
+  static const DriverTable& Next() { return *slots[index].next; }
+  static OrderChecker& Checker() { return *slots[index].checker; }
+
+  template <typename Body>
+  static void Keep(Body&& body) {
+    KeepBooks(Checker(), body);
+  }
+
+  // A call that tells the host, where it succeeds, of all that was submitted to a place when the call was made.
+  template <typename Locate, typename Call>
+  static Status Reach(Locate&& locate, Call&& call) {
+    Position position;
+    Keep([&] { position = locate(); });
+    const Status status = call();
+    if (status == kSuccess) Keep([&] { Checker().HostReached(position); });
+    return status;
+  }
+
+  // A call that, where it succeeds, is noted down afterwards.
+  template <typename Note>
+  static Status Noted(Status status, Note&& note) {
+    if (status == kSuccess) Keep(note);
+    return status;
+  }
+
+  // Noted down before the call, since another thread may be given the same memory as soon as it is free.
+  template <typename Call, typename Note>
+  static Status Free(std::uint64_t address, Call&& call, Note&& note) {
+    FreeInProgress freed;
+    Keep([&] { freed = Checker().BeginFree(address); });
+    const bool waits_for_all = freed.kind == AllocationKind::kHostVisible;
+    const Status status = call(waits_for_all);
+    Keep([&] {
+      if (status == kSuccess) {
+        note(std::move(freed));
+      } else {
+        Checker().PutBack(std::move(freed));
+      }
+    });
+    return status;
+  }
+
+  static Status CtxSynchronize() {
+    return Reach([] { return Checker().PositionOfContext(); }, [] { return Next().CtxSynchronize(); });
+  }
+
+  static Status StreamDestroy(Stream stream) {
+    Process process = kHost;
+    Keep([&] { process = Checker().ForgetHandle(stream); });
+    return Noted(Next().StreamDestroy(stream), [&] { Checker().EndStream(process); });
+  }
+
+  static Status StreamSynchronize(Stream stream) {
+    return Reach([=] { return Checker().PositionOf(stream); }, [=] { return Next().StreamSynchronize(stream); });
+  }
+
+  static Status StreamQuery(Stream stream) {
+    return Reach([=] { return Checker().PositionOf(stream); }, [=] { return Next().StreamQuery(stream); });
+  }
+
+  static Status StreamGetId(Stream stream, unsigned long long* id) {
+    return Noted(Next().StreamGetId(stream, id), [=] { Checker().NameStream(stream, *id); });
+  }
+
+  static Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
+    return Noted(Next().StreamWaitEvent(stream, event, flags), [=] { Checker().Waits(stream, event); });
+  }
+
+  static Status EventDestroy(Event event) {
+    VectorClock clock;
+    Keep([&] { clock = Checker().TakeEvent(event); });
+    const Status status = Next().EventDestroy(event);
+    if (status != kSuccess) Keep([&] { Checker().PutEventBack(event, std::move(clock)); });
+    return status;
+  }
+
+  static Status EventRecord(Event event, Stream stream) {
+    return Noted(Next().EventRecord(event, stream), [=] { Checker().Recorded(event, stream); });
+  }
+
+  static Status EventQuery(Event event) {
+    return Reach([=] { return Checker().PositionOf(event); }, [=] { return Next().EventQuery(event); });
+  }
+
+  static Status EventSynchronize(Event event) {
+    return Reach([=] { return Checker().PositionOf(event); }, [=] { return Next().EventSynchronize(event); });
+  }
+
+  static Status LaunchHostFunc(Stream stream, HostFunction function, void* user_data) {
+    return Noted(Next().LaunchHostFunc(stream, function, user_data), [=] { Checker().Submitted(stream); });
+  }
+
+  static Status MemAlloc(DevicePointer* pointer, std::size_t bytes) {
+    return Noted(Next().MemAlloc(pointer, bytes), [=] { Checker().Allocated(*pointer, bytes, AllocationKind::kDevice); });
+  }
+
+  static Status MemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned flags) {
+    return Noted(Next().MemAllocManaged(pointer, bytes, flags),
+                 [=] { Checker().Allocated(*pointer, bytes, AllocationKind::kHostVisible); });
+  }
+
+  static Status MemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
+    return Noted(Next().MemHostAlloc(pointer, bytes, flags),
+                 [=] { Checker().Allocated(AddressOf(*pointer), bytes, AllocationKind::kHostVisible); });
+  }
+
+  // A plain free waits: for the device, or where every device can reach the memory, for all of them.
+  template <typename Call>
+  static Status PlainFree(std::uint64_t address, Call&& free) {
+    Position position;
+    return Free(
+        address,
+        [&](bool waits_for_all) {
+          Keep([&] { position = waits_for_all ? Checker().PositionOfAll() : Checker().PositionOfContext(); });
+          return free();
+        },
+        [&](FreeInProgress freed) {
+          Checker().HostReached(position);
+          Checker().Freed(std::move(freed));
+        });
+  }
+
+  static Status MemFree(DevicePointer pointer) {
+    return PlainFree(pointer, [=] { return Next().MemFree(pointer); });
+  }
+
+  static Status MemFreeHost(void* pointer) {
+    return PlainFree(AddressOf(pointer), [=] { return Next().MemFreeHost(pointer); });
+  }
+
+  static Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream) {
+    return Noted(Next().MemAllocFromPoolAsync(pointer, bytes, pool, stream), [=] { Checker().AllocatedOn(stream, *pointer, bytes); });
+  }
+
+  static Status MemFreeAsync(DevicePointer pointer, Stream stream) {
+    return Free(
+        pointer, [=](bool) { return Next().MemFreeAsync(pointer, stream); },
+        [=](FreeInProgress freed) { Checker().FreedOn(stream, std::move(freed)); });
+  }
+
+  static Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream) {
+    return Noted(Next().MemcpyAsync(destination, source, bytes, stream), [=] { Checker().Copied(stream, destination, source, bytes); });
+  }
+
+  static Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {
+    return Noted(Next().MemsetD8Async(destination, value, bytes, stream),
+                 [=] { Checker().Used(stream, Action::kSet, Access::kWrite, destination, bytes); });
+  }
+
+  static Status MemsetD32Async(DevicePointer destination, unsigned value, std::size_t count, Stream stream) {
+    return Noted(Next().MemsetD32Async(destination, value, count, stream),
+                 [=] { Checker().Used(stream, Action::kSet, Access::kWrite, destination, count * sizeof value); });
+  }
+
+  static void Fill(Slot& slot, const DriverTable* next) {
+    slot.next = next;
+    slot.checker = new OrderChecker(next);  // never destroyed: other threads may be in its functions while the process ends
+    slot.table = *next;
+#define CISTERN_REPLACE(member) slot.table.member = member;
+    CISTERN_REPLACE(CtxSynchronize)
+    CISTERN_REPLACE(StreamDestroy)
+    CISTERN_REPLACE(StreamSynchronize)
+    CISTERN_REPLACE(StreamQuery)
+    CISTERN_REPLACE(StreamGetId)
+    CISTERN_REPLACE(StreamWaitEvent)
+    CISTERN_REPLACE(EventDestroy)
+    CISTERN_REPLACE(EventRecord)
+    CISTERN_REPLACE(EventQuery)
+    CISTERN_REPLACE(EventSynchronize)
+    CISTERN_REPLACE(LaunchHostFunc)
+    CISTERN_REPLACE(MemAlloc)
+    CISTERN_REPLACE(MemAllocManaged)
+    CISTERN_REPLACE(MemHostAlloc)
+    CISTERN_REPLACE(MemFree)
+    CISTERN_REPLACE(MemFreeHost)
+    CISTERN_REPLACE(MemAllocFromPoolAsync)
+    CISTERN_REPLACE(MemFreeAsync)
+    CISTERN_REPLACE(MemcpyAsync)
+    CISTERN_REPLACE(MemsetD8Async)
+    CISTERN_REPLACE(MemsetD32Async)
+#undef CISTERN_REPLACE
+  }
+};
+
+constexpr void (*kFill[kMaxTables])(Slot&, const DriverTable*) = {Functions<0>::Fill, Functions<1>::Fill};
+
+}  // namespace
+
+const DriverTable* CheckedTable(const DriverTable* next) {
+  const std::lock_guard<std::mutex> lock(slots_mutex);
+  const int used = used_slots.load();
+  for (int index = 0; index < used; ++index) {
+    if (slots[index].next == next) return &slots[index].table;
+  }
+  if (used == kMaxTables) return nullptr;
+  kFill[used](slots[used], next);
+  used_slots.store(used + 1);
+  return &slots[used].table;
+}
+
+OrderChecker* CheckerOf(const DriverTable* table) {
+  const int used = used_slots.load();
+  for (int index = 0; index < used; ++index) {
+    if (&slots[index].table == table) return slots[index].checker;
+  }
+  return nullptr;
+}
+
+}  // namespace cistern::order

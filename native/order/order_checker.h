@@ -1,0 +1,173 @@
+// Holds every use of memory against the uses before it: is it ordered after those that it conflicts with?
+//
+// Each stream is a process with a vector clock, which says how many operations of each other stream come before what is submitted to it
+// next. All threads of the host together are one more process, which comes before everything that is submitted. So a use (stream, count)
+// comes before a new operation on stream s exactly where
+//
+//     count <= known to the host of `stream`   or   count <= clock of s for `stream`
+//
+// Edges: an event's clock is its stream's at the recording, a wait joins it into the waiting stream's; the legacy default stream's clock is
+// joined with those of the blocking streams at each submission, and theirs with its; whatever tells the host that a stream has come to a
+// place (a synchronization, a query that succeeds, a plain free) raises what the host knows to the clock of that place. Where the host
+// knows of it, an entry of a clock says nothing any more and is dropped, and so is a use; hence the books do not grow with the length of a
+// program that ever waits for its streams.
+//
+// It is one step short of exact on purpose: the host is one process, so threads that know nothing of each other count as ordered among
+// themselves. Nothing is reported that is in order, and a missing wait between streams is reported whichever threads they are used from.
+//
+// It knows no driver's internals: it is told by CheckedTable (checked_table.h) which calls were made and succeeded.
+#ifndef CISTERN_ORDER_ORDER_CHECKER_H_
+#define CISTERN_ORDER_ORDER_CHECKER_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/driver_table.h"
+#include "order/report.h"
+#include "order/shadow.h"
+#include "order/vector_clock.h"
+
+namespace cistern::order {
+
+// A place in the order of streams, which the host can come to know of.
+using Position = VectorClock;
+
+enum class AllocationKind { kDevice, kHostVisible };
+
+// What is taken out of the books while the driver frees it.
+struct FreeInProgress {
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;  // zero: not an allocation that is watched
+  AllocationKind kind = AllocationKind::kDevice;
+  Shadow::Cells cells;
+};
+
+// Safe to call from any thread. Does nothing while it is stopped. The context of a default stream is the current one.
+class OrderChecker {
+ public:
+  // Asks this table for the identity of streams.
+  explicit OrderChecker(const DriverTable* next) : next_(next) {}
+  OrderChecker(const OrderChecker&) = delete;
+  OrderChecker& operator=(const OrderChecker&) = delete;
+
+  // What happened before counts as ordered before everything. Does nothing where it runs.
+  void Start();
+  void Stop();
+
+  // Where everything has run that a wait for this would wait for: for a stream, an event, the current context, everything.
+  Position PositionOf(Stream stream);
+  Position PositionOf(Event event);
+  Position PositionOfContext();
+  Position PositionOfAll();
+  // Where everything has run that comes before what is submitted to the stream next.
+  Position PositionBeforeNext(Stream stream);
+  void HostReached(const Position& position);
+
+  // The driver says which stream a handle stands for now.
+  void NameStream(Stream stream, std::uint64_t id);
+  // Before a stream is destroyed, since another one may have its handle as soon as it is.
+  Process ForgetHandle(Stream stream);
+  void EndStream(Process process);
+
+  // Work that uses no memory.
+  void Submitted(Stream stream);
+  void Recorded(Event event, Stream stream);
+  void Waits(Stream stream, Event event);
+  // Before an event is destroyed; as above.
+  VectorClock TakeEvent(Event event);
+  void PutEventBack(Event event, VectorClock clock);
+
+  void Allocated(std::uint64_t address, std::uint64_t bytes, AllocationKind kind);
+  void AllocatedOn(Stream stream, std::uint64_t address, std::uint64_t bytes);
+  // Before memory is freed, since another thread may be given it as soon as it is. Ends with Freed or, where the driver refuses, with
+  // PutBack.
+  FreeInProgress BeginFree(std::uint64_t address);
+  void Freed(FreeInProgress freed);
+  void FreedOn(Stream stream, FreeInProgress freed);
+  void PutBack(FreeInProgress freed);
+
+  void Copied(Stream stream, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes);
+  void Used(Stream stream, Action action, Access access, std::uint64_t address, std::uint64_t bytes);
+
+  // Memory that is cut out of an allocation by whoever calls, from here on the stream's until it is declared free.
+  void DeclareAllocation(Stream stream, std::uint64_t address, std::uint64_t bytes);
+  void DeclareFree(Stream stream, std::uint64_t address, std::uint64_t bytes);
+
+  // Takes up to `limit` reports that a thread caused, or that were caused by threads of which nobody said who they are. `dropped` are those
+  // that there was no room for since the last call.
+  std::vector<Report> TakeReports(std::uint64_t thread, std::size_t limit, std::uint64_t* dropped);
+  // Leaves the reports of a thread that ends to the others.
+  void DisownReports(std::uint64_t thread);
+
+  // How much it remembers, for tests.
+  struct Size {
+    std::size_t streams, cells, reads, events, clock_entries;
+  };
+  Size size();
+
+ private:
+  struct StreamBooks {
+    Process process = 0;
+    std::uint64_t handle = 0;
+    std::uint64_t id = 0;
+    Context context = nullptr;
+    bool is_legacy = false;
+    bool is_blocking = false;
+    bool is_ended = false;
+    std::uint64_t count = 0;        // operations that were submitted
+    std::uint64_t known_count = 0;  // of these, how many the host knows to have run
+    VectorClock clock;              // without what the host knows
+  };
+  struct Allocation {
+    std::uint64_t end;
+    AllocationKind kind;
+  };
+  class Findings;
+
+  StreamBooks* Find(Stream stream);
+  StreamBooks& Add(std::uint64_t handle, std::uint64_t id, Stream stream);
+  void Forget(Process process);
+  void End(StreamBooks& stream);
+  bool IsKnownToHost(Process process, std::uint64_t count) const;
+  // `stream` is null for the host.
+  bool IsBefore(const OperationPointer& earlier, const StreamBooks* stream) const;
+  void Join(VectorClock& clock, const VectorClock& other) const;
+  // What the legacy default stream's rules put before the next operation of a stream.
+  void JoinLegacy(const StreamBooks& stream, VectorClock& clock) const;
+  bool IsSpent(StreamBooks& stream) const;
+  void Reach(const Position& position);
+  Position PositionOfStreams(const Context* context) const;
+
+  OperationPointer Submit(StreamBooks* stream, Action action, Access access, std::uint64_t begin, std::uint64_t bytes);
+  OperationPointer Describe(const StreamBooks* stream, Action action, Access access, std::uint64_t begin, std::uint64_t bytes) const;
+  void Use(const StreamBooks& stream, const OperationPointer& use);
+  void Watch(std::uint64_t begin, std::uint64_t bytes, AllocationKind kind, OperationPointer allocated);
+  void FinishFree(StreamBooks* stream, const FreeInProgress& freed);
+  void CheckFree(const StreamBooks* stream, std::uint64_t begin, const Cell& cell, Findings& findings) const;
+  void Bury(std::uint64_t begin, std::uint64_t end, const OperationPointer& freed);
+  void Tidy();
+
+  const DriverTable* const next_;
+  std::mutex mutex_;
+  bool is_running_ = false;
+  Process last_process_ = kHost;
+  std::unordered_map<Process, StreamBooks> streams_;
+  std::unordered_map<std::uint64_t, Process> by_handle_;
+  std::unordered_map<std::uint64_t, Process> by_id_;
+  std::deque<Process> ended_;  // oldest first; forgotten ones may be among them
+  std::unordered_map<std::uint64_t, VectorClock> events_;
+  std::map<std::uint64_t, Allocation> allocations_;
+  Shadow shadow_;
+  std::deque<std::pair<std::uint64_t, std::uint64_t>> graves_;  // oldest first; reused ones may be among them
+  std::size_t tidy_at_ = 0;
+  std::deque<Report> reports_;
+  std::uint64_t dropped_reports_ = 0;
+};
+
+}  // namespace cistern::order
+
+#endif  // CISTERN_ORDER_ORDER_CHECKER_H_

@@ -1,0 +1,110 @@
+// For every address of the memory that is watched: whether it is live, and who used it last.
+//
+//     begin        begin            begin
+//     | live       | live           | freed              (a cell ends where it says, cells do not overlap)
+//     | written by 7, read by 9     | by the free 12
+//
+// A cell is cut where a use ends within it, and joined with its neighbour again once both say the same.
+#ifndef CISTERN_ORDER_SHADOW_H_
+#define CISTERN_ORDER_SHADOW_H_
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "order/report.h"
+
+namespace cistern::order {
+
+struct Cell {
+  std::uint64_t end = 0;
+  bool is_grave = false;       // nothing is allocated here any more; `freed` says who freed it
+  OperationPointer allocated;  // null: before everything
+  OperationPointer freed;      // null: live
+  OperationPointer written;
+  std::vector<OperationPointer> reads;  // since it was written; none of them is ordered after another
+
+  bool SaysTheSameAs(const Cell& other) const {
+    return is_grave == other.is_grave && allocated == other.allocated && freed == other.freed && written == other.written &&
+           reads == other.reads;
+  }
+};
+
+class Shadow {
+ public:
+  using Cells = std::map<std::uint64_t, Cell>;
+
+  // Calls visit(begin, cell) for what there is of a range. The visitor may change all of a cell but its end.
+  template <typename Visit>
+  void ForEach(std::uint64_t begin, std::uint64_t end, Visit&& visit) {
+    Cut(begin);
+    Cut(end);
+    const Cells::iterator last = cells_.lower_bound(end);
+    for (Cells::iterator cell = cells_.lower_bound(begin); cell != last; ++cell) visit(cell->first, cell->second);
+    Join(begin, end);
+  }
+
+  // Forgets a range.
+  void Erase(std::uint64_t begin, std::uint64_t end) {
+    Cut(begin);
+    Cut(end);
+    cells_.erase(cells_.lower_bound(begin), cells_.lower_bound(end));
+  }
+
+  // Forgets a range, and says one thing of all of it.
+  void Replace(std::uint64_t begin, std::uint64_t end, Cell cell) {
+    Erase(begin, end);
+    cell.end = end;
+    cells_.emplace(begin, std::move(cell));
+  }
+
+  // Takes a range out.
+  Cells Take(std::uint64_t begin, std::uint64_t end) {
+    Cut(begin);
+    Cut(end);
+    Cells taken;
+    const Cells::iterator last = cells_.lower_bound(end);
+    for (Cells::iterator cell = cells_.lower_bound(begin); cell != last; cell = cells_.erase(cell)) {
+      taken.emplace(cell->first, std::move(cell->second));
+    }
+    return taken;
+  }
+  // Puts back what Take gave; nothing else may have come there meanwhile.
+  void PutBack(Cells cells) { cells_.merge(cells); }
+
+  std::size_t size() const { return cells_.size(); }
+  void Clear() { cells_.clear(); }
+
+ private:
+  void Cut(std::uint64_t at) {
+    Cells::iterator cell = cells_.upper_bound(at);
+    if (cell == cells_.begin()) return;
+    --cell;
+    if (cell->first == at || cell->second.end <= at) return;
+    Cell rest = cell->second;
+    cells_.emplace_hint(std::next(cell), at, std::move(rest));
+    cell->second.end = at;
+  }
+
+  void Join(std::uint64_t begin, std::uint64_t end) {
+    Cells::iterator cell = cells_.lower_bound(begin);
+    if (cell != cells_.begin()) --cell;
+    while (cell != cells_.end()) {
+      const Cells::iterator next = std::next(cell);
+      if (next == cells_.end() || next->first > end) return;
+      if (cell->second.end == next->first && cell->second.SaysTheSameAs(next->second)) {
+        cell->second.end = next->second.end;
+        cells_.erase(next);
+      } else {
+        cell = next;
+      }
+    }
+  }
+
+  Cells cells_;
+};
+
+}  // namespace cistern::order
+
+#endif  // CISTERN_ORDER_SHADOW_H_

@@ -1,0 +1,624 @@
+// The order checker: vector clocks, the shadow of memory, and what is reported of calls to the software device's table.
+#include <thread>
+
+#include "fixture.h"
+#include "order/checked_table.h"
+
+namespace cistern::test {
+namespace {
+
+using order::Access;
+using order::Action;
+using order::Report;
+using order::ReportKind;
+using order::VectorClock;
+
+const DriverTable& Checked() {
+  static const DriverTable* table = order::CheckedTable(&driver);
+  return *table;
+}
+order::OrderChecker& Checker() { return *order::CheckerOf(&Checked()); }
+
+// Plain memory, allocated and freed through the checked table.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes = 4096) { CHECK_OK(Checked().MemAlloc(&pointer_, bytes)); }
+  ~Memory() {
+    if (pointer_ != 0) Free();
+  }
+  Memory(const Memory&) = delete;
+  operator DevicePointer() const { return pointer_; }
+  void Free() {
+    CHECK_OK(Checked().MemFree(pointer_));
+    pointer_ = 0;
+  }
+
+ private:
+  DevicePointer pointer_ = 0;
+};
+
+class Checking {
+ public:
+  Checking() {
+    Checker().Start();
+    CHECK_OK(Checked().MemAlloc(&fresh_, kMiB));
+    begin_ = fresh_;
+  }
+  ~Checking() {
+    CHECK_OK(Checked().MemFree(begin_));
+    CHECK(Reports().empty());
+    Checker().Stop();
+  }
+  // 4096 bytes that nobody has used, freed at the end: a free would wait for streams that are stalled.
+  DevicePointer Fresh() {
+    fresh_ += 4096;
+    return fresh_ - 4096;
+  }
+  std::vector<Report> Reports() {
+    std::uint64_t dropped;
+    return Checker().TakeReports(0, 10000, &dropped);
+  }
+  // One report of a kind, between two streams (null: the host).
+  bool ReportsOne(ReportKind kind, Stream earlier, Stream later) {
+    const std::vector<Report> reports = Reports();
+    if (reports.size() != 1 || reports[0].kind != kind) return false;
+    return IdOf(earlier) == reports[0].earlier->stream_id && IdOf(later) == reports[0].later->stream_id;
+  }
+  static std::uint64_t IdOf(Stream stream) {
+    unsigned long long id = 0;
+    if (stream != nullptr) CHECK_OK(driver.StreamGetId(stream, &id));
+    return id;
+  }
+
+ private:
+  DevicePointer begin_ = 0;
+  DevicePointer fresh_ = 0;
+};
+
+// Nothing is really written, so that a thread sanitizer has nothing to say about what is out of order on purpose.
+void Touch(DevicePointer pointer, std::size_t bytes, Access access, Stream stream) {
+  Checker().Used(stream, Action::kTouch, access, pointer, bytes);
+}
+void Write(DevicePointer pointer, std::size_t bytes, Stream stream) { Touch(pointer, bytes, Access::kWrite, stream); }
+void Wait(Stream waiting, Stream recorded) {
+  TestEvent event;
+  CHECK_OK(Checked().EventRecord(event, recorded));
+  CHECK_OK(Checked().StreamWaitEvent(waiting, event, 0));
+}
+
+// Two writes of the same memory, on two streams, with what the body does in between.
+template <typename Body>
+bool IsOrderedBy(Checking& checking, Stream a, Stream b, Body&& body) {
+  const DevicePointer memory = checking.Fresh();
+  Write(memory, 4096, a);
+  body();
+  Write(memory, 4096, b);
+  return checking.Reports().empty();
+}
+
+}  // namespace
+
+TEST("a vector clock is the least upper bound of what it was joined with") {
+  VectorClock a;
+  VectorClock b;
+  a.Raise(3, 5);
+  a.Raise(1, 2);
+  a.Raise(3, 4);
+  b.Raise(2, 7);
+  b.Raise(3, 9);
+  CHECK(a.Get(1) == 2 && a.Get(3) == 5 && a.Get(2) == 0);
+  a.Join(b);
+  CHECK(a.Get(1) == 2 && a.Get(2) == 7 && a.Get(3) == 9);
+  CHECK(a.entries().size() == 3 && b.entries().size() == 2);
+  a.RemoveIf([](const VectorClock::Entry& entry) { return entry.process == 2; });
+  CHECK(a.Get(2) == 0 && a.entries().size() == 2);
+  b.Join({});
+  CHECK(b.Get(2) == 7);
+}
+
+TEST("a shadow cuts cells where ranges end, and joins those that say the same") {
+  order::Shadow shadow;
+  shadow.Replace(0, 100, {});
+  const auto mark = std::make_shared<const order::Operation>(order::Operation{});
+  shadow.ForEach(20, 40, [&](std::uint64_t, order::Cell& cell) { cell.written = mark; });
+  CHECK(shadow.size() == 3);
+  shadow.ForEach(40, 60, [&](std::uint64_t, order::Cell& cell) { cell.written = mark; });
+  CHECK(shadow.size() == 3);
+  std::uint64_t sum = 0;
+  shadow.ForEach(0, 100, [&](std::uint64_t begin, order::Cell& cell) {
+    if (cell.written == mark) sum += cell.end - begin;
+    cell.written = nullptr;
+  });
+  CHECK(sum == 40 && shadow.size() == 1);
+  shadow.Erase(10, 20);
+  CHECK(shadow.size() == 2);
+  order::Shadow::Cells taken = shadow.Take(0, 15);
+  CHECK(taken.size() == 1 && taken.begin()->second.end == 10 && shadow.size() == 1);
+  shadow.PutBack(std::move(taken));
+  CHECK(shadow.size() == 2);
+}
+
+TEST("two writes on two streams without a wait are reported, with both sides") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  Memory memory;
+  CHECK_OK(Checked().MemsetD8Async(memory, 1, 1000, a));
+  Write(memory + 500, 1000, b);
+  const std::vector<Report> reports = checking.Reports();
+  CHECK(reports.size() == 1);
+  if (reports.size() != 1) return;
+  const Report& report = reports[0];
+  CHECK(report.kind == ReportKind::kUnordered);
+  CHECK(report.begin == memory + 500 && report.end == memory + 1000);
+  CHECK(report.earlier->action == Action::kSet && report.earlier->access == Access::kWrite);
+  CHECK(report.earlier->begin == memory && report.earlier->bytes == 1000);
+  CHECK(report.later->action == Action::kTouch && report.later->begin == memory + 500);
+  CHECK(report.earlier->stream_id == checking.IdOf(a) && report.later->stream_id == checking.IdOf(b));
+}
+
+TEST("copies and sets are noted with the memory that they read and write") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  const DevicePointer from = checking.Fresh();
+  const DevicePointer to = checking.Fresh();
+  CHECK_OK(Checked().MemsetD32Async(from, 1, 16, a));
+  CHECK_OK(Checked().MemcpyAsync(to, from, 16, a));
+  Write(from + 64, 1, b);
+  Write(to + 16, 1, b);
+  CHECK(checking.Reports().empty());
+  Touch(from + 63, 1, Access::kRead, b);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
+  Touch(to + 15, 1, Access::kRead, b);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
+  Write(from, 16, b);
+  const std::vector<Report> reports = checking.Reports();
+  CHECK(reports.size() == 1 && reports[0].earlier->action == Action::kCopy && reports[0].earlier->access == Access::kRead);
+}
+
+TEST("reads are in conflict with writes, not with reads, and one report is made for one fault") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  TestStream c;
+  TestStream d;
+  Memory memory;
+  Memory other;
+  Touch(memory, 64, Access::kRead, a);
+  Touch(memory, 64, Access::kRead, b);
+  CHECK(checking.Reports().empty());
+  Write(memory, 64, c);
+  CHECK(checking.Reports().size() == 2);
+  Wait(d, c);
+  Write(memory, 64, d);
+  Wait(c, d);
+  CHECK(checking.Reports().empty());
+  Write(memory, 64, c);
+  CHECK_OK(Checked().MemcpyAsync(other, memory, 64, c));
+  CHECK(checking.Reports().empty());
+  Touch(memory, 64, Access::kRead, a);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, c, a));
+  Touch(memory, 64, Access::kRead, a);
+  Write(other, 64, a);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, c, a));
+}
+
+TEST("what waits for a stream, or hears that it is done, is ordered after it") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  TestEvent event;
+  CHECK(!IsOrderedBy(checking, a, b, [] {}));
+  CHECK(IsOrderedBy(checking, a, a, [] {}));
+  CHECK(IsOrderedBy(checking, a, b, [&] { Wait(b, a); }));
+  CHECK(!IsOrderedBy(checking, a, b, [&] { Wait(a, b); }));
+  CHECK(IsOrderedBy(checking, a, b, [&] { CHECK_OK(Checked().StreamSynchronize(a)); }));
+  CHECK(!IsOrderedBy(checking, a, b, [&] { CHECK_OK(Checked().StreamSynchronize(b)); }));
+  CHECK(IsOrderedBy(checking, a, b, [&] { CHECK_OK(Checked().CtxSynchronize()); }));
+  CHECK(IsOrderedBy(checking, a, b, [&] {
+    while (Checked().StreamQuery(a) != kSuccess) SleepMilliseconds(1);
+  }));
+  CHECK(IsOrderedBy(checking, a, b, [&] {
+    CHECK_OK(Checked().EventRecord(event, a));
+    CHECK_OK(Checked().EventSynchronize(event));
+  }));
+  CHECK(IsOrderedBy(checking, a, b, [&] {
+    CHECK_OK(Checked().EventRecord(event, a));
+    while (Checked().EventQuery(event) != kSuccess) SleepMilliseconds(1);
+  }));
+  CHECK(!IsOrderedBy(checking, a, b, [&] { CHECK_OK(Checked().EventSynchronize(event)); }));
+  CHECK(IsOrderedBy(checking, a, b, [] { Memory().Free(); }));
+  CHECK(IsOrderedBy(checking, a, b, [] {
+    void* pinned = nullptr;
+    CHECK_OK(Checked().MemHostAlloc(&pinned, 64, 0));
+    CHECK_OK(Checked().MemFreeHost(pinned));
+  }));
+}
+
+TEST("a query or wait that fails, and an event whose handle is new, order nothing") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  TestEvent event;
+  Gate gate;
+  CHECK(!IsOrderedBy(checking, a, b, [&] {
+    gate.Close(a);
+    CHECK_OK(Checked().EventRecord(event, a));
+    CHECK(Checked().StreamQuery(a) == kErrorNotReady);
+    CHECK(Checked().EventQuery(event) == kErrorNotReady);
+    CHECK(Checked().StreamWaitEvent(b, event, 77) != kSuccess);
+  }));
+  gate.Open();
+  Event destroyed = nullptr;
+  CHECK_OK(Checked().EventCreate(&destroyed, kEventDisableTiming));
+  CHECK(!IsOrderedBy(checking, a, b, [&] {
+    CHECK_OK(Checked().EventRecord(destroyed, a));
+    CHECK_OK(Checked().EventDestroy(destroyed));
+    CHECK(Checker().size().events == 1);
+  }));
+}
+
+TEST("a wait is for the recording that was the latest when it was called, and is carried on through other streams") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  TestStream c;
+  TestEvent early;
+  CHECK_OK(Checked().EventRecord(early, b));
+  CHECK(IsOrderedBy(checking, a, c, [&] {
+    Wait(b, a);
+    Wait(c, b);
+  }));
+  // As in RMM's pool once: the event that c waits for was recorded before b itself waited (rapidsai/rmm#2489).
+  CHECK(!IsOrderedBy(checking, a, c, [&] {
+    CHECK_OK(Checked().EventRecord(early, b));
+    Wait(b, a);
+    CHECK_OK(Checked().StreamWaitEvent(c, early, 0));
+  }));
+}
+
+TEST("the legacy default stream is ordered with blocking streams, and not with the others") {
+  Checking checking;
+  TestStream blocking(kStreamDefault);
+  TestStream other(kStreamDefault);
+  TestStream apart(kStreamNonBlocking);
+  Memory unrelated;
+  CHECK(IsOrderedBy(checking, blocking, nullptr, [] {}));
+  CHECK(IsOrderedBy(checking, LegacyStream(), blocking, [] {}));
+  CHECK(IsOrderedBy(checking, PerThreadStream(), LegacyStream(), [] {}));
+  CHECK(!IsOrderedBy(checking, apart, nullptr, [] {}));
+  CHECK(!IsOrderedBy(checking, LegacyStream(), apart, [] {}));
+  CHECK(!IsOrderedBy(checking, blocking, other, [] {}));
+  CHECK(IsOrderedBy(checking, blocking, other, [&] { Write(unrelated, 1, nullptr); }));
+  TestEvent event;
+  CHECK(IsOrderedBy(checking, blocking, apart, [&] { Wait(apart, nullptr); }));
+  CHECK(IsOrderedBy(checking, LegacyStream(), apart, [&] { Wait(apart, blocking); }));
+  CHECK(IsOrderedBy(checking, blocking, apart, [&] { CHECK_OK(Checked().StreamSynchronize(nullptr)); }));
+  // Nothing on the blocking stream waits for the legacy one yet.
+  Gate gate;
+  gate.Close(nullptr);
+  CHECK(!IsOrderedBy(checking, LegacyStream(), apart, [&] { CHECK_OK(Checked().StreamSynchronize(blocking)); }));
+  // A query that fails submits nothing, so it orders nothing.
+  CHECK(!IsOrderedBy(checking, blocking, other, [&] { CHECK(Checked().StreamQuery(nullptr) == kErrorNotReady); }));
+  CHECK(IsOrderedBy(checking, blocking, other, [&] {
+    CHECK_OK(Checked().LaunchHostFunc(
+        nullptr, [](void*) {}, nullptr));
+  }));
+  gate.Open();
+}
+
+TEST("the host knows what comes before a host function once it is told") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  CHECK(!IsOrderedBy(checking, a, b, [&] { Checker().PositionBeforeNext(a); }));
+  CHECK(IsOrderedBy(checking, a, b, [&] { Checker().HostReached(Checker().PositionBeforeNext(a)); }));
+  Memory memory;
+  const order::Position before = Checker().PositionBeforeNext(a);
+  Write(memory, 64, a);
+  Checker().HostReached(before);
+  Write(memory, 64, b);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
+}
+
+TEST("a synchronization knows of what was submitted when it was called, not when it returns") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  const DevicePointer memory = checking.Fresh();
+  Gate gate;
+  gate.Close(a);
+  std::thread waiting([&] {
+    OnDevice device(0);
+    CHECK_OK(Checked().StreamSynchronize(a));
+  });
+  SleepMilliseconds(20);
+  Write(memory, 64, a);
+  gate.Open();
+  waiting.join();
+  Write(memory, 64, b);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
+}
+
+TEST("memory of a pool lives from its place in its stream's order to that of its free") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  TestPool pool;
+  DevicePointer memory = 0;
+  const auto allocate = [&] { CHECK_OK(Checked().MemAllocFromPoolAsync(&memory, 4096, pool, a)); };
+  allocate();
+  Write(memory, 64, a);
+  Write(memory + 64, 64, b);
+  CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, a, b));
+  CHECK_OK(Checked().MemFreeAsync(memory, a));
+  CHECK(checking.ReportsOne(ReportKind::kFreedWhileInUse, b, a));
+  Touch(memory, 64, Access::kRead, a);
+  CHECK(checking.ReportsOne(ReportKind::kUseAfterFree, a, a));
+  Touch(memory, 64, Access::kRead, a);
+  CHECK(checking.Reports().empty());
+  allocate();
+  CHECK_OK(Checked().MemFreeAsync(memory, b));
+  CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, a, b));
+  allocate();
+  Wait(b, a);
+  Write(memory, 64, b);
+  Wait(a, b);
+  CHECK_OK(Checked().MemFreeAsync(memory, a));
+}
+
+TEST("a free that the driver refuses changes nothing") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  Memory memory;
+  Write(memory, 64, a);
+  CHECK(Checked().MemFreeAsync(memory, reinterpret_cast<Stream>(std::uintptr_t{0xDEAD000})) != kSuccess);
+  CHECK(Checked().MemFree(memory + 256) != kSuccess);
+  Write(memory, 64, b);
+  CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
+}
+
+TEST("plain memory is used after its free where it is touched again") {
+  Checking checking;
+  TestStream a;
+  Memory memory;
+  DevicePointer memory_of_others = 0;
+  const DevicePointer pointer = memory;
+  memory.Free();
+  Touch(pointer + 100, 8, Access::kWrite, a);
+  CHECK(checking.ReportsOne(ReportKind::kUseAfterFree, nullptr, a));
+  // Allocated past the checker, by another library: what the driver accepts is live.
+  Memory second;
+  const DevicePointer reused = second;
+  second.Free();
+  CHECK_OK(driver.MemAlloc(&memory_of_others, 4096));
+  CHECK(memory_of_others == reused);
+  CHECK_OK(Checked().MemsetD8Async(reused, 1, 64, a));
+  Touch(reused, 64, Access::kWrite, a);
+  CHECK(checking.Reports().empty());
+  CHECK_OK(driver.MemFree(memory_of_others));
+}
+
+TEST("declared parts of an allocation have lives of their own") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  TestPool pool;
+  Memory chunk(1 << 16);
+  order::OrderChecker& checker = Checker();
+  checker.DeclareAllocation(a, chunk, 256);
+  Touch(chunk, 256, Access::kWrite, a);
+  checker.DeclareFree(a, chunk, 256);
+  CHECK(checking.Reports().empty());
+  checker.DeclareAllocation(b, chunk, 128);
+  CHECK(checking.ReportsOne(ReportKind::kReuseWithoutWait, a, b));
+  Touch(chunk, 128, Access::kWrite, b);
+  Touch(chunk + 128, 64, Access::kRead, b);
+  CHECK(checking.ReportsOne(ReportKind::kUseAfterFree, a, b));
+  checker.DeclareFree(a, chunk, 128);
+  CHECK(checking.ReportsOne(ReportKind::kFreedWhileInUse, b, a));
+  Wait(b, a);
+  checker.DeclareAllocation(b, chunk, 128);
+  checker.DeclareFree(b, chunk, 128);
+  // Two layers may both declare.
+  checker.DeclareAllocation(b, chunk + 4096, 256);
+  checker.DeclareAllocation(b, chunk + 4096, 256);
+  checker.DeclareFree(b, chunk + 4096, 256);
+  checker.DeclareFree(b, chunk + 4096, 256);
+  // What is left in use, and was never declared free.
+  checker.DeclareAllocation(b, chunk + 8192, 256);
+  Touch(chunk + 8192, 256, Access::kRead, b);
+  checker.DeclareAllocation(a, chunk + 8192, 256);
+  CHECK(checking.ReportsOne(ReportKind::kReuseWithoutWait, b, a));
+  // A part of memory that is fresh on another stream (part of rapidsai/rmm#2507).
+  DevicePointer fresh = 0;
+  CHECK_OK(Checked().MemAllocFromPoolAsync(&fresh, 4096, pool, a));
+  checker.DeclareAllocation(b, fresh, 256);
+  CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, a, b));
+  checker.DeclareFree(b, fresh, 256);
+  CHECK_OK(Checked().MemFreeAsync(fresh, a));
+  CHECK(checking.ReportsOne(ReportKind::kFreedWhileInUse, b, a));
+  // Memory that is freed as a whole is nobody's, whoever declares it.
+  checker.DeclareAllocation(a, fresh, 256);
+  Touch(fresh, 8, Access::kRead, a);
+  CHECK(checking.ReportsOne(ReportKind::kUseAfterFree, a, a));
+  // Memory that nobody watches.
+  checker.DeclareAllocation(a, 4096, 256);
+  checker.DeclareFree(b, 4096, 256);
+  Touch(4096, 256, Access::kWrite, a);
+}
+
+TEST("nothing is held against what happened before the check began, or after it ended") {
+  TestStream a;
+  TestStream b;
+  TestEvent event;
+  Memory before;
+  {
+    Checking checking;
+    Write(before, 64, a);
+    Write(before, 64, b);
+    Memory memory;
+    CHECK_OK(Checked().EventRecord(event, a));
+    Write(memory, 64, a);
+  }
+  Memory between;
+  Write(between, 64, a);
+  Checking checking;
+  CHECK(Checker().size().streams == 0 && Checker().size().cells == 1 && Checker().size().events == 0);
+  Write(between, 64, b);
+  CHECK_OK(Checked().StreamWaitEvent(b, event, 0));
+}
+
+TEST("a stream is told from the next one with its handle") {
+  static unsigned long long id;
+  static DriverTable next = driver;
+  next.StreamGetId = [](Stream, unsigned long long* answer) {
+    *answer = id;
+    return Status{kSuccess};
+  };
+  TestStream stream;
+  order::OrderChecker checker(&next);
+  checker.Start();
+  checker.Allocated(4096, 4096, order::AllocationKind::kDevice);
+  const auto use = [&] { checker.Used(stream, Action::kTouch, Access::kWrite, 4096, 64); };
+  const auto ids = [&] {
+    std::uint64_t dropped;
+    const std::vector<Report> reports = checker.TakeReports(0, 10, &dropped);
+    return reports.size() == 1 ? reports[0].earlier->stream_id * 1000 + reports[0].later->stream_id : reports.size();
+  };
+  id = 100;
+  use();
+  checker.NameStream(stream, id);
+  use();
+  CHECK(ids() == 0);
+  // Destroyed and made again by somebody else; whoever takes a stream over asks the driver for its id.
+  id = 200;
+  checker.NameStream(stream, id);
+  use();
+  CHECK(ids() == 100200);
+  // Destroyed and made again through the table.
+  checker.EndStream(checker.ForgetHandle(stream));
+  id = 300;
+  use();
+  CHECK(ids() == 200300);
+}
+
+TEST("reports go to whoever caused them, and to anybody where nobody said who that is") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  Memory memory;
+  double cells[2] = {41, 0};
+  std::uint64_t dropped = 0;
+  order::submitter = {7, cells};
+  Write(memory, 64, a);
+  cells[0] = 42;
+  Write(memory, 64, b);
+  order::submitter = {};
+  CHECK(cells[1] == 1);
+  CHECK(Checker().TakeReports(8, 10, &dropped).empty());
+  const std::vector<Report> reports = Checker().TakeReports(7, 10, &dropped);
+  CHECK(reports.size() == 1 && reports[0].earlier->number == 41 && reports[0].later->number == 42);
+  order::submitter = {7, cells};
+  Write(memory, 64, a);
+  order::submitter = {};
+  CHECK(Checker().TakeReports(8, 10, &dropped).empty());
+  Checker().DisownReports(7);
+  CHECK(Checker().TakeReports(8, 10, &dropped).size() == 1);
+  for (int i = 0; i < 1500; ++i) Write(memory, 64, i % 2 == 0 ? b : a);
+  CHECK(checking.Reports().size() == 1024);
+  for (int i = 0; i < 1026; ++i) Write(memory, 64, i % 2 == 0 ? b : a);
+  CHECK(Checker().TakeReports(0, 10000, &dropped).size() == 1024);
+  CHECK(dropped == 2);
+}
+
+TEST("the books do not grow in a program that waits for its streams") {
+  Checking checking;
+  Memory memory(1 << 20);
+  TestPool pool;
+  for (int round = 0; round < 3000; ++round) {
+    Stream stream = nullptr;
+    Event event = nullptr;
+    CHECK_OK(Checked().StreamCreateWithPriority(&stream, kStreamNonBlocking, 0));
+    CHECK_OK(Checked().EventCreate(&event, kEventDisableTiming));
+    for (int part = 0; part < 4; ++part) {
+      const std::uint64_t offset = static_cast<std::uint64_t>(round * 4 + part) * 64 % (1 << 20);
+      Touch(memory + offset, 32, Access::kWrite, stream);
+    }
+    DevicePointer pooled = 0;
+    CHECK_OK(Checked().MemAllocFromPoolAsync(&pooled, 4096, pool, stream));
+    CHECK_OK(Checked().MemFreeAsync(pooled, stream));
+    CHECK_OK(Checked().EventRecord(event, stream));
+    const bool ends_first = round % 2 == 0;
+    if (ends_first) CHECK_OK(Checked().StreamDestroy(stream));
+    CHECK_OK(Checked().EventSynchronize(event));
+    CHECK_OK(Checked().EventDestroy(event));
+    if (!ends_first) CHECK_OK(Checked().StreamDestroy(stream));
+  }
+  CHECK(Checker().size().streams == 0);
+  // Streams of whose end nobody tells.
+  for (int round = 0; round < 6000; ++round) {
+    TestStream stream;
+    Touch(memory, 32, Access::kWrite, stream);
+    CHECK_OK(Checked().StreamSynchronize(stream));
+  }
+  const order::OrderChecker::Size size = Checker().size();
+  CHECK(size.streams < 4200 && size.events == 0 && size.cells < 4200 && size.clock_entries < 4200);
+}
+
+TEST("a read takes the place of those that it is ordered after") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  Memory memory;
+  for (int round = 0; round < 10; ++round) {
+    Touch(memory, 64, Access::kRead, a);
+    Touch(memory, 64, Access::kRead, b);
+  }
+  CHECK(Checker().size().reads == 2);
+  Wait(b, a);
+  Touch(memory, 64, Access::kRead, b);
+  CHECK(Checker().size().reads == 1);
+}
+
+TEST("the books do not grow without bound where nobody ever waits") {
+  Checking checking;
+  Memory memory;
+  for (int round = 0; round < 12000; ++round) {
+    Stream stream = nullptr;
+    CHECK_OK(Checked().StreamCreateWithPriority(&stream, kStreamNonBlocking, 0));
+    Touch(memory, 64, Access::kRead, stream);
+    CHECK_OK(Checked().StreamDestroy(stream));
+  }
+  const order::OrderChecker::Size size = Checker().size();
+  CHECK(size.streams <= 4097 && size.cells < 10);
+}
+
+TEST("the checker may be told things from several threads") {
+  Checking checking;
+  TestPool pool;
+  std::vector<std::thread> threads;
+  for (int index = 0; index < 3; ++index) {
+    threads.emplace_back([&] {
+      OnDevice device(0);
+      TestStream a;
+      TestStream b;
+      for (int round = 0; round < 200; ++round) {
+        DevicePointer pointer = 0;
+        CHECK_OK(Checked().MemAllocFromPoolAsync(&pointer, 4096, pool, a));
+        Write(pointer, 4096, a);
+        Wait(b, a);
+        Write(pointer, 4096, b);
+        CHECK_OK(Checked().MemFreeAsync(pointer, b));
+        if (round % 50 == 0) CHECK_OK(Checked().StreamSynchronize(b));
+        Memory plain(1 << 12);
+        Write(plain, 64, PerThreadStream());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace cistern::test
