@@ -479,6 +479,7 @@ describe('streams', () => {
   it('of a real resource may be disposed before the buffer', () => {
     const early = new Stream();
     const buffer = new DeviceBuffer(ramp(1000), { resource, stream: early });
+    early.synchronizeSync();
     early.dispose();
     buffer.setStream(stream);
     expect(buffer.toHostSync()).toEqual(ramp(1000));
