@@ -87,8 +87,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
       throw this.#bothFailed(refusal, error);
     }
     if (pointer === 0) return 0;
-    // It is known already where it was freed past this.
-    if (this.#pointers.get(pointer) === none) this.#pointers.insert(pointer, 0);
+    this.#pointers.insert(pointer, 0);
     this.#fallbackAllocations++;
     this.#fallbackBytes += bytes;
     return pointer;

@@ -54,13 +54,19 @@ export class AddressMap {
     }
   }
 
-  /** Adds an address that the map does not hold. */
+  /** Adds an address, or gives one that the map holds another value. */
   insert(address: number, value: number): void {
     if (this.#count * 2 > this.#mask) this.#grow();
     const keys = this.#keys;
     const mask = this.#mask;
     let cell = home(address, this.#shift);
-    while (keys[cell] !== empty) cell = (cell + 1) & mask;
+    while (keys[cell] !== empty) {
+      if (keys[cell] === address) {
+        this.#values[cell] = value;
+        return;
+      }
+      cell = (cell + 1) & mask;
+    }
     keys[cell] = address;
     this.#values[cell] = value;
     this.#count++;

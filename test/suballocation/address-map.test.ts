@@ -43,6 +43,15 @@ describe('an address map', () => {
     expect(map.count).toBe(1);
   });
 
+  test('gives an address that it holds another value', () => {
+    const map = new AddressMap(1);
+    for (let i = 0; i < 100; i++) map.insert(i * 256, i);
+    for (let i = 0; i < 100; i++) map.insert(i * 256, i + 1000);
+    expect(map.count).toBe(100);
+    for (let i = 0; i < 100; i++) expect(map.get(i * 256)).toBe(i + 1000);
+    map.validate();
+  });
+
   test('removes another address than the one that was looked up last', () => {
     const map = new AddressMap();
     map.insert(256, 1);
