@@ -6,7 +6,7 @@ import process from 'node:process';
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
 import { copyToHostSync, createResourceStack, driverCallCounts, KiB, MonotonicMemoryResource, Stream, set } from 'cistern';
 
-const steps = isMainThread ? Number(process.argv[2] ?? 5000) : workerData.steps;
+const steps = isMainThread ? Number(process.argv[2] ?? 2000) : workerData.steps;
 const temporaryBytes = [4 * KiB, 64 * KiB, 16 * KiB, 256 * KiB, 4 * KiB, 32 * KiB, 8 * KiB, 128 * KiB, 512, 1 * KiB];
 
 const stacks = [
@@ -52,7 +52,7 @@ function simulateOn(resource, stream) {
     memoryMilliseconds += allocated - begin + performance.now() - decided;
   };
 
-  for (let number = 0; number < 5000; number++) step(number); // so that the code is compiled
+  for (let number = 0; number < 2000; number++) step(number); // so that the code is compiled
   accepted = 0;
   memoryMilliseconds = 0;
   const before = driverCallCounts();

@@ -1,0 +1,27 @@
+import { execFile } from 'node:child_process';
+import { readdirSync } from 'node:fs';
+import { promisify } from 'node:util';
+import { expect, test } from 'vitest';
+
+/** What each program prints when it has shown what it is there to show. */
+const findings: Readonly<Record<string, RegExp>> = {
+  'caching-scope.mjs': /in a caching scope +│ 52 +│ 1 +│ 0 /,
+  'managed-oversubscription.mjs': /every result right/,
+  'monte-carlo.mjs': /events=eager\) +│ 0 +│ 0 +│ 10 [\s\S]*events=deferred\) +│ 0 +│ 0 +│ 0 /,
+  'reclaiming.mjs': /out of memory after \d+ steps[\s\S]*all 512 steps/,
+  'scratch-pipeline.mjs': /monotonic, a mark per tile +│ '12 MiB'/,
+};
+
+test('every program in examples/ is run here', () => {
+  const programs = readdirSync('examples').filter((name) => name.endsWith('.mjs'));
+  expect(programs.sort()).toEqual(Object.keys(findings));
+});
+
+test.each(Object.entries(findings))('%s shows what it says', async (name, finding) => {
+  const { stdout, stderr } = await promisify(execFile)(process.execPath, [`examples/${name}`], {
+    timeout: 25_000,
+    env: { PATH: process.env['PATH'], CISTERN_DEVICE: 'software' },
+  });
+  expect(stdout).toMatch(finding);
+  expect(stderr).toBe('');
+});
