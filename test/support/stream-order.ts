@@ -21,7 +21,7 @@ export function expectOrdered(pointer: number, bytes: number, stream: Stream, ho
 }
 
 /** The distinct values of the bytes, once `stream` has run. */
-export function valuesOf(pointer: number, bytes: number, stream: Stream): number[] {
+function valuesOf(pointer: number, bytes: number, stream: Stream): number[] {
   const host = new Uint8Array(bytes);
   copyToHostSync(host, pointer, stream);
   return [...new Set(host)];
