@@ -20,7 +20,8 @@ export type CisternErrorCode =
   | 'ERR_CISTERN_INVALID_SPECIFICATION'
   | 'ERR_CISTERN_INVALID_LOG'
   | 'ERR_CISTERN_REPLAY'
-  | 'ERR_CISTERN_LOG_WRITE';
+  | 'ERR_CISTERN_LOG_WRITE'
+  | 'ERR_CISTERN_ORDER';
 
 /** An argument of the wrong type. `code` is `ERR_INVALID_ARG_TYPE`. */
 export class ArgumentTypeError extends TypeError {

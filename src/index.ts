@@ -23,6 +23,7 @@ export {
   type MonotonicMemoryResourceOptions,
   type MonotonicStatistics,
 } from './adaptors/monotonic-memory-resource.js';
+export type { OutstandingAllocation } from './adaptors/outstanding-allocations.js';
 export { PassThroughAdaptor } from './adaptors/pass-through-adaptor.js';
 export {
   PoolMemoryResource,
@@ -38,14 +39,17 @@ export {
   type RoundingResourceAdaptorOptions,
   type TopBitsRounding,
 } from './adaptors/rounding-resource-adaptor.js';
+export {
+  formatSanitizerReport,
+  type LifetimeReport,
+  type SanitizerReport,
+  SanitizingResourceAdaptor,
+  type SanitizingResourceAdaptorOptions,
+} from './adaptors/sanitizing-resource-adaptor.js';
 export { type AllocationStatistics, type CounterSnapshot, StatisticsResourceAdaptor } from './adaptors/statistics-resource-adaptor.js';
 export { type KeeperStatistics, StreamOrderedMemoryResource } from './adaptors/stream-ordered-memory-resource.js';
 export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
-export {
-  type OutstandingAllocation,
-  TrackingResourceAdaptor,
-  type TrackingResourceAdaptorOptions,
-} from './adaptors/tracking-resource-adaptor.js';
+export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/tracking-resource-adaptor.js';
 export type { ByteRange } from './buffers/byte-range.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export { type BufferCopyOptions, DeviceBuffer, type DeviceBufferOptions, type HostData } from './buffers/device-buffer.js';
@@ -71,6 +75,7 @@ export {
   isCheckingOrder,
   type MemoryAccess,
   OrderChecker,
+  OrderError,
   type OrderReport,
   type OrderReportKind,
   type OrderReportSide,

@@ -136,7 +136,9 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     this.ordering.synchronizeHeld();
     // Host functions may have run during the wait.
     this.assertLive('defragment');
-    return this.#returnToGlobal();
+    const before = this.index.freeBytes(this.#global);
+    this.#returnToGlobal();
+    return this.index.freeBytes(this.#global) - before;
   }
 
   /**
@@ -185,7 +187,9 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     const next = this.#nextBlockBytes;
     const least = leastBytes(bytes, alignment);
     if (least <= next && this.tryTakeAtLeast(least, next, stream)) return true;
-    return this.#returnToGlobal(stream) > 0;
+    const before = this.#filledArenas;
+    this.#returnToGlobal(stream);
+    return this.#filledArenas < before;
   }
 
   /** A block of the upstream belongs to the global arena. */
@@ -220,7 +224,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   #takeSuperblock(bytes: number, stream: Stream, alignment: number): boolean {
     const units = alignUp(leastBytes(bytes, alignment), superblockBytes) / unitBytes;
     // No wait for what would not serve.
-    if (this.index.largestFreeBytes(this.#global) < units * unitBytes) return false;
+    if (!this.index.canAllocate(units, this.#global)) return false;
     const lane = this.lane as Lane;
     const hasWaited = this.ordering.order(stream, this.#global);
     if (!this.index.carve(units, superblockUnits, this.#global, lane.number)) return false;
@@ -229,12 +233,15 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     return true;
   }
 
-  /** Returns the free memory that may be had without blocking, also what is held for `stream`, to the global arena; and how much that is. */
-  #returnToGlobal(stream?: Stream): number {
-    const before = this.index.freeBytes(this.#global);
+  /** How many arenas other than the global one have free memory. */
+  get #filledArenas(): number {
+    return this.ordering.laneNumbers().filter((lane) => lane !== this.#global && !this.index.isEmpty(lane)).length;
+  }
+
+  /** Returns the free memory that may be had without blocking, also what is held for `stream`, to the global arena. */
+  #returnToGlobal(stream?: Stream): void {
     this.ordering.collect(this.#global, stream);
     this.#defragmentations++;
-    return this.index.freeBytes(this.#global) - before;
   }
 
   #writeDump(): void {

@@ -155,9 +155,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
 
   protected outOfMemory(bytes: number): OutOfMemoryError {
     const blocks = `none of its ${this.reservedBytes / this.blockBytes} blocks of ${formatBytes(this.blockBytes)} is free for the stream`;
-    const limit =
-      this.#maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `its maximum is ${formatBytes(this.#maximumBytes)}`;
-    return this.outOfMemoryError(bytes, `${blocks}, and ${limit}`, this.#maximumBytes);
+    return this.outOfMemoryWithin(this.#maximumBytes, bytes, blocks);
   }
 
   protected override blockTooLarge(bytes: number): Error {

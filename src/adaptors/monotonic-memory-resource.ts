@@ -34,7 +34,6 @@ import type { Lane } from '../stream-ordering/lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
 import { none } from '../suballocation/blocks.js';
 import { BumpChain, BumpChains, type BumpPosition } from '../suballocation/bump-chains.js';
-import type { BumpCursor } from '../suballocation/bump-cursor.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer } from '../validation.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
@@ -155,10 +154,11 @@ export class MonotonicMark implements Disposable {
  * Refused are pointers to memory that is not handed out now or that are no multiple of 256, and sizes that are 0 or reach beyond what is
  * handed out.
  *
- * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, in the order of the stream that it was allocated on.
+ * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, in the order of the stream that it was allocated on. A
+ * rewind waits for the device, once, if that stream has ended, or may be gone because its end is not announced.
  *
  * Every allocation is rounded up to a multiple of 256 bytes, and any power of two can be its alignment. Allocating takes constant time within
- * a block. Freeing does if it is of the stream's last block; otherwise the block is searched, among as many as the streams have in use.
+ * a block, and freeing does, however many blocks are in use.
  *
  * The upstream and the fallback must stay alive as long as this resource, and are not disposed with it. Disposing it gives everything back, in
  * the order of the legacy default stream after all that was allocated.
@@ -260,7 +260,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   mark(): MonotonicMark {
     this.assertLive('mark');
     const last = this.#marks.at(-1);
-    if (last?.fallbackAllocations === this.#fallbackAllocations && this.#memory.isAt(last.positions)) return last;
+    if (last !== undefined && this.#isAt(last)) return last;
     const mark = new MonotonicMark(this, ++this.#markCount, this.#memory.positions(), this.#fallbackAllocations);
     this.#marks.push(mark);
     return mark;
@@ -295,7 +295,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
    * Frees everything that was allocated, and gives all blocks back to the upstream in the order of `stream`, which is first made to wait for
    * the streams that used them. No mark stands afterwards; the resource can be used on.
    * @returns the bytes given back
-   * @throws as `trim` and `rewind`
+   * @throws as `rewind`; and as `trim`, once everything is rewound and the fallback has its memory back: blocks that the upstream does not have
+   * back yet stay here, free.
    */
   release(stream: Stream): number {
     this.enter(stream, 'release');
@@ -349,43 +350,26 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** Steps 3 and 4 at the top of this file. */
   protected grow(bytes: number, stream: Stream, alignment: number): boolean {
     const least = leastBlockBytes(bytes, alignment);
-    this.upstreamFailure = undefined;
-    if (least > this.maximumBytes) return false;
-    if (this.#growBy(least, stream)) return true;
-    // The maximum is in the way, or the upstream has too little: then every free block may help.
+    const wanted = () => {
+      const last = this.#chain.cursor.lastBlockBytes;
+      return last === 0 ? this.initialBytes : alignUp(last * this.growthFactor, ALLOCATION_ALIGNMENT);
+    };
+    return this.growWithin(this.maximumBytes, least, wanted, stream);
+  }
+
+  /** Also takes the blocks that streams kept, but use nothing of. */
+  protected override makeRoom(least: number, stream: Stream): boolean {
     this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'allocate');
-    const lane = this.lane as Lane;
-    this.ordering.others(stream, (other) => {
-      this.ordering.order(stream, other);
-      this.#memory.transfer(other, lane.number);
-      lane.received();
-      return false;
-    });
-    if (this.#memory.largestFreeBytes(lane.number) >= least) return true;
-    const isCapped = this.#leftBytes < least;
-    const wanted = () => (isCapped && this.#leftBytes >= least ? 0 : Number.POSITIVE_INFINITY);
-    return this.releaseSegments(stream, wanted) > 0 && this.#growBy(least, stream);
+    const { number } = this.lane as Lane;
+    const hasRoom = () => this.#memory.largestFreeBytes(number) >= least;
+    return hasRoom() || this.joinFree(stream, hasRoom);
   }
 
   protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
     const { reservedBytes, maximumBytes } = this;
     const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
-    const limit = maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `the maximum is ${formatBytes(maximumBytes)}`;
-    const reason = `${formatBytes(reservedBytes)} are reserved, ${formatBytes(this.#memory.usedBytes)} of them used, none is left${aligned}, and ${limit}`;
-    return this.outOfMemoryError(bytes, reason, maximumBytes);
-  }
-
-  /** Bytes that the maximum leaves. */
-  get #leftBytes(): number {
-    return this.maximumBytes - this.claimedBytes;
-  }
-
-  #growBy(least: number, stream: Stream): boolean {
-    const left = this.#leftBytes;
-    if (least > left) return false;
-    const last = this.#chain.cursor.lastBlockBytes;
-    const wanted = last === 0 ? this.initialBytes : alignUp(last * this.growthFactor, ALLOCATION_ALIGNMENT);
-    return this.tryTakeAtLeast(least, Math.min(Math.max(least, wanted), left), stream);
+    const reason = `${formatBytes(reservedBytes)} are reserved, ${formatBytes(this.#memory.usedBytes)} of them used, none is left${aligned}`;
+    return this.outOfMemoryWithin(maximumBytes, bytes, reason);
   }
 
   /** Zero bytes, 2 GiB and more, sizes that cannot be, other alignments than the usual one; and what needs another block. */
@@ -437,14 +421,18 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   #deallocateUnusual(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     assertPointer(pointer);
     assertBytes(bytes);
-    const chain = this.#memory.chainAt(pointer);
-    if (chain === undefined) {
-      const block = this.#fallbackBlocks.get(pointer);
-      if (block === undefined) this.refuseFree(pointer, bytes, none);
-      else this.#deallocateInFallback(pointer, bytes, stream, fence, block);
+    const fallbackBlock = this.#fallbackBlocks.get(pointer);
+    if (fallbackBlock !== undefined) {
+      this.#deallocateInFallback(pointer, bytes, stream, fence, fallbackBlock);
       return;
     }
-    assertHandedOut(pointer, bytes, chain.cursor, this.constructor.name);
+    const block = this.#memory.blockAt(pointer);
+    if (block === undefined) {
+      this.refuseFree(pointer, bytes, none);
+      return;
+    }
+    const { chain, number } = block;
+    assertHandedOut(pointer, bytes, chain.cursor.topOf(number), this.constructor.name);
     if (chain === this.#chain || this.ordering.lane(chain.lane)?.timeline === stream.timeline) {
       if (fence !== undefined) assertFence(fence, stream);
       return;
@@ -533,14 +521,21 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   /** Frees what the fallback gave after its first so many allocations. Returns what it threw. */
   #freeFallbackSince(fallbackAllocations: number): unknown[] {
-    if (this.#fallbackBlocks.size === 0) return [];
-    const freed = [...this.#fallbackBlocks].filter(([, { serial }]) => serial > fallbackAllocations);
+    const freed = this.#fallbackBlocksSince(fallbackAllocations);
     // Taken out first: host functions that run in the calls may rewind.
     for (const [pointer] of freed) this.#fallbackBlocks.delete(pointer);
     const errors: unknown[] = [];
+    let hasWaited = false;
     for (const [pointer, block] of freed) {
       try {
-        this.fallback?.deallocate(pointer, block.bytes, this.#usableStream(block.stream), this.#fallbackEvents);
+        let { stream } = block;
+        if (stream.isDisposed || !stream.timeline.announcesEnd) {
+          // One wait covers all: nothing that is queued from now on may use the memory.
+          if (!hasWaited) this.synchronizeDevice();
+          hasWaited = true;
+          stream = Stream.legacyDefault(this.device);
+        }
+        this.fallback?.deallocate(pointer, block.bytes, stream, this.#fallbackEvents);
       } catch (error) {
         errors.push(error);
         this.#fallbackBlocks.set(pointer, block);
@@ -549,11 +544,15 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return errors;
   }
 
-  /** The stream itself, or, where that may be gone, another one after everything that was queued on it. */
-  #usableStream(stream: Stream): Stream {
-    if (!stream.isDisposed && stream.timeline.announcesEnd) return stream;
-    this.synchronizeDevice();
-    return Stream.legacyDefault(this.device);
+  /** Whether everything that was allocated since a mark is gone again. */
+  #isAt({ positions, fallbackAllocations }: MonotonicMark): boolean {
+    return this.#memory.isAt(positions) && this.#fallbackBlocksSince(fallbackAllocations).length === 0;
+  }
+
+  /** What the fallback gave after its first so many allocations, and has not got back. */
+  #fallbackBlocksSince(fallbackAllocations: number): [DevicePointer, FallbackBlock][] {
+    if (this.#fallbackBlocks.size === 0) return [];
+    return [...this.#fallbackBlocks].filter(([, { serial }]) => serial > fallbackAllocations);
   }
 }
 
@@ -562,10 +561,9 @@ function leastBlockBytes(bytes: number, alignment: number): number {
   return alignUp(bytes, ALLOCATION_ALIGNMENT) + alignment - ALLOCATION_ALIGNMENT;
 }
 
-/** @throws LifetimeError for what can be told to be no live allocation of a chain that the pointer lies in. */
-function assertHandedOut(pointer: number, bytes: number, cursor: BumpCursor, name: string): void {
+/** @throws LifetimeError for what can be told to be no live allocation of the block that the pointer lies in, handed out up to `top`. */
+function assertHandedOut(pointer: number, bytes: number, top: number, name: string): void {
   const where = `the ${name} cannot free ${formatPointer(pointer)}`;
-  const top = cursor.topOf(cursor.blockAt(pointer));
   if (pointer >= top) throw new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
   if (pointer % ALLOCATION_ALIGNMENT !== 0) {
     throw new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it lies inside an allocation, not at its start`);

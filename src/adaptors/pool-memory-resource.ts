@@ -113,20 +113,10 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
   protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
     let address = super.takeFromOthers(bytes, stream, alignment);
     if (address !== none) return address;
-    const lane = this.lane as Lane;
-    const second = this.ordering.secondLaneOf(stream);
-    if (second !== undefined && !this.index.isEmpty(second.number)) {
-      this.index.transfer(second.number, lane.number);
-      lane.received();
-      address = this.allocateIn(lane.number, bytes, alignment);
-      if (address !== none) return address;
-    }
-    this.ordering.others(stream, (other) => {
-      this.ordering.order(stream, other);
-      this.index.transfer(other, lane.number);
-      lane.received();
-      this.#merges++;
-      address = this.allocateIn(lane.number, bytes, alignment);
+    const { number } = this.lane as Lane;
+    this.joinFree(stream, (isOthers) => {
+      if (isOthers) this.#merges++;
+      address = this.allocateIn(number, bytes, alignment);
       return address !== none;
     });
     return address;
@@ -136,35 +126,18 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
   protected grow(bytes: number, stream: Stream, alignment: number): boolean {
     // An upstream block begins at a multiple of 256, so an aligned address in it may lie this much further on.
     const least = alignUp(bytes, unitBytes) + alignment - ALLOCATION_ALIGNMENT;
-    this.upstreamFailure = undefined;
-    if (least > Math.min(this.#maximumBytes, maximumBlockBytes)) return false;
-    if (this.#growBy(least, stream)) return true;
-    // The maximum is in the way, or the upstream has too little: then every free block may help.
-    const isCapped = this.#leftBytes < least;
-    const wanted = () => (isCapped && this.#leftBytes >= least ? 0 : Number.POSITIVE_INFINITY);
-    return this.releaseSegments(stream, wanted) > 0 && this.#growBy(least, stream);
+    if (least > maximumBlockBytes) return false;
+    const wanted = (left: number) =>
+      Math.min(left === Number.POSITIVE_INFINITY ? this.reservedBytes : alignUp(left / 2, unitBytes), maximumBlockBytes);
+    return this.growWithin(this.#maximumBytes, least, wanted, stream);
   }
 
   protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
     const reserved = formatBytes(this.reservedBytes);
     const largest = formatBytes(this.largestFreeBytes());
     const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
-    const limit =
-      this.#maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `its maximum is ${formatBytes(this.#maximumBytes)}`;
-    const reason = `${reserved} are reserved, the largest free block has ${largest}${aligned}, and ${limit}`;
-    return this.outOfMemoryError(bytes, reason, this.#maximumBytes);
-  }
-
-  /** Bytes that the maximum leaves. */
-  get #leftBytes(): number {
-    return this.#maximumBytes - this.claimedBytes;
-  }
-
-  #growBy(least: number, stream: Stream): boolean {
-    const left = this.#leftBytes;
-    if (least > left) return false;
-    const wanted = left === Number.POSITIVE_INFINITY ? this.reservedBytes : alignUp(left / 2, unitBytes);
-    return this.tryTakeAtLeast(least, Math.min(Math.max(least, wanted), left, maximumBlockBytes), stream);
+    const reason = `${reserved} are reserved, the largest free block has ${largest}${aligned}`;
+    return this.outOfMemoryWithin(this.#maximumBytes, bytes, reason);
   }
 
   #handOver(initial: Lane, lane: Lane, stream: Stream): void {

@@ -1,7 +1,8 @@
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
+import { notPermittedStatus } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
-import { formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
+import { DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
 import type {
   DeallocationEvents,
   DeallocationFence,
@@ -80,6 +81,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   #isDisposed = false;
   /** What the upstream would not take back when this was disposed. */
   #leftSegments: readonly Segment[] = [];
+  /** What came from the upstream when this was disposed, or for a stream that had ended: not to be used before the device is idle. */
+  #lateSegments: readonly Segment[] = [];
 
   #reservedBytes = 0;
   /** Bytes that the upstream is being asked for right now. */
@@ -131,7 +134,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /**
    * Gives blocks of the upstream that are wholly free back to it, in the order of `stream`, which is first made to wait for whatever was freed
-   * on other streams; all free memory belongs to it afterwards. Waits on the host only where the upstream does.
+   * on other streams; all free memory belongs to it afterwards. Waits on the host only where the upstream does, or where memory is held for a
+   * stream that may be gone, because its end is not announced.
    * @returns the bytes given back
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
@@ -139,8 +143,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.enter(stream, 'trim');
-    this.ordering.gather(stream, this.lane as Lane);
+    this.#keepLateSegments();
+    this.ordering.synchronizeUnannounced(stream);
+    // Host functions may have run.
     this.enter(stream, 'trim');
+    this.ordering.gather(stream, this.lane as Lane);
     return this.releaseSegments(stream, () => this.#reservedBytes - bytesToKeep);
   }
 
@@ -148,7 +155,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   validate(): void {
     this.#memory.validate();
     let bytes = 0;
-    for (const block of this.#memory.blocks()) bytes += block.bytes;
+    for (const block of [...this.#memory.blocks(), ...this.#lateSegments]) bytes += block.bytes;
     if (bytes !== this.#reservedBytes) throw new Error(`${this.constructor.name}: reserved ${this.#reservedBytes} bytes, indexes ${bytes}`);
   }
 
@@ -159,18 +166,18 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    */
   [Symbol.dispose](): void {
     const stream = Stream.legacyDefault(this.device);
+    if (!this.#isDisposed) this.ordering.synchronizeUnannounced(stream);
+    // Host functions may have disposed this while streams were waited for.
     if (!this.#isDisposed) {
       this.enter(stream, 'dispose');
       this.ordering.gather(stream, this.lane as Lane);
-    }
-    // Host functions may have disposed this while streams were waited for.
-    if (!this.#isDisposed) {
       this.#isDisposed = true;
       this.lastStream = noStream;
       this.lane = undefined;
       this.ordering[Symbol.dispose]();
       this.#leftSegments = this.#memory.removeAllSegments();
     }
+    this.#keepLateSegments();
     // Taken out first: the upstream may run host functions, and these may dispose this again.
     const segments = this.#leftSegments;
     this.#leftSegments = [];
@@ -252,7 +259,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** Waits on the host for streams that memory is held for. Returns how many that were. */
   protected synchronizeHeld(stream: Stream): number {
-    return this.ordering.synchronizeHeld(stream);
+    return (this.#keepLateSegments() ? 1 : 0) + this.ordering.synchronizeHeld(stream);
   }
 
   /** Waits on the host for everything on the device, and counts it. The state must be whole: host functions may run meanwhile. */
@@ -273,6 +280,12 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** The error for a request that nothing could serve. */
   protected abstract outOfMemory(bytes: number, alignment: number): OutOfMemoryError;
+
+  /** As `outOfMemoryError`, for a resource that may have a maximum. */
+  protected outOfMemoryWithin(maximumBytes: number, bytes: number, reason: string): OutOfMemoryError {
+    const limit = maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `its maximum is ${formatBytes(maximumBytes)}`;
+    return this.outOfMemoryError(bytes, `${reason}, and ${limit}`, maximumBytes);
+  }
 
   protected outOfMemoryError(bytes: number, reason: string, limitBytes = Number.POSITIVE_INFINITY): OutOfMemoryError {
     const cause = this.upstreamFailure;
@@ -314,8 +327,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#reservedBytes += bytes;
     if (this.#reservedBytes > this.#peakReservedBytes) this.#peakReservedBytes = this.#reservedBytes;
     if (this.#isDisposed) {
-      this.device.synchronizeSync();
-      this.#leftSegments = [...this.#leftSegments, { address, bytes }];
+      this.#lateSegments = [...this.#lateSegments, { address, bytes }];
       this[Symbol.dispose]();
     } else {
       this.keepSegment({ address, bytes }, stream);
@@ -346,6 +358,50 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       this.enter(stream, 'allocate');
       return false;
     }
+  }
+
+  /**
+   * Takes a block of at least `least` bytes from the upstream, so that `maximumBytes` are held at the most. Where the maximum leaves too little,
+   * or the upstream has too little, free blocks of the stream's lane go back to it first. Returns whether there may be room in the lane now.
+   * @param wanted how many bytes to try first, given how many the maximum leaves
+   */
+  protected growWithin(maximumBytes: number, least: number, wanted: (leftBytes: number) => number, stream: Stream): boolean {
+    if (least > maximumBytes) return false;
+    const leftBytes = () => maximumBytes - this.claimedBytes;
+    const take = () => {
+      const left = leftBytes();
+      return least <= left && this.tryTakeAtLeast(least, Math.min(Math.max(least, wanted(left)), left), stream);
+    };
+    if (take() || this.makeRoom(least, stream)) return true;
+    // Whatever is in the way: every free block may help.
+    const isCapped = leftBytes() < least;
+    const released = this.releaseSegments(stream, () => (isCapped && leftBytes() >= least ? 0 : Number.POSITIVE_INFINITY));
+    return released > 0 && take();
+  }
+
+  /** What `growWithin` does before it gives blocks back: joins what is free. Returns whether that made room for `least` bytes. */
+  protected makeRoom(_least: number, _stream: Stream): boolean {
+    return false;
+  }
+
+  /**
+   * Moves free memory that may be had without blocking to the lane of a stream: that of its other lane, then that of one lane after another of
+   * other streams, after a wait for each; until `isEnough`, which is told whether it was another's, says so. Returns whether it did.
+   */
+  protected joinFree(stream: Stream, isEnough: (isOthers: boolean) => boolean): boolean {
+    const lane = this.lane as Lane;
+    const second = this.ordering.secondLaneOf(stream);
+    if (second !== undefined && !this.#memory.isEmpty(second.number)) {
+      this.#memory.transfer(second.number, lane.number);
+      lane.received();
+      if (isEnough(false)) return true;
+    }
+    return this.ordering.others(stream, (other) => {
+      this.ordering.order(stream, other);
+      this.#memory.transfer(other, lane.number);
+      lane.received();
+      return isEnough(true);
+    });
   }
 
   /** Takes a block from the upstream: `wanted` bytes, or half of that and so on, down to `least`. Returns whether it got one. */
@@ -384,14 +440,31 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** Puts a block of the upstream that is ordered on a stream into that stream's lane. */
   protected keepSegment(segment: Segment, stream: Stream): void {
-    let owner = stream;
     if (stream.isDisposed) {
-      this.device.synchronizeSync();
-      owner = Stream.legacyDefault(this.device);
+      this.#lateSegments = [...this.#lateSegments, segment];
+      this.#keepLateSegments();
+      return;
     }
-    const lane = this.ordering.laneOf(owner, 'keep memory');
+    const lane = this.ordering.laneOf(stream, 'keep memory');
     this.#memory.addSegment(segment.address, segment.bytes, lane.number);
     lane.received();
+  }
+
+  /** Lets late segments be used, or given back, once the device is idle; returns whether it did. Inside a host function they stay. */
+  #keepLateSegments(): boolean {
+    if (this.#lateSegments.length === 0) return false;
+    try {
+      this.device.synchronizeSync();
+    } catch (error) {
+      if (error instanceof DriverError && error.driverStatus === notPermittedStatus) return false;
+      throw error;
+    }
+    const segments = this.#lateSegments;
+    this.#lateSegments = [];
+    // Host functions that ran meanwhile may have disposed this.
+    if (this.#isDisposed) this.#leftSegments = [...this.#leftSegments, ...segments];
+    else for (const segment of segments) this.keepSegment(segment, Stream.legacyDefault(this.device));
+    return segments.length > 0;
   }
 
   /** Explains why a free is refused, unless it is that of the null pointer. */
@@ -415,6 +488,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   #allocateWithoutWaiting(bytes: number, stream: Stream, alignment: number): number {
+    this.upstreamFailure = undefined;
     const second = this.ordering.secondLaneOf(stream);
     let address: number = second === undefined ? none : this.allocateIn(second.number, bytes, alignment);
     if (address === none) address = this.takeFromOthers(bytes, stream, alignment);

@@ -23,6 +23,8 @@ export interface EventOptions {
 
 const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', (handle) => native().destroyEvent(handle));
 
+let recordings = 0;
+
 /**
  * A point in a stream's order, which other streams and the host can wait for.
  * @example
@@ -36,7 +38,7 @@ export class Event implements Disposable {
   readonly device: Device;
   /** @internal The native handle; -1 once disposed. */
   handle: number;
-  /** @internal How often a recording was begun: tells whether one that somebody relies on still stands. */
+  /** @internal The number of its last recording, of all events': tells whether one that somebody relies on still stands, and which is later. */
   version = 0;
   /** @internal The id of the stream it was recorded on last; `undefined` where that recording was refused. */
   recordedOn: number | undefined;
@@ -64,7 +66,7 @@ export class Event implements Disposable {
   /** @internal Records on a stream that may have no `Stream` object any more. */
   recordOn(timeline: StreamTimeline): void {
     // A recording that is refused may have been the end of the one before, too.
-    this.version++;
+    this.version = ++recordings;
     this.recordedOn = undefined;
     mailbox[0] = this.handle;
     mailbox[1] = timeline.handle;

@@ -3,7 +3,7 @@
  * that are really made; here it is turned on and off, operations get their stacks, and reports their words.
  */
 import { channel } from 'node:diagnostics_channel';
-import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue, LifetimeError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
 import { assertBytes, assertOneOf, assertOptions, assertPointer } from '../validation.js';
 import { interpose, mailbox, type NativeBinding, native } from './native.js';
 import { check } from './status.js';
@@ -24,6 +24,12 @@ export interface CheckOrderOptions {
    * Called with each report, from within the call that gave rise to it. What it throws is reported as an uncaught exception.
    */
   readonly onReport?: (report: OrderReport) => void;
+  /**
+   * Whether the copy, set, touch or declaration that gives rise to a report throws an {@link OrderError}. It is submitted all the same.
+   * Other calls, and a copy to the host that has to run host functions first, are only reported.
+   * @defaultValue false
+   */
+  readonly throwOnReport?: boolean;
 }
 
 /**
@@ -68,6 +74,19 @@ export interface OrderReport {
   readonly missing: string;
 }
 
+/**
+ * Two operations are not in order; thrown by the later one where that was asked for ({@link CheckOrderOptions.throwOnReport}). The message is
+ * the report as a text.
+ */
+export class OrderError extends CisternError {
+  readonly report: OrderReport;
+
+  constructor(report: OrderReport) {
+    super('ERR_CISTERN_ORDER', formatOrderReport(report));
+    this.report = report;
+  }
+}
+
 const kinds = ['unordered', 'use-after-free', 'freed-while-in-use', 'reuse-without-wait', 'use-before-allocation'] as const;
 const operations = ['copy', 'set', 'touch', 'allocate', 'free'] as const;
 const accesses = [undefined, 'read', 'write'] as const;
@@ -96,6 +115,18 @@ const submittingCalls = [
   'declareFree',
 ] as const satisfies readonly (keyof NativeBinding)[];
 
+/** Of these, the ones that may throw although they succeeded: nothing that a resource keeps books of depends on their results. */
+const throwingCalls: ReadonlySet<string> = new Set<(typeof submittingCalls)[number]>([
+  'copy',
+  'copyFromHost',
+  'copyToHostSync',
+  'copyToHost',
+  'set',
+  'touch',
+  'declareAllocation',
+  'declareFree',
+]);
+
 const stackCount = 4096;
 const stackDepth = 32;
 /** How many reports a checker keeps. */
@@ -107,6 +138,7 @@ const cells = new Float64Array(2);
 const taken = new Float64Array(32 * cellsOfReport);
 const checkers = new Set<OrderChecker>();
 let isChecking = false;
+let isThrowing = false;
 let lastNumber = 0;
 let seenReports = 0;
 /** The stack of operation n at n modulo the length; empty while nobody wants them. */
@@ -135,24 +167,27 @@ let stacks: KeptStack[] = [];
  */
 export function checkOrder(options: CheckOrderOptions = {}): OrderChecker {
   assertOptions(options);
-  const { stacks: wantsStacks, onReport } = options;
+  const { stacks: wantsStacks, onReport, throwOnReport } = options;
   if (onReport !== undefined && typeof onReport !== 'function') {
     throw new ArgumentTypeError(`onReport must be a function, got ${formatValue(onReport)}`);
   }
-  return new OrderChecker(wantsStacks !== false, onReport);
+  return new OrderChecker(wantsStacks !== false, throwOnReport === true, onReport);
 }
 
 /** The reports of a time in which stream order is checked; see {@link checkOrder}. */
 export class OrderChecker implements Disposable {
   /** @internal */
   readonly wantsStacks: boolean;
+  /** @internal */
+  readonly throwsOnReport: boolean;
   readonly #onReport: ((report: OrderReport) => void) | undefined;
   #reports: OrderReport[] = [];
   #droppedReports = 0;
 
   /** @internal */
-  constructor(wantsStacks: boolean, onReport: ((report: OrderReport) => void) | undefined) {
+  constructor(wantsStacks: boolean, throwsOnReport: boolean, onReport: ((report: OrderReport) => void) | undefined) {
     this.wantsStacks = wantsStacks;
+    this.throwsOnReport = throwsOnReport;
     this.#onReport = onReport;
     if (checkers.size === 0) {
       native().beginOrderCheck(cells);
@@ -207,14 +242,19 @@ export class OrderChecker implements Disposable {
     for (const report of reports) {
       if (this.#reports.length < reportLimit) this.#reports.push(report);
       else this.#droppedReports++;
-      try {
-        this.#onReport?.(report);
-      } catch (error) {
-        process.nextTick(() => {
-          throw error;
-        });
-      }
+      if (this.#onReport !== undefined) callReporter(this.#onReport, report);
     }
+  }
+}
+
+/** @internal What a callback throws must not end the call that is reported. */
+export function callReporter<Report>(onReport: (report: Report) => void, report: Report): void {
+  try {
+    onReport(report);
+  } catch (error) {
+    process.nextTick(() => {
+      throw error;
+    });
   }
 }
 
@@ -292,7 +332,8 @@ const headings: Readonly<Record<OrderReportKind, string>> = {
   'use-before-allocation': 'memory is used before its allocation',
 };
 
-function formatSide(side: OrderReportSide): string {
+/** @internal */
+export function formatSide(side: OrderReportSide): string {
   const how = side.access === undefined ? '' : ` (${side.access})`;
   const where = side.streamId === undefined ? 'on the host' : `on stream ${side.streamId}`;
   const number = side.number === 0 ? '' : `, operation ${side.number}`;
@@ -323,24 +364,34 @@ function follow(): void {
   const wantsStacks = [...checkers].some((checker) => checker.wantsStacks);
   if (!wantsStacks) stacks = [];
   else if (stacks.length === 0) stacks = Array.from({ length: stackCount }, () => ({ number: 0, stack: '' }));
+  isThrowing = [...checkers].some((checker) => checker.throwsOnReport);
   interpose(isChecking ? followed : undefined);
+}
+
+/** @internal The number that the next operation of this thread will have. */
+export function nextOperationNumber(): number {
+  return lastNumber + 1;
 }
 
 type AnyCall = (...values: never[]) => unknown;
 
 function followed(addon: NativeBinding): Partial<NativeBinding> {
-  const follow = (call: AnyCall): AnyCall => {
+  const follow = (call: AnyCall, mayThrow: boolean): AnyCall => {
     const followedCall = (...values: never[]): unknown => {
-      cells[0] = ++lastNumber;
-      if (stacks.length > 0) keepStack(lastNumber, followedCall);
+      const number = ++lastNumber;
+      cells[0] = number;
+      if (stacks.length > 0) keepStack(number, followedCall);
       const result = call(...values);
       cells[0] = 0;
-      if (cells[1] !== seenReports) collect();
+      if (cells[1] !== seenReports) {
+        const report = collect().find(({ later }) => later.number === number);
+        if (isThrowing && mayThrow && report !== undefined && mailbox[0] === 0) throw new OrderError(report);
+      }
       return result;
     };
     return followedCall;
   };
-  return Object.fromEntries(submittingCalls.map((name) => [name, follow(addon[name])]));
+  return Object.fromEntries(submittingCalls.map((name) => [name, follow(addon[name], throwingCalls.has(name))]));
 }
 
 /**
@@ -356,14 +407,15 @@ function keepStack(number: number, below: AnyCall): void {
   Error.stackTraceLimit = limit;
 }
 
-function stackOf(number: number): string | undefined {
+/** @internal The stack of an operation of this thread, one line a frame; `undefined` where it was not kept, or not so long. */
+export function stackOf(number: number): string | undefined {
   const kept = number === 0 ? undefined : stacks[number % stackCount];
   if (kept?.number !== number) return undefined;
   return kept.stack.slice(kept.stack.indexOf('\n') + 1);
 }
 
-/** Takes the reports that have come since and passes them on. Leaves the mailbox as it was: its results may not have been read yet. */
-function collect(): void {
+/** Takes the reports that have come since, passes them on and returns them. Leaves the mailbox as it was: its results may not have been read yet. */
+function collect(): OrderReport[] {
   seenReports = cells[1] as number;
   const before = mailbox.slice();
   const reports: OrderReport[] = [];
@@ -380,6 +432,7 @@ function collect(): void {
     for (const report of reports) orderChannel.publish(report);
   }
   mailbox.set(before);
+  return reports;
 }
 
 function reportAt(at: number): OrderReport {

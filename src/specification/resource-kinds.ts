@@ -11,6 +11,7 @@ import { PoolMemoryResource } from '../adaptors/pool-memory-resource.js';
 import { PrefetchResourceAdaptor } from '../adaptors/prefetch-resource-adaptor.js';
 import { ReclaimingResourceAdaptor } from '../adaptors/reclaiming-resource-adaptor.js';
 import { RoundingResourceAdaptor, type RoundingResourceAdaptorOptions } from '../adaptors/rounding-resource-adaptor.js';
+import { SanitizingResourceAdaptor } from '../adaptors/sanitizing-resource-adaptor.js';
 import { StatisticsResourceAdaptor } from '../adaptors/statistics-resource-adaptor.js';
 import { TrackingResourceAdaptor } from '../adaptors/tracking-resource-adaptor.js';
 import { ArgumentRangeError } from '../errors.js';
@@ -196,6 +197,14 @@ export const resourceKinds: readonly ResourceKind[] = [
     { stacks: { type: 'boolean', summary: 'whether it keeps the stack of each allocation', default: 'false' } },
     ({ upstream, options }) =>
       new TrackingResourceAdaptor(upstream, definedFields({ captureStacks: options.stacks, deallocationEvents: options.events })),
+  ),
+  defineAdaptor(
+    'sanitizing',
+    'pass-through',
+    'checks stream order, and reports what is used or freed wrongly or not freed',
+    { stacks: { type: 'boolean', summary: 'whether reports say where both sides come from', default: 'true' } },
+    ({ upstream, options }) =>
+      new SanitizingResourceAdaptor(upstream, definedFields({ stacks: options.stacks, deallocationEvents: options.events })),
   ),
   defineAdaptor(
     'aligned',

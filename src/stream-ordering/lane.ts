@@ -55,6 +55,13 @@ export class Lane {
     return this.timeline.synchronized > this.#freedAt;
   }
 
+  /**
+   * Whether no other stream can have the memory now: it is held, or an event that had to be recorded could not be, and the stream may be gone.
+   */
+  get isHeldBack(): boolean {
+    return (this.isHeld || (this.mustRecord && this.#isUnrecorded)) && !this.isIdle;
+  }
+
   /** Whether the end of the stream must be preceded by a record for what was freed. */
   get needsSettlement(): boolean {
     // An event that a caller recorded may be recorded again by its owner, when the stream that could replace it is gone.
@@ -84,7 +91,7 @@ export class Lane {
 
   /**
    * Memory has come into the lane already, in its stream's order: fresh from the upstream, or taken over from other lanes. Where an event
-   * cannot be recorded though it must, it is tried again later.
+   * cannot be recorded though it must, the memory is held back: the stream may be gone when it is tried again.
    */
   received(): void {
     this.freeUnrecorded();
@@ -131,7 +138,13 @@ export class Lane {
 
   #record(): void {
     this.#event ??= new Event({ device: this.#device });
-    this.#event.recordOn(this.timeline);
+    try {
+      this.#event.recordOn(this.timeline);
+    } catch (error) {
+      // A recording that is refused may have been the end of the one before, too.
+      if (this.#isRecorded) this.#isUnrecorded = true;
+      throw error;
+    }
     this.#isRecorded = true;
     this.#isUnrecorded = false;
     this.#recording = undefined;

@@ -30,10 +30,15 @@ import { Lane, type Waiter } from './lane.js';
 /** The words that the option `deallocationEvents` takes. */
 export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
 
-/** A lane whose memory belongs to no stream: whoever takes it waits for the events first. */
+/** More events than this that whoever takes memory has to wait for are replaced by one, once a stream has waited for them. */
+const maximumCommonEvents = 8;
+
+/** A lane whose memory belongs to no stream: whoever takes it waits for the events first, at most one of each stream. */
 interface CommonLane {
   readonly number: number;
   events: readonly Event[];
+  /** So many events are looked through for past ones: twice as many as were left the last time. */
+  sweepCount: number;
 }
 
 /** What stream ordering needs of a free-space index. */
@@ -72,7 +77,7 @@ export class StreamOrdering implements StreamObserver {
     this.#isEager = policy === 'eager';
     this.#memory = memory;
     this.#device = device;
-    this.#ended = { number: memory.addLane(), events: [] };
+    this.#ended = commonLane(memory.addLane());
     this.#common = [this.#ended];
   }
 
@@ -99,7 +104,7 @@ export class StreamOrdering implements StreamObserver {
   /** Adds a lane for memory that belongs to no stream; every stream may take from it after `order`. Returns its number. */
   addCommonLane(): number {
     const number = this.#memory.addLane();
-    this.#common.push({ number, events: [] });
+    this.#common.push(commonLane(number));
     return number;
   }
 
@@ -128,7 +133,7 @@ export class StreamOrdering implements StreamObserver {
       this.#memory.transfer(other.number, into);
     }
     for (const lane of this.#lanes) {
-      if (this.#memory.isEmpty(lane.number) || (lane.isHeld && !lane.isIdle && lane.timeline !== stream?.timeline)) continue;
+      if (this.#memory.isEmpty(lane.number) || (lane.isHeldBack && lane.timeline !== stream?.timeline)) continue;
       const event = lane.release();
       if (event !== undefined) dependOn(common, [event]);
       this.#memory.transfer(lane.number, into);
@@ -166,7 +171,7 @@ export class StreamOrdering implements StreamObserver {
     for (const { number } of this.#common) if (!this.#memory.isEmpty(number) && visit(number)) return true;
     for (const lane of this.#lanes) {
       if (lane.timeline === stream.timeline || this.#memory.isEmpty(lane.number)) continue;
-      if (lane.isHeld && !lane.isIdle) continue;
+      if (lane.isHeldBack) continue;
       if (visit(lane.number)) return true;
     }
     return false;
@@ -177,7 +182,8 @@ export class StreamOrdering implements StreamObserver {
     const common = this.#commonLane(number);
     if (common === undefined) return (this.lane(number) as Lane).order(waiter);
     forgetPastEvents(common);
-    for (const event of common.events) waiter.timeline.wait(event);
+    for (const event of common.events) if (event.recordedOn !== waiter.timeline.id) waiter.timeline.wait(event);
+    if (common.events.length > maximumCommonEvents) this.#unite(common, waiter);
     return common.events.length > 0;
   }
 
@@ -215,10 +221,16 @@ export class StreamOrdering implements StreamObserver {
     return this.#lanes;
   }
 
+  /**
+   * Blocks until the device is idle if memory is held back for a stream that may be gone, on which no event can be recorded: to be called
+   * before `gather`. Host functions may run meanwhile.
+   */
+  synchronizeUnannounced(stream: Stream): void {
+    if (this.#heldBack(stream).some((lane) => !lane.timeline.announcesEnd)) this.#device.synchronizeSync();
+  }
+
   /** Makes a stream wait for every lane with memory, held ones too, and moves all of it to one lane of that stream. */
   gather(stream: Stream, into: Lane): void {
-    // No event can be recorded for what is held for a stream that may be gone.
-    if (this.#heldBack(stream).some((lane) => !lane.timeline.announcesEnd)) this.#device.synchronizeSync();
     for (const number of this.laneNumbers()) {
       if (number === into.number || this.#memory.isEmpty(number)) continue;
       this.order(stream, number);
@@ -258,7 +270,8 @@ export class StreamOrdering implements StreamObserver {
       } catch (error) {
         // A host function must not wait for a stream: for it, there is no more memory.
         if (error instanceof DriverError && error.driverStatus === notPermittedStatus) break;
-        throw error;
+        // One that ran during this very wait may have ended the stream, too: then its memory can be had.
+        if (this.#lanes.includes(lane)) throw error;
       }
       synchronized++;
     }
@@ -287,7 +300,7 @@ export class StreamOrdering implements StreamObserver {
     }
     this.#shared[timeline.slot] = undefined;
     this.#held[timeline.slot] = undefined;
-    this.#forgetPastEvents();
+    if (this.#ended.events.length >= this.#ended.sweepCount) forgetPastEvents(this.#ended);
   }
 
   /** Stops listening for the ends of streams. */
@@ -312,9 +325,19 @@ export class StreamOrdering implements StreamObserver {
 
   /** The lanes with memory that another stream may not take yet. */
   #heldBack(stream: Stream | undefined): Lane[] {
-    return this.#lanes.filter(
-      (lane) => lane.isHeld && !lane.isIdle && lane.timeline !== stream?.timeline && !this.#memory.isEmpty(lane.number),
-    );
+    return this.#lanes.filter((lane) => lane.isHeldBack && lane.timeline !== stream?.timeline && !this.#memory.isEmpty(lane.number));
+  }
+
+  /** Lets one event stand for all that a stream has just waited for. Where it cannot be recorded they stay. */
+  #unite(common: CommonLane, { timeline }: Waiter): void {
+    const event = new Event({ device: this.#device });
+    try {
+      event.recordOn(timeline);
+    } catch (error) {
+      if (!(error instanceof DriverError)) throw error;
+      return;
+    }
+    common.events = [event];
   }
 
   #commonLane(number: number): CommonLane | undefined {
@@ -326,12 +349,25 @@ export class StreamOrdering implements StreamObserver {
   }
 }
 
+function commonLane(number: number): CommonLane {
+  return { number, events: [], sweepCount: maximumCommonEvents };
+}
+
+/** Of two events of one stream, the one recorded later stands for both. */
 function dependOn(common: CommonLane, events: readonly Event[]): void {
-  common.events = [...new Set([...common.events, ...events])];
+  const latest = new Map<number | Event, Event>();
+  for (const event of [...common.events, ...events]) {
+    const key = event.recordedOn ?? event;
+    const known = latest.get(key);
+    if (known === undefined || known.version < event.version) latest.set(key, event);
+  }
+  common.events = [...latest.values()];
 }
 
 function forgetPastEvents(common: CommonLane): void {
-  if (common.events.length > 0) common.events = common.events.filter((event) => !isPast(event));
+  if (common.events.length === 0) return;
+  common.events = common.events.filter((event) => !isPast(event));
+  common.sweepCount = Math.max(maximumCommonEvents, 2 * common.events.length);
 }
 
 function free(lane: Lane, isEager: boolean): void {

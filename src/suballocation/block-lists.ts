@@ -5,18 +5,19 @@
  * Purpose. A cache gives the blocks of one pass to the next, which asks for the same sizes again; a bump allocator takes and returns the blocks
  * it bumps in. Lanes are those of stream ordering, as in the free-space index; this file knows integers only.
  *
- * Data structure. Sizes get numbers in the order in which they come up (classes). A free block is in one doubly linked list, by lane and
- * class; the latest freed is taken first, since it is the likeliest to be in a cache.
+ * Data structure. Sizes that blocks have get numbers (classes); with its last block a size gives its number up, for the next new one. A free
+ * block is in one doubly linked list, by lane and class; the latest freed is taken first, since it is the likeliest to be in a cache.
  *
  *     classes   4 KiB -> 0    1 MiB -> 1    6 MiB -> 2
  *     lane 0    heads [ a -> b | . | c ]
  *     lane 1    heads [ . | d | . ]
  *
  * Invariants: Σ bytes(free) + Σ bytes(used) = Σ bytes(added) - Σ bytes(removed); a block is in exactly the list of its lane and class, or used;
- * freeCount(lane) = Σ lengths of its lists; the address map holds every block, free or used.
+ * freeCount(lane) = Σ lengths of its lists; the address map holds every block, free or used; a size has a class exactly while a block has it.
  *
- * Cost: allocating an exact size and freeing take constant time. `allocateAtLeast`, removing, and adding a size that is new are linear in the
- * number of classes; `transfer` also in what it moves.
+ * Cost: allocating an exact size, freeing, adding and `removeUsed` take constant time. `allocateAtLeast` is linear in the number of sizes that
+ * blocks have, free or used; `transfer` also in what it moves. `removeFreeSegment` looks at the sizes in turn, and goes on there the next time,
+ * so that removing many blocks looks at each size about once.
  */
 import { AddressMap } from './address-map.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
@@ -43,6 +44,14 @@ export class BlockLists {
   /** Class numbers by size; a size is looked up like an address. */
   readonly #classNumbers = new AddressMap();
   readonly #classBytes: number[] = [];
+  /** By class: how many blocks it has, free or used. */
+  readonly #classBlocks: number[] = [];
+  /** Every class that there ever was: first those that have blocks, as many as there are sizes. */
+  readonly #classes: number[] = [];
+  /** By class: its place in `#classes`. */
+  readonly #classPlaces: number[] = [];
+  /** The place in `#classes` that `removeFreeSegment` looks at next. */
+  #nextPlace = 0;
   /** By lane: the first free block of each class. */
   readonly #heads: Int32Array[] = [];
   readonly #freeCounts: number[] = [];
@@ -69,7 +78,9 @@ export class BlockLists {
     if (this.#spare === none) this.#growBlocks();
     const block = this.#spare;
     this.#spare = this.#blocks[block + nextField] as number;
-    this.#blocks[block + classField] = this.#classOf(bytes);
+    const number = this.#classOf(bytes);
+    (this.#classBlocks[number] as number)++;
+    this.#blocks[block + classField] = number;
     this.#addresses[block / fields] = address;
     this.#byAddress.insert(address, block);
     this.#insertFree(block, lane);
@@ -98,7 +109,9 @@ export class BlockLists {
     const heads = this.#heads[lane] as Int32Array;
     let best = none;
     let bestBytes = Number.POSITIVE_INFINITY;
-    for (const [number, size] of this.#classBytes.entries()) {
+    for (let place = 0; place < this.#classNumbers.count; place++) {
+      const number = this.#classes[place] as number;
+      const size = this.#classBytes[number] as number;
       if (size < bytes || size >= bestBytes || heads[number] === none) continue;
       best = heads[number] as number;
       bestBytes = size;
@@ -142,9 +155,9 @@ export class BlockLists {
 
   /** Moves every free block of one lane to another. */
   transfer(from: number, to: number): void {
-    for (let number = 0; this.#freeCounts[from] !== 0; number++) {
+    for (let place = 0; this.#freeCounts[from] !== 0; place++) {
       for (;;) {
-        const block = (this.#heads[from] as Int32Array)[number] as number;
+        const block = (this.#heads[from] as Int32Array)[this.#classes[place] as number] as number;
         if (block === none) break;
         this.#removeFree(block, from);
         this.#insertFree(block, to);
@@ -155,11 +168,19 @@ export class BlockLists {
   /** Takes a free block of a lane, of at most so many bytes, out of the lists. */
   removeFreeSegment(lane: number, maximumBytes = Number.POSITIVE_INFINITY): Segment | undefined {
     const heads = this.#heads[lane] as Int32Array;
-    const number = this.#classBytes.findIndex((bytes, index) => bytes <= maximumBytes && heads[index] !== none);
-    if (number === -1) return undefined;
-    const block = heads[number] as number;
-    this.#removeFree(block, lane);
-    return this.#drop(block);
+    const count = this.#classNumbers.count;
+    // Without a look at any, where none can be meant.
+    for (let left = maximumBytes <= 0 || this.isEmpty(lane) ? 0 : count; left > 0; left--) {
+      if (this.#nextPlace >= count) this.#nextPlace = 0;
+      const number = this.#classes[this.#nextPlace] as number;
+      const block = heads[number] as number;
+      if (block !== none && (this.#classBytes[number] as number) <= maximumBytes) {
+        this.#removeFree(block, lane);
+        return this.#drop(block);
+      }
+      this.#nextPlace++;
+    }
+    return undefined;
   }
 
   /** Takes a used block out of the lists. */
@@ -191,7 +212,12 @@ export class BlockLists {
   /** The bytes of a lane's largest free block. */
   largestFreeBytes(lane: number): number {
     const heads = this.#heads[lane] as Int32Array;
-    return this.#classBytes.reduce((largest, bytes, number) => (heads[number] === none ? largest : Math.max(largest, bytes)), 0);
+    let largest = 0;
+    for (let place = 0; place < this.#classNumbers.count; place++) {
+      const number = this.#classes[place] as number;
+      if (heads[number] !== none) largest = Math.max(largest, this.#classBytes[number] as number);
+    }
+    return largest;
   }
 
   /** What an address is, for an error message: linear in the number of blocks. */
@@ -218,12 +244,15 @@ export class BlockLists {
     this.#byAddress.validate();
     this.#classNumbers.validate();
     const counts = this.#heads.map(() => 0);
+    const classBlocks = this.#classBlocks.map(() => 0);
     let used = 0;
     let all = 0;
     for (let block = 0; block < this.#blocks.length; block += fields) {
       const state = this.#blocks[block + stateField] as number;
       if (state === spareMark) continue;
       all++;
+      const number = this.#blocks[block + classField] as number;
+      classBlocks[number] = (classBlocks[number] as number) + 1;
       if (this.#byAddress.get(this.addressOf(block)) !== block) fail(`block ${block} is not in the address map`);
       if (state >= 0) {
         if (state >= counts.length) fail(`block ${block} is in no lane, but ${state}`);
@@ -235,6 +264,14 @@ export class BlockLists {
     }
     if (used !== this.#usedBlocks) fail(`${used} used blocks, but counts ${this.#usedBlocks}`);
     if (all !== this.#byAddress.count) fail(`${all} blocks, but ${this.#byAddress.count} in the address map`);
+    for (const [number, count] of classBlocks.entries()) {
+      if (this.#classBlocks[number] !== count) fail(`class ${number} counts ${this.#classBlocks[number]} blocks, has ${count}`);
+      const place = this.#classPlaces[number] as number;
+      if (this.#classes[place] !== number) fail(`class ${number} is not at its place ${place}`);
+      if (place < this.#classNumbers.count !== count > 0) fail(`class ${number} has ${count} blocks, but place ${place}`);
+      if (count > 0 && this.#classNumbers.get(this.#classBytes[number] as number) !== number)
+        fail(`class ${number} is not that of its size`);
+    }
     for (const [lane, count] of counts.entries()) {
       if (this.#freeCounts[lane] !== count) fail(`lane ${lane} counts ${this.#freeCounts[lane]} blocks, has ${count}`);
       if (this.#validateLists(lane) !== count) fail(`lane ${lane} has ${count} blocks, not all of them in its lists`);
@@ -260,7 +297,12 @@ export class BlockLists {
   #classOf(bytes: number): number {
     const known = this.#classNumbers.get(bytes);
     if (known !== none) return known;
-    const number = this.#classBytes.push(bytes) - 1;
+    const place = this.#classNumbers.count;
+    const number = this.#classes[place] ?? place;
+    this.#classes[place] = number;
+    this.#classPlaces[number] = place;
+    this.#classBytes[number] = bytes;
+    this.#classBlocks[number] = 0;
     this.#classNumbers.insert(bytes, number);
     if (number === this.#classCapacity) {
       this.#classCapacity *= 2;
@@ -271,6 +313,18 @@ export class BlockLists {
       }
     }
     return number;
+  }
+
+  /** Gives the number of a size that no block has any more up: it changes places with the last one in use. */
+  #dropClass(number: number): void {
+    this.#classNumbers.remove(this.#classBytes[number] as number);
+    const place = this.#classPlaces[number] as number;
+    const lastPlace = this.#classNumbers.count;
+    const last = this.#classes[lastPlace] as number;
+    this.#classes[place] = last;
+    this.#classPlaces[last] = place;
+    this.#classes[lastPlace] = number;
+    this.#classPlaces[number] = lastPlace;
   }
 
   #use(block: number, slack: number, lane: number): void {
@@ -305,6 +359,8 @@ export class BlockLists {
   /** Gives the record of a block that is in no list up. */
   #drop(block: number): Segment {
     const segment = { address: this.addressOf(block), bytes: this.blockBytes(block) };
+    const number = this.#blocks[block + classField] as number;
+    if (--(this.#classBlocks[number] as number) === 0) this.#dropClass(number);
     this.#byAddress.remove(segment.address);
     this.#blocks[block + stateField] = spareMark;
     this.#blocks[block + nextField] = this.#spare;

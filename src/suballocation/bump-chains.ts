@@ -13,6 +13,7 @@
  * Invariants: the used blocks are those of the chains; a chain without a block is the current one of its lane, and awaits nothing.
  */
 import { BlockLists } from './block-lists.js';
+import { type AddressRange, BumpBlocks } from './bump-blocks.js';
 import { BumpCursor } from './bump-cursor.js';
 
 /** The blocks of one lane in use. */
@@ -28,6 +29,13 @@ export class BumpChain {
   }
 }
 
+/** A used block. */
+export interface BumpBlock extends AddressRange {
+  readonly chain: BumpChain;
+  /** Which of the chain's blocks it is, from 0. */
+  readonly number: number;
+}
+
 /** Where the cursor of a chain was, or is to go. */
 export interface BumpPosition {
   readonly chain: BumpChain;
@@ -38,7 +46,8 @@ export interface BumpPosition {
 export class BumpChains extends BlockLists {
   /** By lane: the chain that allocations of the lane come from. */
   readonly #current: (BumpChain | undefined)[] = [];
-  #chains: BumpChain[] = [];
+  readonly #chains = new Set<BumpChain>();
+  readonly #blocks = new BumpBlocks<BumpBlock>();
 
   /** The chain that allocations of a lane come from. */
   chainOf(lane: number): BumpChain {
@@ -46,28 +55,30 @@ export class BumpChains extends BlockLists {
     if (known !== undefined) return known;
     const chain = new BumpChain(lane);
     this.#current[lane] = chain;
-    this.#chains.push(chain);
+    this.#chains.add(chain);
     return chain;
   }
 
-  /** The chain that an address lies in, or undefined. Linear in the number of blocks. */
-  chainAt(address: number): BumpChain | undefined {
-    return this.#chains.find(({ cursor }) => cursor.blockAt(address) !== -1);
+  /** The used block that an address lies in, or undefined. */
+  blockAt(address: number): BumpBlock | undefined {
+    return this.#blocks.find(address);
   }
 
   /** Adds a used block to a chain. */
   extend(chain: BumpChain, start: number): void {
-    chain.cursor.addBlock(start, this.blockBytes(this.usedBlock(start)));
+    const bytes = this.blockBytes(this.usedBlock(start));
+    this.#blocks.add({ start, bytes, chain, number: chain.cursor.blockCount });
+    chain.cursor.addBlock(start, bytes);
   }
 
   /** The bytes handed out in all chains. */
   get usedBytes(): number {
-    return this.#chains.reduce((sum, { cursor }) => sum + cursor.usedBytes, 0);
+    return [...this.#chains].reduce((sum, { cursor }) => sum + cursor.usedBytes, 0);
   }
 
   /** Where the cursors are, of the chains that something was handed out of. */
   positions(): BumpPosition[] {
-    return this.#chains
+    return [...this.#chains]
       .filter(({ cursor }) => cursor.isUsed)
       .map((chain) => ({ chain, blockCount: chain.cursor.blockCount, top: chain.cursor.top }));
   }
@@ -90,9 +101,10 @@ export class BumpChains extends BlockLists {
    */
   stepsBackTo(positions: readonly BumpPosition[], keepsFirstBlock: boolean): BumpPosition[] {
     const steps: BumpPosition[] = [];
+    const known = new Map(positions.map((position) => [position.chain, position]));
     for (const chain of this.#chains) {
       const { blockCount, top } = chain.cursor;
-      const step = positions.find((position) => position.chain === chain) ?? this.#emptied(chain, keepsFirstBlock);
+      const step = known.get(chain) ?? this.#emptied(chain, keepsFirstBlock);
       if (step.blockCount < blockCount || step.top < top) steps.push(step);
     }
     return steps;
@@ -105,13 +117,17 @@ export class BumpChains extends BlockLists {
 
   /** Takes a step back: frees the blocks beyond into the chain's lane. Everything that the chain awaits must have been waited for. */
   stepBack({ chain, blockCount, top }: BumpPosition): void {
-    for (const start of chain.cursor.rewind(blockCount, top)) this.free(this.usedBlock(start), chain.lane);
+    for (const start of chain.cursor.rewind(blockCount, top)) {
+      const block = this.usedBlock(start);
+      this.#blocks.remove({ start, bytes: this.blockBytes(block) });
+      this.free(block, chain.lane);
+    }
     if (chain.awaited.size > 0) chain.awaited.clear();
     this.#forgetIfEnded(chain);
   }
 
   isAwaited(lane: number): boolean {
-    return this.#chains.some(({ cursor, lane: own, awaited }) => cursor.blockCount > 0 && (own === lane || awaited.has(lane)));
+    return [...this.#chains].some(({ cursor, lane: own, awaited }) => cursor.blockCount > 0 && (own === lane || awaited.has(lane)));
   }
 
   redirect(from: number, to: number): void {
@@ -124,19 +140,25 @@ export class BumpChains extends BlockLists {
   }
 
   override removeAllSegments() {
-    this.#chains = [];
+    this.#chains.clear();
+    this.#blocks.clear();
     this.#current.length = 0;
     return super.removeAllSegments();
   }
 
   override validate(): void {
     super.validate();
-    const starts = this.#chains.flatMap(({ cursor }) => cursor.starts);
+    const starts = [...this.#chains].flatMap(({ cursor }) => cursor.starts);
     if (new Set(starts).size !== starts.length) fail('a block is in two chains');
     if (starts.length !== this.usedBlocks) fail(`${this.usedBlocks} used blocks, but ${starts.length} in chains`);
     for (const start of starts) if (this.usedBlock(start) === -1) fail(`the block at ${start} is in a chain, but not used`);
+    if (this.#blocks.count !== starts.length) fail(`${starts.length} blocks in chains, but ${this.#blocks.count} can be found`);
     for (const chain of this.#chains) {
       chain.cursor.validate();
+      for (const [number, start] of chain.cursor.starts.entries()) {
+        const found = this.blockAt(start);
+        if (found?.chain !== chain || found.number !== number) fail(`the block at ${start} is not found by its address`);
+      }
       if (chain.cursor.blockCount > 0) continue;
       if (this.#current[chain.lane] !== chain) fail(`a chain of lane ${chain.lane} has no block and is not its current one`);
       if (chain.awaited.size > 0) fail(`the chain of lane ${chain.lane} has no block, but awaits others`);
@@ -151,7 +173,7 @@ export class BumpChains extends BlockLists {
 
   #forgetIfEnded(chain: BumpChain): void {
     if (chain.cursor.blockCount > 0 || this.#current[chain.lane] === chain) return;
-    this.#chains = this.#chains.filter((other) => other !== chain);
+    this.#chains.delete(chain);
   }
 }
 

@@ -14,7 +14,7 @@
  *
  * Invariants: start ≤ top ≤ end in each block; blocks do not overlap; Σ handed out = Σ (top - start).
  *
- * Cost: allocating takes constant time; `rewind` is linear in the blocks that it gives up, `blockAt` in the number of blocks.
+ * Cost: allocating takes constant time; `rewind` is linear in the blocks that it gives up.
  */
 import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
 import { none } from './blocks.js';
@@ -107,12 +107,7 @@ export class BumpCursor {
     return givenUp;
   }
 
-  /** The number of the block that an address lies in, or -1. */
-  blockAt(address: number): number {
-    return this.#starts.findLastIndex((start, block) => address >= start && address < (this.#ends[block] as number));
-  }
-
-  /** Where the part of a block ends that was handed out. */
+  /** Where the part of a block ends that was handed out. Blocks are numbered from 0. */
   topOf(block: number): number {
     return block === this.#starts.length - 1 ? this.#top : (this.#tops[block] as number);
   }

@@ -23,7 +23,8 @@
  * exactly where its bit is clear.
  *
  * Cost: allocating and freeing take constant time, whatever the number of blocks; an alignment above 256 may have to look at all of them.
- * `transfer` is linear in what it moves, adding and removing segments in the number of segments.
+ * `transfer` is linear in what it moves. Adding a segment takes constant time. So does removing one where most are free; else it looks at
+ * the segments in turn, and goes on there the next time, so that removing many looks at each of them about once.
  *
  * Source: M. Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (2004), with lanes and the bounded scan added.
  */
@@ -74,6 +75,10 @@ export class FreeSpaceIndex {
 
   /** First block of each segment by segment number, or none. */
   readonly #segmentHeads: number[] = [];
+  /** The numbers of segments that were removed. */
+  readonly #vacantSegments: number[] = [];
+  /** The segment that `removeFreeSegment` looks at next. */
+  #nextSegment = 0;
 
   /** The tables of the lanes. */
   #tables = new Int32Array(4 * laneFields);
@@ -104,8 +109,7 @@ export class FreeSpaceIndex {
     this.#spare = this.#blocks[block + nextField] as number;
     this.#blocks[block + sizeField] = bytes / unitBytes;
     this.#addresses[(block >> 1) + addressField] = address;
-    let segment = this.#segmentHeads.indexOf(none);
-    if (segment === -1) segment = this.#segmentHeads.length;
+    const segment = this.#vacantSegments.pop() ?? this.#segmentHeads.length;
     this.#segmentHeads[segment] = block;
     this.#blocks[block + previousField] = ~segment;
     this.#blocks[block + nextField] = none;
@@ -119,6 +123,11 @@ export class FreeSpaceIndex {
   allocate(units: number, slack: number, lane: number): number {
     const block = this.#find(units, lane);
     return block === none ? none : this.#use(block, units, slack, lane);
+  }
+
+  /** Whether `allocate` and `carve` have a block for so many units. */
+  canAllocate(units: number, lane: number): boolean {
+    return this.#find(units, lane) !== none;
   }
 
   /** As `allocate`, at a multiple of `alignment`, a power of two above 256. */
@@ -175,15 +184,21 @@ export class FreeSpaceIndex {
     return true;
   }
 
-  /** Takes a wholly free segment of a lane, of at most so many bytes, out of the index. Linear in the number of segments. */
+  /** Takes a wholly free segment of a lane, of at most so many bytes, out of the index. */
   removeFreeSegment(lane: number, maximumBytes = Number.POSITIVE_INFINITY): Segment | undefined {
-    for (const [segment, block] of this.#segmentHeads.entries()) {
+    const count = this.#segmentHeads.length;
+    // Without a look at any, where none can be meant.
+    for (let left = maximumBytes < unitBytes || this.isEmpty(lane) ? 0 : count; left > 0; left--) {
+      const segment = this.#nextSegment;
+      this.#nextSegment = segment + 1 < count ? segment + 1 : 0;
+      const block = this.#segmentHeads[segment] as number;
       if (block === none || this.#blocks[block + stateField] !== lane || this.#blocks[block + nextField] !== none) continue;
       const removed = { address: this.#address(block), bytes: (this.#blocks[block + sizeField] as number) * unitBytes };
       if (removed.bytes > maximumBytes) continue;
       this.#removeFree(block, lane);
       this.#dropBlock(block);
       this.#segmentHeads[segment] = none;
+      this.#vacantSegments.push(segment);
       return removed;
     }
     return undefined;
@@ -197,6 +212,8 @@ export class FreeSpaceIndex {
       else (segments[segments.length - 1] as { bytes: number }).bytes += bytes;
     }
     this.#segmentHeads.length = 0;
+    this.#vacantSegments.length = 0;
+    this.#nextSegment = 0;
     this.#used = new AddressMap();
     this.#blocks = new Int32Array(0);
     this.#addresses = new Float64Array(0);
@@ -281,6 +298,9 @@ export class FreeSpaceIndex {
         expected += size * unitBytes;
       }
     }
+    const vacant = [...this.#segmentHeads.keys()].filter((segment) => this.#segmentHeads[segment] === none);
+    const listed = [...this.#vacantSegments].sort((a, b) => a - b);
+    if (listed.join() !== vacant.join()) fail(`segments ${vacant} are vacant, but ${listed} listed`);
     if (used !== this.#used.count) fail(`${used} used blocks, but ${this.#used.count} in the address map`);
     for (let lane = 0; lane < this.#laneCount * laneFields; lane += laneFields) {
       this.#validateLists(lane);

@@ -20,6 +20,7 @@ import {
   Stream,
   type StreamHold,
 } from '../../src/index.js';
+import { StepCounter } from '../support/steps.js';
 
 const stream = new Stream();
 const policies = ['eager', 'deferred', 'off'] as const;
@@ -275,6 +276,65 @@ describe('superblocks', () => {
     arena.defragment();
     using other = new Stream();
     expect(arena.allocate(0.5 * MiB, other)).toBeGreaterThan(pointer);
+  });
+});
+
+describe('holes that are too small', () => {
+  /** An arena of which every second piece of 2 KiB is free in the global arena, so many of them; and where the pieces are. */
+  function arenaWithHoles(count: number): { arena: ArenaMemoryResource; pointers: readonly number[] } {
+    const arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: count * 4 * KiB, deallocationEvents: 'deferred' });
+    const pointers = Array.from({ length: 2 * count }, () => arena.allocate(2 * KiB, stream));
+    for (const [index, pointer] of pointers.entries()) if (index % 2 === 0) arena.deallocate(pointer, 2 * KiB, stream);
+    arena.defragment();
+    return { arena, pointers };
+  }
+
+  test('do not make an allocation more expensive the more there are', () => {
+    const stepsAmong = (count: number) => {
+      using counter = new StepCounter();
+      using arena = arenaWithHoles(count).arena;
+      return counter.during(() => {
+        for (let i = 0; i < 10; i++) arena.allocate(2 * KiB, stream);
+      });
+    };
+    expect(stepsAmong(2048)).toBeLessThan(1.5 * stepsAmong(512));
+  });
+
+  test('are not looked at when other free memory is returned to the global arena', () => {
+    const stepsAmong = (count: number) => {
+      using counter = new StepCounter();
+      const { arena, pointers } = arenaWithHoles(count);
+      using _end = arena;
+      using other = new Stream();
+      arena.deallocate(pointers[1] as number, 2 * KiB, other);
+      let pointer = 0;
+      const steps = counter.during(() => {
+        pointer = arena.allocate(6 * KiB, stream);
+      });
+      expect(pointer).toBe(pointers[0]);
+      return steps;
+    };
+    expect(stepsAmong(2048)).toBeLessThan(1.5 * stepsAmong(512));
+  });
+
+  test('are not waited for where they hide one that is large enough', () => {
+    using arena = arenaOf(67 + 1 + 9 * (66 + 1) + 67, 'deferred');
+    using other = new Stream();
+    const sizes = [67, ...Array.from({ length: 9 }, () => 66)].map((mebibytes) => mebibytes * MiB);
+    const holes = sizes.map((bytes) => {
+      const pointer = arena.allocate(bytes, stream);
+      arena.allocate(MiB, stream);
+      return pointer;
+    });
+    const last = arena.allocate(67 * MiB, other);
+    using hold = stream.hold();
+    // The last that is freed is the first that the global arena gets, and so the last that is looked at there.
+    for (const [index, bytes] of [...sizes.entries()].reverse()) arena.deallocate(holes[index] as number, bytes, stream);
+    arena.defragment();
+    arena.deallocate(last, 67 * MiB, other);
+    using third = new Stream();
+    expect(eventWaits(() => expect(arena.allocate(67 * MiB, third)).toBe(last))).toBe(1);
+    hold.release();
   });
 });
 

@@ -279,6 +279,23 @@ describe('a mark', () => {
     expect(scratch.mark()).not.toBe(mark);
   });
 
+  test('is the same one while nothing is live that the fallback gave since', () => {
+    const fallback = new BoundedUpstream();
+    using scratch = scratchOn(undefined, { maximumBytes: 0, fallback });
+    scratch.allocate(256, stream);
+    const mark = scratch.mark();
+    for (let i = 0; i < 3; i++) {
+      scratch.allocate(256, stream);
+      scratch.rewind(mark);
+      expect(scratch.mark()).toBe(mark);
+      const pointer = scratch.allocate(256, stream);
+      scratch.deallocate(pointer, 256, stream);
+      expect(scratch.mark()).toBe(mark);
+    }
+    scratch.allocate(256, stream);
+    expect(scratch.mark()).not.toBe(mark);
+  });
+
   test('rewinds at the end of a block that uses it, if it still stands', () => {
     using scratch = scratchOn();
     {
@@ -393,6 +410,22 @@ describe('the blocks of a monotonic resource', () => {
     expect(scratch.statistics()).toMatchObject({ growths: 1, reuses: 1 });
   });
 
+  test('are kept by a release that the upstream refuses, though all is rewound and the fallback has its memory back', () => {
+    const upstream = new BoundedUpstream();
+    const fallback = new BoundedUpstream();
+    using scratch = scratchOn(upstream, { initialBytes: MiB, maximumBytes: MiB, fallback });
+    const mark = scratch.mark();
+    scratch.allocate(MiB, stream);
+    scratch.allocate(MiB, stream);
+    upstream.refusesFrees = true;
+    expect(() => scratch.release(stream)).toThrow('refused');
+    expect(mark.isStanding).toBe(false);
+    expect(scratch.statistics()).toMatchObject({ reservedBytes: MiB, usedBytes: 0, allocatedBytes: 0, fallbackBytes: 0 });
+    expect(fallback.liveBytes).toBe(0);
+    upstream.refusesFrees = false;
+    expect(scratch.release(stream)).toBe(MiB);
+  });
+
   test('all go back when it is disposed', () => {
     const upstream = new BoundedUpstream();
     const scratch = scratchOn(upstream, { initialBytes: MiB });
@@ -463,6 +496,18 @@ describe('a fallback', () => {
     scratch.reset();
     expect(scratch.statistics()).toMatchObject({ fallbackBytes: 0, synchronizations: 1 });
     fallback.dispose();
+  });
+
+  test('gets memory of several streams that have ended back after a single wait, though one ends meanwhile', () => {
+    const fallback = new BoundedUpstream();
+    using scratch = scratchOn(undefined, { maximumBytes: 0, fallback });
+    const streams = Array.from({ length: 6 }, () => new Stream());
+    for (const each of streams) scratch.allocate(MiB, each);
+    for (const each of streams.slice(0, 3)) each.dispose();
+    fallback.meanwhile = () => streams.at(-1)?.dispose();
+    scratch.reset();
+    expect(scratch.statistics()).toMatchObject({ fallbackBytes: 0, synchronizations: 1 });
+    for (const each of streams) each.dispose();
   });
 
   test('that is out of memory too is in the path of the error', () => {

@@ -286,6 +286,31 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     foreign.destroy();
   });
 
+  test('gives small blocks of a stream that may be gone back to the upstream for a larger one of that stream', () => {
+    using scratch = scratchOf(4, policy);
+    const foreign = madeElsewhere();
+    const unannounced = Stream.fromHandle(foreign.address);
+    for (let i = 0; i < 4; i++) scratch.allocate(bytes, unannounced);
+    scratch.reset();
+    expect(scratch.allocate(4 * bytes, unannounced)).toBeGreaterThan(0);
+    expect(scratch.statistics()).toMatchObject({ reservedBytes: 4 * bytes, releases: 4, synchronizations: 0 });
+    scratch.validate();
+    unannounced.dispose();
+    foreign.destroy();
+  });
+
+  test('waits on the host once for all that the fallback gave to streams that may be gone', () => {
+    using fallback = new CudaMemoryResource();
+    using scratch = new MonotonicMemoryResource(new CudaMemoryResource(), { maximumBytes: 0, fallback, deallocationEvents: policy });
+    const foreign = madeElsewhere();
+    const unannounced = Stream.fromHandle(foreign.address);
+    for (let i = 0; i < 4; i++) scratch.allocate(bytes, unannounced);
+    scratch.reset();
+    expect(scratch.statistics()).toMatchObject({ fallbackBytes: 0, synchronizations: 1 });
+    unannounced.dispose();
+    foreign.destroy();
+  });
+
   test('waits on the host for a stream that freed memory of one that may be gone', () => {
     using scratch = scratchOf(1, policy);
     const foreign = madeElsewhere();

@@ -13,6 +13,7 @@ import {
   OutOfMemoryError,
   ReclaimingResourceAdaptor,
   RoundingResourceAdaptor,
+  SanitizingResourceAdaptor,
   StatisticsResourceAdaptor,
   Stream,
   TrackingResourceAdaptor,
@@ -65,6 +66,10 @@ const adaptors: readonly Adaptor[] = [
     name: 'FallbackResourceAdaptor',
     wrap: (upstream, deallocationEvents) =>
       new FallbackResourceAdaptor(upstream, new EmptyResource(), { ...(deallocationEvents && { deallocationEvents }) }),
+  },
+  {
+    name: 'SanitizingResourceAdaptor',
+    wrap: (upstream, deallocationEvents) => new SanitizingResourceAdaptor(upstream, { ...(deallocationEvents && { deallocationEvents }) }),
   },
   {
     name: 'TrackingResourceAdaptor',

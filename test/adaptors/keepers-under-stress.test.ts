@@ -1,0 +1,173 @@
+import { describe, expect, test } from 'vitest';
+import { ArenaMemoryResource, type DevicePointer, Event, failCall, KiB, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
+import { eventCalls, madeElsewhere } from '../support/stream-order.js';
+import { RecordingResource } from './recording-resource.js';
+
+/** Memory that nobody uses, with a count of what is live. */
+class Upstream extends RecordingResource {
+  liveBytes = 0;
+
+  override allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    const pointer = super.allocate(bytes, stream, alignment);
+    this.liveBytes += bytes;
+    return pointer * 2 ** 12;
+  }
+
+  override deallocate(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    super.deallocate(pointer, bytes, stream);
+    this.liveBytes -= bytes;
+  }
+}
+
+/** Runs `action` in a host function, and throws what it throws. */
+function inHostFunction(action: () => void): void {
+  using stream = new Stream({ nonBlocking: true });
+  const errors: unknown[] = [];
+  stream.launchHostFunction(() => {
+    try {
+      action();
+    } catch (error) {
+      errors.push(error);
+    }
+  });
+  stream.synchronizeSync();
+  if (errors.length > 0) throw errors[0];
+}
+
+const disposed = expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' });
+
+describe('memory that comes inside a host function, where nothing can be waited for', () => {
+  test('goes back at the next dispose, where its pool was disposed meanwhile', () => {
+    using stream = new Stream({ nonBlocking: true });
+    const upstream = new Upstream();
+    const pool = new PoolMemoryResource(upstream);
+    upstream.meanwhile = () => pool.dispose();
+    expect(() => inHostFunction(() => pool.allocate(1024, stream))).toThrow(disposed);
+    expect(upstream.liveBytes).toBe(1024);
+    pool.dispose();
+    expect(upstream.liveBytes).toBe(0);
+    expect(pool.reservedBytes).toBe(0);
+  });
+
+  test('serves later allocations, where its stream ended meanwhile', () => {
+    using stream = new Stream({ nonBlocking: true });
+    const ending = new Stream({ nonBlocking: true });
+    const upstream = new Upstream();
+    using pool = new PoolMemoryResource(upstream, { maximumBytes: 1024 });
+    upstream.meanwhile = () => ending.dispose();
+    expect(() => inHostFunction(() => pool.allocate(1024, ending))).toThrow(disposed);
+    expect(pool.reservedBytes).toBe(1024);
+    pool.validate();
+    expect(pool.allocate(1024, stream)).toBeGreaterThan(0);
+    expect(pool.statistics()).toMatchObject({ growths: 1, reservedBytes: 1024 });
+    pool.validate();
+  });
+
+  test('goes back with the rest, where its stream ended meanwhile', () => {
+    const ending = new Stream({ nonBlocking: true });
+    const upstream = new Upstream();
+    const pool = new PoolMemoryResource(upstream);
+    upstream.meanwhile = () => ending.dispose();
+    expect(() => inHostFunction(() => pool.allocate(1024, ending))).toThrow(disposed);
+    pool.dispose();
+    expect(upstream.liveBytes).toBe(0);
+  });
+});
+
+test('a trim whose stream ends while the device is waited for leaves the memory where others find it', () => {
+  using stream = new Stream({ nonBlocking: true });
+  const foreign = madeElsewhere();
+  using unannounced = Stream.fromHandle(foreign.address);
+  using pool = new PoolMemoryResource(new Upstream(), { maximumBytes: 2 * MiB, deallocationEvents: 'off' });
+  pool.deallocate(pool.allocate(2 * MiB, unannounced), 2 * MiB, unannounced);
+  const ending = new Stream({ nonBlocking: true });
+  ending.launchHostFunction(() => ending.dispose());
+  expect(() => pool.trim(ending)).toThrow(disposed);
+  expect(pool.allocate(2 * MiB, stream)).toBeGreaterThan(0);
+  pool.validate();
+  unannounced.dispose();
+  foreign.destroy();
+});
+
+describe('an event that cannot be recorded', () => {
+  test('for a stream that is gone later is replaced by a wait for the device', () => {
+    using stream = new Stream({ nonBlocking: true });
+    const foreign = madeElsewhere();
+    const unannounced = Stream.fromHandle(foreign.address);
+    const upstream = new Upstream();
+    const pool = new PoolMemoryResource(upstream, { maximumBytes: 1024 });
+    {
+      using _hold = unannounced.hold();
+      failCall('cuEventRecord', 1, 999);
+      expect(() => pool.allocate(1024, unannounced)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    }
+    foreign.destroy();
+    const pointer = pool.allocate(1024, stream);
+    expect(pool.statistics()).toMatchObject({ growths: 1, synchronizations: 1 });
+    pool.deallocate(pointer, 1024, stream);
+    pool.dispose();
+    expect(upstream.liveBytes).toBe(0);
+  });
+
+  test('is recorded again before anybody waits, since the recording before it may be lost', () => {
+    using stream = new Stream({ nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    using pool = new PoolMemoryResource(new Upstream(), { maximumBytes: 2 * KiB });
+    const [first, second] = [pool.allocate(KiB, stream), pool.allocate(KiB, stream)] as const;
+    using _hold = stream.hold();
+    pool.deallocate(first, KiB, stream);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => pool.deallocate(second, KiB, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    expect(eventCalls(() => pool.allocate(KiB, other))).toEqual({ records: 1, waits: 1 });
+  });
+});
+
+describe('what many streams and many rounds leave to be waited for', () => {
+  test('is one event for each stream, however often an arena is defragmented', () => {
+    using busy = new Stream({ nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    using arena = new ArenaMemoryResource(new Upstream(), { arenaBytes: 8 * MiB, deallocationEvents: 'deferred' });
+    using _hold = busy.hold();
+    const round = () => {
+      arena.deallocate(arena.allocate(KiB, busy), KiB, busy);
+      arena.defragment();
+    };
+    for (let i = 0; i < 50; i++) round();
+    expect(eventCalls(() => arena.allocate(KiB, busy)).waits).toBe(0);
+    arena.defragment();
+    expect(eventCalls(() => arena.allocate(KiB, other)).waits).toBeLessThanOrEqual(1);
+  });
+
+  test('is not taken for nothing by a stream whose own events they are', () => {
+    using busy = new Stream({ nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    using arena = new ArenaMemoryResource(new Upstream(), { arenaBytes: MiB, deallocationEvents: 'deferred' });
+    using _hold = busy.hold();
+    arena.deallocate(arena.allocate(MiB, busy), MiB, busy);
+    arena.defragment();
+    // The superblock is the busy stream's again, without a wait; the other one must wait for it all the same.
+    const pointer = arena.allocate(KiB, busy);
+    expect(eventCalls(() => arena.allocate(KiB, other)).waits).toBe(1);
+    arena.deallocate(pointer, KiB, busy);
+  });
+
+  test('becomes one event for many streams that have ended', () => {
+    using busy = new Stream({ nonBlocking: true });
+    using next = new Stream({ nonBlocking: true });
+    using last = new Stream({ nonBlocking: true });
+    using pool = new PoolMemoryResource(new Upstream(), { initialBytes: MiB, maximumBytes: MiB, deallocationEvents: 'deferred' });
+    using _hold = busy.hold();
+    using event = new Event();
+    event.record(busy);
+    const streams = Array.from({ length: 40 }, () => new Stream({ nonBlocking: true }));
+    const pointers = streams.map((stream) => pool.allocate(16 * KiB, stream));
+    for (const [i, stream] of streams.entries()) {
+      stream.wait(event);
+      pool.deallocate(pointers[i] as number, 16 * KiB, stream);
+    }
+    for (const stream of streams) stream.dispose();
+    expect(eventCalls(() => pool.allocate(16 * KiB, next)).waits).toBe(40);
+    expect(eventCalls(() => pool.allocate(16 * KiB, last)).waits).toBe(1);
+    pool.validate();
+  });
+});

@@ -1,0 +1,661 @@
+import { afterEach, beforeEach, describe, expect, test, vi } from 'vitest';
+import {
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  copy,
+  copyFromHost,
+  copyToHost,
+  copyToHostSync,
+  DeviceBuffer,
+  type DevicePointer,
+  Event,
+  failCall,
+  formatSanitizerReport,
+  isCheckingOrder,
+  type MemoryResource,
+  OrderError,
+  type OrderReportSide,
+  PoolMemoryResource,
+  type SanitizerReport,
+  SanitizingResourceAdaptor,
+  type SanitizingResourceAdaptorOptions,
+  Stream,
+  set,
+} from '../../src/index.js';
+import { runModule } from '../support/run-module.js';
+import { RecordingResource } from './recording-resource.js';
+
+// Here the check begins and ends with each test, also where the environment asks for it.
+vi.stubEnv('CISTERN_CHECK_ORDER', '');
+
+const bytes = 4096;
+let a: Stream;
+let b: Stream;
+
+beforeEach(() => {
+  a = new Stream({ nonBlocking: true });
+  b = new Stream({ nonBlocking: true });
+});
+
+afterEach(() => {
+  vi.restoreAllMocks();
+  a.dispose();
+  b.dispose();
+  expect(isCheckingOrder()).toBe(false);
+});
+
+/** Lets `waiting` wait for all that is queued on `recorded`. */
+function wait(waiting: Stream, recorded: Stream): void {
+  using event = new Event();
+  event.record(recorded);
+  waiting.wait(event);
+}
+
+/** Keeps the block that was freed last for whoever asks next, and lets nobody wait. */
+class ForgetfulPool extends CudaMemoryResource {
+  #kept: DevicePointer = 0;
+
+  override allocate(size: number, stream: Stream): DevicePointer {
+    const pointer = this.#kept;
+    this.#kept = 0;
+    return pointer || super.allocate(size, stream);
+  }
+
+  override deallocate(pointer: DevicePointer, size: number, stream: Stream): void {
+    if (this.#kept !== 0) super.deallocate(this.#kept, size, stream);
+    this.#kept = pointer;
+  }
+
+  override [Symbol.dispose](): void {
+    if (this.#kept !== 0) super.deallocate(this.#kept, bytes, Stream.legacyDefault());
+    super[Symbol.dispose]();
+  }
+}
+
+interface Program {
+  readonly upstream?: () => MemoryResource;
+  readonly faulty: (resource: SanitizingResourceAdaptor) => void;
+  /** The same without the fault. */
+  readonly right: (resource: SanitizingResourceAdaptor) => void;
+  readonly kind: SanitizerReport['kind'];
+  readonly earlier?: Partial<OrderReportSide>;
+  readonly later?: Partial<OrderReportSide>;
+}
+
+const programs: Record<string, Program> = {
+  'a use on a stream that does not wait for the allocation': {
+    faulty: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      set(pointer, 1, 1, bytes, b);
+      a.synchronizeSync();
+      b.synchronizeSync();
+      resource.deallocate(pointer, bytes, a);
+    },
+    right: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      wait(b, a);
+      set(pointer, 1, 1, bytes, b);
+      wait(a, b);
+      resource.deallocate(pointer, bytes, a);
+    },
+    kind: 'use-before-allocation',
+    earlier: { operation: 'allocate' },
+    later: { operation: 'set', access: 'write' },
+  },
+  'two uses without order': {
+    faulty: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      wait(b, a);
+      a.touch(pointer, 100, 'write');
+      b.touch(pointer, 100, 'read');
+      wait(a, b);
+      resource.deallocate(pointer, bytes, a);
+    },
+    right: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      a.touch(pointer, 100, 'write');
+      wait(b, a);
+      b.touch(pointer, 100, 'read');
+      wait(a, b);
+      resource.deallocate(pointer, bytes, a);
+    },
+    kind: 'unordered',
+    earlier: { operation: 'touch', access: 'write' },
+    later: { operation: 'touch', access: 'read' },
+  },
+  'a free on a stream that does not wait for a use on another': {
+    faulty: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      set(pointer, 1, 1, bytes, a);
+      resource.deallocate(pointer, bytes, b);
+    },
+    right: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      set(pointer, 1, 1, bytes, a);
+      wait(b, a);
+      resource.deallocate(pointer, bytes, b);
+    },
+    kind: 'freed-while-in-use',
+    earlier: { operation: 'set' },
+    later: { operation: 'free' },
+  },
+  'a use after the free, by a touch': {
+    faulty: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      resource.deallocate(pointer, bytes, a);
+      a.touch(pointer, bytes, 'read');
+    },
+    right: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      a.touch(pointer, bytes, 'read');
+      resource.deallocate(pointer, bytes, a);
+    },
+    kind: 'use-after-free',
+    earlier: { operation: 'free' },
+    later: { operation: 'touch' },
+  },
+  'a use after the free, by a copy from memory that a pool keeps': {
+    upstream: () => new OwningPool(new CudaMemoryResource()),
+    faulty: (resource) => {
+      const [from, to] = [resource.allocate(bytes, a), resource.allocate(bytes, a)];
+      resource.deallocate(from, bytes, a);
+      copy(to, from, bytes, a);
+      resource.deallocate(to, bytes, a);
+    },
+    right: (resource) => {
+      const [from, to] = [resource.allocate(bytes, a), resource.allocate(bytes, a)];
+      copy(to, from, bytes, a);
+      resource.deallocate(from, bytes, a);
+      resource.deallocate(to, bytes, a);
+    },
+    kind: 'use-after-free',
+    earlier: { operation: 'free' },
+    later: { operation: 'copy', access: 'read' },
+  },
+  'a resource that gives memory to another stream without a wait': {
+    upstream: () => new ForgetfulPool(),
+    faulty: (resource) => {
+      resource.deallocate(resource.allocate(bytes, a), bytes, a);
+      resource.deallocate(resource.allocate(bytes, b), bytes, b);
+    },
+    right: (resource) => {
+      resource.deallocate(resource.allocate(bytes, a), bytes, a);
+      wait(b, a);
+      resource.deallocate(resource.allocate(bytes, b), bytes, b);
+    },
+    kind: 'reuse-without-wait',
+    earlier: { operation: 'free' },
+    later: { operation: 'allocate' },
+  },
+  'a free for which an event was recorded before the last use': {
+    upstream: () => new ForgetfulPool(),
+    faulty: (resource) => {
+      using event = new Event();
+      const pointer = resource.allocate(bytes, a);
+      event.record(a);
+      a.touch(pointer, bytes, 'write');
+      resource.deallocate(pointer, bytes, a, event);
+      b.wait(event);
+      resource.deallocate(resource.allocate(bytes, b), bytes, b);
+    },
+    right: (resource) => {
+      using event = new Event();
+      const pointer = resource.allocate(bytes, a);
+      a.touch(pointer, bytes, 'write');
+      event.record(a);
+      a.touch(pointer + 1_000_000_000, bytes, 'write');
+      resource.deallocate(pointer, bytes, a, event);
+      b.wait(event);
+      resource.deallocate(resource.allocate(bytes, b), bytes, b);
+    },
+    kind: 'reuse-without-wait',
+    earlier: { operation: 'touch' },
+    later: { operation: 'allocate' },
+  },
+  'a second free': {
+    faulty: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      resource.deallocate(pointer, bytes, a);
+      expect(() => resource.deallocate(pointer, bytes, b)).toThrow(refusal('DOUBLE_FREE'));
+    },
+    right: (resource) => resource.deallocate(resource.allocate(bytes, a), bytes, a),
+    kind: 'double-free',
+    earlier: { operation: 'free', bytes },
+    later: { operation: 'free', bytes },
+  },
+  'a free with another size': {
+    faulty: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      expect(() => resource.deallocate(pointer, bytes + 1, a)).toThrow(refusal('WRONG_SIZE'));
+      resource.deallocate(pointer, bytes, a);
+    },
+    right: (resource) => resource.deallocate(resource.allocate(bytes, a), bytes, a),
+    kind: 'wrong-size',
+    earlier: { operation: 'allocate', bytes },
+    later: { operation: 'free', bytes: bytes + 1 },
+  },
+  'a free of a pointer into an allocation': {
+    faulty: (resource) => {
+      const pointer = resource.allocate(bytes, a);
+      expect(() => resource.deallocate(pointer + 256, bytes - 256, a)).toThrow(refusal('FOREIGN_POINTER'));
+      resource.deallocate(pointer, bytes, a);
+    },
+    right: (resource) => resource.deallocate(resource.allocate(bytes, a), bytes, a),
+    kind: 'foreign-pointer',
+    earlier: { operation: 'allocate', bytes },
+    later: { operation: 'free', bytes: bytes - 256 },
+  },
+  'a free of memory from elsewhere': {
+    faulty: (resource) => {
+      const past = resource.upstream.allocate(bytes, a);
+      expect(() => resource.deallocate(past, bytes, a)).toThrow(refusal('FOREIGN_POINTER'));
+      resource.upstream.deallocate(past, bytes, a);
+    },
+    right: (resource) => resource.upstream.deallocate(resource.upstream.allocate(bytes, a), bytes, a),
+    kind: 'foreign-pointer',
+    later: { operation: 'free' },
+  },
+};
+
+/** A pool that disposes what it is built on. */
+class OwningPool extends PoolMemoryResource {
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    this.upstream[Symbol.dispose]();
+  }
+}
+
+const refusal = (name: string) => expect.objectContaining({ name: 'LifetimeError', code: `ERR_CISTERN_${name}` });
+
+describe('SanitizingResourceAdaptor', () => {
+  describe.each(Object.entries(programs))('finds %s', (_name, { upstream: makeUpstream, faulty, right, kind, earlier, later }) => {
+    const upstreams = makeUpstream === undefined ? [() => new CudaMemoryResource(), () => new CudaAsyncMemoryResource()] : [makeUpstream];
+
+    test.each(upstreams)('once, with both sides and where they come from', (make) => {
+      using upstream = make();
+      const onReport = vi.fn<(report: SanitizerReport) => void>();
+      using resource = new SanitizingResourceAdaptor(upstream, { onReport });
+      faulty(resource);
+      expect(resource.reports.map((report) => report.kind)).toEqual([kind]);
+      expect(onReport.mock.calls).toEqual([[resource.reports[0]]]);
+      const report = resource.reports[0] as SanitizerReport;
+      if (earlier === undefined) expect(report.earlier).toBeUndefined();
+      else expect(report.earlier).toMatchObject(earlier);
+      expect(report.later).toMatchObject(later as object);
+      for (const side of [report.earlier, report.later]) {
+        if (side !== undefined) expect(side.stack).toMatch(/^ {4}at .*sanitizing-resource-adaptor\.test\.ts/m);
+      }
+      expect(report.earlier?.stack).not.toBe(report.later?.stack);
+    });
+
+    test.each(upstreams)('and nothing in its right twin', (make) => {
+      using upstream = make();
+      using resource = new SanitizingResourceAdaptor(upstream);
+      right(resource);
+      expect(resource.reports).toEqual([]);
+    });
+  });
+
+  test.each(['eager', 'deferred', 'off'] as const)('reports nothing of a pool that orders what it hands out (%s)', (events) => {
+    using upstream = new CudaMemoryResource();
+    using pool = new PoolMemoryResource(upstream);
+    using resource = new SanitizingResourceAdaptor(pool, { deallocationEvents: events });
+    const live: { pointer: number; size: number; stream: Stream }[] = [];
+    for (let i = 0; i < 300; i++) {
+      const stream = i % 3 === 0 ? b : a;
+      const size = 256 << (i % 7);
+      const pointer = resource.allocate(size, stream);
+      set(pointer, 1, 1, size, stream);
+      live.push({ pointer, size, stream });
+      const old = i % 2 === 0 ? live.shift() : undefined;
+      if (old !== undefined) resource.deallocate(old.pointer, old.size, old.stream);
+      if (i % 50 === 0) stream.synchronizeSync();
+    }
+    for (const { pointer, size, stream } of live) resource.deallocate(pointer, size, stream);
+    expect(resource.reports).toEqual([]);
+  });
+
+  test('reports nothing of frees that share an event', () => {
+    using upstream = new CudaMemoryResource();
+    using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'off' });
+    using resource = new SanitizingResourceAdaptor(pool);
+    const pointers = Array.from({ length: 10 }, () => resource.allocate(bytes, a));
+    for (const pointer of pointers) set(pointer, 1, 1, bytes, a);
+    using event = new Event();
+    event.record(a);
+    for (const pointer of pointers) resource.deallocate(pointer, bytes, a, event);
+    for (const pointer of pointers.map(() => resource.allocate(bytes, b))) {
+      set(pointer, 1, 1, bytes, b);
+      resource.deallocate(pointer, bytes, b);
+    }
+    expect(resource.reports).toEqual([]);
+  });
+
+  test('reports nothing where one sits above a pool and another below', () => {
+    using leaf = new CudaMemoryResource();
+    using inner = new SanitizingResourceAdaptor(leaf);
+    using pool = new PoolMemoryResource(inner);
+    using resource = new SanitizingResourceAdaptor(new SanitizingResourceAdaptor(pool));
+    for (let i = 0; i < 60; i++) {
+      const stream = i % 2 === 0 ? a : b;
+      const pointer = resource.allocate(bytes << (i % 3), stream);
+      set(pointer, 1, 1, bytes, stream);
+      resource.deallocate(pointer, bytes << (i % 3), stream);
+      if (i % 10 === 9) expect(pool.trim(stream)).toBeGreaterThan(0);
+    }
+    (resource.upstream as SanitizingResourceAdaptor).dispose();
+    resource.dispose();
+    pool.dispose();
+    expect([resource.reports, inner.reports]).toEqual([[], []]);
+  });
+
+  test('finds in buffers what it finds in bare memory', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using resource = new SanitizingResourceAdaptor(upstream);
+    const buffer = new DeviceBuffer(Float32Array.of(1, 2, 3), { resource, stream: a });
+    set(buffer.ptr, 0, 4, 3, b);
+    expect(resource.reports[0]).toMatchObject({ kind: 'unordered', earlier: { operation: 'copy' }, later: { operation: 'set' } });
+    resource.clear();
+    buffer.dispose();
+    expect(resource.reports.map(({ kind }) => kind)).toEqual(['freed-while-in-use']);
+  });
+
+  test('reports what is left when it is disposed, with its stacks, and warns', () => {
+    const emitWarning = vi.spyOn(process, 'emitWarning').mockReturnValue();
+    using upstream = new CudaMemoryResource();
+    const onReport = vi.fn();
+    using resource = new SanitizingResourceAdaptor(upstream, { onReport });
+    const pointers = [resource.allocate(100, a), resource.allocate(300, b)] as const;
+    expect(resource.allocatedBytes).toBe(400);
+    resource.dispose();
+    resource.dispose();
+    expect(isCheckingOrder()).toBe(false);
+    expect(resource.reports).toMatchObject([
+      { kind: 'leak', pointer: pointers[1], bytes: 300, earlier: { operation: 'allocate', streamId: b.id }, later: undefined },
+      { kind: 'leak', pointer: pointers[0], bytes: 100, earlier: { operation: 'allocate', streamId: a.id }, later: undefined },
+    ]);
+    expect(resource.reports[0]?.earlier?.stack).toContain('sanitizing-resource-adaptor.test.ts');
+    expect(onReport).toHaveBeenCalledTimes(2);
+    expect(emitWarning.mock.calls).toEqual([
+      [
+        expect.stringMatching(/^2 allocations of 400 bytes outstanding\n[\s\S]*sanitizing-resource-adaptor\.test/),
+        { code: 'CISTERN_OUTSTANDING_ALLOCATIONS' },
+      ],
+    ]);
+    upstream.deallocate(pointers[0], 100, a);
+    upstream.deallocate(pointers[1], 300, a);
+  });
+
+  test('has texts that a person can read', () => {
+    vi.spyOn(process, 'emitWarning').mockReturnValue();
+    const upstream = new RecordingResource();
+    using resource = new SanitizingResourceAdaptor(upstream, { stacks: false });
+    const pointer = resource.allocate(100, a);
+    expect(() => resource.deallocate(pointer, 99, b)).toThrow();
+    expect(() => resource.deallocate(64, 8, b)).toThrow();
+    resource.dispose();
+    const address = `0x${pointer.toString(16)}`;
+    const earlier = expect.stringMatching(
+      new RegExp(`^  earlier: allocate of 100 bytes from ${address} on stream ${a.id}, operation \\d+$`),
+    );
+    expect(resource.reports.map((report) => formatSanitizerReport(report).split('\n'))).toEqual([
+      [
+        `memory is freed with another size than it was allocated with: 99 bytes from ${address}`,
+        `  later:   free of 99 bytes from ${address} on stream ${b.id}`,
+        earlier,
+      ],
+      ['memory is freed that was not allocated here: 8 bytes from 0x40', `  later:   free of 8 bytes from 0x40 on stream ${b.id}`],
+      [`memory was not freed: 100 bytes from ${address}`, earlier],
+    ]);
+  });
+
+  test('names the latest of several frees of an address', () => {
+    const upstream = new RecordingResource();
+    using resource = new SanitizingResourceAdaptor(upstream);
+    const pointers = Array.from({ length: 4097 }, () => resource.allocate(256, a));
+    for (const pointer of pointers) resource.deallocate(pointer, 256, a);
+    const last = pointers.at(-1) as number;
+    vi.spyOn(upstream, 'allocate').mockReturnValue(last);
+    resource.deallocate(resource.allocate(256, b), 256, b);
+    expect(() => resource.deallocate(last, 256, a)).toThrow(refusal('DOUBLE_FREE'));
+    expect(resource.reports).toMatchObject([{ kind: 'double-free', earlier: { operation: 'free', streamId: b.id } }]);
+  });
+
+  test('remembers the last 4,096 frees', () => {
+    using resource = new SanitizingResourceAdaptor(new RecordingResource());
+    const pointers = Array.from({ length: 4097 }, () => resource.allocate(256, a));
+    for (const pointer of pointers) resource.deallocate(pointer, 256, a);
+    for (let i = 0; i < 2; i++) resource.allocate(512, a);
+    expect(() => resource.deallocate(pointers[0] as number, 256, a)).toThrow(refusal('FOREIGN_POINTER'));
+    expect(() => resource.deallocate(pointers[1] as number, 256, a)).toThrow(refusal('DOUBLE_FREE'));
+    vi.spyOn(process, 'emitWarning').mockReturnValue();
+    resource.dispose();
+  });
+
+  test('keeps no stacks where none are wanted', () => {
+    using upstream = new CudaMemoryResource();
+    using resource = new SanitizingResourceAdaptor(upstream, { stacks: false });
+    const pointer = resource.allocate(bytes, a);
+    using event = new Event();
+    event.record(a);
+    resource.deallocate(pointer, bytes, a, event);
+    expect(() => resource.deallocate(pointer, bytes, a)).toThrow();
+    a.touch(pointer, bytes, 'read');
+    expect(resource.reports.map(({ kind }) => kind)).toEqual(['double-free', 'use-after-free']);
+    for (const { earlier, later } of resource.reports) expect([earlier?.stack, later?.stack]).toEqual([undefined, undefined]);
+  });
+
+  test('is one of a bounded list of reports', () => {
+    using resource = new SanitizingResourceAdaptor(new RecordingResource());
+    for (let i = 0; i < 1003; i++) expect(() => resource.deallocate(256, 8, a)).toThrow();
+    expect([resource.reports.length, resource.droppedReports]).toEqual([1000, 3]);
+    resource.clear();
+    expect([resource.reports.length, resource.droppedReports]).toEqual([0, 0]);
+  });
+
+  test('still has what the upstream refused to free, which may be used and freed then', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using resource = new SanitizingResourceAdaptor(upstream);
+    const pointer = resource.allocate(bytes, a);
+    failCall('cuMemFreeAsync', 1);
+    expect(() => resource.deallocate(pointer, bytes, a)).toThrow(expect.objectContaining({ name: 'DriverError' }));
+    expect(resource.outstandingAllocations()).toMatchObject([{ pointer, bytes, streamId: a.id }]);
+    a.touch(pointer, bytes, 'write');
+    resource.deallocate(pointer, bytes, a);
+    expect([resource.allocatedBytes, resource.reports]).toEqual([0, []]);
+  });
+
+  test('has nothing of what the upstream refused to allocate', () => {
+    const upstream = new RecordingResource();
+    using resource = new SanitizingResourceAdaptor(upstream);
+    upstream.failure = new Error('not now');
+    expect(() => resource.allocate(100, a)).toThrow('not now');
+    expect([resource.allocatedBytes, resource.outstandingAllocations()]).toEqual([0, []]);
+  });
+
+  test('may be given the same memory while the upstream frees it', () => {
+    const upstream = new RecordingResource();
+    using resource = new SanitizingResourceAdaptor(upstream);
+    const pointer = resource.allocate(100, a);
+    vi.spyOn(upstream, 'allocate').mockReturnValue(pointer);
+    upstream.meanwhile = () => {
+      expect(() => resource.deallocate(pointer, 100, a)).toThrow(refusal('DOUBLE_FREE'));
+      resource.allocate(300, a);
+    };
+    resource.deallocate(pointer, 100, a);
+    expect(resource.outstandingAllocations()).toMatchObject([{ pointer, bytes: 300 }]);
+    resource.deallocate(pointer, 300, a);
+    expect(resource.allocatedBytes).toBe(0);
+  });
+
+  test('survives that a stream is disposed while the upstream allocates', () => {
+    const upstream = new RecordingResource();
+    using resource = new SanitizingResourceAdaptor(upstream);
+    const stream = new Stream();
+    upstream.meanwhile = () => stream.dispose();
+    const pointer = resource.allocate(100, stream);
+    expect(resource.allocatedBytes).toBe(100);
+    resource.deallocate(pointer, 100, a);
+  });
+
+  test('refuses streams that are none before anything is declared', () => {
+    using upstream = new CudaMemoryResource();
+    using resource = new SanitizingResourceAdaptor(upstream);
+    const pointer = resource.allocate(bytes, a);
+    const gone = new Stream();
+    gone.dispose();
+    expect(() => resource.deallocate(pointer, bytes, gone)).toThrow(refusal('DISPOSED'));
+    expect(() => resource.deallocate(pointer, bytes, undefined as unknown as Stream)).toThrow(
+      expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }),
+    );
+    a.touch(pointer, bytes, 'write');
+    resource.deallocate(pointer, bytes, a);
+    expect(resource.reports).toEqual([]);
+  });
+
+  test.each<[SanitizingResourceAdaptorOptions]>([[{ onReport: 5 as never }], [{ deallocationEvents: 'late' as never }], [null as never]])(
+    'refuses the options %o and checks nothing then',
+    (options) => {
+      expect(() => new SanitizingResourceAdaptor(new RecordingResource(), options)).toThrow(
+        expect.objectContaining({ code: expect.stringMatching(/^ERR_INVALID_ARG/) }),
+      );
+    },
+  );
+
+  test('what a callback refuses is an uncaught exception, and the call goes on', () => {
+    const end = runModule(
+      `
+      import { CudaMemoryResource, SanitizingResourceAdaptor, Stream } from 'cistern';
+      process.on('uncaughtException', (error) => console.log('caught', error.message));
+      const stream = new Stream();
+      const resource = new SanitizingResourceAdaptor(new CudaMemoryResource(), { onReport: ({ kind }) => { throw new Error(kind); } });
+      const pointer = resource.allocate(64, stream);
+      resource.deallocate(pointer, 64, stream);
+      stream.touch(pointer, 64, 'read');
+      try { resource.deallocate(pointer, 64, stream); } catch ({ code }) { console.log(code); }
+      resource.dispose();
+    `,
+      { CISTERN_DEVICE: 'software' },
+    );
+    expect(end).toMatchObject({ status: 0, stdout: 'ERR_CISTERN_DOUBLE_FREE\ncaught use-after-free\ncaught double-free\n' });
+  });
+});
+
+describe('a SanitizingResourceAdaptor whose reports throw', () => {
+  const make = (upstream: MemoryResource) => new SanitizingResourceAdaptor(upstream, { throwOnReport: true });
+
+  test('throws the report from the use that is reported, which is submitted all the same', async () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using resource = make(upstream);
+    const pointer = resource.allocate(64, a);
+    const other = resource.allocate(64, a);
+    const uses: (() => unknown)[] = [
+      () => b.touch(pointer, 8, 'read'),
+      () => set(pointer, 7, 1, 64, b),
+      () => copy(other, pointer, 64, b),
+      () => copyFromHost(pointer, new Uint8Array(64), b),
+      () => copyToHostSync(new Uint8Array(64), pointer, b),
+    ];
+    for (const use of uses) {
+      a.touch(pointer, 64, 'write');
+      expect(use).toThrow(OrderError);
+      a.synchronizeSync();
+      b.synchronizeSync();
+    }
+    a.touch(pointer, 64, 'write');
+    await expect(copyToHost(pointer, 64, b)).rejects.toThrow(OrderError);
+    await b.synchronize();
+    expect(resource.reports).toHaveLength(6);
+    a.touch(pointer, 64, 'write');
+    try {
+      set(pointer, 9, 1, 64, b);
+      expect.unreachable();
+    } catch (error) {
+      const { code, report, message } = error as OrderError;
+      expect(code).toBe('ERR_CISTERN_ORDER');
+      expect(report).toBe(resource.reports.at(-1));
+      expect(message).toBe(formatSanitizerReport(report));
+    }
+    b.synchronizeSync();
+    const host = new Uint8Array(64);
+    wait(a, b);
+    copyToHostSync(host, pointer, a);
+    expect(host.every((value) => value === 9)).toBe(true);
+    resource.deallocate(pointer, 64, a);
+    resource.deallocate(other, 64, a);
+  });
+
+  test('gives memory back that it must not hand out', () => {
+    using upstream = new ForgetfulPool();
+    using resource = make(upstream);
+    const deallocate = vi.spyOn(upstream, 'deallocate');
+    const pointer = resource.allocate(bytes, a);
+    resource.deallocate(pointer, bytes, a);
+    deallocate.mockClear();
+    expect(() => resource.allocate(bytes, b)).toThrow(
+      expect.objectContaining({ report: expect.objectContaining({ kind: 'reuse-without-wait' }) }),
+    );
+    expect(deallocate.mock.calls).toEqual([[pointer, bytes, b, undefined]]);
+    expect(resource.allocatedBytes).toBe(0);
+    resource.deallocate(resource.allocate(bytes, b), bytes, b);
+    expect(resource.reports).toHaveLength(1);
+  });
+
+  test('does not free what may be in use, and does once the stream waits', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using resource = make(upstream);
+    const deallocate = vi.spyOn(upstream, 'deallocate');
+    const pointer = resource.allocate(bytes, a);
+    a.touch(pointer, bytes, 'write');
+    expect(() => resource.deallocate(pointer, bytes, b)).toThrow(
+      expect.objectContaining({ report: expect.objectContaining({ kind: 'freed-while-in-use' }) }),
+    );
+    expect(deallocate).not.toHaveBeenCalled();
+    expect(resource.allocatedBytes).toBe(bytes);
+    wait(b, a);
+    resource.deallocate(pointer, bytes, b);
+    expect([resource.reports.length, resource.allocatedBytes]).toEqual([1, 0]);
+  });
+
+  test('throws from nothing that books are kept of, and not from a copy that is not over', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using resource = make(upstream);
+    const pointer = upstream.allocate(bytes, a);
+    set(pointer, 7, 1, bytes, a);
+    a.synchronizeSync();
+    const seen = vi.fn();
+    b.launchHostFunction(seen);
+    const host = new Uint8Array(bytes);
+    a.touch(pointer, bytes, 'write');
+    copyToHostSync(host, pointer, b);
+    expect(seen).toHaveBeenCalledOnce();
+    expect(host.every((value) => value === 7)).toBe(true);
+    a.touch(pointer, 8, 'write');
+    upstream.deallocate(pointer, bytes, b);
+    expect(() => upstream.deallocate(pointer, bytes, b)).toThrow(refusal('DOUBLE_FREE'));
+    expect(resource.reports.map(({ kind }) => kind)).toEqual(['unordered', 'freed-while-in-use']);
+  });
+
+  test('throws no longer once it is disposed, though others go on checking', () => {
+    using upstream = new CudaMemoryResource();
+    using other = new SanitizingResourceAdaptor(upstream);
+    make(upstream).dispose();
+    const pointer = other.allocate(bytes, a);
+    b.touch(pointer, bytes, 'read');
+    expect(other.reports).toHaveLength(1);
+    b.synchronizeSync();
+    other.deallocate(pointer, bytes, a);
+  });
+
+  test('lets a buffer be disposed again that could not be freed', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using resource = make(upstream);
+    const buffer = new DeviceBuffer(64, { resource, stream: a });
+    wait(b, a);
+    b.touch(buffer.ptr, 64, 'write');
+    expect(() => buffer.dispose()).toThrow(OrderError);
+    wait(a, b);
+    buffer.dispose();
+    expect(resource.allocatedBytes).toBe(0);
+  });
+});
