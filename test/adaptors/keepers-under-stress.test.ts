@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { ArenaMemoryResource, type DevicePointer, Event, failCall, KiB, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
-import { eventCalls, madeElsewhere } from '../support/stream-order.js';
+import { eventCalls, expectWaiting, madeElsewhere } from '../support/stream-order.js';
 import { RecordingResource } from './recording-resource.js';
 
 /** Memory that nobody uses, with a count of what is live. */
@@ -79,6 +79,8 @@ test('a trim whose stream ends while the device is waited for leaves the memory 
   const foreign = madeElsewhere();
   using unannounced = Stream.fromHandle(foreign.address);
   using pool = new PoolMemoryResource(new Upstream(), { maximumBytes: 2 * MiB, deallocationEvents: 'off' });
+  // So that it has a lane already, and is not given the number of the one that ends.
+  pool.deallocate(0, 0, stream);
   pool.deallocate(pool.allocate(2 * MiB, unannounced), 2 * MiB, unannounced);
   const ending = new Stream({ nonBlocking: true });
   ending.launchHostFunction(() => ending.dispose());
@@ -136,6 +138,22 @@ describe('what many streams and many rounds leave to be waited for', () => {
     expect(eventCalls(() => arena.allocate(KiB, busy)).waits).toBe(0);
     arena.defragment();
     expect(eventCalls(() => arena.allocate(KiB, other)).waits).toBeLessThanOrEqual(1);
+  });
+
+  test('is the later of two events of one stream', () => {
+    using busy = new Stream({ nonBlocking: true });
+    using other = new Stream({ nonBlocking: true });
+    using arena = new ArenaMemoryResource(new Upstream(), { arenaBytes: MiB, deallocationEvents: 'deferred' });
+    const [first, second] = [arena.allocate(KiB, busy), arena.allocate(KiB, busy)] as const;
+    using earlier = busy.hold();
+    arena.deallocate(first, KiB, busy);
+    arena.defragment();
+    using _later = busy.hold();
+    arena.deallocate(second, KiB, busy);
+    arena.defragment();
+    arena.allocate(MiB, other);
+    earlier.release();
+    expectWaiting(other);
   });
 
   test('is not taken for nothing by a stream whose own events they are', () => {

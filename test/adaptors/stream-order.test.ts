@@ -116,6 +116,35 @@ describe.each(keepers)('%s', (_name, make) => {
       keeper.validate();
     });
 
+    test('lets a third stream wait for the first though the second had recorded an event before it took memory over', () => {
+      using keeper = make(2, policy);
+      using a = new Stream();
+      using b = new Stream();
+      using c = new Stream();
+      const first = keeper.allocate(bytes, a);
+      keeper.deallocate(keeper.allocate(bytes, b), bytes, b, 'eager');
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      expect(() => keeper.allocate(3 * bytes, b)).toThrow('out of memory');
+      keeper.allocate(2 * bytes, c);
+      expectOrdered(first, c, hold);
+    });
+
+    test('lets another stream wait for what the first held for itself, once that is joined with what it shares', () => {
+      using keeper = make(1, policy);
+      using a = new Stream();
+      using b = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a, 'off');
+      expect(() => keeper.allocate(2 * bytes, a)).toThrow('out of memory');
+      const second = keeper.allocate(bytes, b);
+      expect(second).toBe(first);
+      expectOrdered(second, b, hold);
+    });
+
     test('lets a stream wait for both streams whose neighbouring blocks it gets joined', () => {
       using keeper = make(2, policy);
       using a = new Stream();
