@@ -80,6 +80,15 @@ function eventRecords(during: () => void): number {
 }
 
 describe('a run', () => {
+  test('has nothing more of what was freed in it', () => {
+    const { cache } = countingCache();
+    cache.run(() => {
+      cache.deallocate(cache.allocate(1000, stream), 1000, stream);
+      cache.validate();
+    });
+    cache.validate();
+  });
+
   const sizes = [1000, 4096, 1000, 70 * KiB];
 
   test('serves what it allocates from what the one before allocated, without the upstream', () => {
@@ -795,6 +804,25 @@ describe('where the upstream is out of memory', () => {
       cache.allocate(3 * MiB, stream);
       expect(cache.statistics().reservedBytes).toBeLessThanOrEqual(4 * MiB);
       cache.validate();
+    });
+  });
+
+  test.each(['eager', 'deferred'] as const)('what stays of another stream goes to a third in its order, under %s (rapidsai/rmm#2489)', (policy) => {
+    using upstream = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: 4 * MiB });
+    using cache = new CachingMemoryResource(upstream, { deallocationEvents: policy });
+    using a = new Stream({ nonBlocking: true });
+    using b = new Stream({ nonBlocking: true });
+    using c = new Stream({ nonBlocking: true });
+    cache.run(() => {
+      const blocks = [cache.allocate(2 * MiB, a), cache.allocate(2 * MiB, a)];
+      using _hold = a.hold();
+      for (const block of blocks) cache.deallocate(block, 2 * MiB, a);
+      // Gives one of the blocks back, and has both by then.
+      cache.allocate(MiB, b);
+      const second = cache.allocate(2 * MiB, c);
+      expect(blocks).toContain(second);
+      set(second, 9, 1, MiB, c);
+      expectWaiting(c);
     });
   });
 

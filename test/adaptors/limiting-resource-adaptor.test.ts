@@ -47,6 +47,8 @@ describe('LimitingResourceAdaptor', () => {
     for (let i = 0; i < 16; i++) usual.allocate(1, stream);
     expect(usual.allocatedBytes).toBe(4096);
     expect(() => usual.allocate(1, stream)).toThrow(OutOfMemoryError);
+    const odd = new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: 1000 });
+    expect(() => odd.allocate(900, stream)).toThrow(OutOfMemoryError);
 
     const coarse = new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: 4096, alignment: 2048 });
     const pointer = coarse.allocate(1, stream);

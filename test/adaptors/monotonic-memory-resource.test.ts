@@ -133,6 +133,23 @@ describe('a monotonic resource', () => {
     );
   });
 
+  test('does not blame the upstream for what only its maximum forbids', () => {
+    const upstream = new BoundedUpstream(MiB);
+    using scratch = scratchOn(upstream, { initialBytes: MiB, growthFactor: 1, maximumBytes: 2 * MiB, deallocationEvents: 'off' });
+    using other = new Stream();
+    scratch.allocate(MiB, other);
+    other.launchHostFunction(() => undefined);
+    scratch.reset();
+    scratch.allocate(MiB, stream);
+    expect(upstream.asked).toEqual([MiB, MiB]);
+    expect(() => scratch.allocate(3 * MiB, stream)).toThrow(
+      expect.objectContaining({
+        message: expect.stringContaining('1 MiB are reserved, 1 MiB of them used, none is left, and its maximum is 2 MiB'),
+        path: ['MonotonicMemoryResource'],
+      }),
+    );
+  });
+
   test('gives addresses one after another, rounded up to 256 bytes', () => {
     using scratch = scratchOn();
     const pointers = [1, 256, 257, 1000].map((bytes) => scratch.allocate(bytes, stream));

@@ -436,6 +436,24 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     expectOrdered(first, bytes, b, hold);
   });
 
+  test('of a stream that may be gone is ordered when that stream joined it, and gave others back for a larger one', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using scratch = scratchOf(4, policy, upstream);
+    const foreign = madeElsewhere();
+    const unannounced = Stream.fromHandle(foreign.address);
+    using b = new Stream({ nonBlocking: true });
+    for (let i = 0; i < 4; i++) scratch.allocate(bytes, unannounced);
+    using hold = unannounced.hold();
+    scratch.reset();
+    scratch.allocate(2 * bytes, unannounced);
+    expect(scratch.statistics()).toMatchObject({ releases: 2, synchronizations: 0 });
+    const joined = scratch.allocate(bytes, b);
+    expect(scratch.statistics().reuses).toBe(1);
+    expectOrdered(joined, bytes, b, hold);
+    unannounced.dispose();
+    foreign.destroy();
+  });
+
   test('goes back to the upstream, where it is too small, only after the stream that used it', () => {
     using upstream = new CudaAsyncMemoryResource();
     using scratch = new MonotonicMemoryResource(upstream, { initialBytes: bytes, maximumBytes: 2 * bytes, deallocationEvents: policy });

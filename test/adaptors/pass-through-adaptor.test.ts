@@ -91,7 +91,6 @@ beforeAll(() => {
 });
 afterAll(() => {
   stream.dispose();
-  sink.end();
 });
 
 describe.each(adaptors)('$name', ({ name, aligns = false, wrap }) => {

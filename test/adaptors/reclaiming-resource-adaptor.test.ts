@@ -79,7 +79,10 @@ describe('where there is memory', () => {
 
   test('the bytes that are live are counted as they were asked for', () => {
     const resource = new ReclaimingResourceAdaptor(addresses);
+    const seen: number[] = [];
+    addresses.beforeAllocate = () => seen.push(resource.liveBytes);
     const pointer = resource.allocate(900, stream);
+    expect(seen).toEqual([900]);
     expect(() => resource.allocate(101, stream)).toThrow(outOfMemory);
     expect(() => resource.deallocate(pointer, 899, stream)).toThrow(LifetimeError);
     expect(resource.liveBytes).toBe(900);

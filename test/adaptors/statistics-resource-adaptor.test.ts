@@ -111,6 +111,15 @@ describe('StatisticsResourceAdaptor', () => {
     expect(resource.statistics().bytes).toEqual({ current: 100, peak: 600, total: 600 });
   });
 
+  test('nests counters: inner failures are the outer ones\', too', () => {
+    const { upstream, resource, allocate } = make();
+    resource.pushCounters();
+    upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 7, path: ['device'] });
+    expect(() => allocate(7)).toThrow(OutOfMemoryError);
+    expect(resource.popCounters().failedAllocations).toBe(1);
+    expect(resource.statistics().failedAllocations).toBe(1);
+  });
+
   test('nests counters: inner ones go below zero where older memory is freed', () => {
     const { resource, allocate, free } = make();
     const block = allocate(100);

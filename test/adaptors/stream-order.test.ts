@@ -194,6 +194,54 @@ describe.each(keepers)('%s', (_name, make) => {
       expectOrdered(second, b, hold);
     });
 
+    test('lets a third stream wait for one that is gone when the second, with its slot, took its memory over', () => {
+      using keeper = make(1, policy);
+      const a = new Stream();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      a.dispose();
+      using b = new Stream();
+      expect(b.timeline.slot).toBe(a.timeline.slot);
+      expect(() => keeper.allocate(2 * bytes, b)).toThrow('out of memory');
+      using c = new Stream();
+      expectOrdered(keeper.allocate(bytes, c), c, hold);
+    });
+
+    test.each(['first', 'second'])('lets a stream wait for both of two streams that are gone, though the %s has run', (which) => {
+      using keeper = make(2, policy);
+      const streams = [new Stream(), new Stream()] as const;
+      using b = new Stream();
+      const blocks = streams.map((stream) => keeper.allocate(bytes, stream));
+      using first = streams[0].hold();
+      using second = streams[1].hold();
+      for (const [i, stream] of streams.entries()) keeper.deallocate(blocks[i] as number, bytes, stream);
+      for (const stream of streams) stream.dispose();
+      keeper.allocate(2 * bytes, b);
+      (which === 'first' ? first : second).release();
+      expectWaiting(b);
+    });
+
+    test('lets every stream wait for many that are gone, not only the first that takes memory of them', () => {
+      using keeper = make(10, policy);
+      using a = new Stream();
+      using b = new Stream();
+      using c = new Stream();
+      using event = new Event();
+      using hold = a.hold();
+      event.record(a);
+      const streams = Array.from({ length: 10 }, () => new Stream());
+      const blocks = streams.map((stream) => keeper.allocate(bytes, stream));
+      for (const [i, stream] of streams.entries()) {
+        stream.wait(event);
+        keeper.deallocate(blocks[i] as number, bytes, stream);
+        stream.dispose();
+      }
+      keeper.allocate(bytes, b);
+      expectOrdered(keeper.allocate(bytes, c), c, hold);
+    });
+
     test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
       using keeper = make(1, policy);
       const a = new Stream();
@@ -206,6 +254,36 @@ describe.each(keepers)('%s', (_name, make) => {
       expect(b.timeline.slot).toBe(a.timeline.slot);
       const second = keeper.allocate(bytes, b);
       expectOrdered(second, b, hold);
+    });
+
+    test("keeps the order when the stream that freed a block is gone, and its caller's event is recorded elsewhere", () => {
+      using keeper = make(1, policy);
+      const a = new Stream();
+      using b = new Stream();
+      using event = new Event();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      event.record(a);
+      keeper.deallocate(first, bytes, a, event);
+      a.dispose();
+      event.record(b);
+      expectOrdered(keeper.allocate(bytes, b), b, hold);
+    });
+
+    test('records events of its own device (rapidsai/rmm#1333)', () => {
+      const device = Device.get(1);
+      using upstream = new CudaMemoryResource({ device });
+      const keeper = make(1, policy, upstream);
+      using a = new Stream({ device });
+      using b = new Stream({ device });
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      keeper.deallocate(first, bytes, a);
+      expect(keeper.allocate(bytes, b)).toBe(first);
+      expectWaiting(b);
+      hold.release();
+      keeper.dispose();
     });
 
     test('returns a block to its own stream without waiting', () => {
@@ -249,6 +327,23 @@ describe.each(keepers)('%s', (_name, make) => {
       expectOrdered(second, b, hold);
       upstream.deallocate(second, bytes, b);
       keeper.dispose();
+    });
+
+    test('gives memory back at the end only after the stream that freed it', () => {
+      using upstream = new CudaAsyncMemoryResource();
+      const keeper = make(1, policy, upstream);
+      using a = new Stream({ nonBlocking: true });
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      keeper.dispose();
+      // The stream that memory goes back on, for which a stream that is not blocking does not wait by itself.
+      const stream = Stream.legacyDefault();
+      const second = upstream.allocate(bytes, stream);
+      expect(second).toBe(first);
+      expectOrdered(second, stream, hold);
+      upstream.deallocate(second, bytes, stream);
     });
   });
 
@@ -296,6 +391,18 @@ describe.each(keepers)('%s', (_name, make) => {
       using announced = Stream.fromHandle(foreign.address, { announcesEnd: true });
       expect(eventRecords(() => run(keeper, announced))).toBe(0);
       announced.dispose();
+      foreign.destroy();
+    });
+
+    test("are one for a free with a caller's event, too, on a stream whose end nobody announces (rapidsai/rmm#649)", () => {
+      using keeper = make(1, 'deferred');
+      const foreign = madeElsewhere();
+      using unannounced = Stream.fromHandle(foreign.address);
+      using event = new Event();
+      const pointer = keeper.allocate(bytes, unannounced);
+      event.record(unannounced);
+      expect(eventRecords(() => keeper.deallocate(pointer, bytes, unannounced, event))).toBe(1);
+      unannounced.dispose();
       foreign.destroy();
     });
 
@@ -495,6 +602,20 @@ describe.each(keepers)('%s', (_name, make) => {
       expectOrdered(second, b, hold);
     });
 
+    test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
+      using keeper = make(2, 'off');
+      const a = new Stream();
+      keeper.deallocate(keeper.allocate(bytes, a), bytes, a);
+      a.dispose();
+      using b = new Stream();
+      expect(b.timeline.slot).toBe(a.timeline.slot);
+      const first = keeper.allocate(bytes, b);
+      using _hold = b.hold();
+      keeper.deallocate(first, bytes, b);
+      using c = new Stream();
+      expect(keeper.allocate(bytes, c)).not.toBe(first);
+    });
+
     test('shares a block that one free allows to be shared', () => {
       using keeper = make(1, 'off');
       using a = new Stream();
@@ -515,6 +636,34 @@ describe.each(keepers)('%s', (_name, make) => {
     a.dispose();
     expect(keeper.allocate(bytes, b)).toBeGreaterThan(0);
   });
+});
+
+test('a pool without events keeps what a busy stream took over from one that is gone from a third (rapidsai/rmm#2489)', () => {
+  using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: bytes, maximumBytes: 2 * bytes, deallocationEvents: 'off' });
+  const a = new Stream();
+  using b = new Stream();
+  using c = new Stream();
+  const first = pool.allocate(bytes, a);
+  using _hold = a.hold();
+  pool.deallocate(first, bytes, a);
+  a.dispose();
+  expect(() => pool.allocate(3 * bytes, b)).toThrow('out of memory');
+  expect(pool.statistics().merges).toBe(1);
+  expect(pool.allocate(bytes, c)).not.toBe(first);
+});
+
+test.each(sharing)('the initial block of a pool is ordered on the default stream for every stream, with %s events (rapidsai/rmm#2507)', (policy) => {
+  using upstream = new CudaAsyncMemoryResource();
+  const hold = Stream.legacyDefault().hold();
+  const pool = new PoolMemoryResource(upstream, { initialBytes: 2 * bytes, maximumBytes: 2 * bytes, deallocationEvents: policy });
+  using a = new Stream({ nonBlocking: true });
+  using b = new Stream({ nonBlocking: true });
+  using _hold = hold;
+  fill(pool.allocate(bytes, a), 1, a);
+  fill(pool.allocate(bytes, b), 2, b);
+  for (const stream of [a, b]) expectWaiting(stream);
+  hold.release();
+  pool.dispose();
 });
 
 /** An upstream that calls back in the middle of an allocation or a free, as one does that runs host functions while it waits. */
@@ -605,6 +754,23 @@ describe('a pool whose upstream runs host functions', () => {
     upstream.interrupt = () => pool.dispose();
     expect(() => pool.allocate(bytes, a)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
     expect(upstream.reservedBytes).toBe(before);
+  });
+
+  test('waits on the host for memory that came when its stream had ended', () => {
+    const upstream = new InterruptedUpstream();
+    using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
+    const a = new Stream();
+    using b = new Stream();
+    using hold = a.hold();
+    let released = false;
+    b.launchHostFunction(() => {
+      released = true;
+      hold.release();
+    });
+    upstream.interrupt = () => a.dispose();
+    expect(() => pool.allocate(bytes, a)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    pool.allocate(bytes, b);
+    expect(released).toBe(true);
   });
 
   test.each(['allocating', 'releasing'])('keeps its memory where the stream ended while it was %s', (what) => {

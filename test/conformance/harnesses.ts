@@ -10,6 +10,7 @@ import {
   FailureCallbackResourceAdaptor,
   FallbackResourceAdaptor,
   FixedSizeMemoryResource,
+  formatSanitizerReport,
   HostMemoryResource,
   LimitingResourceAdaptor,
   LoggingResourceAdaptor,
@@ -23,6 +24,7 @@ import {
   ReclaimingResourceAdaptor,
   RoundingResourceAdaptor,
   type RoundingResourceAdaptorOptions,
+  SanitizingResourceAdaptor,
   StatisticsResourceAdaptor,
   TrackingResourceAdaptor,
 } from '../../src/index.js';
@@ -76,6 +78,15 @@ const fallback: Wrap = (upstream) =>
 const limiting: Wrap = (upstream) => new LimitingResourceAdaptor(upstream, { limitBytes: capacityBytes });
 const logging: Wrap = (upstream) => new LoggingResourceAdaptor(upstream, { file: '/dev/null' });
 const reclaiming: Wrap = (upstream) => new ReclaimingResourceAdaptor(upstream);
+/** Fails in the end where stream order was not kept, by the suite or by what is below. */
+class Sanitizing extends SanitizingResourceAdaptor {
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    const reports = this.reports.filter((report) => 'missing' in report);
+    if (reports.length > 0) throw new Error(reports.map(formatSanitizerReport).join('\n'));
+  }
+}
+const sanitizing: Wrap = (upstream) => new Sanitizing(upstream, { stacks: false });
 const statistics: Wrap = (upstream) => new StatisticsResourceAdaptor(upstream);
 const pool = (deallocationEvents: DeallocationEvents): Wrap => {
   return (upstream) => new PoolMemoryResource(upstream, { maximumBytes: capacityBytes, initialBytes: capacityBytes, deallocationEvents });
@@ -138,6 +149,8 @@ export function passThroughHarnesses(): readonly ResourceHarness[] {
     stack('fallback(limiting(cuda-async), to=limiting(cuda-async))', cudaAsync, [fallback], { ...streamOrdered, capacityBytes }),
     stack('tracking(cuda)', cuda, [tracking], synchronous),
     stack('tracking(cuda-async)', cudaAsync, [tracking], streamOrdered),
+    stack('sanitizing(cuda)', cuda, [sanitizing], synchronous),
+    stack('sanitizing(cuda-async)', cudaAsync, [sanitizing], streamOrdered),
     stack('callback(cuda)', cuda, [callback], synchronous),
     stack('callback(cuda-async)', cudaAsync, [callback], streamOrdered),
   ];
@@ -154,6 +167,8 @@ export function poolHarnesses(): readonly ResourceHarness[] {
       stack(`pool(cuda-async, events=${events})`, cudaAsync, [pool(events)], supports),
       stack(`statistics(pool(cuda, events=${other}), events=${events})`, cuda, [pool(other), asking], supports),
       stack(`aligned(pool(cuda, events=${events}))`, cuda, [pool(events), aligned], { ...supports, maximumAlignment: 1024 * MiB }),
+      // The inner one lets the block be watched that the pool takes at once.
+      stack(`sanitizing(pool(sanitizing(cuda), events=${events}))`, cuda, [sanitizing, pool(events), sanitizing], supports),
       // Where memory runs out, it waits for the device before it fails.
       stack(`reclaiming(pool(cuda, events=${events}))`, cuda, [pool(events), reclaiming], { ...supports, reusesAcrossStreams: false }),
     ];

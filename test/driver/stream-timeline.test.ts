@@ -135,6 +135,7 @@ describe('the end of a stream', () => {
     expect(() => stream.dispose()).toThrow(expect.objectContaining({ driverStatus: 700 }));
     expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([false, false, 0]);
     same.synchronizeSync();
+    expect(Stream.fromHandle(stream.nativeHandle).timeline).toBe(stream.timeline);
     stream.dispose();
     expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([true, true, 1]);
   });
@@ -155,6 +156,22 @@ describe('the end of a stream', () => {
     expect(seen).toEqual([true, true]);
     expect(observer.ends).toHaveLength(1);
     expect(observer.ends[0]?.event).toBeUndefined();
+  });
+
+  test('does not end an object that a host function makes for the stream meanwhile', () => {
+    const foreign = madeElsewhere();
+    const stream = Stream.fromHandle(foreign.address, { announcesEnd: true });
+    stream.timeline.observe(new Observer(true));
+    const made: Stream[] = [];
+    stream.launchHostFunction(() => {
+      made.push(Stream.fromHandle(foreign.address));
+    });
+    failCall('cuEventCreate', 1);
+    stream.dispose();
+    expect(made[0]?.timeline).not.toBe(stream.timeline);
+    made[0]?.synchronizeSync();
+    made[0]?.dispose();
+    foreign.destroy();
   });
 
   test('is not told to one that no longer observes', () => {

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { BlockLists } from '../../src/suballocation/block-lists.js';
+import { StepCounter } from '../support/steps.js';
 
 const base = 2 ** 40;
 
@@ -27,9 +28,10 @@ describe('block lists', () => {
   });
 
   test('serve the smallest block that is large enough', () => {
-    const { lists, lane } = listsOf([4096, 1024, 2048]);
+    const { lists, lane } = listsOf([4096, 1024, 2048, 8192]);
     expect(lists.allocateAtLeast(1025, lane)).toBe(base + 2 * 2 ** 30);
     expect(lists.allocateAtLeast(1025, lane)).toBe(base);
+    expect(lists.allocateAtLeast(1025, lane)).toBe(base + 3 * 2 ** 30);
     expect(lists.allocateAtLeast(1025, lane)).toBe(-1);
     lists.validate();
   });
@@ -64,6 +66,56 @@ describe('block lists', () => {
     expect(lists.removeUsed(lists.usedBlock(used))).toEqual({ address: base, bytes: 4096 });
     lists.validate();
     expect([...lists.blocks()]).toEqual([]);
+  });
+
+  test('forget a size with its last block, however many came up before', () => {
+    using counter = new StepCounter();
+    const { lists, lane } = listsOf([256]);
+    const kept = lists.usedBlock(lists.allocate(256, 0, lane));
+    const stepsOfOne = (bytes: number) =>
+      counter.during(() => {
+        lists.addSegment(2 * base, bytes, lane);
+        lists.removeUsed(lists.usedBlock(lists.allocateAtLeast(bytes, lane)));
+      });
+    const first = stepsOfOne(512);
+    // Sizes one after another, and many at the same time.
+    for (let i = 3; i < 1000; i++) stepsOfOne(i * 256);
+    for (let i = 3; i < 1000; i++) lists.addSegment(4 * base + i * 2 ** 20, i * 256, lane);
+    lists.validate();
+    while (lists.removeFreeSegment(lane) !== undefined);
+    lists.validate();
+    expect(stepsOfOne(1_000_000 * 256)).toBeLessThanOrEqual(first + 1);
+    lists.free(kept, lane);
+    expect(lists.largestFreeBytes(lane)).toBe(256);
+  });
+
+  test('keep the number of a size while a block has it', () => {
+    const { lists, lane } = listsOf([1024, 1024, 2048]);
+    lists.allocate(1024, 0, lane);
+    lists.removeFreeSegment(lane, 1024);
+    lists.validate();
+    lists.addSegment(2 * base, 4096, lane);
+    lists.free(lists.usedBlock(lists.usedBlock(base) === -1 ? base + 2 ** 30 : base), lane);
+    lists.validate();
+    expect(lists.allocate(1024, 0, lane)).toBeGreaterThan(0);
+    expect(lists.allocate(4096, 0, lane)).toBe(2 * base);
+  });
+
+  test('give up many blocks at a cost linear in their number', () => {
+    const stepsOfRemoving = (count: number) => {
+      using counter = new StepCounter();
+      const lists = new BlockLists();
+      const lane = lists.addLane();
+      const address = (i: number, half: number) => base + i * 2 ** 30 + half * 2 ** 29;
+      // Of every size one is used, so that none is forgotten.
+      for (let i = 0; i < count; i++) lists.addSegment(address(i, 0), (i + 1) * 256, lane);
+      for (let i = 0; i < count; i++) lists.allocate((i + 1) * 256, 0, lane);
+      for (let i = 0; i < count; i++) lists.addSegment(address(i, 1), (i + 1) * 256, lane);
+      return counter.during(() => {
+        while (lists.removeFreeSegment(lane) !== undefined);
+      });
+    };
+    expect(stepsOfRemoving(2000)).toBeLessThan(6 * stepsOfRemoving(500));
   });
 
   test('hold their invariants whatever happens, and lose no byte', () => {

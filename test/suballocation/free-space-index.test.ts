@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { FreeSpaceIndex, unitBytes } from '../../src/suballocation/free-space-index.js';
+import { StepCounter } from '../support/steps.js';
 
 const base = 2 ** 40;
 
@@ -13,6 +14,26 @@ function indexOf(units: number): { index: FreeSpaceIndex; lane: number } {
 
 function free(index: FreeSpaceIndex, address: number, lane: number): void {
   index.free(index.usedBlock(address), lane);
+}
+
+/** Steps of adding so many segments of one unit, each of which is used at once, and of giving them back once every second is free. */
+function stepsOfSegments(count: number): { adding: number; removing: number } {
+  using counter = new StepCounter();
+  const index = new FreeSpaceIndex();
+  const lane = index.addLane();
+  const adding = counter.during(() => {
+    for (let i = 0; i < count; i++) {
+      index.addSegment(base + i * 2 * unitBytes, unitBytes, lane);
+      index.allocate(1, 0, lane);
+    }
+  });
+  for (let i = 0; i < count; i += 2) free(index, base + i * 2 * unitBytes, lane);
+  let removed = 0;
+  const removing = counter.during(() => {
+    while (index.removeFreeSegment(lane) !== undefined) removed++;
+  });
+  expect(removed).toBe(Math.ceil(count / 2));
+  return { adding, removing };
 }
 
 /** Units as seen from the base, for short expectations. */
@@ -60,6 +81,8 @@ describe('a free-space index', () => {
     expect(index.freeBytes(lane)).toBe(20 * unitBytes);
     expect(index.largestFreeBytes(other)).toBe(20 * unitBytes);
     expect(index.carve(21, 0, lane, other)).toBe(false);
+    expect(index.carve(10, 10, lane, other)).toBe(true);
+    expect(index.freeBytes(lane)).toBe(10 * unitBytes);
     index.validate();
   });
 
@@ -108,8 +131,22 @@ describe('a free-space index', () => {
     const small = index.allocate(4096, 0, lane);
     index.allocate(1, 0, lane);
     free(index, small, lane);
-    expect(at(index.allocate(4100, 0, lane))).toBe(4097);
+    expect(at(index.allocate(4097, 0, lane))).toBe(4097);
     expect(at(index.allocate(4096, 0, lane))).toBe(0);
+  });
+
+  test.each([
+    [40, 63],
+    [63, 64],
+    [64, 65],
+    [4030, 4032],
+    [4096, 4097],
+  ])('has nothing in a block of %s units for %s', (units, wanted) => {
+    const { index, lane } = indexOf(units);
+    expect(index.canAllocate(wanted, lane)).toBe(false);
+    expect(index.allocate(wanted, 0, lane)).toBe(-1);
+    expect(index.allocate(units, 0, lane)).toBe(base);
+    index.validate();
   });
 
   test('remembers the exact size that was asked for', () => {
@@ -145,6 +182,14 @@ describe('a free-space index', () => {
     index.validate();
   });
 
+  test('has nothing aligned in a block that is a unit too small', () => {
+    const { index, lane } = indexOf(19);
+    index.allocate(1, 0, lane);
+    expect(index.allocateAligned(4, 0, 4096, lane)).toBe(-1);
+    expect(at(index.allocateAligned(3, 0, 4096, lane))).toBe(16);
+    index.validate();
+  });
+
   test('gives back wholly free segments only', () => {
     const { index, lane } = indexOf(10);
     index.addSegment(2 * base, 10 * unitBytes, lane);
@@ -156,6 +201,71 @@ describe('a free-space index', () => {
     index.validate();
     index.addSegment(3 * base, 10 * unitBytes, lane);
     index.validate();
+  });
+
+  test.each([0, 1])('does not give back a segment of two blocks, of which number %s is used', (used) => {
+    const { index, lane } = indexOf(10);
+    const blocks = [index.allocate(5, 0, lane), index.allocate(5, 0, lane)];
+    free(index, blocks[1 - used] as number, lane);
+    expect(index.removeFreeSegment(lane)).toBeUndefined();
+    free(index, blocks[used] as number, lane);
+    expect(index.removeFreeSegment(lane)?.bytes).toBe(10 * unitBytes);
+    index.validate();
+  });
+
+  test('gives back every wholly free segment that is small enough, wherever it stopped before', () => {
+    const { index, lane } = indexOf(10);
+    const other = index.addLane();
+    for (const units of [30, 20, 40, 20]) index.addSegment(base * (index.usedBlocks + units), units * unitBytes, lane);
+    index.addSegment(base * 50, 20 * unitBytes, other);
+    const removed = (maximumUnits: number) => (index.removeFreeSegment(lane, maximumUnits * unitBytes)?.bytes ?? 0) / unitBytes;
+    expect(removed(0)).toBe(0);
+    expect(removed(30)).toBe(10);
+    expect(removed(20)).toBe(20);
+    expect(removed(20)).toBe(20);
+    expect(removed(20)).toBe(0);
+    index.validate();
+    index.addSegment(base, 5 * unitBytes, lane);
+    index.validate();
+    expect([removed(40), removed(40), removed(40)].sort((a, b) => a - b)).toEqual([5, 30, 40]);
+    expect(removed(40)).toBe(0);
+    expect(index.isEmpty(other)).toBe(false);
+    index.validate();
+  });
+
+  test('adds segments and gives many back at a cost linear in their number', () => {
+    const [few, many] = [stepsOfSegments(1000), stepsOfSegments(4000)];
+    expect(many.adding).toBeLessThan(6 * few.adding);
+    expect(many.removing).toBeLessThan(6 * few.removing);
+  });
+
+  test('looks at no segment where nothing is free or nothing wanted', () => {
+    using counter = new StepCounter();
+    const index = new FreeSpaceIndex();
+    const [lane, empty] = [index.addLane(), index.addLane()];
+    for (let i = 0; i < 100; i++) index.addSegment(base + i * 2 * unitBytes, unitBytes, lane);
+    expect(counter.during(() => index.removeFreeSegment(lane, 255))).toBeLessThan(5);
+    expect(counter.during(() => index.removeFreeSegment(empty))).toBeLessThan(5);
+  });
+
+  test('says whether it can allocate, as it would, without looking at every block', () => {
+    const stepsAmong = (count: number) => {
+      using counter = new StepCounter();
+      const index = new FreeSpaceIndex();
+      const lane = index.addLane();
+      // All of one class. Only the first is large enough, and more are before it in the list than are looked at.
+      for (let i = 0; i < count; i++) index.addSegment(base * (i + 1), (i === 0 ? 4220 : 4200) * unitBytes, lane);
+      let canAllocate = true;
+      const steps = counter.during(() => {
+        canAllocate = index.canAllocate(4210, lane);
+      });
+      expect(canAllocate).toBe(false);
+      expect(index.allocate(4210, 0, lane)).toBe(-1);
+      expect(index.carve(4210, 0, lane, index.addLane())).toBe(false);
+      expect(index.canAllocate(4200, lane)).toBe(true);
+      return steps;
+    };
+    expect(stepsAmong(400)).toBe(stepsAmong(40));
   });
 
   test('gives back every segment at the end, used ones too', () => {
@@ -170,9 +280,35 @@ describe('a free-space index', () => {
     expect(index.allocate(1, 0, lane)).toBe(-1);
   });
 
+  test('begins anew once every segment was given back', () => {
+    const { index, lane } = indexOf(10);
+    for (const units of [20, 30]) index.addSegment(base * units, units * unitBytes, lane);
+    expect(index.removeFreeSegment(lane, 10 * unitBytes)).toBeDefined();
+    index.removeAllSegments();
+    index.validate();
+    index.addSegment(base, 10 * unitBytes, lane);
+    index.validate();
+    expect(index.removeFreeSegment(lane)).toEqual({ address: base, bytes: 10 * unitBytes });
+  });
+
+  test('does not grow with segments that come and go', () => {
+    const stepsAfter = (count: number) => {
+      using counter = new StepCounter();
+      const { index, lane } = indexOf(10);
+      for (let i = 1; i <= count; i++) {
+        index.addSegment(2 * base, 20 * unitBytes, lane);
+        expect(index.removeFreeSegment(lane, 20 * unitBytes)).toBeDefined();
+      }
+      return counter.during(() => {
+        for (const _block of index.blocks());
+      });
+    };
+    expect(stepsAfter(1000)).toBe(stepsAfter(10));
+  });
+
   test('agrees with a naive model after any steps in several lanes', () => {
     const step = fc.record({
-      kind: fc.constantFrom('allocate', 'allocate', 'aligned', 'free', 'free', 'transfer', 'segment', 'release'),
+      kind: fc.constantFrom('allocate', 'allocate', 'aligned', 'free', 'free', 'transfer', 'segment', 'release', 'clear'),
       units: fc.oneof(fc.integer({ min: 1, max: 80 }), fc.integer({ min: 1, max: 5000 })),
       pick: fc.nat(),
       lane: fc.nat({ max: 2 }),
@@ -193,7 +329,9 @@ describe('a free-space index', () => {
             (freeUnits[lane] as number) += units;
           } else if (kind === 'allocate' || kind === 'aligned') {
             const largest = index.largestFreeBytes(number) / unitBytes;
+            const canAllocate = index.canAllocate(units, number);
             const address = kind === 'aligned' ? index.allocateAligned(units, 0, 2048, number) : index.allocate(units, 0, number);
+            if (kind === 'allocate') expect(canAllocate).toBe(address !== -1);
             if (address === -1) {
               if (kind === 'allocate') expect(largest).toBeLessThan(units);
               else expect(largest).toBeLessThan(units + 7);
@@ -214,7 +352,11 @@ describe('a free-space index', () => {
             (freeUnits[lane] as number) += freeUnits[other] as number;
             freeUnits[other] = 0;
           } else if (kind === 'release') {
-            (freeUnits[lane] as number) -= (index.removeFreeSegment(number)?.bytes ?? 0) / unitBytes;
+            (freeUnits[lane] as number) -= (index.removeFreeSegment(number, units * unitBytes)?.bytes ?? 0) / unitBytes;
+          } else if (kind === 'clear' && pick % 8 === 0) {
+            index.removeAllSegments();
+            live.length = 0;
+            freeUnits.fill(0);
           }
           index.validate();
           expect(lanes.map((each) => index.freeBytes(each) / unitBytes)).toEqual(freeUnits);

@@ -9,6 +9,9 @@ import {
   DeviceUnavailableError,
   DriverError,
   LifetimeError,
+  OrderError,
+  type OrderReport,
+  type OrderReportSide,
   OutOfMemoryError,
   SpecificationError,
 } from '../../src/index.js';
@@ -29,11 +32,14 @@ describe('the names and codes of errors', () => {
       | 'ERR_CISTERN_INVALID_SPECIFICATION'
       | 'ERR_CISTERN_INVALID_LOG'
       | 'ERR_CISTERN_LOG_WRITE'
+      | 'ERR_CISTERN_ORDER'
       | 'ERR_CISTERN_REPLAY'
     >();
   });
 
   const details = { requestedBytes: 8, path: ['pool', 'device'] };
+  const side: OrderReportSide = { operation: 'set', access: 'write', streamId: 1, pointer: 0, bytes: 8, number: 1, stack: undefined };
+  const report: OrderReport = { kind: 'unordered', pointer: 0, bytes: 8, earlier: side, later: side, missing: 'a wait' };
   test.each([
     [new ArgumentTypeError('a'), 'TypeError', 'ERR_INVALID_ARG_TYPE', TypeError],
     [new ArgumentRangeError('a'), 'RangeError', 'ERR_OUT_OF_RANGE', RangeError],
@@ -42,6 +48,7 @@ describe('the names and codes of errors', () => {
     [new OutOfMemoryError('a', details), 'OutOfMemoryError', 'ERR_CISTERN_OUT_OF_MEMORY', CisternError],
     [new DriverError('copy', 'CUDA_ERROR_UNKNOWN', 999, 'an internal error'), 'DriverError', 'ERR_CISTERN_DRIVER', CisternError],
     [new LifetimeError('ERR_CISTERN_DISPOSED', 'a'), 'LifetimeError', 'ERR_CISTERN_DISPOSED', CisternError],
+    [new OrderError(report), 'OrderError', 'ERR_CISTERN_ORDER', CisternError],
     [new DeviceUnavailableError('a'), 'DeviceUnavailableError', 'ERR_CISTERN_DEVICE_UNAVAILABLE', CisternError],
     [new AddonMissingError('/root', new Error('b')), 'AddonMissingError', 'ERR_CISTERN_ADDON_MISSING', CisternError],
   ] as const)('hold for %s', (error, name, code, type) => {

@@ -1,0 +1,165 @@
+import { formatPointer } from '../../src/errors.js';
+import {
+  ALLOCATION_ALIGNMENT,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryKind,
+  type MemoryResource,
+  type MemoryResourceAdaptor,
+  OutOfMemoryError,
+  type ReservingMemoryResource,
+  type Stream,
+} from '../../src/index.js';
+import { alignUp } from '../../src/units.js';
+import type { Stalls } from './stalls.js';
+import { Violation } from './violation.js';
+
+/**
+ * Stands between two resources of a stack and holds every call against a naive model: live ranges do not overlap, pointers have the alignment
+ * that was asked for, and what is freed is live with the size it was allocated with.
+ */
+export class Probe implements MemoryResourceAdaptor {
+  readonly upstream: MemoryResource;
+  readonly memoryKind: MemoryKind;
+  readonly device: MemoryResource['device'];
+  /** Sizes by pointer. */
+  readonly live = new Map<DevicePointer, number>();
+  /** What is live: as it was asked for, and each allocation rounded up to 256 bytes. */
+  liveBytes = 0;
+  roundedBytes = 0;
+  peakBytes = 0;
+  /** All that there ever was. */
+  allocations = 0;
+  allocatedBytes = 0;
+
+  constructor(upstream: MemoryResource) {
+    this.upstream = upstream;
+    this.memoryKind = upstream.memoryKind;
+    this.device = upstream.device;
+  }
+
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    const pointer = this.upstream.allocate(bytes, stream, alignment);
+    if ((pointer === 0) !== (bytes === 0)) throw new Violation(`${this.#name} gave ${formatPointer(pointer)} for ${bytes} bytes`);
+    if (bytes > 0) this.#add(pointer, bytes, Math.max(alignment ?? 0, ALLOCATION_ALIGNMENT));
+    return pointer;
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    if (pointer === 0) {
+      this.upstream.deallocate(pointer, bytes, stream, fence);
+      return;
+    }
+    if (this.live.get(pointer) !== bytes) {
+      throw new Violation(
+        `${this.#name} is asked to free ${bytes} bytes at ${formatPointer(pointer)}, where ${this.live.get(pointer) ?? 0} are live`,
+      );
+    }
+    // Taken out first: the same address may be given out again while this call lasts.
+    this.forget(pointer);
+    try {
+      this.upstream.deallocate(pointer, bytes, stream, fence);
+    } catch (error) {
+      this.#count(pointer, bytes);
+      throw error;
+    }
+  }
+
+  /** Notes that memory was freed by other means than a call. */
+  forget(pointer: DevicePointer): void {
+    const bytes = this.live.get(pointer) as number;
+    this.live.delete(pointer);
+    this.liveBytes -= bytes;
+    this.roundedBytes -= alignUp(bytes, ALLOCATION_ALIGNMENT);
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  [Symbol.dispose](): void {}
+
+  get #name(): string {
+    return this.upstream.constructor.name;
+  }
+
+  #add(pointer: DevicePointer, bytes: number, alignment: number): void {
+    if (pointer % alignment !== 0) throw new Violation(`${this.#name} gave ${formatPointer(pointer)}, no multiple of ${alignment}`);
+    for (const [other, otherBytes] of this.live) {
+      if (pointer < other + otherBytes && other < pointer + bytes) {
+        throw new Violation(`${this.#name} gave ${bytes} bytes at ${formatPointer(pointer)}, but ${otherBytes} are live at ${formatPointer(other)}`);
+      }
+    }
+    this.allocations++;
+    this.allocatedBytes += bytes;
+    this.#count(pointer, bytes);
+    if (this.liveBytes > this.peakBytes) this.peakBytes = this.liveBytes;
+  }
+
+  #count(pointer: DevicePointer, bytes: number): void {
+    this.live.set(pointer, bytes);
+    this.liveBytes += bytes;
+    this.roundedBytes += alignUp(bytes, ALLOCATION_ALIGNMENT);
+  }
+}
+
+/** The upstream calls that can be interrupted. */
+export type LeafCall = 'allocate' | 'deallocate';
+
+/** The lowest resource: has a limit, and calls back once in the middle of a call, as an upstream does that runs host functions. */
+export class Leaf implements MemoryResource {
+  readonly upstream: ReservingMemoryResource;
+  readonly memoryKind: MemoryKind;
+  readonly device: MemoryResource['device'];
+  interruption: { readonly call: LeafCall; readonly run: () => void } | undefined;
+  readonly #limitBytes: number;
+  readonly #stalls: Stalls;
+  #liveBytes = 0;
+
+  constructor(upstream: ReservingMemoryResource, limitBytes: number, stalls: Stalls) {
+    this.upstream = upstream;
+    this.memoryKind = upstream.memoryKind;
+    this.device = upstream.device;
+    this.#limitBytes = limitBytes;
+    this.#stalls = stalls;
+  }
+
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    if (bytes > this.#limitBytes - this.#liveBytes) {
+      throw new OutOfMemoryError('the leaf is at its limit', { requestedBytes: bytes, path: ['Leaf'] });
+    }
+    this.#stalls.submitted(stream);
+    const pointer = this.upstream.allocate(bytes, stream, alignment);
+    this.#liveBytes += bytes;
+    this.#interrupt('allocate');
+    return pointer;
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    if (this.isBlocking) this.#stalls.beforeBlocking();
+    else this.#stalls.submitted(stream);
+    this.upstream.deallocate(pointer, bytes, stream);
+    this.#liveBytes -= bytes;
+    this.#interrupt('deallocate');
+  }
+
+  /** Whether a free waits for the device. */
+  get isBlocking(): boolean {
+    return !('usage' in this.upstream);
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  [Symbol.dispose](): void {
+    this.upstream[Symbol.dispose]();
+  }
+
+  #interrupt(call: LeafCall): void {
+    const interruption = this.interruption;
+    if (interruption?.call !== call) return;
+    this.interruption = undefined;
+    interruption.run();
+  }
+}

@@ -1,0 +1,218 @@
+/** Programs: what they are made of, and how they are generated. */
+import fc from 'fast-check';
+import { type DeallocationEvents, MiB } from '../../src/index.js';
+import type { LeafCall } from './probe.js';
+import type { LayerPlan, LeafPlan, StackPlan } from './stack.js';
+
+/** What kind of stream a program makes. */
+export type StreamKind = 'non-blocking' | 'blocking' | 'announced' | 'unannounced' | 'legacy-default';
+
+/**
+ * One step of a program. Numbers that name a stream, an allocation and so on count what there is at that time, and begin again at its end:
+ * with any of its commands left out, a program stays right.
+ */
+export type Command =
+  | {
+      readonly do: 'allocate';
+      readonly stream: number;
+      /** In the program's `unitBytes`. */
+      readonly units: number;
+      /** Bytes less than that. */
+      readonly less: number;
+      /** Ignored where a resource has none but the usual one. */
+      readonly alignment: number;
+    }
+  | { readonly do: 'use'; readonly allocation: number; readonly stream: number; readonly how: 'read' | 'write' | 'set'; readonly by?: 'host' }
+  | {
+      readonly do: 'free';
+      readonly allocation: number;
+      /** On the stream that it was allocated on where there is none. */
+      readonly stream?: number | undefined;
+      /** A number is an event that is recorded for it. */
+      readonly fence?: DeallocationEvents | number | undefined;
+      /** So many allocations are freed together. */
+      readonly count: number;
+    }
+  | { readonly do: 'record'; readonly event: number; readonly stream: number }
+  | { readonly do: 'wait'; readonly event: number; readonly stream: number }
+  | { readonly do: 'dispose-event'; readonly event: number }
+  | { readonly do: 'synchronize'; readonly what: 'stream' | 'event' | 'device'; readonly which: number }
+  | { readonly do: 'query'; readonly what: 'stream' | 'event'; readonly which: number }
+  | { readonly do: 'hold'; readonly stream: number }
+  | { readonly do: 'release'; readonly hold: number }
+  | { readonly do: 'create'; readonly kind: StreamKind }
+  | { readonly do: 'end'; readonly stream: number; readonly isUnannounced: boolean }
+  | { readonly do: 'trim'; readonly layer: number; readonly stream: number; readonly units: number }
+  | { readonly do: 'defragment' }
+  | { readonly do: 'mark' }
+  | { readonly do: 'rewind'; readonly mark: number; readonly to: 'mark' | 'reset' | 'release'; readonly frees: boolean }
+  | { readonly do: 'scope'; readonly cache: number; readonly frees: boolean; readonly body: readonly Command[] }
+  | { readonly do: 'keep'; readonly allocation: number }
+  | { readonly do: 'launch'; readonly stream: number; readonly body: readonly Command[] }
+  | { readonly do: 'interrupt'; readonly leaf: number; readonly call: LeafCall; readonly body: readonly Command[] };
+
+/** A program that is right: whatever order it needs, it makes by waits. */
+export interface Program {
+  readonly stack: StackPlan;
+  /** What sizes are counted in. */
+  readonly unitBytes: number;
+  /** The streams to begin with. */
+  readonly streams: readonly StreamKind[];
+  readonly commands: readonly Command[];
+  /** What comes before the stack is disposed: everything is freed; the same, and all streams are disposed; or the device is synchronized. */
+  readonly ending: 'free' | 'end-streams' | 'synchronize';
+}
+
+const small = (maximum: number) => fc.nat({ max: maximum });
+const policy = fc.constantFrom<DeallocationEvents>('eager', 'deferred', 'off');
+const maybePolicy = fc.option(policy, { nil: undefined, freq: 1 });
+const streamNumber = small(4);
+const allocationNumber = small(15);
+const eventNumber = small(2);
+
+const weighted = <T>(...entries: [number, fc.Arbitrary<T>][]): fc.Arbitrary<T> =>
+  fc.oneof(...entries.map(([weight, arbitrary]) => ({ weight, arbitrary })));
+const command = <Name extends Command['do']>(name: Name, fields: { [Key in Exclude<keyof Extract<Command, { do: Name }>, 'do' | 'by'>]-?: fc.Arbitrary<Extract<Command, { do: Name }>[Key]> } & { by?: fc.Arbitrary<unknown> }) =>
+  fc.record({ do: fc.constant(name), ...fields } as never) as unknown as fc.Arbitrary<Command>;
+
+const allocate = command('allocate', {
+  stream: streamNumber,
+  units: weighted([10, small(8)], [1, small(20)]),
+  less: weighted([2, fc.constant(0)], [1, small(300)]),
+  alignment: weighted([8, fc.constant(256)], [1, fc.constantFrom(1, 512, 1024, 4096)]),
+});
+const use = command('use', {
+  allocation: allocationNumber,
+  stream: streamNumber,
+  how: fc.constantFrom('read', 'write', 'set'),
+});
+const useAfterHost = use.map((each) => ({ ...each, by: 'host' }) as Command);
+const free = command('free', {
+  allocation: allocationNumber,
+  stream: weighted([3, fc.constant(undefined)], [2, streamNumber]),
+  fence: weighted<DeallocationEvents | number | undefined>([4, fc.constant(undefined)], [1, policy], [1, eventNumber]),
+  count: weighted([3, fc.constant(1)], [1, fc.integer({ min: 2, max: 6 })]),
+});
+
+/** What may be done anywhere, also where a call is interrupted. */
+const simple: [number, fc.Arbitrary<Command>][] = [
+  [24, allocate],
+  [8, use],
+  [16, free],
+  [2, command('record', { event: eventNumber, stream: streamNumber })],
+  [1, command('wait', { event: eventNumber, stream: streamNumber })],
+  [1, command('dispose-event', { event: eventNumber })],
+  [1, command('query', { what: fc.constantFrom('stream', 'event'), which: streamNumber })],
+  [1, command('create', { kind: weighted<StreamKind>([4, fc.constant('non-blocking')], [1, fc.constantFrom('blocking', 'announced', 'unannounced')]) })],
+  [2, command('end', { stream: streamNumber, isUnannounced: fc.boolean() })],
+  [2, command('trim', { layer: small(4), stream: streamNumber, units: weighted([1, fc.constant(0)], [1, small(8)]) })],
+  [1, fc.constant<Command>({ do: 'defragment' })],
+];
+const body = fc.array(fc.oneof(...simple.map(([weight, arbitrary]) => ({ weight, arbitrary }))), { minLength: 1, maxLength: 5 });
+const stalling: [number, fc.Arbitrary<Command>][] = [
+  [5, command('hold', { stream: streamNumber })],
+  [2, command('release', { hold: small(3) })],
+  [1, command('synchronize', { what: fc.constantFrom('stream', 'event', 'device'), which: streamNumber })],
+  [1, useAfterHost],
+  [1, command('launch', { stream: streamNumber, body })],
+  [1, command('interrupt', { leaf: small(1), call: fc.constantFrom('allocate', 'deallocate'), body })],
+];
+const marking: [number, fc.Arbitrary<Command>][] = [
+  [4, fc.constant<Command>({ do: 'mark' })],
+  [4, command('rewind', { mark: small(3), to: weighted([8, fc.constant('mark')], [1, fc.constantFrom('reset', 'release')]), frees: fc.boolean() })],
+];
+const commandsIn = (depth: number, maxLength: number): fc.Arbitrary<Command[]> => {
+  const entries = [...simple, ...stalling, ...marking];
+  entries.push([2, command('keep', { allocation: allocationNumber })]);
+  if (depth < 2) entries.push([3, command('scope', { cache: small(1), frees: fc.boolean(), body: commandsIn(depth + 1, 12) })]);
+  return fc.array(fc.oneof(...entries.map(([weight, arbitrary]) => ({ weight, arbitrary }))), { maxLength, size: 'max' });
+};
+
+/** Capacities come in units of what a program allocates, so that memory runs out now and then. */
+interface Capacities {
+  readonly unitBytes: number;
+  readonly layers: readonly { readonly kind: string; readonly capacity: number; readonly choice: number; readonly events: DeallocationEvents | undefined }[];
+  readonly leaf: LeafPlan['kind'];
+  readonly leafCapacity: number;
+}
+
+const layerKinds = weighted<string>(
+  [6, fc.constant('pool')],
+  [4, fc.constantFrom('arena', 'fixed-size', 'binning', 'monotonic', 'caching')],
+  [2, fc.constantFrom('arena', 'monotonic', 'caching')],
+  [4, fc.constantFrom('limiting', 'statistics', 'tracking', 'aligned', 'rounding', 'fallback')],
+);
+const capacities = fc.record<Capacities>({
+  unitBytes: fc.constantFrom(256, 256, 1000, 4096, 65_536, 262_144),
+  layers: fc.array(fc.record({ kind: layerKinds, capacity: fc.integer({ min: 1, max: 8 }), choice: small(5), events: maybePolicy }), {
+    minLength: 1,
+    maxLength: 4,
+  }),
+  leaf: weighted<LeafPlan['kind']>([6, fc.constant('cuda')], [6, fc.constant('cuda-async')], [1, fc.constantFrom('managed', 'pinned-host')]),
+  leafCapacity: small(6),
+});
+
+function stackOf({ unitBytes, layers, leaf, leafCapacity }: Capacities): StackPlan {
+  const hasArena = layers.some(({ kind }) => kind === 'arena');
+  const wholeBytes = hasArena ? Math.max(unitBytes * 8, 2 * MiB) : unitBytes * 8;
+  return {
+    leaf: { kind: leaf, ...(leafCapacity === 0 ? { limitBytes: wholeBytes * 2 } : leafCapacity === 1 ? { limitBytes: wholeBytes * 8 } : {}) },
+    layers: layers.map((layer) => planOf(layer, unitBytes, leaf)),
+  };
+}
+
+function planOf(layer: Capacities['layers'][number], unitBytes: number, leaf: LeafPlan['kind']): LayerPlan {
+  const { kind, capacity, choice, events } = layer;
+  const most = capacity * 4 * unitBytes;
+  const asked = events === undefined ? {} : { events };
+  const of = (options: LayerPlan['options'], alternate?: LayerPlan['alternate']): LayerPlan => ({
+    kind,
+    options: { ...options, ...asked },
+    ...(alternate === undefined ? {} : { alternate }),
+  });
+  const second = (option: string): LayerPlan['alternate'] => ({
+    option,
+    leaf: { kind: leaf === 'cuda' ? 'cuda-async' : leaf === 'cuda-async' ? 'cuda' : leaf, limitBytes: most },
+  });
+  switch (kind) {
+    case 'pool':
+      return of({ ...(choice < 3 ? { max: most } : {}), ...(choice % 2 === 0 ? { initial: most } : {}) });
+    case 'arena':
+      return of({ size: Math.max(MiB, most) });
+    case 'fixed-size':
+      return of({ block: unitBytes * (choice < 4 ? 8 : 4), count: choice % 3, ...(choice < 4 ? { max: 2 * most + 8 * unitBytes } : {}) });
+    case 'binning':
+      return of({ bins: choice % 2 === 0 ? [2 * unitBytes, 4 * unitBytes] : [4 * unitBytes], count: choice % 3 });
+    case 'monotonic':
+      return choice === 0
+        ? of({ initial: unitBytes * 4, max: most }, second('fallback'))
+        : of({ initial: unitBytes * (choice % 2 === 0 ? 2 : 4), growth: 1 + (choice % 2), ...(choice < 4 ? { max: 2 * most } : {}) });
+    case 'limiting':
+      return of({ limit: 2 * most });
+    case 'aligned':
+      return of({ alignment: choice < 3 ? 256 : 1024 });
+    case 'rounding':
+      return of(choice < 3 ? { multiple: 1000 } : { divisions: 2 });
+    case 'fallback':
+      return of({}, second('to'));
+    default:
+      return of({});
+  }
+}
+
+const begins = fc.array(
+  weighted<StreamKind>([8, fc.constant('non-blocking')], [1, fc.constantFrom('blocking', 'announced', 'unannounced', 'legacy-default')]),
+  { minLength: 1, maxLength: 4, size: 'max' },
+);
+
+/** Random programs of up to so many commands, not counted those in the bodies of others, over random stacks. */
+export function programs(maxLength = 50): fc.Arbitrary<Program> {
+  return fc
+    .record({
+      capacities,
+      streams: begins,
+      commands: commandsIn(0, maxLength),
+      ending: fc.constantFrom<Program['ending']>('free', 'end-streams', 'synchronize'),
+    })
+    .map(({ capacities: each, ...rest }) => ({ stack: stackOf(each), unitBytes: each.unitBytes, ...rest }));
+}

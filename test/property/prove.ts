@@ -1,0 +1,77 @@
+import { setImmediate } from 'node:timers/promises';
+import fc from 'fast-check';
+import { type Program, programs } from './program.js';
+import { describeViolation, type ProgramCounts, ProgramRunner } from './program-runner.js';
+
+/** Which programs to run. */
+export interface ProofOptions {
+  readonly programs: number;
+  /** The same seed gives the same programs. */
+  readonly seed: number;
+  /** Begins at one program, which an earlier run of the same seed printed. */
+  readonly path?: string | undefined;
+  /** Called now and then with the number of programs so far. */
+  readonly onProgress?: (programs: number) => void;
+}
+
+/** What came of it. */
+export interface Proof {
+  readonly counts: ProgramCounts;
+  readonly seconds: number;
+  /** The smallest program that was found to have a violation. */
+  readonly violation: Violated | undefined;
+}
+
+interface Violated {
+  readonly program: Program;
+  /** To find the program again: what to give as the path, with the same seed. */
+  readonly path: string;
+  readonly description: string;
+}
+
+/** Programs after which the event loop has a turn, so that what nobody has any more is given back. */
+const turn = 64;
+
+/** Runs random programs until one has a violation, and looks for the smallest that has it. */
+export async function prove(options: ProofOptions): Promise<Proof> {
+  const { programs: count, seed, path = '', onProgress } = options;
+  const started = performance.now();
+  using runner = new ProgramRunner();
+  const property = fc.asyncProperty(programs(), async (program) => {
+    runner.run(program);
+    if (runner.counts.programs % turn !== 0) return;
+    onProgress?.(runner.counts.programs);
+    await setImmediate();
+  });
+  const details = await fc.check(property, { numRuns: count, seed, path, reporter: () => {} });
+  const seconds = (performance.now() - started) / 1000;
+  const { counterexample, counterexamplePath, errorInstance } = details;
+  if (!details.failed) return { counts: { ...runner.counts }, seconds, violation: undefined };
+  const [program] = counterexample as [Program];
+  return {
+    counts: { ...runner.counts },
+    seconds,
+    violation: { program, path: counterexamplePath ?? '', description: describeViolation(errorInstance) },
+  };
+}
+
+/** The outcome for people: what was found, where there was something, and one line about all of it. */
+export function formatProof({ counts, seconds, violation }: Proof, seed: number): string {
+  const number = (value: number) => value.toLocaleString('en-US');
+  const did = [
+    `${number(counts.allocations)} allocations`,
+    `${number(counts.refusals)} refused`,
+    `${number(counts.reuses)} blocks to another stream`,
+    `${number(counts.synchronizations)} waits for memory`,
+    `${number(counts.callbacks)} callbacks`,
+  ];
+  const found =
+    violation === undefined
+      ? []
+      : [violation.description, JSON.stringify(violation.program), `again: npm run prove -- --seed ${seed} --path ${violation.path}`];
+  return [
+    ...found,
+    `${number(counts.programs)} programs, ${number(counts.steps)} steps, ${violation === undefined ? 0 : 1} violations, seed ${seed}, ${seconds.toFixed(1)} s`,
+    `(${did.join(', ')})`,
+  ].join('\n');
+}

@@ -1,0 +1,294 @@
+import { disposeAll } from '../../src/adaptors/layers.js';
+import {
+  ALLOCATION_ALIGNMENT,
+  type AllocationStatistics,
+  type ArenaMemoryResource,
+  type BinningMemoryResource,
+  type CachingMemoryResource,
+  type CudaAsyncMemoryResource,
+  Device,
+  type FallbackResourceAdaptor,
+  type FixedSizeMemoryResource,
+  type KeeperStatistics,
+  type LimitingResourceAdaptor,
+  type MemoryResource,
+  type MonotonicMemoryResource,
+  type PoolMemoryResource,
+  type ReservingMemoryResource,
+  type RoundingResourceAdaptor,
+  type StatisticsResourceAdaptor,
+  type StreamOrderedMemoryResource,
+  type TrackingResourceAdaptor,
+} from '../../src/index.js';
+import { resourceKind } from '../../src/specification/resource-kinds.js';
+import { Leaf, Probe } from './probe.js';
+import type { Stalls } from './stalls.js';
+import { Violation } from './violation.js';
+
+/** The lowest resource of a stack. */
+export interface LeafPlan {
+  readonly kind: 'cuda' | 'cuda-async' | 'managed' | 'pinned-host';
+  /** @defaultValue Infinity */
+  readonly limitBytes?: number;
+}
+
+/** An adaptor, with the options that it has in a specification. */
+export interface LayerPlan {
+  readonly kind: string;
+  readonly options?: Readonly<Record<string, number | string | readonly number[]>>;
+  /** A second leaf that the adaptor takes memory from, and the name of the option. */
+  readonly alternate?: { readonly option: string; readonly leaf: LeafPlan };
+}
+
+/** A stack of resources, from the leaf up. */
+export interface StackPlan {
+  readonly leaf: LeafPlan;
+  readonly layers: readonly LayerPlan[];
+}
+
+/** A resource of a stack, with the probes around it. */
+export interface Layer {
+  readonly kind: string;
+  readonly resource: MemoryResource;
+  readonly above: Probe;
+  readonly below: Probe;
+  /** Below as well, where the resource takes memory from two. */
+  readonly alternate: Probe | undefined;
+}
+
+interface StackLeaf {
+  readonly kind: LeafPlan['kind'];
+  readonly leaf: Leaf;
+  readonly above: Probe;
+}
+
+/** Kinds that keep no memory. */
+const passThroughKinds = new Set(['limiting', 'statistics', 'tracking', 'aligned', 'rounding', 'prefetch', 'fallback', 'reclaiming']);
+/** Kinds that give everything back when they are disposed, also what is still allocated. */
+const ownerKinds = new Set(['pool', 'arena', 'fixed-size', 'monotonic']);
+
+/** A stack with a probe on every resource. */
+export class Stack {
+  /** From the outermost down. */
+  readonly layers: readonly Layer[];
+  readonly leaves: readonly StackLeaf[];
+  readonly top: Probe;
+  /** What leaves of a kind without stream order counted before; they count together. */
+  readonly #foreignBytes = new Map<string, number>();
+
+  /** @throws what a resource of it throws that cannot be made; nothing is left then. */
+  constructor(plan: StackPlan, stalls: Stalls) {
+    const layers: Layer[] = [];
+    const leaves: StackLeaf[] = [];
+    const makeLeaf = ({ kind, limitBytes = Number.POSITIVE_INFINITY }: LeafPlan): Probe => {
+      const resource = make(kind, {}, undefined) as ReservingMemoryResource;
+      const leaf = new Leaf(resource, limitBytes, stalls);
+      const above = new Probe(leaf);
+      if (!this.#foreignBytes.has(kind)) this.#foreignBytes.set(kind, resource.reservedBytes);
+      leaves.push({ kind, leaf, above });
+      return above;
+    };
+    let below = makeLeaf(plan.leaf);
+    try {
+      for (const { kind, options = {}, alternate } of plan.layers) {
+        const second = alternate === undefined ? undefined : makeLeaf(alternate.leaf);
+        const resource = make(kind, alternate === undefined ? options : { ...options, [alternate.option]: second }, below);
+        const above = new Probe(resource);
+        layers.unshift({ kind, resource, above, below, alternate: second });
+        below = above;
+      }
+    } catch (error) {
+      disposeAll([...layers.map(({ resource }) => resource), ...leaves.map(({ leaf }) => leaf)]);
+      throw error;
+    }
+    this.layers = layers;
+    this.leaves = leaves;
+    this.top = below;
+  }
+
+  /** The layers of a kind that get the program's own calls, through resources that keep nothing; with those above each. */
+  reachable(kind: string): { readonly layer: Layer; readonly isTop: boolean }[] {
+    const found: { layer: Layer; isTop: boolean }[] = [];
+    for (const [i, layer] of this.layers.entries()) {
+      if (layer.kind === kind) found.push({ layer, isTop: i === 0 });
+      if (!passThroughKinds.has(layer.kind) && !(kind === 'caching' && layer.kind === 'caching')) break;
+    }
+    return found;
+  }
+
+  /** Whether disposing the stack gives back what is still allocated. */
+  get ownsAllocations(): boolean {
+    const first = this.layers.find(({ kind }) => !passThroughKinds.has(kind));
+    return first !== undefined && ownerKinds.has(first.kind) && !this.layers.some(({ kind }) => kind === 'tracking' || kind === 'fallback');
+  }
+
+  /** Holds every structure and every count against the probes. The stack must not be in the middle of a call. */
+  check(): void {
+    for (const layer of this.layers) {
+      try {
+        checks[layer.kind]?.(layer);
+      } catch (error) {
+        if (error instanceof Violation) throw error;
+        throw new Violation(`the ${layer.kind} is not valid: ${error instanceof Error ? error.message : error}`, { cause: error });
+      }
+    }
+    for (const { kind, leaf } of this.leaves) {
+      if (leaf.isBlocking) equal('bytes of the leaf', this.#leafBytes(kind, leaf), this.#liveBytes(kind));
+    }
+  }
+
+  /** Disposes everything, and checks that all memory went back. */
+  end(): void {
+    for (const { resource, below, alternate, kind } of this.layers) {
+      resource[Symbol.dispose]();
+      if (passThroughKinds.has(kind)) continue;
+      for (const probe of [below, alternate]) if (probe !== undefined) equal(`bytes left by the ${kind}`, probe.liveBytes, 0);
+    }
+    for (const { kind, leaf, above } of this.leaves) {
+      equal('bytes left on the leaf', above.liveBytes, 0);
+      equal('bytes that the leaf counts', this.#leafBytes(kind, leaf), 0);
+      leaf[Symbol.dispose]();
+    }
+  }
+
+  /** An alignment, or the usual one where not every resource has others. */
+  alignment(wanted: number): number {
+    for (const { kind, alternate } of this.layers) {
+      if (kind === 'pool' || kind === 'arena' || kind === 'aligned' || (kind === 'monotonic' && alternate === undefined)) return wanted;
+      if (!passThroughKinds.has(kind) || kind === 'fallback') break;
+    }
+    return Math.min(wanted, ALLOCATION_ALIGNMENT);
+  }
+
+  /** Gives back what can be, after a violation. */
+  abandon(): void {
+    for (const resource of [...this.layers.map((layer) => layer.resource), ...this.leaves.map(({ leaf }) => leaf)]) {
+      try {
+        resource[Symbol.dispose]();
+      } catch {
+        // What is to be told was told.
+      }
+    }
+  }
+
+  #leafBytes(kind: string, { isBlocking, upstream }: Leaf): number {
+    if (!isBlocking) return (upstream as CudaAsyncMemoryResource).usage().usedBytes;
+    return upstream.reservedBytes - (this.#foreignBytes.get(kind) as number);
+  }
+
+  #liveBytes(kind: string): number {
+    return this.leaves.reduce((sum, leaf) => sum + (leaf.kind === kind ? leaf.above.liveBytes : 0), 0);
+  }
+}
+
+function make(kind: string, options: object, upstream: MemoryResource | undefined): MemoryResource {
+  const definition = resourceKind(kind);
+  if (definition === undefined) throw new Error(`there is no resource called ${kind}`);
+  return definition.create({ upstream, device: Device.get(), options } as never);
+}
+
+function equal(what: string, found: number, expected: number): void {
+  if (found !== expected) throw new Violation(`${what}: ${found}, but by the model ${expected}`);
+}
+
+function atMost(what: string, found: number, limit: number): void {
+  if (found > limit) throw new Violation(`${what}: ${found}, but by the model at most ${limit}`);
+}
+
+interface Keeper extends StreamOrderedMemoryResource {
+  statistics(): KeeperStatistics;
+}
+
+/** What every keeper tells of the memory below it, which is `probe`'s alone. */
+function checkKeeper(keeper: Keeper, below: Probe): KeeperStatistics {
+  keeper.validate();
+  const statistics = keeper.statistics();
+  equal('reservedBytes', statistics.reservedBytes, below.liveBytes);
+  equal('peakReservedBytes', statistics.peakReservedBytes, below.peakBytes);
+  equal('upstreamBlocks', statistics.upstreamBlocks, below.live.size);
+  equal('growths', statistics.growths, below.allocations);
+  equal('releases', statistics.releases, below.allocations - below.live.size);
+  atMost('largestFreeBytes', statistics.largestFreeBytes, statistics.reservedBytes - statistics.allocatedBytes);
+  return statistics;
+}
+
+function checkSuballocating({ resource, above, below }: Layer): void {
+  const statistics = checkKeeper(resource as PoolMemoryResource | ArenaMemoryResource, below);
+  equal('allocatedBytes', statistics.allocatedBytes, above.roundedBytes);
+}
+
+const checks: Readonly<Record<string, (layer: Layer) => void>> = {
+  pool: checkSuballocating,
+  arena: checkSuballocating,
+  'fixed-size': ({ resource, above, below }) => {
+    const blocks = resource as FixedSizeMemoryResource;
+    equal('allocatedBytes', checkKeeper(blocks, below).allocatedBytes, above.live.size * blocks.blockBytes);
+  },
+  monotonic: ({ resource, above, below, alternate }) => {
+    const statistics = (resource as MonotonicMemoryResource).statistics();
+    checkKeeper(resource as MonotonicMemoryResource, below);
+    atMost('usedBytes', statistics.usedBytes, statistics.allocatedBytes);
+    equal('fallbackBytes', statistics.fallbackBytes, alternate?.liveBytes ?? 0);
+    atMost('bytes that are live', above.roundedBytes - (alternate?.roundedBytes ?? 0), statistics.usedBytes);
+  },
+  caching: ({ resource, above, below }) => {
+    const cache = resource as CachingMemoryResource;
+    cache.validate();
+    const statistics = cache.statistics();
+    atMost('reservedBytes', statistics.reservedBytes, below.liveBytes);
+    atMost('bytes of the upstream', below.liveBytes, statistics.reservedBytes + above.liveBytes);
+    const uncached = above.live.size - statistics.busyBlocks;
+    equal('blocks of the upstream', below.live.size, statistics.upstreamBlocks + uncached);
+    equal('upstreamBlocks', statistics.upstreamBlocks, statistics.growths - statistics.releases);
+    equal('blocks', statistics.upstreamBlocks, statistics.busyBlocks + statistics.freeBlocks);
+  },
+  binning: ({ resource, above, below }) => {
+    const { bins } = resource as BinningMemoryResource;
+    let reserved = 0;
+    let allocated = 0;
+    for (const bin of bins) {
+      const blocks = bin.resource as FixedSizeMemoryResource;
+      blocks.validate();
+      reserved += blocks.reservedBytes;
+      allocated += blocks.statistics().allocatedBytes;
+    }
+    let inBins = 0;
+    let larger = 0;
+    for (const bytes of above.live.values()) {
+      const bin = bins.find((each) => bytes <= each.bytes);
+      if (bin === undefined) larger += bytes;
+      else inBins += bin.bytes;
+    }
+    equal('bytes of the upstream', below.liveBytes, reserved + larger);
+    equal('bytes in bins', allocated, inBins);
+  },
+  limiting: ({ resource, above }) => {
+    const limiting = resource as LimitingResourceAdaptor;
+    equal('allocatedBytes', limiting.allocatedBytes, above.roundedBytes);
+    atMost('allocatedBytes', limiting.allocatedBytes, limiting.limitBytes);
+  },
+  statistics: ({ resource, above }) => {
+    const { bytes, allocations }: AllocationStatistics = (resource as StatisticsResourceAdaptor).statistics();
+    equal('current bytes', bytes.current, above.liveBytes);
+    equal('total bytes', bytes.total, above.allocatedBytes);
+    // What is being freed counts until the free is over.
+    atMost('bytes at the peak', above.peakBytes, bytes.peak);
+    equal('current allocations', allocations.current, above.live.size);
+    equal('total allocations', allocations.total, above.allocations);
+  },
+  tracking: ({ resource, above }) => {
+    const tracking = resource as TrackingResourceAdaptor;
+    equal('allocatedBytes', tracking.allocatedBytes, above.liveBytes);
+    equal('outstanding allocations', tracking.outstandingAllocations().length, above.live.size);
+  },
+  rounding: ({ resource, above, below }) => {
+    const rounding = resource as RoundingResourceAdaptor;
+    equal('askedBytes', rounding.askedBytes, above.liveBytes);
+    equal('roundedBytes', rounding.roundedBytes, below.liveBytes);
+  },
+  aligned: ({ above, below }) => equal('allocations of the upstream', below.live.size, above.live.size),
+  fallback: ({ resource, above, below, alternate }) => {
+    equal('fallbackBytes', (resource as FallbackResourceAdaptor).fallbackBytes, alternate?.liveBytes ?? 0);
+    equal('allocations of both', below.live.size + (alternate?.live.size ?? 0), above.live.size);
+  },
+};

@@ -1,0 +1,2 @@
+/** Something that must not be, in a program that is right. */
+export class Violation extends Error {}

@@ -1,0 +1,292 @@
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
+import { Writable } from 'node:stream';
+import {
+  ArenaMemoryResource,
+  CachingMemoryResource,
+  CallbackMemoryResource,
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  checkOrder,
+  DeviceBuffer,
+  FailureCallbackResourceAdaptor,
+  FixedSizeMemoryResource,
+  LimitingResourceAdaptor,
+  LoggingResourceAdaptor,
+  type MemoryResource,
+  MonotonicMemoryResource,
+  PoolMemoryResource,
+  ReclaimingResourceAdaptor,
+  reclaimUnreachableBuffers,
+  Stream,
+  withResource,
+} from '../../src/index.js';
+import type { Scenario, ScenarioRun } from './scenario-run.js';
+
+const keepers: Readonly<Record<string, (upstream: MemoryResource) => MemoryResource>> = {
+  pool: (upstream) => new PoolMemoryResource(upstream, { initialBytes: 64 * 1024, deallocationEvents: 'deferred' }),
+  arena: (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 1024 * 1024, deallocationEvents: 'eager' }),
+  'fixed-size': (upstream) => new FixedSizeMemoryResource(upstream, { blockBytes: 64 * 1024, blocksToPreallocate: 2 }),
+  monotonic: (upstream) => new MonotonicMemoryResource(upstream, { initialBytes: 64 * 1024 }),
+};
+
+/** What the program around cistern does wrong, or what happens to it: functions that throw, disks that are full, pipes that nobody reads. */
+export function hostScenarios(): Scenario[] {
+  return [
+    ...Object.keys(keepers).map((name) => ({
+      name: `${name} over functions that throw`,
+      play: (run: ScenarioRun) => playFunctions(run, name),
+    })),
+    { name: 'a failure callback that throws', play: playFailureCallback },
+    { name: 'onOutOfMemory that throws', play: playOnOutOfMemory },
+    { name: 'bodies of runs and scopes that throw', play: playBodies },
+    { name: 'host functions that throw', play: playHostFunctions },
+    { name: 'an order checker whose onReport throws', play: playOnReport },
+    { name: 'a log to a stream that fails', play: playFailingStream },
+    { name: 'a log on a full disk', play: playFullDisk },
+    { name: 'a log to a closed pipe', play: playClosedPipe },
+    { name: 'the dump of an arena on a full disk', play: playFullDump },
+  ];
+}
+
+/** A keeper over two functions, each of which may throw at any time. */
+function playFunctions(run: ScenarioRun, name: string): void {
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const upstream = run.make(
+    'a resource of functions',
+    () =>
+      new CallbackMemoryResource(
+        (bytes, stream) => {
+          run.hostCall('allocate function');
+          return leaf.allocate(bytes, stream);
+        },
+        (pointer, bytes, stream) => {
+          run.hostCall('deallocate function');
+          leaf.deallocate(pointer, bytes, stream);
+        },
+      ),
+  );
+  const keeper = run.make('a keeper', () => (keepers[name] as (typeof keepers)[string])(upstream));
+  const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
+  const b = run.make('stream b', () => new Stream({ nonBlocking: true }));
+  const first = run.do('allocate', () => keeper.allocate(60_000, a));
+  a.touch(first, 60_000, 'write');
+  const second = run.do('allocate', () => keeper.allocate(50_000, b));
+  b.touch(second, 50_000, 'write');
+  run.do('free', () => keeper.deallocate(first, 60_000, a));
+  run.do('dispose stream a', () => a.dispose());
+  if ('trim' in keeper) run.do('trim', () => (keeper as PoolMemoryResource).trim(b));
+  const third = run.do('allocate', () => keeper.allocate(60_000, b));
+  b.touch(third, 60_000, 'write');
+}
+
+function playFailureCallback(run: ScenarioRun): void {
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const limiting = run.make('a limit', () => new LimitingResourceAdaptor(leaf, { limitBytes: 100_096 }));
+  const stream = run.make('a stream', () => new Stream());
+  const held = run.do('allocate', () => limiting.allocate(50_000, stream));
+  let isHeld = true;
+  const callback = () => {
+    run.hostCall('failure callback');
+    if (!isHeld) return false;
+    limiting.deallocate(held, 50_000, stream);
+    isHeld = false;
+    return true;
+  };
+  const resource = run.make('a failure callback', () => new FailureCallbackResourceAdaptor(limiting, callback));
+  const pointer = run.do('allocate', () => resource.allocate(90_000, stream));
+  run.refused('allocate', 'ERR_CISTERN_OUT_OF_MEMORY', () => resource.allocate(90_000, stream));
+  run.do('free', () => resource.deallocate(pointer, 90_000, stream));
+  run.check(limiting.allocatedBytes === 0, 'nothing is live');
+}
+
+function playOnOutOfMemory(run: ScenarioRun): void {
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const limiting = run.make('a limit', () => new LimitingResourceAdaptor(leaf, { limitBytes: 100_096 }));
+  const pool = run.make('a pool', () => new PoolMemoryResource(limiting));
+  const stream = run.make('a stream', () => new Stream());
+  const held = run.make('a buffer', () => new DeviceBuffer(50_000, { resource: pool, stream }));
+  const onOutOfMemory = () => {
+    run.hostCall('onOutOfMemory');
+    const { capacityBytes } = held;
+    held.dispose();
+    return capacityBytes;
+  };
+  const options = { stages: ['trim', 'callback'] as const, onOutOfMemory };
+  const resource = run.make('a reclaiming adaptor', () => new ReclaimingResourceAdaptor(pool, options));
+  const pointer = run.do('allocate', () => resource.allocate(90_000, stream));
+  run.refused('allocate', 'ERR_CISTERN_OUT_OF_MEMORY', () => resource.allocate(90_000, stream));
+  run.do('free', () => resource.deallocate(pointer, 90_000, stream));
+  run.check(resource.liveBytes === 0, 'nothing is live');
+}
+
+async function playBodies(run: ScenarioRun): Promise<void> {
+  const leaf = run.make('a leaf', () => new CudaAsyncMemoryResource());
+  const cache = run.make('a cache', () => new CachingMemoryResource(leaf));
+  const stream = run.make('a stream', () => new Stream({ nonBlocking: true }));
+  const body = () => {
+    const buffer = new DeviceBuffer(5000, { stream });
+    stream.touch(cache.allocate(10_000, stream), 10_000, 'write');
+    run.hostCall('body of a run');
+    return buffer;
+  };
+  for (let step = 0; step < 2; step++) {
+    const buffer = run.do('run', () => cache.run(body));
+    run.check(buffer.isDisposed, 'a buffer ends with its run');
+  }
+  await run.doAsync('run asynchronously', () =>
+    cache.run(async () => {
+      body();
+      await null;
+      return body();
+    }),
+  );
+  run.do('scope', () => withResource(cache, () => run.hostCall('body of a scope')));
+  // A buffer that was refused its free at the end of a run has its memory until it is collected.
+  if (cache.statistics().busyBlocks > 0) reclaimUnreachableBuffers('major');
+  run.check(cache.statistics().activeRuns === 0 && cache.statistics().busyBlocks === 0, 'every run has ended and taken its memory back');
+}
+
+/** What a host function throws is an uncaught exception, whoever runs it; the stream goes on. */
+async function playHostFunctions(run: ScenarioRun): Promise<void> {
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const stream = run.make('a stream', () => new Stream({ nonBlocking: true }));
+  const thrown = new Error('thrown by a host function');
+  const launch = () =>
+    run.do('launch', () =>
+      stream.launchHostFunction(() => {
+        throw thrown;
+      }),
+    );
+  const uncaught = await uncaughtDuring(async () => {
+    const pointer = run.do('allocate', () => leaf.allocate(5000, stream));
+    launch();
+    run.do('synchronize', () => stream.synchronizeSync());
+    launch();
+    await run.doAsync('await the stream', () => stream.synchronize());
+    launch();
+    run.do('free', () => leaf.deallocate(pointer, 5000, stream));
+  });
+  run.check(uncaught.length === 3 && uncaught.every((error) => error === thrown), 'what host functions throw is uncaught');
+}
+
+async function playOnReport(run: ScenarioRun): Promise<void> {
+  const thrown = new Error('thrown by onReport');
+  let reports = 0;
+  const onReport = () => {
+    reports++;
+    throw thrown;
+  };
+  const leaf = run.make('a leaf', () => new CudaAsyncMemoryResource());
+  const [a, b] = ['a', 'b'].map((name) => run.make(`stream ${name}`, () => new Stream({ nonBlocking: true }))) as [Stream, Stream];
+  const uncaught = await uncaughtDuring(async () => {
+    const pointer = run.do('allocate', () => leaf.allocate(5000, a));
+    run.do('synchronize', () => a.synchronizeSync());
+    {
+      using _checker = checkOrder({ onReport });
+      const watched = run.do('allocate', () => leaf.allocate(5000, a));
+      b.touch(watched, 5000, 'write');
+      run.expectOrderReports();
+      run.do('synchronize', () => b.synchronizeSync());
+      run.do('free', () => leaf.deallocate(watched, 5000, a));
+    }
+    run.do('free', () => leaf.deallocate(pointer, 5000, a));
+    await new Promise(setImmediate);
+  });
+  run.check(uncaught.length === reports && uncaught.every((error) => error === thrown), 'what onReport throws is uncaught');
+}
+
+/** A Node stream whose writes fail now and then, as a socket's do. */
+async function playFailingStream(run: ScenarioRun): Promise<void> {
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const stream = run.make('a stream', () => new Stream());
+  let rows = 0;
+  const target = new Writable({
+    write(chunk: Buffer, _encoding, done) {
+      try {
+        run.hostCall('write to the log');
+        rows += String(chunk).split('\n').length - 1;
+        done();
+      } catch (error) {
+        done(error as Error);
+      }
+    },
+  });
+  const resource = new LoggingResourceAdaptor(leaf, { stream: target, autoFlush: true });
+  for (let step = 0; step < 3; step++) {
+    const pointer = run.attempt('allocate', 'ERR_CISTERN_LOG_WRITE', () => resource.allocate(1000, stream));
+    if (pointer !== undefined) run.do('free', () => resource.deallocate(pointer, 1000, stream));
+    await new Promise(setImmediate);
+  }
+  if (target.destroyed) run.refused('dispose', 'ERR_CISTERN_LOG_WRITE', () => resource.dispose());
+  else run.do('dispose', () => resource.dispose());
+  await new Promise(setImmediate);
+  run.check(target.destroyed || rows >= 7, 'every row is written');
+}
+
+function playFullDisk(run: ScenarioRun): void {
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const stream = run.make('a stream', () => new Stream());
+  for (const autoFlush of [true, false]) {
+    const resource = run.do('make a log', () => new LoggingResourceAdaptor(leaf, { file: '/dev/full', autoFlush }));
+    if (autoFlush) run.refused('allocate', 'ERR_CISTERN_LOG_WRITE', () => resource.allocate(1000, stream));
+    else {
+      const pointer = run.do('allocate', () => resource.allocate(1000, stream));
+      run.refused('flush', 'ERR_CISTERN_LOG_WRITE', () => resource.flush());
+      run.do('free', () => resource.deallocate(pointer, 1000, stream));
+    }
+    run.refused('dispose', 'ERR_CISTERN_LOG_WRITE', () => resource.dispose());
+    run.do('dispose again', () => resource.dispose());
+  }
+}
+
+async function playClosedPipe(run: ScenarioRun): Promise<void> {
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const stream = run.make('a stream', () => new Stream());
+  const reader = spawn('true', { stdio: ['pipe', 'ignore', 'ignore'] });
+  await once(reader, 'exit');
+  const resource = new LoggingResourceAdaptor(leaf, { stream: reader.stdin, autoFlush: true });
+  const pointer = run.attempt('allocate', 'ERR_CISTERN_LOG_WRITE', () => resource.allocate(1000, stream));
+  if (!reader.stdin.destroyed) await once(reader.stdin, 'close');
+  run.refused('allocate', 'ERR_CISTERN_LOG_WRITE', () => resource.allocate(1000, stream));
+  if (pointer !== undefined) run.do('free', () => resource.deallocate(pointer, 1000, stream));
+  run.refused('dispose', 'ERR_CISTERN_LOG_WRITE', () => resource.dispose());
+}
+
+async function playFullDump(run: ScenarioRun): Promise<void> {
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const arena = run.make('an arena', () => new ArenaMemoryResource(leaf, { arenaBytes: 1024 * 1024, dumpFile: '/dev/full' }));
+  const stream = run.make('a stream', () => new Stream());
+  const warnings: unknown[] = [];
+  const listener = (warning: Error) => warnings.push(warning);
+  process.on('warning', listener);
+  try {
+    run.refused('allocate', 'ERR_CISTERN_OUT_OF_MEMORY', () => arena.allocate(2 * 1024 * 1024, stream));
+    await new Promise(setImmediate);
+  } finally {
+    process.off('warning', listener);
+  }
+  run.check(
+    warnings.some((warning) => codeOf(warning) === 'CISTERN_ARENA_DUMP'),
+    'a dump that cannot be written is a warning',
+  );
+}
+
+/** What was thrown and nobody caught while something went on. */
+async function uncaughtDuring(action: () => Promise<void>): Promise<unknown[]> {
+  const uncaught: unknown[] = [];
+  const listeners = process.rawListeners('uncaughtException') as NodeJS.UncaughtExceptionListener[];
+  process.removeAllListeners('uncaughtException');
+  process.on('uncaughtException', (error) => uncaught.push(error));
+  try {
+    await action();
+  } finally {
+    process.removeAllListeners('uncaughtException');
+    for (const listener of listeners) process.on('uncaughtException', listener);
+  }
+  return uncaught;
+}
+
+function codeOf(error: unknown): unknown {
+  return (error as { code?: unknown }).code;
+}

@@ -1,0 +1,51 @@
+import {
+  CudaMemoryResource,
+  Device,
+  driverCallCounts,
+  HostMemoryResource,
+  ManagedMemoryResource,
+  PinnedHostMemoryResource,
+} from '../../src/index.js';
+
+/** What is held of the host and of the devices, in bytes and in objects of the driver. */
+export type Ledger = Readonly<Record<string, number>>;
+
+const plainResources = [CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource, HostMemoryResource];
+
+/** Takes the ledger once everything that is queued has run. */
+export function takeLedger(): Ledger {
+  const ledger: Record<string, number> = {};
+  for (let index = 0; index < Device.count(); index++) {
+    const device = Device.get(index);
+    device.synchronizeSync();
+    const { freeBytes, totalBytes } = device.memoryInfo();
+    ledger[`bytes of device ${index}`] = totalBytes - freeBytes;
+    for (const type of plainResources) {
+      const resource = new type({ device });
+      ledger[`bytes of ${resource.memoryKind} memory of device ${index}`] = resource.reservedBytes;
+    }
+  }
+  const { byFunction } = driverCallCounts();
+  const calls = (name: string) => byFunction[name] as number;
+  ledger['driver pools'] = calls('cuMemPoolCreate') - calls('cuMemPoolDestroy');
+  ledger['streams'] = calls('cuStreamCreateWithPriority') - calls('cuStreamDestroy');
+  return ledger;
+}
+
+/**
+ * What the second ledger has more than the first.
+ * @param failed the function of the driver that was called once without doing anything; it is counted all the same
+ */
+export function leaksBetween(before: Ledger, after: Ledger, failed: string | undefined): string[] {
+  const corrections: Ledger = {
+    'driver pools': Number(failed === 'cuMemPoolDestroy') - Number(failed === 'cuMemPoolCreate'),
+    // One that could not be destroyed is its environment's until that ends, and counts as destroyed.
+    streams: -Number(failed === 'cuStreamCreateWithPriority'),
+  };
+  const leaks: string[] = [];
+  for (const [name, held] of Object.entries(after)) {
+    const more = held - (before[name] as number) + (corrections[name] ?? 0);
+    if (more > 0) leaks.push(`${more} ${name}`);
+  }
+  return leaks;
+}

@@ -1,0 +1,97 @@
+/**
+ * The whole fault sweep: `npm run sweep -- [--scenario TEXT]`. Prints a table, and exits with 0 only if nothing leaked, crashed or went wrong
+ * otherwise. The trials are made in processes of their own; one that ends before its time is a crash, and the next goes on after that scenario.
+ */
+import { spawn } from 'node:child_process';
+import { writeSync } from 'node:fs';
+import { createInterface } from 'node:readline';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+/** A trial takes milliseconds. */
+const longestTrialMilliseconds = 60_000;
+const columns = ['scenario', 'failed', 'errors', 'recovered', 'untouched', 'leaks', 'faults', 'crashes'];
+
+const { values } = parseArgs({ options: { scenario: { type: 'string', default: '' }, from: { type: 'string' } } });
+if (values.from === undefined) await main(values.scenario);
+else await makeTrials(Number(values.from), values.scenario);
+
+async function makeTrials(from, filter) {
+  const { runnerImport } = await import('vite');
+  const { module } = await runnerImport(fileURLToPath(new URL('sweep-process.ts', import.meta.url)), {
+    root,
+    configFile: false,
+    logLevel: 'error',
+    // This version of Node does not know `using`.
+    oxc: { target: 'node20' },
+  });
+  // Written at once, so that nothing is lost where the process crashes.
+  await module.sweepAll(from, filter, (message) => writeSync(1, `${JSON.stringify(message)}\n`));
+  process.exit(0);
+}
+
+async function main(filter) {
+  const started = performance.now();
+  const results = [];
+  for (let from = 0; from !== undefined; from = await sweepFrom(from, filter, results));
+  if (results.length === 0) throw new Error(`no scenario has "${filter}" in its name`);
+  printTable(results);
+  const problems = results.flatMap(({ scenario, problems }) => problems.map((problem) => `${scenario}: ${problem}`));
+  for (const problem of problems) console.log(problem);
+  const sum = (key) => results.reduce((total, result) => total + result[key], 0);
+  const seconds = ((performance.now() - started) / 1000).toFixed(0);
+  const failed = sum('errors') + sum('recoveries');
+  console.log(`\n${results.length} scenarios, ${failed} calls failed, ${sum('errors')} errors, ${sum('recoveries')} recoveries;`);
+  console.log(`${sum('leaks')} leaks, ${sum('crashes')} crashes, ${problems.length} faults in all, in ${seconds} s`);
+  process.exit(problems.length === 0 ? 0 : 1);
+}
+
+/** Sweeps from one scenario on. Returns where to go on after a crash. */
+async function sweepFrom(from, filter, results) {
+  const environment = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB', CISTERN_SOFTWARE_DEVICES: '2' };
+  const script = fileURLToPath(import.meta.url);
+  const child = spawn(process.execPath, ['--no-warnings', script, `--from=${from}`, `--scenario=${filter}`], {
+    env: { ...process.env, ...environment },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
+  let errorText = '';
+  child.stderr.on('data', (text) => {
+    errorText = `${errorText}${text}`.slice(-2000);
+  });
+  const closed = new Promise((resolve) => {
+    child.once('close', (status, signal) => resolve(signal ?? status));
+  });
+  let trial;
+  let isOver = false;
+  let timer = setTimeout(() => {}, 0);
+  for await (const line of createInterface({ input: child.stdout })) {
+    clearTimeout(timer);
+    timer = setTimeout(() => child.kill('SIGKILL'), longestTrialMilliseconds);
+    const message = JSON.parse(line);
+    if (message.kind === 'trial') trial = message;
+    else if (message.kind === 'end') isOver = true;
+    else {
+      results.push({ ...message.result, crashes: 0 });
+      process.stderr.write(`\r${results.length} scenarios`);
+    }
+  }
+  clearTimeout(timer);
+  const end = await closed;
+  process.stderr.write('\r\u001b[K');
+  if (isOver && end === 0) return undefined;
+  if (trial === undefined) throw new Error(`the sweep does not begin: ${errorText}`);
+  const { scenario, fault, index } = trial;
+  const problems = [`${fault}: the process ends (${end}); ${errorText}`];
+  results.push({ scenario, errors: 0, recoveries: 0, untouched: 0, leaks: 0, crashes: 1, problems });
+  return index + 1;
+}
+
+function printTable(results) {
+  const rows = results.map(({ scenario, errors, recoveries, untouched, leaks, problems, crashes }) =>
+    [scenario, errors + recoveries, errors, recoveries, untouched, leaks, problems.length, crashes].map(String),
+  );
+  const widths = columns.map((name, i) => Math.max(name.length, ...rows.map((row) => row[i].length)));
+  const format = (row) => row.map((cell, i) => (i === 0 ? cell.padEnd(widths[i]) : cell.padStart(widths[i]))).join('  ');
+  console.log([format(columns), ...rows.map(format)].join('\n'));
+}

@@ -1,0 +1,182 @@
+import {
+  createResourceStack,
+  type DeallocationEvents,
+  Event,
+  FallbackResourceAdaptor,
+  LimitingResourceAdaptor,
+  type MemoryResource,
+  ReclaimingResourceAdaptor,
+  type ResourceKind,
+  resourceKinds,
+  StatisticsResourceAdaptor,
+  Stream,
+  set,
+  TrackingResourceAdaptor,
+  type TrimmingMemoryResource,
+} from '../../src/index.js';
+import type { Scenario, ScenarioRun } from './scenario-run.js';
+
+const policies: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
+
+/** Options for each kind that needs some, so that little memory does: all of it is some MiB. */
+const optionsOf: Readonly<Record<string, string>> = {
+  'cuda-async': 'initial=64KiB',
+  pool: 'initial=256KiB',
+  arena: 'size=4MiB',
+  'fixed-size': 'block=1MiB,count=2',
+  binning: 'min=64KiB,max=256KiB,bins=[5000],count=1',
+  monotonic: 'initial=128KiB',
+  limiting: 'limit=64MiB',
+  aligned: 'alignment=4KiB',
+  rounding: 'multiple=1000',
+  fallback: 'to=cuda',
+  logging: 'file=/dev/null',
+  tracking: 'stacks=true',
+};
+
+/** What a kind is put on, where that is not every leaf that gives device memory. */
+const upstreamsOf: Readonly<Record<string, readonly string[]>> = {
+  prefetch: ['managed', 'pool(managed)'],
+  // What exceeds the limit is taken from elsewhere.
+  fallback: ['limiting(cuda,limit=100KB)', 'limiting(cuda-async,limit=100KB)', 'pool(cuda,max=100KB)'],
+  reclaiming: ['cuda', 'pool(cuda-async)'],
+};
+
+/** Stacks with several layers that keep memory, and the orders of layers that people use. */
+const compositions = [
+  'limiting(statistics(tracking(pool(cuda,initial=1MiB,events=deferred))),limit=8MiB)',
+  'binning(pool(cuda),bins=[64KiB,1MiB],count=1)',
+  'pool(arena(cuda,size=8MiB,events=eager))',
+  'pool(pool(cuda-async,events=off),events=eager)',
+  'monotonic(pool(cuda),initial=64KiB,fallback=cuda)',
+  'caching(rounding(pool(cuda,max=8MiB),top-bits=3))',
+  'fallback(pool(cuda,max=256KiB),to=pool(managed))',
+  'reclaiming(fixed-size(cuda-async,block=1MiB,count=1))',
+];
+
+/** Every kind of resource, over each leaf that gives device memory, and each policy of what keeps memory. */
+export function stackScenarios(): Scenario[] {
+  const specifications = [...resourceKinds.flatMap(specificationsOf), ...compositions];
+  return specifications.map((specification) => ({ name: specification, play: (run) => playStack(run, specification) }));
+}
+
+/** Memory that runs out, and comes back as others give it up. */
+export function exhaustionScenarios(): Scenario[] {
+  const stacks = policies.flatMap((events) => [
+    `pool(cuda,max=1MiB,events=${events})`,
+    `arena(cuda-async,size=1MiB,events=${events})`,
+    `fixed-size(limiting(cuda,limit=1MiB),block=600KB,count=1,events=${events})`,
+    `binning(limiting(cuda,limit=1MiB),bins=[600KB],events=${events})`,
+    `monotonic(cuda,initial=64KiB,max=1MiB,events=${events})`,
+    `reclaiming(pool(limiting(cuda,limit=1MiB),events=${events}))`,
+  ]);
+  return stacks.map((specification) => ({ name: `${specification} runs out`, play: (run) => playExhaustion(run, specification) }));
+}
+
+function specificationsOf({ name, role }: ResourceKind): string[] {
+  const options = optionsOf[name];
+  if (role === 'upstream') return [options === undefined ? name : `${name}(${options})`];
+  const withOptions = (upstream: string, events?: string) =>
+    `${name}(${[upstream, options, events].filter((part) => part !== undefined).join(',')})`;
+  const upstreams = upstreamsOf[name] ?? ['cuda', 'cuda-async'];
+  if (role === 'keeper') return upstreams.flatMap((upstream) => policies.map((events) => withOptions(upstream, `events=${events}`)));
+  return [
+    ...upstreams.map((upstream) => withOptions(upstream)),
+    ...(upstreamsOf[name] ? [] : [withOptions('pool(cuda)', 'events=deferred')]),
+  ];
+}
+
+/** Allocates and frees on two streams, of which one ends, and one made after that; with a fence, trim and defragment. */
+function playStack(run: ScenarioRun, specification: string): void {
+  const stack = run.make('the stack', () => createResourceStack(specification));
+  const { resource, layers } = stack;
+  const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
+  const b = run.make('stream b', () => new Stream({ nonBlocking: true }));
+  const allocate = (bytes: number, stream: Stream) => {
+    const pointer = run.do(`allocate ${bytes} bytes`, () => resource.allocate(bytes, stream));
+    stream.touch(pointer, bytes, 'write');
+    return pointer;
+  };
+  const free = (pointer: number, bytes: number, stream: Stream, fence?: DeallocationEvents | Event) =>
+    run.do(`free ${bytes} bytes`, () => resource.deallocate(pointer, bytes, stream, fence));
+
+  const first = allocate(100_000, a);
+  if (resource.memoryKind !== 'host') run.do('set memory', () => set(first, 1, 1, 100_000, a));
+  const second = allocate(5_000, a);
+  const third = allocate(70_000, b);
+  free(first, 100_000, a);
+  const fourth = allocate(90_000, b);
+  const event = run.make('an event', () => new Event());
+  run.do('record the event', () => event.record(a));
+  free(second, 5_000, a, event);
+  const fifth = allocate(4_000, a);
+  free(third, 70_000, b);
+  free(fourth, 90_000, b, 'off');
+  run.do('dispose stream b', () => b.dispose());
+  const sixth = allocate(80_000, a);
+  const large = allocate(700_000, a);
+  free(sixth, 80_000, a);
+  free(fifth, 4_000, a, 'deferred');
+  for (const layer of layers) {
+    if (isTrimming(layer)) run.do(`trim the ${layer.constructor.name}`, () => layer.trim(a));
+    if (isDefragmenting(layer)) run.do('defragment', () => layer.defragment());
+  }
+  const c = run.make('stream c', () => new Stream());
+  const last = allocate(60_000, c);
+  free(large, 700_000, a);
+  free(last, 60_000, c);
+  for (const layer of layers) run.check(outstandingBytes(layer) === 0, `the ${layer.constructor.name} counts no memory as live`);
+
+  // What keeps memory gives it back at the end, whether it is in use or not.
+  if (!keepsMemory(resource)) return;
+  allocate(3_000, a);
+  run.do('synchronize a', () => a.synchronizeSync());
+}
+
+/** One stream takes all there is, and another one gets it once it is freed, and is refused while it is not. */
+function playExhaustion(run: ScenarioRun, specification: string): void {
+  const { resource } = run.make('the stack', () => createResourceStack(specification));
+  const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
+  const b = run.make('stream b', () => new Stream({ nonBlocking: true }));
+  const bytes = 600_000;
+  const first = run.do('allocate on a', () => resource.allocate(bytes, a));
+  a.touch(first, bytes, 'write');
+  run.refused('allocate on b', 'ERR_CISTERN_OUT_OF_MEMORY', () => resource.allocate(bytes, b));
+  run.do('free on a', () => resource.deallocate(first, bytes, a));
+  // Single frees give nothing back there.
+  if (isResetting(resource)) run.do('reset', () => resource.reset());
+  const second = run.do('allocate on b', () => resource.allocate(bytes, b));
+  b.touch(second, bytes, 'write');
+  run.do('free on b', () => resource.deallocate(second, bytes, b));
+  run.do('dispose b', () => b.dispose());
+  if (isResetting(resource)) run.do('reset', () => resource.reset());
+  const third = run.do('allocate on a', () => resource.allocate(bytes, a));
+  a.touch(third, bytes, 'write');
+  run.do('free on a', () => resource.deallocate(third, bytes, a));
+}
+
+function isTrimming(resource: MemoryResource): resource is TrimmingMemoryResource {
+  return 'trim' in resource;
+}
+
+function isDefragmenting(resource: MemoryResource): resource is MemoryResource & { defragment(): number } {
+  return 'defragment' in resource;
+}
+
+function isResetting(resource: MemoryResource): resource is MemoryResource & { reset(): void } {
+  return 'reset' in resource;
+}
+
+/** Whether memory that is live when the resource is disposed goes back with it. */
+function keepsMemory(resource: MemoryResource): boolean {
+  return 'keeperStatistics' in resource && resource.constructor.name !== 'CachingMemoryResource';
+}
+
+/** What an adaptor that counts what passes through it takes for live. */
+function outstandingBytes(resource: MemoryResource): number {
+  if (resource instanceof LimitingResourceAdaptor || resource instanceof TrackingResourceAdaptor) return resource.allocatedBytes;
+  if (resource instanceof StatisticsResourceAdaptor) return resource.statistics().bytes.current;
+  if (resource instanceof ReclaimingResourceAdaptor) return resource.liveBytes;
+  if (resource instanceof FallbackResourceAdaptor) return resource.fallbackBytes;
+  return 0;
+}
