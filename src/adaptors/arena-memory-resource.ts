@@ -204,6 +204,19 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     this.index.addSegment(segment.address, segment.bytes, this.#global);
   }
 
+  /** Everything that may be had is in the global arena by then. */
+  protected override searchThoroughly(bytes: number, stream: Stream, alignment: number): number {
+    const address = this.searchLane(this.#global, bytes, alignment);
+    if (address === none) return none;
+    try {
+      if (this.ordering.order(stream, this.#global)) (this.lane as Lane).received();
+    } catch (error) {
+      this.index.free(this.index.usedBlock(address), this.#global);
+      throw error;
+    }
+    return address;
+  }
+
   protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
     this.#refusedBytes = bytes;
     this.#writeDump();

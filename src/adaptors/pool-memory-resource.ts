@@ -9,9 +9,11 @@
  *  4. a new block from the upstream: as much as the pool holds already, so that it doubles, or half of what its maximum leaves; less and
  *     less, down to what is needed, while the upstream has not that much;
  *  5. the same, once blocks that are wholly free went back to the upstream;
- *  6. under `'off'`, all of the above again, once the streams that memory is held for have been synchronized.
+ *  6. under `'off'`, all of the above again, once the streams that memory is held for have been synchronized;
+ *  7. a block that the index passed over, since it looks at a few of each size class only.
  *
- * Steps 1 and 2 take constant time for a given number of streams. Step 3 costs as much as the blocks it moves, each of which a free put there.
+ * Steps 1 and 2 take constant time for a given number of streams. Step 3 costs as much as the blocks it moves, each of which a free put there;
+ * step 7 is linear, and comes instead of an out-of-memory.
  */
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
@@ -130,6 +132,11 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     const wanted = (left: number) =>
       Math.min(left === Number.POSITIVE_INFINITY ? this.reservedBytes : alignUp(left / 2, unitBytes), maximumBlockBytes);
     return this.growWithin(this.#maximumBytes, least, wanted, stream);
+  }
+
+  /** All that may be had is in the stream's lane by then. */
+  protected override searchThoroughly(bytes: number, _stream: Stream, alignment: number): number {
+    return this.searchLane((this.lane as Lane).number, bytes, alignment);
   }
 
   protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {

@@ -247,7 +247,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       if (address !== none) return address;
       if (this.#releases === releases) {
         const synchronized = this.synchronizeHeld(stream);
-        if (synchronized === 0) throw this.outOfMemory(bytes, alignment);
+        if (synchronized === 0) return this.#allocateAtLast(bytes, stream, alignment);
         this.#synchronizations += synchronized;
       }
       // Host functions may have used this during a wait or a free, and even disposed it: begin again.
@@ -276,6 +276,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       return address !== none;
     });
     return address;
+  }
+
+  /** Looks where looking takes too long in general, instead of an out-of-memory. */
+  protected searchThoroughly(_bytes: number, _stream: Stream, _alignment: number): number {
+    return none;
   }
 
   /** The error for a request that nothing could serve. */
@@ -485,6 +490,12 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       default:
         throw new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it was not allocated by this resource`);
     }
+  }
+
+  #allocateAtLast(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    const address = this.searchThoroughly(bytes, stream, alignment);
+    if (address === none) throw this.outOfMemory(bytes, alignment);
+    return address;
   }
 
   #allocateWithoutWaiting(bytes: number, stream: Stream, alignment: number): number {

@@ -57,6 +57,15 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     return this.index.allocateAligned(units, slack, alignment, lane);
   }
 
+  /**
+   * Takes a block out of a lane, if any fits, also one behind the first few of its size class. Returns its address, or -1. Linear in the
+   * blocks of that class and above.
+   */
+  protected searchLane(lane: number, bytes: number, alignment: number): number {
+    const units = Math.ceil(bytes / unitBytes);
+    return this.index.allocateAligned(units, units * unitBytes - bytes, alignment, lane);
+  }
+
   /** Zero bytes, 2 GiB and more, sizes that cannot be, and alignments other than the usual one. */
   #allocateUnusual(bytes: number, stream: Stream, alignment: number): DevicePointer {
     assertBytes(bytes);

@@ -807,24 +807,31 @@ describe('where the upstream is out of memory', () => {
     });
   });
 
-  test.each(['eager', 'deferred'] as const)('what stays of another stream goes to a third in its order, under %s (rapidsai/rmm#2489)', (policy) => {
-    using upstream = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: 4 * MiB });
-    using cache = new CachingMemoryResource(upstream, { deallocationEvents: policy });
-    using a = new Stream({ nonBlocking: true });
-    using b = new Stream({ nonBlocking: true });
-    using c = new Stream({ nonBlocking: true });
-    cache.run(() => {
-      const blocks = [cache.allocate(2 * MiB, a), cache.allocate(2 * MiB, a)];
-      using _hold = a.hold();
-      for (const block of blocks) cache.deallocate(block, 2 * MiB, a);
-      // Gives one of the blocks back, and has both by then.
-      cache.allocate(MiB, b);
-      const second = cache.allocate(2 * MiB, c);
-      expect(blocks).toContain(second);
-      set(second, 9, 1, MiB, c);
-      expectWaiting(c);
-    });
-  });
+  test.each(['eager', 'deferred'] as const)(
+    'what stays of another stream goes to a third in its order, under %s (rapidsai/rmm#2489)',
+    (policy) => {
+      const upstream = new AddressCountingResource();
+      upstream.limitBytes = 4 * MiB;
+      using cache = new CachingMemoryResource(upstream, { deallocationEvents: policy });
+      using a = new Stream({ nonBlocking: true });
+      using b = new Stream({ nonBlocking: true });
+      using c = new Stream({ nonBlocking: true });
+      cache.run(() => {
+        const blocks = [cache.allocate(2 * MiB, a), cache.allocate(2 * MiB, a)];
+        using _hold = a.hold();
+        for (const block of blocks) cache.deallocate(block, 2 * MiB, a);
+        let second = 0;
+        upstream.beforeFree = () => {
+          second = cache.allocate(2 * MiB, c);
+        };
+        // Stream b has both blocks by the time that one of them goes back.
+        cache.allocate(MiB, b);
+        upstream.beforeFree = undefined;
+        expect(blocks).toContain(second);
+        expectWaiting(c);
+      });
+    },
+  );
 
   test('no more than what is needed goes back, where that is enough', () => {
     using upstream = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 4 * MiB });

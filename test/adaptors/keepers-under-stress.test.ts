@@ -189,3 +189,23 @@ describe('what many streams and many rounds leave to be waited for', () => {
     pool.validate();
   });
 });
+
+test.each([
+  ['a pool', (bytes: number) => new PoolMemoryResource(new Upstream(), { initialBytes: bytes, maximumBytes: bytes })],
+  ['an arena', (bytes: number) => new ArenaMemoryResource(new Upstream(), { arenaBytes: bytes })],
+])('%s is not out of memory while one of many blocks of nearly the size fits', (_name, make) => {
+  using stream = new Stream({ nonBlocking: true });
+  const least = 64 * 256;
+  const sizes = [least + 256, ...Array.from({ length: 60 }, () => least)];
+  const between = 1024;
+  using keeper = make(sizes.reduce((sum, bytes) => sum + bytes + between, 0));
+  const pointers = sizes.map((bytes) => {
+    const pointer = keeper.allocate(bytes, stream);
+    keeper.allocate(between, stream);
+    return pointer;
+  });
+  for (const [i, pointer] of pointers.entries()) keeper.deallocate(pointer, sizes[i] as number, stream);
+  expect(keeper.allocate(least + 256, stream)).toBe(pointers[0]);
+  expect(() => keeper.allocate(least + 256, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY' }));
+  keeper.validate();
+});

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { PassThrough, Writable } from 'node:stream';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { LogWriter, logHeader } from '../../src/adaptors/log-writer.js';
 import {
   CudaAsyncMemoryResource,
   LoggingResourceAdaptor,
@@ -236,6 +237,26 @@ describe('a log file', () => {
     expect(() => resource.flush()).toThrow(full);
     expect(() => resource.dispose()).toThrow(full);
     resource.dispose();
+  });
+
+  test('gets each byte once where a part of them is written before writing fails', () => {
+    let text = '';
+    const target = {
+      write(bytes: Uint8Array): number {
+        if (text.length === 5) {
+          text += '|';
+          throw new Error('the disk is full');
+        }
+        const taken = text === '' ? bytes.subarray(0, 5) : bytes;
+        text += Buffer.from(taken).toString();
+        return taken.length;
+      },
+      close(): void {},
+    };
+    const writer = new LogWriter(target, false);
+    expect(() => writer.flush()).toThrow('full');
+    writer.close();
+    expect(text).toBe(`${logHeader.slice(0, 5)}|${logHeader.slice(5)}\n`);
   });
 
   test('is complete when the process exits without dispose', () => {

@@ -452,6 +452,7 @@ describe('the blocks of a monotonic resource', () => {
     scratch.dispose();
     scratch.dispose();
     expect([upstream.liveBytes, scratch.reservedBytes]).toEqual([0, 0]);
+    scratch.validate();
   });
 });
 

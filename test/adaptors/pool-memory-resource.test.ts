@@ -12,7 +12,9 @@ import {
   OutOfMemoryError,
   PoolMemoryResource,
   Stream,
+  set,
 } from '../../src/index.js';
+import { expectOrdered } from '../support/stream-order.js';
 
 const stream = new Stream();
 const policies = ['eager', 'deferred', 'off'] as const;
@@ -273,6 +275,22 @@ describe('a pool', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 4 * MiB, maximumBytes: 4 * MiB });
     pool.deallocate(pool.allocate(MiB, stream), MiB, stream, 'off');
     expect(pool.allocate(4 * MiB, stream)).toBeGreaterThan(0);
+    expect(pool.statistics().merges).toBe(0);
+  });
+
+  test.each(['eager', 'deferred'] as const)('carries the order of one lane of a stream on to the other, under %s', (deallocationEvents) => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, maximumBytes: 2 * MiB, deallocationEvents });
+    using a = new Stream({ nonBlocking: true });
+    using b = new Stream({ nonBlocking: true });
+    const [first, second] = [pool.allocate(MiB, a), pool.allocate(MiB, a)];
+    pool.deallocate(first, MiB, a, 'eager');
+    using hold = a.hold();
+    set(second, 1, 1, MiB, a);
+    pool.deallocate(second, MiB, a, 'off');
+    expect(pool.allocate(MiB + KiB, a)).toBe(first);
+    const rest = pool.allocate(KiB, b);
+    expect(rest).toBeGreaterThan(second);
+    expectOrdered(rest, KiB, b, hold);
   });
 
   test('keeps what the upstream refuses to take back', () => {

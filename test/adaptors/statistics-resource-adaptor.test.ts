@@ -111,7 +111,7 @@ describe('StatisticsResourceAdaptor', () => {
     expect(resource.statistics().bytes).toEqual({ current: 100, peak: 600, total: 600 });
   });
 
-  test('nests counters: inner failures are the outer ones\', too', () => {
+  test("nests counters: inner failures are the outer ones', too", () => {
     const { upstream, resource, allocate } = make();
     resource.pushCounters();
     upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 7, path: ['device'] });
