@@ -41,7 +41,8 @@ export class BumpBlocks<Block extends AddressRange> {
 
   /** The block that an address lies in, or undefined. */
   find(address: number): Block | undefined {
-    for (const [order, cells] of this.#cells.entries()) {
+    for (let order = 0; order < this.#cells.length; order++) {
+      const cells = this.#cells[order];
       if (cells === undefined || cells.size === 0) continue;
       const last = cellOf(address, order);
       for (let cell = last; cell > last - 3; cell--) {

@@ -82,7 +82,7 @@ const groups = [
         'an event whose recording was refused is relied on',
         '      if (this.#isRecorded) this.#isUnrecorded = true;\n',
         '',
-        [streamOrder, 'test/adaptors/keepers-under-stress.test.ts'],
+        ['test/adaptors/keepers-under-stress.test.ts'],
       ],
       [
         'left-event-recorded-again',
@@ -114,7 +114,7 @@ const groups = [
         'of two events of one stream the older one stands for both',
         'known.version < event.version',
         'known.version > event.version',
-        [streamOrder, arena],
+        [arena],
       ],
       [
         'united-events-forgotten',
@@ -268,7 +268,12 @@ const groups = [
         '(-1 << (list & (divisions - 1))) << 1',
         '-1 << ((list & (divisions - 1)) + 1)',
       ],
-      ['first-mixed-class-exact', 'the first class of two sizes counts as exact', 'if (list < exactClasses) return', 'if (list <= exactClasses) return'],
+      [
+        'first-mixed-class-exact',
+        'the first class of two sizes counts as exact',
+        'if (list < exactClasses) return',
+        'if (list <= exactClasses) return',
+      ],
       [
         'rest-in-old-list',
         'what is left of a cut block stays in the list of its old size',
@@ -301,7 +306,12 @@ const groups = [
         '& mask) >= ((next - hole) & mask)',
         '& mask) > ((next - hole) & mask)',
       ],
-      ['map-too-full', 'the map grows when it is full, not when it is half full', 'if (this.#count * 2 > this.#mask)', 'if (this.#count > this.#mask - 1)'],
+      [
+        'map-too-full',
+        'the map grows when it is full, not when it is half full',
+        'if (this.#count * 2 > this.#mask)',
+        'if (this.#count > this.#mask - 1)',
+      ],
     ],
   },
   {
@@ -309,7 +319,12 @@ const groups = [
     tests: ['test/suballocation/block-lists.test.ts'],
     mutants: [
       ['list-not-smallest', 'a larger block than needed is taken', ' || size >= bestBytes || ', ' || '],
-      ['list-gives-back-too-much', 'a larger block than asked for is given back', ' && (this.#classBytes[number] as number) <= maximumBytes) {', ') {'],
+      [
+        'list-gives-back-too-much',
+        'a larger block than asked for is given back',
+        ' && (this.#classBytes[number] as number) <= maximumBytes) {',
+        ') {',
+      ],
       [
         'list-head-stays',
         'the first block of a list stays its head when it is taken',
@@ -365,12 +380,7 @@ const groups = [
         ' && (own === lane || awaited.has(lane)));',
         ' && own === lane);',
       ],
-      [
-        'chain-goes-to-new-stream',
-        "rmm#2251: a new stream goes on in an ended one's blocks",
-        '    this.#current[from] = undefined;\n',
-        '',
-      ],
+      ['chain-goes-to-new-stream', "rmm#2251: a new stream goes on in an ended one's blocks", '    this.#current[from] = undefined;\n', ''],
       [
         'rewind-within-block-skipped',
         'a rewind skips streams whose cursor stays in its block',
@@ -390,7 +400,12 @@ const groups = [
         'this.#memory.addSegment(segment.address, segment.bytes, lane.number);\n    lane.received();',
         'this.#memory.addSegment(segment.address, segment.bytes, lane.number);',
       ],
-      ['reuse-without-wait', "another stream's block is reused without a wait", '    try {\n      this.ordering.order(stream, other);', '    try {'],
+      [
+        'reuse-without-wait',
+        "another stream's block is reused without a wait",
+        '    try {\n      this.ordering.order(stream, other);',
+        '    try {',
+      ],
       [
         'block-lost-where-wait-fails',
         'a block is lost where the wait for it fails',
@@ -467,8 +482,20 @@ const groups = [
         'this.#memory.transfer(second.number, lane.number);\n      lane.received();',
         'this.#memory.transfer(second.number, lane.number);',
       ],
-      ['maximum-off-by-one', 'a keeper exceeds its maximum by 256 bytes', 'return least <= left && ', 'return least <= left + ALLOCATION_ALIGNMENT && ', [pool, monotonic]],
-      ['trim-keeps-nothing', 'trim gives back what is to be kept', '() => this.#reservedBytes - bytesToKeep', '() => this.#reservedBytes', [pool]],
+      [
+        'maximum-off-by-one',
+        'a keeper exceeds its maximum by 256 bytes',
+        'return least <= left && ',
+        'return least <= left + ALLOCATION_ALIGNMENT && ',
+        [pool, monotonic],
+      ],
+      [
+        'trim-keeps-nothing',
+        'trim gives back what is to be kept',
+        '() => this.#reservedBytes - bytesToKeep',
+        '() => this.#reservedBytes',
+        [pool],
+      ],
       [
         'kept-memory-is-cached',
         'a cache below takes back what a keeper of memory holds when its run ends',
@@ -489,7 +516,12 @@ const groups = [
         'if (block === none) {',
         [pool],
       ],
-      ['free-unordered', 'a free without a fence is not ordered', 'if (fence === undefined) this.ordering.freed(lane);\n    else lane', 'if (fence !== undefined) lane'],
+      [
+        'free-unordered',
+        'a free without a fence is not ordered',
+        'if (fence === undefined) this.ordering.freed(lane);\n    else lane',
+        'if (fence !== undefined) lane',
+      ],
       [
         'fence-in-wrong-lane',
         "a block goes to the stream's own lane, whatever its fence says",
@@ -532,12 +564,7 @@ const groups = [
         'const hasWaited = this.ordering.order(stream, this.#global);',
         'const hasWaited = false;',
       ],
-      [
-        'superblock-unmarked',
-        'rmm#2489: a stream that took a superblock is not marked',
-        '    if (hasWaited) lane.received();\n',
-        '',
-      ],
+      ['superblock-unmarked', 'rmm#2489: a stream that took a superblock is not marked', '    if (hasWaited) lane.received();\n', ''],
       [
         'fresh-arena-unordered',
         'rmm#2507: the block of the upstream comes into the global arena without an order',
@@ -550,7 +577,12 @@ const groups = [
         'Math.min(this.arenaBytes - this.claimedBytes, maximumBlockBytes)',
         'Math.min(this.arenaBytes - this.reservedBytes, maximumBlockBytes)',
       ],
-      ['superblock-split-to-nothing', 'a rest of less than a superblock stays in the global arena', 'carve(units, superblockUnits,', 'carve(units, 1,'],
+      [
+        'superblock-split-to-nothing',
+        'a rest of less than a superblock stays in the global arena',
+        'carve(units, superblockUnits,',
+        'carve(units, 1,',
+      ],
       [
         'superblock-without-alignment',
         'a superblock has no room for the alignment',
@@ -605,7 +637,13 @@ const groups = [
         'const lane = stream.timeline.announcesEnd ? (this.lane as Lane) : this.ordering.heldLaneOf(stream);',
         'const lane = this.lane as Lane;',
       ],
-      ['mark-never-falls', 'a mark stands after a rewind to an earlier one', 'this.#marks.pop()?.fall();', 'this.#marks.pop();', [monotonic]],
+      [
+        'mark-never-falls',
+        'a mark stands after a rewind to an earlier one',
+        'this.#marks.pop()?.fall();',
+        'this.#marks.pop();',
+        [monotonic],
+      ],
       [
         'fallback-off-by-one',
         'a rewind frees what the fallback gave before the mark',
@@ -645,7 +683,12 @@ const groups = [
     file: 'src/adaptors/binning-memory-resource.ts',
     tests: ['test/adaptors/binning-memory-resource.test.ts'],
     mutants: [
-      ['bin-skipped', 'the smallest bin that fits is skipped', '(bytes) => bytes > 2 ** (exponent - 1)', '(bytes) => bytes > 2 ** exponent'],
+      [
+        'bin-skipped',
+        'the smallest bin that fits is skipped',
+        '(bytes) => bytes > 2 ** (exponent - 1)',
+        '(bytes) => bytes > 2 ** exponent',
+      ],
       [
         'full-bin-off-by-one',
         'a request of exactly the size of a bin goes to the next',
@@ -662,7 +705,7 @@ const groups = [
       [
         'run-end-unordered',
         'what the end of a run takes back goes to other streams without a wait',
-        "      this.ordering.freed(lane);\n    } catch",
+        '      this.ordering.freed(lane);\n    } catch',
         '    } catch',
       ],
       [
@@ -677,12 +720,7 @@ const groups = [
         '    this.#forget(block);\n    this.#blocks.free(block, lane.number);',
         '    this.#blocks.free(block, lane.number);',
       ],
-      [
-        'run-end-takes-kept',
-        'the end of a run takes back what was kept',
-        '      this.#forget(block);\n    } else if',
-        '    } else if',
-      ],
+      ['run-end-takes-kept', 'the end of a run takes back what was kept', '      this.#forget(block);\n    } else if', '    } else if'],
       [
         'run-end-takes-owned',
         "the end of a run frees a buffer's memory under it",
@@ -710,19 +748,19 @@ const groups = [
     tests: ['test/adaptors/limiting-resource-adaptor.test.ts'],
     mutants: [
       ['limit-excluded', 'exactly the limit is refused', 'if (accountedBytes > this.limitBytes', 'if (accountedBytes >= this.limitBytes'],
-      ['limit-unrounded', 'the limit is held against the size before it is rounded', 'if (accountedBytes > this.limitBytes', 'if (bytes > this.limitBytes'],
+      [
+        'limit-unrounded',
+        'the limit is held against the size before it is rounded',
+        'if (accountedBytes > this.limitBytes',
+        'if (bytes > this.limitBytes',
+      ],
       [
         'limit-counts-after-call',
         're-entrancy: an allocation counts only after the upstream was called',
         'return this.upstream.allocate(bytes, stream, alignment);',
         countedAfter('this.#allocatedBytes', 'accountedBytes', 'return this.upstream.allocate(bytes, stream, alignment);'),
       ],
-      [
-        'limit-keeps-failed',
-        'an allocation that fails goes on counting',
-        'this.#allocatedBytes -= accountedBytes;',
-        '',
-      ],
+      ['limit-keeps-failed', 'an allocation that fails goes on counting', 'this.#allocatedBytes -= accountedBytes;', ''],
     ],
   },
   {
@@ -762,13 +800,25 @@ const groups = [
   {
     file: 'src/adaptors/log-writer.ts',
     tests: ['test/adaptors/logging-resource-adaptor.test.ts'],
-    mutants: [['partial-write-repeated', 'after a partial write rows are written again', '      this.#bytes.copyWithin(0, written, this.#length);\n', '']],
+    mutants: [
+      [
+        'partial-write-repeated',
+        'after a partial write rows are written again',
+        '      this.#bytes.copyWithin(0, written, this.#length);\n',
+        '',
+      ],
+    ],
   },
   {
     file: 'src/adaptors/tracking-resource-adaptor.ts',
     tests: [tracking],
     mutants: [
-      ['refused-free-forgotten', 'what the upstream refused to free is forgotten', '      if (record !== none) allocations.undoFree(pointer, record);\n', ''],
+      [
+        'refused-free-forgotten',
+        'what the upstream refused to free is forgotten',
+        '      if (record !== none) allocations.undoFree(pointer, record);\n',
+        '',
+      ],
       [
         'tracked-size-unchecked',
         'a free with another size is passed on',
@@ -781,9 +831,24 @@ const groups = [
     file: 'src/adaptors/outstanding-allocations.ts',
     tests: [tracking],
     mutants: [
-      ['tracked-through-free', 're-entrancy: a pointer stays in the books while the upstream frees it', '    this.#records.remove(pointer);\n', ''],
-      ['freed-bytes-outstanding', 'what is freed goes on counting', 'finishFree(record: number): void {\n    this.#allocatedBytes -= this.#bytes[record] as number;', 'finishFree(record: number): void {'],
-      ['freed-past-tracking-counts', 'memory that was freed past this and allocated again counts twice', '    } else {\n      this.#allocatedBytes -= this.#bytes[record] as number;\n', '    } else {\n'],
+      [
+        'tracked-through-free',
+        're-entrancy: a pointer stays in the books while the upstream frees it',
+        '    this.#records.remove(pointer);\n',
+        '',
+      ],
+      [
+        'freed-bytes-outstanding',
+        'what is freed goes on counting',
+        'finishFree(record: number): void {\n    this.#allocatedBytes -= this.#bytes[record] as number;',
+        'finishFree(record: number): void {',
+      ],
+      [
+        'freed-past-tracking-counts',
+        'memory that was freed past this and allocated again counts twice',
+        '    } else {\n      this.#allocatedBytes -= this.#bytes[record] as number;\n',
+        '    } else {\n',
+      ],
     ],
   },
   {
@@ -791,8 +856,18 @@ const groups = [
     tests: ['test/adaptors/aligned-resource-adaptor.test.ts'],
     mutants: [
       ['aligned-frees-inner', 'the upstream is given an inner pointer to free', 'pointer - offsetOf(placement)', 'pointer'],
-      ['aligned-refused-free-lost', 'what the upstream refused to free cannot be freed any more', '      this.#placements.insert(pointer, placement);\n', ''],
-      ['aligned-free-remembered', 're-entrancy: a placement stays while the upstream frees', 'this.#placements.take(pointer)', 'this.#placements.get(pointer)'],
+      [
+        'aligned-refused-free-lost',
+        'what the upstream refused to free cannot be freed any more',
+        '      this.#placements.insert(pointer, placement);\n',
+        '',
+      ],
+      [
+        'aligned-free-remembered',
+        're-entrancy: a placement stays while the upstream frees',
+        'this.#placements.take(pointer)',
+        'this.#placements.get(pointer)',
+      ],
       [
         'misaligned-leaks',
         'memory of an upstream that ignores the alignment is lost',
@@ -824,9 +899,24 @@ const groups = [
     file: 'src/adaptors/fallback-resource-adaptor.ts',
     tests: ['test/adaptors/fallback-resource-adaptor.test.ts'],
     mutants: [
-      ['fallback-remembers-freed', "a freed pointer stays known as the fallback's", 'this.#pointers.take(pointer) !== none', 'this.#pointers.get(pointer) !== none'],
-      ['fallback-refused-free-lost', 'what the fallback refused to free is freed to the upstream', '      this.#pointers.insert(pointer, 0);\n      throw error;', '      throw error;'],
-      ['fallback-hides-errors', 'any error of the upstream leads to the fallback', '      if (!(error instanceof OutOfMemoryError)) throw error;\n', ''],
+      [
+        'fallback-remembers-freed',
+        "a freed pointer stays known as the fallback's",
+        'this.#pointers.take(pointer) !== none',
+        'this.#pointers.get(pointer) !== none',
+      ],
+      [
+        'fallback-refused-free-lost',
+        'what the fallback refused to free is freed to the upstream',
+        '      this.#pointers.insert(pointer, 0);\n      throw error;',
+        '      throw error;',
+      ],
+      [
+        'fallback-hides-errors',
+        'any error of the upstream leads to the fallback',
+        '      if (!(error instanceof OutOfMemoryError)) throw error;\n',
+        '',
+      ],
       ['fallback-bytes-drift', 'what is freed goes on counting', '    this.#fallbackBytes -= bytes;\n', ''],
     ],
   },
@@ -852,7 +942,12 @@ const groups = [
         'if (this.#isReclaiming || this.#sums.length === 0) throw',
         'if (this.#sums.length === 0) throw',
       ],
-      ['no-second-settle', 'after a collection that freed something nothing is settled and trimmed', 'if (recoveredBytes === 0 || isEarly(stage)) continue;', 'continue;'],
+      [
+        'no-second-settle',
+        'after a collection that freed something nothing is settled and trimmed',
+        'if (recoveredBytes === 0 || isEarly(stage)) continue;',
+        'continue;',
+      ],
       [
         'stages-as-given',
         'the stages come in the order in which they were given',

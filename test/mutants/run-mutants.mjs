@@ -15,7 +15,7 @@ const copied = ['src', 'test', 'package.json', 'tsconfig.json', 'vitest.config.t
 const linked = ['build', 'dist', 'node_modules'];
 const runsAtATime = 2;
 const testLimitMilliseconds = 10_000;
-const runLimitMilliseconds = 60_000;
+const fileLimitMilliseconds = 60_000;
 
 /** Process groups of test runs, which are ended with this one. */
 const running = new Set();
@@ -61,7 +61,13 @@ function runTests(copy, tests) {
   const report = join(copy, 'report.json');
   rmSync(report, { force: true });
   const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
-  const options = ['--bail=1', '--no-file-parallelism', `--testTimeout=${testLimitMilliseconds}`, '--reporter=json', `--outputFile=${report}`];
+  const options = [
+    '--bail=1',
+    '--no-file-parallelism',
+    `--testTimeout=${testLimitMilliseconds}`,
+    '--reporter=json',
+    `--outputFile=${report}`,
+  ];
   const child = spawn(process.execPath, [vitest, 'run', '--project=unit', '--project=gc', ...options, ...tests], {
     cwd: copy,
     detached: true,
@@ -78,7 +84,7 @@ function runTests(copy, tests) {
   const timer = setTimeout(() => {
     isOverTime = true;
     end(child.pid);
-  }, runLimitMilliseconds);
+  }, fileLimitMilliseconds * tests.length);
   return new Promise((resolve) => {
     child.on('close', (status) => {
       clearTimeout(timer);
@@ -95,22 +101,26 @@ function runTests(copy, tests) {
 async function runMutant({ file, text, replacement, tests }, copy) {
   const path = join(copy, file);
   const original = readFileSync(path, 'utf8');
-  writeFileSync(path, original.replace(text, () => replacement));
+  const mutated = original.replace(text, () => replacement);
+  writeFileSync(path, mutated);
   const beganAt = performance.now();
   const { status, isOverTime, failed, output } = await runTests(copy, tests);
   const seconds = (performance.now() - beganAt) / 1000;
   writeFileSync(path, original);
   const [first] = failed;
-  if (isOverTime) return { isKilled: false, verdict: `hangs: ended after ${runLimitMilliseconds / 1000} s`, seconds };
-  if (first === undefined) return { isKilled: false, verdict: status === 0 ? 'survives' : `no test failed, but the run did: ${output}`, seconds };
+  if (isOverTime) return { isKilled: false, verdict: `hangs: ended after ${seconds.toFixed(0)} s`, seconds };
+  if (first === undefined)
+    return { isKilled: false, verdict: status === 0 ? 'survives' : `no test failed, but the run did: ${output}`, seconds };
   const [message = ''] = first.failureMessages;
   if (/timed out in \d+ ?ms/.test(message)) return { isKilled: false, verdict: `a time-out only: ${first.fullName}`, seconds };
+  // A mutant that is no program any more says nothing of the tests.
+  if (/^(ReferenceError|SyntaxError)|Cannot read properties|is not a function/.test(message))
+    return { isKilled: false, verdict: `a broken program only: ${message.split('\n')[0]}`, seconds };
   return { isKilled: true, verdict: first.fullName, error: message.split('\n')[0], seconds };
 }
 
-function formatTable(rows) {
+function formatTable(head, rows) {
   const cells = (row) => `| ${row.map((cell) => String(cell).replaceAll('|', '\\|').replaceAll('\n', ' ')).join(' | ')} |`;
-  const head = ['mutant', 'fault', 'killed by', 'time'];
   return [cells(head), cells(head.map(() => '---')), ...rows.map(cells)].join('\n');
 }
 
@@ -125,9 +135,12 @@ async function main(names) {
 
   const copies = Array.from({ length: Math.min(runsAtATime, chosen.length) }, (_, number) => makeCopy(number));
   const tests = [...new Set(chosen.flatMap((mutant) => mutant.tests))];
-  const shares = copies.map((copy, number) => [copy, tests.filter((_, i) => i % copies.length === number)]).filter(([, share]) => share.length > 0);
+  const shares = copies
+    .map((copy, number) => [copy, tests.filter((_, i) => i % copies.length === number)])
+    .filter(([, share]) => share.length > 0);
   for (const { status, failed, output } of await Promise.all(shares.map(([copy, share]) => runTests(copy, share)))) {
-    if (status !== 0) throw new Error(`without a mutant ${failed[0]?.fullName ?? 'the tests'} must not fail:\n${failed[0]?.failureMessages[0] ?? output}`);
+    if (status !== 0)
+      throw new Error(`without a mutant ${failed[0]?.fullName ?? 'the tests'} must not fail:\n${failed[0]?.failureMessages[0] ?? output}`);
   }
   process.stderr.write(`${tests.length} test files pass without a mutant\n`);
 
@@ -147,8 +160,14 @@ async function main(names) {
     const { isKilled, verdict, seconds } = results.get(mutant);
     return [mutant.name, mutant.fault, isKilled ? verdict : `**not killed**: ${verdict}`, `${seconds.toFixed(1)} s`];
   });
-  const killed = chosen.filter((mutant) => results.get(mutant).isKilled).length;
-  console.log(formatTable(rows));
+  const isKilled = (mutant) => results.get(mutant).isKilled;
+  const files = [...new Set(chosen.map(({ file }) => file))].map((file) => {
+    const ofFile = chosen.filter((mutant) => mutant.file === file);
+    return [`\`${file}\``, ofFile.length, ofFile.filter(isKilled).length];
+  });
+  const killed = chosen.filter(isKilled).length;
+  console.log(formatTable(['mutant', 'fault', 'killed by', 'time'], rows));
+  console.log(`\n${formatTable(['file', 'mutants', 'killed'], files)}`);
   console.log(`\n${killed} of ${chosen.length} mutants killed in ${((performance.now() - beganAt) / 1000).toFixed(0)} s`);
   return killed === chosen.length ? 0 : 1;
 }

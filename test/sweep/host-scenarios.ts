@@ -158,7 +158,7 @@ async function playHostFunctions(run: ScenarioRun): Promise<void> {
         throw thrown;
       }),
     );
-  const uncaught = await uncaughtDuring(async () => {
+  const uncaught = await heardDuring('uncaughtException', async () => {
     const pointer = run.do('allocate', () => leaf.allocate(5000, stream));
     launch();
     run.do('synchronize', () => stream.synchronizeSync());
@@ -179,7 +179,7 @@ async function playOnReport(run: ScenarioRun): Promise<void> {
   };
   const leaf = run.make('a leaf', () => new CudaAsyncMemoryResource());
   const [a, b] = ['a', 'b'].map((name) => run.make(`stream ${name}`, () => new Stream({ nonBlocking: true }))) as [Stream, Stream];
-  const uncaught = await uncaughtDuring(async () => {
+  const uncaught = await heardDuring('uncaughtException', async () => {
     const pointer = run.do('allocate', () => leaf.allocate(5000, a));
     run.do('synchronize', () => a.synchronizeSync());
     {
@@ -257,34 +257,30 @@ async function playFullDump(run: ScenarioRun): Promise<void> {
   const leaf = run.make('a leaf', () => new CudaMemoryResource());
   const arena = run.make('an arena', () => new ArenaMemoryResource(leaf, { arenaBytes: 1024 * 1024, dumpFile: '/dev/full' }));
   const stream = run.make('a stream', () => new Stream());
-  const warnings: unknown[] = [];
-  const listener = (warning: Error) => warnings.push(warning);
-  process.on('warning', listener);
-  try {
+  const warnings = await heardDuring('warning', async () => {
     run.refused('allocate', 'ERR_CISTERN_OUT_OF_MEMORY', () => arena.allocate(2 * 1024 * 1024, stream));
     await new Promise(setImmediate);
-  } finally {
-    process.off('warning', listener);
-  }
+  });
   run.check(
     warnings.some((warning) => codeOf(warning) === 'CISTERN_ARENA_DUMP'),
     'a dump that cannot be written is a warning',
   );
 }
 
-/** What was thrown and nobody caught while something went on. */
-async function uncaughtDuring(action: () => Promise<void>): Promise<unknown[]> {
-  const uncaught: unknown[] = [];
-  const listeners = process.rawListeners('uncaughtException') as NodeJS.UncaughtExceptionListener[];
-  process.removeAllListeners('uncaughtException');
-  process.on('uncaughtException', (error) => uncaught.push(error));
+/** What is thrown and nobody catches while something goes on, or what the process warns of; nobody else hears of it. */
+async function heardDuring(event: 'uncaughtException' | 'warning', action: () => Promise<void>): Promise<unknown[]> {
+  const heard: unknown[] = [];
+  const listeners = process.rawListeners(event) as ((error: Error) => void)[];
+  process.removeAllListeners(event);
+  const listener = (error: Error) => heard.push(error);
+  process.on(event, listener);
   try {
     await action();
   } finally {
-    process.removeAllListeners('uncaughtException');
-    for (const listener of listeners) process.on('uncaughtException', listener);
+    process.off(event, listener);
+    for (const other of listeners) process.on(event, other);
   }
-  return uncaught;
+  return heard;
 }
 
 function codeOf(error: unknown): unknown {

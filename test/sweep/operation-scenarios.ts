@@ -60,7 +60,10 @@ export function operationScenarios(): Scenario[] {
       { name: `busy streams that end, events=${events}`, play: (run: ScenarioRun) => playBusyStreams(run, events) },
     ]),
     { name: 'reclaiming', play: playReclaiming },
-    { name: 'replaying a log', play: playReplay },
+    ...['limiting(pool(cuda),limit=1MiB)', 'statistics(cuda)', 'cuda-async'].map((text) => ({
+      name: `replaying a log on ${text}`,
+      play: (run: ScenarioRun) => playReplay(run, text),
+    })),
   ];
 }
 
@@ -367,7 +370,7 @@ async function playReclaiming(run: ScenarioRun): Promise<void> {
   run.check(resource.liveBytes === 0, 'nothing is live');
 }
 
-async function playReplay(run: ScenarioRun): Promise<void> {
+async function playReplay(run: ScenarioRun, specification: string): Promise<void> {
   const log = await readText(
     logText(
       row('allocate', 1, 10_000, { thread: 1, stream: '0x10' }),
@@ -377,6 +380,6 @@ async function playReplay(run: ScenarioRun): Promise<void> {
       row('free', 2, 20_000, { thread: 2, stream: '0x20' }),
     ),
   );
-  const result = run.do('replay', () => replayLog(log, () => createResourceStack('limiting(pool(cuda),limit=1MiB)'), { repeat: 1 }));
+  const result = run.do('replay', () => replayLog(log, () => createResourceStack(specification), { repeat: 1 }));
   run.check(result.operations === 5, 'every event is replayed');
 }

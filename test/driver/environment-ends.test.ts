@@ -1,0 +1,82 @@
+import { spawnSync } from 'node:child_process';
+import { fileURLToPath } from 'node:url';
+import { describe, expect, test } from 'vitest';
+import { runModule } from '../support/run-module.js';
+
+const software = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB' };
+
+/**
+ * Resources that keep memory, over each kind of leaf, in each policy, with memory that is live and memory that is held back, on streams that
+ * stand still. `cistern` must be the module.
+ */
+const holdMemory = `
+  const { KiB, MiB } = cistern;
+  const upstreams = [new cistern.CudaMemoryResource(), new cistern.CudaAsyncMemoryResource()];
+  const streams = [0, 1].map(() => new cistern.Stream({ nonBlocking: true }));
+  const resources = upstreams.flatMap((upstream) => ['eager', 'deferred', 'off'].flatMap((deallocationEvents) => [
+    new cistern.PoolMemoryResource(upstream, { deallocationEvents }),
+    new cistern.ArenaMemoryResource(upstream, { arenaBytes: 1 * MiB, deallocationEvents }),
+    new cistern.FixedSizeMemoryResource(upstream, { blockBytes: 64 * KiB, blocksToPreallocate: 2, deallocationEvents }),
+    new cistern.BinningMemoryResource(upstream, { bins: [64 * KiB], deallocationEvents }),
+    new cistern.MonotonicMemoryResource(upstream, { initialBytes: 128 * KiB, deallocationEvents }),
+    new cistern.CachingMemoryResource(upstream, { deallocationEvents }),
+  ]));
+  const holds = streams.map((stream) => stream.hold());
+  const use = (resource) => {
+    for (const stream of streams) {
+      const [live, freed] = [0, 1].map(() => resource.allocate(50_000, stream));
+      cistern.set(live, 1, 1, 50_000, stream);
+      cistern.set(freed, 1, 1, 50_000, stream);
+      resource.deallocate(freed, 50_000, stream);
+    }
+    new cistern.DeviceBuffer(10_000, { resource, stream: streams[0] });
+  };
+  for (const resource of resources) {
+    // A run that never ends.
+    if (resource.run) resource.run(() => (use(resource), new Promise(() => {})));
+    else use(resource);
+  }
+  streams[0].launchHostFunction(() => {});
+  streams[1].synchronize().catch(() => {});
+  globalThis.kept = [resources, streams, holds];
+`;
+
+/** The text of a module that runs workers and says whether the memory of the device is as it was before. */
+const withWorkers = (body: string) => `
+  import { Worker } from 'node:worker_threads';
+  import { once } from 'node:events';
+  import { Device } from 'cistern';
+  const before = Device.get().memoryInfo().freeBytes;
+  const start = (text) => new Worker(
+    \`const { parentPort } = require('node:worker_threads'); import('cistern').then((cistern) => { \${text} });\`, { eval: true, execArgv: [] });
+  ${body}
+  Device.get().synchronizeSync();
+  console.log(Device.get().memoryInfo().freeBytes === before);
+`;
+
+describe('a worker with live memory and busy streams gives its memory back', () => {
+  test.each([
+    ['it is terminated', `parentPort.on('message', () => {});`, 'await thread.terminate();', [1]],
+    ['it has nothing left to do', 'for (const hold of holds) hold.release();', '', [0]],
+    ['it calls process.exit', 'setTimeout(() => process.exit(3));', '', [3]],
+    ['it calls process.exit in a host function', 'for (const hold of holds) hold.release(); streams[0].launchHostFunction(() => process.exit(4));', '', [4]],
+    ['it throws', `setTimeout(() => { throw new Error('thrown'); });`, '', ['thrown', 1]],
+    ['a promise is rejected', `Promise.reject(new Error('rejected'));`, '', ['rejected', 1]],
+    ['a host function throws', `for (const hold of holds) hold.release(); streams[0].launchHostFunction(() => { throw new Error('in it'); });`, '', ['in it', 1]],
+    ['it is terminated while stream order is checked', `globalThis.checker = cistern.checkOrder(); use(resources[0]); parentPort.on('message', () => {});`, 'await thread.terminate();', [1]],
+  ])('where %s', (_, inWorker, inMain, expected) => {
+    const end = runModule(
+      withWorkers(`
+        const thread = start(${JSON.stringify(`${holdMemory} parentPort.postMessage(cistern.Device.get().memoryInfo().freeBytes); ${inWorker}`)});
+        const exit = new Promise((resolve) => thread.once('exit', resolve));
+        thread.once('error', (error) => console.log(error.message));
+        const [free] = await once(thread, 'message');
+        console.log(before - free > 10_000_000);
+        ${inMain}
+        console.log(await exit);
+      `),
+      software,
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: ['true', ...expected, 'true', ''].join('\n'), stderr: '' });
+  });
+});
