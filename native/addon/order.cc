@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "addon/bindings.h"
+#include "addon/memory.h"
 
 namespace cistern {
 namespace {
@@ -41,6 +42,23 @@ void StopAsking(OrderCheck& check, Environment& environment) {
   order::submitter = {};
   check.askers -= 1;
   if (check.askers == 0) EndCheck(check);
+}
+
+// What the environment has allocated already is watched, too. Other threads change their environments' books as they like, so those that do
+// not ask are left out.
+void AdoptAllocations(Environment& environment) {
+  order::OrderChecker* checker = OrderCheckerOf(environment);
+  if (checker == nullptr) return;
+  order::KeepBooks(*checker, [&] {
+    environment.allocations.ForEach([checker](const Allocation& allocation) {
+      // A pool's handle has the top bit clear; pools have device memory.
+      const bool is_plain = (allocation.owner & kPlainOwnerFlag) != 0;
+      const MemoryKind kind = is_plain ? static_cast<MemoryKind>(allocation.owner >> 32 & 0x7fffffff) : MemoryKind::kDevice;
+      if (kind == MemoryKind::kHost) return;  // the driver does not know it
+      checker->Adopt(allocation.address, allocation.bytes,
+                     kind == MemoryKind::kDevice ? order::AllocationKind::kDevice : order::AllocationKind::kHostVisible);
+    });
+  });
 }
 
 constexpr std::size_t kCellsOfSide = 6;
@@ -113,6 +131,7 @@ Status BeginOrderCheck(Environment& environment, Arguments& arguments) {
   if (check.askers == 1) {
     for (Environment* each : check.environments) CheckCallsOf(*each);
   }
+  AdoptAllocations(environment);
   return kSuccess;
 }
 

@@ -346,6 +346,11 @@ void OrderChecker::AllocatedOn(Stream stream, std::uint64_t address, std::uint64
   Watch(address, bytes, AllocationKind::kDevice, std::move(allocated));
 }
 
+void OrderChecker::Adopt(std::uint64_t address, std::uint64_t bytes, AllocationKind kind) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (is_running_ && allocations_.find(address) == allocations_.end()) Watch(address, bytes, kind, nullptr);
+}
+
 FreeInProgress OrderChecker::BeginFree(std::uint64_t address) {
   const std::lock_guard<std::mutex> lock(mutex_);
   FreeInProgress freed;

@@ -83,6 +83,8 @@ class OrderChecker {
 
   void Allocated(std::uint64_t address, std::uint64_t bytes, AllocationKind kind);
   void AllocatedOn(Stream stream, std::uint64_t address, std::uint64_t bytes);
+  // Memory from before: watched from here on, unless it is already.
+  void Adopt(std::uint64_t address, std::uint64_t bytes, AllocationKind kind);
   // Before memory is freed, since another thread may be given it as soon as it is. Ends with Freed or, where the driver refuses, with
   // PutBack.
   FreeInProgress BeginFree(std::uint64_t address);

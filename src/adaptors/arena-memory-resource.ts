@@ -183,7 +183,6 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
 
   /** Steps 4 and 5. */
   protected grow(bytes: number, stream: Stream, alignment: number): boolean {
-    this.upstreamFailure = undefined;
     const next = this.#nextBlockBytes;
     const least = leastBytes(bytes, alignment);
     if (least <= next && this.tryTakeAtLeast(least, next, stream)) return true;

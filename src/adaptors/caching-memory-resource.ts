@@ -318,11 +318,10 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   /** Steps 3 and 4 at the top of this file. */
   protected grow(bytes: number, stream: Stream): boolean {
     const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
-    this.upstreamFailure = undefined;
     if (!Number.isSafeInteger(rounded)) return false;
     this.#hasGrown = this.tryTakeFromUpstream(rounded, stream);
     if (this.#hasGrown) return true;
-    this.#joinOthers(stream);
+    this.joinFree(stream, () => false);
     // As much as is wanted may be enough. If not, and if there is more, this is called again.
     const before = this.reservedBytes;
     const wanted = () => (before - this.reservedBytes < rounded ? Number.POSITIVE_INFINITY : 0);
@@ -333,22 +332,6 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   protected outOfMemory(bytes: number): OutOfMemoryError {
     const { reservedBytes } = this;
     return this.outOfMemoryError(bytes, `${formatBytes(reservedBytes)} are in the cache '${this.name}', and the upstream has no more`);
-  }
-
-  /** Moves all free memory that may be had to the lane of a stream, which waits for it, so that it can be given back. */
-  #joinOthers(stream: Stream): void {
-    const lane = this.lane as Lane;
-    const second = this.ordering.secondLaneOf(stream);
-    if (second !== undefined && !this.#blocks.isEmpty(second.number)) {
-      this.#blocks.transfer(second.number, lane.number);
-      lane.received();
-    }
-    this.ordering.others(stream, (other) => {
-      this.ordering.order(stream, other);
-      this.#blocks.transfer(other, lane.number);
-      lane.received();
-      return false;
-    });
   }
 
   #allocateUncached(bytes: number, stream: Stream, alignment: number): DevicePointer {

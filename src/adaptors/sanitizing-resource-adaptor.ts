@@ -70,9 +70,8 @@ const keptFrees = 4096;
  * emits a process warning with the code `CISTERN_OUTSTANDING_ALLOCATIONS`.
  *
  * All that uses the resource below must go through this adaptor, or through others of its kind: what a pool gives to somebody else, while it
- * was last freed through here, looks as if it were used after it was freed. Memory that the upstream had taken from the driver before this
- * adaptor was made is watched only if stream order was checked already; of memory that the driver does not know, such as that of a
- * {@link HostMemoryResource}, only the lifetime is.
+ * was last freed through here, looks as if it were used after it was freed. Of memory that was not allocated through cistern, or that the driver
+ * does not know, such as that of a {@link HostMemoryResource}, only the lifetime is watched.
  *
  * Stream order, alignment: those of the upstream. What PyTorch's CUDA sanitizer is to tensors; RMM has no counterpart.
  * @example

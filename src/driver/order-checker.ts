@@ -149,9 +149,9 @@ let stacks: KeptStack[] = [];
  * before it, and one that is not ordered after those that it conflicts with is reported, with both sides. It is a matter of the waits that
  * the program submits and not of what happens to run first, so a missing wait is found in every run.
  *
- * What happened before counts as ordered before everything, and only memory that is allocated from here on is watched. The driver's calls of
- * all threads are seen; touches and declarations only of those that ask themselves. All threads together count as one that submits one thing
- * after the other: what is missing between two threads is not looked for.
+ * What happened before counts as ordered before everything. The memory is watched that this thread has allocated already, and all that is
+ * allocated from here on. The driver's calls of all threads are seen; touches and declarations only of those that ask themselves. All threads
+ * together count as one that submits one thing after the other: what is missing between two threads is not looked for.
  *
  * While nobody checks it costs nothing. `CISTERN_CHECK_ORDER=1` in the environment checks from the first use of a device on and prints each
  * report as a process warning with the code `CISTERN_ORDER`. Reports are also published on the diagnostics channel `cistern:order`.
@@ -266,7 +266,7 @@ export function isCheckingOrder(): boolean {
 /**
  * Tells the order checker that memory which the caller cut out of an allocation of its own is the stream's from here on. For a resource that
  * hands out parts of what it allocated: uses before this, and the last {@link declareFree}, must then be ordered before the stream. While stream
- * order is not checked it does nothing; memory that was allocated before, or that the driver does not know, is not watched.
+ * order is not checked it does nothing; memory that was not allocated through cistern, or that the driver does not know, is not watched.
  * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (all of them only while stream order is checked)
  */
 export function declareAllocation(pointer: number, bytes: number, stream: Stream): void {

@@ -315,6 +315,17 @@ describe('SanitizingResourceAdaptor', () => {
     expect(resource.reports).toEqual([]);
   });
 
+  test('watches the memory that the upstream had taken before', () => {
+    using upstream = new CudaAsyncMemoryResource();
+    using pool = new PoolMemoryResource(upstream, { initialBytes: 1024 * bytes, maximumBytes: 1024 * bytes });
+    using resource = new SanitizingResourceAdaptor(pool);
+    const pointer = resource.allocate(bytes, a);
+    set(pointer, 1, 1, bytes, b);
+    resource.deallocate(pointer, bytes, a);
+    set(pointer, 1, 1, bytes, b);
+    expect(resource.reports.map(({ kind }) => kind)).toEqual(['use-before-allocation', 'freed-while-in-use', 'use-after-free']);
+  });
+
   test('reports nothing of frees that share an event', () => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'off' });

@@ -167,7 +167,6 @@ export function poolHarnesses(): readonly ResourceHarness[] {
       stack(`pool(cuda-async, events=${events})`, cudaAsync, [pool(events)], supports),
       stack(`statistics(pool(cuda, events=${other}), events=${events})`, cuda, [pool(other), asking], supports),
       stack(`aligned(pool(cuda, events=${events}))`, cuda, [pool(events), aligned], { ...supports, maximumAlignment: 1024 * MiB }),
-      // The inner one lets the block be watched that the pool takes at once.
       stack(`sanitizing(pool(sanitizing(cuda), events=${events}))`, cuda, [sanitizing, pool(events), sanitizing], supports),
       // Where memory runs out, it waits for the device before it fails.
       stack(`reclaiming(pool(cuda, events=${events}))`, cuda, [pool(events), reclaiming], { ...supports, reusesAcrossStreams: false }),

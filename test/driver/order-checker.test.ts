@@ -466,7 +466,7 @@ describe('memory has a life', () => {
 });
 
 describe('checking', () => {
-  test('begins with what is allocated and done from then on', () => {
+  test('begins with what is done from then on, in all memory of the thread', () => {
     checker.dispose();
     expect(isCheckingOrder()).toBe(false);
     const before = resource.allocate(64, a);
@@ -475,7 +475,11 @@ describe('checking', () => {
     checker = checkOrder();
     set(before, 1, 1, 64, b);
     expect(kinds()).toEqual([]);
+    a.touch(before, 64, 'write');
+    expect(kinds()).toEqual(['unordered']);
     resource.deallocate(before, 64, a);
+    a.touch(before, 64, 'read');
+    expect(kinds()).toEqual(['use-after-free']);
     resource.deallocate(pointer, bytes, a);
     pointer = resource.allocate(bytes, a);
     set(pointer, 1, 1, 64, a);
@@ -578,6 +582,6 @@ describe('checking', () => {
     `,
       { CISTERN_DEVICE: 'software' },
     );
-    expect(end).toEqual({ status: 0, signal: null, stdout: 'since 0\n'.repeat(3), stderr: '' });
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'since 1\n'.repeat(3), stderr: '' });
   });
 });
