@@ -1,5 +1,3 @@
-import { spawnSync } from 'node:child_process';
-import { fileURLToPath } from 'node:url';
 import { describe, expect, test } from 'vitest';
 import { runModule } from '../support/run-module.js';
 
@@ -15,7 +13,7 @@ const holdMemory = `
   const streams = [0, 1].map(() => new cistern.Stream({ nonBlocking: true }));
   const resources = upstreams.flatMap((upstream) => ['eager', 'deferred', 'off'].flatMap((deallocationEvents) => [
     new cistern.PoolMemoryResource(upstream, { deallocationEvents }),
-    new cistern.ArenaMemoryResource(upstream, { arenaBytes: 1 * MiB, deallocationEvents }),
+    new cistern.ArenaMemoryResource(upstream, { arenaBytes: 4 * MiB, deallocationEvents }),
     new cistern.FixedSizeMemoryResource(upstream, { blockBytes: 64 * KiB, blocksToPreallocate: 2, deallocationEvents }),
     new cistern.BinningMemoryResource(upstream, { bins: [64 * KiB], deallocationEvents }),
     new cistern.MonotonicMemoryResource(upstream, { initialBytes: 128 * KiB, deallocationEvents }),
@@ -59,11 +57,26 @@ describe('a worker with live memory and busy streams gives its memory back', () 
     ['it is terminated', `parentPort.on('message', () => {});`, 'await thread.terminate();', [1]],
     ['it has nothing left to do', 'for (const hold of holds) hold.release();', '', [0]],
     ['it calls process.exit', 'setTimeout(() => process.exit(3));', '', [3]],
-    ['it calls process.exit in a host function', 'for (const hold of holds) hold.release(); streams[0].launchHostFunction(() => process.exit(4));', '', [4]],
+    [
+      'it calls process.exit in a host function',
+      'for (const hold of holds) hold.release(); streams[0].launchHostFunction(() => process.exit(4));',
+      '',
+      [4],
+    ],
     ['it throws', `setTimeout(() => { throw new Error('thrown'); });`, '', ['thrown', 1]],
-    ['a promise is rejected', `Promise.reject(new Error('rejected'));`, '', ['rejected', 1]],
-    ['a host function throws', `for (const hold of holds) hold.release(); streams[0].launchHostFunction(() => { throw new Error('in it'); });`, '', ['in it', 1]],
-    ['it is terminated while stream order is checked', `globalThis.checker = cistern.checkOrder(); use(resources[0]); parentPort.on('message', () => {});`, 'await thread.terminate();', [1]],
+    ['a promise is rejected', `setTimeout(() => Promise.reject(new Error('rejected')));`, '', ['rejected', 1]],
+    [
+      'a host function throws',
+      `for (const hold of holds) hold.release(); streams[0].launchHostFunction(() => { throw new Error('in it'); });`,
+      '',
+      ['in it', 1],
+    ],
+    [
+      'it is terminated while stream order is checked',
+      `globalThis.checker = cistern.checkOrder(); use(resources[0]); parentPort.on('message', () => {});`,
+      'await thread.terminate();',
+      [1],
+    ],
   ])('where %s', (_, inWorker, inMain, expected) => {
     const end = runModule(
       withWorkers(`
@@ -80,3 +93,85 @@ describe('a worker with live memory and busy streams gives its memory back', () 
     expect(end).toEqual({ status: 0, signal: null, stdout: ['true', ...expected, 'true', ''].join('\n'), stderr: '' });
   });
 });
+
+describe('a process with live memory and busy streams ends with its own code', () => {
+  test.each([
+    ['process.exit', 'process.exit(7);', 7, ''],
+    [
+      'process.exit in a host function',
+      'release(); streams[0].launchHostFunction(() => process.exit(8)); streams[0].synchronizeSync();',
+      8,
+      '',
+    ],
+    ['process.exit in a run of a cache', 'resources[5].run(() => { use(resources[5]); process.exit(9); });', 9, ''],
+    ['process.exit while a free waits', 'release(); streams[1].launchHostFunction(() => process.exit(6)); resources[0].dispose();', 6, ''],
+    ['an uncaught exception', `setTimeout(() => { throw new Error('thrown'); });`, 1, 'Error: thrown'],
+    [
+      'an exception in a host function',
+      `release(); streams[0].launchHostFunction(() => { throw new Error('in it'); });`,
+      1,
+      'Error: in it',
+    ],
+    ['an exception in a callback', `cistern.withResource(resources[0], () => { throw new Error('in it'); });`, 1, 'Error: in it'],
+    ['a rejection', `Promise.reject(new Error('rejected'));`, 1, 'Error: rejected'],
+    ['nothing left to do', 'release();', 0, ''],
+  ])('by %s', (_, ending, status, message) => {
+    const text = `
+      import * as cistern from 'cistern';
+      ${holdMemory}
+      const release = () => holds.forEach((hold) => hold.release());
+      console.log('ready');
+      ${ending}
+    `;
+    const end = runModule(text, software);
+    expect(end).toMatchObject({ status, signal: null, stdout: 'ready\n' });
+    if (message === '') expect(end.stderr).toBe('');
+    else expect(end.stderr).toContain(message);
+  });
+
+  test('by a signal, with workers that do the same', () => {
+    const end = runModule(
+      `
+      import { Worker } from 'node:worker_threads';
+      import { once } from 'node:events';
+      import 'cistern';
+      const worker = new Worker(${JSON.stringify(`
+        const { parentPort } = require('node:worker_threads');
+        import('cistern').then((cistern) => { ${holdMemory} parentPort.on('message', () => {}); parentPort.postMessage('ready'); });
+      `)}, { eval: true, execArgv: [] });
+      await once(worker, 'message');
+      console.log('ready');
+      process.kill(process.pid, 'SIGTERM');
+      setTimeout(() => {}, 10_000);
+    `,
+      software,
+    );
+    expect(end).toEqual({ status: null, signal: 'SIGTERM', stdout: 'ready\n', stderr: '' });
+  });
+});
+
+test('a hundred workers, one after another, leave nothing', () => {
+  const end = runModule(
+    withWorkers(`
+      const { existsSync, readdirSync } = await import('node:fs');
+      const count = (folder) => (existsSync(folder) ? readdirSync(folder).length : 0);
+      const held = () => [count('/proc/self/fd'), count('/proc/self/task')];
+      let heldAtFirst;
+      for (let round = 0; round < 100; round++) {
+        const thread = start(${JSON.stringify(`${holdMemory} parentPort.on('message', () => {}); parentPort.postMessage('ready');`)});
+        const exit = once(thread, 'exit');
+        await once(thread, 'message');
+        await thread.terminate();
+        await exit;
+        // The first ones make what stays.
+        if (round === 9) heldAtFirst = held();
+      }
+      const [descriptors, threads] = held();
+      // Threads of Node's own come and go.
+      console.log(descriptors <= heldAtFirst[0], threads <= heldAtFirst[1] + 2);
+    `),
+    software,
+    80_000,
+  );
+  expect(end).toEqual({ status: 0, signal: null, stdout: 'true true\ntrue\n', stderr: '' });
+}, 90_000);

@@ -31,6 +31,8 @@ export class Probe implements MemoryResourceAdaptor {
   /** All that there ever was. */
   allocations = 0;
   allocatedBytes = 0;
+  /** How often it was called. */
+  calls = 0;
 
   constructor(upstream: MemoryResource) {
     this.upstream = upstream;
@@ -39,6 +41,7 @@ export class Probe implements MemoryResourceAdaptor {
   }
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
+    this.calls++;
     const pointer = this.upstream.allocate(bytes, stream, alignment);
     if ((pointer === 0) !== (bytes === 0)) throw new Violation(`${this.#name} gave ${formatPointer(pointer)} for ${bytes} bytes`);
     if (bytes > 0) this.#add(pointer, bytes, Math.max(alignment ?? 0, ALLOCATION_ALIGNMENT));
@@ -46,6 +49,7 @@ export class Probe implements MemoryResourceAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    this.calls++;
     if (pointer === 0) {
       this.upstream.deallocate(pointer, bytes, stream, fence);
       return;

@@ -76,8 +76,23 @@ interface Mark {
 
 /** CUDA_ERROR_NOT_PERMITTED. */
 const notPermitted = 800;
-/** Commands after which no structure differs; but where a host function ran in one, the check after the next command sees it. */
-const leavesMemoryAlone = new Set<Command['do']>(['use', 'record', 'wait', 'dispose-event', 'hold', 'release', 'create', 'launch', 'interrupt']);
+/** Commands after which only those resources differ that were called; others give memory back, move it, or end a stream. */
+const callsOnly = new Set<Command['do']>([
+  'allocate',
+  'use',
+  'free',
+  'record',
+  'wait',
+  'dispose-event',
+  'query',
+  'hold',
+  'release',
+  'create',
+  'mark',
+  'keep',
+  'launch',
+  'interrupt',
+]);
 const maximumStreams = 6;
 const maximumHolds = 8;
 const outsideOfScopes = AsyncLocalStorage.snapshot();
@@ -184,7 +199,7 @@ class Run {
     if (ending !== 'synchronize' || !this.#stack.ownsAllocations) {
       for (const allocation of [...this.#live]) this.#free([allocation], this.#usable(allocation.stream), undefined);
     }
-    this.#check();
+    this.#check('all');
     if (ending === 'end-streams') {
       for (const slot of [...this.#streams]) if (slot.kind !== 'legacy-default') this.#end(slot, false);
       for (const stream of this.#orphans.splice(0)) stream.dispose();
@@ -209,13 +224,12 @@ class Run {
       this.#step(command);
       if (this.#depth > 0) continue;
       if (this.#violation !== undefined) throw this.#violation;
-      if (leavesMemoryAlone.has(command.do)) this.#checkOrder();
-      else this.#check();
+      this.#check(callsOnly.has(command.do) ? 'called' : 'all');
     }
   }
 
-  #check(): void {
-    this.#stack.check();
+  #check(which: 'all' | 'called'): void {
+    this.#stack.check(which);
     this.#checkOrder();
   }
 

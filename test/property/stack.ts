@@ -54,6 +54,8 @@ export interface Layer {
   readonly below: Probe;
   /** Below as well, where the resource takes memory from two. */
   readonly alternate: Probe | undefined;
+  /** The calls that it had when it was checked last. */
+  checkedCalls: number;
 }
 
 interface StackLeaf {
@@ -94,7 +96,7 @@ export class Stack {
         const second = alternate === undefined ? undefined : makeLeaf(alternate.leaf);
         const resource = make(kind, alternate === undefined ? options : { ...options, [alternate.option]: second }, below);
         const above = new Probe(resource);
-        layers.unshift({ kind, resource, above, below, alternate: second });
+        layers.unshift({ kind, resource, above, below, alternate: second, checkedCalls: -1 });
         below = above;
       }
     } catch (error) {
@@ -122,9 +124,14 @@ export class Stack {
     return first !== undefined && ownerKinds.has(first.kind) && !this.layers.some(({ kind }) => kind === 'tracking' || kind === 'fallback');
   }
 
-  /** Holds every structure and every count against the probes. The stack must not be in the middle of a call. */
-  check(): void {
+  /**
+   * Holds structures and counts against the probes: of all layers, or of those that were called since the last time. The stack must not be in
+   * the middle of a call.
+   */
+  check(which: 'all' | 'called'): void {
     for (const layer of this.layers) {
+      if (which === 'called' && layer.above.calls === layer.checkedCalls) continue;
+      layer.checkedCalls = layer.above.calls;
       try {
         checks[layer.kind]?.(layer);
       } catch (error) {

@@ -14,14 +14,19 @@ export interface ProcessEnd {
 /**
  * Runs the text of a module in a process of its own, in which `cistern` is the built package (`npm run build` makes it).
  * @param environment variables that differ from this process's; `undefined` takes one away
+ * @param timeoutMilliseconds when it is killed
  */
-export function runModule(text: string, environment: Readonly<Record<string, string | undefined>> = {}): ProcessEnd {
+export function runModule(
+  text: string,
+  environment: Readonly<Record<string, string | undefined>> = {},
+  timeoutMilliseconds = 20_000,
+): ProcessEnd {
   const env = { ...process.env, ...environment };
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, ['--input-type=module', '--eval', text], {
     cwd: root,
     encoding: 'utf8',
     env,
-    timeout: 20_000,
+    timeout: timeoutMilliseconds,
     killSignal: 'SIGKILL',
   });
   return { status, signal, stdout, stderr };

@@ -172,7 +172,7 @@ function isValidating(resource: object): resource is Validating {
   return 'validate' in resource;
 }
 
-export function describe(error: unknown): string {
+function describe(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const { code } = error as { code?: unknown };
   return `${error.constructor.name}${code === undefined ? '' : ` (${code})`}: ${error.message}`;
