@@ -190,6 +190,28 @@ describe('what many streams and many rounds leave to be waited for', () => {
   });
 });
 
+test('a stream waits for the one of many blocks of nearly the size that fits, in an arena', () => {
+  using stream = new Stream({ nonBlocking: true });
+  using other = new Stream({ nonBlocking: true });
+  const least = 64 * 256;
+  // More are before the one that fits, and behind it, than are looked at.
+  const sizes = Array.from({ length: 61 }, (_, i) => (i === 30 ? least + 256 : least));
+  const between = 1024;
+  using arena = new ArenaMemoryResource(new Upstream(), {
+    arenaBytes: sizes.reduce((sum, bytes) => sum + bytes + between, 0),
+    deallocationEvents: 'deferred',
+  });
+  const pointers = sizes.map((bytes) => {
+    const pointer = arena.allocate(bytes, stream);
+    arena.allocate(between, stream);
+    return pointer;
+  });
+  using _hold = stream.hold();
+  for (const [i, pointer] of pointers.entries()) arena.deallocate(pointer, sizes[i] as number, stream);
+  expect(arena.allocate(least + 256, other)).toBe(pointers[30]);
+  expectWaiting(other);
+});
+
 test.each([
   ['a pool', (bytes: number) => new PoolMemoryResource(new Upstream(), { initialBytes: bytes, maximumBytes: bytes })],
   ['an arena', (bytes: number) => new ArenaMemoryResource(new Upstream(), { arenaBytes: bytes })],

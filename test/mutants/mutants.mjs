@@ -9,6 +9,7 @@ const pool = 'test/adaptors/pool-memory-resource.test.ts';
 const monotonic = 'test/adaptors/monotonic-memory-resource.test.ts';
 const reclaiming = 'test/adaptors/reclaiming-resource-adaptor.test.ts';
 const tracking = 'test/adaptors/tracking-resource-adaptor.test.ts';
+const underStress = 'test/adaptors/keepers-under-stress.test.ts';
 const timeline = 'test/driver/stream-timeline.test.ts';
 
 /** The mutants of one file: name, fault, text, replacement, and the tests that must notice it where those are not `tests`. */
@@ -82,7 +83,7 @@ const groups = [
         'an event whose recording was refused is relied on',
         '      if (this.#isRecorded) this.#isUnrecorded = true;\n',
         '',
-        ['test/adaptors/keepers-under-stress.test.ts'],
+        [underStress],
       ],
       [
         'left-event-recorded-again',
@@ -471,6 +472,13 @@ const groups = [
         [monotonicOrder],
       ],
       [
+        'join-unmarked-cache',
+        'rmm#2489: a stream that took free blocks of a cache over from another is not marked',
+        'this.#memory.transfer(other, lane.number);\n      lane.received();',
+        'this.#memory.transfer(other, lane.number);',
+        [caching],
+      ],
+      [
         'join-without-wait',
         "another stream's memory is joined without a wait",
         '      this.ordering.order(stream, other);\n      this.#memory.transfer',
@@ -541,6 +549,13 @@ const groups = [
     tests: [streamOrder],
     mutants: [
       [
+        'no-last-search',
+        'a pool is out of memory though it has a block that fits',
+        'return this.searchLane((this.lane as Lane).number, bytes, alignment);',
+        'return none;',
+        [pool, underStress],
+      ],
+      [
         'initial-block-without-wait',
         'rmm#2507: the first stream takes the initial block without a wait',
         'const hasWaited = this.ordering.order(stream, initial.number);',
@@ -565,6 +580,13 @@ const groups = [
         'const hasWaited = false;',
       ],
       ['superblock-unmarked', 'rmm#2489: a stream that took a superblock is not marked', '    if (hasWaited) lane.received();\n', ''],
+      [
+        'last-search-without-wait',
+        'what the last search finds in the global arena is not waited for',
+        'if (this.ordering.order(stream, this.#global)) (this.lane as Lane).received();',
+        '',
+        [underStress],
+      ],
       [
         'fresh-arena-unordered',
         'rmm#2507: the block of the upstream comes into the global arena without an order',
@@ -729,12 +751,6 @@ const groups = [
       ],
       ['run-never-ends', 'what goes on after a run is still in it', '    run.hasEnded = true;\n', ''],
       ['run-counted-on', 'a run that has ended counts as active', '    this.#activeRuns--;\n', ''],
-      [
-        'cache-join-unmarked',
-        "rmm#2489: a stream that took all others' free blocks is not marked",
-        'this.#blocks.transfer(other, lane.number);\n      lane.received();',
-        'this.#blocks.transfer(other, lane.number);',
-      ],
       [
         'cache-gives-back-too-much',
         'one block more than needed goes back to the upstream',

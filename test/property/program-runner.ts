@@ -120,10 +120,12 @@ export class ProgramRunner implements Disposable {
   run(program: Program): void {
     this.counts.programs++;
     this.#checker.clear();
+    if (program.isDefaultHeld) this.#stalls.hold(Stream.legacyDefault());
     let stack: Stack;
     try {
       stack = new Stack(program.stack, this.#stalls);
     } catch (error) {
+      this.#stalls.finish();
       if (error instanceof OutOfMemoryError) return;
       throw error;
     }

@@ -56,6 +56,8 @@ export interface Program {
   readonly stack: StackPlan;
   /** What sizes are counted in. */
   readonly unitBytes: number;
+  /** Whether the legacy default stream, on which resources take their first memory, stands still from the beginning. */
+  readonly isDefaultHeld: boolean;
   /** The streams to begin with. */
   readonly streams: readonly StreamKind[];
   readonly commands: readonly Command[];
@@ -210,6 +212,7 @@ export function programs(maxLength = 50): fc.Arbitrary<Program> {
   return fc
     .record({
       capacities,
+      isDefaultHeld: weighted([5, fc.constant(false)], [1, fc.constant(true)]),
       streams: begins,
       commands: commandsIn(0, maxLength),
       ending: fc.constantFrom<Program['ending']>('free', 'end-streams', 'synchronize'),

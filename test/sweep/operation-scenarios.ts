@@ -77,6 +77,8 @@ async function playBuffers(run: ScenarioRun, specification: string): Promise<voi
   const other = run.make('a buffer', () => new DeviceBuffer(1000, { resource, stream: b, capacityBytes: 2000 }));
   run.do('fill', () => other.fill(7));
   run.do('copy from a buffer of another stream', () => other.copyFrom(buffer, { sourceByteOffset: 100, byteLength: 50, byteOffset: 10 }));
+  // Must wait for that copy, which reads it.
+  run.do('write the source again', () => buffer.copyFrom(data));
   run.do('copy from the host', () => other.copyFrom(Uint8Array.of(1, 2, 3), { byteOffset: 997 }));
   run.do('resize', () => other.resize(2500));
   run.do('reserve', () => other.reserve(5000));

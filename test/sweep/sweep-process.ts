@@ -1,3 +1,4 @@
+import { openingName, sweepOpening } from './opening.js';
 import { allScenarios } from './scenarios.js';
 import { type SweepResult, sweep } from './sweep.js';
 
@@ -12,10 +13,14 @@ export type SweepMessage =
  * @param filter what the names of the scenarios must contain
  */
 export async function sweepAll(from: number, filter: string, tell: (message: SweepMessage) => void): Promise<void> {
-  for (const [index, scenario] of allScenarios().entries()) {
+  const scenarios = allScenarios();
+  const onTrialOf = (index: number, scenario: string) => (fault: string) => tell({ kind: 'trial', index, scenario, fault });
+  for (const [index, scenario] of scenarios.entries()) {
     if (index < from || !scenario.name.includes(filter)) continue;
-    const onTrial = (fault: string) => tell({ kind: 'trial', index, scenario: scenario.name, fault });
-    tell({ kind: 'result', result: await sweep(scenario, { onTrial }) });
+    tell({ kind: 'result', result: await sweep(scenario, { onTrial: onTrialOf(index, scenario.name) }) });
+  }
+  if (from <= scenarios.length && openingName.includes(filter)) {
+    tell({ kind: 'result', result: sweepOpening(onTrialOf(scenarios.length, openingName)) });
   }
   tell({ kind: 'end' });
 }

@@ -1,0 +1,227 @@
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import {
+  ArenaMemoryResource,
+  CachingMemoryResource,
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  checkOrder,
+  type DeallocationEvents,
+  type DeallocationFence,
+  Device,
+  type DevicePointer,
+  FixedSizeMemoryResource,
+  formatOrderReport,
+  LimitingResourceAdaptor,
+  type MemoryResource,
+  MiB,
+  MonotonicMemoryResource,
+  type OrderChecker,
+  PassThroughAdaptor,
+  PoolMemoryResource,
+  Stream,
+  type StreamHold,
+} from '../../src/index.js';
+import { InRunResource } from '../support/in-run-resource.js';
+import { expectOrdered, madeElsewhere } from '../support/stream-order.js';
+import { DeclaringResource } from './declaring-resource.js';
+
+const bytes = MiB;
+const policies = ['eager', 'deferred', 'off'] as const;
+
+/** Frees by a reset, since single frees of a bump allocator give nothing back. */
+class ResettingResource extends PassThroughAdaptor {
+  readonly #monotonic: MonotonicMemoryResource;
+
+  constructor(monotonic: MonotonicMemoryResource) {
+    super(monotonic, {});
+    this.#monotonic = monotonic;
+  }
+
+  allocate(size: number, stream: Stream, alignment?: number): DevicePointer {
+    return this.upstream.allocate(size, stream, alignment);
+  }
+
+  deallocate(pointer: DevicePointer, size: number, stream: Stream, fence?: DeallocationFence): void {
+    this.upstream.deallocate(pointer, size, stream, fence);
+    this.#monotonic.reset();
+  }
+
+  override [Symbol.dispose](): void {
+    this.#monotonic.dispose();
+  }
+}
+
+type MakeKeeper = (upstream: MemoryResource, deallocationEvents: DeallocationEvents) => MemoryResource;
+
+/** With room for one block: whoever allocates next must get the one that was freed. */
+const keepers: readonly [string, MakeKeeper][] = [
+  [
+    'a pool',
+    (upstream, deallocationEvents) => new PoolMemoryResource(upstream, { initialBytes: bytes, maximumBytes: bytes, deallocationEvents }),
+  ],
+  ['an arena', (upstream, deallocationEvents) => new ArenaMemoryResource(upstream, { arenaBytes: bytes, deallocationEvents })],
+  [
+    'fixed-size blocks',
+    (upstream, deallocationEvents) =>
+      new FixedSizeMemoryResource(upstream, { blockBytes: bytes, blocksToPreallocate: 1, maximumBytes: bytes, deallocationEvents }),
+  ],
+  [
+    'a monotonic resource that is reset',
+    (upstream, deallocationEvents) =>
+      new ResettingResource(new MonotonicMemoryResource(upstream, { initialBytes: bytes, maximumBytes: bytes, deallocationEvents })),
+  ],
+  [
+    'a cache in a run',
+    (upstream, deallocationEvents) =>
+      new InRunResource(new CachingMemoryResource(new LimitingResourceAdaptor(upstream, { limitBytes: bytes }), { deallocationEvents })),
+  ],
+];
+
+let checker: OrderChecker;
+
+beforeEach(() => {
+  // What a test before left on the default stream would be waited for.
+  Device.get().synchronizeSync();
+  checker = checkOrder();
+});
+
+afterEach(() => {
+  checker.dispose();
+});
+
+/** Allocates a block on a stream, uses it behind something that the stream stands still for, and frees it. */
+function useAndFree(keeper: MemoryResource, stream: Stream): { pointer: DevicePointer; hold: StreamHold } {
+  const pointer = keeper.allocate(bytes, stream);
+  const hold = stream.hold();
+  stream.touch(pointer, bytes, 'write');
+  keeper.deallocate(pointer, bytes, stream);
+  return { pointer, hold };
+}
+
+/** Fails unless a stream that got the block is ordered by waits after the one that had it. */
+function expectOrder(pointer: DevicePointer, stream: Stream): void {
+  stream.touch(pointer, bytes, 'write');
+  expect(checker.reports.map(formatOrderReport)).toEqual([]);
+}
+
+describe.each(keepers)('%s', (_name, make) => {
+  describe.each(policies)('with %s events', (policy) => {
+    // Whoever takes memory under 'off' waits for the stream on the host.
+    const waitsOnHost = policy === 'off';
+    const create = (upstream: MemoryResource = new CudaMemoryResource()) => new DeclaringResource(make(upstream, policy));
+
+    test('lets a third stream wait for the first, whose memory the second had (rapidsai/rmm#2489)', () => {
+      using keeper = create();
+      using a = new Stream({ nonBlocking: true });
+      using b = new Stream({ nonBlocking: true });
+      using c = new Stream({ nonBlocking: true });
+      const { pointer, hold } = useAndFree(keeper, a);
+      using _hold = hold;
+      if (waitsOnHost) hold.release();
+      keeper.deallocate(keeper.allocate(bytes, b), bytes, b);
+      expect(keeper.allocate(bytes, c)).toBe(pointer);
+      expectOrder(pointer, c);
+      if (!waitsOnHost) expectOrdered(pointer, bytes, c, hold);
+    });
+
+    test('lets a third stream wait for the first, whose memory the second wanted (rapidsai/rmm#2489)', () => {
+      using keeper = create();
+      using a = new Stream({ nonBlocking: true });
+      using b = new Stream({ nonBlocking: true });
+      using c = new Stream({ nonBlocking: true });
+      const { hold } = useAndFree(keeper, a);
+      using _hold = hold;
+      // A cache gives the block back in trying, and the upstream waits for it.
+      const waits = waitsOnHost || keeper.upstream instanceof InRunResource;
+      if (waits) hold.release();
+      expect(() => keeper.allocate(2 * bytes, b)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY' }));
+      const pointer = keeper.allocate(bytes, c);
+      expectOrder(pointer, c);
+      if (!waits) expectOrdered(pointer, bytes, c, hold);
+    });
+
+    test('lets a stream wait for another that is gone by then (rapidsai/rmm#510)', () => {
+      using keeper = create();
+      const a = new Stream({ nonBlocking: true });
+      using b = new Stream({ nonBlocking: true });
+      const { pointer, hold } = useAndFree(keeper, a);
+      using _hold = hold;
+      if (waitsOnHost) hold.release();
+      a.dispose();
+      expect(keeper.allocate(bytes, b)).toBe(pointer);
+      expectOrder(pointer, b);
+      if (!waitsOnHost) expectOrdered(pointer, bytes, b, hold);
+    });
+
+    test('does not take a new stream for the old one in whose place it came (rapidsai/rmm#2251)', () => {
+      using keeper = create();
+      const a = new Stream({ nonBlocking: true });
+      const { pointer, hold } = useAndFree(keeper, a);
+      using _hold = hold;
+      if (waitsOnHost) hold.release();
+      a.dispose();
+      using b = new Stream({ nonBlocking: true });
+      expect(b.timeline.slot).toBe(a.timeline.slot);
+      expect(keeper.allocate(bytes, b)).toBe(pointer);
+      expectOrder(pointer, b);
+      if (!waitsOnHost) expectOrdered(pointer, bytes, b, hold);
+    });
+
+    test('lets a stream wait for one that its owner destroyed without a word (rapidsai/rmm#649)', () => {
+      using keeper = create();
+      const foreign = madeElsewhere();
+      const a = Stream.fromHandle(foreign.address);
+      using b = new Stream({ nonBlocking: true });
+      const { pointer, hold } = useAndFree(keeper, a);
+      using _hold = hold;
+      // No event can be recorded for a bump allocator when it is reset: its blocks are held whatever the policy.
+      const waits = waitsOnHost || keeper.upstream instanceof ResettingResource;
+      if (waits) hold.release();
+      foreign.destroy();
+      expect(keeper.allocate(bytes, b)).toBe(pointer);
+      expectOrder(pointer, b);
+      if (!waits) expectOrdered(pointer, bytes, b, hold);
+      a.dispose();
+    });
+
+    test('orders the streams of a second device by events of that device (rapidsai/rmm#1333)', () => {
+      const device = Device.get(1);
+      using keeper = create(new CudaMemoryResource({ device }));
+      using a = new Stream({ device, nonBlocking: true });
+      using b = new Stream({ device, nonBlocking: true });
+      const { pointer, hold } = useAndFree(keeper, a);
+      using _hold = hold;
+      if (waitsOnHost) hold.release();
+      expect(keeper.allocate(bytes, b)).toBe(pointer);
+      expectOrder(pointer, b);
+    });
+  });
+});
+
+describe('memory fresh from an upstream with stream order (part of rapidsai/rmm#2507)', () => {
+  describe.each(policies)('with %s events', (deallocationEvents) => {
+    test('is waited for by another stream than the one that a pool grew for', () => {
+      using upstream = new CudaAsyncMemoryResource();
+      using keeper = new DeclaringResource(new PoolMemoryResource(upstream, { maximumBytes: 4 * bytes, deallocationEvents }));
+      using a = new Stream({ nonBlocking: true });
+      using b = new Stream({ nonBlocking: true });
+      using _hold = a.hold();
+      for (const stream of [a, b]) expectOrder(keeper.allocate(bytes, stream), stream);
+    });
+
+    const initial: readonly [string, MakeKeeper][] = [
+      ['a pool', (upstream) => new PoolMemoryResource(upstream, { initialBytes: 4 * bytes, deallocationEvents })],
+      ['an arena', (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 4 * bytes, deallocationEvents })],
+      ['fixed-size blocks', (upstream) => new FixedSizeMemoryResource(upstream, { blockBytes: bytes, blocksToPreallocate: 4, deallocationEvents })],
+    ];
+    test.each(initial)('that %s begins with is waited for by every stream', (_name, make) => {
+      using upstream = new CudaAsyncMemoryResource();
+      const stalled = Stream.legacyDefault().hold();
+      using keeper = new DeclaringResource(make(upstream, deallocationEvents));
+      using a = new Stream({ nonBlocking: true });
+      using b = new Stream({ nonBlocking: true });
+      using _hold = stalled;
+      for (const stream of [a, b]) expectOrder(keeper.allocate(bytes, stream), stream);
+    });
+  });
+});
