@@ -202,13 +202,13 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   /** What it holds and did so far. Linear in the number of blocks. */
   protected keeperStatistics(): KeeperStatistics {
     const blocks = [...this.#memory.blocks()];
-    const free = blocks.filter(({ lane }) => lane >= 0).map(({ bytes }) => bytes);
+    const free = [...blocks.filter(({ lane }) => lane >= 0), ...this.#lateSegments].map(({ bytes }) => bytes);
     return {
       reservedBytes: this.#reservedBytes,
       peakReservedBytes: this.#peakReservedBytes,
       allocatedBytes: this.#reservedBytes - free.reduce((sum, bytes) => sum + bytes, 0),
       largestFreeBytes: free.reduce((largest, bytes) => Math.max(largest, bytes), 0),
-      upstreamBlocks: blocks.filter(({ isHead }) => isHead).length,
+      upstreamBlocks: blocks.filter(({ isHead }) => isHead).length + this.#lateSegments.length,
       growths: this.#growths,
       releases: this.#releases,
       reuses: this.#reuses,

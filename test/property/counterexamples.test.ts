@@ -1,0 +1,38 @@
+/** Programs that once had a violation, as small as they became. */
+import { expect, test } from 'vitest';
+import type { Program } from './program.js';
+import { ProgramRunner } from './program-runner.js';
+
+const counterexamples: Readonly<Record<string, Program>> = {
+  'an arena waits for a stream that a host function ends meanwhile': {
+    stack: { leaf: { kind: 'cuda' }, layers: [{ kind: 'arena', options: { size: 1_048_576 } }] },
+    unitBytes: 256,
+    isDefaultHeld: false,
+    streams: ['non-blocking'],
+    commands: [
+      { do: 'allocate', stream: 0, units: 1, less: 0, alignment: 256 },
+      { do: 'launch', stream: 0, body: [{ do: 'end', stream: 0, isUnannounced: false }] },
+      { do: 'free', allocation: 0, count: 1 },
+      { do: 'defragment' },
+    ],
+    ending: 'free',
+  },
+  'a pool grows in a host function for a stream that ends meanwhile': {
+    stack: { leaf: { kind: 'cuda' }, layers: [{ kind: 'pool' }] },
+    unitBytes: 256,
+    isDefaultHeld: false,
+    streams: ['non-blocking'],
+    commands: [
+      { do: 'interrupt', leaf: 0, call: 'allocate', body: [{ do: 'end', stream: 0, isUnannounced: false }] },
+      { do: 'launch', stream: 0, body: [{ do: 'allocate', stream: 0, units: 1, less: 0, alignment: 256 }] },
+      { do: 'synchronize', what: 'stream', which: 0 },
+    ],
+    ending: 'free',
+  },
+};
+
+test.each(Object.entries(counterexamples))('%s', (_name, program) => {
+  using runner = new ProgramRunner();
+  runner.run(program);
+  expect(runner.counts.programs).toBe(1);
+});
