@@ -518,7 +518,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
       // Host functions may have disposed this during the wait.
       if (this.isDisposed) return;
       lane = this.ordering.laneOf(owner, 'end a run');
-      this.ordering.freed(lane);
+      this.ordering.freedLater(lane);
     } catch (error) {
       if (this.#groups.groupOf(refused) === group) this.#groups.remove(refused);
       throw error;

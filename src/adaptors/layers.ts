@@ -16,6 +16,29 @@ export function layersOf(resource: MemoryResource): MemoryResource[] {
   return layers.reverse();
 }
 
+/**
+ * Disposes layers, each before what it is built on, and throws the first error. One that fails is tried again at once; where that fails too, it
+ * may still hold memory of what it is built on, and that is left, so that this can be called again.
+ */
+export function disposeLayers(layers: readonly MemoryResource[]): void {
+  const errors: unknown[] = [];
+  const needed = new Set<MemoryResource>();
+  for (const layer of layers) {
+    if (needed.has(layer)) continue;
+    try {
+      layer[Symbol.dispose]();
+    } catch (error) {
+      errors.push(error);
+      try {
+        layer[Symbol.dispose]();
+      } catch {
+        for (const below of layersOf(layer)) needed.add(below);
+      }
+    }
+  }
+  if (errors.length > 0) throw errors[0];
+}
+
 /** Disposes all, whatever happens, and throws the first error. */
 export function disposeAll(resources: readonly MemoryResource[]): void {
   const errors: unknown[] = [];

@@ -155,7 +155,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   validate(): void {
     this.#memory.validate();
     let bytes = 0;
-    for (const block of [...this.#memory.blocks(), ...this.#lateSegments]) bytes += block.bytes;
+    for (const block of [...this.#memory.blocks(), ...this.#leftSegments, ...this.#lateSegments]) bytes += block.bytes;
     if (bytes !== this.#reservedBytes) throw new Error(`${this.constructor.name}: reserved ${this.#reservedBytes} bytes, indexes ${bytes}`);
   }
 

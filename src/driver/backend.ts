@@ -1,8 +1,8 @@
 import { isMainThread } from 'node:worker_threads';
 import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../errors.js';
-import { mailbox, NativeStatus, native } from './native.js';
+import { mailbox, native } from './native.js';
 import { checkOrderIfAsked } from './order-checker.js';
-import { check } from './status.js';
+import { check, invalidValueStatus } from './status.js';
 
 /** What the devices of this process are: real GPUs, or the software device. */
 export type Backend = 'cuda' | 'software';
@@ -66,7 +66,7 @@ function choiceFromEnvironment(): BackendChoice {
 function open(backend: Backend): Backend {
   checkOrderIfAsked();
   native().openBackend(backend === 'cuda' ? 0 : 1);
-  if (backend === 'software' && (mailbox[0] as number) > NativeStatus.success) {
+  if (backend === 'software' && mailbox[0] === invalidValueStatus) {
     throw new ArgumentRangeError(
       'CISTERN_SOFTWARE_MEMORY must be a size such as 1GiB, and CISTERN_SOFTWARE_DEVICES a count from 1 to 8, ' +
         `got ${formatValue(process.env['CISTERN_SOFTWARE_MEMORY'])} and ${formatValue(process.env['CISTERN_SOFTWARE_DEVICES'])}`,

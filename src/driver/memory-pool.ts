@@ -88,6 +88,7 @@ export class DriverMemoryPool implements Disposable {
   [Symbol.dispose](): void {
     if (this.#handle < 0) return;
     native().destroyPool(this.#handle);
+    check('destroy a memory pool');
     this.#handle = -1;
   }
 

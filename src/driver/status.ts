@@ -2,6 +2,8 @@ import { CisternError, DriverError, formatPointer, LifetimeError, OutOfMemoryErr
 import { formatBytes } from '../units.js';
 import { mailbox, NativeStatus, native } from './native.js';
 
+/** CUDA_ERROR_INVALID_VALUE. */
+export const invalidValueStatus = 1;
 /** CUDA_ERROR_OUT_OF_MEMORY. */
 export const outOfMemoryStatus = 2;
 /** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */

@@ -97,12 +97,15 @@ class Replay {
   #device: Device | undefined;
   #streams: Stream[] = [];
   #events: Event[] = [];
-  #unfreed: Unfreed[] = [];
   readonly #pointers: Float64Array;
   readonly #owners: Uint32Array;
   readonly #oneLane = new Uint32Array(chunkCapacity);
 
   #chunkIndex = 0;
+  /** What the log does not free. */
+  #unfreed: readonly Unfreed[] | undefined;
+  /** The event that the replay could not go on from. */
+  #stoppedAt = 0;
   #failures = 0;
   #firstFailure: ReplayFailure | null = null;
 
@@ -124,13 +127,12 @@ class Replay {
     const leaves = countedLeaves(stack);
     for (const leaf of leaves ?? []) leaf.resetPeakReservedBytes();
     const state = this.#state(stack);
-    for (const chunk of this.#chunks()) observeOnStreams(chunk, this.#lanes(chunk), state, seen);
+    this.#run(state, () => {
+      for (const chunk of this.#chunks()) observeOnStreams(chunk, this.#lanes(chunk), state, seen);
+    });
     const after = driverCallCounts();
     const peakReservedBytes = sum(leaves, (leaf) => leaf.peakReservedBytes);
-    for (const [slot, bytes] of seen.liveSizes.entries()) {
-      if (bytes >= 0) this.#unfreed.push({ slot, bytes, lane: this.#owners[slot] as number });
-    }
-    this.#freeRest(state);
+    this.#freeRest(state, log.eventCount);
     return {
       resource: stack.name,
       events: stack.deallocationEvents,
@@ -155,10 +157,12 @@ class Replay {
     const state = this.#state(stack);
     const isSingle = this.#streamNames.length === 1;
     const start = process.hrtime.bigint();
-    if (isSingle) for (const chunk of this.#chunks()) replayOnOneStream(chunk, state);
-    else for (const chunk of this.#chunks()) replayOnStreams(chunk, this.#lanes(chunk), state);
+    this.#run(state, () => {
+      if (isSingle) for (const chunk of this.#chunks()) replayOnOneStream(chunk, state);
+      else for (const chunk of this.#chunks()) replayOnStreams(chunk, this.#lanes(chunk), state);
+    });
     const end = process.hrtime.bigint();
-    this.#freeRest(state);
+    this.#freeRest(state, this.#log.eventCount);
     stack.resource.device.synchronizeSync();
     return Number(end - start);
   }
@@ -175,8 +179,11 @@ class Replay {
     if (this.#device !== device) {
       this.end();
       this.#device = device;
-      this.#streams = this.#streamNames.map(() => new Stream({ device, nonBlocking: true }));
-      this.#events = this.#streamNames.length === 1 ? [] : this.#streamNames.map(() => new Event({ device }));
+      // One by one: where one cannot be made, those before it are given back.
+      this.#streams = [];
+      this.#events = [];
+      for (const _ of this.#streamNames) this.#streams.push(new Stream({ device, nonBlocking: true }));
+      if (this.#streamNames.length > 1) for (const _ of this.#streamNames) this.#events.push(new Event({ device }));
     }
     return {
       resource,
@@ -213,6 +220,7 @@ class Replay {
       };
       return;
     }
+    this.#stoppedAt = index;
     const reason = error instanceof Error ? error.message : formatValue(error);
     throw new ReplayError(
       `${this.#log.source}, line ${event.line}: the replay of "${event.action} ${event.bytes} bytes" failed: ${reason}`,
@@ -221,12 +229,49 @@ class Replay {
     );
   }
 
-  /** Frees what the log does not, each allocation on its own stream. */
-  #freeRest(state: LoopState): void {
-    for (const { slot, bytes, lane } of this.#unfreed) {
-      const pointer = state.pointers[slot] as number;
-      if (pointer !== failedPointer) state.resource.deallocate(pointer, bytes, state.streams[lane] as Stream);
+  /** Where the replay stops, what is live then goes back to a stack that may keep none of it. */
+  #run(state: LoopState, replay: () => void): void {
+    try {
+      replay();
+    } catch (error) {
+      try {
+        this.#freeRest(state, this.#stoppedAt);
+      } catch {}
+      throw error;
     }
+  }
+
+  /** Frees what so many events leave, each allocation on its own stream. What is refused is tried once more. */
+  #freeRest(state: LoopState, eventCount: number): void {
+    const errors: unknown[] = [];
+    if (eventCount === this.#log.eventCount) this.#unfreed ??= this.#liveAfter(eventCount);
+    const live = eventCount === this.#log.eventCount ? this.#unfreed : this.#liveAfter(eventCount);
+    let left = (live ?? []).filter(({ slot }) => state.pointers[slot] !== failedPointer);
+    for (let attempt = 0; attempt < 2; attempt++) {
+      left = left.filter(({ slot, bytes, lane }) => {
+        try {
+          state.resource.deallocate(state.pointers[slot] as number, bytes, state.streams[lane] as Stream);
+          return false;
+        } catch (error) {
+          errors.push(error);
+          return true;
+        }
+      });
+    }
+    if (errors.length > 0) throw errors[0];
+  }
+
+  /** The allocations that are live after so many events, if none of them failed. */
+  #liveAfter(eventCount: number): Unfreed[] {
+    const live = new Map<number, Unfreed>();
+    for (let index = 0; index < eventCount; index++) {
+      const chunk = this.#log.chunks[Math.floor(index / chunkCapacity)] as EventChunk;
+      const row = index % chunkCapacity;
+      const slot = chunk.operations[row] as number;
+      if (slot < 0) live.delete(~slot);
+      else live.set(slot, { slot, bytes: chunk.sizes[row] as number, lane: this.#lanes(chunk)[row] as number });
+    }
+    return [...live.values()];
   }
 }
 

@@ -1,4 +1,4 @@
-import { disposeAll, layersOf } from '../adaptors/layers.js';
+import { disposeLayers, layersOf } from '../adaptors/layers.js';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { ArgumentRangeError, ArgumentTypeError } from '../errors.js';
@@ -96,12 +96,16 @@ export class ResourceStack implements Disposable {
 
   /** Disposes every layer but the leaves, from the outermost on, so that the leaves can be asked what is left. */
   disposeAdaptors(): void {
-    disposeAll(this.#owned.filter((resource) => !isLeaf(resource)));
+    disposeLayers(this.#owned.filter((resource) => !isLeaf(resource)));
   }
 
-  /** Disposes the layers from the outermost to the leaves. Does nothing the second time. */
+  /**
+   * Disposes the layers from the outermost to the leaves. Does nothing the second time, unless a layer failed twice the first time: then that
+   * and what it is built on are tried again.
+   * @throws what a layer threw first, once everything that can be was disposed.
+   */
   [Symbol.dispose](): void {
-    disposeAll(this.#owned);
+    disposeLayers(this.#owned);
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -158,7 +162,7 @@ class StackBuilder {
         foreignReservedBytes: this.#foreignReservedBytes,
       });
     } catch (error) {
-      disposeAll(this.#made);
+      disposeLayers(this.#made);
       throw error;
     }
   }

@@ -146,6 +146,16 @@ export class StreamOrdering implements StreamObserver {
     free(lane, this.#isEager);
   }
 
+  /** The same; an event that the driver refuses is recorded later, where that is not too late. */
+  freedLater(lane: Lane): void {
+    try {
+      this.freed(lane);
+    } catch (error) {
+      if (lane.mustRecord || !(error instanceof DriverError)) throw error;
+      lane.freeUnrecorded();
+    }
+  }
+
   /**
    * Does at a free what its fence says, and returns the lane that the memory belongs to now.
    * @throws ArgumentRangeError for an event that was not recorded on the stream; LifetimeError for one that is disposed.

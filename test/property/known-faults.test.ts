@@ -93,8 +93,13 @@ afterEach(() => {
 function useAndFree(keeper: MemoryResource, stream: Stream): { pointer: DevicePointer; hold: StreamHold } {
   const pointer = keeper.allocate(bytes, stream);
   const hold = stream.hold();
-  stream.touch(pointer, bytes, 'write');
-  keeper.deallocate(pointer, bytes, stream);
+  try {
+    stream.touch(pointer, bytes, 'write');
+    keeper.deallocate(pointer, bytes, stream);
+  } catch (error) {
+    hold.release();
+    throw error;
+  }
   return { pointer, hold };
 }
 
@@ -212,7 +217,10 @@ describe('memory fresh from an upstream with stream order (part of rapidsai/rmm#
     const initial: readonly [string, MakeKeeper][] = [
       ['a pool', (upstream) => new PoolMemoryResource(upstream, { initialBytes: 4 * bytes, deallocationEvents })],
       ['an arena', (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 4 * bytes, deallocationEvents })],
-      ['fixed-size blocks', (upstream) => new FixedSizeMemoryResource(upstream, { blockBytes: bytes, blocksToPreallocate: 4, deallocationEvents })],
+      [
+        'fixed-size blocks',
+        (upstream) => new FixedSizeMemoryResource(upstream, { blockBytes: bytes, blocksToPreallocate: 4, deallocationEvents }),
+      ],
     ];
     test.each(initial)('that %s begins with is waited for by every stream', (_name, make) => {
       using upstream = new CudaAsyncMemoryResource();

@@ -91,7 +91,9 @@ export class Probe implements MemoryResourceAdaptor {
     if (pointer % alignment !== 0) throw new Violation(`${this.#name} gave ${formatPointer(pointer)}, no multiple of ${alignment}`);
     for (const [other, otherBytes] of this.live) {
       if (pointer < other + otherBytes && other < pointer + bytes) {
-        throw new Violation(`${this.#name} gave ${bytes} bytes at ${formatPointer(pointer)}, but ${otherBytes} are live at ${formatPointer(other)}`);
+        throw new Violation(
+          `${this.#name} gave ${bytes} bytes at ${formatPointer(pointer)}, but ${otherBytes} are live at ${formatPointer(other)}`,
+        );
       }
     }
     this.allocations++;

@@ -1,9 +1,8 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { formatPointer } from '../../src/errors.js';
+import { formatValue } from '../../src/errors.js';
 import {
   type ArenaMemoryResource,
   type CachingMemoryResource,
-  CisternError,
   checkOrder,
   type DeallocationFence,
   type DevicePointer,
@@ -109,12 +108,7 @@ export class ProgramRunner implements Disposable {
     callbacks: 0,
   };
   readonly #stalls = new Stalls();
-  readonly #checker: OrderChecker;
-
-  /** @param stacks whether reports say where in the program they come from */
-  constructor(stacks = false) {
-    this.#checker = checkOrder({ stacks });
-  }
+  readonly #checker = checkOrder({ stacks: false });
 
   /** @throws Violation, or what a resource throws that it must not. */
   run(program: Program): void {
@@ -243,62 +237,74 @@ class Run {
   #step(command: Command): void {
     switch (command.do) {
       case 'allocate':
-        return this.#allocate(command);
+        this.#allocate(command);
+        break;
       case 'use':
-        return this.#withAllocation(command.allocation, (allocation) => this.#use(allocation, this.#stream(command.stream), command));
+        this.#withAllocation(command.allocation, (allocation) => this.#use(allocation, this.#stream(command.stream), command));
+        break;
       case 'free':
-        return this.#freeSome(command);
+        this.#freeSome(command);
+        break;
       case 'record':
-        return this.#event(command.event).record(this.#stream(command.stream).stream);
+        this.#event(command.event).record(this.#stream(command.stream).stream);
+        break;
       case 'wait':
-        return this.#stream(command.stream).stream.wait(this.#event(command.event));
+        this.#stream(command.stream).stream.wait(this.#event(command.event));
+        break;
       case 'dispose-event':
         this.#event(command.event).dispose();
         this.#events[command.event % this.#events.length] = new Event();
-        return;
+        break;
       case 'synchronize':
-        return this.#synchronize(command);
+        this.#synchronize(command);
+        break;
       case 'query':
         if (command.what === 'stream') this.#stream(command.which).stream.query();
         else this.#event(command.which).query();
-        return;
+        break;
       case 'hold':
         if (this.#stalls.holds < maximumHolds) this.#stalls.hold(this.#stream(command.stream).stream);
-        return;
+        break;
       case 'release':
         if (this.#stalls.holds > 0) this.#stalls.release(command.hold);
-        return;
+        break;
       case 'create':
         if (this.#streams.length < maximumStreams) this.#create(command.kind);
-        return;
+        break;
       case 'end': {
         const slot = this.#stream(command.stream);
-        if (slot.kind === 'legacy-default' || this.#stalls.isAwaited(slot.stream)) return;
-        return this.#end(slot, command.isUnannounced);
+        if (slot.kind !== 'legacy-default' && !this.#stalls.isAwaited(slot.stream)) this.#end(slot, command.isUnannounced);
+        break;
       }
       case 'trim':
-        return this.#trim(command);
+        this.#trim(command);
+        break;
       case 'defragment':
-        for (const { resource, kind } of this.#stack.layers) if (kind === 'arena') this.#attempt(() => (resource as ArenaMemoryResource).defragment());
-        return;
+        for (const { resource, kind } of this.#stack.layers)
+          if (kind === 'arena') this.#attempt(() => (resource as ArenaMemoryResource).defragment());
+        break;
       case 'mark':
-        return this.#mark();
+        this.#mark();
+        break;
       case 'rewind':
         if (!this.#stalls.isInHostFunction) this.#rewind(command);
-        return;
+        break;
       case 'scope':
-        return this.#scope(command);
+        this.#scope(command);
+        break;
       case 'keep':
-        return this.#withAllocation(command.allocation, (allocation) => {
+        this.#withAllocation(command.allocation, (allocation) => {
           allocation.scope?.cache.keep(allocation.pointer);
           allocation.scope = undefined;
         });
+        break;
       case 'launch':
-        return this.#launch(command);
+        this.#launch(command);
+        break;
       case 'interrupt': {
         const { leaf } = pick(this.#stack.leaves, command.leaf);
         leaf.interruption ??= { call: command.call, run: () => this.#interruption(command.body) };
-        return;
+        break;
       }
     }
   }
@@ -327,7 +333,10 @@ class Run {
       for (const other of before) if (other !== slot && other.last === undefined) this.#synchronizeStream(other);
       // A host function may have freed the memory.
       if (this.#counts.callbacks !== callbacks) return;
-      this.#order(slot, before.filter((other) => other.last !== undefined));
+      this.#order(
+        slot,
+        before.filter((other) => other.last !== undefined),
+      );
     } else {
       this.#order(slot, before);
     }
@@ -595,9 +604,8 @@ function rotated<T>(values: readonly T[], number: number): T[] {
   return [...values.slice(start), ...values.slice(0, start)];
 }
 
-/** What went wrong, and whether that is a fault of cistern's: everything that is thrown is. */
+/** What went wrong. An error of a resource says where it comes from; a violation was found only after the call. */
 export function describeViolation(error: unknown): string {
   if (error instanceof Violation) return error.message;
-  if (error instanceof CisternError) return `${error.name} (${error.code}): ${error.message}\n${error.stack}`;
-  return error instanceof Error ? (error.stack ?? error.message) : formatPointer(error);
+  return error instanceof Error ? (error.stack ?? error.message) : formatValue(error);
 }

@@ -22,7 +22,15 @@ export type Command =
       /** Ignored where a resource has none but the usual one. */
       readonly alignment: number;
     }
-  | { readonly do: 'use'; readonly allocation: number; readonly stream: number; readonly how: 'read' | 'write' | 'set'; readonly by?: 'host' }
+  | {
+      readonly do: 'use';
+      readonly allocation: number;
+      readonly stream: number;
+      /** A touch, or a call of the driver that writes. */
+      readonly how: 'read' | 'write' | 'set';
+      /** The host waits, instead of the stream. */
+      readonly by?: 'host';
+    }
   | {
       readonly do: 'free';
       readonly allocation: number;
@@ -74,8 +82,16 @@ const eventNumber = small(2);
 
 const weighted = <T>(...entries: [number, fc.Arbitrary<T>][]): fc.Arbitrary<T> =>
   fc.oneof(...entries.map(([weight, arbitrary]) => ({ weight, arbitrary })));
-const command = <Name extends Command['do']>(name: Name, fields: { [Key in Exclude<keyof Extract<Command, { do: Name }>, 'do' | 'by'>]-?: fc.Arbitrary<Extract<Command, { do: Name }>[Key]> } & { by?: fc.Arbitrary<unknown> }) =>
-  fc.record({ do: fc.constant(name), ...fields } as never) as unknown as fc.Arbitrary<Command>;
+
+type CommandOf<Name extends Command['do']> = Extract<Command, { do: Name }>;
+
+/** Commands of a kind; `by` is not generated here. */
+function command<Name extends Command['do']>(
+  name: Name,
+  fields: { [Key in Exclude<keyof CommandOf<Name>, 'do' | 'by'>]-?: fc.Arbitrary<CommandOf<Name>[Key]> },
+): fc.Arbitrary<Command> {
+  return fc.record<object>({ do: fc.constant(name), ...fields }) as fc.Arbitrary<CommandOf<Name>>;
+}
 
 const allocate = command('allocate', {
   stream: streamNumber,
@@ -88,7 +104,7 @@ const use = command('use', {
   stream: streamNumber,
   how: fc.constantFrom('read', 'write', 'set'),
 });
-const useAfterHost = use.map((each) => ({ ...each, by: 'host' }) as Command);
+const useAfterHost = use.map((each): Command => (each.do === 'use' ? { ...each, by: 'host' } : each));
 const free = command('free', {
   allocation: allocationNumber,
   stream: weighted([3, fc.constant(undefined)], [2, streamNumber]),
@@ -105,7 +121,12 @@ const simple: [number, fc.Arbitrary<Command>][] = [
   [1, command('wait', { event: eventNumber, stream: streamNumber })],
   [1, command('dispose-event', { event: eventNumber })],
   [1, command('query', { what: fc.constantFrom('stream', 'event'), which: streamNumber })],
-  [1, command('create', { kind: weighted<StreamKind>([4, fc.constant('non-blocking')], [1, fc.constantFrom('blocking', 'announced', 'unannounced')]) })],
+  [
+    1,
+    command('create', {
+      kind: weighted<StreamKind>([4, fc.constant('non-blocking')], [1, fc.constantFrom('blocking', 'announced', 'unannounced')]),
+    }),
+  ],
   [2, command('end', { stream: streamNumber, isUnannounced: fc.boolean() })],
   [2, command('trim', { layer: small(4), stream: streamNumber, units: weighted([1, fc.constant(0)], [1, small(8)]) })],
   [1, fc.constant<Command>({ do: 'defragment' })],
@@ -121,7 +142,14 @@ const stalling: [number, fc.Arbitrary<Command>][] = [
 ];
 const marking: [number, fc.Arbitrary<Command>][] = [
   [4, fc.constant<Command>({ do: 'mark' })],
-  [4, command('rewind', { mark: small(3), to: weighted([8, fc.constant('mark')], [1, fc.constantFrom('reset', 'release')]), frees: fc.boolean() })],
+  [
+    4,
+    command('rewind', {
+      mark: small(3),
+      to: weighted([8, fc.constant('mark')], [1, fc.constantFrom('reset', 'release')]),
+      frees: fc.boolean(),
+    }),
+  ],
 ];
 const commandsIn = (depth: number, maxLength: number): fc.Arbitrary<Command[]> => {
   const entries = [...simple, ...stalling, ...marking];
@@ -133,9 +161,17 @@ const commandsIn = (depth: number, maxLength: number): fc.Arbitrary<Command[]> =
 /** Capacities come in units of what a program allocates, so that memory runs out now and then. */
 interface Capacities {
   readonly unitBytes: number;
-  readonly layers: readonly { readonly kind: string; readonly capacity: number; readonly choice: number; readonly events: DeallocationEvents | undefined }[];
+  readonly layers: readonly LayerCapacity[];
   readonly leaf: LeafPlan['kind'];
   readonly leafCapacity: number;
+}
+
+interface LayerCapacity {
+  readonly kind: string;
+  readonly capacity: number;
+  /** Which options it has. */
+  readonly choice: number;
+  readonly events: DeallocationEvents | undefined;
 }
 
 const layerKinds = weighted<string>(
@@ -150,7 +186,11 @@ const capacities = fc.record<Capacities>({
     minLength: 1,
     maxLength: 4,
   }),
-  leaf: weighted<LeafPlan['kind']>([6, fc.constant('cuda')], [6, fc.constant('cuda-async')], [1, fc.constantFrom('managed', 'pinned-host')]),
+  leaf: weighted<LeafPlan['kind']>(
+    [6, fc.constant('cuda')],
+    [6, fc.constant('cuda-async')],
+    [1, fc.constantFrom('managed', 'pinned-host')],
+  ),
   leafCapacity: small(6),
 });
 
@@ -158,12 +198,12 @@ function stackOf({ unitBytes, layers, leaf, leafCapacity }: Capacities): StackPl
   const hasArena = layers.some(({ kind }) => kind === 'arena');
   const wholeBytes = hasArena ? Math.max(unitBytes * 8, 2 * MiB) : unitBytes * 8;
   return {
-    leaf: { kind: leaf, ...(leafCapacity === 0 ? { limitBytes: wholeBytes * 2 } : leafCapacity === 1 ? { limitBytes: wholeBytes * 8 } : {}) },
+    leaf: { kind: leaf, ...(leafCapacity < 2 ? { limitBytes: wholeBytes * (leafCapacity === 0 ? 2 : 8) } : {}) },
     layers: layers.map((layer) => planOf(layer, unitBytes, leaf)),
   };
 }
 
-function planOf(layer: Capacities['layers'][number], unitBytes: number, leaf: LeafPlan['kind']): LayerPlan {
+function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind']): LayerPlan {
   const { kind, capacity, choice, events } = layer;
   const most = capacity * 4 * unitBytes;
   const asked = events === undefined ? {} : { events };

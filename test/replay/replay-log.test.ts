@@ -7,6 +7,7 @@ import {
   Device,
   defaultRepeat,
   driverCallCounts,
+  failCall,
   HostMemoryResource,
   InvalidLogError,
   ManagedMemoryResource,
@@ -300,6 +301,24 @@ describe('a replay that cannot go on', () => {
     );
     expect(broken.isDisposed).toBe(true);
     expect(ReplayError).toBeTypeOf('function');
+  });
+
+  test.each(['cuMemFree', 'cuEventRecord', 'cuStreamWaitEvent'])('leaves nothing allocated after a failure of %s', async (name) => {
+    const log = await readText(
+      logText(
+        row('allocate', 1, 1000, { stream: '0x10' }),
+        row('allocate', 2, 2000, { stream: '0x20' }),
+        row('allocate', 3, 3000, { stream: '0x20' }),
+        row('free', 1, 1000, { stream: '0x20' }),
+        row('free', 2, 2000, { stream: '0x20' }),
+      ),
+    );
+    const before = new CudaMemoryResource().reservedBytes;
+    for (let nth = 1; nth <= 2; nth++) {
+      failCall(name, nth, 999);
+      expect(() => replayLog(log, () => createResourceStack('statistics(cuda)'), { repeat: 1 })).toThrow(ReplayError);
+      expect(new CudaMemoryResource().reservedBytes).toBe(before);
+    }
   });
 
   test('takes an out-of-memory at a free for the fault that it is', async () => {

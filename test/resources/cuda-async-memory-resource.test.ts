@@ -1,5 +1,5 @@
 import { describe, expect, test } from 'vitest';
-import { CudaAsyncMemoryResource, Device, driverCallCounts, MiB, OutOfMemoryError, Stream } from '../../src/index.js';
+import { CudaAsyncMemoryResource, Device, driverCallCounts, failCall, MiB, OutOfMemoryError, Stream } from '../../src/index.js';
 
 describe('CudaAsyncMemoryResource', () => {
   test('is equal to itself only, since each has a pool of its own', () => {
@@ -67,5 +67,16 @@ describe('CudaAsyncMemoryResource', () => {
     expect(resource.usage().reservedBytes).toBe(0);
     resource.dispose();
     expect(() => resource.usage()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+  });
+
+  test('can be disposed again where the driver refuses', () => {
+    const device = Device.get();
+    const { freeBytes } = device.memoryInfo();
+    const resource = new CudaAsyncMemoryResource({ initialBytes: 1 * MiB });
+    failCall('cuMemPoolDestroy', 1, 999);
+    expect(() => resource.dispose()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    resource.dispose();
+    device.synchronizeSync();
+    expect(device.memoryInfo().freeBytes).toBe(freeBytes);
   });
 });

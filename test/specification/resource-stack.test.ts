@@ -11,7 +11,9 @@ import {
   createResource,
   createResourceStack,
   Device,
+  DriverError,
   FallbackResourceAdaptor,
+  failCall,
   HostMemoryResource,
   LimitingResourceAdaptor,
   LoggingResourceAdaptor,
@@ -232,6 +234,22 @@ describe('a stack of resources that exist', () => {
     disposed.length = 0;
     stack.dispose();
     expect(disposed).toEqual(['outer', 'alternate', 'bin', 'leaf']);
+  });
+
+  test.each([1, 2])('gives back what the driver refuses %i times to free, once disposed so often', (times) => {
+    const used = () => new CudaMemoryResource().reservedBytes;
+    const before = used();
+    const stack = createResourceStack('limiting(pool(limiting(cuda,limit=2MiB),initial=1MiB),limit=1MiB)');
+    failCall('cuMemFree', 1, 700);
+    if (times === 2) {
+      // What it tries at once is refused, too.
+      const pool = stack.layers.find((layer) => layer instanceof PoolMemoryResource) as PoolMemoryResource;
+      expect(() => pool.dispose()).toThrow(DriverError);
+      failCall('cuMemFree', 1, 700);
+    }
+    expect(() => stack.dispose()).toThrow(DriverError);
+    stack.dispose();
+    expect(used()).toBe(before);
   });
 
   test('must begin with one', () => {
