@@ -178,7 +178,7 @@ const layerKinds = weighted<string>(
   [6, fc.constant('pool')],
   [4, fc.constantFrom('arena', 'fixed-size', 'binning', 'monotonic', 'caching')],
   [2, fc.constantFrom('arena', 'monotonic', 'caching')],
-  [4, fc.constantFrom('limiting', 'statistics', 'tracking', 'aligned', 'rounding', 'fallback')],
+  [4, fc.constantFrom('limiting', 'statistics', 'tracking', 'aligned', 'rounding', 'fallback', 'sanitizing')],
 );
 const capacities = fc.record<Capacities>({
   unitBytes: fc.constantFrom(256, 256, 1000, 4096, 65_536, 262_144),
@@ -231,6 +231,8 @@ function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind'])
         : of({ initial: unitBytes * (choice % 2 === 0 ? 2 : 4), growth: 1 + (choice % 2), ...(choice < 4 ? { max: 2 * most } : {}) });
     case 'limiting':
       return of({ limit: 2 * most });
+    case 'sanitizing':
+      return of({ stacks: false });
     case 'aligned':
       return of({ alignment: choice < 3 ? 256 : 1024 });
     case 'rounding':

@@ -20,8 +20,7 @@ const outDir = `build/prove-${process.pid}`;
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const input = fileURLToPath(new URL('prove.ts', import.meta.url));
 await build({ root, configFile: false, logLevel: 'error', build: { ssr: input, outDir, target: 'node20', minify: false } });
-const { formatProof, prove } = await import(`../../${outDir}/prove.js`);
-rmSync(new URL(`../../${outDir}`, import.meta.url), { recursive: true });
+const { formatProof, prove } = await import(`../../${outDir}/prove.js`).finally(() => rmSync(`${root}${outDir}`, { recursive: true }));
 
 const { isTTY } = process.stderr;
 const onProgress = isTTY ? (done) => process.stderr.write(`\r${done} of ${programs} programs`) : undefined;

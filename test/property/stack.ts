@@ -9,6 +9,7 @@ import {
   Device,
   type FallbackResourceAdaptor,
   type FixedSizeMemoryResource,
+  formatSanitizerReport,
   type KeeperStatistics,
   type LimitingResourceAdaptor,
   type MemoryResource,
@@ -16,6 +17,7 @@ import {
   type PoolMemoryResource,
   type ReservingMemoryResource,
   type RoundingResourceAdaptor,
+  type SanitizingResourceAdaptor,
   type StatisticsResourceAdaptor,
   type StreamOrderedMemoryResource,
   type TrackingResourceAdaptor,
@@ -35,7 +37,7 @@ export interface LeafPlan {
 /** An adaptor, with the options that it has in a specification. */
 export interface LayerPlan {
   readonly kind: string;
-  readonly options?: Readonly<Record<string, number | string | readonly number[]>>;
+  readonly options?: Readonly<Record<string, number | string | boolean | readonly number[]>>;
   /** A second leaf that the adaptor takes memory from, and the name of the option. */
   readonly alternate?: { readonly option: string; readonly leaf: LeafPlan };
 }
@@ -65,9 +67,12 @@ interface StackLeaf {
 }
 
 /** Kinds that keep no memory. */
-const passThroughKinds = new Set(['limiting', 'statistics', 'tracking', 'aligned', 'rounding', 'prefetch', 'fallback', 'reclaiming']);
+const passThroughKinds = new Set(['limiting', 'statistics', 'tracking', 'aligned', 'rounding', 'fallback', 'sanitizing']);
 /** Kinds that give everything back when they are disposed, also what is still allocated. */
 const ownerKinds = new Set(['pool', 'arena', 'fixed-size', 'monotonic']);
+
+/** Kinds that warn of what is still allocated. */
+const warningKinds = new Set(['tracking', 'sanitizing']);
 
 /** A stack with a probe on every resource. */
 export class Stack {
@@ -121,7 +126,9 @@ export class Stack {
   /** Whether disposing the stack gives back what is still allocated. */
   get ownsAllocations(): boolean {
     const first = this.layers.find(({ kind }) => !passThroughKinds.has(kind));
-    return first !== undefined && ownerKinds.has(first.kind) && !this.layers.some(({ kind }) => kind === 'tracking' || kind === 'fallback');
+    return (
+      first !== undefined && ownerKinds.has(first.kind) && !this.layers.some(({ kind }) => warningKinds.has(kind) || kind === 'fallback')
+    );
   }
 
   /**
@@ -287,6 +294,12 @@ const checks: Readonly<Record<string, (layer: Layer) => void>> = {
     const tracking = resource as TrackingResourceAdaptor;
     equal('allocatedBytes', tracking.allocatedBytes, above.liveBytes);
     equal('outstanding allocations', tracking.outstandingAllocations().length, above.live.size);
+  },
+  sanitizing: ({ resource, above }) => {
+    const sanitizer = resource as SanitizingResourceAdaptor;
+    equal('allocatedBytes', sanitizer.allocatedBytes, above.liveBytes);
+    const [report] = sanitizer.reports;
+    if (report !== undefined) throw new Violation(formatSanitizerReport(report));
   },
   rounding: ({ resource, above, below }) => {
     const rounding = resource as RoundingResourceAdaptor;
