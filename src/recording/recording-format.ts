@@ -1,0 +1,90 @@
+/**
+ * The bytes of a recording, all little-endian, in units of 24:
+ *
+ *     file    'cistern\n'  u32 version  u32 bytes of the JSON header  f64 0        then the header, padded with spaces to a multiple of 24
+ *     block   u32 'CBLK'  u32 payload bytes  u32 CRC-32 of the payload  u32 records  f64 time, nanoseconds since the recording began
+ *     record  u8 kind  u8 layer  u16 stream  u32 time, nanoseconds since the block's  f64 first  f64 second
+ *
+ * A block holds whole records and is written at once. A definition is a record followed by UTF-8 text, padded with zeros to a multiple of
+ * 24; it comes before the first record that uses its index. Everything is aligned so that a reader indexes typed arrays.
+ */
+
+/** The first eight bytes of a recording. */
+export const recordingMagic = 'cistern\n';
+export const recordingVersion = 1;
+
+/** Bytes of the file's head, of a block's head, and of a record. */
+export const unitBytes = 24;
+
+/** The first four bytes of a block: `CBLK`. */
+export const blockMarker = 0x4b4c4243;
+
+/** A block is closed before it would hold more than this. A text that is longer has a block of its own. */
+export const maximumBlockBytes = 2730 * unitBytes;
+
+/** A block is closed before the time of a record would not fit into it. */
+export const maximumBlockNanoseconds = 2 ** 32 - 1;
+
+/** What a record says. What `first` and `second` hold is beside each. */
+export const RecordKind = {
+  /** Pointer, bytes. The time is taken after the resource allocated. */
+  allocate: 1,
+  /** Pointer, bytes. The time is taken before the resource is asked to free. */
+  free: 2,
+  /** 0, bytes that were asked for. Written before the error is thrown. */
+  failure: 3,
+  /** Pointer, bytes of a block that a keeper of memory, the layer, took from its upstream. */
+  growth: 4,
+  /** Pointer, bytes of a block that the layer gave back. */
+  release: 5,
+  /** The recording's number, 0: an event was recorded on the stream. */
+  eventRecord: 6,
+  /** The recording's number, 0: the stream waits for it. */
+  eventWait: 7,
+  /** Phase, 0: a named phase begins. Phases may overlap in asynchronous code. */
+  phaseBegin: 8,
+  /** Phase, 0. */
+  phaseEnd: 9,
+  /** Pointer, label: names the live allocation there. */
+  label: 10,
+  /** Thread, 0: the records that follow are of this thread. */
+  thread: 16,
+  /** Phase or 0, 0: the records that follow are in this phase. */
+  phase: 17,
+  /** Stack, 0: where the very next record of the thread was made. */
+  stack: 18,
+  /** Index, bytes of text: the name of a layer. The field `layer` holds the index of its upstream's layer plus 1, 0 where that is not known. */
+  defineLayer: 32,
+  /** Index, bytes of text: a stream's handle, as the driver has it. */
+  defineStream: 33,
+  /** Index, bytes of text: the operating system's number of a thread. */
+  defineThread: 34,
+  /** Index from 1, bytes of text: the name of a phase. The field `stream` holds the index of the phase around it, or 0. */
+  definePhase: 35,
+  /** Index from 1, bytes of text: a JavaScript stack, innermost call first, a line `function (file:line:column)` each. */
+  defineStack: 36,
+  /** Index from 1, bytes of text: a label of a buffer. */
+  defineLabel: 37,
+} as const;
+
+export type RecordKind = (typeof RecordKind)[keyof typeof RecordKind];
+
+/** Kinds up to this are events; the others set or define what events refer to. */
+export const lastEventKind = RecordKind.label;
+
+/** The header of a recording, as JSON. */
+export interface RecordingHeader {
+  /** Milliseconds since 1970 when the recording began; `null` where only times of day are known, as in RMM's logs: midnight then. */
+  readonly startedAt: number | null;
+  /** Minutes that local time is ahead of UTC. */
+  readonly utcOffsetMinutes: number;
+  /** The process, or `null` where it is not known. */
+  readonly process: number | null;
+  /** What wrote it, such as `cistern 0.1.0`. */
+  readonly writer: string;
+}
+
+/** The next multiple of a unit. */
+export function paddedToUnit(bytes: number): number {
+  return Math.ceil(bytes / unitBytes) * unitBytes;
+}
