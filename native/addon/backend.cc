@@ -52,12 +52,22 @@ Status SetLatency(Environment&, Arguments& arguments) {
   return kSuccess;
 }
 
-Status FailCall(Environment&, Arguments& arguments) {
+Status FailCall(Environment& environment, Arguments& arguments) {
   Call call;
   std::uint64_t nth;
   int status;
   if (!ReadCall(arguments, 0, &call) || !arguments.Integer(1, &nth) || !arguments.Int(2, &status)) return kInvalidArgument;
-  software::FailCall(call, nth, status);
+  environment.Out(1, software::FailCall(call, nth, status) ? 1 : 0);
+  return kSuccess;
+}
+
+Status FailCallAfter(Environment&, Arguments& arguments) {
+  Call first, call;
+  std::uint64_t nth;
+  int status;
+  if (!ReadCall(arguments, 0, &first) || !ReadCall(arguments, 1, &call)) return kInvalidArgument;
+  if (!arguments.Integer(2, &nth) || !arguments.Int(3, &status)) return kInvalidArgument;
+  software::FailCallAfter(first, call, nth, status);
   return kSuccess;
 }
 

@@ -25,6 +25,7 @@ Status CudaUnavailableReason(Environment& environment, Arguments& arguments);
 Status ConfigureSoftware(Environment& environment, Arguments& arguments);
 Status SetLatency(Environment& environment, Arguments& arguments);
 Status FailCall(Environment& environment, Arguments& arguments);
+Status FailCallAfter(Environment& environment, Arguments& arguments);
 Status DriverVersion(Environment& environment, Arguments& arguments);
 Status ThreadId(Environment& environment, Arguments& arguments);
 

@@ -52,6 +52,7 @@ constexpr Function kFunctions[] = {
     {"configureSoftware", Cold<ConfigureSoftware>},
     {"setLatency", Cold<SetLatency>},
     {"failCall", Cold<FailCall>},
+    {"failCallAfter", Cold<FailCallAfter>},
     {"driverVersion", Cold<DriverVersion>},
     {"statusName", Cold<StatusName>},
     {"statusDescription", Cold<StatusDescription>},

@@ -1,5 +1,6 @@
 #include "addon/queued_copies.h"
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 
@@ -9,10 +10,14 @@
 namespace cistern {
 namespace {
 
+// Copies of the process into pageable memory that are queued and have not run.
+std::atomic<int> queued_host_writes{0};
+
 struct HostCopy {
   std::uint64_t destination;
   std::uint64_t source;
   std::uint64_t bytes;
+  bool writes_pageable;
 };
 
 // Runs on a thread of the driver.
@@ -20,15 +25,20 @@ void RunHostCopy(void* data) {
   const std::unique_ptr<HostCopy> copy(static_cast<HostCopy*>(data));
   std::memmove(reinterpret_cast<void*>(static_cast<std::uintptr_t>(copy->destination)),
                reinterpret_cast<const void*>(static_cast<std::uintptr_t>(copy->source)), static_cast<std::size_t>(copy->bytes));
+  if (copy->writes_pageable) queued_host_writes -= 1;
 }
 
-Status QueueHostCopy(Environment& environment, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes,
-                     const StreamEntry& stream) {
-  auto copy = std::make_unique<HostCopy>(HostCopy{destination, source, bytes});
+Status QueueHostCopy(Environment& environment, Location destination, std::uint64_t source, std::uint64_t bytes, const StreamEntry& stream) {
+  const bool writes_pageable = destination.place == Place::kPageableHost;
+  auto copy = std::make_unique<HostCopy>(HostCopy{destination.address, source, bytes, writes_pageable});
+  if (writes_pageable) queued_host_writes += 1;
   const Status status = environment.Counted<Call::kLaunchHostFunc>(stream.stream, RunHostCopy, static_cast<void*>(copy.get()));
-  if (status != kSuccess) return status;
+  if (status != kSuccess) {
+    if (writes_pageable) queued_host_writes -= 1;
+    return status;
+  }
   copy.release();
-  NoteHostCopy(environment, stream.stream, destination, source, bytes);
+  NoteHostCopy(environment, stream.stream, destination.address, source, bytes);
   return kSuccess;
 }
 
@@ -41,10 +51,14 @@ Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std:
 }  // namespace
 
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream) {
-  if (!environment.MayStall()) return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
+  // The driver reads pageable memory when it is called, and so before what is queued to be written there.
+  const bool reads_too_early = source.place == Place::kPageableHost && queued_host_writes > 0;
+  if (!environment.MayStall() && !reads_too_early) {
+    return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
+  }
   // The driver makes copies within host memory synchronously, even where both sides are pinned.
   if (destination.place != Place::kDevice && source.place != Place::kDevice) {
-    return QueueHostCopy(environment, destination.address, source.address, bytes, stream);
+    return QueueHostCopy(environment, destination, source.address, bytes, stream);
   }
   const bool pageable = destination.place == Place::kPageableHost || source.place == Place::kPageableHost;
   if (!pageable) return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
@@ -54,14 +68,14 @@ Status QueueCopy(Environment& environment, Location destination, Location source
   if (status != kSuccess) return status;
   const std::uint64_t staging = reinterpret_cast<std::uintptr_t>(block.pointer);
   const bool to_device = destination.place == Place::kDevice;
-  status = to_device ? QueueHostCopy(environment, staging, source.address, bytes, stream)
+  status = to_device ? QueueHostCopy(environment, {staging, Place::kPinnedHost}, source.address, bytes, stream)
                      : QueueDriverCopy(environment, staging, source.address, bytes, stream);
   if (status != kSuccess) {
     environment.staging.Release(block);
     return status;
   }
   status = to_device ? QueueDriverCopy(environment, destination.address, staging, bytes, stream)
-                     : QueueHostCopy(environment, destination.address, staging, bytes, stream);
+                     : QueueHostCopy(environment, destination, staging, bytes, stream);
   ReleaseStagingLater(environment, block, stream);
   return status;
 }

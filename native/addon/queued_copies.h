@@ -2,7 +2,8 @@
 //
 // The driver waits for a stream before it touches pageable host memory or copies within host memory, which is harmless until a stream waits
 // for this very thread (a host function, a hold). Then a native host function in the stream's order copies within host memory, and a copy
-// between a device and pageable memory goes through pinned staging memory.
+// between a device and pageable memory goes through pinned staging memory. As long as such a write of pageable memory is queued, copies
+// from there are made in the same way, whatever stalls: the driver would read it too early.
 #ifndef CISTERN_ADDON_QUEUED_COPIES_H_
 #define CISTERN_ADDON_QUEUED_COPIES_H_
 

@@ -13,6 +13,15 @@ Status MemoryTypeOf(Environment& environment, std::uint64_t address, unsigned* t
   return environment.driver->PointerGetAttribute(type, kPointerMemoryType, address);
 }
 
+// Two pieces of pinned memory may lie next to each other, or with a hole between them. The driver refuses a copy of such a range, but where
+// the driver might block it is cistern that copies. A driver that does not say where pieces begin is believed.
+bool InOnePiece(Environment& environment, std::uint64_t first, std::uint64_t last) {
+  DevicePointer start_of_first = 0;
+  DevicePointer start_of_last = 0;
+  return environment.driver->PointerGetAttribute(&start_of_first, kPointerRangeStart, first) != kSuccess ||
+         environment.driver->PointerGetAttribute(&start_of_last, kPointerRangeStart, last) != kSuccess || start_of_first == start_of_last;
+}
+
 }  // namespace
 
 Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Place* place) {
@@ -27,7 +36,9 @@ Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t
   if (status == kSuccess) status = environment.driver->PointerGetAttribute(&managed, kPointerIsManaged, address);
   if (status != kSuccess) return status;
   *place = type == kMemoryTypeHost && managed == 0 ? Place::kPinnedHost : Place::kDevice;
-  status = MemoryTypeOf(environment, address + bytes - 1, &type);
+  const std::uint64_t last = address + bytes - 1;
+  status = MemoryTypeOf(environment, last, &type);
+  if (status == kSuccess && *place == Place::kPinnedHost && !InOnePiece(environment, address, last)) return kInvalidRange;
   return status == kErrorInvalidValue ? kInvalidRange : status;
 }
 

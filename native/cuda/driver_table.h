@@ -118,7 +118,7 @@ enum : int {
 };
 
 // CUpointer_attribute
-enum : int { kPointerMemoryType = 2, kPointerIsManaged = 8, kPointerDeviceOrdinal = 9 };
+enum : int { kPointerMemoryType = 2, kPointerIsManaged = 8, kPointerDeviceOrdinal = 9, kPointerRangeStart = 11 };
 // CUmemorytype
 enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
 

@@ -133,7 +133,7 @@ bool FindHostMemory(std::uint64_t address, HostRangeInfo* info) {
   std::lock_guard<std::mutex> guard(registry.mutex);
   auto found = Find(registry, address);
   if (found == registry.ranges.end()) return false;
-  *info = {found->second.kind, found->second.device, found->first + found->second.bytes - address};
+  *info = {found->second.kind, found->second.device, found->first, found->first + found->second.bytes - address};
   return true;
 }
 

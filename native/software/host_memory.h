@@ -29,6 +29,7 @@ Status FreeHostMemory(HostMemoryKind kind, std::uint64_t address);
 struct HostRangeInfo {
   HostMemoryKind kind;
   int device;                // that was current when it was allocated
+  std::uint64_t start;       // of its range
   std::uint64_t bytes_left;  // from the address to the end of its range
 };
 // False where the address is in neither.

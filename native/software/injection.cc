@@ -17,10 +17,25 @@ struct Injection {
   std::uint64_t latency_nanoseconds;
   std::uint64_t calls_to_failure;  // 0: none
   Status status;
+  // What is to fail once this has failed.
+  Call next;
+  std::uint64_t next_calls_to_failure;  // 0: nothing
+  Status next_status;
 };
 
 SpinLock injection_lock;
 Injection injections[kCallCount];
+
+// Returns whether a failure was pending. Under the lock.
+bool Arm(Call call, std::uint64_t nth, Status status) {
+  Injection& injection = injections[static_cast<int>(call)];
+  const bool was_pending = injection.calls_to_failure != 0;
+  injection_count.fetch_add((nth != 0) - was_pending, std::memory_order_relaxed);
+  injection.calls_to_failure = nth;
+  injection.status = status;
+  injection.next_calls_to_failure = 0;
+  return was_pending;
+}
 
 void Delay(std::chrono::nanoseconds latency) {
   constexpr std::chrono::microseconds kSleepFrom{100};
@@ -42,6 +57,7 @@ Status Inject(Call call) {
     if (injection.calls_to_failure != 0 && --injection.calls_to_failure == 0) {
       status = injection.status;
       injection_count.fetch_sub(1, std::memory_order_relaxed);
+      if (injection.next_calls_to_failure != 0) Arm(injection.next, injection.next_calls_to_failure, injection.next_status);
     }
   }
   if (latency != 0) Delay(std::chrono::nanoseconds(latency));
@@ -55,12 +71,17 @@ void SetLatency(Call call, std::uint64_t nanoseconds) {
   latency = nanoseconds;
 }
 
-void FailCall(Call call, std::uint64_t nth, Status status) {
+bool FailCall(Call call, std::uint64_t nth, Status status) {
   std::lock_guard<SpinLock> guard(injection_lock);
-  Injection& injection = injections[static_cast<int>(call)];
-  injection_count.fetch_add((nth != 0) - (injection.calls_to_failure != 0), std::memory_order_relaxed);
-  injection.calls_to_failure = nth;
-  injection.status = status;
+  return Arm(call, nth, status);
+}
+
+void FailCallAfter(Call first, Call call, std::uint64_t nth, Status status) {
+  std::lock_guard<SpinLock> guard(injection_lock);
+  Injection& injection = injections[static_cast<int>(first)];
+  injection.next = call;
+  injection.next_calls_to_failure = nth;
+  injection.next_status = status;
 }
 
 }  // namespace cistern::software

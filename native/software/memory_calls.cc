@@ -209,6 +209,13 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
     case kPointerDeviceOrdinal:
       *static_cast<int*>(data) = range.device;
       return kSuccess;
+    case kPointerRangeStart: {
+      // Of host memory only; nothing asks it of the device's.
+      HostRangeInfo info;
+      if (!FindHostMemory(pointer, &info)) return kErrorNotSupported;
+      *static_cast<DevicePointer*>(data) = info.start;
+      return kSuccess;
+    }
     default:
       return kErrorInvalidValue;
   }

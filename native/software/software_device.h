@@ -20,8 +20,13 @@ Status Configure(std::uint64_t total_bytes, int device_count);
 // Every later call of this function takes at least this long on the calling thread. Zero ends it.
 void SetLatency(Call call, std::uint64_t nanoseconds);
 
-// The nth call of this function from now on (1 is the next) returns `status` and does nothing else. Zero ends it.
-void FailCall(Call call, std::uint64_t nth, Status status);
+// The nth call of this function from now on (1 is the next) returns `status` and does nothing else. Zero ends it. Returns whether a failure
+// that was asked for before has not come yet; it does not come any more.
+bool FailCall(Call call, std::uint64_t nth, Status status);
+
+// Once the failure that was asked for of `first` has come, the nth call of a second function, which may be the same, fails. FailCall of
+// `first` takes it back.
+void FailCallAfter(Call first, Call call, std::uint64_t nth, Status status);
 
 }  // namespace cistern::software
 

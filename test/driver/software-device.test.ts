@@ -3,6 +3,7 @@ import {
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   configureSoftwareDevice,
+  copy,
   Device,
   DriverError,
   driverCallCounts,
@@ -12,6 +13,7 @@ import {
   GiB,
   MiB,
   OutOfMemoryError,
+  PinnedHostMemoryResource,
   PoolMemoryResource,
   Stream,
   setCallLatency,
@@ -32,6 +34,35 @@ describe('the software device', () => {
     configureSoftwareDevice({ totalBytes: GiB });
     stream.dispose();
     plain.dispose();
+  });
+
+  // The fuzzer of the native boundary found that cistern, which copies for the driver while a stream is held, read and wrote on past the end.
+  test('refuses a copy over several pieces of pinned memory, held or not', () => {
+    const page = 4096;
+    const pinned = new PinnedHostMemoryResource();
+    const pieces = Array.from({ length: 64 }, () => pinned.allocate(page, stream)).sort((a, b) => a - b);
+    const target = pinned.allocate(2 * page, stream);
+    const first = pieces.find((piece, i) => pieces[i + 1] === piece + page) as number;
+    expect(first, 'no two pieces lie next to each other').toBeDefined();
+    const refusals = [() => copy(target, first, 2 * page, stream), () => copy(first, target, 2 * page, stream)];
+    for (const refusal of refusals) expect(refusal).toThrow(DriverError);
+    const hold = stream.hold();
+    for (const refusal of refusals) expect(refusal).toThrow(DriverError);
+    copy(target + page, first, page, stream);
+    hold.release();
+    stream.synchronizeSync();
+    for (const piece of pieces) pinned.deallocate(piece, page, stream);
+    pinned.deallocate(target, 2 * page, stream);
+  });
+
+  test('lets an event be as it was where it cannot be destroyed, so that it can be tried again', () => {
+    const event = new Event();
+    event.record(stream);
+    failCall('cuEventDestroy', 1, 999);
+    expect(() => event.dispose()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER', driverStatus: 999 }));
+    event.synchronizeSync();
+    event.dispose();
+    expect(() => event.query()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
   });
 
   test('has the number and the memory that the environment says', () => {
@@ -74,6 +105,14 @@ describe('the software device', () => {
 
   test('cannot change the number of devices once one is used', () => {
     expect(() => configureSoftwareDevice({ devices: 3 })).toThrow(DriverError);
+  });
+
+  test('tells whether a failure that was asked for has come', () => {
+    expect(failCall('cuMemAlloc', 2)).toBe(false);
+    plain.deallocate(plain.allocate(4096, stream), 4096, stream);
+    expect(failCall('cuMemAlloc', 1)).toBe(true);
+    expect(() => plain.allocate(4096, stream)).toThrow(OutOfMemoryError);
+    expect(failCall('cuMemAlloc', 0)).toBe(false);
   });
 
   test('fails the nth next call, once, and nothing changes by it', () => {

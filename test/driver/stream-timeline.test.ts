@@ -140,6 +140,19 @@ describe('the end of a stream', () => {
     expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([true, true, 1]);
   });
 
+  test('does not come where the driver refuses to destroy the stream, and can be tried again', () => {
+    const stream = new Stream();
+    const same = Stream.fromHandle(stream.nativeHandle);
+    const observer = new Observer(true);
+    stream.timeline.observe(observer);
+    failCall('cuStreamDestroy', 1, 999);
+    expect(() => stream.dispose()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER', driverStatus: 999 }));
+    expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([false, false, 0]);
+    same.synchronizeSync();
+    stream.dispose();
+    expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([true, true, 1]);
+  });
+
   test('is over for every object before host functions run that its settlement waits for', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);

@@ -1,0 +1,70 @@
+import { expect, test } from 'vitest';
+import { CudaMemoryResource, copy, copyToHost, copyToHostSync, HostMemoryResource, MiB, Stream, set } from '../../src/index.js';
+
+const bytes = 1000;
+
+/**
+ * Queues a copy into host memory while the stream is held, which does not block, and lets the stream go. From there on nothing stalls a stream,
+ * so that copies are the driver's own again; and the stream has more to do before that copy than takes no time.
+ */
+function writeLater(host: number, stream: Stream, device: CudaMemoryResource): () => void {
+  const work = 64 * MiB;
+  const [source, busy] = [device.allocate(bytes, stream), device.allocate(work, stream)];
+  const hold = stream.hold();
+  for (let i = 0; i < 4; i++) set(busy, i, 1, work, stream);
+  set(source, 5, 1, bytes, stream);
+  copy(host, source, bytes, stream);
+  hold.release();
+  return () => {
+    device.deallocate(source, bytes, stream);
+    device.deallocate(busy, work, stream);
+  };
+}
+
+test.each<[string, (host: number, stream: Stream, device: CudaMemoryResource) => Promise<Uint8Array> | Uint8Array]>([
+  [
+    'to the device',
+    (host, stream, device) => {
+      const target = device.allocate(bytes, stream);
+      copy(target, host, bytes, stream);
+      const found = new Uint8Array(bytes);
+      copyToHostSync(found, target, stream);
+      device.deallocate(target, bytes, stream);
+      return found;
+    },
+  ],
+  ['to JavaScript', async (host, stream) => new Uint8Array(await copyToHost(host, bytes, stream))],
+  [
+    'to JavaScript at once',
+    (host, stream) => {
+      const found = new Uint8Array(bytes);
+      copyToHostSync(found, host, stream);
+      return found;
+    },
+  ],
+  [
+    'to the device, on a stream that waits for the other',
+    (host, stream, device) => {
+      using other = new Stream();
+      const target = device.allocate(bytes, other);
+      // Both are ordered with the default stream, and so with each other.
+      set(target, 0, 1, bytes, Stream.legacyDefault());
+      copy(target, host, bytes, other);
+      const found = new Uint8Array(bytes);
+      copyToHostSync(found, target, other);
+      device.deallocate(target, bytes, other);
+      stream.synchronizeSync();
+      return found;
+    },
+  ],
+])('a copy from host memory %s has what was queued to be written there before', async (_, read) => {
+  using stream = new Stream();
+  using device = new CudaMemoryResource();
+  using resource = new HostMemoryResource();
+  const host = resource.allocate(bytes, stream);
+  const end = writeLater(host, stream, device);
+  const found = await read(host, stream, device);
+  expect([...new Set(found)]).toEqual([5]);
+  end();
+  resource.deallocate(host, bytes, stream);
+});

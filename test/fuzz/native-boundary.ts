@@ -1,0 +1,575 @@
+/**
+ * Fuzzes the addon: bytes are a sequence of calls with arguments that are mostly right, and sometimes anything at all. Every call must leave a
+ * status and return; none may throw or crash, free what is not allocated, hand out memory twice, or keep memory when everything is given back.
+ */
+import assert from 'node:assert/strict';
+import { writeSync } from 'node:fs';
+import { inspect } from 'node:util';
+import { counters, mailbox, type NativeBinding, NativeStatus, native } from '../../src/driver/native.js';
+import { ByteReader } from './byte-reader.js';
+
+/** Set where one input is run again. */
+const isTraced = process.env['CISTERN_FUZZ_TRACE'] === '1';
+
+const softwareBackend = 1;
+const deviceCount = 2;
+const hostKind = 3;
+const totalBytes = 16 * 1024 * 1024;
+/** The most of a piece of host memory, and of a total: the machine is not to be filled. */
+const largestHostBytes = 1024 * 1024;
+/** From here on an allocation has to fail. */
+const impossibleBytes = 2 ** 47;
+const longestLatencyNanoseconds = 20_000;
+const notPermitted = 800;
+const longestCallback = 40;
+/** Of the allocations that every input begins with. */
+const firstBytes = 1000;
+
+interface PlainAllocation {
+  readonly bytes: number;
+  readonly kind: number;
+  readonly device: number;
+}
+interface PoolAllocation {
+  readonly bytes: number;
+  readonly pool: number;
+}
+type HandleKind = 'stream' | 'event' | 'pool' | 'hold';
+
+/** Thrown by callbacks and proxies. */
+class ThrownOnPurpose extends Error {}
+
+/** Whether an error that nobody caught is part of the plan. */
+export function isExpected(error: unknown): boolean {
+  return error instanceof ThrownOnPurpose;
+}
+
+const specialNumbers = [
+  ...[0, -0, 1, -1, 2, 3, 0.5, Number.NaN, Infinity, -Infinity, 255, 256, 4095, 4096, 2 ** 20, 2 ** 20 + 1],
+  ...[2 ** 31 - 1, 2 ** 31, -(2 ** 31), 2 ** 32, 2 ** 47, 2 ** 53 - 1, 2 ** 53, -(2 ** 53), 2 ** 63, 2 ** 64, 1e300, 5e-324],
+];
+const sizes = [0, 1, 8, 255, 256, 257, 4096, 65_536, 1_000_000, 2 * 1024 * 1024, totalBytes, totalBytes + 1];
+const injectedStatuses = [1, 2, 3, 201, 400, 600, 700, 719, 800, 999];
+
+/** Calls that may wait for a stream, and would wait for ever for one that this thread holds. */
+const blockingCalls: readonly string[] = [
+  ...['synchronizeDevice', 'synchronizeStream', 'synchronizeEvent', 'copyToHostSync', 'waitForHostFunction', 'deallocate'],
+];
+
+/** Calls whose inputs are written to the mailbox. */
+const hotCalls: readonly string[] = [
+  ...['queryStream', 'outstandingHostFunctions', 'recordEvent', 'waitEvent', 'queryEvent', 'allocate', 'deallocate'],
+  ...['allocateAsync', 'deallocateAsync'],
+];
+
+/** What each call takes. The place of a call is part of what an input means: add new ones at the end. `releaseAllStalls` ends the process. */
+const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionNames' | 'releaseAllStalls'>]: (run: Run) => unknown[] } = {
+  initialize: (run) => [run.view(), run.view()],
+  openBackend: (run) => [run.reader.byte() % 3],
+  cudaUnavailableReason: () => [],
+  configureSoftware: (run) => [run.size(), run.reader.byte() % 4],
+  setLatency: (run) => [run.functionName(), run.reader.short()],
+  failCall: (run) => [run.functionName(), run.reader.byte() % 8, run.oneOf(injectedStatuses)],
+  driverVersion: () => [],
+  statusName: (run) => [run.reader.byte() - 16],
+  statusDescription: (run) => [run.reader.byte() - 16],
+  threadId: () => [],
+  deviceCount: () => [],
+  deviceName: (run) => [run.device()],
+  deviceUuid: (run) => [run.device()],
+  deviceTotalBytes: (run) => [run.device()],
+  deviceAttribute: (run) => [run.device(), run.reader.byte()],
+  deviceStreamPriorityRange: (run) => [run.device()],
+  deviceMemoryInfo: (run) => [run.device()],
+  synchronizeDevice: (run) => [run.device()],
+  createStream: (run) => [run.device(), run.boolean(), (run.reader.byte() % 8) - 6],
+  wrapStream: (run) => [run.device(), run.boolean() ? 1 + (run.reader.byte() % 2) : run.streamAddress()],
+  releaseStream: (run) => [run.handle('stream')],
+  streamId: (run) => [run.handle('stream')],
+  streamAddress: (run) => [run.handle('stream')],
+  streamInfo: (run) => [run.handle('stream')],
+  synchronizeStream: (run) => [run.handle('stream')],
+  queryStream: (run) => [run.handle('stream')],
+  streamCompletion: (run) => [run.handle('stream')],
+  launchHostFunction: (run) => [run.handle('stream'), run.callback()],
+  runHostFunctions: () => [],
+  waitForHostFunction: () => [],
+  outstandingHostFunctions: () => [],
+  holdStream: (run) => [run.handle('stream')],
+  releaseHold: (run) => [run.handle('hold')],
+  createEvent: (run) => [run.device(), run.boolean()],
+  destroyEvent: (run) => [run.handle('event')],
+  recordEvent: (run) => [run.handle('event'), run.handle('stream')],
+  waitEvent: (run) => [run.handle('stream'), run.handle('event')],
+  queryEvent: (run) => [run.handle('event')],
+  synchronizeEvent: (run) => [run.handle('event')],
+  eventCompletion: (run) => [run.handle('event')],
+  elapsedMilliseconds: (run) => [run.handle('event'), run.handle('event')],
+  allocate: (run) => [run.size(), run.reader.byte() % 4, run.device(), 256 << (run.reader.byte() % 6)],
+  deallocate: (run) => run.plainAllocation(),
+  allocateAsync: (run) => [run.size(), run.handle('pool'), run.handle('stream')],
+  deallocateAsync: (run) => [...run.poolAllocation(), run.handle('stream')],
+  createPool: (run) => [run.device(), run.boolean() ? Infinity : run.size()],
+  destroyPool: (run) => [run.handle('pool')],
+  trimPool: (run) => [run.handle('pool'), run.size()],
+  poolAttribute: (run) => [run.handle('pool'), 1 + (run.reader.byte() % 8)],
+  setPoolAttribute: (run) => [run.handle('pool'), 1 + (run.reader.byte() % 8), run.boolean() ? run.reader.byte() % 2 : run.size()],
+  copy: (run) => [run.address(), run.address(), run.size(), run.handle('stream')],
+  copyFromHost: (run) => [run.address(), run.view(), run.size(), run.handle('stream')],
+  copyToHostSync: (run) => [run.view(), run.address(), run.size(), run.handle('stream')],
+  copyToHost: (run) => [run.address(), run.size(), run.handle('stream')],
+  set: (run) => [run.address(), run.reader.byte(), run.boolean() ? 1 : 4, run.size(), run.handle('stream')],
+  advise: (run) => [run.address(), run.size(), run.reader.byte() % 8, 1 + (run.reader.byte() % 2), run.device()],
+  prefetch: (run) => [run.address(), run.size(), 1 + (run.reader.byte() % 2), run.device(), run.handle('stream')],
+  rangeAttribute: (run) => [run.address(), run.size(), run.reader.byte() % 6],
+  pointerInfo: (run) => [run.address()],
+  beginOrderCheck: () => [new Float64Array(2)],
+  endOrderCheck: () => [],
+  takeOrderReports: (run) => [new Float64Array(run.reader.byte())],
+  touch: (run) => [run.address(), run.size(), run.handle('stream'), run.boolean()],
+  declareAllocation: (run) => [run.address(), run.size(), run.handle('stream')],
+  declareFree: (run) => [run.address(), run.size(), run.handle('stream')],
+  watch: (run) => [run.anything()],
+  unwatch: (run) => [run.reader.byte() % 4],
+  collectedSlots: (run) => [new Int32Array(run.reader.byte() % 8)],
+  adjustExternalMemory: (run) => [run.size() - run.size()],
+  failCallAfter: (run) => [run.functionName(), run.functionName(), run.reader.byte() % 8, run.oneOf(injectedStatuses)],
+};
+const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
+
+/** One input. */
+class Run {
+  /** Where values are read from: the input, or the part of it that a callback got. */
+  reader: ByteReader;
+  readonly #binding = native();
+  readonly #live: Record<HandleKind, number[]> = { stream: [], event: [], pool: [], hold: [] };
+  readonly #handles: number[] = [1];
+  readonly #plain = new Map<number, PlainAllocation>();
+  readonly #pooled = new Map<number, PoolAllocation>();
+  readonly #streamAddresses: number[] = [3];
+  readonly #promises: Promise<unknown>[] = [];
+  readonly #watched: number[] = [];
+  readonly #latencies = new Set<string>();
+  readonly #failures = new Set<string>();
+  #externalBytes = 0;
+  /** They are counted as calls, as all allocations are. */
+  #failedHostAllocations = 0;
+  /** For people. */
+  readonly calls: { readonly name: string; readonly args: readonly unknown[]; status?: number }[] = [];
+
+  constructor(bytes: Uint8Array) {
+    this.reader = new ByteReader(bytes);
+  }
+
+  async all(): Promise<void> {
+    const before = this.#memory();
+    // One of everything, so that no call has to find its way there.
+    for (let device = 0; device < deviceCount; device++) this.#succeed('createStream', device, true, 0);
+    this.#succeed('createEvent', 0, true);
+    this.#succeed('createPool', 0, 0);
+    this.#succeed('allocateAsync', firstBytes, this.#live.pool[0], this.#live.stream[0]);
+    for (let kind = 0; kind <= hostKind; kind++) this.#succeed('allocate', firstBytes, kind, 0, 256);
+    while (!this.reader.isAtEnd) this.#callOne();
+    await this.#giveEverythingBack();
+    assert.deepEqual(this.#memory(), before, 'memory is not conserved');
+  }
+
+  #callOne(): void {
+    const name = this.oneOf(callNames);
+    let args = callArguments[name](this);
+    const fault = this.reader.byte();
+    if (fault >= 245) args = args.map(() => this.anything());
+    else if (fault >= 200 && args.length > 0) args[fault % args.length] = this.anything();
+    else if (fault >= 195) args = args.slice(0, fault % 3);
+    else if (fault >= 190) args.push(this.anything(), this.anything());
+    this.#call(name, bounded(name, args));
+  }
+
+  /** Calls the addon, holds what it left against the model, and brings the model up to date. */
+  #call(name: keyof typeof callArguments, args: readonly unknown[]): number {
+    if (blockingCalls.includes(name)) while (this.#live.hold.length > 0) this.#call('releaseHold', [this.#live.hold[0]]);
+    // The caller of a free of host memory has to wait for the streams that may still use it.
+    if (name === 'deallocate' && args[2] === hostKind && !this.#isIdle()) return notPermitted;
+    const call: (typeof this.calls)[number] = { name, args };
+    this.calls.push(call);
+    // Before the call, which may be the last one.
+    if (isTraced) writeSync(2, `${name}(${formatArguments(args)})\n`);
+    const isHot = hotCalls.includes(name);
+    mailbox.fill(Number.NaN);
+    // A value that is no number would be converted here, not by the addon.
+    if (isHot) for (const [i, value] of args.slice(0, 16).entries()) mailbox[i] = typeof value === 'number' ? value : Number.NaN;
+    const inputs = isHot ? Array.from(mailbox) : args;
+
+    const binding = this.#binding as unknown as Record<string, (...args: unknown[]) => unknown>;
+    const result = binding[name]?.(...(isHot ? [] : args));
+    if (name === 'initialize') {
+      this.#binding.initialize(mailbox, counters());
+      assert.equal(mailbox[0], 0);
+      return 0;
+    }
+    const status = mailbox[0] as number;
+    call.status = status;
+    assert.ok(Number.isInteger(status) && status >= NativeStatus.invalidRange && status <= 999, `${name} left the status ${status}`);
+    if (result instanceof Promise) this.#promises.push(result);
+    else assert.ok(result === undefined || typeof result === 'string', `${name} returned ${inspect(result)}`);
+    if (status === 0) this.#note(name, inputs, mailbox[1] as number);
+    else if (name === 'deallocate') this.#checkRefusal(inputs as number[], status);
+    else if (name === 'allocate' && inputs[1] === hostKind && status === NativeStatus.hostOutOfMemory) this.#failedHostAllocations++;
+    return status;
+  }
+
+  #isIdle(): boolean {
+    return Array.from({ length: deviceCount }, (_, device) => this.#call('synchronizeDevice', [device])).every((status) => status === 0);
+  }
+
+  /** A call has succeeded. */
+  #note(name: string, inputs: readonly unknown[], output: number): void {
+    const number = inputs[0] as number;
+    switch (name) {
+      case 'createStream':
+      case 'wrapStream':
+        this.#add('stream', output);
+        return;
+      case 'createEvent':
+        this.#add('event', output);
+        return;
+      case 'createPool':
+        this.#add('pool', output);
+        return;
+      case 'holdStream':
+        this.#add('hold', output);
+        return;
+      case 'releaseStream':
+        this.#remove('stream', number);
+        return;
+      case 'destroyEvent':
+        this.#remove('event', number);
+        return;
+      case 'releaseHold':
+        this.#remove('hold', number);
+        return;
+      case 'destroyPool':
+        for (const [address, { pool }] of this.#pooled) if (pool === number) this.#pooled.delete(address);
+        this.#remove('pool', number);
+        return;
+      case 'streamAddress':
+        this.#streamAddresses.push(output);
+        return;
+      case 'allocate':
+        this.#checkFresh(output, number);
+        this.#plain.set(output, { bytes: number, kind: inputs[1] as number, device: inputs[2] as number });
+        return;
+      case 'allocateAsync':
+        this.#checkFresh(output, number);
+        this.#pooled.set(output, { bytes: number, pool: inputs[1] as number });
+        return;
+      case 'deallocate':
+        assert.ok(this.#isPlain(inputs as number[]), `freed ${number}, which is not allocated like that`);
+        this.#plain.delete(number);
+        return;
+      case 'deallocateAsync': {
+        const { bytes, pool } = this.#pooled.get(number) ?? {};
+        assert.deepEqual([bytes, pool], inputs.slice(1, 3), `freed ${number}, which is not allocated like that`);
+        this.#pooled.delete(number);
+        return;
+      }
+      case 'setLatency':
+        this.#latencies.add(inputs[0] as string);
+        return;
+      case 'failCall':
+        this.#failures.add(inputs[0] as string);
+        return;
+      case 'failCallAfter':
+        this.#failures.add(inputs[0] as string).add(inputs[1] as string);
+        return;
+      case 'watch':
+        this.#watched.push(output);
+        return;
+      case 'unwatch':
+        assert.ok(this.#watched.includes(number), `nothing was watched as ${number}`);
+        this.#watched.splice(this.#watched.indexOf(number), 1);
+        return;
+      case 'adjustExternalMemory':
+        this.#externalBytes += number;
+        return;
+    }
+  }
+
+  #checkRefusal(inputs: readonly number[], status: number): void {
+    const isOwnStatus = status === NativeStatus.hostFunctionReady || status === notPermitted;
+    if (isOwnStatus || this.#failures.size > 0) return;
+    assert.ok(!this.#isPlain(inputs), `the status ${status} for memory that is allocated`);
+  }
+
+  #isPlain([address = 0, bytes, kind, device]: readonly number[]): boolean {
+    const allocation = this.#plain.get(address);
+    return allocation !== undefined && allocation.bytes === bytes && allocation.kind === kind && allocation.device === device;
+  }
+
+  #checkFresh(address: number, bytes: number): void {
+    assert.ok(Number.isSafeInteger(address) && address > 0 && address % 256 === 0, `the address ${address}`);
+    for (const [other, { bytes: otherBytes }] of [...this.#plain, ...this.#pooled]) {
+      assert.ok(address + bytes <= other || other + otherBytes <= address, `${address} is handed out while ${other} is live`);
+    }
+  }
+
+  #add(kind: HandleKind, handle: number): void {
+    assert.ok(Number.isSafeInteger(handle) && handle > 0 && !this.#live[kind].includes(handle), `the handle ${handle}`);
+    this.#live[kind].push(handle);
+    this.#handles.push(handle);
+  }
+
+  #remove(kind: HandleKind, handle: number): void {
+    const at = this.#live[kind].indexOf(handle);
+    assert.ok(at >= 0, `${handle} was no live ${kind}`);
+    this.#live[kind].splice(at, 1);
+  }
+
+  #succeed(name: keyof typeof callArguments, ...args: readonly unknown[]): void {
+    assert.equal(this.#call(name, args), 0, `${name} fails`);
+  }
+
+  #endInjection(): void {
+    for (const name of this.#latencies) this.#succeed('setLatency', name, 0);
+    for (const name of this.#failures) this.#succeed('failCall', name, 0, 1);
+  }
+
+  async #giveEverythingBack(): Promise<void> {
+    this.#endInjection();
+    while (this.#live.hold.length > 0) this.#succeed('releaseHold', this.#live.hold[0]);
+    for (;;) {
+      this.#succeed('outstandingHostFunctions');
+      if (mailbox[1] === 0) break;
+      this.#succeed('runHostFunctions');
+      await new Promise(setImmediate);
+      // A callback may have made what a callback can.
+      while (this.#live.hold.length > 0) this.#succeed('releaseHold', this.#live.hold[0]);
+      this.#endInjection();
+    }
+    await Promise.all(this.#promises);
+    for (const [address, { bytes, kind, device }] of [...this.#plain]) this.#succeed('deallocate', address, bytes, kind, device);
+    while (this.#live.pool.length > 0) this.#succeed('destroyPool', this.#live.pool[0]);
+    while (this.#live.event.length > 0) this.#succeed('destroyEvent', this.#live.event[0]);
+    while (this.#live.stream.length > 0) this.#succeed('releaseStream', this.#live.stream[0]);
+    while (this.#watched.length > 0) this.#succeed('unwatch', this.#watched[0]);
+    this.#succeed('adjustExternalMemory', -this.#externalBytes);
+    this.#succeed('endOrderCheck');
+    this.#succeed('configureSoftware', totalBytes, 0);
+    // Twice, since a pool of one device may have been freed in the order of another's stream.
+    for (let device = 0; device < 2 * deviceCount; device++) this.#succeed('synchronizeDevice', device % deviceCount);
+  }
+
+  /** What is free on each device, and how many pieces of host memory are live. */
+  #memory(): readonly number[] {
+    const free = Array.from({ length: deviceCount }, (_, device) => {
+      this.#succeed('deviceMemoryInfo', device);
+      return mailbox[1] as number;
+    });
+    const [hostAllocations = 0, hostFrees = 0] = counters().slice(-2);
+    return [...free, hostAllocations - hostFrees - this.#failedHostAllocations];
+  }
+
+  oneOf<T>(values: readonly T[]): T {
+    return values[this.reader.byte() % values.length] as T;
+  }
+
+  boolean(): boolean {
+    return this.reader.byte() % 2 === 1;
+  }
+
+  device(): number {
+    return this.reader.byte() % deviceCount;
+  }
+
+  size(): number {
+    switch (this.reader.byte() % 4) {
+      case 0:
+        return this.oneOf(sizes);
+      case 1:
+        return this.reader.short();
+      default:
+        return Math.max(0, this.#allocation()[1].bytes + (this.reader.byte() % 3) - 1);
+    }
+  }
+
+  functionName(): string {
+    return this.oneOf(this.#binding.functionNames);
+  }
+
+  /** One that is live, and now and then any that there ever was. */
+  handle(kind: HandleKind): number {
+    const handles = this.reader.byte() % 8 === 0 ? this.#handles : this.#live[kind];
+    return handles.length > 0 ? this.oneOf(handles) : 0;
+  }
+
+  streamAddress(): number {
+    return this.oneOf(this.#streamAddresses);
+  }
+
+  /** An address in live memory. */
+  address(): number {
+    const [address, { bytes }] = this.#allocation();
+    return address + (this.boolean() ? this.reader.short() % bytes : 0);
+  }
+
+  #allocation(): readonly [address: number, { readonly bytes: number }] {
+    const allocations = [...this.#plain, ...this.#pooled];
+    return allocations.length === 0 ? [0, { bytes: 1 }] : this.oneOf(allocations);
+  }
+
+  plainAllocation(): number[] {
+    const allocations = [...this.#plain];
+    if (allocations.length === 0) return [0, 0, 0, 0];
+    const [address, { bytes, kind, device }] = this.oneOf(allocations);
+    return [address, bytes, kind, device];
+  }
+
+  poolAllocation(): number[] {
+    const allocations = [...this.#pooled];
+    if (allocations.length === 0) return [0, 0, 0];
+    const [address, { bytes, pool }] = this.oneOf(allocations);
+    return [address, bytes, pool];
+  }
+
+  /** A function that makes calls, too, and may throw. */
+  callback(): () => void {
+    const reader = new ByteReader(this.reader.take(this.reader.byte() % longestCallback));
+    return () => {
+      const outer = this.reader;
+      this.reader = reader;
+      const mustThrow = this.reader.byte() % 4 === 0;
+      while (!this.reader.isAtEnd) this.#callOne();
+      this.reader = outer;
+      if (mustThrow) throw new ThrownOnPurpose();
+    };
+  }
+
+  view(): ArrayBufferView {
+    const length = this.reader.byte();
+    switch (this.reader.byte() % 10) {
+      case 0:
+        return new Float64Array(length);
+      case 1:
+        return new DataView(new ArrayBuffer(length), length >> 1);
+      case 2:
+        return new Float64Array(new SharedArrayBuffer(8 * length));
+      case 3:
+        return detached(new Float64Array(length));
+      case 4:
+        return shrunk(8 * length, this.reader.byte());
+      case 5:
+        return new BigInt64Array(length);
+      case 6:
+        return new Int32Array(length).subarray(length >> 1);
+      case 7:
+        return detached(new Int32Array(length));
+      default:
+        return new Uint8Array(257 * length);
+    }
+  }
+
+  anything(): unknown {
+    const throwing = (): never => {
+      throw new ThrownOnPurpose();
+    };
+    switch (this.reader.byte() % 24) {
+      case 0:
+        return undefined;
+      case 1:
+        return null;
+      case 2:
+        return this.boolean();
+      case 3:
+      case 4:
+      case 5:
+        return this.oneOf(specialNumbers);
+      case 6:
+        return this.reader.float64();
+      case 7:
+        return -this.reader.byte();
+      case 8:
+        return this.oneOf(this.#handles);
+      case 9:
+        return this.address() + this.reader.byte() - 128;
+      case 10:
+        return BigInt(this.reader.short());
+      case 11:
+        return Symbol('any');
+      case 12:
+        return this.functionName();
+      case 13:
+        return this.oneOf(['', 'x', '\ud800', 'cuMemAlloc\0', 'é'.repeat(200), 'x'.repeat(100_000)]);
+      case 14:
+        return {};
+      case 15:
+        return { valueOf: throwing, toString: throwing, [Symbol.toPrimitive]: throwing };
+      case 16:
+        return [this.reader.byte()];
+      case 17:
+        return this.callback();
+      case 18:
+        return new Proxy(this.callback(), { apply: throwing, get: throwing, getPrototypeOf: throwing });
+      case 19:
+        return new Proxy(new Float64Array(16), { get: throwing, getPrototypeOf: throwing });
+      case 20:
+        return new ArrayBuffer(this.reader.byte());
+      case 21:
+        return Promise.resolve();
+      default:
+        return this.view();
+    }
+  }
+}
+
+function detached<T extends Float64Array | Int32Array>(view: T): T {
+  structuredClone(view.buffer, { transfer: [view.buffer as ArrayBuffer] });
+  return view;
+}
+
+/** A view of a buffer that became shorter since. */
+function shrunk(maxByteLength: number, length: number): Float64Array {
+  // Newer than the types here.
+  const Resizable = ArrayBuffer as unknown as new (bytes: number, options: object) => ArrayBuffer & { resize(bytes: number): void };
+  const buffer = new Resizable(maxByteLength, { maxByteLength });
+  const view = new Float64Array(buffer);
+  buffer.resize(Math.min(length, maxByteLength));
+  return view;
+}
+
+/** The arguments, with less of what would only fill the machine or take long. */
+function bounded(name: string, args: readonly unknown[]): readonly unknown[] {
+  const limit = (at: number, most: number, impossible = Infinity) =>
+    args.map((value, i) => (i === at && typeof value === 'number' && value > most && value < impossible ? most : value));
+  if (name === 'allocate' && args[1] !== 0) return limit(0, args[1] === hostKind ? largestHostBytes : totalBytes, impossibleBytes);
+  if (name === 'configureSoftware') return limit(0, totalBytes);
+  if (name === 'setLatency') return limit(1, longestLatencyNanoseconds);
+  // A driver has no other statuses; 0 would be a call that succeeds and does nothing.
+  const isStatus = (value: unknown) => typeof value === 'number' && value >= 1 && value <= 999;
+  if (name === 'failCall') return isStatus(args[2]) ? args : args.slice(0, 2);
+  if (name === 'failCallAfter') return isStatus(args[3]) ? args : args.slice(0, 3);
+  return args;
+}
+
+let latest: Run | undefined;
+
+/** The calls of the latest input, for people. */
+export function describe(): string {
+  const calls = latest?.calls ?? [];
+  return calls.map(({ name, args, status = '?' }) => `${name}(${formatArguments(args)}): ${status}`).join('\n');
+}
+
+function formatArguments(args: readonly unknown[]): string {
+  return args.map(short).join(', ');
+}
+
+function short(value: unknown): string {
+  return inspect(value, { depth: 0, maxArrayLength: 3, maxStringLength: 40, showProxy: true }).replace(/\s+/g, ' ').slice(0, 80);
+}
+
+/** @throws AssertionError where the addon does something that it must not. */
+export async function run(bytes: Uint8Array): Promise<void> {
+  native().openBackend(softwareBackend);
+  assert.equal(mailbox[0], 0);
+  latest = new Run(bytes);
+  await latest.all();
+}

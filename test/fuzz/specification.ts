@@ -1,0 +1,97 @@
+/** Fuzzes the specifications of resource stacks: any text is one or a `SpecificationError` that points into it, and so is any JSON. */
+import assert from 'node:assert/strict';
+import { SpecificationError } from '../../src/errors.js';
+import { checkSpecification } from '../../src/specification/check-specification.js';
+import { formatSpecification } from '../../src/specification/format-specification.js';
+import { parseSpecification } from '../../src/specification/parse-specification.js';
+import { resourceKinds } from '../../src/specification/resource-kinds.js';
+import type { Specification } from '../../src/specification/specification.js';
+
+export const words: readonly string[] = [
+  ...new Set(resourceKinds.flatMap(({ name, options }) => [name, ...Object.keys(options)])),
+  ...new Set(resourceKinds.flatMap(({ options }) => Object.values(options).flatMap(({ words = [] }) => [...words]))),
+  '512MiB',
+  '1.5 GiB',
+  '9007199254740991',
+  '[64KiB, 1MiB]',
+  'true',
+  '1e300',
+  '{"kind":"cuda"}',
+  '"upstream":',
+  '"options":{',
+  '"__proto__":',
+];
+
+const decoder = new TextDecoder();
+
+/** @throws AssertionError where a specification is neither read nor refused as it must be. */
+export function run(bytes: Uint8Array): void {
+  const text = decoder.decode(bytes);
+  checkText(text);
+  const value = fromJson(text);
+  if (value !== undefined) checkObject(value.value);
+}
+
+function checkText(text: string): void {
+  const specification = orError(() => parseSpecification(text));
+  if (specification instanceof SpecificationError) {
+    const { position = -1, length = 0, path, specification: quoted } = specification;
+    assert.equal(quoted, text);
+    assert.equal(path, undefined);
+    assert.ok(position >= 0 && position <= text.length, `position ${position} of ${text.length}`);
+    // At the end of a text one caret points behind it.
+    assert.ok(length >= 1 && position + length <= Math.max(text.length, position + 1), `position ${position}, length ${length}`);
+    return;
+  }
+  checkRanges(specification, 0, text.length);
+  checkRoundTrip(specification);
+}
+
+function checkObject(value: unknown): void {
+  const specification = orError(() => checkSpecification(value));
+  if (specification instanceof SpecificationError) {
+    assert.equal(typeof specification.path, 'string');
+    assert.equal(specification.position, undefined);
+  } else {
+    checkRoundTrip(specification);
+  }
+}
+
+function checkRoundTrip(specification: Specification): void {
+  const expected = bare(specification);
+  const text = formatSpecification(specification);
+  assert.deepEqual(bare(parseSpecification(text)), expected, text);
+  assert.equal(formatSpecification(parseSpecification(text)), text);
+  assert.deepEqual(bare(checkSpecification(JSON.parse(JSON.stringify(specification)))), expected);
+}
+
+/** Resources lie within what holds them. */
+function checkRanges(specification: Specification, start: number, end: number): void {
+  const [from, to] = specification.range as readonly [number, number];
+  assert.ok(start <= from && from < to && to <= end, `${from} to ${to} within ${start} to ${end}`);
+  for (const below of [specification.upstream, ...Object.values(specification.options ?? {})]) {
+    if (typeof below === 'object' && 'kind' in below) checkRanges(below, from, to);
+  }
+}
+
+/** Without the places in the text; -0 and 0 are the same option. */
+function bare(specification: Specification): unknown {
+  return JSON.parse(JSON.stringify(specification, (key, value: unknown) => (key === 'range' ? undefined : value)));
+}
+
+function orError<T>(act: () => T): T | SpecificationError {
+  try {
+    return act();
+  } catch (error) {
+    if (error instanceof SpecificationError) return error;
+    throw error;
+  }
+}
+
+function fromJson(text: string): { readonly value: unknown } | undefined {
+  try {
+    return { value: JSON.parse(text) };
+  } catch {
+    return undefined;
+  }
+}
