@@ -9,11 +9,15 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'unit', include: ['test/**/*.test.ts'], exclude: ['test/gc/**', 'test/gpu/**'], env: software },
+        test: { name: 'unit', include: ['test/**/*.test.ts'], exclude: ['test/gc/**', 'test/gpu/**', 'test/browser/**'], env: software },
       },
       {
         extends: true,
         test: { name: 'gc', include: ['test/gc/**/*.test.ts'], env: software, execArgv: ['--expose-gc'] },
+      },
+      {
+        extends: true,
+        test: { name: 'browser', include: ['test/browser/**/*.test.ts'], env: software },
       },
       {
         extends: true,

@@ -1,5 +1,5 @@
 import type { Stream } from '../driver/stream.js';
-import { CisternError } from '../errors.js';
+import { ArgumentTypeError, CisternError, formatValue } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -23,11 +23,22 @@ export interface AllocationStatistics {
   readonly failedAllocations: number;
 }
 
+/** Options of {@link StatisticsResourceAdaptor}. */
+export interface StatisticsResourceAdaptorOptions extends DeallocationEventsOption {
+  /**
+   * What samples and metrics call it. Those that are asked for it first have the name alone; others with the same name get a number.
+   * @defaultValue `'statistics'`
+   */
+  readonly name?: string;
+}
+
 /**
  * Counts the bytes and the allocations that pass through it. Allocations of zero bytes, and frees of the null pointer that they give, are
  * not counted (RMM counts them, and goes wrong where they are not freed).
  *
  * Stream order, alignment: those of the upstream. What is freed counts as free at once.
+ *
+ * While it is neither disposed nor collected, `sampleStatistics` has it, and with that `cistern watch`, Prometheus and OpenTelemetry.
  *
  * Counterpart of `rmm::mr::statistics_resource_adaptor`.
  * @example
@@ -43,9 +54,18 @@ export interface AllocationStatistics {
 export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   #counters = new Counters();
   readonly #outer: Counters[] = [];
+  /** What samples and metrics call it. */
+  readonly name: string;
+  readonly #registration: WeakRef<StatisticsResourceAdaptor>;
 
-  constructor(upstream: MemoryResource, options: DeallocationEventsOption = {}) {
+  /** @throws ArgumentTypeError for what is no resource or no name. */
+  constructor(upstream: MemoryResource, options: StatisticsResourceAdaptorOptions = {}) {
     super(upstream, options);
+    const { name = 'statistics' } = options;
+    if (typeof name !== 'string' || name === '')
+      throw new ArgumentTypeError(`name must be a string of some length, got ${formatValue(name)}`);
+    this.name = name;
+    this.#registration = register(this);
   }
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
@@ -70,6 +90,13 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   /** What was counted since this was made, or since the latest push that was not popped. */
   statistics(): AllocationStatistics {
     return this.#counters.snapshot();
+  }
+
+  /** What was counted since this was made, whatever was pushed and popped. */
+  overallStatistics(): AllocationStatistics {
+    const overall = new Counters();
+    for (const counters of [...this.#outer, this.#counters]) overall.absorb(counters);
+    return overall.snapshot();
   }
 
   /**
@@ -100,6 +127,35 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     this.#counters = outer;
     return inner.snapshot();
   }
+
+  /** Ends the use of this object, which samples and metrics forget. The upstream stays as it is. Does nothing the second time. */
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    instances.delete(this.#registration);
+  }
+}
+
+/** Weak, and swept whenever it has doubled: a program may make any number of them and dispose none. */
+const instances = new Set<WeakRef<StatisticsResourceAdaptor>>();
+const minimumSweepSize = 64;
+let sweepSize = minimumSweepSize;
+
+function register(adaptor: StatisticsResourceAdaptor): WeakRef<StatisticsResourceAdaptor> {
+  if (instances.size >= sweepSize) sweepSize = Math.max(minimumSweepSize, 2 * liveStatisticsAdaptors().length);
+  const registration = new WeakRef(adaptor);
+  instances.add(registration);
+  return registration;
+}
+
+/** @internal Those of this environment that are neither disposed nor collected, in the order in which they were made. */
+export function liveStatisticsAdaptors(): StatisticsResourceAdaptor[] {
+  const live: StatisticsResourceAdaptor[] = [];
+  for (const reference of instances) {
+    const adaptor = reference.deref();
+    if (adaptor === undefined) instances.delete(reference);
+    else live.push(adaptor);
+  }
+  return live;
 }
 
 class Counters {

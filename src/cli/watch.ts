@@ -1,0 +1,98 @@
+import { spawn } from 'node:child_process';
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { constants } from 'node:os';
+import { dirname, join, resolve } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import { Command, InvalidArgumentError, Option } from 'commander';
+import { parsePositiveInteger } from './options.js';
+import type { Terminal } from './terminal.js';
+
+interface WatchCommandOptions {
+  readonly port?: number;
+  readonly interval?: number;
+  readonly open?: true;
+}
+
+const examples = `
+The address of the page is printed on standard error; it works on this machine only, until the program ends. The page shows every
+StatisticsResourceAdaptor of the program's main thread, and the pools below it. Prometheus' text is at metrics below the address.
+Without this command: CISTERN_WATCH=1 (or a port) in the environment of any program that imports cistern.
+
+Exit status: that of the program; 128 and the signal's number where a signal ended it.
+
+Examples:
+  $ cistern watch server.js --threads 4
+  $ cistern watch --open --interval 250 train.mjs
+  $ cistern watch --port 9464 train.mjs
+`;
+
+/** What is passed on to the program. A terminal sends its own interrupts to the program too. */
+const passedSignals: readonly NodeJS.Signals[] = ['SIGTERM', 'SIGHUP', 'SIGUSR2'];
+
+/** `cistern watch`: runs a program with a page that shows its memory. */
+export function watchCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
+  return new Command('watch')
+    .description("Run a Node program and serve a live page of its memory to this machine's browsers.")
+    .argument('<program>', "the program's file")
+    .argument('[args...]', 'its arguments')
+    .addOption(new Option('--port <port>', 'the port of the page (default: one that is free)').argParser(parsePort))
+    .addOption(
+      new Option('--interval <ms>', 'the time between two samples in milliseconds, from 10 (default: 1000)').argParser(parseInterval),
+    )
+    .addOption(new Option('--open', 'open the page in a browser'))
+    .passThroughOptions()
+    .addHelpText('after', examples)
+    .action(async (program: string, args: readonly string[], options: WatchCommandOptions) => {
+      exitWith(await run(program, args, options, terminal));
+    });
+}
+
+function run(program: string, args: readonly string[], options: WatchCommandOptions, terminal: Terminal): Promise<number> {
+  const env = {
+    ...process.env,
+    CISTERN_WATCH: String(options.port ?? 1),
+    ...(options.interval === undefined ? {} : { CISTERN_WATCH_INTERVAL: String(options.interval) }),
+    ...(options.open === true ? { CISTERN_WATCH_OPEN: '1' } : {}),
+  };
+  const child = spawn(process.execPath, ['--import', preloadFor(program), program, ...args], { env, stdio: 'inherit' });
+  const isInteractive = process.stdin.isTTY || process.stdout.isTTY || process.stderr.isTTY;
+  const passOn = (signal: NodeJS.Signals) => child.kill(signal);
+  const ignore = () => {};
+  for (const signal of passedSignals) process.on(signal, passOn);
+  process.on('SIGINT', isInteractive ? ignore : passOn);
+  return new Promise<number>((settle, reject) => {
+    child.on('error', reject);
+    child.on('close', (code, signal) => {
+      if (signal !== null) terminal.stderr.write(`${program} was ended by ${signal}\n`);
+      settle(code ?? 128 + constants.signals[signal as NodeJS.Signals]);
+    });
+  }).finally(() => {
+    for (const signal of passedSignals) process.off(signal, passOn);
+    process.off('SIGINT', isInteractive ? ignore : passOn);
+  });
+}
+
+/** The module to import first, from the copy of cistern that the program itself imports: each copy knows its own resources only. */
+function preloadFor(program: string): string {
+  const own = new URL('../watch/preload.js', import.meta.url).href;
+  try {
+    const manifest = createRequire(resolve(program)).resolve('cistern/package.json');
+    const preload = join(dirname(manifest), 'dist', 'watch', 'preload.js');
+    return existsSync(preload) ? pathToFileURL(preload).href : own;
+  } catch {
+    return own;
+  }
+}
+
+function parsePort(text: string): number {
+  const port = parsePositiveInteger(text);
+  if (port < 2 || port > 65_535) throw new InvalidArgumentError('It must be a port from 2 to 65535.');
+  return port;
+}
+
+function parseInterval(text: string): number {
+  const interval = parsePositiveInteger(text);
+  if (interval < 10 || interval >= 2 ** 31) throw new InvalidArgumentError('It must be from 10 to 2147483647.');
+  return interval;
+}

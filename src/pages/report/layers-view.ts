@@ -1,0 +1,62 @@
+import type { Extremes } from '../../report/extremes.js';
+import { element } from '../common/dom.js';
+import { formatBytes, formatCount } from '../common/format.js';
+import type { ReportState, View } from './report-state.js';
+import { dataTable, numberCell } from './tables.js';
+
+/** The resources that were recorded, the outermost first. */
+export class LayersView implements View {
+  readonly root: HTMLElement;
+  readonly isPatient = true;
+  readonly #state: ReportState;
+  readonly #place = element('div');
+
+  constructor(state: ReportState) {
+    this.#state = state;
+    this.root = element('section', { 'aria-labelledby': 'layers-title' }, element('h2', { id: 'layers-title' }, 'Layers'), this.#place);
+  }
+
+  update(): void {
+    const { model, range, contents, runIndex } = this.#state;
+    const { run } = model;
+    const { from, to } = model.changesIn(range);
+    const bytes = (curve: Extremes | undefined, index: number | undefined) =>
+      numberCell(curve === undefined || index === undefined || index < 0 ? '–' : formatBytes(curve.values[index] as number));
+    const rows = (contents.runs[runIndex]?.layers ?? []).map((summary): [string, ...ReturnType<typeof numberCell>[]] => {
+      const { layer, name } = summary;
+      const upstream = run.layers[layer]?.upstream;
+      const live = model.liveOf(layer);
+      const reserved = model.reservedOf(layer);
+      return [
+        name,
+        { text: upstream === undefined ? '–' : (run.layers[upstream]?.name ?? ''), isNumber: false },
+        numberCell(formatCount(summary.allocationCount)),
+        numberCell(formatCount(summary.failureCount)),
+        bytes(live, live.indexOfMaximum(from, to)),
+        bytes(live, to - 1),
+        bytes(reserved, reserved?.indexOfMaximum(from, to)),
+        bytes(reserved, to - 1),
+        numberCell(formatCount(summary.growthCount)),
+        numberCell(formatCount(summary.releaseCount)),
+      ];
+    });
+    this.#place.replaceChildren(
+      dataTable(
+        'What was recorded of each resource: counts of the whole log, bytes of the selected time and at its end',
+        [
+          { text: 'Layer' },
+          { text: 'On' },
+          numberCell('Allocations'),
+          numberCell('Failed'),
+          numberCell('Live at most'),
+          numberCell('Live at the end'),
+          numberCell('Reserved at most'),
+          numberCell('Reserved at the end'),
+          numberCell('Grew'),
+          numberCell('Gave back'),
+        ],
+        rows,
+      ),
+    );
+  }
+}

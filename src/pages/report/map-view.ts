@@ -1,0 +1,139 @@
+import type { Grouping } from '../../report/held-bytes.js';
+import { element } from '../common/dom.js';
+import { AddressMap, spanFacts } from './address-map.js';
+import { shortName } from './memory-view.js';
+import type { ReportState, View } from './report-state.js';
+import type { RunModel } from './run-model.js';
+import { labelledSelect } from './tables.js';
+import { areaSwatch } from './textures.js';
+
+const groupings: readonly (readonly [Grouping, string])[] = [
+  ['size', 'size class'],
+  ['stream', 'stream'],
+  ['phase', 'phase'],
+  ['thread', 'thread'],
+];
+
+/** The maps of the run and of the one beside it, with what is known of one allocation. */
+export class MapView implements View {
+  readonly root: HTMLElement;
+  readonly #state: ReportState;
+  readonly #place = element('div', { class: 'maps' });
+  readonly #legend = element('ul', { class: 'legend', 'aria-label': 'What the colours and textures of the map stand for' });
+  readonly #details = element('div', { class: 'details', id: 'map-details' });
+  readonly #announcement = element('p', { class: 'visually-hidden', 'aria-live': 'polite' });
+  #maps: AddressMap[] = [];
+  #grouping: Grouping = 'size';
+
+  constructor(state: ReportState) {
+    this.#state = state;
+    const { root: grouping, select } = labelledSelect('Colour by', groupings, (value) => {
+      this.#grouping = value as Grouping;
+      this.update(false);
+    });
+    select.id = 'map-grouping';
+    const { phases, streams } = state.model.run;
+    this.#grouping = phases.length > 1 ? 'phase' : streams.length > 1 ? 'stream' : 'size';
+    select.value = this.#grouping;
+    const buttons: readonly (readonly [label: string, sign: string, act: () => void])[] = [
+      ['Zoom in: time', '⇿ +', () => state.zoom(0.5)],
+      ['Zoom out: time', '⇿ −', () => state.zoom(2)],
+      ['Zoom in: addresses', '⇳ +', () => this.#each((map) => map.zoomAddresses(0.5))],
+      ['Zoom out: addresses', '⇳ −', () => this.#each((map) => map.zoomAddresses(2))],
+      ['Earlier', '←', () => state.pan(-0.5)],
+      ['Later', '→', () => state.pan(0.5)],
+      ['Higher addresses', '↑', () => this.#each((map) => map.panAddresses(0.5))],
+      ['Lower addresses', '↓', () => this.#each((map) => map.panAddresses(-0.5))],
+      ['All', 'All', () => this.#each((map) => map.showAll())],
+    ];
+    const toolbar = element('div', { class: 'buttons', role: 'group', 'aria-label': 'What of the map is shown' });
+    for (const [label, sign, act] of buttons) {
+      const button = element('button', { type: 'button', 'aria-label': label, title: label }, sign);
+      button.addEventListener('click', act);
+      toolbar.append(button);
+    }
+    this.root = element(
+      'section',
+      { 'aria-labelledby': 'map-title' },
+      element('div', { class: 'section-head' }, element('h2', { id: 'map-title' }, 'Addresses over time'), grouping, toolbar),
+      element(
+        'p',
+        { class: 'muted hint' },
+        'Every allocation is a box: as wide as it lived, as high as it is large. Dotted lines are where empty addresses are left out. Drag to zoom; click, then turn the wheel (with Shift: addresses).',
+      ),
+      this.#place,
+      this.#legend,
+      this.#details,
+      this.#announcement,
+    );
+    state.showOnMap = (span) => {
+      const [map] = this.#maps;
+      if (map === undefined) return;
+      const isReduced = matchMedia('(prefers-reduced-motion: reduce)').matches;
+      this.root.scrollIntoView({ behavior: isReduced ? 'auto' : 'smooth', block: 'start' });
+      map.showSpan(span, true);
+      map.focus();
+    };
+    this.#describe(undefined, undefined, false);
+  }
+
+  update(data: boolean): void {
+    const { model, compared } = this.#state;
+    const wanted = compared === undefined ? [model] : [model, compared.model];
+    if (this.#maps.length !== wanted.length || this.#maps.some((map, i) => map.model !== wanted[i])) this.#makeMaps(wanted);
+    for (const map of this.#maps) map.draw(this.#grouping);
+    if (data) this.#describe(undefined, undefined, false);
+    this.#showLegend();
+  }
+
+  #makeMaps(models: readonly RunModel[]): void {
+    for (const map of this.#maps) map.destroy();
+    const { contents, runIndex, compared } = this.#state;
+    const indexes = compared === undefined ? [runIndex] : [runIndex, compared.index];
+    this.#maps = models.map((model, i) => {
+      const source = shortName(contents.runs[indexes[i] as number]?.source ?? '');
+      const name = models.length === 1 ? '' : `${(indexes[i] as number) + 1}: ${source}`;
+      const map = new AddressMap(this.#state, model, `Map of addresses over time${name === '' ? '' : `, ${name}`}`, (span, isByKey) =>
+        this.#describe(model, span, isByKey),
+      );
+      if (name !== '') map.root.prepend(element('h3', {}, name));
+      return map;
+    });
+    this.#place.replaceChildren(...this.#maps.map(({ root }) => root));
+  }
+
+  #each(act: (map: AddressMap) => void): void {
+    for (const map of this.#maps) act(map);
+  }
+
+  #showLegend(): void {
+    const { model } = this.#state;
+    const names = model.groups(this.#grouping).names;
+    const key = `${names.join('\n')}\n${model.blocks === undefined}`;
+    if (this.#legend.dataset['key'] === key) return;
+    this.#legend.dataset['key'] = key;
+    const plain = (name: string, text: string) => element('li', {}, element('span', { class: `swatch ${name}` }), text);
+    this.#legend.replaceChildren(
+      ...names.map((name, style) => element('li', {}, areaSwatch(style), name)),
+      plain('dimmed', 'filtered out'),
+      ...(model.blocks === undefined ? [] : [plain('reserved', 'reserved, not live')]),
+      plain('empty', model.blocks === undefined ? 'free or unknown' : 'not reserved'),
+    );
+  }
+
+  #describe(model: RunModel | undefined, span: number | undefined, isByKey: boolean): void {
+    if (model === undefined || span === undefined) {
+      this.#details.replaceChildren(
+        element('p', { class: 'muted' }, 'Point at an allocation, or go from one to the next with the arrow keys, to see what it is.'),
+      );
+      return;
+    }
+    const facts = spanFacts(model, span);
+    const stack = model.run.stacks[model.run.spans.stackOf[span] as number] ?? '';
+    this.#details.replaceChildren(
+      element('dl', {}, ...facts.map(([name, value]) => element('div', {}, element('dt', {}, name), element('dd', {}, value)))),
+      ...(stack === '' ? [] : [element('pre', { tabindex: '0', 'aria-label': 'Stack' }, stack)]),
+    );
+    if (isByKey) this.#announcement.textContent = facts.map(([name, value]) => `${name} ${value}`).join(', ');
+  }
+}

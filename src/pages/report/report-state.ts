@@ -1,0 +1,116 @@
+import type { ReportContents } from '../../report/report-contents.js';
+import type { RunModel, TimeRange } from './run-model.js';
+
+/** What a change is about: other data, or another part of the time. */
+export type ChangeKind = 'data' | 'range';
+
+/** A part of the page. */
+export interface View {
+  readonly root: HTMLElement;
+  /** Shows what the state says now. `data` is true where more than the stretch of time may be different. */
+  update(data: boolean): void;
+  /** Whether it would rather wait until nothing moves, because it is costly or is read. */
+  readonly isPatient?: boolean;
+}
+
+/** What the whole page shows: which runs, which allocations, which time. */
+export class ReportState {
+  readonly contents: ReportContents;
+  #model: RunModel;
+  #runIndex: number;
+  #compared: { readonly index: number; readonly model: RunModel } | undefined;
+  #range: TimeRange | undefined;
+  readonly #listeners: ((kind: ChangeKind) => void)[] = [];
+  /** Shows an allocation on the map; the map sets it. */
+  showOnMap: (span: number) => void = () => {};
+
+  constructor(contents: ReportContents, model: RunModel, runIndex: number) {
+    this.contents = contents;
+    this.#model = model;
+    this.#runIndex = runIndex;
+  }
+
+  get model(): RunModel {
+    return this.#model;
+  }
+
+  get runIndex(): number {
+    return this.#runIndex;
+  }
+
+  /** The run beside it, if any. */
+  get compared(): { readonly index: number; readonly model: RunModel } | undefined {
+    return this.#compared;
+  }
+
+  /** All the time that there is, of both runs. */
+  get extent(): TimeRange {
+    const to = Math.max(this.#model.run.durationNanoseconds, this.#compared?.model.run.durationNanoseconds ?? 0);
+    return { from: 0, to: Math.max(1, to) };
+  }
+
+  /** What is selected of the time, or `undefined` for all. */
+  get selection(): TimeRange | undefined {
+    return this.#range;
+  }
+
+  /** What is selected of the time. */
+  get range(): TimeRange {
+    return this.#range ?? this.extent;
+  }
+
+  onChange(listener: (kind: ChangeKind) => void): void {
+    this.#listeners.push(listener);
+  }
+
+  setRun(model: RunModel, runIndex: number): void {
+    this.#model = model;
+    this.#runIndex = runIndex;
+    this.#range = undefined;
+    if (this.#compared?.index === runIndex) this.#compared = undefined;
+    this.#tell('data');
+  }
+
+  compareWith(compared: { readonly index: number; readonly model: RunModel } | undefined): void {
+    this.#compared = compared;
+    this.#range = undefined;
+    this.#tell('data');
+  }
+
+  setFilter(filter: RunModel['filter']): void {
+    this.#model.setFilter(filter);
+    this.#tell('data');
+  }
+
+  /** Selects a stretch of time; what is outside the extent is cut off. */
+  select(range: TimeRange | undefined): void {
+    const { from, to } = this.extent;
+    const shortest = Math.min(to, 10);
+    let next = range;
+    if (next !== undefined) {
+      const length = Math.min(to - from, Math.max(shortest, next.to - next.from));
+      const start = Math.min(Math.max(from, next.from), to - length);
+      next = start <= from && start + length >= to ? undefined : { from: start, to: start + length };
+    }
+    if (next?.from === this.#range?.from && next?.to === this.#range?.to) return;
+    this.#range = next;
+    this.#tell('range');
+  }
+
+  /** Lengthens or shortens the selection around a time; less than 1 zooms in. */
+  zoom(factor: number, around: number = (this.range.from + this.range.to) / 2): void {
+    const { from, to } = this.range;
+    this.select({ from: around - (around - from) * factor, to: around + (to - around) * factor });
+  }
+
+  /** Moves the selection by a share of its length. */
+  pan(share: number): void {
+    const { from, to } = this.range;
+    const distance = (to - from) * share;
+    this.select({ from: from + distance, to: to + distance });
+  }
+
+  #tell(kind: ChangeKind): void {
+    for (const listener of this.#listeners) listener(kind);
+  }
+}

@@ -1,0 +1,170 @@
+import type { LayerSample, ResourceSample, StatisticsSample } from '../../watch/statistics-sample.js';
+import { Chart, type ChartData, type ChartOptions } from '../common/chart.js';
+import { element } from '../common/dom.js';
+import { formatBytes, formatRate, formatTimeOfDay } from '../common/format.js';
+import { rates } from './history.js';
+
+const chartHeight = 220;
+/** So many resources are unfolded at first. */
+const openPanels = 6;
+
+function timeChart(title: string, formatY: ChartOptions['formatY'], labels: readonly string[]): Chart {
+  return new Chart({
+    title,
+    formatY,
+    formatX: (seconds) => formatTimeOfDay(1000 * seconds),
+    xIsTime: true,
+    height: chartHeight,
+    series: labels.map((label, style) => ({ label, style, isStepped: formatY === formatBytes })),
+    syncKey: 'time',
+  });
+}
+
+function times(samples: readonly StatisticsSample[]): number[] {
+  return samples.map(({ timeMilliseconds }) => timeMilliseconds / 1000);
+}
+
+/** What one resource does over time. */
+class ResourcePanel {
+  readonly root: HTMLDetailsElement;
+  readonly #name: string;
+  readonly #memory: Chart;
+  readonly #events: Chart;
+  readonly #note = element('span', { class: 'muted' });
+
+  constructor(name: string, isOpen: boolean) {
+    this.#name = name;
+    this.#memory = timeChart(`${name}: bytes`, formatBytes, ['live', 'peak', 'reserved', 'held back']);
+    this.#events = timeChart(`${name}: events per second`, formatRate, ['allocations', 'frees', 'failed allocations']);
+    this.root = element(
+      'details',
+      { class: 'resource' },
+      element('summary', {}, element('h2', {}, name), ' ', this.#note),
+      element('div', { class: 'charts' }, this.#memory.root, this.#events.root),
+    );
+    this.root.open = isOpen;
+  }
+
+  show(samples: readonly StatisticsSample[]): void {
+    const mine = samples.map(({ resources }) => resources.find(({ name }) => name === this.#name));
+    const held = samples.map(({ layers }, i) => outermostLayer(mine[i], layers));
+    const latest = mine.at(-1);
+    this.#note.textContent = latest === undefined ? 'disposed or collected' : `${formatBytes(latest.liveBytes)} live`;
+    if (!this.root.open) return;
+    this.#memory.setData([
+      times(samples),
+      mine.map((resource) => resource?.liveBytes ?? null),
+      mine.map((resource) => resource?.peakBytes ?? null),
+      held.map((layer) => layer?.reservedBytes ?? null),
+      held.map((layer) => layer?.keeper?.heldBackBytes ?? null),
+    ]);
+    const count = (of: (resource: ResourceSample) => number) =>
+      rates(samples, ({ resources }) => {
+        const resource = resources.find(({ name }) => name === this.#name);
+        return resource === undefined ? null : of(resource);
+      });
+    const data: ChartData = [
+      times(samples),
+      count(({ allocations }) => allocations),
+      count(({ frees }) => frees),
+      count(({ failedAllocations }) => failedAllocations),
+    ];
+    this.#events.setData(data);
+  }
+
+  destroy(): void {
+    this.#memory.destroy();
+    this.#events.destroy();
+    this.root.remove();
+  }
+}
+
+/** The layer nearest to the resource that holds memory: what it holds, others hold again for it. */
+function outermostLayer(resource: ResourceSample | undefined, layers: readonly LayerSample[]): LayerSample | undefined {
+  return resource && layers.find(({ name }) => name === resource.layers[0]);
+}
+
+/** A panel for each resource that any sample in view has. */
+export class ResourcePanels {
+  readonly #place: HTMLElement;
+  readonly #panels = new Map<string, ResourcePanel>();
+  #samples: readonly StatisticsSample[] = [];
+
+  constructor(place: HTMLElement) {
+    this.#place = place;
+  }
+
+  show(samples: readonly StatisticsSample[]): void {
+    this.#samples = samples;
+    const names = new Set(samples.flatMap(({ resources }) => resources.map(({ name }) => name)));
+    for (const [name, panel] of this.#panels) {
+      if (names.has(name)) continue;
+      panel.destroy();
+      this.#panels.delete(name);
+    }
+    for (const name of names) {
+      let panel = this.#panels.get(name);
+      if (panel === undefined) {
+        panel = new ResourcePanel(name, this.#panels.size < openPanels);
+        this.#panels.set(name, panel);
+        this.#place.append(panel.root);
+        panel.root.addEventListener('toggle', () => this.show(this.#samples));
+      }
+      panel.show(samples);
+    }
+  }
+}
+
+/** The memory of the devices, and what the driver is called for. */
+export class DevicePanel {
+  readonly #section: HTMLElement;
+  readonly #charts: HTMLElement;
+  readonly #memory = new Map<number, Chart>();
+  readonly #calls: Chart;
+
+  constructor(section: HTMLElement, charts: HTMLElement) {
+    this.#section = section;
+    this.#charts = charts;
+    this.#calls = timeChart('Driver calls per second', formatRate, [
+      'allocations',
+      'frees',
+      'event records',
+      'event waits',
+      'synchronizations',
+    ]);
+    charts.append(this.#calls.root);
+  }
+
+  show(samples: readonly StatisticsSample[]): void {
+    const latest = samples.at(-1);
+    this.#section.hidden = latest === undefined || latest.devices.length === 0;
+    if (latest === undefined) return;
+    for (const { index, name } of latest.devices) {
+      let chart = this.#memory.get(index);
+      if (chart === undefined) {
+        chart = timeChart(`Device ${index}, ${name}: bytes`, formatBytes, ['in use', 'all']);
+        this.#memory.set(index, chart);
+        this.#charts.prepend(chart.root);
+      }
+      const device = samples.map(({ devices }) => devices.find((candidate) => candidate.index === index));
+      chart.setData([
+        times(samples),
+        device.map((sample) => (sample === undefined ? null : sample.totalBytes - sample.freeBytes)),
+        device.map((sample) => sample?.totalBytes ?? null),
+      ]);
+    }
+    const calls = (...patterns: readonly RegExp[]) => rates(samples, (sample) => driverCalls(sample, patterns));
+    this.#calls.setData([
+      times(samples),
+      calls(/^cuMem(Host)?Alloc/),
+      calls(/^cuMemFree/),
+      calls(/^cuEventRecord/),
+      calls(/^cuStreamWaitEvent/),
+      calls(/^cu(Stream|Event|Ctx)Synchronize/),
+    ]);
+  }
+}
+
+function driverCalls({ driverCalls: calls }: StatisticsSample, patterns: readonly RegExp[]): number {
+  return Object.entries(calls).reduce((sum, [name, count]) => (patterns.some((pattern) => pattern.test(name)) ? sum + count : sum), 0);
+}

@@ -1,0 +1,123 @@
+import type { StatisticsSample } from '../../watch/statistics-sample.js';
+import { element } from '../common/dom.js';
+import { formatBytes, formatCount, formatShare } from '../common/format.js';
+
+interface TableContents {
+  readonly caption: string;
+  readonly columns: readonly string[];
+  /** The first cell of a row names it. */
+  readonly rows: readonly (readonly string[])[];
+}
+
+function contents({ resources, layers, devices, driverCalls, buffers, processId }: StatisticsSample): TableContents[] {
+  return [
+    {
+      caption: 'Resources',
+      columns: ['resource', 'live', 'peak', 'allocated in all', 'live allocations', 'allocations', 'frees', 'failed', 'built on'],
+      rows: resources.map((resource) => [
+        resource.name,
+        ...[resource.liveBytes, resource.peakBytes, resource.allocatedBytes].map(formatBytes),
+        ...[resource.liveAllocations, resource.allocations, resource.frees, resource.failedAllocations].map(formatCount),
+        resource.layers.join(', ') || '–',
+      ]),
+    },
+    {
+      caption: 'Layers that hold memory',
+      columns: [
+        'layer',
+        'reserved',
+        'peak reserved',
+        'allocated',
+        'held back',
+        'largest free',
+        'fragmentation',
+        'upstream blocks',
+        'growths',
+        'releases',
+        'reuses',
+        'synchronizations',
+      ],
+      rows: layers.map(({ name, reservedBytes, peakReservedBytes, keeper }) => [
+        name,
+        ...[reservedBytes, peakReservedBytes].map(formatBytes),
+        ...(keeper === null
+          ? Array<string>(9).fill('–')
+          : [
+              ...[keeper.allocatedBytes, keeper.heldBackBytes, keeper.largestFreeBytes].map(formatBytes),
+              formatShare(keeper.fragmentation),
+              ...[keeper.upstreamBlocks, keeper.growths, keeper.releases, keeper.reuses, keeper.synchronizations].map(formatCount),
+            ]),
+      ]),
+    },
+    {
+      caption: 'Devices',
+      columns: ['device', 'name', 'free', 'all'],
+      rows: devices.map(({ index, name, freeBytes, totalBytes }) => [String(index), name, formatBytes(freeBytes), formatBytes(totalBytes)]),
+    },
+    {
+      caption: 'Driver calls',
+      columns: ['function', 'calls'],
+      rows: Object.entries(driverCalls)
+        .sort(([, one], [, other]) => other - one)
+        .map(([name, calls]) => [name, formatCount(calls)]),
+    },
+    {
+      caption: 'Process',
+      columns: ['figure', 'value'],
+      rows: [
+        ['process id', String(processId)],
+        ['live buffers', formatCount(buffers)],
+      ],
+    },
+  ];
+}
+
+const textColumns: ReadonlySet<string> = new Set(['name', 'built on']);
+
+/** The numbers of one sample, in tables that are changed in place, so that a screen reader keeps its place in them. */
+export class Tables {
+  readonly #place: HTMLElement;
+
+  constructor(place: HTMLElement) {
+    this.#place = place;
+  }
+
+  show(sample: StatisticsSample): void {
+    for (const [i, { caption, columns, rows }] of contents(sample).entries()) {
+      const table = this.#place.querySelectorAll('table')[i] ?? this.#addTable(caption, columns);
+      (table.parentElement as HTMLElement).hidden = rows.length === 0;
+      const body = table.tBodies[0] as HTMLTableSectionElement;
+      while (body.rows.length > rows.length) body.deleteRow(-1);
+      for (const [r, row] of rows.entries()) {
+        const line = body.rows[r] ?? body.appendChild(emptyRow(columns));
+        for (const [c, text] of row.entries()) {
+          const cell = line.cells[c] as HTMLTableCellElement;
+          if (cell.textContent !== text) cell.textContent = text;
+        }
+      }
+    }
+  }
+
+  #addTable(caption: string, columns: readonly string[]): HTMLTableElement {
+    const heads = columns.map((name, i) => element('th', { scope: 'col', class: classOf(name, i) }, name));
+    const table = element(
+      'table',
+      {},
+      element('caption', {}, caption),
+      element('thead', {}, element('tr', {}, ...heads)),
+      element('tbody'),
+    );
+    // Wide tables scroll, by the keyboard too.
+    this.#place.append(element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': caption }, table));
+    return table;
+  }
+}
+
+function emptyRow(columns: readonly string[]): HTMLTableRowElement {
+  const cells = columns.map((name, i) => (i === 0 ? element('th', { scope: 'row' }) : element('td', { class: classOf(name, i) })));
+  return element('tr', {}, ...cells);
+}
+
+function classOf(column: string, index: number): string | undefined {
+  return index === 0 || textColumns.has(column) ? undefined : 'number';
+}

@@ -1,0 +1,61 @@
+import { channel } from 'node:diagnostics_channel';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { assertOptions } from '../validation.js';
+import { sampleStatistics } from './sample-statistics.js';
+
+/** Options of {@link publishStatistics}. */
+export interface PublishStatisticsOptions {
+  /**
+   * The time between two samples, an integer from 10 to 2^31 - 1. Where a sample takes long, the time is stretched, so that samples take at most a
+   * fiftieth of all time.
+   * @defaultValue 1000
+   */
+  readonly intervalMilliseconds?: number;
+}
+
+const statistics = channel('cistern:statistics');
+/** Of all time, samples take at most the inverse of this. */
+const restPerSample = 50;
+
+/**
+ * Publishes a {@link StatisticsSample} on the diagnostics channel `cistern:statistics` again and again, until it is disposed. No sample is taken
+ * while the channel has no subscriber. Does not keep the process alive.
+ * @throws ArgumentTypeError, ArgumentRangeError for another interval.
+ * @example
+ * ```ts
+ * import { subscribe } from 'node:diagnostics_channel';
+ *
+ * subscribe('cistern:statistics', (message) => {
+ *   const { resources } = message as StatisticsSample;
+ *   console.log(resources.map(({ name, liveBytes }) => `${name} ${formatBytes(liveBytes)}`).join(', '));
+ * });
+ * const publisher = publishStatistics({ intervalMilliseconds: 5000 });
+ * publisher[Symbol.dispose](); // or keep it for as long as the process runs
+ * ```
+ */
+export function publishStatistics(options: PublishStatisticsOptions = {}): Disposable {
+  assertOptions(options);
+  const { intervalMilliseconds = 1000 } = options;
+  assertInterval(intervalMilliseconds);
+  let timer: NodeJS.Timeout;
+  let isDisposed = false;
+  const publish = () => {
+    const begun = performance.now();
+    if (statistics.hasSubscribers) statistics.publish(sampleStatistics());
+    // A subscriber may have disposed this.
+    if (!isDisposed) timer = setTimeout(publish, Math.max(intervalMilliseconds, restPerSample * (performance.now() - begun))).unref();
+  };
+  timer = setTimeout(publish, 0).unref();
+  return {
+    [Symbol.dispose]() {
+      isDisposed = true;
+      clearTimeout(timer);
+    },
+  };
+}
+
+function assertInterval(value: unknown): void {
+  if (typeof value !== 'number') throw new ArgumentTypeError(`intervalMilliseconds must be a number, got ${formatValue(value)}`);
+  if (Number.isInteger(value) && value >= 10 && value < 2 ** 31) return;
+  throw new ArgumentRangeError(`intervalMilliseconds must be an integer from 10 to 2^31 - 1, got ${value}`);
+}

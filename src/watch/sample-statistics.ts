@@ -1,0 +1,116 @@
+import { layersOf } from '../adaptors/layers.js';
+import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../adaptors/statistics-resource-adaptor.js';
+import type { KeeperStatistics } from '../adaptors/stream-ordered-memory-resource.js';
+import { driverCallCounts } from '../driver/call-counts.js';
+import { usedDevices } from '../driver/device.js';
+import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import { watchedBuffers } from '../reclaim/unreachable-buffers.js';
+import type { DeviceSample, KeeperSample, LayerSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
+
+/** What a layer is called is the same in every sample, and no two are called the same. */
+const resourceNames = new WeakMap<StatisticsResourceAdaptor, string>();
+const layerNames = new WeakMap<MemoryResource, string>();
+let layerCount = 0;
+
+/**
+ * The statistics of every {@link StatisticsResourceAdaptor} of this environment, of what holds memory below them, of the devices in use and of
+ * the driver. Never throws for what a resource does: a layer that cannot be asked is left out. Opens no device.
+ *
+ * The time it takes grows with the number of blocks that the pools below hold.
+ * @example
+ * ```ts
+ * for (const { name, liveBytes, peakBytes } of sampleStatistics().resources) {
+ *   console.log(`${name}: ${formatBytes(liveBytes)} live, at most ${formatBytes(peakBytes)}`);
+ * }
+ * ```
+ */
+export function sampleStatistics(): StatisticsSample {
+  const adaptors = liveStatisticsAdaptors();
+  nameResources(adaptors);
+  const layers = new Map<MemoryResource, LayerSample | undefined>();
+  const resources = adaptors.map((adaptor) => sampleResource(adaptor, layers));
+  const devices = usedDevices();
+  return {
+    timeMilliseconds: Date.now(),
+    processId: process.pid,
+    resources,
+    layers: [...layers.values()].filter((layer) => layer !== undefined),
+    devices: devices.flatMap((device): DeviceSample[] => {
+      const memory = attempt(() => device.memoryInfo());
+      return memory === undefined ? [] : [{ index: device.index, name: device.name, ...memory }];
+    }),
+    driverCalls: devices.length === 0 ? {} : calledFunctions(),
+    buffers: watchedBuffers().count,
+  };
+}
+
+function sampleResource(adaptor: StatisticsResourceAdaptor, samples: Map<MemoryResource, LayerSample | undefined>): ResourceSample {
+  const { bytes, allocations, failedAllocations } = adaptor.overallStatistics();
+  const layers = layersOf(adaptor);
+  for (const layer of layers) if (!samples.has(layer)) samples.set(layer, sampleLayer(layer));
+  return {
+    name: resourceNames.get(adaptor) as string,
+    device: adaptor.device.index,
+    memoryKind: adaptor.memoryKind,
+    liveBytes: bytes.current,
+    peakBytes: bytes.peak,
+    allocatedBytes: bytes.total,
+    liveAllocations: allocations.current,
+    allocations: allocations.total,
+    frees: allocations.total - allocations.current,
+    failedAllocations,
+    layers: layers.flatMap((layer) => samples.get(layer)?.name ?? []),
+  };
+}
+
+function sampleLayer(layer: MemoryResource): LayerSample | undefined {
+  return attempt(() => {
+    const { reservedBytes, peakReservedBytes } = layer as ReservingMemoryResource;
+    if (typeof reservedBytes !== 'number') return undefined;
+    return { name: layerName(layer), device: layer.device.index, reservedBytes, peakReservedBytes, keeper: sampleKeeper(layer) };
+  });
+}
+
+function sampleKeeper(layer: MemoryResource): KeeperSample | null {
+  const statistics = (layer as { statistics?: () => Partial<KeeperStatistics> }).statistics?.();
+  if (typeof statistics?.largestFreeBytes !== 'number') return null;
+  const { reservedBytes, allocatedBytes, largestFreeBytes, upstreamBlocks, growths, releases, reuses, synchronizations } =
+    statistics as KeeperStatistics;
+  const heldBackBytes = reservedBytes - allocatedBytes;
+  const fragmentation = heldBackBytes > 0 ? 1 - largestFreeBytes / heldBackBytes : 0;
+  return { allocatedBytes, heldBackBytes, largestFreeBytes, fragmentation, upstreamBlocks, growths, releases, reuses, synchronizations };
+}
+
+/** Gives each that has no name yet the first that is free: `train`, `train 2`. */
+function nameResources(adaptors: readonly StatisticsResourceAdaptor[]): void {
+  const taken = new Set(adaptors.map((adaptor) => resourceNames.get(adaptor)));
+  for (const adaptor of adaptors) {
+    if (resourceNames.has(adaptor)) continue;
+    let name = adaptor.name;
+    for (let number = 2; taken.has(name); number++) name = `${adaptor.name} ${number}`;
+    taken.add(name);
+    resourceNames.set(adaptor, name);
+  }
+}
+
+function layerName(layer: MemoryResource): string {
+  let name = layerNames.get(layer);
+  if (name === undefined) {
+    name = `${layer.constructor.name} ${++layerCount}`;
+    layerNames.set(layer, name);
+  }
+  return name;
+}
+
+function calledFunctions(): Record<string, number> {
+  return Object.fromEntries(Object.entries(driverCallCounts().byFunction).filter(([, calls]) => calls > 0));
+}
+
+/** Resources are foreign code, and a driver may refuse. */
+function attempt<T>(ask: () => T): T | undefined {
+  try {
+    return ask();
+  } catch {
+    return undefined;
+  }
+}

@@ -1,0 +1,75 @@
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { assertOptions } from '../validation.js';
+import { type PublishStatisticsOptions, publishStatistics } from './publish-statistics.js';
+
+/** Options of {@link serveStatistics}. */
+export interface ServeStatisticsOptions extends PublishStatisticsOptions {
+  /**
+   * The port of the loopback interface, from 0 to 65535; 0 takes one that is free.
+   * @defaultValue 0
+   */
+  readonly port?: number;
+  /**
+   * The secret part of the address: 22 or more of the characters A-Z, a-z, 0-9, _ and -. Give one where the address must stay the same, as for
+   * Prometheus.
+   * @defaultValue 128 random bits, other ones each time
+   */
+  readonly token?: string;
+}
+
+/** A server of {@link serveStatistics}. */
+export interface StatisticsServer extends AsyncDisposable {
+  /** The address of the page, with the token. The Prometheus text is at `metrics` below it, one sample as JSON at `sample`. */
+  readonly url: string;
+  /** Ends every connection and stops listening. Does nothing the second time. */
+  close(): Promise<void>;
+}
+
+/**
+ * Serves the statistics of this environment to this machine: a live page, Prometheus' text and JSON, on the loopback interface only, for those
+ * who know the address, whose token cannot be guessed. While it serves, samples are published ({@link publishStatistics}).
+ *
+ * Neither the server nor its connections keep the process alive. Code that runs without a pause is not interrupted: the page says that there is
+ * no news.
+ * @throws ArgumentTypeError, ArgumentRangeError for another port, token or interval. Rejects with Node's error where the port is taken.
+ * @example
+ * ```ts
+ * const server = await serveStatistics();
+ * console.log(`live statistics: ${server.url}`);
+ * await server.close(); // or keep it for as long as the process runs
+ * ```
+ */
+export async function serveStatistics(options: ServeStatisticsOptions = {}): Promise<StatisticsServer> {
+  assertOptions(options);
+  const { port = 0, token, ...publishOptions } = options;
+  assertPort(port);
+  if (token !== undefined) assertToken(token);
+  const publisher = publishStatistics(publishOptions);
+  try {
+    // Those who only count are not to load Node's server.
+    const { listen } = await import('./statistics-server.js');
+    const { url, close: closeServer } = await listen(port, token);
+    const close = () => {
+      publisher[Symbol.dispose]();
+      return closeServer();
+    };
+    return { url, close, [Symbol.asyncDispose]: close };
+  } catch (error) {
+    publisher[Symbol.dispose]();
+    throw error;
+  }
+}
+
+function assertPort(port: unknown): void {
+  if (typeof port !== 'number') throw new ArgumentTypeError(`port must be a number, got ${formatValue(port)}`);
+  if (!Number.isInteger(port) || port < 0 || port > 65_535) {
+    throw new ArgumentRangeError(`port must be an integer from 0 to 65535, got ${port}`);
+  }
+}
+
+function assertToken(token: unknown): void {
+  if (typeof token !== 'string') throw new ArgumentTypeError(`token must be a string, got ${formatValue(token)}`);
+  if (!/^[\w-]{22,256}$/.test(token)) {
+    throw new ArgumentRangeError('token must be 22 to 256 of the characters A-Z, a-z, 0-9, _ and -', 'ERR_INVALID_ARG_VALUE');
+  }
+}

@@ -1,0 +1,122 @@
+import type { KeeperSample, LayerSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
+
+/** What tells the values of one metric apart. */
+export type MetricLabels = Readonly<Record<string, string>>;
+
+/** One quantity of a {@link StatisticsSample}, as monitoring systems know it. */
+export interface StatisticsMetric {
+  /** As OpenTelemetry names it. */
+  readonly name: string;
+  readonly kind: 'gauge' | 'counter';
+  /** In UCUM, as OpenTelemetry wants it: `By` is bytes, `1` a share, `{…}` a count of something. */
+  readonly unit: string;
+  readonly description: string;
+  /** Calls `emit` with each value and its labels. */
+  readonly read: (sample: StatisticsSample, emit: (value: number, labels: MetricLabels) => void) => void;
+}
+
+type Description = readonly [kind: StatisticsMetric['kind'], unit: string, description: string];
+
+const resourceFields: Readonly<Record<string, readonly [...Description, (resource: ResourceSample) => number]>> = {
+  live: ['gauge', 'By', 'Bytes that are allocated through the resource now.', ({ liveBytes }) => liveBytes],
+  peak: ['gauge', 'By', 'The most bytes that were allocated at once.', ({ peakBytes }) => peakBytes],
+  allocated: ['counter', 'By', 'Bytes of all allocations.', ({ allocatedBytes }) => allocatedBytes],
+  live_allocations: ['gauge', '{allocation}', 'Allocations that are live now.', ({ liveAllocations }) => liveAllocations],
+  allocations: ['counter', '{allocation}', 'Allocations.', ({ allocations }) => allocations],
+  frees: ['counter', '{free}', 'Frees.', ({ frees }) => frees],
+  failed_allocations: ['counter', '{allocation}', 'Allocations that failed.', ({ failedAllocations }) => failedAllocations],
+};
+
+const layerFields: Readonly<Record<string, readonly [...Description, (layer: LayerSample) => number]>> = {
+  reserved: ['gauge', 'By', 'Bytes that the layer holds of what is below it.', ({ reservedBytes }) => reservedBytes],
+  peak_reserved: ['gauge', 'By', 'The most bytes that the layer held.', ({ peakReservedBytes }) => peakReservedBytes],
+};
+
+const keeperFields: Readonly<Record<string, readonly [...Description, (keeper: KeeperSample) => number]>> = {
+  allocated: ['gauge', 'By', 'Bytes of those it holds that are allocated, rounded up.', ({ allocatedBytes }) => allocatedBytes],
+  held_back: ['gauge', 'By', 'Bytes that it holds and nobody uses.', ({ heldBackBytes }) => heldBackBytes],
+  largest_free: ['gauge', 'By', 'Bytes of the largest free block.', ({ largestFreeBytes }) => largestFreeBytes],
+  fragmentation: [
+    'gauge',
+    '1',
+    'The share of what is held back that is not in the largest free block.',
+    ({ fragmentation }) => fragmentation,
+  ],
+  upstream_blocks: ['gauge', '{block}', 'Blocks that it holds of what is below it.', ({ upstreamBlocks }) => upstreamBlocks],
+  growths: ['counter', '{block}', 'Blocks taken from what is below it.', ({ growths }) => growths],
+  releases: ['counter', '{block}', 'Blocks given back to what is below it.', ({ releases }) => releases],
+  reuses: ['counter', '{block}', 'Blocks that one stream freed and another reused.', ({ reuses }) => reuses],
+  synchronizations: [
+    'counter',
+    '{synchronization}',
+    'Streams that were synchronized because memory ran out.',
+    ({ synchronizations }) => synchronizations,
+  ],
+};
+
+/** Every metric: what Prometheus and OpenTelemetry get. */
+export const statisticsMetrics: readonly StatisticsMetric[] = [
+  ...Object.entries(resourceFields).map(([name, [kind, unit, description, value]]) => {
+    const read: StatisticsMetric['read'] = ({ resources }, emit) => {
+      for (const resource of resources) {
+        emit(value(resource), { resource: resource.name, device: String(resource.device), memory_kind: resource.memoryKind });
+      }
+    };
+    return { name: `cistern.resource.${name}`, kind, unit, description, read };
+  }),
+  {
+    name: 'cistern.resource.layer',
+    kind: 'gauge',
+    unit: '',
+    description: 'Always 1: the resource is built on the layer.',
+    read: ({ resources }, emit) => {
+      for (const { name, layers } of resources) for (const layer of layers) emit(1, { resource: name, layer });
+    },
+  },
+  ...Object.entries(layerFields).map(([name, [kind, unit, description, value]]) => {
+    const read: StatisticsMetric['read'] = ({ layers }, emit) => {
+      for (const layer of layers) emit(value(layer), { layer: layer.name, device: String(layer.device) });
+    };
+    return { name: `cistern.layer.${name}`, kind, unit, description, read };
+  }),
+  ...Object.entries(keeperFields).map(([name, [kind, unit, description, value]]) => {
+    const read: StatisticsMetric['read'] = ({ layers }, emit) => {
+      for (const { keeper, name: layer, device } of layers) if (keeper !== null) emit(value(keeper), { layer, device: String(device) });
+    };
+    return { name: `cistern.layer.${name}`, kind, unit, description, read };
+  }),
+  {
+    name: 'cistern.device.free',
+    kind: 'gauge',
+    unit: 'By',
+    description: 'Free memory of the device.',
+    read: ({ devices }, emit) => {
+      for (const { index, name, freeBytes } of devices) emit(freeBytes, { device: String(index), device_name: name });
+    },
+  },
+  {
+    name: 'cistern.device.size',
+    kind: 'gauge',
+    unit: 'By',
+    description: 'All memory of the device.',
+    read: ({ devices }, emit) => {
+      for (const { index, name, totalBytes } of devices) emit(totalBytes, { device: String(index), device_name: name });
+    },
+  },
+  {
+    name: 'cistern.driver.calls',
+    kind: 'counter',
+    unit: '{call}',
+    description: 'Calls of the driver.',
+    read: ({ driverCalls }, emit) => {
+      for (const [name, calls] of Object.entries(driverCalls)) emit(calls, { function: name });
+    },
+  },
+  {
+    name: 'cistern.buffers',
+    kind: 'gauge',
+    unit: '{buffer}',
+    description: 'Buffers that are neither disposed nor known to be unreachable.',
+    read: ({ buffers }, emit) => emit(buffers, {}),
+  },
+];

@@ -1,0 +1,63 @@
+import { isMainThread } from 'node:worker_threads';
+import { ArgumentRangeError, formatValue } from '../errors.js';
+import { type ServeStatisticsOptions, type StatisticsServer, serveStatistics } from './serve-statistics.js';
+
+let watch: Promise<void> | undefined;
+
+/**
+ * Serves the statistics of the main thread where `CISTERN_WATCH` asks for it, and says where on standard error. Does nothing the second time. A
+ * failure is a process warning: to be watched must not change what a program does.
+ */
+export function watchFromEnvironment(): Promise<void> {
+  watch ??= isMainThread ? start() : Promise.resolve();
+  return watch;
+}
+
+async function start(): Promise<void> {
+  const wanted = process.env['CISTERN_WATCH'] ?? '';
+  if (wanted === '' || wanted === '0') return;
+  try {
+    const { url } = await serve(optionsFromEnvironment(wanted));
+    process.stderr.write(`cistern: watch process ${process.pid} at ${url}\n`);
+    if (process.env['CISTERN_WATCH_OPEN'] === '1') await open(url);
+  } catch (error) {
+    warn(`the process cannot be watched: ${error instanceof Error ? error.message : String(error)}`);
+  }
+}
+
+function optionsFromEnvironment(wanted: string): ServeStatisticsOptions {
+  const interval = process.env['CISTERN_WATCH_INTERVAL'];
+  const token = process.env['CISTERN_WATCH_TOKEN'];
+  if (!/^\d+$/.test(wanted)) {
+    throw new ArgumentRangeError(`CISTERN_WATCH must be 1 or a port, got ${formatValue(wanted)}`, 'ERR_INVALID_ARG_VALUE');
+  }
+  return {
+    port: wanted === '1' ? 0 : Number(wanted),
+    ...(interval ? { intervalMilliseconds: Number(interval) } : {}),
+    ...(token ? { token } : {}),
+  };
+}
+
+/** The port may be taken by the process that started this one, which was given the same variables. */
+async function serve(options: ServeStatisticsOptions): Promise<StatisticsServer> {
+  try {
+    return await serveStatistics(options);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error;
+    return serveStatistics({ ...options, port: 0 });
+  }
+}
+
+/** Shows the page in the person's browser. */
+async function open(url: string): Promise<void> {
+  // What this process starts is not to open a page of its own.
+  delete process.env['CISTERN_WATCH_OPEN'];
+  const { spawn } = await import('node:child_process');
+  const browser = spawn('xdg-open', [url], { stdio: 'ignore', detached: true });
+  browser.on('error', (error) => warn(`no browser could be opened: ${error.message}`));
+  browser.unref();
+}
+
+function warn(message: string): void {
+  process.emitWarning(message, { code: 'CISTERN_WATCH' });
+}

@@ -1,0 +1,361 @@
+import { existsSync } from 'node:fs';
+import { mkdtemp, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { pathToFileURL } from 'node:url';
+import type { Locator, Page } from 'playwright-core';
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { formatBytes, type RecordedRun, readAllocationLog, readRecordedRun, writeReport } from '../../src/index.js';
+import { arrowEtl } from '../replay/logs.js';
+import { trainingRun } from '../report/runs.js';
+import { accessibilityFaults, describeInBrowser, type OpenPageOptions, openPage, takeFaults } from './support.js';
+
+let folder: string;
+beforeAll(async () => {
+  folder = await mkdtemp(join(tmpdir(), 'cistern-report-page-'));
+});
+afterAll(() => rm(folder, { recursive: true }));
+
+let reports = 0;
+
+/** Writes a report and opens it from its file. */
+async function openReport(runs: readonly RecordedRun[], options: OpenPageOptions = {}): Promise<Page> {
+  const path = join(folder, `${reports++}.html`);
+  await writeReport(runs, path);
+  // High enough for all of it, since what cannot be seen is not drawn.
+  const page = await openPage(pathToFileURL(path).href, { viewport: { width: 1280, height: 4200 }, ...options });
+  await page.locator('html[data-ready]').waitFor({ state: 'attached' });
+  return page;
+}
+
+/** All text in an element, shown or not. */
+async function textOf(element: Locator): Promise<string> {
+  return (await element.textContent()) ?? '';
+}
+
+/** The value of a card of the summary. */
+function card(page: Page, name: string): Promise<string> {
+  return textOf(page.locator('.cards > div', { has: page.getByText(name, { exact: true }) }).locator('strong'));
+}
+
+/** What tells two pictures of a map apart. */
+function picture(page: Page, map = 0): Promise<number> {
+  return page
+    .locator('.map canvas:first-child')
+    .nth(map)
+    .evaluate((canvas) => {
+      const { width, height } = canvas as HTMLCanvasElement;
+      // Of a copy, since a browser keeps a canvas elsewhere once it is read.
+      const copy = new OffscreenCanvas(width, height).getContext('2d', { willReadFrequently: true }) as OffscreenCanvasRenderingContext2D;
+      copy.drawImage(canvas as HTMLCanvasElement, 0, 0);
+      const { data } = copy.getImageData(0, 0, width, height);
+      return data.reduce((sum, value, i) => (sum + value * ((i % 8191) + 1)) % 2147483647, 0);
+    });
+}
+
+/** How many bytes of a text like `3 MiB` there are. */
+function bytesOf(text: string): number {
+  const [value, unit] = text.split(' ');
+  return Number(value) * 1024 ** ['B', 'KiB', 'MiB', 'GiB'].indexOf(unit as string);
+}
+
+const selectedTime = (page: Page): Promise<string> => textOf(page.locator('#selected-time'));
+const rows = (page: Page): Locator => page.locator('#allocations tbody tr');
+const found = (page: Page): Promise<string> => textOf(page.locator('.pager p'));
+const details = (page: Page): Locator => page.locator('#map-details');
+
+async function focusMap(page: Page): Promise<Locator> {
+  const map = page.locator('.map').first();
+  await map.scrollIntoViewIfNeeded();
+  await map.focus();
+  return map;
+}
+
+const shared = new URL('../../../shared/traces/', import.meta.url);
+const traces = ['arrow-etl', 'torch-ddp-training', 'torch-owlv2-inference', 'torch-sglang-capture'];
+
+describeInBrowser('the report of a real trace', () => {
+  const path = (name: string) => (name === 'arrow-etl' ? arrowEtl : new URL(`${name}.csv.gz`, shared).pathname);
+
+  for (const name of traces) {
+    const isThere = name === 'arrow-etl' || existsSync(shared);
+    test.skipIf(!isThere)(
+      `${name} opens from its file and says what the log says${isThere ? '' : ' (the folder of traces is not here)'}`,
+      async () => {
+        const page = await openReport([await readRecordedRun(path(name))]);
+        const log = await readAllocationLog(path(name));
+        expect(await card(page, 'Peak live')).toBe(formatBytes(log.peakLiveBytes));
+        expect(await card(page, 'Allocations')).toBe(log.allocationCount.toLocaleString('en-US'));
+        expect(await card(page, 'Never freed')).toBe(log.unfreedCount.toLocaleString('en-US'));
+        await expect.poll(() => card(page, 'Fragmentation')).toMatch(/%$/);
+        const before = await picture(page);
+        const map = await focusMap(page);
+        await map.press('+');
+        await expect.poll(() => picture(page)).not.toBe(before);
+        await map.press('ArrowRight');
+        await expect.poll(() => textOf(details(page))).toContain('Lifetime');
+        expect(takeFaults()).toEqual([]);
+      },
+    );
+  }
+});
+
+describeInBrowser('the report', () => {
+  test('shows foreign texts as texts', async () => {
+    const page = await openReport([trainingRun()]);
+    expect(await textOf(page.locator('h1'))).toContain('</script><img src=x');
+    await page.locator('#allocations-text').fill('weights.3');
+    await expect.poll(() => rows(page).count()).toBe(1);
+    expect(await textOf(rows(page))).toContain('weights.3 </script><b>bold</b>');
+    expect(await page.locator('img, main b').count()).toBe(0);
+    expect(await page.title()).toContain('</script><img');
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('says where a log is cut off', async () => {
+    const page = await openReport([trainingRun()]);
+    expect(await textOf(page.getByRole('note'))).toBe(
+      'The log is cut off at byte 4,800: the block ends early. What follows is missing here.',
+    );
+  });
+
+  test('tells what is under the mouse, down to its stack', async () => {
+    const page = await openReport([trainingRun()]);
+    const map = await focusMap(page);
+    const box = (await map.boundingBox()) as { x: number; y: number; width: number; height: number };
+    expect(await textOf(details(page))).toContain('Point at an allocation');
+    await page.mouse.move(box.x + box.width / 2, box.y + box.height - 29);
+    const text = await textOf(details(page));
+    expect(text).toContain('Labelweights.0');
+    expect(text).toContain('Size4 MiB (4,194,304 bytes)');
+    expect(text).toContain('new Weights (model.js:31:17)\nbuildLayer (model.js:60:11)');
+    await page.mouse.move(box.x + box.width / 2, box.y + box.height - 140);
+    expect(await textOf(details(page))).not.toBe(text);
+    await page.mouse.move(5, 5);
+    expect(await textOf(details(page))).toContain('Point at an allocation');
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('goes from allocation to allocation with the keyboard, and says each', async () => {
+    const page = await openReport([trainingRun()]);
+    const map = await focusMap(page);
+    const said = page.locator('section:has(.map) [aria-live]');
+    await map.press('ArrowRight');
+    const first = await textOf(said);
+    expect(first).toMatch(/^Size .*, Address 0x/);
+    await map.press('ArrowRight');
+    const second = await textOf(said);
+    expect(second).not.toBe(first);
+    await map.press('ArrowLeft');
+    expect(await textOf(said)).toBe(first);
+    const address = async () => Number(/Address (0x[0-9a-f]+)/.exec(await textOf(said))?.[1]);
+    const before = await address();
+    await map.press('ArrowDown');
+    expect(await address()).toBeLessThan(before);
+    await map.press('Enter');
+    await expect.poll(() => selectedTime(page)).toMatch(/ to /);
+    await map.press('Escape');
+    expect(await selectedTime(page)).toBe('everything');
+  });
+
+  test('zooms by wheel, drag, button and key, and all views follow', async () => {
+    const page = await openReport([trainingRun()]);
+    const everything = { picture: await picture(page), found: await found(page), peak: await card(page, 'Peak live') };
+    const map = await focusMap(page);
+    const box = (await map.boundingBox()) as { x: number; y: number; width: number; height: number };
+
+    await page.mouse.move(box.x + 700, box.y + 200);
+    await page.mouse.wheel(0, -400);
+    await expect.poll(() => selectedTime(page)).toMatch(/ to /);
+    await expect.poll(() => picture(page)).not.toBe(everything.picture);
+    await expect.poll(() => found(page)).not.toBe(everything.found);
+
+    await page.getByRole('button', { name: 'All', exact: true }).click();
+    expect(await selectedTime(page)).toBe('everything');
+    await expect.poll(() => picture(page)).toBe(everything.picture);
+
+    await page.mouse.move(box.x + 84 + 20, box.y + 60);
+    await page.mouse.down();
+    await page.mouse.move(box.x + 300, box.y + 200, { steps: 4 });
+    await page.mouse.up();
+    await expect.poll(() => selectedTime(page)).toMatch(/ to /);
+    const dragged = await picture(page);
+    expect(dragged).not.toBe(everything.picture);
+
+    await page.getByRole('button', { name: 'Zoom in: addresses' }).click();
+    expect(await picture(page)).not.toBe(dragged);
+    const time = await selectedTime(page);
+    await page.getByRole('button', { name: 'Later' }).click();
+    await expect.poll(() => selectedTime(page)).not.toBe(time);
+    await page.locator('#reset-time').click();
+
+    const chart = page.locator('.chart-plot').first();
+    await chart.focus();
+    await chart.press('End');
+    await chart.press('+');
+    await chart.press('+');
+    await chart.press('+');
+    await expect.poll(() => selectedTime(page)).toMatch(/ to /);
+    await expect.poll(() => card(page, 'Peak live')).not.toBe(everything.peak);
+    await chart.press('0');
+    await expect.poll(() => card(page, 'Peak live')).toBe(everything.peak);
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('draws the curve up to the very peak', async () => {
+    const page = await openReport([trainingRun()]);
+    const table = page.locator('section:has(#memory-title) details');
+    await table.locator('summary').click();
+    const cells = await table.locator('tbody td:nth-child(2)').allInnerTexts();
+    const peak = await card(page, 'Peak live');
+    expect(Math.max(...cells.map(bytesOf))).toBe(bytesOf(peak));
+  });
+
+  test('applies filters to all views', async () => {
+    const page = await openReport([trainingRun()]);
+    const before = { allocations: await card(page, 'Allocations'), picture: await picture(page), found: await found(page) };
+    const flame = page.locator('.flame');
+    expect(await textOf(flame)).toContain('prefetch');
+    await page.locator('#filter-phase').selectOption({ label: 'step › backward' });
+    await expect.poll(() => card(page, 'Allocations')).toBe('96');
+    await expect.poll(() => found(page)).toContain('of 96,');
+    await expect.poll(() => picture(page)).not.toBe(before.picture);
+    await expect.poll(() => textOf(flame)).not.toContain('prefetch');
+    await page.locator('#filter-phase').selectOption('');
+    await page.locator('#filter-stream').selectOption({ label: '0x2' });
+    await expect.poll(() => card(page, 'Allocations')).toBe('24');
+    await expect.poll(() => textOf(flame)).toContain('prefetch');
+    await page.locator('#filter-stream').selectOption('');
+    await expect.poll(() => card(page, 'Allocations')).toBe(before.allocations);
+    await expect.poll(() => picture(page)).toBe(before.picture);
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('divides live bytes by stream, phase, size and thread, and the map by colours', async () => {
+    const page = await openReport([trainingRun()]);
+    const legend = page.locator('section:has(#memory-title) .chart-legend');
+    for (const [choice, wanted] of [
+      ['live, by stream', /stream 0x2.*stream 0x1/s],
+      ['live, by phase', /backward.*forward.*no phase/s],
+      ['live, by size class', /over 256 MiB.*up to 4 KiB/s],
+      ['live, by thread', /thread 4712/],
+      ['every layer', /statistics: live.*reserved/s],
+    ] as const) {
+      await page.locator('#memory-shown').selectOption({ label: choice });
+      expect(await textOf(legend)).toMatch(wanted);
+    }
+    const byPhase = await picture(page);
+    await page.locator('#map-grouping').selectOption('size');
+    expect(await picture(page)).not.toBe(byPhase);
+    expect(await textOf(page.locator('.legend'))).toContain('up to 4 KiB');
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('switches logs, and puts a second one beside the first', async () => {
+    const page = await openReport([trainingRun({ source: 'one.cistern' }), trainingRun({ steps: 3, seed: 5, source: 'two.cistern' })]);
+    const comparison = page.locator('section:has(#compare-title)');
+    expect(await textOf(comparison)).toContain('1: one.cistern (cut off)');
+    const peak = await card(page, 'Peak live');
+    expect(await textOf(comparison.getByRole('row', { name: /^Peak live \d/ }))).toContain(peak);
+    const one = await picture(page);
+    await page.locator('#filter-run').selectOption('1');
+    await expect.poll(() => card(page, 'Allocations')).toBe('309');
+    await expect.poll(() => picture(page)).not.toBe(one);
+    await page.locator('#filter-compared').selectOption('0');
+    await expect.poll(() => page.locator('.map').count()).toBe(2);
+    await expect
+      .poll(() => textOf(page.locator('section:has(#memory-title) .chart-legend')))
+      .toMatch(/live, 2: two.cistern.*live, 1: one.cistern/s);
+    const [first, second] = [await picture(page, 0), await picture(page, 1)];
+    const map = await focusMap(page);
+    await map.press('+');
+    await expect.poll(() => picture(page, 0)).not.toBe(first);
+    await expect.poll(() => picture(page, 1)).not.toBe(second);
+    await page.locator('#filter-compared').selectOption('');
+    await expect.poll(() => page.locator('.map').count()).toBe(1);
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('lists allocations sorted and filtered, and leads from a row to the map', async () => {
+    const page = await openReport([trainingRun()]);
+    const size = (row: number) => textOf(rows(page).nth(row).locator('th'));
+    expect(bytesOf(await size(0))).toBeGreaterThanOrEqual(bytesOf(await size(1)));
+    const head = page.getByRole('columnheader', { name: /^Size/ });
+    expect(await head.getAttribute('aria-sort')).toBe('descending');
+    await head.getByRole('button').press('Enter');
+    expect(await head.getAttribute('aria-sort')).toBe('ascending');
+    expect(bytesOf(await size(0))).toBeLessThan(bytesOf('1 MiB'));
+    await page.locator('#allocations-minimum').fill('9 MiB');
+    expect(bytesOf(await size(0))).toBeGreaterThanOrEqual(bytesOf('9 MiB'));
+    await page.locator('#allocations-minimum').fill('nine');
+    expect(await page.locator('#allocations-minimum').getAttribute('aria-invalid')).toBe('true');
+    await page.locator('#allocations-minimum').fill('');
+    await page.locator('#allocations-preset').selectOption('held');
+    expect(await found(page)).toBe('1 to 3 of 3, 24 MiB in all');
+    await page.locator('#allocations-text').fill('weights.10');
+    expect(await found(page)).toBe('1 to 1 of 1, 8 MiB in all');
+    await rows(page).first().getByRole('button').click();
+    await expect.poll(() => textOf(details(page))).toContain('weights.10');
+    expect(await textOf(details(page))).toContain('Freednever');
+    expect(await page.evaluate(() => document.activeElement?.className)).toBe('map');
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('shows call sites, zooms into them and finds them', async () => {
+    const page = await openReport([trainingRun()]);
+    const flame = page.locator('.flame');
+    const frame = (name: string) => flame.getByRole('button', { name: new RegExp(`^${name}`) });
+    const width = async (name: string) => ((await frame(name).first().boundingBox()) as { width: number }).width;
+    const all = await width('all');
+    expect(await width('forward \\(model')).toBeLessThan(all);
+    await frame('forward \\(model').click();
+    await expect.poll(() => width('forward \\(model')).toBe(all);
+    expect(await frame('backward').count()).toBe(0);
+    await page.keyboard.press('ArrowDown');
+    expect(await page.evaluate(() => document.activeElement?.getAttribute('aria-label'))).toMatch(
+      /^(attention|feedForward|layerNorm|embedding)/,
+    );
+    await page.keyboard.press('Escape');
+    await page.getByRole('button', { name: 'Show all', exact: true }).last().click();
+    await expect.poll(() => frame('backward').count()).toBe(1);
+    await page.locator('#calls-text').fill('gradient');
+    expect(await flame.locator('.match').count()).toBeGreaterThan(0);
+    expect(await textOf(page.locator('section:has(#calls-title) [role=status]'))).toMatch(/^found in \d+\.\d %$/);
+    const name = await frame('all').getAttribute('aria-label');
+    await page.locator('#calls-measure').selectOption('live');
+    await expect.poll(() => frame('all').getAttribute('aria-label')).not.toBe(name);
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('follows the choice of light and dark', async () => {
+    const page = await openReport([trainingRun()]);
+    const background = () => page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+    const light = { background: await background(), picture: await picture(page) };
+    await page.locator('#theme').selectOption('dark');
+    expect(await background()).not.toBe(light.background);
+    expect(await picture(page)).not.toBe(light.picture);
+    await page.locator('#theme').selectOption('');
+    expect(await background()).toBe(light.background);
+  });
+
+  test('fits a narrow window', async () => {
+    const page = await openReport([trainingRun()], { viewport: { width: 420, height: 900 } });
+    expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(420);
+    expect(takeFaults()).toEqual([]);
+  });
+
+  for (const colorScheme of ['light', 'dark'] as const) {
+    describe(`in ${colorScheme} colours`, () => {
+      test('has nothing that axe-core finds wrong, folded or not', async () => {
+        const page = await openReport([trainingRun(), trainingRun({ seed: 3, source: 'other.cistern' })], { colorScheme });
+        await page.locator('#filter-compared').selectOption('1');
+        await expect.poll(() => page.locator('.map').count()).toBe(2);
+        for (const summary of await page.locator('details > summary').all()) await summary.click();
+        const map = await focusMap(page);
+        await map.press('ArrowRight');
+        expect(await accessibilityFaults(page)).toEqual([]);
+        expect(takeFaults()).toEqual([]);
+      });
+    });
+  }
+});

@@ -1,0 +1,83 @@
+import { accessSync, constants } from 'node:fs';
+import { delimiter, join } from 'node:path';
+import axeCore from 'axe-core';
+import { type Browser, chromium, type Page } from 'playwright-core';
+import { afterAll, describe } from 'vitest';
+
+function findChromium(): string | undefined {
+  const explicit = process.env['CHROMIUM_PATH'];
+  if (explicit) return explicit;
+  const folders = (process.env['PATH'] ?? '').split(delimiter);
+  const candidates = ['chromium', 'chromium-browser', 'google-chrome'].flatMap((name) => folders.map((folder) => join(folder, name)));
+  return candidates.find((path) => {
+    try {
+      accessSync(path, constants.X_OK);
+      return true;
+    } catch {
+      return false;
+    }
+  });
+}
+
+const executablePath = findChromium();
+
+const reason = 'no Chromium was found; set CHROMIUM_PATH, or install one (Debian: apt install chromium)';
+if (executablePath === undefined) console.warn(`skipped the browser tests: ${reason}`);
+
+/** Declares tests that need a browser; where there is none, says so and skips them. */
+export function describeInBrowser(name: string, declare: () => void): void {
+  if (executablePath !== undefined) describe(name, declare);
+  else describe.skip(`${name} (${reason})`, declare);
+}
+
+let browser: Promise<Browser> | undefined;
+const faults: string[] = [];
+
+/** How to open a page. */
+export interface OpenPageOptions {
+  readonly colorScheme?: 'light' | 'dark';
+  readonly viewport?: { readonly width: number; readonly height: number };
+}
+
+/**
+ * A page at an address, which is a file's or on loopback; whatever else it asks for is refused, and is a fault. One browser serves a test file;
+ * each page is a context of its own. Look at {@link takeFaults} at the end of a test.
+ */
+export async function openPage(url: string, { colorScheme = 'light', viewport }: OpenPageOptions = {}): Promise<Page> {
+  // A container's root has no sandbox of its own to give.
+  browser ??= chromium.launch({ executablePath: executablePath as string, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] });
+  const context = await (await browser).newContext({ colorScheme, viewport: viewport ?? { width: 1280, height: 900 } });
+  await context.route(
+    (address) => !['file:', 'data:', 'blob:'].includes(address.protocol) && address.hostname !== '127.0.0.1',
+    (route) => {
+      faults.push(`the page asked for ${route.request().url()}`);
+      return route.abort();
+    },
+  );
+  const page = await context.newPage();
+  page.on('console', (message) => {
+    if (message.type() === 'error' || message.type() === 'warning') faults.push(`console: ${message.text()}`);
+  });
+  page.on('pageerror', (error) => faults.push(`error: ${error.stack ?? error.message}`));
+  await page.goto(url);
+  return page;
+}
+
+/** What the pages did wrong since the last call: errors, warnings, requests that leave this machine. */
+export function takeFaults(): string[] {
+  return faults.splice(0);
+}
+
+/** What axe-core finds wrong with the page as it is now: the rule, and where. */
+export async function accessibilityFaults(page: Page): Promise<string[]> {
+  await page.evaluate(axeCore.source);
+  return page.evaluate(async () => {
+    const { axe } = globalThis as unknown as { axe: typeof axeCore };
+    const { violations } = await axe.run();
+    return violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes.map(({ html }) => html).join(' | ')}`);
+  });
+}
+
+afterAll(async () => {
+  await (await browser)?.close();
+});
