@@ -71,6 +71,11 @@ export function enterScope<Frame extends { readonly kind: string }, T>(frame: Fr
   return frames.run({ ...frame, outer: frames.getStore() }, fn);
 }
 
+/** Whether what the function of a scope returned goes on asynchronously. */
+export function isThenable(value: unknown): value is PromiseLike<unknown> {
+  return typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
+}
+
 /** The resource of the innermost `withResource` for a device, or `undefined` outside of one. */
 export function scopedResource(device: Device): MemoryResource | undefined {
   for (let frame = innermostFrame(); frame !== undefined; frame = frame.outer) {

@@ -28,6 +28,7 @@ import {
   enterCachingScope,
   findCachingScope,
   innermostFrame,
+  isThenable,
   type ScopedMemory,
   type ScopeFrame,
   withResource,
@@ -540,8 +541,4 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
       if (owner.pointer !== 0 && this.#groups.groupOf(block) === group) this.#groups.remove(block);
     }
   }
-}
-
-function isThenable(value: unknown): value is PromiseLike<unknown> {
-  return typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
 }

@@ -1,5 +1,11 @@
 import type { MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
 
+/** What specifications call a resource of its class: `cuda-async` for a `CudaAsyncMemoryResource`. */
+export function kindOf(resource: MemoryResource): string {
+  const name = (resource.constructor?.name ?? '').replace(/(Memory)?Resource(Adaptor)?$/, '');
+  return name.replace(/(?<=[a-z0-9])(?=[A-Z])/g, '-').toLowerCase() || 'resource';
+}
+
 /** A resource and everything that it takes memory from, each once, and each before what it is built on. */
 export function layersOf(resource: MemoryResource): MemoryResource[] {
   const visited = new Set<MemoryResource>();

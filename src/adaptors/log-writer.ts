@@ -9,7 +9,8 @@
  * comes next overwrites that, and a row may be followed by three bytes that do not count.
  */
 import { operatingSystemThreadId } from '../driver/thread.js';
-import type { LogTarget } from './log-target.js';
+import { cancelFlushAtExit, flushAtExit } from '../recording/flush-at-exit.js';
+import type { LogTarget } from '../recording/log-target.js';
 
 /** The first line of every log. */
 export const logHeader = 'Thread,Time,Action,Pointer,Size,Stream';
@@ -52,9 +53,6 @@ const hexadecimalPairs = words(Array.from({ length: 256 }, (_, i) => i.toString(
 const hexadecimalDigits = words(Array.from({ length: 16 }, (_, i) => i.toString(16).padEnd(4)).join(''));
 const comma = 44;
 
-/** The writers whose rows must be written before the process ends. */
-const liveWriters = new Set<LogWriter>();
-
 /** Collects rows in memory and hands them to a target, many at a time. */
 export class LogWriter {
   readonly #target: LogTarget;
@@ -74,8 +72,7 @@ export class LogWriter {
     this.#target = target;
     this.#fullBytes = writesEveryRow ? 1 : bufferBytes;
     this.#length = encoder.encodeInto(`${logHeader}\n`, this.#bytes).written;
-    if (liveWriters.size === 0) process.on('exit', flushAll);
-    liveWriters.add(this);
+    flushAtExit(this);
   }
 
   /** Whether rows are due to be written. */
@@ -127,8 +124,7 @@ export class LogWriter {
 
   /** Writes what is left, and ends the use of the target. */
   close(): void {
-    liveWriters.delete(this);
-    if (liveWriters.size === 0) process.off('exit', flushAll);
+    cancelFlushAtExit(this);
     try {
       this.flush();
     } finally {
@@ -157,18 +153,6 @@ export class LogWriter {
 /** The end of every row of a stream, by the driver's handle for it. */
 export function streamSuffix(handle: number): RowText {
   return new RowText(`,0x${handle.toString(16)}\n`);
-}
-
-function flushAll(): void {
-  const failures: unknown[] = [];
-  for (const writer of liveWriters) {
-    try {
-      writer.flush();
-    } catch (error) {
-      failures.push(error);
-    }
-  }
-  if (failures.length > 0) throw failures[0];
 }
 
 /** A text of a multiple of 4 characters, four in each word. */

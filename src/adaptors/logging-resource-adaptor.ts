@@ -2,7 +2,7 @@ import type { Writable } from 'node:stream';
 import { assertStream, type Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { FileTarget, type LogTarget, WritableTarget } from './log-target.js';
+import { FileTarget, type LogTarget, WritableTarget } from '../recording/log-target.js';
 import { LogAction, LogWriter, type RowText, streamSuffix } from './log-writer.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 

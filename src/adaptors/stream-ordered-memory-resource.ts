@@ -41,6 +41,18 @@ export interface KeeperStatistics {
   readonly synchronizations: number;
 }
 
+/** Told of the blocks that a resource holds of its upstream. */
+export interface GrowthObserver {
+  /** Whether it needs not be told any more. */
+  readonly isDone: boolean;
+  /** A block came from the upstream, or was not taken back there. */
+  grew(pointer: DevicePointer, bytes: number, stream: Stream): void;
+  /** A block is about to go back to the upstream. */
+  releases(pointer: DevicePointer, bytes: number, stream: Stream): void;
+  /** The resource is disposed and holds nothing. */
+  ended(): void;
+}
+
 /** The memory that a resource keeps, in lanes: an index of the suballocation layer. Segments are what came from the upstream. */
 export interface KeptMemory extends LaneMemory {
   addSegment(address: number, bytes: number, lane: number): void;
@@ -83,6 +95,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   #leftSegments: readonly Segment[] = [];
   /** What came from the upstream when this was disposed, or for a stream that had ended: not to be used before the device is idle. */
   #lateSegments: readonly Segment[] = [];
+
+  #growthObservers: readonly GrowthObserver[] = [];
 
   #reservedBytes = 0;
   /** Bytes that the upstream is being asked for right now. */
@@ -151,6 +165,15 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return this.releaseSegments(stream, () => this.#reservedBytes - bytesToKeep);
   }
 
+  /** Free bytes that a stream cannot have before other streams, which freed them, are known to be idle. Linear in the number of blocks. */
+  heldBackFrom(stream: Stream): number {
+    const held = this.ordering.lanes.filter((lane) => lane.isHeldBack && lane.timeline !== stream.timeline);
+    const lanes = new Set(held.map(({ number }) => number));
+    let heldBytes = 0;
+    for (const { bytes, lane } of this.#memory.blocks()) if (lanes.has(lane)) heldBytes += bytes;
+    return heldBytes;
+  }
+
   /** Throws where the structures contradict each other. For tests: linear in the number of blocks. */
   validate(): void {
     this.#memory.validate();
@@ -184,7 +207,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     const errors: unknown[] = [];
     for (const segment of segments) {
       try {
-        this.upstream.deallocate(segment.address, segment.bytes, stream);
+        this.#giveBack(segment, stream);
         this.#reservedBytes -= segment.bytes;
       } catch (error) {
         errors.push(error);
@@ -192,11 +215,21 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       }
     }
     if (errors.length > 0) throw errors[0];
+    if (this.#reservedBytes > 0) return;
+    for (const observer of this.#growthObservers) observer.ended();
+    this.#growthObservers = [];
   }
 
   /** The same as `[Symbol.dispose]()`. */
   dispose(): void {
     this[Symbol.dispose]();
+  }
+
+  /** @internal Tells of every block that is held of the upstream, and of each that comes or goes from now on. Linear in the number of blocks. */
+  observeGrowth(observer: GrowthObserver): void {
+    this.#growthObservers = [...this.#growthObservers.filter(({ isDone }) => !isDone), observer];
+    const stream = Stream.legacyDefault(this.device);
+    for (const { address, bytes } of this.#segments()) observer.grew(address, bytes, stream);
   }
 
   /** What it holds and did so far. Linear in the number of blocks. */
@@ -331,6 +364,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#growths++;
     this.#reservedBytes += bytes;
     if (this.#reservedBytes > this.#peakReservedBytes) this.#peakReservedBytes = this.#reservedBytes;
+    for (const observer of this.#growthObservers) observer.grew(address, bytes, stream);
     if (this.#isDisposed) {
       this.#lateSegments = [...this.#lateSegments, { address, bytes }];
       this[Symbol.dispose]();
@@ -430,7 +464,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       if (segment === undefined) return released;
       this.#reservedBytes -= segment.bytes;
       try {
-        this.upstream.deallocate(segment.address, segment.bytes, stream);
+        this.#giveBack(segment, stream);
       } catch (error) {
         this.#reservedBytes += segment.bytes;
         if (this.#isDisposed) this.#leftSegments = [...this.#leftSegments, segment];
@@ -453,6 +487,27 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     const lane = this.ordering.laneOf(stream, 'keep memory');
     this.#memory.addSegment(segment.address, segment.bytes, lane.number);
     lane.received();
+  }
+
+  #giveBack({ address, bytes }: Segment, stream: Stream): void {
+    for (const observer of this.#growthObservers) observer.releases(address, bytes, stream);
+    try {
+      this.upstream.deallocate(address, bytes, stream);
+    } catch (error) {
+      for (const observer of this.#growthObservers) observer.grew(address, bytes, stream);
+      throw error;
+    }
+  }
+
+  /** What is held of the upstream. */
+  #segments(): Segment[] {
+    const segments: { address: number; bytes: number }[] = [];
+    for (const { address, bytes, isHead } of this.#memory.blocks()) {
+      const last = segments.at(-1);
+      if (isHead || last === undefined) segments.push({ address, bytes });
+      else last.bytes += bytes;
+    }
+    return [...segments, ...this.#leftSegments, ...this.#lateSegments];
   }
 
   /** Lets late segments be used, or given back, once the device is idle; returns whether it did. Inside a host function they stay. */

@@ -78,6 +78,8 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
   }
 
   protected blockTooLarge(bytes: number): Error {
+    // The upstream was not asked; that it refused a block earlier has nothing to do with this.
+    this.upstreamFailure = undefined;
     return this.outOfMemoryError(bytes, `one block can have at most ${formatBytes(maximumBlockBytes)}`);
   }
 }

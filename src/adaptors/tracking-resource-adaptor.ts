@@ -9,7 +9,7 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link TrackingResourceAdaptor}. */
 export interface TrackingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * Whether the JavaScript stack of each allocation is kept until it is freed. Costs about a microsecond for each, and memory.
+   * Whether the JavaScript stack of each allocation is kept until it is freed. Costs some microseconds for each, and memory.
    * @defaultValue false
    */
   readonly captureStacks?: boolean;
@@ -44,7 +44,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   readonly #stackDepth: number;
   readonly #allocations = new OutstandingAllocations(0);
   /** By record. */
-  readonly #stacks: ({ readonly stack?: string } | undefined)[] = [];
+  readonly #stacks: (string | undefined)[] = [];
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
   constructor(upstream: MemoryResource, options: TrackingResourceAdaptorOptions = {}) {
@@ -64,7 +64,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   /** What was not freed, the largest first. A copy, linear in their number. */
   outstandingAllocations(): readonly OutstandingAllocation[] {
     // The first line of a stack says that it is an error, which it is not.
-    return this.#allocations.list((record) => this.#stacks[record]?.stack?.replace(/^.*\n?/, ''));
+    return this.#allocations.list((record) => this.#stacks[record]?.replace(/^.*\n?/, ''));
   }
 
   /**
@@ -122,12 +122,16 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   }
 }
 
-/** The stack of the code that called `allocate`; its text is made when it is read. */
-function captureStack(depth: number): { readonly stack?: string } {
-  const holder = {};
+/**
+ * The stack of the code that called `allocate`, as text at once: until its text is asked for, a stack keeps alive every object whose method is
+ * in it, and so the very buffer that the allocation is for.
+ */
+function captureStack(depth: number): string {
+  const holder = { stack: '' };
   const { stackTraceLimit } = Error;
   Error.stackTraceLimit = depth;
   Error.captureStackTrace(holder, TrackingResourceAdaptor.prototype.allocate);
+  const { stack } = holder;
   Error.stackTraceLimit = stackTraceLimit;
-  return holder;
+  return stack;
 }

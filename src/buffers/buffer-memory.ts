@@ -1,3 +1,4 @@
+import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
 import { LifetimeError } from '../errors.js';
@@ -14,6 +15,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   readonly createdAt: string | undefined;
   /** The stream that the memory is ordered on, and freed on. */
   stream: Stream;
+  #label: string | undefined;
   #home: ScopeFrame | undefined = innermostFrame();
   #endedScope: string | undefined;
   #pointer: DevicePointer = 0;
@@ -34,6 +36,16 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     return this.#bytes;
   }
 
+  /** What people call the memory; recordings say so. */
+  get label(): string | undefined {
+    return this.#label;
+  }
+
+  set label(label: string | undefined) {
+    this.#label = label;
+    this.#recordLabel(this.#pointer);
+  }
+
   get home(): ScopeFrame | undefined {
     return this.#home;
   }
@@ -48,6 +60,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     const { resource, stream } = this;
     const pointer = bytes === 0 ? 0 : allocateReclaiming(resource, bytes, stream, this.alignment);
     if (pointer !== 0) adoptInScope(pointer, this);
+    this.#recordLabel(pointer);
     try {
       if (keptBytes > 0) copy(pointer, this.#pointer, keptBytes, stream);
       if (this.#pointer !== 0) resource.deallocate(this.#pointer, this.#bytes, stream);
@@ -95,6 +108,11 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
 
   leaveScopes(): void {
     this.#home = undefined;
+  }
+
+  #recordLabel(pointer: DevicePointer): void {
+    if (this.#label === undefined || pointer === 0) return;
+    RecordingResourceAdaptor.labelAllocation(this.resource, pointer, this.#label);
   }
 
   /** Gives memory back that has not become this one's. */

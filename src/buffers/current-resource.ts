@@ -1,10 +1,12 @@
+import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import type { MemoryResource } from '../memory-resource.js';
+import { environmentRecording } from '../recording/shared-recordings.js';
 import { assertResourceOfDevice, scopedResource } from '../resource-scope.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
 
 /** By the device's index. */
-const initialResources: CudaMemoryResource[] = [];
+const initialResources: MemoryResource[] = [];
 const chosenResources: (MemoryResource | undefined)[] = [];
 
 /**
@@ -12,9 +14,13 @@ const chosenResources: (MemoryResource | undefined)[] = [];
  * else what `setCurrentResource` chose, else a {@link CudaMemoryResource} that is made once for each device. An environment, such as a worker
  * thread, has its own.
  *
+ * Where the environment variable `CISTERN_LOG_FILE` is set, the latter comes with a {@link RecordingResourceAdaptor} around it, which records
+ * to that file; resources that a program chooses itself stay as they are.
+ *
  * Counterpart of `rmm::mr::get_current_device_resource_ref` and `get_per_device_resource_ref`.
  * @param device the first one by default
  * @throws ArgumentTypeError for what is no device.
+ * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where `CISTERN_LOG_FILE` names a file that cannot be opened.
  */
 export function currentResource(device?: Device): MemoryResource {
   const of = deviceOption(device);
@@ -62,6 +68,17 @@ export function resetCurrentResource(device?: Device): MemoryResource {
 }
 
 function chosenResource(device: Device): MemoryResource {
-  initialResources[device.index] ??= new CudaMemoryResource({ device });
-  return chosenResources[device.index] ?? (initialResources[device.index] as CudaMemoryResource);
+  return chosenResources[device.index] ?? initialResource(device);
+}
+
+function initialResource(device: Device): MemoryResource {
+  const { index } = device;
+  initialResources[index] ??= recordedIfAsked(new CudaMemoryResource({ device }), index === 0 ? 'cuda' : `cuda (device ${index})`);
+  return initialResources[index] as MemoryResource;
+}
+
+/** Reads `CISTERN_LOG_FILE`. */
+function recordedIfAsked(resource: MemoryResource, layer: string): MemoryResource {
+  const recording = environmentRecording();
+  return recording === undefined ? resource : new RecordingResourceAdaptor(resource, { recording, layer });
 }

@@ -34,6 +34,11 @@ export interface DeviceBufferOptions {
    * @defaultValue 256
    */
   readonly alignment?: number;
+  /**
+   * What people call the buffer, in recordings and reports of leaks.
+   * @defaultValue none
+   */
+  readonly label?: string;
 }
 
 /** Options of the copies into a {@link DeviceBuffer}. */
@@ -96,8 +101,9 @@ export class DeviceBuffer implements Disposable {
     const data = typeof source === 'number' ? undefined : hostBytes(source);
     const byteLength = data === undefined ? (source as number) : data.byteLength;
     assertBytes(byteLength, 'source');
-    const { resource, stream, capacityBytes, alignment } = resolveOptions(options, byteLength);
+    const { resource, stream, capacityBytes, alignment, label } = resolveOptions(options, byteLength);
     this.#memory = new BufferMemory(resource, stream, alignment, creationStack(new.target));
+    this.#memory.label = label;
     this.#byteLength = byteLength;
     this.#memory.reallocate(capacityBytes, 0);
     try {
@@ -141,6 +147,20 @@ export class DeviceBuffer implements Disposable {
   /** The stream that the memory is ordered on, and freed on. */
   get stream(): Stream {
     return this.#memory.stream;
+  }
+
+  /** What people call the buffer: {@link RecordingResourceAdaptor}s record it, and reports of leaks name it. */
+  get label(): string | undefined {
+    return this.#memory.label;
+  }
+
+  /**
+   * May be set at any time; it is recorded where the memory is live.
+   * @throws ArgumentTypeError for what is no text.
+   */
+  set label(label: string | undefined) {
+    assertLabel(label);
+    this.#memory.label = label;
   }
 
   /** Whether it is disposed, by a call or because the caching scope it was made in has ended. */
@@ -362,11 +382,11 @@ export class DeviceBuffer implements Disposable {
 }
 
 /** The one place where options become what a buffer is made with. */
-function resolveOptions(options: DeviceBufferOptions, byteLength: number): Required<DeviceBufferOptions> {
+function resolveOptions(options: DeviceBufferOptions, byteLength: number) {
   if (typeof options !== 'object' || options === null) {
     throw new ArgumentTypeError(`options must be an object with a stream, got ${formatValue(options)}`);
   }
-  const { stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT } = options;
+  const { stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = options;
   assertStream(stream, 'create a buffer');
   const { resource = currentResource(stream.device) } = options;
   assertMemoryResource(resource, 'resource');
@@ -375,7 +395,13 @@ function resolveOptions(options: DeviceBufferOptions, byteLength: number): Requi
     throw new ArgumentRangeError(`capacityBytes must be at least the length of the buffer, ${byteLength}, got ${capacityBytes}`);
   }
   assertAlignment(alignment);
-  return { resource, stream, capacityBytes, alignment };
+  assertLabel(label);
+  return { resource, stream, capacityBytes, alignment, label };
+}
+
+function assertLabel(label: unknown): asserts label is string | undefined {
+  if (label === undefined || typeof label === 'string') return;
+  throw new ArgumentTypeError(`label must be a string, got ${formatValue(label)}`);
 }
 
 function hostBytes(data: HostData): Uint8Array {

@@ -29,7 +29,13 @@ export function copyOrdered(destination: OrderedPointer, source: OrderedPointer,
 }
 
 function follow(follower: Stream, leader: Stream): void {
-  using event = new Event({ device: leader.device });
-  event.record(leader);
-  follower.wait(event);
+  const event = new Event({ device: leader.device });
+  try {
+    event.record(leader);
+    follower.wait(event);
+  } finally {
+    try {
+      event.dispose();
+    } catch {} // It is destroyed when it is collected.
+  }
 }

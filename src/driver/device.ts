@@ -167,6 +167,11 @@ export class Device {
   }
 }
 
+/** @internal The devices that this environment has used by now. Opens none. */
+export function usedDevices(): Device[] {
+  return devices.filter((device) => device !== undefined);
+}
+
 /** The device an option names, the first by default. */
 export function deviceOption(device: Device | undefined): Device {
   if (device === undefined) return Device.get();

@@ -1,6 +1,7 @@
 import { ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
 import { assertOptions } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
+import { eventObserver } from './event-observer.js';
 import { finalizationRegistry } from './finalization.js';
 import { mailbox, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
@@ -21,7 +22,7 @@ export interface EventOptions {
   readonly timing?: boolean;
 }
 
-const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', (handle) => native().destroyEvent(handle));
+const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', destroy);
 
 let recordings = 0;
 
@@ -73,6 +74,7 @@ export class Event implements Disposable {
     native().recordEvent();
     if (mailbox[0] !== 0) this.#refuse('record an event');
     this.recordedOn = timeline.id;
+    eventObserver?.eventRecorded(timeline, this.version);
   }
 
   /** Whether what was recorded has run; true where nothing was. */
@@ -107,12 +109,15 @@ export class Event implements Disposable {
     return mailbox[1] as number;
   }
 
-  /** Gives the driver's event back; what waits for it goes on waiting. Does nothing the second time. */
+  /**
+   * Gives the driver's event back; what waits for it goes on waiting. Does nothing the second time.
+   * @throws DriverError where the driver refuses; the event is not disposed then, and this can be tried again.
+   */
   [Symbol.dispose](): void {
     if (this.handle < 0) return;
-    unreachable.unregister(this);
-    native().destroyEvent(this.handle);
+    destroy(this.handle);
     this.handle = -1;
+    unreachable.unregister(this);
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -136,4 +141,9 @@ export class Event implements Disposable {
     }
     throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
   }
+}
+
+function destroy(handle: number): void {
+  native().destroyEvent(handle);
+  check('destroy an event');
 }

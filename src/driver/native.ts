@@ -64,8 +64,10 @@ export interface NativeBinding {
   configureSoftware(totalBytes: number, deviceCount: number): void;
   /** Delays every later call of a driver function of the software device. */
   setLatency(functionName: string, nanoseconds: number): void;
-  /** Lets the nth next call of a driver function of the software device fail with a status. */
+  /** Lets the nth next call of a driver function of the software device fail with a status. `[1]`: 1 if the one before is still to come. */
   failCall(functionName: string, nth: number, status: number): void;
+  /** Once the failure that was asked for of a first function has come, the nth call of a second, which may be the same, fails. */
+  failCallAfter(firstName: string, functionName: string, nth: number, status: number): void;
   /** `[1]`: the driver's version, as CUDA numbers it (13000 for 13.0). */
   driverVersion(): void;
   statusName(status: number): string;

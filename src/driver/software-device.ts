@@ -1,6 +1,6 @@
 import { ArgumentRangeError, formatValue } from '../errors.js';
 import { assertOptions } from '../validation.js';
-import { native } from './native.js';
+import { mailbox, native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
 
 /** Settings of the software device; they hold for the whole process. */
@@ -51,8 +51,10 @@ export function setCallLatency(functionName: string, nanoseconds: number): void 
  * Lets the nth next call (1 is the very next) of a driver function of the software device fail. 0 ends it.
  * @param functionName CUDA's name, such as `cuMemAlloc`
  * @param status the `CUresult` it returns; out of memory by default
+ * @returns whether a failure of this function that was asked for before had not come yet; it does not come any more. So
+ * `failCall(functionName, 0)` tells whether a call was never made.
  */
-export function failCall(functionName: string, nth = 1, status: number = outOfMemoryStatus): void {
+export function failCall(functionName: string, nth = 1, status: number = outOfMemoryStatus): boolean {
   assertFunction(functionName);
   if (!Number.isSafeInteger(nth) || nth < 0) throw new ArgumentRangeError(`nth must be an integer from 0, got ${formatValue(nth)}`);
   if (!Number.isInteger(status) || status < 1 || status > 999) {
@@ -60,6 +62,7 @@ export function failCall(functionName: string, nth = 1, status: number = outOfMe
   }
   native().failCall(functionName, nth, status);
   check('inject a failure');
+  return mailbox[1] === 1;
 }
 
 /** The driver functions that can be delayed and failed, by CUDA's names. */

@@ -1,4 +1,5 @@
 import type { Event } from './event.js';
+import { eventObserver } from './event-observer.js';
 import { mailbox, native } from './native.js';
 import { check, checkBlocking } from './status.js';
 import type { Stream } from './stream.js';
@@ -76,6 +77,13 @@ export class StreamTimeline {
     };
   }
 
+  /** The driver's own handle. */
+  get nativeHandle(): number {
+    native().streamAddress(this.handle);
+    check('read the handle of a stream');
+    return mailbox[1] as number;
+  }
+
   /** Begins a synchronization; call the result once everything that was queued by now has run. */
   beginSynchronization(): () => void {
     const number = ++this.synchronizing;
@@ -108,6 +116,7 @@ export class StreamTimeline {
     mailbox[1] = event.handle;
     native().waitEvent();
     check('wait for an event');
+    eventObserver?.eventAwaited(this, event.version);
   }
 
   observe(observer: StreamObserver): void {
@@ -134,7 +143,7 @@ export class StreamTimeline {
 
   /**
    * Ends the timeline, and disposes every object for the stream that is left. `record` is called if an observer needs an event, before any
-   * hears of the end; where it throws, everything is as before.
+   * hears of the end; where it throws, or where the driver refuses to destroy the stream, everything is as before.
    */
   end(record: () => Event | undefined): void {
     const observers = [...this.#observers];
@@ -144,6 +153,8 @@ export class StreamTimeline {
     let event: Event | undefined;
     try {
       if (observers.some((observer) => observer.needsSettlement(this))) event = record();
+      native().releaseStream(this.handle);
+      check('destroy a stream');
     } catch (error) {
       this.#isEnding = false;
       for (const reference of this.#streams) if (!setHandle(reference, this.handle)) this.#streams.delete(reference);
@@ -153,7 +164,6 @@ export class StreamTimeline {
     if (live.get(this.id) === this) live.delete(this.id);
     this.#observers.clear();
     for (const observer of observers) observer.streamEnded(this, event);
-    native().releaseStream(this.handle);
     vacantSlots.push(this.slot);
   }
 }

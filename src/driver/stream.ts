@@ -2,6 +2,7 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } fro
 import { assertOptions } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
+import { eventObserver } from './event-observer.js';
 import { finalizationRegistry } from './finalization.js';
 import { mailbox, native } from './native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from './order-checker.js';
@@ -48,6 +49,10 @@ interface Ending {
 const unreachable = finalizationRegistry<Ending>('stream', 'CISTERN_UNREACHABLE_STREAM', ({ device, timeline, reference }) =>
   timeline.leave(reference, () => settlement(device, timeline, timeline.announcesEnd)),
 );
+const undestroyed = finalizationRegistry<number>('stream', 'CISTERN_UNREACHABLE_STREAM', (handle) => {
+  native().releaseStream(handle);
+  check('destroy a stream');
+});
 const defaultStreams = new Map<string, Stream>();
 
 /**
@@ -134,9 +139,7 @@ export class Stream implements Disposable {
   /** The driver's own handle, for other libraries. */
   get nativeHandle(): number {
     this.#assertLive('read the handle of a stream');
-    native().streamAddress(this.handle);
-    check('read the handle of a stream');
-    return mailbox[1] as number;
+    return this.timeline.nativeHandle;
   }
 
   /** The priority, as the driver clamped it. */
@@ -166,7 +169,10 @@ export class Stream implements Disposable {
     mailbox[0] = this.handle;
     mailbox[1] = event.handle;
     native().waitEvent();
-    if (mailbox[0] === 0) return;
+    if (mailbox[0] === 0) {
+      eventObserver?.eventAwaited(this.timeline, event.version);
+      return;
+    }
     this.#assertLive('wait for an event');
     if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot wait for an event: it is already disposed');
     check('wait for an event');
@@ -239,7 +245,8 @@ export class Stream implements Disposable {
   /**
    * Settles what resources hold back for the stream and gives it back to the driver. Work that is queued still runs. Does nothing the second
    * time.
-   * @throws DriverError where nothing can be settled, because the driver neither records an event nor waits; the stream is not disposed then.
+   * @throws DriverError where nothing can be settled, because the driver neither records an event nor waits, and where it refuses to destroy the
+   * stream; the stream is not disposed then, and this can be tried again.
    */
   [Symbol.dispose](): void {
     if (this.handle < 0 || this.#isDefault) return;
@@ -318,13 +325,14 @@ function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
   return stream;
 }
 
-/** The id of the driver's stream. The handle is given back where the driver does not tell it. */
+/** The id of the driver's stream. Where the driver does not tell it the handle is given back, now or with the next collection. */
 function identify(handle: number): number {
   native().streamId(handle);
   try {
     check('identify a stream');
   } catch (error) {
     native().releaseStream(handle);
+    if (mailbox[0] !== 0) undestroyed.register({}, handle);
     throw error;
   }
   return mailbox[1] as number;

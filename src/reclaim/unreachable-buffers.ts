@@ -14,6 +14,10 @@
  * A resource may refuse to free, for example from within a host function, where nothing can be waited for. What nobody else could free then is
  * kept in a list, which every sweep tries first.
  *
+ * To free is foreign code, which may collect garbage and sweep in turn, for example by an allocation that finds no memory. A sweep within a
+ * sweep leaves the list alone, and no token is registered before the outermost one is over: else memory that is always refused would be tried
+ * again by each of them, and each try would be the collection that starts the next.
+ *
  * Invariants: owned[i] is set ⇔ slot i is watched; Σ set = ownedCount; a memory is in the table exactly while its buffer is not disposed.
  * Cost: O(1) a buffer; a sweep reads every slot, and every memory of the list, once.
  */
@@ -28,6 +32,8 @@ export interface OwnedMemory {
   readonly resource: { readonly memoryKind: MemoryKind };
   /** Where the buffer was made, if anybody wants to know. */
   readonly createdAt: string | undefined;
+  /** What people call the buffer. */
+  readonly label: string | undefined;
   /** Gives the memory back. Where that is refused, `pointer` is 0 if it is lost for good, else as before. */
   free(): void;
 }
@@ -53,6 +59,8 @@ export interface BufferLeak {
   readonly memoryKind: MemoryKind;
   /** The stack of the constructor call, one frame a line; `undefined` for a buffer that was made before anybody subscribed. */
   readonly createdAt: string | undefined;
+  /** The label of the buffer, if it had one. */
+  readonly label: string | undefined;
 }
 
 const leaks = channel('cistern:leak');
@@ -62,6 +70,7 @@ const owned: (OwnedMemory | undefined)[] = [];
 let ownedCount = 0;
 /** What was refused and may be freed later. */
 let refused: OwnedMemory[] = [];
+let isSweeping = false;
 let collected = new Int32Array(minimumSweepCount);
 /** A sweep without a collection is due when so many are owned: synchronous code that drops buffers would let the table grow without end. */
 let sweepCount = minimumSweepCount;
@@ -70,7 +79,7 @@ let tokenIsLive = false;
 const majorCollections = new FinalizationRegistry<undefined>(() => {
   tokenIsLive = false;
   freeUnreachableBuffers();
-  if (ownedCount > 0 || refused.length > 0) registerToken();
+  registerToken();
 });
 
 /** Frees `memory` once `owner` is collected, unless {@link disown} comes first. Returns the slot to disown. */
@@ -82,7 +91,7 @@ export function own(owner: object, memory: OwnedMemory): number {
   const slot = watchObject(owner);
   owned[slot] = memory;
   ownedCount++;
-  if (!tokenIsLive) registerToken();
+  registerToken();
   return slot;
 }
 
@@ -113,7 +122,7 @@ export function freeSoonerOrLater(memory: OwnedMemory): number {
 function keepRefused(memory: OwnedMemory): void {
   if (memory.pointer === 0) return;
   refused.push(memory);
-  if (!tokenIsLive) registerToken();
+  registerToken();
 }
 
 /**
@@ -121,14 +130,26 @@ function keepRefused(memory: OwnedMemory): void {
  * were freed. Never throws.
  */
 export function freeUnreachableBuffers(): number {
-  const unreachable = takeUnreachable();
-  let freedBytes = freeRefused();
+  if (isSweeping) return freeTaken(takeUnreachable());
+  isSweeping = true;
+  try {
+    const unreachable = takeUnreachable();
+    return freeRefused() + freeTaken(unreachable);
+  } finally {
+    isSweeping = false;
+    registerToken();
+  }
+}
+
+function freeTaken(unreachable: readonly OwnedMemory[]): number {
+  let freedBytes = 0;
   let failures = 0;
   let firstFailure: unknown;
   for (const memory of unreachable) {
     const { pointer, bytes } = memory;
     if (leaks.hasSubscribers && bytes > 0) {
-      const leak: BufferLeak = { pointer, bytes, memoryKind: memory.resource.memoryKind, createdAt: memory.createdAt };
+      const { createdAt, label } = memory;
+      const leak: BufferLeak = { pointer, bytes, memoryKind: memory.resource.memoryKind, createdAt, label };
       leaks.publish(leak);
     }
     try {
@@ -172,7 +193,9 @@ function takeUnreachable(): OwnedMemory[] {
   return unreachable;
 }
 
+/** Unless there is one, or nobody needs it, or a sweep goes on. */
 function registerToken(): void {
+  if (tokenIsLive || isSweeping || (ownedCount === 0 && refused.length === 0)) return;
   tokenIsLive = true;
   majorCollections.register({}, undefined);
 }

@@ -2,11 +2,16 @@
  * The bytes of a recording, all little-endian, in units of 24:
  *
  *     file    'cistern\n'  u32 version  u32 bytes of the JSON header  f64 0        then the header, padded with spaces to a multiple of 24
- *     block   u32 'CBLK'  u32 payload bytes  u32 CRC-32 of the payload  u32 records  f64 time, nanoseconds since the recording began
+ *     block   u32 'CBLK'  u32 payload bytes  u32 CRC-32 of the rest  u32 records  f64 time, nanoseconds since the recording began
  *     record  u8 kind  u8 layer  u16 stream  u32 time, nanoseconds since the block's  f64 first  f64 second
  *
- * A block holds whole records and is written at once. A definition is a record followed by UTF-8 text, padded with zeros to a multiple of
- * 24; it comes before the first record that uses its index. Everything is aligned so that a reader indexes typed arrays.
+ * A block holds whole records and is written at once. Its CRC is that of everything behind it: the number of records, the time and the
+ * payload. A definition is a record followed by UTF-8 text, padded with zeros to a multiple of 24; it comes before the first record that uses
+ * its index. Everything is aligned so that a reader indexes typed arrays.
+ *
+ * Indexes are given one after another. That of a stream which has ended may be defined again, and stands for another stream from there on;
+ * cistern does so once 65,535 streams are defined. Where there are more layers, streams, phases, stacks or labels than it has room for, the last
+ * of them stands for all the rest, and is called `(more …)`.
  */
 
 /** The first eight bytes of a recording. */
@@ -19,8 +24,11 @@ export const unitBytes = 24;
 /** The first four bytes of a block: `CBLK`. */
 export const blockMarker = 0x4b4c4243;
 
-/** A block is closed before it would hold more than this. A text that is longer has a block of its own. */
+/** A block is closed before it would hold more than this. A definition whose text is longer has a block of its own. */
 export const maximumBlockBytes = 2730 * unitBytes;
+
+/** No text is longer, so that a length that is wrong is told from one that is right. */
+export const maximumTextBytes = 2 ** 24;
 
 /** A block is closed before the time of a record would not fit into it. */
 export const maximumBlockNanoseconds = 2 ** 32 - 1;
@@ -31,7 +39,7 @@ export const RecordKind = {
   allocate: 1,
   /** Pointer, bytes. The time is taken before the resource is asked to free. */
   free: 2,
-  /** 0, bytes that were asked for. Written before the error is thrown. */
+  /** 0, bytes that were asked for. Written before the error is thrown. Of more than 2^53 bytes, `first` is what `second` cannot hold. */
   failure: 3,
   /** Pointer, bytes of a block that a keeper of memory, the layer, took from its upstream. */
   growth: 4,
@@ -45,7 +53,7 @@ export const RecordKind = {
   phaseBegin: 8,
   /** Phase, 0. */
   phaseEnd: 9,
-  /** Pointer, label: names the live allocation there. */
+  /** Pointer, label: names the live allocation of the layer there. */
   label: 10,
   /** Thread, 0: the records that follow are of this thread. */
   thread: 16,
@@ -82,6 +90,20 @@ export interface RecordingHeader {
   readonly process: number | null;
   /** What wrote it, such as `cistern 0.1.0`. */
   readonly writer: string;
+  /**
+   * Nanoseconds of the system's monotonic clock (`process.hrtime`) when the recording began: by it, recordings of several threads of a process
+   * are put in order.
+   */
+  readonly clock?: number;
+  /** How the log of RMM's that it was made from writes what can be written in several ways. */
+  readonly csv?: CsvSpelling;
+}
+
+/** How a log of RMM's writes what can be written in several ways: versions differ. */
+export interface CsvSpelling {
+  /** What is between seconds and microseconds. */
+  readonly timeSeparator: '.' | ':';
+  readonly nullPointer: '(nil)' | '0x0' | '0';
 }
 
 /** The next multiple of a unit. */

@@ -208,6 +208,9 @@ test('a stream waits for the one of many blocks of nearly the size that fits, in
   });
   using _hold = stream.hold();
   for (const [i, pointer] of pointers.entries()) arena.deallocate(pointer, sizes[i] as number, stream);
+  failCall('cuStreamWaitEvent', 1, 999);
+  expect(() => arena.allocate(least + 256, other)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+  arena.validate();
   expect(arena.allocate(least + 256, other)).toBe(pointers[30]);
   expectWaiting(other);
 });

@@ -12,6 +12,7 @@ import {
   type MemoryResourceAdaptor,
   OutOfMemoryError,
   ReclaimingResourceAdaptor,
+  RecordingResourceAdaptor,
   RoundingResourceAdaptor,
   SanitizingResourceAdaptor,
   StatisticsResourceAdaptor,
@@ -41,6 +42,11 @@ const adaptors: readonly Adaptor[] = [
     name: 'LoggingResourceAdaptor',
     wrap: (upstream, deallocationEvents) =>
       new LoggingResourceAdaptor(upstream, { stream: sink, ...(deallocationEvents && { deallocationEvents }) }),
+  },
+  {
+    name: 'RecordingResourceAdaptor',
+    wrap: (upstream, deallocationEvents) =>
+      new RecordingResourceAdaptor(upstream, { file: '/dev/null', ...(deallocationEvents && { deallocationEvents }) }),
   },
   {
     name: 'ReclaimingResourceAdaptor',

@@ -70,6 +70,17 @@ describe('a pool', () => {
     },
   );
 
+  test('does not say of a request that no block can have that the upstream refused it', () => {
+    using pool = new PoolMemoryResource(new BoundedUpstream(MiB));
+    pool.deallocate(pool.allocate(MiB / 2, stream), MiB / 2, stream);
+    failCall('cuMemFree', 1, 999);
+    // The upstream refuses, and so does the driver when room is to be made.
+    expect(() => pool.allocate(MiB, stream)).toThrow(code('ERR_CISTERN_DRIVER'));
+    expect(() => pool.allocate(2 ** 40, stream)).toThrow(
+      expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY', path: ['PoolMemoryResource'], cause: undefined }),
+    );
+  });
+
   test('refuses an initial size that no block can have', () => {
     expect(() => new PoolMemoryResource(new BoundedUpstream(2 ** 50), { initialBytes: 2 ** 39 })).toThrow(OutOfMemoryError);
   });
@@ -276,6 +287,29 @@ describe('a pool', () => {
     pool.deallocate(pool.allocate(MiB, stream), MiB, stream, 'off');
     expect(pool.allocate(4 * MiB, stream)).toBeGreaterThan(0);
     expect(pool.statistics().merges).toBe(0);
+  });
+
+  test('joins no more than it needs: first the other lane of the stream, then one stream after another', () => {
+    using a = new Stream({ nonBlocking: true });
+    using b = new Stream({ nonBlocking: true });
+    const allocateThree = () => {
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 3 * MiB, maximumBytes: 3 * MiB });
+      return { pool, pointers: [1, 2, 3].map(() => pool.allocate(MiB, stream)) as [number, number, number] };
+    };
+    const first = allocateThree();
+    for (const [i, on] of [stream, a, b].entries()) first.pool.deallocate(first.pointers[i] as number, MiB, on);
+    expect(first.pool.allocate(2 * MiB, stream)).toBe(first.pointers[0]);
+    expect(first.pool.statistics()).toMatchObject({ merges: 1, allocatedBytes: 2 * MiB });
+    const second = allocateThree();
+    second.pool.deallocate(second.pointers[0], MiB, stream);
+    second.pool.deallocate(second.pointers[1], MiB, stream, 'off');
+    second.pool.deallocate(second.pointers[2], MiB, a);
+    expect(second.pool.allocate(2 * MiB, stream)).toBe(second.pointers[0]);
+    expect(second.pool.statistics()).toMatchObject({ merges: 0, allocatedBytes: 2 * MiB });
+    for (const { pool } of [first, second]) {
+      pool.validate();
+      pool.dispose();
+    }
   });
 
   test.each(['eager', 'deferred'] as const)('carries the order of one lane of a stream on to the other, under %s', (deallocationEvents) => {

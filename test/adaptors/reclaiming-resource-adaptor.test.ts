@@ -311,6 +311,7 @@ describe('the stages', () => {
       error = caught(() => resource.allocate(2 * MiB, stream));
     });
     stream.synchronizeSync();
+    expect(error).toBeInstanceOf(OutOfMemoryError);
     expect(error?.stages.map(({ stage, recoveredBytes }) => [stage, recoveredBytes])).toEqual([
       ['settle', 0],
       ['trim', 0],

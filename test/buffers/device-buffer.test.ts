@@ -118,6 +118,7 @@ describe('construction', () => {
     ['a fractional capacity', 10, { capacityBytes: 10.5 }, ArgumentRangeError, 'ERR_OUT_OF_RANGE'],
     ['an alignment that is no power of two', 10, { alignment: 300 }, ArgumentRangeError, 'ERR_OUT_OF_RANGE'],
     ['an alignment that is no number', 10, { alignment: '256' }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
+    ['a label that is no text', 10, { label: 5 }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
   ])('refuses %s', (_, source, options, type, code) => {
     const make = () => new DeviceBuffer(source as number, { resource: addresses, stream, ...options } as DeviceBufferOptions);
     expect(make).toThrow(type);
@@ -422,6 +423,16 @@ describe('copies', () => {
       expect(() => buffer.fill(1, wrong)).toThrow(ArgumentTypeError);
       await expect(buffer.toHost(wrong)).rejects.toThrow(ArgumentTypeError);
     }
+  });
+
+  it('do not fail where the event that they waited for cannot be destroyed', () => {
+    using other = new Stream({ nonBlocking: true });
+    using source = new DeviceBuffer(ramp(16), { resource, stream: other });
+    using target = new DeviceBuffer(16, { resource, stream });
+    failCall('cuEventDestroy', 1, 999);
+    target.copyFrom(source);
+    expect(failCall('cuEventDestroy', 0)).toBe(false);
+    expect(target.toHostSync()).toEqual(ramp(16));
   });
 
   it('have read the source when they return, where its stream cannot be made to wait', () => {

@@ -1,0 +1,80 @@
+import type { Stream } from '../driver/stream.js';
+import type { DevicePointer, MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
+import type { Recording } from '../recording/recording.js';
+import { RecordKind } from '../recording/recording-format.js';
+import { kindOf, layersOf } from './layers.js';
+import { type GrowthObserver, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+
+/** For each recording the layers of the adaptors that record, and of the keepers below them. */
+const layersByRecording = new WeakMap<Recording, WeakMap<MemoryResource, number>>();
+
+/** The layer that an adaptor records. */
+export interface AdaptorLayer {
+  readonly index: number;
+  /** Whether it ends with the adaptor: that of a keeper right below the adaptor is the keeper's. */
+  readonly isOwn: boolean;
+}
+
+/**
+ * The layer in a recording of an adaptor, which is new. What keeps memory below it gets a layer as well, in which its growth is recorded from
+ * now on, and what it holds already.
+ */
+export function addAdaptorLayer(recording: Recording, adaptor: MemoryResourceAdaptor, name: string | undefined): AdaptorLayer {
+  let layers = layersByRecording.get(recording);
+  if (layers === undefined) {
+    layers = new WeakMap();
+    layersByRecording.set(recording, layers);
+  }
+  const { upstream } = adaptor;
+  const nameOf = (resource: MemoryResource) => (resource === upstream ? name : undefined) ?? kindOf(resource);
+  for (const resource of layersOf(upstream).reverse()) {
+    if (!(resource instanceof StreamOrderedMemoryResource) || layers.has(resource)) continue;
+    const index = recording.addLayer(nameOf(resource), layerBelow(layers, resource));
+    layers.set(resource, index);
+    resource.observeGrowth(new GrowthRecorder(recording, index));
+  }
+  const ofKeeper = upstream instanceof StreamOrderedMemoryResource ? layers.get(upstream) : undefined;
+  const index = ofKeeper ?? recording.addLayer(nameOf(upstream), layerBelow(layers, adaptor));
+  layers.set(adaptor, index);
+  return { index, isOwn: ofKeeper === undefined };
+}
+
+/** The nearest layer below a resource. */
+function layerBelow(layers: WeakMap<MemoryResource, number>, resource: Partial<MemoryResourceAdaptor>): number | undefined {
+  for (let below = resource.upstream; below !== undefined; below = (below as Partial<MemoryResourceAdaptor>).upstream) {
+    const layer = layers.get(below);
+    if (layer !== undefined) return layer;
+  }
+  return undefined;
+}
+
+class GrowthRecorder implements GrowthObserver {
+  readonly #recording: Recording;
+  readonly #layer: number;
+
+  constructor(recording: Recording, layer: number) {
+    this.#recording = recording;
+    this.#layer = layer;
+  }
+
+  get isDone(): boolean {
+    return this.#recording.isDisposed;
+  }
+
+  grew(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    this.#append(RecordKind.growth, pointer, bytes, stream);
+  }
+
+  releases(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    this.#append(RecordKind.release, pointer, bytes, stream);
+  }
+
+  ended(): void {
+    this.#recording.removeLayer(this.#layer);
+  }
+
+  #append(kind: number, pointer: DevicePointer, bytes: number, stream: Stream): void {
+    this.#recording.append(kind | this.#recording.headOf(this.#layer, stream.timeline), pointer, bytes);
+    this.#recording.settle();
+  }
+}

@@ -1,0 +1,44 @@
+/** The last layer; one more could not be named as an upstream. */
+const maximumLayers = 254;
+const lastLayerName = '(more layers)';
+
+interface Layer {
+  readonly name: string;
+  readonly upstream: number | undefined;
+  /** Whether a resource has it. */
+  isTaken: boolean;
+}
+
+/**
+ * Numbers for layers, from 0 on. The layer of a resource that has ended goes to the next one with the same name and upstream. Where all are
+ * given, further resources have the last number together.
+ */
+export class LayerTable {
+  readonly #layers: Layer[] = [];
+  readonly #define: (index: number, name: string, upstream: number | undefined) => void;
+
+  /** @param define called with each number before it is given for the first time */
+  constructor(define: (index: number, name: string, upstream: number | undefined) => void) {
+    this.#define = define;
+  }
+
+  add(name: string, upstream: number | undefined): number {
+    const vacant = this.#layers.findIndex((layer) => !layer.isTaken && layer.name === name && layer.upstream === upstream);
+    if (vacant >= 0) {
+      (this.#layers[vacant] as Layer).isTaken = true;
+      return vacant;
+    }
+    if (this.#layers.length > maximumLayers) return maximumLayers;
+    const index = this.#layers.length;
+    const isLast = index === maximumLayers;
+    const layer = isLast ? { name: lastLayerName, upstream: undefined, isTaken: true } : { name, upstream, isTaken: true };
+    this.#layers.push(layer);
+    this.#define(index, layer.name, layer.upstream);
+    return index;
+  }
+
+  remove(index: number): void {
+    const layer = this.#layers[index];
+    if (layer !== undefined && index < maximumLayers) layer.isTaken = false;
+  }
+}

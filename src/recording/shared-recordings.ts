@@ -1,0 +1,64 @@
+/**
+ * Recordings by the path of their file, so that the layers of a stack which name the same one share it; and the one that the environment
+ * variable `CISTERN_LOG_FILE` asks for.
+ */
+import { resolve } from 'node:path';
+import { isMainThread, threadId } from 'node:worker_threads';
+import { liveRecordings, Recording } from './recording.js';
+
+interface SharedRecording {
+  readonly recording: Recording;
+  users: number;
+}
+
+const shared = new Map<string, SharedRecording>();
+let ofEnvironment: Recording | undefined;
+let wasAsked = false;
+
+/**
+ * The recording to a path of this thread, which is opened if there is none. To be followed by {@link releaseRecording}.
+ * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
+ */
+export function acquireRecording(file: string): Recording {
+  const path = resolve(file);
+  const known = shared.get(path);
+  if (known !== undefined && !known.recording.isDisposed) {
+    known.users++;
+    return known.recording;
+  }
+  const recording = new Recording({ file: path });
+  shared.set(path, { recording, users: 1 });
+  return recording;
+}
+
+/** Ends what {@link acquireRecording} began. The last one disposes the recording. */
+export function releaseRecording(recording: Recording): void {
+  const known = shared.get(recording.file);
+  if (known?.recording !== recording || --known.users > 0) return;
+  shared.delete(recording.file);
+  recording[Symbol.dispose]();
+}
+
+/**
+ * The recording that `CISTERN_LOG_FILE` asks for, or `undefined` where it does not. It is opened at the first call and lasts as long as the
+ * process or worker. `%p` in the path stands for the number of the process; a worker thread appends its own number.
+ * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
+ */
+export function environmentRecording(): Recording | undefined {
+  const file = process.env['CISTERN_LOG_FILE'] ?? '';
+  if (file === '') return undefined;
+  if (ofEnvironment === undefined || ofEnvironment.isDisposed) {
+    const path = file.replaceAll('%p', String(process.pid));
+    ofEnvironment = acquireRecording(isMainThread ? path : `${path}.${threadId}`);
+  }
+  return ofEnvironment;
+}
+
+/** Whether anything is recorded. The first call opens the recording that the environment asks for. */
+export function isRecording(): boolean {
+  if (liveRecordings().length > 0) return true;
+  if (wasAsked) return false;
+  environmentRecording();
+  wasAsked = true;
+  return liveRecordings().length > 0;
+}

@@ -1,0 +1,186 @@
+/**
+ * Files that are there as a whole or not at all.
+ *
+ * Bytes go to a neighbour of the file, which takes the file's name once everything is written. Until then an error, the end of the process and
+ * a signal that ends it remove the neighbour. It is not made before there are bytes: what is computed first is interrupted as if there were no
+ * file.
+ */
+import { createWriteStream, type Stats, unlinkSync } from 'node:fs';
+import { access, constants, realpath, rename, rm, stat } from 'node:fs/promises';
+import { basename, dirname, join } from 'node:path';
+import { PassThrough, type Transform } from 'node:stream';
+import { pipeline } from 'node:stream/promises';
+import { createGzip } from 'node:zlib';
+
+/** Takes the contents of a file, in order. */
+export interface FileSink {
+  /**
+   * Adds bytes, or text in UTF-8, and waits until more can be taken. The bytes may be used again then.
+   * @throws a system error of Node (`ENOSPC`, `EIO`, …) where they cannot be written.
+   */
+  write(contents: string | Uint8Array): Promise<void>;
+}
+
+/** Options of {@link writeWhole}. */
+export interface WriteWholeOptions {
+  /**
+   * Whether the file is compressed as gzip does.
+   * @defaultValue whether the path ends in `.gz`
+   */
+  readonly gzip?: boolean;
+}
+
+/** Signals that end a process, and that a program can still do something about. */
+const endingSignals = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
+
+/** The files that are to be removed if the process ends. */
+const unfinished = new Set<string>();
+
+/**
+ * Writes a file that replaces what was at its path once it is whole. Whatever goes wrong, and however the process ends short of being killed,
+ * what was there before stays, and nothing half-written is left.
+ *
+ * What is no ordinary file, such as a pipe or a terminal, is written to directly.
+ * @param write is given where to write, and what it returns is returned
+ * @throws a system error of Node (`ENOENT`, `EACCES`, `EISDIR`, `ENOSPC`, …) where the file cannot be written.
+ * @throws what `write` throws.
+ * @example
+ * ```ts
+ * await writeWhole('trace.csv.gz', async (sink) => {
+ *   for await (const piece of generateLog('multi-stream')) await sink.write(piece);
+ * });
+ * ```
+ */
+export async function writeWhole<T>(
+  path: string,
+  write: (sink: FileSink) => Promise<T>,
+  { gzip = path.endsWith('.gz') }: WriteWholeOptions = {},
+): Promise<T> {
+  const before = await existing(path);
+  if (before?.isDirectory()) throw fileError('EISDIR', 'is a directory', path);
+  const isDirect = before !== undefined && !before.isFile();
+  // A link stays one: what it leads to is replaced.
+  const target = before === undefined ? path : await realpath(path);
+  if (before !== undefined) await access(target, constants.W_OK);
+  else await access(dirname(path), constants.W_OK);
+  const neighbour = join(dirname(target), `.${basename(target)}.${process.pid}-${nextNumber++}.partial`);
+  const written = isDirect ? new FileWriter(target, gzip) : new FileWriter(neighbour, gzip, before?.mode, () => protect(neighbour));
+  try {
+    const result = await write(written);
+    await written.end();
+    if (!isDirect) await rename(neighbour, target);
+    return result;
+  } catch (error) {
+    await written.abandon();
+    if (!isDirect) await rm(neighbour, { force: true });
+    throw renamed(written.failure ?? error, neighbour, path);
+  } finally {
+    unprotect(neighbour);
+  }
+}
+
+let nextNumber = 0;
+
+class FileWriter implements FileSink {
+  readonly #path: string;
+  readonly #gzip: boolean;
+  readonly #mode: number | undefined;
+  readonly #onOpen: () => void;
+  #head: Transform | undefined;
+  #end: Promise<void> | undefined;
+  /** Why bytes cannot be written, where that is so. */
+  failure: unknown;
+
+  constructor(path: string, gzip: boolean, mode?: number, onOpen: () => void = () => {}) {
+    this.#path = path;
+    this.#gzip = gzip;
+    this.#mode = mode;
+    this.#onOpen = onOpen;
+  }
+
+  write(contents: string | Uint8Array): Promise<void> {
+    const head = this.#open();
+    const taken = new Promise<void>((resolve, reject) => {
+      head.write(contents, (error) => (error ? reject(error) : resolve()));
+    });
+    // What is on its way when the file fails is never called back.
+    return Promise.race([taken, this.#end as Promise<void>]);
+  }
+
+  /** Everything is written. */
+  async end(): Promise<void> {
+    this.#open().end();
+    await this.#end;
+  }
+
+  /** Stops writing. */
+  async abandon(): Promise<void> {
+    const failure = this.failure;
+    this.#head?.destroy();
+    await this.#end?.catch(() => {});
+    this.failure = failure;
+  }
+
+  #open(): Transform {
+    if (this.#head !== undefined) return this.#head;
+    this.#onOpen();
+    this.#head = this.#gzip ? createGzip() : new PassThrough();
+    const file = createWriteStream(this.#path, { mode: this.#mode === undefined ? 0o666 : this.#mode & 0o777 });
+    this.#end = pipeline(this.#head, file);
+    this.#end.catch((error) => {
+      this.failure = error;
+    });
+    return this.#head;
+  }
+}
+
+/** Removes the file if the process ends, until `unprotect`. */
+function protect(path: string): void {
+  if (unfinished.size === 0) {
+    process.on('exit', removeUnfinished);
+    for (const signal of endingSignals) process.on(signal, endBySignal);
+  }
+  unfinished.add(path);
+}
+
+function unprotect(path: string): void {
+  if (!unfinished.delete(path) || unfinished.size > 0) return;
+  process.off('exit', removeUnfinished);
+  for (const signal of endingSignals) process.off(signal, endBySignal);
+}
+
+function removeUnfinished(): void {
+  for (const path of unfinished) {
+    try {
+      unlinkSync(path);
+    } catch {}
+  }
+}
+
+/** Ends the process as it would have ended by itself. A program that listens for the signal decides for itself. */
+function endBySignal(signal: NodeJS.Signals): void {
+  if (process.listenerCount(signal) > 1) return;
+  removeUnfinished();
+  process.off(signal, endBySignal);
+  process.kill(process.pid, signal);
+}
+
+async function existing(path: string): Promise<Stats | undefined> {
+  try {
+    return await stat(path);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined;
+    throw error;
+  }
+}
+
+/** An error as Node would have thrown it for the file itself. */
+function renamed(error: unknown, from: string, to: string): unknown {
+  if (!(error instanceof Error) || (error as NodeJS.ErrnoException).path !== from) return error;
+  error.message = error.message.replaceAll(from, to);
+  return Object.assign(error, { path: to });
+}
+
+function fileError(code: string, what: string, path: string): Error {
+  return Object.assign(new Error(`${code}: ${what}, open '${path}'`), { code, path, syscall: 'open' });
+}
