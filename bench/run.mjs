@@ -11,14 +11,16 @@ import * as events from './benchmarks/events.mjs';
 import * as holes from './benchmarks/holes.mjs';
 import * as layers from './benchmarks/layers.mjs';
 import * as monotonic from './benchmarks/monotonic.mjs';
+import * as parse from './benchmarks/parse.mjs';
 import * as pool from './benchmarks/pool.mjs';
+import * as reports from './benchmarks/report.mjs';
 import * as streams from './benchmarks/streams.mjs';
 import { loadCistern, root } from './support/cistern.mjs';
 import { Context } from './support/context.mjs';
 import { environment } from './support/environment.mjs';
 import { findTraces, traceNames } from './support/traces.mjs';
 
-const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic];
+const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic, parse, reports];
 const names = benchmarks.map(({ name }) => name);
 
 const help = `usage: npm run bench -- [benchmark...] [options]
@@ -108,7 +110,13 @@ async function main() {
 /** The traces that benchmarks need. @param {readonly string[]} chosen */
 function tracesFor(chosen) {
   if (chosen.some((name) => ['pool', 'capacity', 'events'].includes(name))) return traceNames;
-  return [...(chosen.includes('layers') ? ['dl-training'] : []), ...(chosen.includes('streams') ? ['arrow-etl'] : [])];
+  return traceNames.filter(
+    (name) =>
+      (name === 'dl-training' && chosen.includes('layers')) ||
+      (name === 'arrow-etl' && chosen.includes('streams')) ||
+      (parse.traces.includes(name) && chosen.includes('parse')) ||
+      (reports.traces.includes(name) && chosen.includes('report')),
+  );
 }
 
 /** Shows on a terminal what is being measured. @param {string} step */

@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 const root = fileURLToPath(new URL('..', import.meta.url));
 const scratch = mkdtempSync(join(tmpdir(), 'cistern-check-'));
 const compiler = env.CXX ?? 'c++';
-const runSuite = ['vitest', 'run', '--project', 'unit', '--project', 'gc'];
+const runSuite = ['vitest', 'run', '--project', 'unit', '--project', 'gc', '--project', 'browser'];
 /** What reaches native code and starts no other process. */
 const nativeSuites = ['test/driver/', 'test/conformance/', 'test/adaptors/', 'test/buffers/', 'test/resources/', 'test/gc/dropped'];
 
@@ -84,7 +84,9 @@ function clangFormat() {
 
 const steps = {
   lint: () => run('biome', ['check', '--error-on-warnings', '.']),
-  types: () => run('tsc', ['-p', 'tsconfig.json']),
+  types: () => {
+    for (const project of ['tsconfig.json', 'src/pages', 'test/browser']) run('tsc', ['-p', project]);
+  },
   'clang-format': clangFormat,
   addon: () => run('node', ['scripts/install.mjs']),
   build: () => run('npm', ['run', 'build']),

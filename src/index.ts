@@ -32,6 +32,7 @@ export {
 } from './adaptors/pool-memory-resource.js';
 export { PrefetchResourceAdaptor, type PrefetchResourceAdaptorOptions } from './adaptors/prefetch-resource-adaptor.js';
 export { ReclaimingResourceAdaptor, type ReclaimingResourceAdaptorOptions } from './adaptors/reclaiming-resource-adaptor.js';
+export { RecordingResourceAdaptor, type RecordingResourceAdaptorOptions } from './adaptors/recording-resource-adaptor.js';
 export {
   type DivisionsRounding,
   type MultipleRounding,
@@ -46,13 +47,26 @@ export {
   SanitizingResourceAdaptor,
   type SanitizingResourceAdaptorOptions,
 } from './adaptors/sanitizing-resource-adaptor.js';
-export { type AllocationStatistics, type CounterSnapshot, StatisticsResourceAdaptor } from './adaptors/statistics-resource-adaptor.js';
+export {
+  type AllocationStatistics,
+  type CounterSnapshot,
+  StatisticsResourceAdaptor,
+  type StatisticsResourceAdaptorOptions,
+} from './adaptors/statistics-resource-adaptor.js';
 export { type KeeperStatistics, StreamOrderedMemoryResource } from './adaptors/stream-ordered-memory-resource.js';
 export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
 export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/tracking-resource-adaptor.js';
 export type { ByteRange } from './buffers/byte-range.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export { type BufferCopyOptions, DeviceBuffer, type DeviceBufferOptions, type HostData } from './buffers/device-buffer.js';
+export {
+  type Conversion,
+  type ConversionProgress,
+  type ConvertedFormat,
+  type ConvertLogOptions,
+  convertLog,
+} from './convert/convert-log.js';
+export { encodeRecording } from './convert/encode-recording.js';
 export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend, selectBackend } from './driver/backend.js';
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';
@@ -105,10 +119,30 @@ export * from './memory-resource.js';
 export { type CollectionKind, reclaimUnreachableBuffers } from './reclaim/reclaim-unreachable-buffers.js';
 export type { ReclaimStage, ReclaimTimings, StageTiming } from './reclaim/stage-timings.js';
 export type { BufferLeak } from './reclaim/unreachable-buffers.js';
+export { annotate } from './recording/annotate.js';
+export { Recording, type RecordingOptions } from './recording/recording.js';
+export { type CsvSpelling, RecordKind } from './recording/recording-format.js';
+export { type FileSink, type WriteWholeOptions, writeWhole } from './recording/write-whole.js';
 export { AllocationLog, type EventChunk, type LogEvent } from './replay/allocation-log.js';
-export { type LogProgress, type ReadAllocationLogOptions, readAllocationLog } from './replay/read-allocation-log.js';
+export {
+  type ExplainFailureOptions,
+  explainFailure,
+  type FailureAlternative,
+  type FailureExplanation,
+  type FailureReason,
+  type KeptMemoryState,
+  type LiveMemory,
+} from './replay/explain-failure.js';
+export { type FitOptions, type FitProgress, type FitResult, fitLog } from './replay/fit-log.js';
+export { type GenerateLogOptions, generateLog, workloadNames } from './replay/generate-log.js';
+export type { WorkloadName } from './replay/generate-workloads.js';
+export type { LogFormat, LogProgress, LogSource, ReadLogOptions } from './replay/log-source.js';
+export { type ReadAllocationLogOptions, readAllocationLog } from './replay/read-allocation-log.js';
+export { type ReadRecordedRunOptions, readRecordedRun } from './replay/read-recorded-run.js';
+export type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from './replay/recorded-run.js';
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
-export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams } from './replay/replay-result.js';
+export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay/replay-result.js';
+export { type WriteReportOptions, writeReport } from './report/write-report.js';
 export { uncached, withResource } from './resource-scope.js';
 export {
   type AllocateCallback,
@@ -141,3 +175,11 @@ export type {
   SpecificationValue,
 } from './specification/specification.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './units.js';
+export { observeStatistics, type StatisticsMeter, type StatisticsObserver } from './watch/observe-statistics.js';
+export { prometheusText } from './watch/prometheus-text.js';
+export { type PublishStatisticsOptions, publishStatistics } from './watch/publish-statistics.js';
+export { sampleStatistics } from './watch/sample-statistics.js';
+export { type ServeStatisticsOptions, type StatisticsServer, serveStatistics } from './watch/serve-statistics.js';
+export type { DeviceSample, KeeperSample, LayerSample, ResourceSample, StatisticsSample } from './watch/statistics-sample.js';
+
+import './watch/start-if-asked.js';

@@ -18,7 +18,7 @@ import { formatTable } from '../support/table.mjs';
  */
 
 export const name = 'layers';
-export const title = 'ns per operation that a layer adds to a resource that does nothing; logging to a file';
+export const title = 'ns per operation that a layer adds to a resource that does nothing; logging and recording to a file';
 
 const layers = /** @type {const} */ ([
   'null',
@@ -30,6 +30,7 @@ const layers = /** @type {const} */ ([
   'rounding (top bits)',
   'tracking',
   'logging',
+  'recording',
 ]);
 /** @typedef {(typeof layers)[number]} Layer */
 

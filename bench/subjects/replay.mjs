@@ -74,6 +74,8 @@ function createResource() {
       return new cistern.TrackingResourceAdaptor(upstream);
     case 'logging':
       return new cistern.LoggingResourceAdaptor(upstream, { file: join(folder, 'log.csv') });
+    case 'recording':
+      return new cistern.RecordingResourceAdaptor(upstream, { file: join(folder, 'run.cistern') });
     default:
       return upstream;
   }

@@ -1,7 +1,9 @@
 import { InvalidArgumentError, Option } from 'commander';
 import { type Backend, currentBackend, selectBackend } from '../driver/backend.js';
 import { configureSoftwareDevice } from '../driver/software-device.js';
+import type { ReplayStreams } from '../replay/replay-result.js';
 import { parseBytes } from '../units.js';
+import type { OutputFormat } from './table.js';
 import { type Terminal, warn } from './terminal.js';
 
 /** What the options about the device give. */
@@ -27,6 +29,53 @@ export function deviceMemoryOption(): Option {
 /** `--json`. */
 export function jsonOption(): Option {
   return new Option('--json', 'print JSON');
+}
+
+/** `--format`, and `--json` as a short form of one. */
+export function formatOptions(): [Option, Option] {
+  const format = new Option('--format <format>', 'how to print the results').choices(['table', 'json', 'markdown']).default('table');
+  return [format, new Option('--json', 'the same as --format json').conflicts('format')];
+}
+
+/** What those two give. */
+export interface FormatOptions {
+  readonly format: OutputFormat;
+  readonly json?: boolean;
+}
+
+/** The format that was asked for. */
+export function formatOf({ format, json }: FormatOptions): OutputFormat {
+  return json === true ? 'json' : format;
+}
+
+/** `--resource`. */
+export function resourceOption(description: string, defaults: readonly string[]): Option {
+  const option = new Option('--resource <specification>', `${description}; repeatable (default: ${defaults.join('; ')})`);
+  return option.argParser((text, previous: readonly string[] | undefined) => [...(previous ?? []), text]);
+}
+
+/** `--streams`. */
+export function streamsOption(): Option {
+  return new Option('--streams <streams>', "the log's own streams, one for each thread, or one")
+    .choices(['log', 'thread', 'single'])
+    .default('log');
+}
+
+/** `--layer`. */
+export function layerOption(): Option {
+  return new Option('--layer <name>', 'which layer of a recording (default: the one nearest to the program)');
+}
+
+/** `--repeat`. */
+export function repeatOption(): Option {
+  return new Option('--repeat <n>', 'how often to measure each stack (default: until a million operations, 3 to 100 times)').argParser(
+    parsePositiveInteger,
+  );
+}
+
+/** What replays go through. */
+export function describeStreams(streams: ReplayStreams): string {
+  return { log: "the log's streams", thread: 'one stream for each thread', single: 'one stream' }[streams];
 }
 
 /** An option's argument as an integer from 1. */

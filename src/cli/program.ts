@@ -1,19 +1,48 @@
-import { readFileSync } from 'node:fs';
 import { Command, CommanderError } from 'commander';
 import { CisternError } from '../errors.js';
+import { packageVersion } from '../recording/package-version.js';
+import { adviceFor } from './advice.js';
+import { completionCommand } from './completion.js';
+import { convertCommand } from './convert.js';
 import { doctorCommand } from './doctor.js';
 import { ExitCode, exitCodeOf } from './exit-code.js';
+import { fitCommand } from './fit.js';
+import { generateCommand } from './generate.js';
 import { replayCommand } from './replay.js';
+import { reportCommand } from './report.js';
 import { resourcesCommand } from './resources.js';
-import type { Terminal } from './terminal.js';
+import { hint, type Terminal } from './terminal.js';
+import { watchCommand } from './watch.js';
+
+const examples = `
+Examples:
+  $ cistern doctor                                            # which device there is
+  $ cistern replay trace.csv.gz                               # compare stacks of resources
+  $ cistern fit trace.csv.gz --resource 'pool(cuda)'          # how much memory a stack needs
+  $ cistern report trace.csv.gz -o report.html                # a page that shows where memory went
+  $ cistern replay --help                                     # what a command can do, with examples
+`;
 
 /** Runs the `cistern` command with its arguments and returns the status to exit with. */
 export async function runCommand(args: readonly string[], terminal: Terminal): Promise<number> {
   let exitCode: number = ExitCode.success;
   const program = new Command('cistern')
     .description('Composable GPU memory resources: see what the machine has, and replay allocation logs through stacks of resources.')
-    .version(packageVersion());
-  for (const create of [doctorCommand, replayCommand, resourcesCommand]) {
+    .version(packageVersion())
+    .addHelpText('after', examples)
+    // What follows the program of `watch` is the program's.
+    .enablePositionalOptions();
+  for (const create of [
+    doctorCommand,
+    replayCommand,
+    fitCommand,
+    convertCommand,
+    reportCommand,
+    generateCommand,
+    resourcesCommand,
+    watchCommand,
+    completionCommand,
+  ]) {
     program.addCommand(
       create(terminal, (code) => {
         exitCode = code;
@@ -34,7 +63,10 @@ export async function runCommand(args: readonly string[], terminal: Terminal): P
     return exitCode;
   } catch (error) {
     // Commander has said already what is wrong.
-    if (!(error instanceof CommanderError)) terminal.stderr.write(`error: ${describe(error)}\n`);
+    if (error instanceof CommanderError) return exitCodeOf(error);
+    terminal.stderr.write(`error: ${describe(error)}\n`);
+    const advice = adviceFor(error);
+    if (advice !== undefined) hint(terminal, advice);
     return exitCodeOf(error);
   }
 }
@@ -43,9 +75,4 @@ function describe(error: unknown): string {
   if (!(error instanceof Error)) return String(error);
   const isExpected = error instanceof CisternError || exitCodeOf(error) === ExitCode.usage;
   return isExpected ? error.message : (error.stack ?? error.message);
-}
-
-function packageVersion(): string {
-  const { version } = JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string };
-  return version;
 }

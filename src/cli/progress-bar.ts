@@ -3,25 +3,44 @@ import type { Terminal } from './terminal.js';
 
 /** How far something has come. */
 export interface ProgressBar {
-  update(value: number, detail: string): void;
+  /** @param total where it has become known, or is another by now */
+  update(value: number, detail: string, total?: number): void;
   /** Takes the bar off the screen. */
   stop(): void;
 }
 
-/** A progress bar on standard error, or nothing where that is no terminal. */
-export function progressBar(terminal: Terminal, title: string, total: number): ProgressBar {
+/**
+ * A progress bar with the time that is left on standard error, or nothing where that is no terminal.
+ * @param formatRate says how fast it goes, where `total` counts something that has a name
+ */
+export function progressBar(terminal: Terminal, title: string, total: number, formatRate?: (perSecond: number) => string): ProgressBar {
   if (terminal.stderr.isTTY !== true) return { update() {}, stop() {} };
   const bar = new SingleBar({
-    format: `${title} [{bar}] {percentage}% {detail}`,
+    format: `${title} [{bar}] {percentage}%{rate}{left} {detail}`,
     stream: terminal.stderr,
     clearOnComplete: true,
     // Nothing of the terminal is changed, so that an interrupt has nothing to undo.
     hideCursor: false,
     linewrap: true,
   });
-  bar.start(total, 0, { detail: '' });
+  const start = performance.now();
+  bar.start(total, 0, { detail: '', rate: '', left: '' });
   return {
-    update: (value, detail) => bar.update(value, { detail }),
+    update: (value, detail, newTotal) => {
+      if (newTotal !== undefined) bar.setTotal(newTotal);
+      const seconds = (performance.now() - start) / 1000;
+      const rate = formatRate === undefined || seconds === 0 ? '' : ` ${formatRate(value / seconds)}`;
+      const left = value > 0 ? `, ${formatDuration((seconds * Math.max(0, bar.getTotal() - value)) / value)} left` : '';
+      bar.update(value, { detail, rate, left });
+    },
     stop: () => bar.stop(),
   };
+}
+
+/** `75` as `1 min 15 s`. */
+function formatDuration(seconds: number): string {
+  const whole = Math.ceil(seconds);
+  if (whole < 60) return `${whole} s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)} min ${whole % 60} s`;
+  return `${Math.floor(whole / 3600)} h ${Math.floor(whole / 60) % 60} min`;
 }

@@ -1,13 +1,8 @@
-import Table from 'cli-table3';
 import type { ReplayResult } from '../replay/replay-result.js';
 import { formatBytes } from '../units.js';
-import { bold, formatCount, type OutputStream } from './terminal.js';
-
-/** A stack that could not be replayed to the end. */
-export interface FailedReplay {
-  readonly resource: string;
-  readonly error: { readonly code: string; readonly message: string };
-}
+import type { FailedReplay } from './failed-replay.js';
+import { type Column, formatTable } from './table.js';
+import { formatCount, type OutputStream } from './terminal.js';
 
 const titles = [
   'resource',
@@ -24,29 +19,16 @@ const titles = [
   'driver\nsyncs',
   'failures',
   'leaked',
-] as const;
+];
+const columns: readonly Column[] = titles.map((title, i) => ({ title, align: i < 2 ? 'left' : 'right' }));
 
 /** The results of several stacks, one row each. */
-export function replayTable(results: readonly (ReplayResult | FailedReplay)[], stream: OutputStream): string {
-  const table = new Table({
-    head: titles.map((title) =>
-      title
-        .split('\n')
-        .map((line) => bold(line, stream))
-        .join('\n'),
-    ),
-    colAligns: titles.map((_, i) => (i < 2 ? 'left' : 'right')),
-    chars: { ...noLines, mid: '', 'left-mid': '', 'mid-mid': '', 'right-mid': '' },
-    style: { head: [], border: [], 'padding-left': 0, 'padding-right': 2 },
-  });
-  for (const result of results) {
-    if ('error' in result) table.push([result.resource, { content: `failed: ${result.error.code}`, colSpan: titles.length - 1 }]);
-    else table.push(row(result));
-  }
-  return `${table.toString().replace(/ +$/gm, '')}\n`;
+export function replayTable(results: readonly (ReplayResult | FailedReplay)[], format: 'table' | 'markdown', stream: OutputStream): string {
+  return formatTable(columns, results.map(row), format, stream);
 }
 
-function row(result: ReplayResult): string[] {
+function row(result: ReplayResult | FailedReplay): string[] {
+  if ('error' in result) return [result.resource, `failed: ${result.error.code}`];
   const { driver, nanosecondsPerOperation } = result;
   return [
     result.resource,
@@ -65,17 +47,3 @@ function row(result: ReplayResult): string[] {
     result.leakedBytes === null ? '-' : formatBytes(result.leakedBytes),
   ];
 }
-
-const noLines = {
-  top: '',
-  'top-mid': '',
-  'top-left': '',
-  'top-right': '',
-  bottom: '',
-  'bottom-mid': '',
-  'bottom-left': '',
-  'bottom-right': '',
-  left: '',
-  right: '',
-  middle: '',
-};

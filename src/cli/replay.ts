@@ -1,18 +1,33 @@
 import { Command, Option } from 'commander';
 import { Device } from '../driver/device.js';
-import { CisternError, InvalidLogError, SpecificationError } from '../errors.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
-import { readAllocationLog } from '../replay/read-allocation-log.js';
+import { explainFailure, type FailureExplanation } from '../replay/explain-failure.js';
 import { defaultRepeat, replayLog } from '../replay/replay-log.js';
 import type { ReplayResult, ReplayStreams } from '../replay/replay-result.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack } from '../specification/resource-stack.js';
 import { formatBytes } from '../units.js';
 import { ExitCode } from './exit-code.js';
-import { type DeviceOptions, deviceMemoryOption, deviceOption, jsonOption, openDevice, parsePositiveInteger } from './options.js';
+import { type FailedReplay, orError } from './failed-replay.js';
+import { failureText } from './failure-text.js';
+import {
+  type DeviceOptions,
+  describeStreams,
+  deviceMemoryOption,
+  deviceOption,
+  type FormatOptions,
+  formatOf,
+  formatOptions,
+  layerOption,
+  openDevice,
+  repeatOption,
+  resourceOption,
+  streamsOption,
+} from './options.js';
 import { progressBar } from './progress-bar.js';
-import { type FailedReplay, replayTable } from './replay-table.js';
-import { formatCount, type Terminal, warn } from './terminal.js';
+import { logTitle, readLog } from './read-log.js';
+import { replayTable } from './replay-table.js';
+import { formatCount, hint, type Terminal } from './terminal.js';
 
 /** What is compared where no `--resource` is given. */
 const defaultSpecifications = ['cuda', 'cuda-async', 'pool(cuda, events=eager)', 'pool(cuda, events=deferred)', 'pool(cuda, events=off)'];
@@ -27,42 +42,45 @@ Exit status: 0 if nothing failed, 1 if an allocation or a replay failed or memor
 
 Examples:
   $ cistern replay trace.csv.gz
-  $ cistern replay trace.csv --streams thread --repeat 9
+  $ cistern replay run.cistern --layer 'pool(cuda)'
+  $ cistern replay trace.csv --streams thread --repeat 9 --format markdown
   $ cistern replay trace.csv --resource 'limiting(pool(cuda-async, initial=1GiB, events=deferred), limit=8GiB)' --json
   $ cistern replay trace.csv --resource 'pool(cuda)' --device software --device-memory 2GiB
+  $ cistern replay trace.csv --resource 'pool(cuda, max=600MiB)' --until-failure
 `;
 
-interface ReplayCommandOptions extends DeviceOptions {
+interface ReplayCommandOptions extends DeviceOptions, FormatOptions {
   readonly resource?: readonly string[];
   readonly streams: ReplayStreams;
+  readonly layer?: string;
   readonly repeat?: number;
-  readonly json?: boolean;
+  readonly untilFailure?: boolean;
+}
+
+/** A stack that completed the log, in the place of why it did not. */
+interface Completed {
+  readonly resource: string;
+  readonly failure: null;
 }
 
 /** `cistern replay`: replays a log through stacks of resources and compares them. */
 export function replayCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
-  return new Command('replay')
-    .description('Replay an allocation log of RMM (CSV, plain or gzip) through stacks of resources, and compare them.')
+  const command = new Command('replay')
+    .description('Replay an allocation log (RMM CSV or a recording, plain or gzip) through stacks of resources, and compare them.')
     .argument('<log>', 'the path of the log')
+    .addOption(resourceOption('a stack to replay through', defaultSpecifications))
+    .addOption(streamsOption())
+    .addOption(layerOption())
+    .addOption(repeatOption())
     .addOption(
-      new Option(
-        '--resource <specification>',
-        `a stack to replay through; repeatable (default: ${defaultSpecifications.join('; ')})`,
-      ).argParser((text, previous: readonly string[] | undefined) => [...(previous ?? []), text]),
-    )
-    .addOption(
-      new Option('--streams <streams>', "the log's own streams, one for each thread, or one")
-        .choices(['log', 'thread', 'single'])
-        .default('log'),
-    )
-    .addOption(
-      new Option('--repeat <n>', 'how often to measure each stack (default: until a million operations, 3 to 100 times)').argParser(
-        parsePositiveInteger,
+      new Option('--until-failure', 'stop at the first allocation that fails, and explain it and what would have saved it').conflicts(
+        'repeat',
       ),
     )
     .addOption(deviceOption())
-    .addOption(deviceMemoryOption())
-    .addOption(jsonOption())
+    .addOption(deviceMemoryOption());
+  for (const option of formatOptions()) command.addOption(option);
+  return command
     .addHelpText('after', examples)
     .action(async (path: string, options: ReplayCommandOptions) => exitWith(await replay(path, options, terminal)));
 }
@@ -72,31 +90,48 @@ async function replay(path: string, options: ReplayCommandOptions, terminal: Ter
   // Typing mistakes are told before a long log is read.
   for (const specification of specifications) parseSpecification(specification);
   openDevice(options, terminal);
-  const log = await readLog(path, terminal);
-  const results = replayAll(log, specifications, options, terminal);
+  const log = await readLog(path, terminal, options.layer);
+  return options.untilFailure === true ? explain(log, specifications, options, terminal) : compare(log, specifications, options, terminal);
+}
 
-  if (options.json === true) terminal.stdout.write(`${JSON.stringify(results, undefined, 2)}\n`);
-  else terminal.stdout.write(`${title(log, options)}\n\n${replayTable(results, terminal.stdout)}`);
+function compare(log: AllocationLog, specifications: readonly string[], options: ReplayCommandOptions, terminal: Terminal): number {
+  const results = replayAll(log, specifications, options, terminal);
+  const format = formatOf(options);
+  if (format === 'json') terminal.stdout.write(`${JSON.stringify(results, undefined, 2)}\n`);
+  else terminal.stdout.write(`${title(log, options)}\n\n${replayTable(results, format, terminal.stdout)}`);
   for (const result of results) warnOfFaults(result, log, terminal);
+  const failed = results.find((result) => 'error' in result || result.failures > 0);
+  if (failed !== undefined) adviseOnMemory(failed, log, options, terminal);
   return results.every(isClean) ? ExitCode.success : ExitCode.failure;
 }
 
-async function readLog(path: string, terminal: Terminal): Promise<AllocationLog> {
-  const bar = progressBar(terminal, 'reading', 1);
+function explain(log: AllocationLog, specifications: readonly string[], options: ReplayCommandOptions, terminal: Terminal): number {
+  const { streams } = options;
+  const format = formatOf(options);
+  const bar = progressBar(terminal, 'explaining', specifications.length);
+  let replays = 0;
+  let results: (FailureExplanation | FailedReplay | Completed)[];
   try {
-    const log = await readAllocationLog(path, {
-      onProgress: ({ bytesRead, totalBytes, events }) => bar.update(bytesRead / (totalBytes || 1), `${formatCount(events)} events`),
+    results = specifications.map((specification, i) => {
+      const onReplay = () => bar.update(i, `${formatCount(++replays)} replays, ${specification}`);
+      return orError(
+        specification,
+        () => explainFailure(log, specification, { streams, onReplay }) ?? { resource: specification, failure: null },
+      );
     });
-    bar.stop();
-    if (log.failureCount > 0) warn(terminal, `${path} reports ${formatCount(log.failureCount)} failed allocations, which are skipped`);
-    if (log.unfreedCount > 0) {
-      const what = `${formatCount(log.unfreedCount)} allocations (${formatBytes(log.unfreedBytes)})`;
-      warn(terminal, `${path} never frees ${what}; they are freed at the end`);
-    }
-    return log;
   } finally {
     bar.stop();
   }
+  if (format === 'json') terminal.stdout.write(`${JSON.stringify(results, undefined, 2)}\n`);
+  else {
+    const texts = results.flatMap((result) => {
+      if ('error' in result) return [];
+      return result.failure === null ? [`${result.resource}: completes the log.\n`] : [failureText(result, log, format, terminal.stdout)];
+    });
+    terminal.stdout.write([`${logTitle(log)}\n`, ...texts].join('\n'));
+  }
+  for (const result of results) if ('error' in result) terminal.stderr.write(`error: ${result.resource}: ${result.error.message}\n`);
+  return results.every((result) => !('error' in result) && result.failure === null) ? ExitCode.success : ExitCode.failure;
 }
 
 function replayAll(
@@ -106,17 +141,16 @@ function replayAll(
   terminal: Terminal,
 ): (ReplayResult | FailedReplay)[] {
   const { streams, repeat = defaultRepeat(log) } = options;
-  const bar = progressBar(terminal, 'replaying', specifications.length * (repeat + 1));
-  let replays = 0;
+  const total = specifications.length * (repeat + 1) * log.eventCount;
+  const bar = progressBar(terminal, 'replaying', total, (perSecond) => `${formatCount(Math.round(perSecond))} events/s`);
+  let events = 0;
   try {
     return specifications.map((specification) => {
-      const onReplay = () => bar.update(++replays, specification);
-      try {
-        return replayLog(log, () => createResourceStack(specification), { streams, repeat, onReplay });
-      } catch (error) {
-        if (!(error instanceof CisternError) || error instanceof SpecificationError || error instanceof InvalidLogError) throw error;
-        return { resource: specification, error: { code: error.code, message: error.message } };
-      }
+      const onReplay = () => {
+        events += log.eventCount;
+        bar.update(events, specification);
+      };
+      return orError(specification, () => replayLog(log, () => createResourceStack(specification), { streams, repeat, onReplay }));
     });
   } finally {
     bar.stop();
@@ -126,11 +160,8 @@ function replayAll(
 function title(log: AllocationLog, options: ReplayCommandOptions): string {
   const device = Device.get();
   const repeat = options.repeat ?? defaultRepeat(log);
-  const streams = { log: "the log's streams", thread: 'one stream for each thread', single: 'one stream' }[options.streams];
-  return [
-    `${log.source}: ${formatCount(log.eventCount)} events, threads: ${log.threads.length}, streams: ${log.streams.length}, at most ${formatBytes(log.peakLiveBytes)} live`,
-    `on ${device.name} with ${formatBytes(device.totalBytes)}, ${streams}, ${repeat === 1 ? 'measured once each' : `measured ${repeat} times each`}`,
-  ].join('\n');
+  const times = repeat === 1 ? 'measured once each' : `measured ${repeat} times each`;
+  return `${logTitle(log)}\non ${device.name} with ${formatBytes(device.totalBytes)}, ${describeStreams(options.streams)}, ${times}`;
 }
 
 function isClean(result: ReplayResult | FailedReplay): boolean {
@@ -150,5 +181,23 @@ function warnOfFaults(result: ReplayResult | FailedReplay, log: AllocationLog, t
   }
   if (leakedBytes !== null && leakedBytes > 0) {
     terminal.stderr.write(`error: ${result.resource}: ${formatBytes(leakedBytes)} were still held at the end\n`);
+  }
+}
+
+/** Says what to do where memory ran out. */
+function adviseOnMemory(failed: ReplayResult | FailedReplay, log: AllocationLog, options: ReplayCommandOptions, terminal: Terminal): void {
+  if ('error' in failed && failed.error.code !== 'ERR_CISTERN_OUT_OF_MEMORY') return;
+  const device = Device.get();
+  if (log.peakLiveBytes > device.totalBytes) {
+    const cure = options.device === 'cuda' ? 'replay it with --device software --device-memory' : 'give it more with --device-memory';
+    hint(
+      terminal,
+      `the log needs ${formatBytes(log.peakLiveBytes)} at least, and the device has ${formatBytes(device.totalBytes)}: ${cure}`,
+    );
+  } else if ('error' in failed) {
+    hint(terminal, `the stack asks for more at once than the device has, ${formatBytes(device.totalBytes)}: try a smaller initial size`);
+  } else {
+    const command = `cistern replay ${log.source} --resource '${failed.resource}' --until-failure`;
+    hint(terminal, `"${command}" says why and what would help; "cistern fit" finds how much is needed`);
   }
 }

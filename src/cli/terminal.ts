@@ -11,14 +11,19 @@ export interface Terminal {
   readonly stderr: OutputStream;
 }
 
-/** Bold where the stream is a terminal that shows it. */
+/** Bold where the stream is a terminal that shows it, unless `NO_COLOR` is set to anything. */
 export function bold(text: string, stream: OutputStream): string {
-  return stream.isTTY === true && process.env['NO_COLOR'] === undefined ? styleText('bold', text) : text;
+  return stream.isTTY === true && !process.env['NO_COLOR'] ? styleText('bold', text) : text;
 }
 
 /** Something a user should know that is not the result. */
 export function warn(terminal: Terminal, message: string): void {
   terminal.stderr.write(`warning: ${message}\n`);
+}
+
+/** What a user can do about an error or a warning that was just told. */
+export function hint(terminal: Terminal, message: string): void {
+  terminal.stderr.write(`hint: ${message}\n`);
 }
 
 /** `194854` as `194,854`. */

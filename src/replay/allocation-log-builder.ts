@@ -1,6 +1,8 @@
 import { formatPointer } from '../errors.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { AllocationLog, chunkCapacity, type EventChunk } from './allocation-log.js';
+import type { LogRows } from './log-parser.js';
+import type { RecordingDamage } from './recorded-run.js';
 
 /** RMM's stream handles with a meaning of their own. */
 const legacyDefaultStream = 0;
@@ -8,8 +10,10 @@ const legacyDefaultStreamAlias = 1;
 const perThreadDefaultStream = 2;
 
 /** Makes an {@link AllocationLog} out of rows, and holds them against each other. */
-export class AllocationLogBuilder {
+export class AllocationLogBuilder implements LogRows {
+  readonly readsTimes = false;
   readonly #source: string;
+  readonly #names: readonly string[];
   readonly #full: EventChunk[] = [];
   #operations = new Int32Array(chunkCapacity);
   #sizes = new Float64Array(chunkCapacity);
@@ -40,8 +44,10 @@ export class AllocationLogBuilder {
   #peakLiveBytes = 0;
   readonly #skippedRows: number[] = [];
 
-  constructor(source: string) {
+  /** @param names of streams: the complement of an index stands for one that has no handle */
+  constructor(source: string, names: readonly string[] = []) {
     this.#source = source;
+    this.#names = names;
   }
 
   get eventCount(): number {
@@ -88,13 +94,16 @@ export class AllocationLogBuilder {
     return undefined;
   }
 
-  /** Counts a row that is no event. */
-  skip(): void {
+  /** Counts an allocation that failed, which is no event. */
+  fail(): undefined {
     this.#skippedRows.push(this.eventCount);
   }
 
-  /** The log. The builder must not be used any more. */
-  finish(): AllocationLog {
+  /**
+   * The log. The builder must not be used any more.
+   * @param truncation where the log ends before its time
+   */
+  finish(truncation?: RecordingDamage): AllocationLog {
     if (this.#count > 0) this.#closeChunk();
     const eventCount = this.#full.reduce((total, chunk) => total + chunk.count, 0);
     const unfreedCount = this.#slots.count;
@@ -111,6 +120,7 @@ export class AllocationLogBuilder {
       unfreedBytes: this.#liveBytes,
       unfreedCount,
       skippedRows: this.#skippedRows,
+      truncation,
     });
   }
 
@@ -158,9 +168,10 @@ export class AllocationLogBuilder {
   }
 
   #streamIndex(stream: number, thread: number): number {
+    const name = stream < 0 ? this.#names[~stream] : undefined;
     const isLegacy = stream === legacyDefaultStream || stream === legacyDefaultStreamAlias;
     // The per-thread default stream is a different stream on every thread, under one handle.
-    const key = isLegacy ? '0x0' : stream === perThreadDefaultStream ? `0x2 of thread ${thread}` : `0x${stream.toString(16)}`;
+    const key = name ?? (isLegacy ? '0x0' : stream === perThreadDefaultStream ? `0x2 of thread ${thread}` : `0x${stream.toString(16)}`);
     let index = this.#streamIndexes.get(key);
     if (index === undefined) {
       index = this.#streams.push(key) - 1;

@@ -1,4 +1,5 @@
 import { ArgumentRangeError } from '../errors.js';
+import type { RecordingDamage } from './recorded-run.js';
 
 /** Events of a log in columns; the first `count` entries of each are set. */
 export interface EventChunk {
@@ -23,7 +24,7 @@ export interface LogEvent {
   readonly thread: number;
   /** An index into {@link AllocationLog.streams}. */
   readonly stream: number;
-  /** The line of the log, from 1. */
+  /** The line of the log, from 1; of a recording, the line that it has once converted to CSV. */
   readonly line: number;
 }
 
@@ -54,6 +55,8 @@ export interface AllocationLogContents {
   readonly unfreedCount: number;
   /** For every skipped row, the number of events before it; ascending. */
   readonly skippedRows: readonly number[];
+  /** Where a recording ends early, as that of a killed process does; the events are those before. */
+  readonly truncation: RecordingDamage | undefined;
 }
 
 /** Events per chunk. */
@@ -62,7 +65,7 @@ export const chunkCapacity = 65_536;
 /** The rows of a log before the first event. */
 const headerLines = 1;
 
-/** What a program allocated and freed, in order: an RMM log, read by `readAllocationLog`. */
+/** What a program allocated and freed, in order: an RMM log or a layer of a recording, read by `readAllocationLog`. */
 export class AllocationLog {
   readonly source: string;
   readonly chunks: readonly EventChunk[];
@@ -75,6 +78,7 @@ export class AllocationLog {
   readonly peakLiveBytes: number;
   readonly unfreedBytes: number;
   readonly unfreedCount: number;
+  readonly truncation: RecordingDamage | undefined;
   readonly #skippedRows: readonly number[];
 
   /** @internal */
@@ -90,6 +94,7 @@ export class AllocationLog {
     this.peakLiveBytes = contents.peakLiveBytes;
     this.unfreedBytes = contents.unfreedBytes;
     this.unfreedCount = contents.unfreedCount;
+    this.truncation = contents.truncation;
     this.#skippedRows = contents.skippedRows;
   }
 
@@ -114,7 +119,7 @@ export class AllocationLog {
     };
   }
 
-  /** The line, from 1, that an event is on. */
+  /** The line, from 1, that an event is on; of a recording, the line that it has once converted to CSV. */
   lineOf(index: number): number {
     let skipped = 0;
     while (skipped < this.#skippedRows.length && (this.#skippedRows[skipped] as number) <= index) skipped++;

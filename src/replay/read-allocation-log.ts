@@ -1,49 +1,33 @@
-import { createReadStream } from 'node:fs';
-import { stat } from 'node:fs/promises';
-import { pipeline, Readable } from 'node:stream';
-import { fileURLToPath } from 'node:url';
-import { createGunzip } from 'node:zlib';
 import { InvalidLogError } from '../errors.js';
-import { KiB } from '../units.js';
 import type { AllocationLog } from './allocation-log.js';
+import { AllocationLogBuilder } from './allocation-log-builder.js';
+import { LayerLogs } from './layer-logs.js';
 import { LogParser } from './log-parser.js';
-
-/** How far the reading of a log has come. */
-export interface LogProgress {
-  /** Bytes read of the source, as they are in the file: compressed where it is compressed. */
-  readonly bytesRead: number;
-  /** All its bytes, where that is known. */
-  readonly totalBytes: number | undefined;
-  /** Events so far. */
-  readonly events: number;
-}
+import { type LogSource, OpenLog, type ReadLogOptions } from './log-source.js';
+import { readWholeSnapshot } from './read-recorded-run.js';
+import type { RecordedRun, RecordKind } from './recorded-run.js';
+import { RecordedNames } from './recorded-run-builder.js';
+import { RecordingParser } from './recording-parser.js';
 
 /** Options of {@link readAllocationLog}. */
-export interface ReadAllocationLogOptions {
+export interface ReadAllocationLogOptions extends ReadLogOptions {
   /**
-   * What errors call the log.
-   * @defaultValue the path, or `log` for a source that is none
+   * The name of the layer of a recording whose allocations are read.
+   * @defaultValue the one nearest to the program
    */
-  readonly name?: string;
-  /**
-   * The length of a source that is no path, for `onProgress`.
-   * @defaultValue not known
-   */
-  readonly totalBytes?: number;
-  /** Called after every piece that was read. */
-  readonly onProgress?: (progress: LogProgress) => void;
+  readonly layer?: string;
 }
 
-const pieceBytes = 256 * KiB;
-
 /**
- * Reads a log in the format of RMM's `logging_resource_adaptor` (`Thread,Time,Action,Pointer,Size,Stream`), plain or gzip, whichever the
- * bytes say. The source is read in pieces; memory is needed for the events alone, 20 bytes each.
+ * Reads the allocations of a log: one in the format of RMM's `logging_resource_adaptor` (`Thread,Time,Action,Pointer,Size,Stream`) or a
+ * recording of cistern's (a memory snapshot of PyTorch's too), plain or gzip, whichever the bytes say. The source is read in pieces; memory is needed for the events alone, 20 bytes
+ * each.
  *
- * Pointers and streams are hexadecimal, with or without `0x`. The log must hold: every free names a live allocation and its size, and no
- * allocation returns what is live.
+ * Pointers and streams of an RMM log are hexadecimal, with or without `0x`. The log must hold: every free names a live allocation and its size,
+ * and no allocation returns what is live. A recording that ends early, as that of a killed process does, is read up to there, which
+ * {@link AllocationLog.truncation} tells.
  * @param source a path, a `file:` URL, or the bytes in pieces
- * @throws InvalidLogError naming the line where something is wrong.
+ * @throws InvalidLogError naming the line, the event or the byte where something is wrong.
  * @throws a system error of Node (`ENOENT`, `EACCES`, …) for a file that cannot be read.
  * @example
  * ```ts
@@ -51,63 +35,57 @@ const pieceBytes = 256 * KiB;
  * console.log(log.eventCount, formatBytes(log.peakLiveBytes));
  * ```
  */
-export async function readAllocationLog(
-  source: string | URL | AsyncIterable<Uint8Array>,
-  options: ReadAllocationLogOptions = {},
-): Promise<AllocationLog> {
-  const path = typeof source === 'string' ? source : source instanceof URL ? fileURLToPath(source) : undefined;
-  const name = options.name ?? path ?? 'log';
-  const totalBytes = path === undefined ? options.totalBytes : await fileBytes(path);
-  const bytes = path === undefined ? (source as AsyncIterable<Uint8Array>) : createReadStream(path, { highWaterMark: pieceBytes });
-
-  const parser = new LogParser(name);
-  let bytesRead = 0;
-  async function* counted(): AsyncGenerator<Uint8Array> {
-    for await (const piece of bytes) {
-      bytesRead += piece.length;
-      yield piece;
-    }
-  }
-  try {
-    for await (const piece of await decompressed(counted())) {
-      parser.push(piece);
-      options.onProgress?.({ bytesRead, totalBytes, events: parser.eventCount });
-    }
-  } catch (error) {
-    throw gzipError(error, name, parser.lineCount) ?? error;
-  }
-  return parser.finish();
+export async function readAllocationLog(source: LogSource, options: ReadAllocationLogOptions = {}): Promise<AllocationLog> {
+  const log = await OpenLog.open(source, options);
+  if (log.format === 'recording') return readRecording(log, options.layer);
+  return log.format === 'pytorch-snapshot' ? allocationsOf(await readWholeSnapshot(log), options.layer) : readRows(log);
 }
 
-/** The length of a file, or `undefined` for a pipe. */
-async function fileBytes(path: string): Promise<number | undefined> {
-  const information = await stat(path);
-  if (information.isDirectory()) throw new InvalidLogError(path, undefined, 'is a directory');
-  return information.isFile() ? information.size : undefined;
+function allocationsOf(run: RecordedRun, layer: string | undefined): AllocationLog {
+  const logs = new LayerLogs(run.source, layer, run);
+  const { kinds, layerOf, streamOf, threadOf, times, firsts, seconds } = run;
+  for (let i = 0; i < run.eventCount; i++) {
+    const [first, second] = [firsts[i] as number, seconds[i] as number];
+    logs.append(
+      kinds[i] as RecordKind,
+      layerOf[i] as number,
+      streamOf[i] as number,
+      threadOf[i] as number,
+      0,
+      0,
+      times[i] as number,
+      first,
+      second,
+    );
+  }
+  return logs.finish(run.damage);
 }
 
-/** The bytes themselves, or what they hold where they begin as gzip does. */
-async function decompressed(pieces: AsyncGenerator<Uint8Array>): Promise<AsyncIterable<Uint8Array>> {
-  let head = Buffer.alloc(0);
-  while (head.length < 2) {
-    const next = await pieces.next();
-    if (next.done === true) break;
-    head = Buffer.concat([head, next.value]);
-  }
-  async function* whole(): AsyncGenerator<Uint8Array> {
-    if (head.length > 0) yield head;
-    yield* pieces;
-  }
-  if (head[0] !== 0x1f || head[1] !== 0x8b) return whole();
-  const gunzip = createGunzip({ chunkSize: pieceBytes });
-  // An error of either side destroys the other and reaches the reader of `gunzip`.
-  pipeline(Readable.from(whole(), { objectMode: false, highWaterMark: pieceBytes }), gunzip, () => {});
-  return gunzip;
+async function readRecording(log: OpenLog, layer: string | undefined): Promise<AllocationLog> {
+  const names = new RecordedNames();
+  const logs = new LayerLogs(log.name, layer, names);
+  const parser = new RecordingParser(log.name, names, logs);
+  const gzipFault = await log.read(
+    (piece) => parser.push(piece),
+    () => logs.eventCount,
+  );
+  if (gzipFault === undefined) parser.finish();
+  else parser.abandon(gzipFault.fault, gzipFault.isTruncation);
+  return logs.finish(parser.damage);
 }
 
-function gzipError(error: unknown, name: string, lines: number): InvalidLogError | undefined {
-  const code = (error as NodeJS.ErrnoException | null)?.code;
-  if (typeof code !== 'string' || !code.startsWith('Z_')) return undefined;
-  const what = code === 'Z_BUF_ERROR' ? 'the gzip data ends early' : `the gzip data is damaged (${(error as Error).message})`;
-  return new InvalidLogError(name, undefined, `${what}, after ${lines} lines`, { cause: error });
+async function readRows(log: OpenLog): Promise<AllocationLog> {
+  const builder = new AllocationLogBuilder(log.name);
+  const parser = new LogParser(log.name, builder);
+  const gzipFault = await log.read(
+    (piece) => parser.push(piece),
+    () => builder.eventCount,
+  );
+  if (gzipFault !== undefined) {
+    const { fault, cause } = gzipFault;
+    throw new InvalidLogError(log.name, undefined, `${fault}, after ${parser.lineCount} lines`, { cause });
+  }
+  const fault = parser.finish();
+  if (fault !== undefined) throw new InvalidLogError(log.name, parser.lineCount + 1, fault);
+  return builder.finish();
 }

@@ -1,4 +1,4 @@
-import type { RecordKind } from '../recording/recording-format.js';
+import type { CsvSpelling, RecordKind } from '../recording/recording-format.js';
 
 /** A resource that was recorded. */
 export interface RecordedLayer {
@@ -61,14 +61,16 @@ export interface RecordedRun {
   readonly phaseOf: Uint16Array;
   /** Indexes into {@link RecordedRun.stacks}. */
   readonly stackOf: Uint32Array;
-  /** Nanoseconds since time 0. */
+  /** Nanoseconds since time 0, as the log has them: where several threads wrote to one log, they may go back by a little. */
   readonly times: Float64Array;
-  /** The first number of the record: the pointer, as a rule. */
+  /** The first number of the record: the pointer, as a rule. Of a failure 0, or what the bytes have beyond the second. */
   readonly firsts: Float64Array;
   /** The second number of the record: bytes, as a rule. */
   readonly seconds: Float64Array;
   /** Where the log stops being readable; the events are those before it. */
   readonly damage: RecordingDamage | undefined;
+  /** How a log of RMM's was written, so that it can be written again as it was; `undefined` for what never was one. */
+  readonly csv: CsvSpelling | undefined;
 }
 
-export type { RecordKind };
+export type { CsvSpelling, RecordKind };

@@ -8,7 +8,7 @@ import type { ResourceStack } from '../specification/resource-stack.js';
 import { assertOneOf } from '../validation.js';
 import { AllocationLog, chunkCapacity, type EventChunk } from './allocation-log.js';
 import { failedPointer, type LoopState, Observations, observeOnStreams, replayOnOneStream, replayOnStreams } from './replay-loops.js';
-import type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams } from './replay-result.js';
+import type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay-result.js';
 
 /** Options of {@link replayLog}. */
 export interface ReplayOptions {
@@ -47,31 +47,30 @@ export interface ReplayOptions {
  * ```
  */
 export function replayLog(log: AllocationLog, createStack: () => ResourceStack, options: ReplayOptions = {}): ReplayResult {
-  if (!(log instanceof AllocationLog)) throw new ArgumentTypeError(`log must be an AllocationLog, got ${formatValue(log)}`);
+  assertReplayable(log, options);
   const { streams = 'log', repeat = defaultRepeat(log), onReplay } = options;
-  assertOneOf(streams, ['log', 'thread', 'single'], 'streams');
-  if (!Number.isSafeInteger(repeat) || repeat < 1)
-    throw new ArgumentRangeError(`repeat must be an integer from 1, got ${formatValue(repeat)}`);
-  if (log.eventCount === 0) throw new InvalidLogError(log.source, undefined, 'has no events to replay');
-
   const replay = new Replay(log, createStack, streams);
   try {
     const observed = replay.observe();
     onReplay?.();
     const times: number[] = [];
     for (let i = 0; i < repeat; i++) {
-      times.push(replay.measure() / log.eventCount);
+      times.push(replay.measure());
       onReplay?.();
     }
-    times.sort((a, b) => a - b);
-    return {
-      ...observed,
-      repetitions: repeat,
-      nanosecondsPerOperation: { median: median(times), minimum: times[0] as number },
-    };
+    return { ...observed, repetitions: repeat, nanosecondsPerOperation: timePerOperation(times, log) };
   } finally {
     replay.end();
   }
+}
+
+/** @internal Throws unless a log can be replayed with these options. */
+export function assertReplayable(log: AllocationLog, { streams, repeat }: Pick<ReplayOptions, 'streams' | 'repeat'>): void {
+  if (!(log instanceof AllocationLog)) throw new ArgumentTypeError(`log must be an AllocationLog, got ${formatValue(log)}`);
+  if (streams !== undefined) assertOneOf(streams, ['log', 'thread', 'single'], 'streams');
+  if (repeat !== undefined && (!Number.isSafeInteger(repeat) || repeat < 1))
+    throw new ArgumentRangeError(`repeat must be an integer from 1, got ${formatValue(repeat)}`);
+  if (log.eventCount === 0) throw new InvalidLogError(log.source, undefined, 'has no events to replay');
 }
 
 /**
@@ -82,14 +81,33 @@ export function defaultRepeat(log: AllocationLog): number {
   return Math.min(100, Math.max(3, Math.ceil(1e6 / log.eventCount)));
 }
 
-/** An allocation that the log never frees. */
-interface Unfreed {
+/** An allocation that is live at some point of a log. */
+export interface LiveAllocation {
+  /** The number of the event that made it. */
+  readonly event: number;
   readonly slot: number;
   readonly bytes: number;
   readonly lane: number;
 }
 
-class Replay {
+/** @internal An allocation of a replay that ran out of memory. */
+export interface ReplayStop {
+  readonly event: number;
+  readonly error: OutOfMemoryError;
+}
+
+/** Ends a replay from within. */
+class Stopped extends Error {
+  readonly stop: ReplayStop;
+
+  constructor(stop: ReplayStop) {
+    super();
+    this.stop = stop;
+  }
+}
+
+/** @internal Replays of one log through stacks that are made alike. */
+export class Replay {
   readonly #log: AllocationLog;
   readonly #createStack: () => ResourceStack;
   readonly #mode: ReplayStreams;
@@ -103,7 +121,7 @@ class Replay {
 
   #chunkIndex = 0;
   /** What the log does not free. */
-  #unfreed: readonly Unfreed[] | undefined;
+  #unfreed: readonly LiveAllocation[] | undefined;
   /** The event that the replay could not go on from. */
   #stoppedAt = 0;
   #failures = 0;
@@ -167,10 +185,68 @@ class Replay {
     return Number(end - start);
   }
 
-  /** Gives streams and events back. */
+  /**
+   * Replays the first `eventCount` events on a fresh stack, up to the first allocation that runs out of memory.
+   * @param look is shown the stack as it is then, and what ran out of memory if anything did
+   * @returns what `look` returns
+   */
+  untilFailure<T>(eventCount: number, look: (stack: ResourceStack, stop: ReplayStop | undefined) => T): T {
+    using stack = this.#createStack();
+    const state: LoopState = { ...this.#state(stack), onError: (error, row) => this.#stopOnError(error, row) };
+    let stop: ReplayStop | undefined;
+    try {
+      this.#run(state, () => {
+        for (const chunk of this.#chunks()) {
+          const count = Math.min(chunk.count, eventCount - this.#chunkIndex * chunkCapacity);
+          if (count <= 0) break;
+          replayOnStreams(count === chunk.count ? chunk : { ...chunk, count }, this.#lanes(chunk), state);
+        }
+      });
+    } catch (error) {
+      if (!(error instanceof Stopped)) throw error;
+      stop = error.stop;
+    }
+    const result = look(stack, stop);
+    this.#freeRest(state, stop?.event ?? eventCount);
+    stack.resource.device.synchronizeSync();
+    return result;
+  }
+
+  /** An event at which memory ran out, for people. */
+  failureOf({ event: index, error }: ReplayStop): ReplayFailure {
+    const { line, bytes } = this.#log.event(index);
+    return { line, event: index, bytes, stream: this.streamNameOf(index), message: error.message };
+  }
+
+  /** The name of the stream that an event goes to. */
+  streamNameOf(index: number): string {
+    return this.#streamNames[this.#laneOf(index)] as string;
+  }
+
+  /** The stream itself, for what looks at a stack. */
+  streamOf(index: number): Stream {
+    return this.#streams[this.#laneOf(index)] as Stream;
+  }
+
+  /** Allocations that ran out of memory so far, in all replays. */
+  get failures(): number {
+    return this.#failures;
+  }
+
+  /**
+   * Gives streams and events back.
+   * @throws what the driver refused first, once everything was tried.
+   */
   end(): void {
-    for (const event of this.#events) event.dispose();
-    for (const stream of this.#streams) stream.dispose();
+    const errors: unknown[] = [];
+    for (const each of [...this.#events, ...this.#streams]) {
+      try {
+        each.dispose();
+      } catch (error) {
+        errors.push(error);
+      }
+    }
+    if (errors.length > 0) throw errors[0];
   }
 
   #state(stack: ResourceStack): LoopState {
@@ -201,6 +277,10 @@ class Replay {
     }
   }
 
+  #laneOf(index: number): number {
+    return this.#lanes(this.#log.chunks[Math.floor(index / chunkCapacity)] as EventChunk)[index % chunkCapacity] as number;
+  }
+
   #lanes(chunk: EventChunk): Uint32Array {
     return this.#mode === 'log' ? chunk.streams : this.#mode === 'thread' ? chunk.threads : this.#oneLane;
   }
@@ -208,16 +288,9 @@ class Replay {
   #onError(error: unknown, row: number): void {
     const index = this.#chunkIndex * chunkCapacity + row;
     const event = this.#log.event(index);
-    const lane = this.#lanes(this.#log.chunks[this.#chunkIndex] as EventChunk)[row] as number;
     if (event.action === 'allocate' && error instanceof OutOfMemoryError) {
       this.#failures++;
-      this.#firstFailure ??= {
-        line: event.line,
-        event: index,
-        bytes: event.bytes,
-        stream: this.#streamNames[lane] as string,
-        message: error.message,
-      };
+      this.#firstFailure ??= this.failureOf({ event: index, error });
       return;
     }
     this.#stoppedAt = index;
@@ -229,11 +302,18 @@ class Replay {
     );
   }
 
-  /** Where the replay stops, what is live then goes back to a stack that may keep none of it. */
+  #stopOnError(error: unknown, row: number): void {
+    const index = this.#chunkIndex * chunkCapacity + row;
+    if (error instanceof OutOfMemoryError && this.#log.event(index).action === 'allocate') throw new Stopped({ event: index, error });
+    this.#onError(error, row);
+  }
+
+  /** Where the replay fails, what is live then goes back to a stack that may keep none of it. */
   #run(state: LoopState, replay: () => void): void {
     try {
       replay();
     } catch (error) {
+      if (error instanceof Stopped) throw error;
       try {
         this.#freeRest(state, this.#stoppedAt);
       } catch {}
@@ -244,8 +324,8 @@ class Replay {
   /** Frees what so many events leave, each allocation on its own stream. What is refused is tried once more. */
   #freeRest(state: LoopState, eventCount: number): void {
     const errors: unknown[] = [];
-    if (eventCount === this.#log.eventCount) this.#unfreed ??= this.#liveAfter(eventCount);
-    const live = eventCount === this.#log.eventCount ? this.#unfreed : this.#liveAfter(eventCount);
+    if (eventCount === this.#log.eventCount) this.#unfreed ??= this.liveAfter(eventCount);
+    const live = eventCount === this.#log.eventCount ? this.#unfreed : this.liveAfter(eventCount);
     let left = (live ?? []).filter(({ slot }) => state.pointers[slot] !== failedPointer);
     for (let attempt = 0; attempt < 2; attempt++) {
       left = left.filter(({ slot, bytes, lane }) => {
@@ -261,17 +341,24 @@ class Replay {
     if (errors.length > 0) throw errors[0];
   }
 
-  /** The allocations that are live after so many events, if none of them failed. */
-  #liveAfter(eventCount: number): Unfreed[] {
-    const live = new Map<number, Unfreed>();
+  /** The allocations that are live after so many events, if none of them failed, in the order in which they were made. */
+  liveAfter(eventCount: number): LiveAllocation[] {
+    const { chunks, slotCount } = this.#log;
+    const events = new Int32Array(slotCount).fill(-1);
     for (let index = 0; index < eventCount; index++) {
-      const chunk = this.#log.chunks[Math.floor(index / chunkCapacity)] as EventChunk;
-      const row = index % chunkCapacity;
-      const slot = chunk.operations[row] as number;
-      if (slot < 0) live.delete(~slot);
-      else live.set(slot, { slot, bytes: chunk.sizes[row] as number, lane: this.#lanes(chunk)[row] as number });
+      const slot = (chunks[Math.floor(index / chunkCapacity)] as EventChunk).operations[index % chunkCapacity] as number;
+      if (slot < 0) events[~slot] = -1;
+      else events[slot] = index;
     }
-    return [...live.values()];
+    const live: LiveAllocation[] = [];
+    for (let slot = 0; slot < slotCount; slot++) {
+      const event = events[slot] as number;
+      if (event < 0) continue;
+      const chunk = chunks[Math.floor(event / chunkCapacity)] as EventChunk;
+      const row = event % chunkCapacity;
+      live.push({ event, slot, bytes: chunk.sizes[row] as number, lane: this.#lanes(chunk)[row] as number });
+    }
+    return live.sort((a, b) => a.event - b.event);
   }
 }
 
@@ -311,6 +398,12 @@ function driverCalls(before: ReplayDriverCalls, after: ReplayDriverCalls, replay
     eventWaits: after.eventWaits - before.eventWaits - replayerWaits,
     synchronizations: after.synchronizations - before.synchronizations,
   };
+}
+
+/** @internal Nanoseconds per operation out of the nanoseconds of whole replays. */
+export function timePerOperation(nanoseconds: readonly number[], log: AllocationLog): ReplayTime {
+  const sorted = nanoseconds.map((time) => time / log.eventCount).sort((a, b) => a - b);
+  return { median: median(sorted), minimum: sorted[0] as number };
 }
 
 function median(sorted: readonly number[]): number {

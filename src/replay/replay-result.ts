@@ -19,6 +19,12 @@ export interface ReplayDriverCalls {
   readonly synchronizations: number;
 }
 
+/** Nanoseconds for each operation of a log, over several replays. */
+export interface ReplayTime {
+  readonly median: number;
+  readonly minimum: number;
+}
+
 /** The first allocation of a replay that ran out of memory. */
 export interface ReplayFailure {
   /** The line of the log, from 1. */
@@ -44,7 +50,7 @@ export interface ReplayResult {
   /** How often the log was replayed to measure the time; one more replay before that observed the rest. */
   readonly repetitions: number;
   /** Wall-clock time of the replay loop alone, divided by the operations. */
-  readonly nanosecondsPerOperation: { readonly median: number; readonly minimum: number };
+  readonly nanosecondsPerOperation: ReplayTime;
   /** The most bytes that were live at once, as asked for. */
   readonly peakLiveBytes: number;
   /** The most that the leaf held of the device, for several leaves the sum of that, or null where a leaf does not say. */

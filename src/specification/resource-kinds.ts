@@ -10,6 +10,7 @@ import { MonotonicMemoryResource } from '../adaptors/monotonic-memory-resource.j
 import { PoolMemoryResource } from '../adaptors/pool-memory-resource.js';
 import { PrefetchResourceAdaptor } from '../adaptors/prefetch-resource-adaptor.js';
 import { ReclaimingResourceAdaptor } from '../adaptors/reclaiming-resource-adaptor.js';
+import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { RoundingResourceAdaptor, type RoundingResourceAdaptorOptions } from '../adaptors/rounding-resource-adaptor.js';
 import { SanitizingResourceAdaptor } from '../adaptors/sanitizing-resource-adaptor.js';
 import { StatisticsResourceAdaptor } from '../adaptors/statistics-resource-adaptor.js';
@@ -187,8 +188,9 @@ export const resourceKinds: readonly ResourceKind[] = [
     'statistics',
     'pass-through',
     'counts bytes and allocations',
-    {},
-    ({ upstream, options }) => new StatisticsResourceAdaptor(upstream, definedFields({ deallocationEvents: options.events })),
+    { name: { type: 'text', summary: 'what samples and metrics call it', default: 'statistics' } },
+    ({ upstream, options }) =>
+      new StatisticsResourceAdaptor(upstream, definedFields({ name: options.name, deallocationEvents: options.events })),
   ),
   defineAdaptor(
     'tracking',
@@ -258,6 +260,26 @@ export const resourceKinds: readonly ResourceKind[] = [
     { file: { type: 'text', summary: 'the path of the log, which is overwritten', required: true } },
     ({ upstream, options }) =>
       new LoggingResourceAdaptor(upstream, { file: options.file as string, ...definedFields({ deallocationEvents: options.events }) }),
+  ),
+  defineAdaptor(
+    'recording',
+    'pass-through',
+    'records allocations, frees, growth, events and phases in a file that report and replay read',
+    {
+      file: { type: 'text', summary: 'the path of the recording, which is overwritten', default: 'what CISTERN_LOG_FILE says' },
+      layer: { type: 'text', summary: 'what reports call the layer', default: 'the kind of the upstream' },
+      'stack-sample': { type: 'size', summary: 'bytes between two recorded stacks; 0: a stack for every allocation', default: 'none' },
+    },
+    ({ upstream, options }) =>
+      new RecordingResourceAdaptor(
+        upstream,
+        definedFields({
+          file: options.file,
+          layer: options.layer,
+          stackSampleBytes: options['stack-sample'],
+          deallocationEvents: options.events,
+        }),
+      ),
   ),
 ];
 

@@ -56,7 +56,13 @@ describe('cistern', () => {
     expect(await runCistern(['--version'])).toEqual({ code: 0, signal: null, stdout: `${version}\n`, stderr: '' });
   });
 
-  test.each(['doctor', 'resources', 'replay'])('shows examples in the help of %s', async (command) => {
+  test('shows examples in its own help', async () => {
+    const { code, stdout } = await runCistern(['--help']);
+    expect(code).toBe(0);
+    expect(stdout).toContain('\n  $ cistern fit trace.csv.gz');
+  });
+
+  test.each(['doctor', 'resources', 'replay', 'fit', 'generate', 'completion'])('shows examples in the help of %s', async (command) => {
     const { code, stdout, stderr } = await runCistern([command, '--help']);
     expect([code, stderr]).toEqual([0, '']);
     expect(stdout).toContain(`\n  $ cistern ${command}`);

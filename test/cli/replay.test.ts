@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { afterAll, describe, expect, test } from 'vitest';
 import { runCommand } from '../../src/cli/program.js';
-import type { ReplayResult } from '../../src/index.js';
+import { explainFailure, type ReplayResult, readAllocationLog } from '../../src/index.js';
 import { arrowEtl, logText, row } from '../replay/logs.js';
 import { runCistern } from './run-cistern.js';
 
@@ -99,6 +99,57 @@ describe('cistern replay', () => {
     expect(stderr).toMatch(/^error: pool\(cuda, initial=1GiB\): /);
   });
 
+  test('says what to do where memory runs out', async () => {
+    const limited = await runCistern(['replay', small, '--resource', 'limiting(host, limit=2KiB)', '--repeat', '1']);
+    expect(limited.stderr).toMatch(
+      /^hint: "cistern replay .*small\.csv --resource 'limiting\(host, limit=2KiB\)' --until-failure" says why .*$/m,
+    );
+    const device = ['--device', 'software', '--repeat', '1', '--device-memory'];
+    const tooSmall = await runCistern(['replay', small, '--resource', 'cuda', ...device, '2KiB']);
+    expect(tooSmall.stderr).toMatch(
+      /^hint: the log needs 3\.91 KiB at least, and the device has 2 KiB: give it more with --device-memory$/m,
+    );
+    const tooMuch = await runCistern(['replay', small, '--resource', 'pool(cuda, initial=1GiB)', ...device, '1MiB']);
+    expect(tooMuch.stderr).toMatch(/^hint: the stack asks for more at once than the device has, 1 MiB: try a smaller initial size$/m);
+  });
+
+  test('prints Markdown', async () => {
+    const { code, stdout } = await runCistern(['replay', small, '--resource', 'host', '--format', 'markdown', '--repeat', '1']);
+    expect(code).toBe(0);
+    const lines = stdout.trimEnd().split('\n');
+    expect(lines[3]).toMatch(/^\| resource \| events \| ns\/op median \|/);
+    expect(lines[4]).toMatch(/^\| :-+ \| :-+ \| -+: \|/);
+    expect(lines[5]).toMatch(/^\| host +\| - +\| .* 0 B \|$/);
+  });
+
+  test('explains the first failure with --until-failure, and names what would have saved it', async () => {
+    const args = ['replay', small, '--until-failure', '--resource', 'pool(host, initial=1KiB, max=3840)', '--resource', 'host'];
+    const { code, stdout, stderr } = await runCistern(args);
+    expect([code, stderr]).toEqual([1, '']);
+    expect(stdout).toMatch(/^pool\(host, initial=1KiB, max=3840\): out of memory at line 3$/m);
+    expect(stdout).toMatch(/small\.csv, line 3 \(event 1\), the log's streams: 2\.93 KiB \(3000 bytes\) on stream 0x0$/m);
+    expect(stdout).toMatch(/^Live: 1000 B in 1 allocations\n.*\n0x0 +1000 B +1$/m);
+    expect(stdout).toMatch(/^PoolMemoryResource +1 KiB +1 +1 KiB +0 B +0 B +0 B$/m);
+    expect(stdout).toMatch(/^a larger maximum +pool\(.*\) +served +completed$/m);
+    expect(stdout).toMatch(/^host: completes the log\.$/m);
+    const markdown = await runCistern([...args, '--format', 'markdown']);
+    expect(markdown.stdout).toMatch(/^### pool\(host, initial=1KiB, max=3840\): out of memory at line 3\n\n/m);
+    expect(markdown.stdout).toMatch(/^\| a larger maximum \| pool\(.*\) +\| served +\| completed +\|$/m);
+  });
+
+  test('explains it as JSON, which is what the library says', async () => {
+    const args = ['replay', small, '--until-failure', '--json', '--resource', 'limiting(host, limit=2KiB)', '--resource', 'host'];
+    const { code, stdout } = await runCistern(args);
+    expect(code).toBe(1);
+    const explanation = explainFailure(await readAllocationLog(small), 'limiting(host, limit=2KiB)');
+    expect(JSON.parse(stdout)).toEqual([JSON.parse(JSON.stringify(explanation)), { resource: 'host', failure: null }]);
+  });
+
+  test('exits with 0 with --until-failure where nothing fails', async () => {
+    const { code, stderr } = await runCistern(['replay', small, '--until-failure', '--resource', 'host']);
+    expect([code, stderr]).toEqual([0, '']);
+  });
+
   test('warns of what the log leaves and of failures in it', async () => {
     const log = file('leaky.csv', logText('1,00:00:00.000000,allocate failure,(nil),5,0', row('allocate', 1, 2048)));
     const { code, stderr } = await runCistern(['replay', log, '--resource', 'host']);
@@ -127,6 +178,10 @@ describe('cistern replay', () => {
     ],
     [['replay', small, '--resource', 'pool(cuda, initial=2, max=1)'], /^error: pool cannot be made: maximumBytes/],
     [['replay', small, '--streams', 'two'], /Allowed choices are log, thread, single/],
+    [['replay', small, '--json', '--format', 'markdown'], /cannot be used with option '--format/],
+    [['replay', small, '--until-failure', '--repeat', '2'], /cannot be used with option '--repeat/],
+    [['replay', join(folder, 'smal.csv')], /^error: ENOENT.*\nhint: did you mean .*small\.csv\?\n$/],
+    [['replay', file('prose.txt', 'Dear diary,\n')], /^error: .*prose\.txt, line 1: .*\nhint: a log is what LoggingResourceAdaptor writes/],
     [['replay', small, '--repeat', '0'], /It must be an integer from 1/],
     [['replay', small, '--repeat', '1.5'], /It must be an integer from 1/],
     [['replay', small, '--device-memory', 'much'], /It must be a size such as 512MiB/],
@@ -182,8 +237,8 @@ describe('cistern replay', () => {
     const stderr = new Sink();
     const stdout = new Sink();
     expect(await runCommand(['replay', small, '--resource', 'host', '--json'], { stdout, stderr })).toBe(0);
-    expect(stderr.text).toContain('reading [');
-    expect(stderr.text).toContain('replaying [');
+    expect(stderr.text).toMatch(/reading \[.*\] 100% [\d.]+ [KM]?i?B\/s, 0 s left 4 events/);
+    expect(stderr.text).toMatch(/replaying \[.*\] \d+% [\d,]+ events\/s, \d+ s left host/);
     // No hidden cursor, no line wrapping turned off.
     expect(stderr.text).not.toContain('\x1b[?');
     expect(JSON.parse(stdout.text)).toHaveLength(1);

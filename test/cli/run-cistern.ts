@@ -11,16 +11,27 @@ export interface CommandRun {
   readonly stderr: string;
 }
 
+/** File descriptors that output goes to instead of the {@link CommandRun}. */
+export interface CommandOutput {
+  readonly stdout?: number;
+  readonly stderr?: number;
+}
+
 /** Runs the built command (`npm run build`) and waits for its end; `act` gets the process once it runs. */
-export function runCistern(args: readonly string[], act: (child: ChildProcess) => void = () => {}, environment = {}): Promise<CommandRun> {
+export function runCistern(
+  args: readonly string[],
+  act: (child: ChildProcess) => void = () => {},
+  environment = {},
+  output: CommandOutput = {},
+): Promise<CommandRun> {
   const env = { ...process.env, CISTERN_DEVICE: 'software', NO_COLOR: '1', ...environment };
-  const child = spawn(process.execPath, [main, ...args], { env, stdio: ['ignore', 'pipe', 'pipe'] });
+  const child = spawn(process.execPath, [main, ...args], { env, stdio: ['ignore', output.stdout ?? 'pipe', output.stderr ?? 'pipe'] });
   let stdout = '';
   let stderr = '';
-  child.stdout.on('data', (text) => {
+  child.stdout?.on('data', (text) => {
     stdout += text;
   });
-  child.stderr.on('data', (text) => {
+  child.stderr?.on('data', (text) => {
     stderr += text;
   });
   act(child);

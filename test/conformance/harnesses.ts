@@ -22,6 +22,7 @@ import {
   PoolMemoryResource,
   PrefetchResourceAdaptor,
   ReclaimingResourceAdaptor,
+  RecordingResourceAdaptor,
   RoundingResourceAdaptor,
   type RoundingResourceAdaptorOptions,
   SanitizingResourceAdaptor,
@@ -77,6 +78,7 @@ const fallback: Wrap = (upstream) =>
   new FallbackResourceAdaptor(new LimitingResourceAdaptor(upstream, { limitBytes: 64 * 1024 }), limiting(upstream));
 const limiting: Wrap = (upstream) => new LimitingResourceAdaptor(upstream, { limitBytes: capacityBytes });
 const logging: Wrap = (upstream) => new LoggingResourceAdaptor(upstream, { file: '/dev/null' });
+const recording: Wrap = (upstream) => new RecordingResourceAdaptor(upstream, { file: '/dev/null', stackSampleBytes: 1 * MiB });
 const reclaiming: Wrap = (upstream) => new ReclaimingResourceAdaptor(upstream);
 /** Fails in the end where stream order was not kept, by the suite or by what is below. */
 class Sanitizing extends SanitizingResourceAdaptor {
@@ -131,6 +133,8 @@ export function passThroughHarnesses(): readonly ResourceHarness[] {
     stack('reclaiming(limiting(cuda-async))', cudaAsync, [limiting, reclaiming], { ...streamOrdered, capacityBytes }),
     stack('logging(cuda)', cuda, [logging], synchronous),
     stack('logging(cuda-async)', cudaAsync, [logging], streamOrdered),
+    stack('recording(cuda)', cuda, [recording], synchronous),
+    stack('recording(recording(cuda-async))', cudaAsync, [recording, recording], streamOrdered),
     stack('aligned(limiting(cuda))', cuda, [limiting, aligned], { ...synchronous, maximumAlignment: 1024 * MiB, capacityBytes }),
     stack('aligned(cuda-async)', cudaAsync, [aligned], { ...streamOrdered, maximumAlignment: 1024 * MiB }),
     // Sizes that are rounded to the same cannot be told apart below.

@@ -1,7 +1,6 @@
 import { setImmediate } from 'node:timers/promises';
-import { afterEach, beforeEach, expect, it, vi } from 'vitest';
-import { native } from '../../src/driver/native.js';
-import { Event, failCall, Stream } from '../../src/index.js';
+import { afterEach, beforeEach, expect, it } from 'vitest';
+import { driverCallCounts, Event, failCall, Stream } from '../../src/index.js';
 import { collectGarbage } from './collection.js';
 
 const warnings: Error[] = [];
@@ -14,8 +13,7 @@ beforeEach(() => {
 
 afterEach(() => {
   process.off('warning', onWarning);
-  vi.restoreAllMocks();
-  for (const name of ['cuEventCreate', 'cuCtxSynchronize']) failCall(name, 0);
+  for (const name of ['cuEventCreate', 'cuEventDestroy', 'cuCtxSynchronize', 'cuStreamDestroy']) failCall(name, 0);
 });
 
 /** What a job made a `WeakRef` of lives as long as the job. */
@@ -59,12 +57,32 @@ it('a dropped stream that cannot be settled is reported as a warning, and its me
   expect(warnings).toMatchObject([{ code: 'CISTERN_UNREACHABLE_STREAM', message: expect.stringContaining('CUDA_ERROR_ILLEGAL_ADDRESS') }]);
 });
 
-it('a dropped event that cannot be given back is reported as a warning', async () => {
-  const destroyEvent = vi.spyOn(native(), 'destroyEvent').mockImplementation(() => {
-    throw new Error('no');
-  });
-  (() => new Event())();
+it('a dropped stream that cannot be destroyed is reported as a warning', async () => {
+  const seen = await dropStream();
+  failCall('cuStreamDestroy', 1, 999);
   await collectGarbage();
-  expect(destroyEvent).toHaveBeenCalledOnce();
-  expect(warnings).toMatchObject([{ code: 'CISTERN_UNREACHABLE_EVENT', message: 'an unreachable event could not be given back: no' }]);
+  expect(seen.ends).toBe(0);
+  expect(warnings).toMatchObject([{ code: 'CISTERN_UNREACHABLE_STREAM', message: expect.stringContaining('CUDA_ERROR_UNKNOWN') }]);
+});
+
+it('a stream that the driver neither names nor destroys is destroyed with the next collection', async () => {
+  const streams = () => {
+    const { byFunction } = driverCallCounts();
+    return (byFunction['cuStreamCreateWithPriority'] as number) - (byFunction['cuStreamDestroy'] as number);
+  };
+  const before = streams();
+  failCall('cuStreamGetId', 1, 999);
+  failCall('cuStreamDestroy', 1, 999);
+  expect(() => new Stream()).toThrow(expect.objectContaining({ driverStatus: 999 }));
+  await collectGarbage();
+  // The call that was refused counts as well.
+  expect(streams()).toBe(before - 1);
+  expect(warnings).toEqual([]);
+});
+
+it('a dropped event that cannot be given back is reported as a warning', async () => {
+  (() => new Event())();
+  failCall('cuEventDestroy', 1, 999);
+  await collectGarbage();
+  expect(warnings).toMatchObject([{ code: 'CISTERN_UNREACHABLE_EVENT', message: expect.stringContaining('CUDA_ERROR_UNKNOWN') }]);
 });

@@ -7,10 +7,14 @@ const fixedSize = 'test/adaptors/fixed-size-memory-resource.test.ts';
 const caching = 'test/adaptors/caching-memory-resource.test.ts';
 const pool = 'test/adaptors/pool-memory-resource.test.ts';
 const monotonic = 'test/adaptors/monotonic-memory-resource.test.ts';
+const sanitizing = 'test/adaptors/sanitizing-resource-adaptor.test.ts';
 const reclaiming = 'test/adaptors/reclaiming-resource-adaptor.test.ts';
 const tracking = 'test/adaptors/tracking-resource-adaptor.test.ts';
 const underStress = 'test/adaptors/keepers-under-stress.test.ts';
 const timeline = 'test/driver/stream-timeline.test.ts';
+const softwareDevice = 'test/driver/software-device.test.ts';
+const droppedBuffers = 'test/gc/dropped-buffers.test.ts';
+const knownFaults = 'test/property/known-faults.test.ts';
 
 /** The mutants of one file: name, fault, text, replacement, and the tests that must notice it where those are not `tests`. */
 const groups = [
@@ -29,6 +33,20 @@ const groups = [
         'rmm#2489: a lane whose stream is idle takes over memory of another and stays idle',
         'received(): void {\n    this.freeUnrecorded();',
         'received(): void {\n    if (!this.isIdle) this.freeUnrecorded();',
+      ],
+      [
+        'known-649-not-recorded',
+        "rmm#649, as 'unannounced-end-not-recorded', for the tests of known faults",
+        'this.mustRecord = !isHeld && !timeline.announcesEnd;',
+        'this.mustRecord = false;',
+        [knownFaults],
+      ],
+      [
+        'known-1333-event-of-first-device',
+        "rmm#1333, as 'event-of-first-device', for the tests of known faults",
+        'this.#event ??= new Event({ device: this.#device });',
+        'this.#event ??= new Event();',
+        [knownFaults],
       ],
       [
         'unannounced-end-not-recorded',
@@ -103,6 +121,34 @@ const groups = [
         'rmm#510: memory of an ended stream waits for nothing',
         'if (settlement !== undefined) dependOn(this.#ended, [settlement]);',
         '',
+      ],
+      [
+        'known-510-not-waited-for',
+        "rmm#510, as 'ended-stream-not-waited-for', for the tests of known faults",
+        'if (settlement !== undefined) dependOn(this.#ended, [settlement]);',
+        '',
+        [knownFaults],
+      ],
+      [
+        'known-2251-slot-keeps-lane',
+        "rmm#2251, as 'slot-keeps-shared-lane', for the tests of known faults",
+        '    this.#shared[timeline.slot] = undefined;\n',
+        '',
+        [knownFaults],
+      ],
+      [
+        'known-2251-slot-keeps-held-lane',
+        "rmm#2251, as 'slot-keeps-held-lane', for the tests of known faults",
+        '    this.#held[timeline.slot] = undefined;\n',
+        '',
+        [knownFaults],
+      ],
+      [
+        'known-649-held-for-nobody',
+        "rmm#649, 'off': what is held for a stream that may be gone is given to another",
+        '      if (lane.isHeldBack) continue;\n',
+        '      if (lane.isHeldBack && lane.timeline.announcesEnd) continue;\n',
+        [knownFaults],
       ],
       [
         'first-ended-stream-only',
@@ -198,6 +244,44 @@ const groups = [
     ],
   },
   {
+    file: 'src/driver/event.ts',
+    tests: [softwareDevice],
+    mutants: [
+      [
+        'refused-event-disposed',
+        'an event that the driver refuses to destroy is disposed all the same',
+        '    destroy(this.handle);\n    this.handle = -1;',
+        '    const { handle } = this;\n    this.handle = -1;\n    destroy(handle);',
+      ],
+      [
+        'refused-event-untold',
+        'nobody hears of an event that the driver refuses to destroy',
+        "  check('destroy an event');\n",
+        '',
+        ['test/gc/dropped-streams.test.ts'],
+      ],
+    ],
+  },
+  {
+    file: 'src/driver/stream.ts',
+    tests: [knownFaults],
+    mutants: [
+      [
+        'settlement-of-first-device',
+        'rmm#1333: the event that settles the end of a stream belongs to the first device',
+        'const event = new Event({ device });',
+        'const event = new Event();',
+      ],
+      [
+        'unidentified-stream-lost',
+        'a stream whose id the driver does not tell is lost where it refuses to destroy it as well',
+        'if (mailbox[0] !== 0) undestroyed.register({}, handle);',
+        '',
+        ['test/gc/dropped-streams.test.ts'],
+      ],
+    ],
+  },
+  {
     file: 'src/driver/stream-timeline.ts',
     tests: [timeline],
     mutants: [
@@ -226,6 +310,7 @@ const groups = [
         '',
         [timeline, streamOrder],
       ],
+      ['refused-end-is-told', 'a stream ends though the driver refuses to destroy it', "      check('destroy a stream');\n", ''],
       ['failed-end-is-final', 'a stream whose end failed cannot be used any more', '      this.#isEnding = false;\n      for', '      for'],
     ],
   },
@@ -464,6 +549,48 @@ const groups = [
         'this.#memory.transfer(other, lane.number);\n      lane.received();',
         `this.#memory.transfer(other, lane.number);\n      if (this.deallocationEvents !== '${policy}') lane.received();`,
       ]),
+      ...['eager', 'deferred'].map((policy) => [
+        `known-2489-${policy}`,
+        `rmm#2489, '${policy}', as 'join-unmarked-${policy}', for the tests of known faults`,
+        'this.#memory.transfer(other, lane.number);\n      lane.received();',
+        `this.#memory.transfer(other, lane.number);\n      if (this.deallocationEvents !== '${policy}') lane.received();`,
+        [knownFaults],
+      ]),
+      [
+        'known-2489-off',
+        "rmm#2489, 'off': another stream's block is reused once its own stream was asked for, idle or not",
+        'if (address === none && this.ordering.queryHeld(stream)) address',
+        'if (address === none) { this.ordering.queryHeld(stream); for (const other of this.ordering.laneNumbers()) if (address === none) address = this.allocateIn(other, bytes, alignment); } if (address === none) address',
+        [knownFaults],
+      ],
+      [
+        'known-2507-growth',
+        "rmm#2507, as 'fresh-memory-unordered', for the tests of known faults",
+        'this.#memory.addSegment(segment.address, segment.bytes, lane.number);\n    lane.received();',
+        'this.#memory.addSegment(segment.address, segment.bytes, lane.number);',
+        [knownFaults],
+      ],
+      [
+        'join-goes-on',
+        'a stream takes the memory of all others over, though that of the first was enough',
+        'return isEnough(true);\n    });',
+        'isEnough(true); return false;\n    });',
+        [pool],
+      ],
+      [
+        'join-goes-on-after-own',
+        "a stream takes others' memory over, though its own other lane was enough",
+        'if (isEnough(false)) return true;',
+        'isEnough(false);',
+        [pool, streamOrder],
+      ],
+      [
+        'search-result-lost',
+        'what the last search finds is not given out',
+        'if (address === none) throw this.outOfMemory(bytes, alignment);\n    return address;',
+        'throw this.outOfMemory(bytes, alignment);',
+        [pool, underStress],
+      ],
       [
         'join-unmarked-monotonic',
         "rmm#2489: a stream that took another's blocks to bump in is not marked",
@@ -537,6 +664,13 @@ const groups = [
         'this.index.free(block, (this.lane as Lane).number);',
       ],
       [
+        'cause-of-another-request',
+        'a request that no block can have is said to be refused by the upstream',
+        '    this.upstreamFailure = undefined;\n',
+        '',
+        [pool],
+      ],
+      [
         'last-stream-by-slot',
         'rmm#2251: the lane of the last call serves a new stream with the same slot',
         "if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');",
@@ -554,6 +688,20 @@ const groups = [
         'return this.searchLane((this.lane as Lane).number, bytes, alignment);',
         'return none;',
         [pool, underStress],
+      ],
+      [
+        'own-lane-counts-as-merge',
+        "joining a stream's own other lane counts as taking another's memory over",
+        'if (isOthers) this.#merges++;',
+        'this.#merges++;',
+        [pool, streamOrder],
+      ],
+      [
+        'known-2507-initial-block',
+        "rmm#2507, as 'initial-block-without-wait', for the tests of known faults",
+        'const hasWaited = this.ordering.order(stream, initial.number);',
+        'const hasWaited = false;',
+        [knownFaults],
       ],
       [
         'initial-block-without-wait',
@@ -592,6 +740,20 @@ const groups = [
         'rmm#2507: the block of the upstream comes into the global arena without an order',
         '      this.ordering.receivedInCommon(this.#global, stream);\n',
         '',
+      ],
+      [
+        'known-2507-arena',
+        "rmm#2507, as 'fresh-arena-unordered', for the tests of known faults",
+        '      this.ordering.receivedInCommon(this.#global, stream);\n',
+        '',
+        [knownFaults],
+      ],
+      [
+        'last-search-block-lost',
+        'a block is lost where the wait for it fails',
+        '      this.index.free(this.index.usedBlock(address), this.#global);\n',
+        '',
+        [underStress],
       ],
       [
         'arena-grows-beyond-size',
@@ -727,7 +889,7 @@ const groups = [
       [
         'run-end-unordered',
         'what the end of a run takes back goes to other streams without a wait',
-        '      this.ordering.freed(lane);\n    } catch',
+        '      this.ordering.freedLater(lane);\n    } catch',
         '    } catch',
       ],
       [
@@ -751,6 +913,54 @@ const groups = [
       ],
       ['run-never-ends', 'what goes on after a run is still in it', '    run.hasEnded = true;\n', ''],
       ['run-counted-on', 'a run that has ended counts as active', '    this.#activeRuns--;\n', ''],
+      [
+        'ended-run-goes-on',
+        'a run that has ended is remembered as the one that the code is in',
+        'return run?.hasEnded ? undefined : run;',
+        'return run;',
+      ],
+      [
+        'kept-until-it-grows',
+        'a kept buffer goes back into its run when it grows',
+        '      this.#owners[block / blockFields]?.leaveScopes();\n',
+        '',
+      ],
+      [
+        'invalidated-in-run',
+        'a cache can be invalidated in a run',
+        'if (this.#activeRuns > 0) {\n      const running',
+        'if (this.#activeRuns > 1) {\n      const running',
+      ],
+      [
+        'uncached-not-served-by-trim',
+        'outside of a run memory runs out though the cache keeps some free',
+        'if (this.reservedBytes > 0 && this.trim(stream) > 0)',
+        'if (this.reservedBytes < 0)',
+      ],
+      [
+        'cached-size-unchecked',
+        'a free with another size is taken',
+        'if (this.#blocks.askedBytes(block) !== bytes) this.refuseFree(pointer, bytes, block);',
+        '',
+      ],
+      [
+        'run-end-hides-refusal',
+        'the end of a run does not say what could not be taken back',
+        'this.#activeRuns--;\n    if (errors.length > 0) throw errors[0];',
+        'this.#activeRuns--;',
+      ],
+      [
+        'run-end-event-at-any-cost',
+        'the end of a run keeps memory that no event could be recorded for',
+        'this.ordering.freedLater(lane);',
+        'this.ordering.freed(lane);',
+      ],
+      [
+        'cache-takes-last-stream',
+        'a run puts a block into the group of the stream before',
+        'if (stream !== run.stream) {',
+        'if (run.stream === noStream) {',
+      ],
       [
         'cache-gives-back-too-much',
         'one block more than needed goes back to the upstream',
@@ -971,10 +1181,161 @@ const groups = [
         'const active = stages.filter((stage) => (stage',
       ],
       [
+        'doubtful-stage-not-tried',
+        'the upstream is not asked again after a stage that cannot tell what it gave',
+        'if (recoveredBytes === 0 && !isWorthATry) return 0;',
+        'if (recoveredBytes === 0) return 0;',
+      ],
+      [
+        'vain-stage-tried',
+        'the upstream is asked again though a stage gave nothing for certain',
+        'if (recoveredBytes === 0 && !isWorthATry) return 0;',
+        '',
+      ],
+      ['other-device-trimmed', 'layers on another device are trimmed', ' || layer.device !== stream.device) continue;', ') continue;'],
+      [
+        'equal-layers-counted-twice',
+        'bytes count twice that two equal resources know of',
+        ' || counted.some((other) => other.isEqual(layer))) continue;',
+        ') continue;',
+      ],
+      [
+        'refused-free-not-live',
+        'what the upstream refused to free is not live any more',
+        '    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);\n    if (pointer !== 0) this.#liveBytes -= bytes;',
+        '    if (pointer !== 0) this.#liveBytes -= bytes;\n    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);',
+      ],
+      [
+        'soft-limit-collects-each-time',
+        'above the soft limit every allocation collects',
+        'this.#collectAtBytes = Math.max(this.softLimitBytes, liveBytes + Math.max(this.softLimitBytes, liveBytes) / 8);',
+        'this.#collectAtBytes = this.softLimitBytes;',
+      ],
+      [
+        'major-for-nothing',
+        'a major collection follows a minor one that gave enough',
+        '        if (bytes <= this.softLimitBytes - this.#liveBytes) break;\n',
+        '',
+      ],
+      [
+        'pause-without-stages',
+        're-entrancy: what others allocate during a pause has no stages',
+        'has its own stages.\n        this.#isReclaiming = false;',
+        'has its own stages.',
+      ],
+      [
+        'collection-in-collection',
+        're-entrancy: the soft limit starts a collection in one that runs',
+        '    if (this.#isReclaiming) return;\n',
+        '',
+      ],
+      [
+        'mistake-starts-stages',
+        'another error than an out-of-memory starts the stages',
+        '    if (!(error instanceof OutOfMemoryError)) throw error;\n    this.#exhaustions++;',
+        '    this.#exhaustions++;',
+      ],
+      [
+        'wait-in-host-function',
+        'in a host function an allocation fails with an error of the driver',
+        '      if (isNotPermitted(error)) return false;\n',
+        '',
+      ],
+      [
         'soft-limit-excluded',
         'exactly the soft limit starts a collection',
         'allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {\n    assertBytes(bytes);\n    if (bytes > this.#collectAtBytes',
         'allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {\n    assertBytes(bytes);\n    if (bytes >= this.#collectAtBytes',
+      ],
+    ],
+  },
+  {
+    file: 'src/adaptors/sanitizing-resource-adaptor.ts',
+    tests: [sanitizing],
+    mutants: [
+      ['wrong-free-passed-on', 'a free that is wrong is reported and passed on', '    throw error;\n  }\n\n  #report', '  }\n\n  #report'],
+      [
+        'allocation-undeclared',
+        'memory that the upstream must not give out yet is not noticed',
+        '      if (!stream.isDisposed) declareAllocation(pointer, bytes, stream);\n    } catch',
+        '    } catch',
+      ],
+      [
+        'free-undeclared',
+        'a free that does not wait for a use is not noticed',
+        '      if (isDeclared) declareFree(pointer, bytes, stream);\n',
+        '',
+      ],
+      [
+        'event-fence-declared',
+        'a free with an event is taken for one at the end of its stream',
+        'const isDeclared = !(fence instanceof Event);',
+        'const isDeclared = true;',
+      ],
+      [
+        'refused-free-stays-declared',
+        'memory that could not be freed must not be used any more',
+        '      if (isDeclared && !stream.isDisposed) declareAllocation(pointer, bytes, stream);\n',
+        '',
+      ],
+      [
+        'sanitized-refused-free-lost',
+        'memory that could not be freed cannot be freed any more',
+        '      allocations.undoFree(pointer, record);\n',
+        '',
+      ],
+      [
+        'withheld-memory-leaks',
+        'memory that is not given out for a report is not given back',
+        '      this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents);\n      throw error;',
+        '      throw error;',
+      ],
+      [
+        'disposed-stream-declared',
+        're-entrancy: a stream is declared to have memory that ended while the upstream allocated it',
+        '      if (!stream.isDisposed) declareAllocation(pointer, bytes, stream);\n    } catch',
+        '      declareAllocation(pointer, bytes, stream);\n    } catch',
+      ],
+      ['stream-unchecked', 'a free is declared before its stream is known to be one', "    assertStream(stream, 'deallocate');\n", ''],
+      ['checker-lives-on', 'stream order is checked on after the adaptor is disposed', '    this.#checker.dispose();\n', ''],
+      ['free-without-side', 'a second free does not name the first', '    this.#sides[record] = free;\n', ''],
+      [
+        'reports-unbounded',
+        'one report more is kept than there is room for',
+        'this.#reports.length < reportLimit',
+        'this.#reports.length <= reportLimit',
+      ],
+      [
+        'leaks-untold',
+        'memory that was never freed is not reported',
+        "      this.#report({ kind: 'leak', pointer, bytes, earlier: this.#sides[this.#allocations.find(pointer)], later: undefined });\n",
+        '',
+      ],
+      [
+        'sanitized-fence-lost',
+        'the fence of a free is not passed on',
+        'this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);\n    } catch (error) {\n      allocations.undoFree',
+        'this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents);\n    } catch (error) {\n      allocations.undoFree',
+        ['test/adaptors/pass-through-adaptor.test.ts'],
+      ],
+    ],
+  },
+  {
+    file: 'src/buffers/ordered-copy.ts',
+    tests: ['test/buffers/device-buffer.test.ts'],
+    mutants: [
+      ['copy-in-no-order', "a copy does not wait for the source's stream", 'if (separate) follow(destination.stream, source.stream);', ''],
+      [
+        'source-does-not-wait',
+        'the source is not kept from being written before it is copied',
+        'follow(source.stream, destination.stream);\n  } catch',
+        '} catch',
+      ],
+      [
+        'copy-fails-with-its-event',
+        'a copy fails where its event cannot be destroyed',
+        '    try {\n      event.dispose();\n    } catch {} // It is destroyed when it is collected.',
+        '    event.dispose();',
       ],
     ],
   },
@@ -993,9 +1354,16 @@ const groups = [
   },
   {
     file: 'src/reclaim/unreachable-buffers.ts',
-    tests: ['test/gc/dropped-buffers.test.ts'],
+    tests: [droppedBuffers],
     mutants: [
       ['refused-buffer-lost', 'memory of a collected buffer that was refused is not freed any more', '      keepRefused(memory);\n', ''],
+      [
+        'sweep-in-sweep',
+        'a sweep within a sweep tries again what was refused',
+        'if (isSweeping) return freeTaken(takeUnreachable());',
+        'if (isSweeping) return freeRefused() + freeTaken(takeUnreachable());',
+      ],
+      ['token-in-sweep', 'what a sweep collects starts the next sweep', 'if (tokenIsLive || isSweeping || ', 'if (tokenIsLive || '],
       ['collected-buffer-freed-twice', 'memory of a collected buffer is freed by two sweeps', '    disown(slot);\n', ''],
     ],
   },

@@ -10,6 +10,7 @@ const findings: Readonly<Record<string, RegExp>> = {
   'monte-carlo.mjs': /events=eager\) +│ 0 +│ 0 +│ 10 [\s\S]*events=deferred\) +│ 0 +│ 0 +│ 0 /,
   'reclaiming.mjs': /out of memory after \d+ steps[\s\S]*all 512 steps/,
   'scratch-pipeline.mjs': /monotonic, a mark per tile +│ '12 MiB'/,
+  'training-recording.mjs': /events in 4 phases and \d+ stacks[\s\S]*cistern report /,
 };
 
 test('every program in examples/ is run here', () => {

@@ -9,6 +9,7 @@ import {
   type DeallocationFence,
   Device,
   type DevicePointer,
+  driverCallCounts,
   FixedSizeMemoryResource,
   formatOrderReport,
   LimitingResourceAdaptor,
@@ -103,6 +104,10 @@ function useAndFree(keeper: MemoryResource, stream: Stream): { pointer: DevicePo
   return { pointer, hold };
 }
 
+function deviceSynchronizations(): number {
+  return driverCallCounts().byFunction['cuCtxSynchronize'] as number;
+}
+
 /** Fails unless a stream that got the block is ordered by waits after the one that had it. */
 function expectOrder(pointer: DevicePointer, stream: Stream): void {
   stream.touch(pointer, bytes, 'write');
@@ -169,7 +174,11 @@ describe.each(keepers)('%s', (_name, make) => {
       expect(b.timeline.slot).toBe(a.timeline.slot);
       expect(keeper.allocate(bytes, b)).toBe(pointer);
       expectOrder(pointer, b);
-      if (!waitsOnHost) expectOrdered(pointer, bytes, b, hold);
+      keeper.deallocate(pointer, bytes, b);
+      using c = new Stream({ nonBlocking: true });
+      expect(keeper.allocate(bytes, c)).toBe(pointer);
+      expectOrder(pointer, c);
+      if (!waitsOnHost) expectOrdered(pointer, bytes, c, hold);
     });
 
     test('lets a stream wait for one that its owner destroyed without a word (rapidsai/rmm#649)', () => {
@@ -199,6 +208,17 @@ describe.each(keepers)('%s', (_name, make) => {
       if (waitsOnHost) hold.release();
       expect(keeper.allocate(bytes, b)).toBe(pointer);
       expectOrder(pointer, b);
+    });
+
+    test('needs no wait on the host where a stream of a second device ends (rapidsai/rmm#1333)', () => {
+      const device = Device.get(1);
+      using keeper = create(new CudaMemoryResource({ device }));
+      const a = new Stream({ device, nonBlocking: true });
+      const { hold } = useAndFree(keeper, a);
+      hold.release();
+      const before = deviceSynchronizations();
+      a.dispose();
+      expect(deviceSynchronizations()).toBe(before);
     });
   });
 });

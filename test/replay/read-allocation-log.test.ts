@@ -266,6 +266,14 @@ describe('a log that is none', () => {
     expect((await fault('')).line).toBeUndefined();
   });
 
+  // A valid row, but for its length; the fuzzer of the log reader found it read where it came in one piece.
+  test.each([64, 100_000])('with a line that is too long is refused, in pieces of %i bytes too', async (pieceBytes) => {
+    const text = logText(good, good.replace('00:00:00', '0'.repeat(4200)));
+    await expect(readText(text, { pieceBytes })).rejects.toThrow('trace.csv, line 3: is not an RMM log: a line is longer than 4096 bytes');
+    const header = `${'x'.repeat(4200)}\n`;
+    await expect(readText(header, { pieceBytes })).rejects.toThrow('trace.csv: is not an RMM log: a line is longer than 4096 bytes');
+  });
+
   test('is named by its path', async () => {
     const path = file('empty.csv', '');
     await expect(readAllocationLog(path)).rejects.toThrow(`${path}: is empty`);

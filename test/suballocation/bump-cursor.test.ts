@@ -30,6 +30,16 @@ describe('a bump cursor', () => {
     cursor.validate();
   });
 
+  test('goes back within its last block', () => {
+    const cursor = new BumpCursor();
+    cursor.addBlock(base, 1024);
+    cursor.allocate(256);
+    const { blockCount, top } = cursor;
+    cursor.allocate(512);
+    expect(cursor.rewind(blockCount, top)).toEqual([]);
+    expect([cursor.allocate(768), cursor.usedBytes]).toEqual([base + 256, 1024]);
+  });
+
   test('goes back into an earlier block, and gives up those after it', () => {
     const cursor = new BumpCursor();
     cursor.addBlock(base, 1024);

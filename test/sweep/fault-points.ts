@@ -1,3 +1,4 @@
+import { native } from '../../src/driver/native.js';
 import { driverCallCounts, driverFunctionNames, failCall } from '../../src/index.js';
 
 /** Something that can be made to fail: a function of the driver, or one of the host. */
@@ -7,8 +8,10 @@ export interface FaultPoint {
   readonly statuses: readonly number[];
   /** Whether stream order can be checked meanwhile: the checker asks the driver some things by itself. */
   readonly allowsOrderCheck: boolean;
-  /** Lets the nth next call fail. 0 ends it. */
+  /** Lets the nth next call fail. */
   arm(nth: number, status: number): void;
+  /** Ends that. Returns whether the call has failed. */
+  disarm(): boolean;
   /** How often it was called so far, as far as is counted: not what native code does for itself. */
   calls(): number;
 }
@@ -22,7 +25,8 @@ const tellsOfEarlierWork = /Synchronize|Query|Memcpy|Memset|MemFree|Prefetch|Lau
 /** What the order checker asks. */
 const askedByTheChecker = new Set(['cuStreamGetId', 'cuStreamGetFlags', 'cuCtxGetCurrent']);
 
-class DriverFunction implements FaultPoint {
+/** A function of the driver. */
+export class DriverFunction implements FaultPoint {
   readonly name: string;
   readonly statuses: readonly number[];
   readonly allowsOrderCheck: boolean;
@@ -35,6 +39,16 @@ class DriverFunction implements FaultPoint {
 
   arm(nth: number, status: number): void {
     failCall(this.name, nth, status);
+  }
+
+  /** Once that call has failed, lets the nth call from there on of a function fail as well. */
+  armAfter(next: DriverFunction, nth: number, status: number): void {
+    if (next !== this) failCall(next.name, 0);
+    native().failCallAfter(this.name, next.name, nth, status);
+  }
+
+  disarm(): boolean {
+    return !failCall(this.name, 0);
   }
 
   calls(): number {
@@ -58,7 +72,13 @@ export class HostFunction implements FaultPoint {
   }
 
   arm(nth: number): void {
-    this.#failsAt = nth === 0 ? 0 : this.#calls + nth;
+    this.#failsAt = this.#calls + nth;
+  }
+
+  disarm(): boolean {
+    const hasFailed = this.#calls >= this.#failsAt;
+    this.#failsAt = 0;
+    return hasFailed;
   }
 
   calls(): number {
@@ -72,10 +92,10 @@ export class HostFunction implements FaultPoint {
   }
 }
 
-let driverFunctions: readonly FaultPoint[] | undefined;
+let driverFunctions: readonly DriverFunction[] | undefined;
 
 /** One for each function of the driver. */
-export function driverFaultPoints(): readonly FaultPoint[] {
+export function driverFaultPoints(): readonly DriverFunction[] {
   driverFunctions ??= driverFunctionNames().map((name) => new DriverFunction(name));
   return driverFunctions;
 }

@@ -34,13 +34,13 @@ export function takeLedger(): Ledger {
 
 /**
  * What the second ledger has more than the first.
- * @param failed the function of the driver that was called once without doing anything; it is counted all the same
+ * @param failed functions of the driver that were called once each without doing anything; they are counted all the same
  */
-export function leaksBetween(before: Ledger, after: Ledger, failed: string | undefined): string[] {
+export function leaksBetween(before: Ledger, after: Ledger, failed: readonly string[]): string[] {
+  const failures = (name: string) => failed.filter((each) => each === name).length;
   const corrections: Ledger = {
-    'driver pools': Number(failed === 'cuMemPoolDestroy') - Number(failed === 'cuMemPoolCreate'),
-    // One that could not be destroyed is its environment's until that ends, and counts as destroyed.
-    streams: -Number(failed === 'cuStreamCreateWithPriority'),
+    'driver pools': failures('cuMemPoolDestroy') - failures('cuMemPoolCreate'),
+    streams: failures('cuStreamDestroy') - failures('cuStreamCreateWithPriority'),
   };
   const leaks: string[] = [];
   for (const [name, held] of Object.entries(after)) {

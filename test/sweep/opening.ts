@@ -10,7 +10,16 @@ const software = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB', 
 
 /** Lets each call fail, each time in a process of its own. */
 export function sweepOpening(onTrial: (fault: string) => void): SweepResult {
-  const result: SweepResult = { scenario: openingName, errors: 0, recoveries: 0, untouched: 0, leaks: 0, problems: [] };
+  const result: SweepResult = {
+    scenario: openingName,
+    errors: 0,
+    recoveries: 0,
+    seconds: 0,
+    untouched: 0,
+    leaks: 0,
+    stranded: 0,
+    problems: [],
+  };
   for (const name of driverFunctionNames()) {
     for (const status of statuses) {
       for (let nth = 1; playOpening(name, nth, status, onTrial, result); nth++);

@@ -11,7 +11,7 @@ import { parseArgs } from 'node:util';
 const root = fileURLToPath(new URL('../..', import.meta.url));
 /** A trial takes milliseconds. */
 const longestTrialMilliseconds = 60_000;
-const columns = ['scenario', 'failed', 'errors', 'recovered', 'untouched', 'leaks', 'faults', 'crashes'];
+const columns = ['scenario', 'trials', 'failed', 'errors', 'recovered', 'leaks', 'stranded', 'faults', 'crashes'];
 
 const { values } = parseArgs({ options: { scenario: { type: 'string', default: '' }, from: { type: 'string' } } });
 if (values.from === undefined) await main(values.scenario);
@@ -41,9 +41,14 @@ async function main(filter) {
   for (const problem of problems) console.log(problem);
   const sum = (key) => results.reduce((total, result) => total + result[key], 0);
   const seconds = ((performance.now() - started) / 1000).toFixed(0);
-  const failed = sum('errors') + sum('recoveries');
-  console.log(`\n${results.length} scenarios, ${failed} calls failed, ${sum('errors')} errors, ${sum('recoveries')} recoveries;`);
-  console.log(`${sum('leaks')} leaks, ${sum('crashes')} crashes, ${problems.length} faults in all, in ${seconds} s`);
+  const [errors, recoveries, pairs] = [sum('errors'), sum('recoveries'), sum('seconds')];
+  console.log(
+    `\n${results.length} scenarios, ${errors + recoveries + sum('untouched')} trials, ${errors + recoveries + pairs} calls failed;`,
+  );
+  console.log(`${errors} errors, ${recoveries} recoveries, with two calls failing in ${pairs} of them;`);
+  console.log(
+    `${sum('leaks')} leaks, ${sum('stranded')} stranded after two, ${sum('crashes')} crashes, ${problems.length} faults in all, in ${seconds} s`,
+  );
   process.exit(problems.length === 0 ? 0 : 1);
 }
 
@@ -83,14 +88,15 @@ async function sweepFrom(from, filter, results) {
   if (trial === undefined) throw new Error(`the sweep does not begin: ${errorText}`);
   const { scenario, fault, index } = trial;
   const problems = [`${fault}: the process ends (${end}); ${errorText}`];
-  results.push({ scenario, errors: 0, recoveries: 0, untouched: 0, leaks: 0, crashes: 1, problems });
+  results.push({ scenario, errors: 0, recoveries: 0, seconds: 0, untouched: 0, leaks: 0, stranded: 0, crashes: 1, problems });
   return index + 1;
 }
 
 function printTable(results) {
-  const rows = results.map(({ scenario, errors, recoveries, untouched, leaks, problems, crashes }) =>
-    [scenario, errors + recoveries, errors, recoveries, untouched, leaks, problems.length, crashes].map(String),
-  );
+  const rows = results.map(({ scenario, errors, recoveries, seconds, untouched, leaks, stranded, problems, crashes }) => {
+    const failed = errors + recoveries;
+    return [scenario, failed + untouched, failed + seconds, errors, recoveries, leaks, stranded, problems.length, crashes].map(String);
+  });
   const widths = columns.map((name, i) => Math.max(name.length, ...rows.map((row) => row[i].length)));
   const format = (row) => row.map((cell, i) => (i === 0 ? cell.padEnd(widths[i]) : cell.padStart(widths[i]))).join('  ');
   console.log([format(columns), ...rows.map(format)].join('\n'));

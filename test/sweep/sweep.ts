@@ -1,14 +1,16 @@
 /**
  * The fault sweep: plays scenarios again and again, and lets the 1st, 2nd, 3rd … call of each function of the driver fail, and of each function
- * of the host that a scenario gives to cistern, until the scenario passes untouched.
+ * of the host that a scenario gives to cistern, until the scenario passes untouched. For each call of the driver there are some trials more, in
+ * which one of the calls after it fails as well: of those that make up for the first, or of any later.
  *
  * What is asked of each trial is told in `ScenarioRun` (a typed error or a recovery; valid structures; the same call works right after), and
  * here: whatever failed, stream order has no gap, and everything is given back once all is disposed. Nothing is excepted from that by name. What
- * only the collection of an unreachable buffer gives back is given back by one; and a stream that the driver refuses to destroy, for which
- * nobody can do more, is its environment's until that ends (`ledger.ts`).
+ * only the collection of an unreachable buffer, stream or event gives back is given back by one. Where a second call fails, it may be the one by
+ * which a call that failed gives back what it had got: such memory stays allocated until the environment ends, and is counted as stranded.
  */
+import { setImmediate } from 'node:timers/promises';
 import { checkOrder, reclaimUnreachableBuffers } from '../../src/index.js';
-import { driverFaultPoints, type FaultPoint, type HostFunction } from './fault-points.js';
+import { DriverFunction, driverFaultPoints, type FaultPoint, type HostFunction } from './fault-points.js';
 import { type Ledger, leaksBetween, takeLedger } from './ledger.js';
 import { type Scenario, ScenarioRun } from './scenario-run.js';
 
@@ -17,6 +19,8 @@ interface Fault {
   readonly point: FaultPoint;
   readonly nth: number;
   readonly status: number;
+  /** What fails after that; `nth` counts from there on. */
+  readonly second?: { readonly point: DriverFunction; readonly nth: number; readonly status: number };
 }
 
 /** How the trials of a scenario ended. */
@@ -25,10 +29,14 @@ export interface SweepResult {
   /** Trials in which a call failed: with a step that threw, and with none. */
   errors: number;
   recoveries: number;
-  /** Trials in which no call failed, as far as can be told. */
+  /** Trials of those in which a second call failed. */
+  seconds: number;
+  /** Trials in which no call failed. */
   untouched: number;
-  /** Trials that left something behind. */
+  /** Trials that left something behind though at most one call failed. */
   leaks: number;
+  /** Trials that left something behind where the driver also refused to take back what a call had got that failed. */
+  stranded: number;
   /** Whatever must not be, leaks among it, with what failed before. */
   readonly problems: string[];
 }
@@ -44,8 +52,9 @@ export interface SweepOptions {
   readonly onTrial?: (fault: string) => void;
 }
 
-/** Native code calls some functions for itself, which nobody counts. So many trials in a row in which nothing is seen to fail are the end. */
-const patience = 2;
+/** How many trials with two faults follow each with one, and how far apart the two are at the most, in calls of the second function. */
+const secondFaults = 4;
+const farthestSecond = 3;
 
 /** Makes the trials of a scenario. */
 export async function sweep(scenario: Scenario, { seed, onTrial }: SweepOptions = {}): Promise<SweepResult> {
@@ -55,12 +64,14 @@ export async function sweep(scenario: Scenario, { seed, onTrial }: SweepOptions 
     if (seed !== undefined) {
       if (calls === 0) continue;
       const chance = hash(`${seed} ${scenario.name} ${point.name}`);
-      await trials.play({ point, nth: 1 + (chance % calls), status: point.statuses[chance % point.statuses.length] as number });
+      const fault = { point, nth: 1 + (chance % calls), status: point.statuses[chance % point.statuses.length] as number };
+      if (await trials.play(fault)) await trials.playSeconds(fault, 1);
       continue;
     }
     for (const status of point.statuses) {
-      let untouched = 0;
-      for (let nth = 1; untouched < patience; nth++) untouched = (await trials.play({ point, nth, status })) ? 0 : untouched + 1;
+      for (let nth = 1; await trials.play({ point, nth, status }); nth++) {
+        if (status === point.statuses[0]) await trials.playSeconds({ point, nth, status }, secondFaults);
+      }
     }
   }
   return trials.result;
@@ -73,12 +84,14 @@ class Trials {
   readonly #hostFunctions = new Map<string, HostFunction>();
   /** How often each function is called where nothing fails. */
   #calls: { readonly point: FaultPoint; readonly calls: number }[] = [];
+  /** The functions of the driver that were called in the last trial. */
+  #called: readonly DriverFunction[] = [];
   #ledger: Ledger = {};
 
   constructor(scenario: Scenario, onTrial: ((fault: string) => void) | undefined) {
     this.#scenario = scenario;
     this.#onTrial = onTrial;
-    this.result = { scenario: scenario.name, errors: 0, recoveries: 0, untouched: 0, leaks: 0, problems: [] };
+    this.result = { scenario: scenario.name, errors: 0, recoveries: 0, seconds: 0, untouched: 0, leaks: 0, stranded: 0, problems: [] };
   }
 
   points(): readonly { readonly point: FaultPoint; readonly calls: number }[] {
@@ -97,35 +110,56 @@ class Trials {
     const run = await this.#playWith(undefined);
     this.#calls = points.map((point, i) => ({ point, calls: point.calls() - (before[i] as number) }));
     for (const [name, point] of this.#hostFunctions) this.#calls.push({ point, calls: point.calls() - (hostBefore.get(name) ?? 0) });
-    const leaks = this.#leaks(undefined);
+    const leaks = await this.#leaks([]);
     const problems = [...run.problems, ...run.errors, ...leaks];
     this.result.problems.push(...problems.map((problem) => `nothing fails: ${problem}`));
     return problems.length === 0;
   }
 
-  /** Plays the scenario with a fault. Returns whether anything was seen to fail. */
+  /** Plays the scenario with a fault. Returns whether the call failed. */
   async play(fault: Fault): Promise<boolean> {
-    const { point, nth, status } = fault;
+    const { point, nth, status, second } = fault;
     const { result } = this;
-    const name = `${point.name} ${nth}${status === 0 ? '' : ` with ${status}`}`;
+    const name = `${nameOf(fault)}${second === undefined ? '' : `, then ${nameOf(second)}`}`;
     this.#onTrial?.(name);
-    const before = point.calls();
+    const functions = driverFaultPoints();
+    const before = functions.map((each) => each.calls());
     point.arm(nth, status);
+    if (second !== undefined) (point as DriverFunction).armAfter(second.point, second.nth, second.status);
     const { errors, problems } = await this.#playWith(fault);
-    const hasFired = point.calls() - before >= nth;
-    point.arm(0, status);
-    const leaks = this.#leaks(hasFired ? point.name : undefined);
-    result.problems.push(...[...problems, ...leaks].map((problem) => `${name}: ${problem}`));
-    if (leaks.length > 0) result.leaks++;
+    this.#called = functions.filter((each, i) => each.calls() > (before[i] as number));
+    const failed: string[] = [];
+    // Where the second is of the same function it stands in the place of the first, which has failed in a trial of its own.
+    if (second?.point === point || point.disarm()) {
+      failed.push(point.name);
+      if (second?.point.disarm()) failed.push(second.point.name);
+    }
+    const leaks = await this.#leaks(failed);
+    if (failed.length < 2) problems.push(...leaks);
+    result.problems.push(...problems.map((problem) => `${name}: ${problem}`));
+    if (leaks.length > 0) result[failed.length < 2 ? 'leaks' : 'stranded']++;
+    if (failed.length === 2) result.seconds++;
     if (errors.length > 0) result.errors++;
-    else if (hasFired) result.recoveries++;
+    else if (failed.length > 0) result.recoveries++;
     else result.untouched++;
-    return hasFired || errors.length > 0;
+    return failed.length > 0;
+  }
+
+  /** Plays the scenario some times with the fault of the trial before and another after it. */
+  async playSeconds(first: Fault, trials: number): Promise<void> {
+    if (!(first.point instanceof DriverFunction)) return;
+    const candidates = this.#called;
+    for (let trial = 0; trial < trials; trial++) {
+      const chance = hash(`${this.#scenario.name} ${nameOf(first)} ${trial}`);
+      const point = candidates[chance % candidates.length] as DriverFunction;
+      const nth = 1 + ((chance >>> 8) % farthestSecond);
+      await this.play({ ...first, second: { point, nth, status: point.statuses[(chance >>> 16) % point.statuses.length] as number } });
+    }
   }
 
   async #playWith(fault: Fault | undefined): Promise<ScenarioRun> {
-    const run = new ScenarioRun(this.#hostFunctions);
-    if (fault?.point.allowsOrderCheck === false) {
+    const run = new ScenarioRun(this.#hostFunctions, fault?.second === undefined ? 1 : 2);
+    if (fault?.point.allowsOrderCheck === false || fault?.second?.point.allowsOrderCheck === false) {
       await run.play(this.#scenario);
       return run;
     }
@@ -136,18 +170,25 @@ class Trials {
     return run;
   }
 
-  #leaks(failed: string | undefined): string[] {
+  async #leaks(failed: readonly string[]): Promise<string[]> {
     let ledger = takeLedger();
     let leaks = leaksBetween(this.#ledger, ledger, failed);
     if (leaks.length > 0) {
-      // A buffer that could not be made may have been refused its free as well: that is tried again with the next collection.
+      // A buffer that could not be made may have been refused its free as well: that is tried again with the next collection. A stream is as
+      // well, in a job after that which made it, and after the collection.
+      await setImmediate();
       reclaimUnreachableBuffers('major');
+      for (let turn = 0; turn < 3; turn++) await setImmediate();
       ledger = takeLedger();
       leaks = leaksBetween(this.#ledger, ledger, failed);
     }
     this.#ledger = ledger;
     return leaks.map((leak) => `leaks ${leak}`);
   }
+}
+
+function nameOf({ point, nth, status }: Fault): string {
+  return `${point.name} ${nth}${status === 0 ? '' : ` with ${status}`}`;
 }
 
 /** An integer from 0 to 2^32 - 1 that a text leads to (FNV-1a). */

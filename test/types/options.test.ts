@@ -14,6 +14,7 @@ import type {
   MemoryKind,
   MemoryResource,
   ReclaimingResourceAdaptorOptions,
+  RecordingResourceAdaptorOptions,
   RoundingResourceAdaptorOptions,
   Stream,
 } from '../../src/index.js';
@@ -53,6 +54,8 @@ test('options are readonly, and what is required is required', () => {
   expectTypeOf<{ stream: Writable }>().toExtend<LoggingResourceAdaptorOptions>();
   expectTypeOf<{ file: string; stream: Writable }>().not.toExtend<LoggingResourceAdaptorOptions>();
   expectTypeOf<{ autoFlush: true }>().not.toExtend<LoggingResourceAdaptorOptions>();
+  expectTypeOf<{ stackSampleBytes: 0 }>().toExtend<RecordingResourceAdaptorOptions>();
+  expectTypeOf<{ recording: string }>().not.toExtend<RecordingResourceAdaptorOptions>();
   expectTypeOf<{ kind: 'top-bits' }>().toExtend<RoundingResourceAdaptorOptions>();
   expectTypeOf<{ kind: 'multiple'; multipleBytes: 5; deallocationEvents: 'off' }>().toExtend<RoundingResourceAdaptorOptions>();
   expectTypeOf<{ kind: 'multiple' }>().not.toExtend<RoundingResourceAdaptorOptions>();

@@ -1,0 +1,26 @@
+import { readdirSync } from 'node:fs';
+import { basename, dirname, join, resolve } from 'node:path';
+import { DeviceUnavailableError, InvalidLogError } from '../errors.js';
+import { nearestWord } from '../specification/nearest-word.js';
+
+/** What a user can do about an error, where its message alone does not say so. */
+export function adviceFor(error: unknown): string | undefined {
+  if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
+    return 'a log is what LoggingResourceAdaptor writes, or RecordingResourceAdaptor, or logging_resource_adaptor of RMM; "cistern generate" makes one to try';
+  }
+  if (error instanceof DeviceUnavailableError) return '"cistern doctor" says what was looked for; --device software needs no GPU';
+  const { code, path } = error as NodeJS.ErrnoException;
+  if (code === 'ENOENT' && path !== undefined) return adviceOnPath(path);
+  return undefined;
+}
+
+function adviceOnPath(path: string): string {
+  const folder = dirname(path);
+  try {
+    const nearest = nearestWord(basename(path), readdirSync(folder));
+    if (nearest !== undefined) return `did you mean ${join(folder, nearest)}?`;
+  } catch {
+    return `there is no folder ${resolve(folder)}`;
+  }
+  return `no file of a similar name is in ${resolve(folder)}`;
+}

@@ -1,0 +1,79 @@
+import { once } from 'node:events';
+import { Argument, Command, InvalidArgumentError, Option } from 'commander';
+import { writeWhole } from '../recording/write-whole.js';
+import { generateLog, workloadNames } from '../replay/generate-log.js';
+import { type WorkloadName, workloads } from '../replay/generate-workloads.js';
+import { nearestWord } from '../specification/nearest-word.js';
+import { progressBar } from './progress-bar.js';
+import { formatCount, type Terminal } from './terminal.js';
+
+const examples = `
+Workloads:
+${workloadNames.map((name) => `  ${name.padEnd(13)}${workloads[name].summary} (${formatCount(workloads[name].defaultEvents)} events)`).join('\n')}
+
+The same seed gives the same log on every machine. Everything is freed at the end, so that there are a few more events than asked for.
+
+Examples:
+  $ cistern generate multi-stream -o multi-stream.csv.gz
+  $ cistern generate dl-training --seed 7 --events 100000 | head
+  $ cistern generate rmm-random -o random.csv && cistern replay random.csv --resource 'pool(cuda)'
+`;
+
+interface GenerateCommandOptions {
+  readonly seed: number;
+  readonly events?: number;
+  readonly output?: string;
+}
+
+/** `cistern generate`: writes a log of a made-up program. */
+export function generateCommand(terminal: Terminal): Command {
+  return new Command('generate')
+    .description('Generate an allocation log of a typical workload, to a file or to standard output.')
+    .addArgument(new Argument('<workload>', 'what the log is like').choices(workloadNames).argParser(parseWorkload))
+    .addOption(new Option('--seed <n>', 'another seed gives another log of the same kind').argParser(parseInteger(0)).default(1))
+    .addOption(new Option('--events <n>', 'about how many (default: see below)').argParser(parseInteger(2)))
+    .addOption(new Option('-o, --output <file>', 'the file to write, as gzip if its name ends in .gz (default: standard output)'))
+    .addHelpText('after', examples)
+    .action((workload: WorkloadName, options: GenerateCommandOptions) => generate(workload, options, terminal));
+}
+
+async function generate(workload: WorkloadName, options: GenerateCommandOptions, terminal: Terminal): Promise<void> {
+  const { seed, events = workloads[workload].defaultEvents, output } = options;
+  if (output === undefined) {
+    for await (const piece of generateLog(workload, { seed, events })) {
+      if (!terminal.stdout.write(piece)) await once(terminal.stdout, 'drain');
+    }
+    return;
+  }
+  const bar = progressBar(terminal, 'generating', events, (perSecond) => `${formatCount(Math.round(perSecond))} events/s`);
+  let count = 0;
+  const onProgress = (written: number) => {
+    count = written;
+    bar.update(Math.min(written, events), '');
+  };
+  try {
+    await writeWhole(output, async (sink) => {
+      for await (const piece of generateLog(workload, { seed, events, onProgress })) await sink.write(piece);
+    });
+  } finally {
+    bar.stop();
+  }
+  terminal.stdout.write(`${output}: ${formatCount(count)} events of ${workload}, seed ${seed}\n`);
+}
+
+function parseWorkload(text: string): WorkloadName {
+  const found = workloadNames.find((name) => name === text);
+  if (found !== undefined) return found;
+  const nearest = nearestWord(text, workloadNames);
+  const question = nearest === undefined ? '' : ` Did you mean ${nearest}?`;
+  throw new InvalidArgumentError(`Workloads are ${workloadNames.join(', ')}.${question}`);
+}
+
+/** Reads an integer of at least `least`, up to what {@link generateLog} takes. */
+function parseInteger(least: number): (text: string) => number {
+  return (text) => {
+    const value = Number(text);
+    if (/^\d+$/.test(text) && Number.isSafeInteger(value) && value >= least) return value;
+    throw new InvalidArgumentError(`It must be an integer from ${least}.`);
+  };
+}

@@ -1,0 +1,38 @@
+import type { AllocationLog } from '../replay/allocation-log.js';
+import { readAllocationLog } from '../replay/read-allocation-log.js';
+import { formatBytes } from '../units.js';
+import { progressBar } from './progress-bar.js';
+import { formatCount, type Terminal, warn } from './terminal.js';
+
+/**
+ * Reads a log for a command that replays it, and warns of what cannot be replayed as it was.
+ * @param layer of a recording
+ */
+export async function readLog(path: string, terminal: Terminal, layer?: string): Promise<AllocationLog> {
+  const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
+  try {
+    const log = await readAllocationLog(path, {
+      ...(layer === undefined ? {} : { layer }),
+      onProgress: ({ bytesRead, totalBytes, events }) => bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
+    });
+    bar.stop();
+    if (log.truncation !== undefined) {
+      const { offset, fault } = log.truncation;
+      warn(terminal, `${path} ends early, at byte ${formatCount(offset)}: ${fault}; the events before it are there`);
+    }
+    if (log.failureCount > 0) warn(terminal, `${path} reports ${formatCount(log.failureCount)} failed allocations, which are skipped`);
+    if (log.unfreedCount > 0) {
+      const what = `${formatCount(log.unfreedCount)} allocations (${formatBytes(log.unfreedBytes)})`;
+      warn(terminal, `${path} never frees ${what}; they are freed at the end`);
+    }
+    return log;
+  } finally {
+    bar.stop();
+  }
+}
+
+/** What a log is, in a line. */
+export function logTitle(log: AllocationLog): string {
+  const counts = `${formatCount(log.eventCount)} events, threads: ${log.threads.length}, streams: ${log.streams.length}`;
+  return `${log.source}: ${counts}, at most ${formatBytes(log.peakLiveBytes)} live`;
+}

@@ -1,0 +1,67 @@
+import { stat } from 'node:fs/promises';
+import { Command, Option } from 'commander';
+import { readRecordedRun } from '../replay/read-recorded-run.js';
+import type { RecordedRun } from '../replay/recorded-run.js';
+import { writeReport } from '../report/write-report.js';
+import { formatBytes } from '../units.js';
+import { progressBar } from './progress-bar.js';
+import { formatCount, type Terminal, warn } from './terminal.js';
+
+const examples = `
+The report is one HTML file. It needs no network and no server: open it in any browser, send it to anybody. What is in it stays in it.
+
+Examples:
+  $ cistern report trace.csv.gz                              # writes report.html
+  $ cistern report run.cistern -o run.html --title 'Training, batch 64'
+  $ cistern report pool.cistern arena.cistern -o both.html   # side by side
+`;
+
+interface ReportCommandOptions {
+  readonly output: string;
+  readonly title?: string;
+}
+
+/** `cistern report`: writes a page that shows where memory went. */
+export function reportCommand(terminal: Terminal): Command {
+  return new Command('report')
+    .description('Write a page that shows where memory went: curves, a map of addresses over time, fragmentation, call sites.')
+    .argument('<logs...>', 'the paths of logs (RMM CSV, recordings or PyTorch snapshots, plain or gzip); several are shown side by side')
+    .addOption(new Option('-o, --output <file>', 'the page to write').default('report.html'))
+    .addOption(new Option('--title <text>', 'what the page is called (default: the names of the logs)'))
+    .addHelpText('after', examples)
+    .action((paths: readonly string[], options: ReportCommandOptions) => report(paths, options, terminal));
+}
+
+async function report(paths: readonly string[], { output, title }: ReportCommandOptions, terminal: Terminal): Promise<void> {
+  const runs: RecordedRun[] = [];
+  for (const path of paths) runs.push(await readRun(path, terminal));
+  const bar = progressBar(terminal, 'writing', 1);
+  try {
+    await writeReport(runs, output, {
+      ...(title === undefined ? {} : { title }),
+      onProgress: (done, source) => bar.update(done, source),
+    });
+  } finally {
+    bar.stop();
+  }
+  const events = runs.reduce((sum, { eventCount }) => sum + eventCount, 0);
+  terminal.stdout.write(`${output}: ${formatCount(events)} events in ${formatBytes((await stat(output)).size)}\n`);
+}
+
+async function readRun(path: string, terminal: Terminal): Promise<RecordedRun> {
+  const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
+  try {
+    const run = await readRecordedRun(path, {
+      onProgress: ({ bytesRead, totalBytes, events }) => bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
+    });
+    bar.stop();
+    if (run.damage !== undefined) {
+      const { offset, fault, isTruncation } = run.damage;
+      const what = isTruncation ? 'ends early' : 'is damaged';
+      warn(terminal, `${path} ${what}, at byte ${formatCount(offset)}: ${fault}; the report shows what comes before`);
+    }
+    return run;
+  } finally {
+    bar.stop();
+  }
+}

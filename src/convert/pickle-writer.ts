@@ -1,0 +1,150 @@
+/**
+ * Writes Python pickles of protocol 2, with opcodes only that PyTorch's own viewer understands. Texts and values that come again are
+ * written once and then named by their number in the pickle's memo.
+ */
+
+/** The viewer hands the items of a batch to a function as arguments, of which there may not be more than a stack holds. */
+const batchItems = 1000;
+
+const initialBytes = 64 * 1024;
+
+/** Where an integer begins to need a long form. */
+const maximumInt32 = 2 ** 31 - 1;
+
+export class PickleWriter {
+  #bytes = Buffer.allocUnsafe(initialBytes);
+  #length = 0;
+  readonly #texts = new Map<string, number>();
+  #memoized = 0;
+
+  constructor() {
+    this.#put(0x80, 2);
+  }
+
+  /** The bytes since they were taken last. */
+  take(): Uint8Array {
+    const taken = this.#bytes.subarray(0, this.#length);
+    this.#bytes = Buffer.allocUnsafe(initialBytes);
+    this.#length = 0;
+    return taken;
+  }
+
+  /** How many bytes were not taken yet. */
+  get length(): number {
+    return this.#length;
+  }
+
+  /** Ends the pickle. */
+  end(): void {
+    this.#put(0x2e);
+  }
+
+  /** Begins a dict; a key and a value each follow. */
+  beginDict(): void {
+    this.#put(0x7d, 0x28);
+  }
+
+  endDict(): void {
+    this.#put(0x75);
+  }
+
+  /** Begins a list; its items follow, each after a call of `item`. */
+  beginList(): void {
+    this.#put(0x5d);
+  }
+
+  /** The next value is an item of a list. @param index its number in the list, from 0 */
+  item(index: number): void {
+    if (index % batchItems !== 0) return;
+    if (index > 0) this.#put(0x65);
+    this.#put(0x28);
+  }
+
+  /** Ends a list of so many items. */
+  endList(items: number): void {
+    if (items > 0) this.#put(0x65);
+  }
+
+  /** The last two values become a tuple. */
+  pair(): void {
+    this.#put(0x86);
+  }
+
+  boolean(value: boolean): void {
+    this.#put(value ? 0x88 : 0x89);
+  }
+
+  integer(value: number | bigint): void {
+    if (value >= 0 && value <= 0xff) this.#put(0x4b, Number(value));
+    else if (value >= 0 && value <= 0xffff) this.#put(0x4d, Number(value) & 0xff, Number(value) >>> 8);
+    else if (value >= 0 && value <= maximumInt32) {
+      this.#reserve(5);
+      this.#bytes[this.#length] = 0x4a;
+      this.#bytes.writeInt32LE(Number(value), this.#length + 1);
+      this.#length += 5;
+    } else this.#longInteger(BigInt(value));
+  }
+
+  text(value: string): void {
+    const known = this.#texts.get(value);
+    if (known !== undefined) {
+      this.recall(known);
+      return;
+    }
+    const bytes = Buffer.byteLength(value);
+    this.#reserve(5 + bytes);
+    this.#bytes[this.#length] = 0x58;
+    this.#bytes.writeUInt32LE(bytes, this.#length + 1);
+    this.#bytes.write(value, this.#length + 5);
+    this.#length += 5 + bytes;
+    this.#texts.set(value, this.memoize());
+  }
+
+  /** Gives the last value a number, for {@link PickleWriter.recall}. */
+  memoize(): number {
+    const index = this.#memoized++;
+    this.#putIndexed(0x71, 0x72, index);
+    return index;
+  }
+
+  /** Writes a value that was given a number. */
+  recall(index: number): void {
+    this.#putIndexed(0x68, 0x6a, index);
+  }
+
+  /** Two's complement in as few bytes as it takes, for what is negative or does not fit into 31 bits. */
+  #longInteger(value: bigint): void {
+    const bytes: number[] = [];
+    let rest = value;
+    do {
+      bytes.push(Number(rest & 0xffn));
+      rest >>= 8n;
+    } while (rest !== 0n && rest !== -1n);
+    const isNegative = value < 0n;
+    if ((bytes.at(-1) as number) >= 0x80 !== isNegative) bytes.push(isNegative ? 0xff : 0);
+    this.#put(0x8a, bytes.length, ...bytes);
+  }
+
+  #putIndexed(short: number, long: number, index: number): void {
+    if (index <= 0xff) {
+      this.#put(short, index);
+      return;
+    }
+    this.#reserve(5);
+    this.#bytes[this.#length] = long;
+    this.#bytes.writeUInt32LE(index, this.#length + 1);
+    this.#length += 5;
+  }
+
+  #put(...bytes: readonly number[]): void {
+    this.#reserve(bytes.length);
+    for (const byte of bytes) this.#bytes[this.#length++] = byte;
+  }
+
+  #reserve(bytes: number): void {
+    if (this.#length + bytes <= this.#bytes.length) return;
+    const larger = Buffer.allocUnsafe(2 * (this.#length + bytes));
+    this.#bytes.copy(larger, 0, 0, this.#length);
+    this.#bytes = larger;
+  }
+}

@@ -1,0 +1,331 @@
+import { type KeeperStatistics, StreamOrderedMemoryResource } from '../adaptors/stream-ordered-memory-resource.js';
+import { Device } from '../driver/device.js';
+import type { Stream } from '../driver/stream.js';
+import { OutOfMemoryError, SpecificationError } from '../errors.js';
+import type { DeallocationEvents, MemoryResource } from '../memory-resource.js';
+import { formatSpecification } from '../specification/format-specification.js';
+import { parseSpecification } from '../specification/parse-specification.js';
+import { createResourceStack } from '../specification/resource-stack.js';
+import type { Specification } from '../specification/specification.js';
+import { alignDown, alignUp } from '../units.js';
+import { assertOptions } from '../validation.js';
+import type { AllocationLog } from './allocation-log.js';
+import { assertReplayable, type LiveAllocation, Replay, type ReplayStop } from './replay-log.js';
+import type { ReplayFailure, ReplayStreams } from './replay-result.js';
+import { maximumGranularityBytes, mostBytes, smallestMaximum } from './smallest-maximum.js';
+import { maximumLayers, withInitial, withPolicy } from './specification-maximum.js';
+
+/** Options of {@link explainFailure}. */
+export interface ExplainFailureOptions {
+  /**
+   * Which streams the events go to.
+   * @defaultValue `'log'`
+   */
+  readonly streams?: ReplayStreams;
+  /**
+   * How many of the largest live allocations are told.
+   * @defaultValue 10
+   */
+  readonly largest?: number;
+  /** Called after each replay. */
+  readonly onReplay?: () => void;
+}
+
+/** What was live when memory ran out. */
+export interface LiveMemory {
+  readonly bytes: number;
+  readonly count: number;
+  /** By the stream of the allocation, the most bytes first. */
+  readonly streams: readonly { readonly stream: string; readonly bytes: number; readonly count: number }[];
+  /** The largest allocations, the largest first. */
+  readonly largest: readonly {
+    readonly bytes: number;
+    /** The line of the log that made it, from 1. */
+    readonly line: number;
+    readonly stream: string;
+    readonly thread: string;
+  }[];
+}
+
+/** What a resource of the stack that keeps memory held when memory ran out. */
+export interface KeptMemoryState {
+  /** The name of its class. */
+  readonly layer: string;
+  /** Bytes it held of its upstream, in so many blocks. */
+  readonly reservedBytes: number;
+  readonly upstreamBlocks: number;
+  /** Bytes of those that were allocated, each allocation with what it was rounded up to. */
+  readonly allocatedBytes: number;
+  /** The rest of them, and the largest piece of it. */
+  readonly freeBytes: number;
+  readonly largestFreeBytes: number;
+  /**
+   * Bytes that were free just before the request, but held back from its stream until others were known to be idle. Before memory ran out the host
+   * waited for those, so that they are among `freeBytes`.
+   */
+  readonly heldBackBytes: number;
+}
+
+/**
+ * Why there was no memory, though no more than that may be live:
+ *
+ * | value | meaning |
+ * |---|---|
+ * | `'maximum'` | what was live and what was asked for together are more than the limit: no allocator could serve it |
+ * | `'rounding'` | they are not, but rounded up they are |
+ * | `'fragmentation'` | enough was free, but no piece was large enough |
+ * | `'held-back'` | memory was held back for other streams just before |
+ * | `'reserved'` | too little was free, and the resource below had no more, or the rest of the limit was too small for a block |
+ */
+export type FailureReason = 'maximum' | 'rounding' | 'fragmentation' | 'held-back' | 'reserved';
+
+/** Another stack, and whether it would have done. */
+export interface FailureAlternative {
+  /** What differs: the policy, the maximum of a layer, or how much a pool takes at once. */
+  readonly change: 'events' | 'maximum' | 'initial';
+  /** Its specification. */
+  readonly resource: string;
+  /** Whether it served the request that failed, and everything before it. */
+  readonly survives: boolean;
+  /** Whether it completed the whole log. */
+  readonly completes: boolean;
+  /** The first allocation that it could not serve, or null where it completed the log. */
+  readonly failure: ReplayFailure | null;
+}
+
+/** Why a replay ran out of memory, and what would have saved it. All of it can be written as JSON. */
+export interface FailureExplanation {
+  /** The specification as it was given, in canonical form. */
+  readonly resource: string;
+  /** The policy in force where freed memory is kept, or null where none is. */
+  readonly events: DeallocationEvents | null;
+  readonly streams: ReplayStreams;
+  readonly failure: ReplayFailure;
+  /** What the error says that was the limit, or null where it was what the device has. */
+  readonly limitBytes: number | null;
+  readonly reasons: readonly FailureReason[];
+  readonly live: LiveMemory;
+  /** What resources of the stack kept, the outermost first. */
+  readonly kept: readonly KeptMemoryState[];
+  /** What was tried instead. */
+  readonly alternatives: readonly FailureAlternative[];
+}
+
+/** What is known at the moment of a failure. */
+interface Moment {
+  readonly stop: ReplayStop;
+  readonly failure: ReplayFailure;
+  readonly live: readonly LiveAllocation[];
+  readonly described: LiveMemory;
+  readonly kept: readonly KeptMemoryState[];
+  readonly events: DeallocationEvents | null;
+}
+
+/**
+ * Replays a log through a stack up to the first allocation that runs out of memory, says what the memory looked like, and replays it through other
+ * stacks to find what would have saved it: every other policy, a larger maximum, a pool that takes all of its memory at once.
+ *
+ * @param specification text or object
+ * @returns null where the stack completes the log
+ * @throws SpecificationError for a wrong specification.
+ * @throws OutOfMemoryError where the stack itself cannot be made, because an initial size cannot be had.
+ * @throws InvalidLogError for a log without events.
+ * @throws ReplayError, naming the line, for any other error than exhausted memory.
+ * @example
+ * ```ts
+ * const log = await readAllocationLog('trace.csv.gz');
+ * const explanation = explainFailure(log, 'pool(cuda, max=512MiB)');
+ * if (explanation !== null) console.log(explanation.reasons, explanation.alternatives.filter(({ completes }) => completes));
+ * ```
+ */
+export function explainFailure(
+  log: AllocationLog,
+  specification: string | Specification,
+  options: ExplainFailureOptions = {},
+): FailureExplanation | null {
+  assertOptions(options);
+  assertReplayable(log, options);
+  return new Explanation(log, parseSpecification(specification), options).explain();
+}
+
+class Explanation {
+  readonly #log: AllocationLog;
+  readonly #specification: Specification;
+  readonly #streams: ReplayStreams;
+  readonly #largest: number;
+  readonly #onReplay: () => void;
+
+  constructor(log: AllocationLog, specification: Specification, { streams = 'log', largest = 10, onReplay }: ExplainFailureOptions) {
+    this.#log = log;
+    this.#specification = specification;
+    this.#streams = streams;
+    this.#largest = largest;
+    this.#onReplay = onReplay ?? (() => {});
+  }
+
+  explain(): FailureExplanation | null {
+    const freeBytes = alignDown(Device.get().memoryInfo().freeBytes, maximumGranularityBytes);
+    const moment = this.#replay(this.#specification, (replay) => this.#untilFailure(replay));
+    if (moment === undefined) return null;
+    const { stop, failure, live, described, kept, events } = moment;
+    const limitBytes = stop.error.limitBytes ?? null;
+    return {
+      resource: formatSpecification(this.#specification),
+      events,
+      streams: this.#streams,
+      failure,
+      limitBytes,
+      reasons: reasonsOf(failure.bytes, live, kept, limitBytes),
+      live: described,
+      kept,
+      alternatives: this.#alternatives(moment, described.bytes + failure.bytes, freeBytes),
+    };
+  }
+
+  #untilFailure(replay: Replay): Moment | undefined {
+    const after = replay.untilFailure(this.#log.eventCount, (stack, stop) => {
+      if (stop === undefined) return undefined;
+      const live = replay.liveAfter(stop.event);
+      return {
+        stop,
+        failure: replay.failureOf(stop),
+        live,
+        described: this.#describe(live, replay),
+        kept: stack.layers.flatMap((layer) => keptMemory(layer, replay.streamOf(stop.event))),
+        events: stack.deallocationEvents,
+      };
+    });
+    if (after === undefined) return undefined;
+    // To look for memory the resource waited for the streams that it held some for. What it held for them is seen before the request only.
+    const { event } = after.stop;
+    const before = replay.untilFailure(event, (stack) => stack.layers.flatMap((layer) => keptMemory(layer, replay.streamOf(event))));
+    const kept = after.kept.map((state, i) => ({ ...state, heldBackBytes: before[i]?.heldBackBytes ?? 0 }));
+    return { ...after, kept };
+  }
+
+  #describe(live: readonly LiveAllocation[], replay: Replay): LiveMemory {
+    const streams = new Map<string, { bytes: number; count: number }>();
+    for (const allocation of live) {
+      const stream = replay.streamNameOf(allocation.event);
+      const total = streams.get(stream) ?? { bytes: 0, count: 0 };
+      streams.set(stream, { bytes: total.bytes + allocation.bytes, count: total.count + 1 });
+    }
+    const largest = [...live].sort((a, b) => b.bytes - a.bytes || a.event - b.event).slice(0, this.#largest);
+    return {
+      bytes: sum(live, ({ bytes }) => bytes),
+      count: live.length,
+      streams: [...streams].map(([stream, total]) => ({ stream, ...total })).sort((a, b) => b.bytes - a.bytes),
+      largest: largest.map(({ event, bytes }) => {
+        const { line, thread } = this.#log.event(event);
+        return { bytes, line, stream: replay.streamNameOf(event), thread: this.#log.threads[thread] as string };
+      }),
+    };
+  }
+
+  /**
+   * @param neededBytes the least that any allocator needs to serve the request
+   * @param freeBytes what the device has without the stack
+   */
+  #alternatives(moment: Moment, neededBytes: number, freeBytes: number): FailureAlternative[] {
+    const alternatives: FailureAlternative[] = [];
+    const specification = this.#specification;
+    for (const events of ['eager', 'deferred', 'off'] as const) {
+      const other = moment.events === null || events === moment.events ? undefined : withPolicy(specification, events);
+      if (other !== undefined) alternatives.push(this.#try('events', other, moment));
+    }
+    const { limitBytes } = moment.stop.error;
+    for (const { bytes: maximum, kind, replaced } of maximumLayers(specification)) {
+      // An arena has a maximum in any case.
+      const bytes = maximum ?? (kind === 'arena' ? limitBytes : undefined);
+      if (bytes === undefined) continue;
+      // What serves the request first; where that does not complete the log, what does.
+      let least = alignUp(Math.max(bytes + maximumGranularityBytes, neededBytes), maximumGranularityBytes);
+      for (const eventCount of [moment.stop.event + 1, this.#log.eventCount]) {
+        const enough = smallestMaximum((more) => this.#serves(replaced(more), eventCount), least, mostBytes(Device.get()));
+        if (enough === undefined) break;
+        const alternative = this.#try('maximum', replaced(enough), moment);
+        alternatives.push(alternative);
+        if (alternative.completes) break;
+        least = enough + maximumGranularityBytes;
+      }
+    }
+    if (moment.stop.error.path.includes('PoolMemoryResource')) {
+      const maximum = maximumLayers(specification).find(({ kind }) => kind === 'pool')?.bytes ?? freeBytes;
+      const atOnce = withInitial(specification, maximum);
+      if (atOnce !== undefined) alternatives.push(this.#try('initial', atOnce, moment));
+    }
+    return alternatives;
+  }
+
+  #try(change: FailureAlternative['change'], specification: Specification, { stop }: Moment): FailureAlternative {
+    const failure = this.#firstFailure(specification, this.#log.eventCount);
+    return {
+      change,
+      resource: formatSpecification(specification),
+      survives: failure === null || failure.event > stop.event,
+      completes: failure === null,
+      failure,
+    };
+  }
+
+  #serves(specification: Specification, eventCount: number): boolean {
+    return this.#firstFailure(specification, eventCount) === null;
+  }
+
+  /** A stack that cannot be made fails at the first event. */
+  #firstFailure(specification: Specification, eventCount: number): ReplayFailure | null {
+    return this.#replay(specification, (replay) => {
+      try {
+        return replay.untilFailure(eventCount, (_, stop) => (stop === undefined ? null : replay.failureOf(stop)));
+      } catch (error) {
+        if (!(error instanceof OutOfMemoryError || error instanceof SpecificationError)) throw error;
+        const { line, bytes } = this.#log.event(0);
+        return { line, event: 0, bytes, stream: replay.streamNameOf(0), message: error.message };
+      }
+    });
+  }
+
+  #replay<T>(specification: Specification, use: (replay: Replay) => T): T {
+    const replay = new Replay(this.#log, () => createResourceStack(specification), this.#streams);
+    try {
+      return use(replay);
+    } finally {
+      replay.end();
+      this.#onReplay();
+    }
+  }
+}
+
+function keptMemory(layer: MemoryResource, stream: Stream): KeptMemoryState[] {
+  if (!(layer instanceof StreamOrderedMemoryResource && 'statistics' in layer)) return [];
+  const statistics = (layer as { statistics(): KeeperStatistics }).statistics();
+  const { reservedBytes, upstreamBlocks, allocatedBytes, largestFreeBytes } = statistics;
+  const freeBytes = reservedBytes - allocatedBytes;
+  const heldBackBytes = layer.heldBackFrom(stream);
+  return [{ layer: layer.constructor.name, reservedBytes, upstreamBlocks, allocatedBytes, freeBytes, largestFreeBytes, heldBackBytes }];
+}
+
+function reasonsOf(
+  requestedBytes: number,
+  live: readonly LiveAllocation[],
+  kept: readonly KeptMemoryState[],
+  limitBytes: number | null,
+): FailureReason[] {
+  const roundedUp = (bytes: number) => alignUp(bytes, maximumGranularityBytes);
+  const liveBytes = sum(live, ({ bytes }) => bytes);
+  const limit = limitBytes ?? Number.POSITIVE_INFINITY;
+  if (liveBytes + requestedBytes > limit) return ['maximum'];
+  const reasons: FailureReason[] = [];
+  const allocatedBytes = Math.max(
+    sum(live, ({ bytes }) => roundedUp(bytes)),
+    ...kept.map((keeper) => keeper.allocatedBytes),
+  );
+  if (allocatedBytes + roundedUp(requestedBytes) > limit) reasons.push('rounding');
+  if (kept.some((keeper) => keeper.freeBytes >= requestedBytes && keeper.largestFreeBytes < requestedBytes)) reasons.push('fragmentation');
+  if (kept.some((keeper) => keeper.heldBackBytes > 0)) reasons.push('held-back');
+  return reasons.length === 0 ? ['reserved'] : reasons;
+}
+
+function sum<T>(items: readonly T[], value: (item: T) => number): number {
+  return items.reduce((total, item) => total + value(item), 0);
+}

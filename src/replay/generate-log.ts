@@ -1,0 +1,77 @@
+import { ArgumentRangeError, formatValue } from '../errors.js';
+import { assertOneOf, assertOptions } from '../validation.js';
+import { type WorkloadName, workloads } from './generate-workloads.js';
+import { GeneratedRows } from './generated-rows.js';
+
+/** Options of {@link generateLog}. */
+export interface GenerateLogOptions {
+  /**
+   * The same seed gives the same log, on every machine; an integer from 0 to 2^53 - 1.
+   * @defaultValue 1
+   */
+  readonly seed?: number;
+  /**
+   * About how many allocations and frees; from 2 to 2^31. What is live then is still freed, so that there are some more.
+   * @defaultValue that of the workload; see {@link workloadNames}
+   */
+  readonly events?: number;
+  /** Called after every piece with the events so far. */
+  readonly onProgress?: (events: number) => void;
+}
+
+const pieceCharacters = 64 * 1024;
+const maximumEvents = 2 ** 31;
+
+/** The workloads that {@link generateLog} knows. */
+export const workloadNames = Object.freeze(Object.keys(workloads)) as readonly WorkloadName[];
+
+/**
+ * Makes a log of what a program of some kind might allocate and free, in the format of RMM's logs, piece by piece. `readAllocationLog` reads the
+ * pieces as they come. Everything is freed at the end.
+ *
+ * | workload | what it does |
+ * |---|---|
+ * | `random` | allocations up to 4 MiB at random, at most 4 GiB live |
+ * | `dl-training` | training of a network of 100 layers |
+ * | `dataframe` | sizes and lifetimes with long tails |
+ * | `multi-stream` | four streams whose need of memory rises and falls in turn |
+ * | `small-hot` | 10,000 small allocations live, one of them replaced at a time |
+ * | `rmm-random` | RMM's benchmark `RANDOM_ALLOCATIONS`; seed 1 is the one it uses |
+ *
+ * @throws ArgumentRangeError for a workload that does not exist, and for a seed or number of events out of range.
+ * @example
+ * ```ts
+ * const log = await readAllocationLog(generateLog('multi-stream', { seed: 7, events: 10_000 }));
+ * const result = replayLog(log, () => createResourceStack('pool(host, events=deferred)'));
+ * ```
+ */
+export function generateLog(workload: WorkloadName, options: GenerateLogOptions = {}): AsyncGenerator<Uint8Array> {
+  assertOneOf(workload, workloadNames, 'workload');
+  assertOptions(options);
+  const { seed = 1, events = workloads[workload].defaultEvents, onProgress } = options;
+  assertInteger(seed, 0, Number.MAX_SAFE_INTEGER, 'seed');
+  assertInteger(events, 2, maximumEvents, 'events');
+  return pieces(workload, seed, events, onProgress);
+}
+
+async function* pieces(
+  workload: WorkloadName,
+  seed: number,
+  events: number,
+  onProgress: ((events: number) => void) | undefined,
+): AsyncGenerator<Uint8Array> {
+  const { strideBytes, run } = workloads[workload];
+  const rows = new GeneratedRows(strideBytes);
+  for (const _ of run(rows, seed, events)) {
+    if (rows.length < pieceCharacters) continue;
+    yield Buffer.from(rows.take(), 'latin1');
+    onProgress?.(rows.count);
+  }
+  if (rows.length > 0) yield Buffer.from(rows.take(), 'latin1');
+  onProgress?.(rows.count);
+}
+
+function assertInteger(value: number, least: number, most: number, name: string): void {
+  if (Number.isSafeInteger(value) && value >= least && value <= most) return;
+  throw new ArgumentRangeError(`${name} must be an integer from ${least} to ${most}, got ${formatValue(value)}`);
+}

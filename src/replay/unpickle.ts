@@ -1,0 +1,286 @@
+/**
+ * Reads Python's pickles of plain data: dicts, lists, tuples, strings, numbers, booleans and None, of protocols 2 to 5. Whatever would make an
+ * object of a class is refused, so that nothing in a file is ever looked up or called.
+ */
+
+/** What a pickle of plain data holds. A tuple is an array; an integer above 2^53 - 1 is a `bigint`. */
+export type PickledValue = null | boolean | number | bigint | string | PickledValue[] | PickledDict;
+
+/** A dict. Keys that are no strings are written as strings. */
+export interface PickledDict {
+  [key: string]: PickledValue;
+}
+
+/** A pickle that is damaged, ends early, or holds more than plain data. */
+export class UnpicklingError extends Error {
+  /** The byte at fault. */
+  readonly offset: number;
+
+  constructor(offset: number, fault: string) {
+    super(fault);
+    this.offset = offset;
+  }
+}
+
+const Opcode = {
+  mark: 0x28,
+  emptyTuple: 0x29,
+  stop: 0x2e,
+  pop: 0x30,
+  binaryFloat: 0x47,
+  binaryInteger: 0x4a,
+  binaryInteger1: 0x4b,
+  binaryInteger2: 0x4d,
+  none: 0x4e,
+  binaryUnicode: 0x58,
+  emptyList: 0x5d,
+  append: 0x61,
+  dict: 0x64,
+  appends: 0x65,
+  binaryGet: 0x68,
+  longBinaryGet: 0x6a,
+  list: 0x6c,
+  binaryPut: 0x71,
+  longBinaryPut: 0x72,
+  setItem: 0x73,
+  tuple: 0x74,
+  setItems: 0x75,
+  emptyDict: 0x7d,
+  protocol: 0x80,
+  tuple1: 0x85,
+  tuple2: 0x86,
+  tuple3: 0x87,
+  true: 0x88,
+  false: 0x89,
+  long1: 0x8a,
+  long4: 0x8b,
+  shortBinaryUnicode: 0x8c,
+  binaryUnicode8: 0x8d,
+  memoize: 0x94,
+  frame: 0x95,
+} as const;
+
+/** No number of a snapshot comes near this. */
+const maximumIntegerBytes = 32;
+
+/**
+ * The value that a pickle holds.
+ * @throws UnpicklingError
+ */
+export function unpickle(bytes: Buffer): PickledValue {
+  return new Unpickler(bytes).read();
+}
+
+class Unpickler {
+  readonly #bytes: Buffer;
+  #at = 0;
+  #stack: PickledValue[] = [];
+  readonly #outer: PickledValue[][] = [];
+  readonly #memo: PickledValue[] = [];
+
+  constructor(bytes: Buffer) {
+    this.#bytes = bytes;
+  }
+
+  read(): PickledValue {
+    const bytes = this.#bytes;
+    const memo = this.#memo;
+    for (;;) {
+      const start = this.#at;
+      const opcode = bytes[this.#skip(1)];
+      switch (opcode) {
+        case Opcode.protocol: {
+          const protocol = bytes[this.#skip(1)] as number;
+          if (protocol > 5) throw new UnpicklingError(start, `it is a pickle of protocol ${protocol}`);
+          break;
+        }
+        case Opcode.frame:
+          this.#skip(8);
+          break;
+        case Opcode.stop:
+          return this.#pop();
+        case Opcode.mark:
+          this.#outer.push(this.#stack);
+          this.#stack = [];
+          break;
+        case Opcode.pop:
+          this.#pop();
+          break;
+        case Opcode.none:
+          this.#stack.push(null);
+          break;
+        case Opcode.true:
+          this.#stack.push(true);
+          break;
+        case Opcode.false:
+          this.#stack.push(false);
+          break;
+        case Opcode.binaryInteger:
+          this.#stack.push(bytes.readInt32LE(this.#skip(4)));
+          break;
+        case Opcode.binaryInteger1:
+          this.#stack.push(bytes[this.#skip(1)] as number);
+          break;
+        case Opcode.binaryInteger2:
+          this.#stack.push(bytes.readUInt16LE(this.#skip(2)));
+          break;
+        case Opcode.long1:
+          this.#stack.push(this.#integer(bytes[this.#skip(1)] as number));
+          break;
+        case Opcode.long4:
+          this.#stack.push(this.#integer(bytes.readUInt32LE(this.#skip(4))));
+          break;
+        case Opcode.binaryFloat:
+          this.#stack.push(bytes.readDoubleBE(this.#skip(8)));
+          break;
+        case Opcode.shortBinaryUnicode:
+          this.#stack.push(this.#text(bytes[this.#skip(1)] as number));
+          break;
+        case Opcode.binaryUnicode:
+          this.#stack.push(this.#text(bytes.readUInt32LE(this.#skip(4))));
+          break;
+        case Opcode.binaryUnicode8:
+          this.#stack.push(this.#text(Number(bytes.readBigUInt64LE(this.#skip(8)))));
+          break;
+        case Opcode.memoize:
+          memo.push(this.#top());
+          break;
+        case Opcode.binaryPut:
+          memo[bytes[this.#skip(1)] as number] = this.#top();
+          break;
+        case Opcode.longBinaryPut:
+          memo[bytes.readUInt32LE(this.#skip(4))] = this.#top();
+          break;
+        case Opcode.binaryGet:
+          this.#recall(bytes[this.#skip(1)] as number);
+          break;
+        case Opcode.longBinaryGet:
+          this.#recall(bytes.readUInt32LE(this.#skip(4)));
+          break;
+        case Opcode.emptyTuple:
+        case Opcode.emptyList:
+          this.#stack.push([]);
+          break;
+        case Opcode.tuple1:
+        case Opcode.tuple2:
+        case Opcode.tuple3:
+          this.#pushTuple(opcode - Opcode.tuple1 + 1);
+          break;
+        case Opcode.tuple:
+        case Opcode.list: {
+          const items = this.#toMark();
+          this.#stack.push(items);
+          break;
+        }
+        case Opcode.append: {
+          const item = this.#pop();
+          this.#listOnTop().push(item);
+          break;
+        }
+        case Opcode.appends: {
+          const items = this.#toMark();
+          const list = this.#listOnTop();
+          for (const item of items) list.push(item);
+          break;
+        }
+        case Opcode.emptyDict:
+          this.#stack.push({});
+          break;
+        case Opcode.dict: {
+          const items = this.#toMark();
+          this.#stack.push({});
+          this.#setItems(items);
+          break;
+        }
+        case Opcode.setItem: {
+          const value = this.#pop();
+          this.#setItems([this.#pop(), value]);
+          break;
+        }
+        case Opcode.setItems:
+          this.#setItems(this.#toMark());
+          break;
+        default:
+          throw new UnpicklingError(start, `it holds more than plain data (opcode 0x${(opcode as number).toString(16)})`);
+      }
+    }
+  }
+
+  /** Steps over bytes, and returns where they begin. */
+  #skip(count: number): number {
+    const start = this.#at;
+    if (start + count > this.#bytes.length) throw new UnpicklingError(start, 'the pickle ends early');
+    this.#at = start + count;
+    return start;
+  }
+
+  #pop(): PickledValue {
+    const value = this.#stack.pop();
+    if (value === undefined) throw new UnpicklingError(this.#at, 'a value is missing');
+    return value;
+  }
+
+  #top(): PickledValue {
+    const value = this.#stack[this.#stack.length - 1];
+    if (value === undefined) throw new UnpicklingError(this.#at, 'a value is missing');
+    return value;
+  }
+
+  #listOnTop(): PickledValue[] {
+    const list = this.#top();
+    if (!Array.isArray(list)) throw new UnpicklingError(this.#at, 'a value is no list');
+    return list;
+  }
+
+  /** The values since the last mark, which is taken away. */
+  #toMark(): PickledValue[] {
+    const items = this.#stack;
+    const stack = this.#outer.pop();
+    if (stack === undefined) throw new UnpicklingError(this.#at, 'a mark is missing');
+    this.#stack = stack;
+    return items;
+  }
+
+  #pushTuple(count: number): void {
+    const items = this.#stack.splice(-count);
+    if (items.length < count) throw new UnpicklingError(this.#at, 'a value is missing');
+    this.#stack.push(items);
+  }
+
+  #recall(index: number): void {
+    const value = this.#memo[index];
+    if (value === undefined) throw new UnpicklingError(this.#at, 'a value is missing in the memo');
+    this.#stack.push(value);
+  }
+
+  #setItems(items: readonly PickledValue[]): void {
+    const dict = this.#top();
+    if (typeof dict !== 'object' || dict === null || Array.isArray(dict)) throw new UnpicklingError(this.#at, 'a value is no dict');
+    if (items.length % 2 !== 0) throw new UnpicklingError(this.#at, 'a value is missing in a dict');
+    for (let i = 0; i < items.length; i += 2) {
+      const item = items[i] as PickledValue;
+      if (typeof item === 'object' && item !== null) throw new UnpicklingError(this.#at, 'a key of a dict is no string');
+      const key = String(item);
+      // An assignment to this one would change what the object is.
+      if (key !== '__proto__') dict[key] = items[i + 1] as PickledValue;
+    }
+  }
+
+  /** A little-endian integer in two's complement. */
+  #integer(length: number): number | bigint {
+    const bytes = this.#bytes;
+    if (length > maximumIntegerBytes) throw new UnpicklingError(this.#at, `an integer has ${length} bytes`);
+    const start = this.#skip(length);
+    if (length === 0) return 0;
+    const isNegative = (bytes[start + length - 1] as number) >= 0x80;
+    if (length <= 6) return bytes.readIntLE(start, length);
+    let value = isNegative ? -1n : 0n;
+    for (let i = length - 1; i >= 0; i--) value = (value << 8n) | BigInt(bytes[start + i] as number);
+    return value >= BigInt(Number.MIN_SAFE_INTEGER) && value <= BigInt(Number.MAX_SAFE_INTEGER) ? Number(value) : value;
+  }
+
+  #text(length: number): string {
+    const start = this.#skip(length);
+    return this.#bytes.toString('utf8', start, start + length);
+  }
+}

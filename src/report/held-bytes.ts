@@ -1,0 +1,173 @@
+import { formatBytes, KiB, MiB } from '../units.js';
+import { keeperOf, type ReportRun } from './report-run.js';
+
+/** Which allocations a person wants to see. */
+export interface SpanFilter {
+  readonly layer: number;
+  /** An index into {@link ReportRun.streams}. */
+  readonly stream?: number | undefined;
+  /** An index into {@link ReportRun.phases}; the phases within it count as well. */
+  readonly phase?: number | undefined;
+}
+
+/** 1 for each phase that is `phase` or within it. */
+export function phasesWithin(run: ReportRun, phase: number): Uint8Array {
+  return Uint8Array.from(run.phases, (_, index) => {
+    const passed = new Set<number>();
+    for (let at = index; at > 0 && !passed.has(at); at = run.phases[at]?.outer ?? 0) {
+      if (at === phase) return 1;
+      passed.add(at);
+    }
+    return index === phase ? 1 : 0;
+  });
+}
+
+/** 1 for each allocation that the filter lets through; 0 for the others and for all blocks. */
+export function matchingAllocations(run: ReportRun, { layer, stream, phase }: SpanFilter): Uint8Array {
+  const { spans } = run;
+  const isWithin = phase === undefined ? undefined : phasesWithin(run, phase);
+  const mask = new Uint8Array(spans.count);
+  for (let span = 0; span < spans.count; span++) {
+    if (spans.isBlock[span] === 1 || spans.layerOf[span] !== layer) continue;
+    if (stream !== undefined && spans.streamOf[span] !== stream) continue;
+    if (isWithin !== undefined && isWithin[spans.phaseOf[span] as number] !== 1) continue;
+    mask[span] = 1;
+  }
+  return mask;
+}
+
+/** 1 for each block that the allocations of a layer lie in; `undefined` where the log has none. */
+export function matchingBlocks(run: ReportRun, layer: number): Uint8Array | undefined {
+  const keeper = keeperOf(run, layer);
+  if (keeper === undefined) return undefined;
+  const { isBlock, layerOf } = run.spans;
+  return isBlock.map((is, span) => (is === 1 && layerOf[span] === keeper ? 1 : 0));
+}
+
+/** The bytes that the spans in `mask` hold after each change. */
+export function heldBytes(run: ReportRun, mask: Uint8Array): Float64Array {
+  const { changes, spans } = run;
+  const held = new Float64Array(changes.length);
+  let sum = 0;
+  for (let change = 0; change < changes.length; change++) {
+    const span = changes[change] as number;
+    if (span >= 0) {
+      if (mask[span] === 1) sum += spans.bytes[span] as number;
+    } else if (mask[~span] === 1) sum -= spans.bytes[~span] as number;
+    held[change] = sum;
+  }
+  return held;
+}
+
+/** What allocations can be told apart by. */
+export type Grouping = 'stream' | 'phase' | 'size' | 'thread';
+
+/** The groups that allocations fall into: the largest ones, and one for the rest. */
+export interface SpanGroups {
+  readonly names: readonly string[];
+  /** The group of each span. */
+  readonly of: Uint8Array;
+}
+
+const sizeClasses = [4 * KiB, 64 * KiB, MiB, 16 * MiB, 256 * MiB];
+
+/** At most `limit` groups of the allocations in `mask`, by what each held at its own peak, the greatest first; sizes ascend. */
+export function groupSpans(run: ReportRun, mask: Uint8Array, by: Grouping, limit = 6): SpanGroups {
+  const { spans } = run;
+  if (by === 'size') {
+    const names = [...sizeClasses.map((bytes) => `up to ${formatBytes(bytes)}`), `over ${formatBytes(sizeClasses.at(-1) as number)}`];
+    return { names, of: Uint8Array.from(spans.bytes, (bytes) => classOf(bytes)) };
+  }
+  const { keys, name } = {
+    stream: { keys: spans.streamOf, name: (key: number) => `stream ${run.streams[key]}` },
+    thread: { keys: spans.threadOf, name: (key: number) => `thread ${run.threads[key]}` },
+    phase: { keys: spans.phaseOf, name: (key: number) => (key === 0 ? 'no phase' : (run.phases[key]?.name ?? `phase ${key}`)) },
+  }[by];
+  const peaks = peaksByKey(run, mask, keys);
+  const ranked = [...peaks.keys()].filter((key) => (peaks[key] as number) > 0).sort((a, b) => (peaks[b] as number) - (peaks[a] as number));
+  const hasRest = ranked.length > limit;
+  const named = ranked.slice(0, hasRest ? limit - 1 : limit);
+  const groupOf = new Uint8Array(peaks.length).fill(hasRest ? limit - 1 : 0);
+  for (const [group, key] of named.entries()) groupOf[key] = group;
+  const names = named.map(name);
+  if (hasRest) names.push(`${ranked.length - named.length} others`);
+  if (names.length === 0) names.push('nothing');
+  return { names, of: Uint8Array.from(keys, (key) => groupOf[key] as number) };
+}
+
+function classOf(bytes: number): number {
+  const index = sizeClasses.findIndex((limit) => bytes <= limit);
+  return index < 0 ? sizeClasses.length : index;
+}
+
+function peaksByKey(run: ReportRun, mask: Uint8Array, keys: Uint16Array): Float64Array {
+  const count = keys.reduce((most, key) => Math.max(most, key + 1), 1);
+  const held = new Float64Array(count);
+  const peaks = new Float64Array(count);
+  const { changes, spans } = run;
+  for (let change = 0; change < changes.length; change++) {
+    const at = changes[change] as number;
+    const span = at >= 0 ? at : ~at;
+    if (mask[span] !== 1) continue;
+    const key = keys[span] as number;
+    held[key] = (held[key] as number) + (at >= 0 ? 1 : -1) * (spans.bytes[span] as number);
+    if ((held[key] as number) > (peaks[key] as number)) peaks[key] = held[key] as number;
+  }
+  return peaks;
+}
+
+/** Changes between two states that are kept. */
+const checkpointInterval = 1024;
+
+/** What each group of spans holds after a change. Kept are the sums at every 1024th; the others are counted from there. */
+export class GroupedBytes {
+  readonly groupCount: number;
+  readonly #run: ReportRun;
+  readonly #mask: Uint8Array;
+  readonly #groupOf: Uint8Array;
+  readonly #checkpoints: Float64Array;
+
+  constructor(run: ReportRun, mask: Uint8Array, groups: SpanGroups) {
+    this.#run = run;
+    this.#mask = mask;
+    this.#groupOf = groups.of;
+    this.groupCount = groups.names.length;
+    const sums = new Float64Array(this.groupCount);
+    const checkpoints = Math.ceil(run.changes.length / checkpointInterval);
+    this.#checkpoints = new Float64Array(checkpoints * this.groupCount);
+    for (let checkpoint = 0; checkpoint < checkpoints; checkpoint++) {
+      this.#checkpoints.set(sums, checkpoint * this.groupCount);
+      this.#add(sums, checkpoint * checkpointInterval, Math.min((checkpoint + 1) * checkpointInterval, run.changes.length));
+    }
+  }
+
+  /** For each group its bytes after each of some changes, which ascend. */
+  after(changes: ArrayLike<number>): Float64Array[] {
+    const held = Array.from({ length: this.groupCount }, () => new Float64Array(changes.length));
+    const sums = new Float64Array(this.groupCount);
+    let next = 0;
+    for (let i = 0; i < changes.length; i++) {
+      const change = changes[i] as number;
+      const checkpoint = Math.floor(change / checkpointInterval);
+      if (i === 0 || checkpoint * checkpointInterval > next) {
+        next = checkpoint * checkpointInterval;
+        sums.set(this.#checkpoints.subarray(checkpoint * this.groupCount, (checkpoint + 1) * this.groupCount));
+      }
+      this.#add(sums, next, change + 1);
+      next = change + 1;
+      for (let group = 0; group < this.groupCount; group++) (held[group] as Float64Array)[i] = sums[group] as number;
+    }
+    return held;
+  }
+
+  #add(sums: Float64Array, from: number, to: number): void {
+    const { changes, spans } = this.#run;
+    for (let change = from; change < to; change++) {
+      const at = changes[change] as number;
+      const span = at >= 0 ? at : ~at;
+      if (this.#mask[span] !== 1) continue;
+      const group = this.#groupOf[span] as number;
+      sums[group] = (sums[group] as number) + (at >= 0 ? (spans.bytes[span] as number) : -(spans.bytes[span] as number));
+    }
+  }
+}

@@ -1,0 +1,35 @@
+import type { ReportRun } from './report-run.js';
+
+/** A time that a program spent in a phase. */
+export interface PhaseInterval {
+  /** An index into {@link ReportRun.phases}. */
+  readonly phase: number;
+  /** 0 for a phase that is in no other. */
+  readonly depth: number;
+  /** Nanoseconds since the first event. */
+  readonly from: number;
+  readonly to: number;
+}
+
+/** When the phases of a log were, in the order of their beginnings. One that the log does not end lasts to the log's end. */
+export function phaseIntervals(run: ReportRun): PhaseInterval[] {
+  const { phaseMarks, phases } = run;
+  const begun = new Map<number, number[]>();
+  const intervals: { phase: number; depth: number; from: number; to: number }[] = [];
+  for (let mark = 0; mark < phaseMarks.count; mark++) {
+    const phase = phaseMarks.phaseOf[mark] as number;
+    const time = phaseMarks.times[mark] as number;
+    const open = begun.get(phase) ?? [];
+    begun.set(phase, open);
+    if (phaseMarks.isEnd[mark] === 1) {
+      const index = open.pop();
+      if (index !== undefined) (intervals[index] as { to: number }).to = time;
+    } else {
+      open.push(intervals.length);
+      let depth = 0;
+      for (let outer = phases[phase]?.outer ?? 0; outer > 0 && depth < phases.length; outer = phases[outer]?.outer ?? 0) depth++;
+      intervals.push({ phase, depth, from: time, to: run.durationNanoseconds });
+    }
+  }
+  return intervals;
+}

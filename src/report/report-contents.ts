@@ -1,0 +1,22 @@
+import type { LayerSummary } from './summary.js';
+
+/** What a report says of a run before its data are unpacked. */
+export interface RunOverview {
+  readonly source: string;
+  /** Milliseconds since 1970 at the first event, or `null` where the log has no date. */
+  readonly startedAt: number | null;
+  readonly durationNanoseconds: number;
+  readonly eventCount: number;
+  readonly isDamaged: boolean;
+  readonly threadCount: number;
+  readonly streamCount: number;
+  /** The layer that is shown first. */
+  readonly layer: number;
+  readonly layers: readonly (LayerSummary & { readonly name: string })[];
+}
+
+/** The JSON in a report. */
+export interface ReportContents {
+  readonly title: string;
+  readonly runs: readonly RunOverview[];
+}

@@ -1,0 +1,121 @@
+import { nearestLayer } from '../replay/layers.js';
+import type { RecordedLayer, RecordedPhase, RecordingDamage } from '../replay/recorded-run.js';
+
+/** Stands in {@link SpanColumns.ends} for a span that the log never ends. */
+export const neverEnds = 0xffff_ffff;
+
+/**
+ * Spans in columns, in the order of their beginnings. A span is a range of addresses and how long it was held: an allocation or, where
+ * `isBlock` is 1, memory that a layer took from its upstream to serve allocations from.
+ */
+export interface SpanColumns {
+  readonly count: number;
+  /** Indexes into {@link ReportRun.addresses}. */
+  readonly addressOf: Uint32Array;
+  readonly bytes: Float64Array;
+  /** The change that begins a span. */
+  readonly starts: Uint32Array;
+  /** The change that ends a span, or {@link neverEnds}. */
+  readonly ends: Uint32Array;
+  readonly isBlock: Uint8Array;
+  /** Indexes into {@link ReportRun.layers}. */
+  readonly layerOf: Uint8Array;
+  /** Indexes into {@link ReportRun.streams}. */
+  readonly streamOf: Uint16Array;
+  /** The streams that spans were freed on; their own where they never are. */
+  readonly endStreamOf: Uint16Array;
+  /** Indexes into {@link ReportRun.threads}. */
+  readonly threadOf: Uint16Array;
+  /** Indexes into {@link ReportRun.phases}. */
+  readonly phaseOf: Uint16Array;
+  /** Indexes into {@link ReportRun.stacks}. */
+  readonly stackOf: Uint32Array;
+  /** Indexes into {@link ReportRun.labels}. */
+  readonly labelOf: Uint32Array;
+}
+
+/** Allocations that failed, in columns. */
+export interface FailureColumns {
+  readonly count: number;
+  /** Nanoseconds since the first event. */
+  readonly times: Float64Array;
+  readonly bytes: Float64Array;
+  readonly layerOf: Uint8Array;
+  readonly streamOf: Uint16Array;
+  readonly phaseOf: Uint16Array;
+}
+
+/** Where named phases begin and end, in columns. */
+export interface PhaseColumns {
+  readonly count: number;
+  /** Nanoseconds since the first event. */
+  readonly times: Float64Array;
+  readonly phaseOf: Uint16Array;
+  readonly isEnd: Uint8Array;
+}
+
+/** What a report holds of a log. Its own texts are foreign input. */
+export interface ReportRun {
+  readonly source: string;
+  /** Milliseconds since 1970 at the first event, or `undefined` where the log has no date. */
+  readonly startedAt: number | undefined;
+  readonly utcOffsetMinutes: number;
+  readonly layers: readonly RecordedLayer[];
+  readonly streams: readonly string[];
+  readonly threads: readonly string[];
+  readonly phases: readonly RecordedPhase[];
+  readonly stacks: readonly string[];
+  readonly labels: readonly string[];
+  readonly damage: RecordingDamage | undefined;
+  /** Everything that the log records. */
+  readonly eventCount: number;
+  readonly eventRecordCount: number;
+  readonly eventWaitCount: number;
+  /** Frees of what the log never allocated, as a log that begins late has. */
+  readonly unmatchedFreeCount: number;
+  /** From the first event to the last. */
+  readonly durationNanoseconds: number;
+  /** The time of each change, in nanoseconds since the first event; ascending. A change begins or ends a span. */
+  readonly times: Float64Array;
+  /** The span that a change begins, or `~span` (a negative number) for one that it ends. */
+  readonly changes: Int32Array;
+  /** Every address at which a span begins, once; ascending. */
+  readonly addresses: Float64Array;
+  readonly spans: SpanColumns;
+  readonly failures: FailureColumns;
+  readonly phaseMarks: PhaseColumns;
+}
+
+/** Whether a layer has allocations or failures of its own, not only blocks. */
+export function servesAllocations(run: ReportRun, layer: number): boolean {
+  const { spans, failures } = run;
+  for (let span = 0; span < spans.count; span++) if (spans.layerOf[span] === layer && spans.isBlock[span] === 0) return true;
+  return failures.layerOf.includes(layer);
+}
+
+/** The layer that is shown first: the one nearest to the program that served it. */
+export function outermostLayer(run: ReportRun): number {
+  return nearestLayer(run.layers, (layer) => servesAllocations(run, layer)) ?? 0;
+}
+
+/**
+ * The layer whose blocks the allocations of a layer lie in: itself or the nearest below that took any from its upstream. `undefined` where the
+ * log has no such blocks.
+ */
+export function keeperOf({ layers, spans }: ReportRun, layer: number): number | undefined {
+  const keepers = new Set<number>();
+  for (let span = 0; span < spans.count; span++) if (spans.isBlock[span] === 1) keepers.add(spans.layerOf[span] as number);
+  const below = layersFrom(layers, layer);
+  const known = below.find((index) => keepers.has(index));
+  if (known !== undefined) return known;
+  // Where a layer's upstream is not known, it lies over those that do not lie over it.
+  if (layers[below.at(-1) as number]?.upstream !== undefined) return undefined;
+  return nearestLayer(layers, (index) => keepers.has(index) && !layersFrom(layers, index).includes(layer));
+}
+
+/** A layer and those below it. */
+function layersFrom(layers: readonly RecordedLayer[], layer: number): number[] {
+  const found = [layer];
+  for (let next = layers[layer]?.upstream; next !== undefined && !found.includes(next); next = layers[next]?.upstream) found.push(next);
+  return found;
+}

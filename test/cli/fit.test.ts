@@ -1,0 +1,94 @@
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import type { FitResult } from '../../src/index.js';
+import { logText, row } from '../replay/logs.js';
+import { runCistern } from './run-cistern.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
+const log = join(folder, 'small.csv');
+writeFileSync(log, logText(row('allocate', 1, 1000), row('allocate', 9, 3000), row('free', 1, 1000), row('free', 9, 3000)));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+describe('cistern fit', () => {
+  test('prints an object for one stack', async () => {
+    const { code, stdout, stderr } = await runCistern(['fit', log, '--resource', 'pool(host)', '--json', '--repeat', '2']);
+    expect([code, stderr]).toEqual([0, '']);
+    expect(JSON.parse(stdout)).toEqual({
+      resource: 'pool(host)',
+      fitted: 'pool(host, max=6KiB)',
+      streams: 'log',
+      operations: 4,
+      peakLiveBytes: 4000,
+      smallestMaximumBytes: 6144,
+      overheadRatio: 6144 / 4000 - 1,
+      nanosecondsPerOperation: {
+        smallest: { median: expect.any(Number), minimum: expect.any(Number) },
+        unlimited: { median: expect.any(Number), minimum: expect.any(Number) },
+      },
+      replays: expect.any(Number),
+    });
+  });
+
+  test('prints a list for several, with a result of each', async () => {
+    const args = ['fit', log, '--resource', 'host', '--resource', 'arena(host)', '--json', '--repeat', '1', '--streams', 'single'];
+    const { code, stdout } = await runCistern(args);
+    expect(code).toBe(0);
+    const results = JSON.parse(stdout) as FitResult[];
+    expect(results.map(({ fitted, streams }) => [fitted, streams])).toEqual([
+      ['limiting(host, limit=4KiB)', 'single'],
+      ['arena(host, size=1MiB)', 'single'],
+    ]);
+  });
+
+  test('compares stacks in a table, by default four', async () => {
+    const { code, stdout, stderr } = await runCistern(['fit', log, '--repeat', '1']);
+    expect([code, stderr]).toEqual([0, '']);
+    expect(stdout).toMatch(/small\.csv: 4 events, .* at most 3\.91 KiB live, the log's streams$/m);
+    const rows = stdout.trimEnd().split('\n').slice(-4);
+    expect(rows.map((line) => line.split(/ {2,}/).slice(0, 5))).toEqual([
+      ['pool(cuda, events=eager)', '6 KiB', '6144', '3.91 KiB', '53.6 %'],
+      ['pool(cuda, events=deferred)', '6 KiB', '6144', '3.91 KiB', '53.6 %'],
+      ['pool(cuda, events=off)', '6 KiB', '6144', '3.91 KiB', '53.6 %'],
+      ['arena(cuda)', '1 MiB', '1048576', '3.91 KiB', '26114.4 %'],
+    ]);
+  });
+
+  test('prints Markdown', async () => {
+    const { stdout } = await runCistern(['fit', log, '--resource', 'host', '--format', 'markdown', '--repeat', '1']);
+    const lines = stdout.trimEnd().split('\n');
+    expect(lines[2]).toMatch(/^\| resource +\| smallest maximum +\| in bytes +\|/);
+    expect(lines[3]).toMatch(/^\| :-+ \| -+: \|/);
+    expect(lines[4]).toMatch(/^\| host +\| +4 KiB \| +4096 \|/);
+  });
+
+  test('exits with 1 where no maximum completes the log, and says what to do', async () => {
+    const { code, stdout, stderr } = await runCistern(['fit', log, '--resource', 'fixed-size(host, block=2KiB)', '--repeat', '1']);
+    expect(code).toBe(1);
+    expect(stdout).toMatch(/^fixed-size\(host, block=2KiB\) +none +-/m);
+    expect(stderr).toMatch(
+      /^error: fixed-size\(host, block=2KiB\): no maximum completes the log\nhint: "cistern replay .* --until-failure" says why\n$/,
+    );
+  });
+
+  test('keeps to the memory of the software device', async () => {
+    const args = ['fit', log, '--resource', 'pool(cuda)', '--device', 'software', '--device-memory', '2KiB', '--json', '--repeat', '1'];
+    const { code, stdout } = await runCistern(args);
+    expect(code).toBe(1);
+    expect(JSON.parse(stdout)).toMatchObject({ smallestMaximumBytes: null, peakLiveBytes: 4000 });
+  });
+
+  test.each([
+    [['fit', log, '--resource', 'pool(host, max=1MiB)'], /^error: pool has a maximum already, .*: leave max out$/m],
+    [['fit', log, '--resource', 'pol(host)'], /did you mean pool\?/],
+    [['fit', join(folder, 'smal.csv')], /^error: ENOENT.*\nhint: did you mean .*small\.csv\?\n$/],
+    [['fit', log, '--json', '--format', 'table'], /cannot be used with option '--format/],
+    [['fit', log, '--format', 'html'], /Allowed choices are table, json, markdown/],
+    [['fit'], /missing required argument 'log'/],
+  ])('%j is wrong input', async (args, message) => {
+    const { code, stdout, stderr } = await runCistern(args);
+    expect(stderr).toMatch(message);
+    expect([code, stdout]).toEqual([2, '']);
+  });
+});

@@ -1,0 +1,68 @@
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { arrowEtl, logText, row } from '../replay/logs.js';
+import { runCistern } from './run-cistern.js';
+
+const folder = await mkdtemp(join(tmpdir(), 'cistern-report-command-'));
+afterAll(() => rm(folder, { recursive: true }));
+
+describe('cistern report', () => {
+  test('writes a page of one log and says what is in it', async () => {
+    const output = join(folder, 'arrow.html');
+    const { code, stdout, stderr } = await runCistern(['report', arrowEtl, '-o', output, '--title', 'Arrow & <ETL>']);
+    expect(stderr).toBe('');
+    expect(stdout).toMatch(/arrow\.html: 194,854 events in \d+\.\d KiB\n$/);
+    expect(code).toBe(0);
+    expect(await readFile(output, 'utf8')).toContain('<title>Arrow &amp; &lt;ETL&gt;</title>');
+  });
+
+  test('puts several logs into one page, whose title names them', async () => {
+    const [first, second] = [join(folder, 'first.csv'), join(folder, 'second.csv')];
+    await writeFile(first, logText(row('allocate', 1, 256)));
+    await writeFile(second, logText(row('allocate', 1, 512), row('free', 1, 512)));
+    const output = join(folder, 'both.html');
+    const { code, stdout } = await runCistern(['report', first, second, '--output', output]);
+    expect([code, stdout]).toEqual([0, expect.stringContaining('3 events')]);
+    const html = await readFile(output, 'utf8');
+    expect(html.match(/class="run"/g)).toHaveLength(2);
+    expect(html).toContain(`<title>${first}, ${second}</title>`);
+  });
+
+  test('warns where a log ends early, and shows what comes before', async () => {
+    const log = join(folder, 'cut.csv');
+    await writeFile(log, logText(row('allocate', 1, 256), row('allocate', 2, 256)).slice(0, -20));
+    const { code, stdout, stderr } = await runCistern(['report', log, '-o', join(folder, 'cut.html')]);
+    expect(stderr).toMatch(/^warning: .*cut\.csv ends early, at byte \d+: .*; the report shows what comes before\n$/);
+    expect([code, stdout]).toEqual([0, expect.stringContaining('cut.html: 1 events')]);
+  });
+
+  test('says what to do where a log cannot be read, and writes nothing', async () => {
+    const output = join(folder, 'none.html');
+    const missing = await runCistern(['report', 'examples/traces/arrow-etl.csv.gy', '-o', output]);
+    expect(missing.code).toBe(2);
+    expect(missing.stderr).toContain('did you mean examples/traces/arrow-etl.csv.gz?');
+    const noLog = await runCistern(['report', 'package.json', '-o', output]);
+    expect(noLog.code).toBe(2);
+    expect(noLog.stderr).toMatch(/^error: .*package\.json/);
+    const noFolder = await runCistern(['report', arrowEtl, '-o', join(folder, 'missing', 'report.html')]);
+    expect(noFolder.code).toBe(2);
+    expect(noFolder.stderr).toContain('missing');
+    expect((await readdir(folder)).filter((name) => name.includes('none') || name.includes('partial'))).toEqual([]);
+  });
+
+  test('leaves no half-written page when it is interrupted', async () => {
+    const output = join(folder, 'interrupted.html');
+    const { signal } = await runCistern(['report', ...Array<string>(8).fill(arrowEtl), '-o', output], (child) => {
+      setTimeout(() => child.kill('SIGINT'), 700);
+    });
+    if (signal === 'SIGINT') expect((await readdir(folder)).filter((name) => name.includes('interrupted'))).toEqual([]);
+  });
+
+  test('has examples in its help', async () => {
+    const { code, stdout } = await runCistern(['report', '--help']);
+    expect(code).toBe(0);
+    expect(stdout).toContain('$ cistern report pool.cistern arena.cistern -o both.html');
+  });
+});

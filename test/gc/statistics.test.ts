@@ -1,0 +1,14 @@
+import { expect, test } from 'vitest';
+import { HostMemoryResource, StatisticsResourceAdaptor, sampleStatistics } from '../../src/index.js';
+import { collectGarbage } from './collection.js';
+
+test('samples keep no statistics adaptor alive, and forget those that were collected', async () => {
+  using upstream = new HostMemoryResource();
+  using kept = new StatisticsResourceAdaptor(upstream, { name: 'kept' });
+  (() => new StatisticsResourceAdaptor(upstream, { name: 'dropped' }))();
+  expect(sampleStatistics().resources.map(({ name }) => name)).toEqual(['kept', 'dropped']);
+  // What a job has looked at stays until it ends.
+  await collectGarbage();
+  await collectGarbage();
+  expect(sampleStatistics().resources.map(({ name }) => name)).toEqual([kept.name]);
+});

@@ -1,0 +1,187 @@
+import { describe, expect, test } from 'vitest';
+import {
+  type AllocationLog,
+  createResourceStack,
+  explainFailure,
+  type FailureExplanation,
+  generateLog,
+  KiB,
+  MiB,
+  readAllocationLog,
+  replayLog,
+} from '../../src/index.js';
+import { logText, readText, row } from './logs.js';
+
+const first = '0x10';
+const second = '0x20';
+
+function explain(log: AllocationLog, specification: string, options = {}): FailureExplanation {
+  const explanation = explainFailure(log, specification, options);
+  if (explanation === null) throw new Error(`${specification} completes the log`);
+  return explanation;
+}
+
+/** Three pieces of 1 KiB beside each other, of which the outer two are freed before 2 KiB are asked for. */
+const fragmented = await readText(
+  logText(
+    row('allocate', 1, KiB),
+    row('allocate', 11, KiB),
+    row('allocate', 21, KiB, { thread: 2 }),
+    row('free', 1, KiB),
+    row('free', 21, KiB),
+    row('allocate', 31, 2 * KiB),
+    row('free', 11, KiB),
+    row('free', 31, 2 * KiB),
+  ),
+);
+
+describe('explainFailure', () => {
+  test('has nothing to say where the log is completed', () => {
+    expect(explainFailure(fragmented, 'host')).toBeNull();
+  });
+
+  test('says where memory ran out, what was live and what was kept', () => {
+    const explanation = explain(fragmented, 'pool(host, initial=3KiB, max=3KiB)');
+    expect(explanation).toMatchObject({
+      resource: 'pool(host, initial=3KiB, max=3KiB)',
+      events: 'eager',
+      streams: 'log',
+      failure: { line: 7, event: 5, bytes: 2 * KiB, stream: '0x0', message: expect.stringMatching(/out of memory/) },
+      limitBytes: 3 * KiB,
+      reasons: ['fragmentation'],
+      live: {
+        bytes: KiB,
+        count: 1,
+        streams: [{ stream: '0x0', bytes: KiB, count: 1 }],
+        largest: [{ bytes: KiB, line: 3, stream: '0x0', thread: '1' }],
+      },
+      kept: [
+        {
+          layer: 'PoolMemoryResource',
+          reservedBytes: 3 * KiB,
+          upstreamBlocks: 1,
+          allocatedBytes: KiB,
+          freeBytes: 2 * KiB,
+          largestFreeBytes: KiB,
+          heldBackBytes: 0,
+        },
+      ],
+    });
+  });
+
+  test('finds the least maximum that serves the request, by trying it', () => {
+    const { alternatives } = explain(fragmented, 'pool(host, initial=3KiB, max=3KiB)');
+    const larger = alternatives.find(({ change }) => change === 'maximum');
+    expect(larger).toEqual({
+      change: 'maximum',
+      resource: 'pool(host, initial=3KiB, max=5KiB)',
+      survives: true,
+      completes: true,
+      failure: null,
+    });
+  });
+
+  test('says what is true of every alternative', async () => {
+    const log = await readAllocationLog(generateLog('dataframe', { events: 6_000 }), { name: 'dataframe' });
+    const { alternatives, failure } = explain(log, 'pool(host, max=1100MiB)');
+    expect(alternatives.map(({ change }) => change)).toEqual(['events', 'events', 'maximum', 'maximum', 'initial']);
+    for (const alternative of alternatives) {
+      const replayed = replayLog(log, () => createResourceStack(alternative.resource), { repeat: 1 });
+      expect(alternative.completes).toBe(replayed.failures === 0);
+      expect(alternative.failure).toEqual(replayed.firstFailure);
+      expect(alternative.survives).toBe(replayed.firstFailure === null || replayed.firstFailure.line > failure.line);
+    }
+    // The larger maximum that serves this request is not enough for the next one; then the one that completes the log is told, too.
+    expect(alternatives.filter(({ change }) => change === 'maximum').map(({ completes }) => completes)).toEqual([false, true]);
+  });
+
+  test('knows what no allocator could have served', async () => {
+    const log = await readText(logText(row('allocate', 1, 1000), row('allocate', 9, 2000)));
+    const explanation = explain(log, 'limiting(pool(host), limit=2KiB)');
+    expect(explanation).toMatchObject({ reasons: ['maximum'], limitBytes: 2 * KiB, failure: { line: 3 } });
+    expect(explanation.alternatives.filter(({ completes }) => completes).map(({ resource }) => resource)).toEqual([
+      'limiting(pool(host), limit=3KiB)',
+    ]);
+  });
+
+  test('knows what only rounding up makes too large', async () => {
+    const log = await readText(logText(row('allocate', 1, 1), row('allocate', 2, 1), row('allocate', 3, 1)));
+    expect(explain(log, 'limiting(host, limit=600)').reasons).toEqual(['rounding']);
+    expect(explain(log, 'pool(host, max=512)').reasons).toEqual(['rounding']);
+  });
+
+  test('knows what was held back for other streams before the host waited for them', async () => {
+    const log = await readText(
+      logText(
+        row('allocate', 1, KiB, { stream: first }),
+        row('allocate', 11, KiB, { stream: second }),
+        row('free', 1, KiB, { stream: first }),
+        row('allocate', 21, 2 * KiB, { stream: second }),
+      ),
+    );
+    const explanation = explain(log, 'pool(host, initial=2KiB, max=2KiB, events=off)');
+    expect(explanation.reasons).toEqual(['maximum']);
+    expect(explanation.kept).toMatchObject([{ freeBytes: KiB, heldBackBytes: KiB }]);
+    const rest = explain(log, 'pool(host, initial=2560, max=3KiB, events=off)');
+    expect(rest.reasons).toContain('held-back');
+    // With one stream nothing is held back from it.
+    expect(explain(log, 'pool(host, initial=2560, max=3KiB, events=off)', { streams: 'single' }).kept).toMatchObject([
+      { heldBackBytes: 0 },
+    ]);
+  });
+
+  test('knows when there was too little, and the resource below had no more', async () => {
+    const log = await readText(logText(row('allocate', 1, 2 * KiB), row('allocate', 11, 3 * KiB)));
+    expect(explain(log, 'pool(limiting(host, limit=4KiB))')).toMatchObject({ reasons: ['reserved'], limitBytes: null });
+  });
+
+  test('tells allocations by stream and the largest first', async () => {
+    const log = await readText(
+      logText(
+        row('allocate', 1, 100, { stream: first }),
+        row('allocate', 2, 300, { stream: second }),
+        row('allocate', 4, 200, { stream: first, thread: 7 }),
+        row('allocate', 5, 5000),
+      ),
+    );
+    const { live } = explain(log, 'limiting(host, limit=4KiB)', { largest: 2 });
+    expect(live).toEqual({
+      bytes: 600,
+      count: 3,
+      streams: [
+        { stream: first, bytes: 300, count: 2 },
+        { stream: second, bytes: 300, count: 1 },
+      ],
+      largest: [
+        { bytes: 300, line: 3, stream: second, thread: '1' },
+        { bytes: 200, line: 4, stream: first, thread: '7' },
+      ],
+    });
+  });
+
+  test('gives everything back, and counts its replays', async () => {
+    using host = createResourceStack('host');
+    const before = host.resource as unknown as { reservedBytes: number };
+    let replays = 0;
+    explain(fragmented, 'pool(host, initial=3KiB, max=3KiB)', {
+      onReplay: () => {
+        replays++;
+      },
+    });
+    expect(before.reservedBytes).toBe(0);
+    expect(replays).toBeGreaterThan(5);
+  });
+
+  test('does not hide that the stack itself cannot be made', () => {
+    expect(() => explainFailure(fragmented, 'pool(limiting(host, limit=1KiB), initial=1MiB)')).toThrow(/limit of 1 KiB/);
+    expect(() => explainFailure(fragmented, 'poll(host)')).toThrow(/did you mean pool/);
+    expect(() => explainFailure(fragmented, 'host', { streams: 'two' as 'log' })).toThrow(/^streams must be/);
+  });
+
+  test('replays an arena with a larger size where none was given', async () => {
+    const bytes = 700 * MiB;
+    const log = await readText(logText(row('allocate', 1, bytes)));
+    const { alternatives } = explain(log, 'arena(cuda)');
+    expect(alternatives.filter(({ completes }) => completes).map(({ resource }) => resource)).toEqual(['arena(cuda, size=700MiB)']);
+  });
+});

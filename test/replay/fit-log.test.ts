@@ -1,0 +1,155 @@
+import { describe, expect, test } from 'vitest';
+import {
+  createResourceStack,
+  type FitOptions,
+  fitLog,
+  generateLog,
+  KiB,
+  MiB,
+  readAllocationLog,
+  replayLog,
+  resourceKinds,
+} from '../../src/index.js';
+import { maximumLayers } from '../../src/replay/specification-maximum.js';
+import { logText, readText, row } from './logs.js';
+
+const columns = await readAllocationLog(generateLog('dataframe', { events: 6_000 }), { name: 'dataframe' });
+const streams = await readAllocationLog(generateLog('multi-stream', { events: 8_000 }), { name: 'multi-stream' });
+/** Two of 1000 bytes, of which one goes before one of 3000 comes. */
+const small = await readText(
+  logText(
+    row('allocate', 1, 1000),
+    row('allocate', 5, 1000),
+    row('free', 1, 1000),
+    row('allocate', 9, 3000),
+    row('free', 5, 1000),
+    row('free', 9, 3000),
+  ),
+);
+
+/** How many allocations fail in a replay through a specification. */
+function failures(log: typeof columns, specification: string, options: FitOptions = {}): number {
+  return replayLog(log, () => createResourceStack(specification), { repeat: 1, streams: options.streams ?? 'log' }).failures;
+}
+
+describe('what fitLog finds', () => {
+  test.each([
+    ['pool(host)', (bytes: number) => `pool(host, max=${bytes})`],
+    ['limiting is put around a leaf: host', (bytes: number) => `limiting(host, limit=${bytes})`],
+    ['arena(host)', (bytes: number) => `arena(host, size=${bytes})`],
+    ['statistics(pool(host, events=off))', (bytes: number) => `statistics(pool(host, max=${bytes}, events=off))`],
+    ['binning(pool(host), bins=[64KiB])', (bytes: number) => `binning(pool(host, max=${bytes}), bins=[64KiB])`],
+    ['binning(host, bins=[64KiB])', (bytes: number) => `binning(limiting(host, limit=${bytes}), bins=[64KiB])`],
+  ])('completes the log, and 256 bytes less do not: %s', (text, withMaximum) => {
+    const specification = text.split(': ').at(-1) as string;
+    const result = fitLog(columns, specification, { repeat: 1 });
+    const smallest = result.smallestMaximumBytes as number;
+    expect(failures(columns, withMaximum(smallest))).toBe(0);
+    expect(failures(columns, result.fitted as string)).toBe(0);
+    expect(failures(columns, withMaximum(smallest - 256))).toBeGreaterThan(0);
+    expect(result).toMatchObject({
+      resource: specification,
+      streams: 'log',
+      operations: columns.eventCount,
+      peakLiveBytes: columns.peakLiveBytes,
+      overheadRatio: smallest / columns.peakLiveBytes - 1,
+    });
+    expect(smallest).toBeGreaterThanOrEqual(columns.peakLiveBytes);
+  });
+
+  test.each(['eager', 'deferred', 'off'])('holds on several streams, too, with events=%s', (events) => {
+    const result = fitLog(streams, `pool(host, events=${events})`, { repeat: 1 });
+    const smallest = result.smallestMaximumBytes as number;
+    expect(failures(streams, `pool(host, max=${smallest}, events=${events})`)).toBe(0);
+    expect(failures(streams, `pool(host, max=${smallest - 256}, events=${events})`)).toBeGreaterThan(0);
+  });
+
+  test('is what a person would find', () => {
+    expect(fitLog(small, 'host', { repeat: 1 })).toMatchObject({
+      fitted: 'limiting(host, limit=4KiB)',
+      peakLiveBytes: 4000,
+      smallestMaximumBytes: 4 * KiB,
+      overheadRatio: 4096 / 4000 - 1,
+    });
+    // A monotonic resource frees nothing before all is freed: 1024 + 1024 + 3072 bytes.
+    expect(fitLog(small, 'monotonic(host, initial=1KiB, growth=1)', { repeat: 1 }).smallestMaximumBytes).toBe(5 * KiB);
+  });
+
+  test.each([
+    ['statistics(tracking(host))', 'statistics(tracking(limiting(host, limit=4KiB)))'],
+    ['fixed-size(pool(host), block=4KiB, count=0)', 'fixed-size(pool(host, max=8KiB), block=4KiB, count=0)'],
+  ])('is the maximum of the innermost resource that can have one: %s', (specification, fitted) => {
+    expect(fitLog(small, specification, { repeat: 1 }).fitted).toBe(fitted);
+  });
+
+  test('depends on the streams', () => {
+    const fits = (['log', 'single'] as const).map((mode) => fitLog(streams, 'arena(host)', { repeat: 1, streams: mode }));
+    expect(fits.map(({ streams: mode }) => mode)).toEqual(['log', 'single']);
+    expect(fits[0]?.smallestMaximumBytes).not.toBe(fits[1]?.smallestMaximumBytes);
+  });
+
+  test('counts from what is taken at once, where that is more than is needed', () => {
+    expect(fitLog(small, 'pool(host, initial=1MiB)', { repeat: 1 })).toMatchObject({
+      fitted: 'pool(host, initial=1MiB, max=1MiB)',
+      smallestMaximumBytes: MiB,
+    });
+  });
+
+  test('is the limit of the whole where there are branches', () => {
+    expect(fitLog(small, 'fallback(host, to=pinned-host)', { repeat: 1 }).fitted).toBe(
+      'limiting(fallback(host, to=pinned-host), limit=4KiB)',
+    );
+  });
+
+  test('is nothing where no maximum is enough', () => {
+    const result = fitLog(small, 'fixed-size(host, block=2KiB)', { repeat: 1 });
+    expect(result).toMatchObject({ fitted: null, smallestMaximumBytes: null, overheadRatio: null });
+    expect(result.nanosecondsPerOperation).toEqual({ smallest: null, unlimited: null });
+  });
+
+  test('is nothing at all for a log that needs nothing', async () => {
+    const log = await readText(logText(row('allocate', 1, 0), row('free', 1, 0)));
+    expect(fitLog(log, 'host', { repeat: 1 })).toMatchObject({ smallestMaximumBytes: 0, overheadRatio: null });
+  });
+});
+
+describe('fitLog', () => {
+  test('measures both in turn, and counts every replay', () => {
+    const told: { replays: number; left: number }[] = [];
+    const result = fitLog(small, 'pool(host)', { repeat: 5, onProgress: (progress) => told.push(progress) });
+    const { smallest, unlimited } = result.nanosecondsPerOperation;
+    for (const time of [smallest, unlimited]) expect(time?.median).toBeGreaterThanOrEqual(time?.minimum as number);
+    expect(told.map(({ replays }) => replays)).toEqual(Array.from(told, (_, i) => i + 1));
+    expect(result.replays).toBe(told.length);
+    expect(told.slice(-10, -1).every(({ left }) => left > 0)).toBe(true);
+    expect(told.at(-1)?.left).toBeLessThanOrEqual(1);
+  });
+
+  test('takes a specification as data, and gives it back as text', () => {
+    expect(fitLog(small, { kind: 'pool', upstream: { kind: 'host' } }, { repeat: 1 }).resource).toBe('pool(host)');
+  });
+
+  test.each([
+    ['pool(host, max=1MiB)', /^pool has a maximum already, which is what is searched for: leave max out$/],
+    ['limiting(pool(host), limit=1MiB)', /^limiting has a maximum already.*: leave limiting out$/],
+    ['fallback(host, to=arena(host, size=1MiB))', /^arena has a maximum already/],
+    ['pool(hots)', /^there is no resource kind "hots"/],
+  ])('refuses %s', (specification, message) => {
+    expect(() => fitLog(small, specification)).toThrow(message);
+  });
+
+  test('refuses what cannot be replayed', async () => {
+    expect(() => fitLog(small, 'host', { repeat: 0 })).toThrow('repeat must be an integer from 1, got 0');
+    expect(() => fitLog(small, 'host', { streams: 'two' as 'log' })).toThrow('streams must be');
+    const empty = await readText(logText());
+    expect(() => fitLog(empty, 'host')).toThrow('has no events to replay');
+  });
+
+  test('knows every option that is a maximum', () => {
+    const withMaximum = resourceKinds.filter(
+      ({ name, options }) => name !== 'binning' && ('max' in options || 'limit' in options || 'size' in options),
+    );
+    for (const { name } of withMaximum) expect(maximumLayers({ kind: name })).toHaveLength(1);
+    expect(withMaximum.length).toBeGreaterThan(3);
+  });
+});

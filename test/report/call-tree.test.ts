@@ -1,0 +1,41 @@
+import { describe, expect, test } from 'vitest';
+import { CallTree, weighStacks } from '../../src/report/call-tree.js';
+import { createReportRun } from '../../src/report/create-report-run.js';
+import { matchingAllocations } from '../../src/report/held-bytes.js';
+import { RunWriter } from './runs.js';
+
+describe('the tree of calls', () => {
+  const run = createReportRun(
+    new RunWriter()
+      .allocate(256, 10, { stack: 'leaf (a.js:1:1)\nmain (a.js:9:1)' })
+      .allocate(512, 20, { stack: 'other (a.js:2:1)\nmain (a.js:9:1)' })
+      .free(256, 10)
+      .allocate(768, 5, { stack: 'leaf (a.js:1:1)\nmain (a.js:9:1)' })
+      .allocate(1024, 1, { stack: undefined })
+      .finish(),
+  );
+  const tree = new CallTree(run.stacks);
+  const mask = matchingAllocations(run, { layer: 0 });
+  const weightsBy = (...measure: Parameters<typeof weighStacks>[2][]) =>
+    measure.map((each) => {
+      const weights = tree.weigh(weighStacks(run, mask, each, 0, run.changes.length));
+      return Object.fromEntries(tree.nodes.map(({ name }, node) => [name, weights[node]]));
+    })[0];
+
+  test('puts callers over callees', () => {
+    expect(tree.nodes).toEqual([
+      { name: 'all', parent: 0, depth: 0 },
+      { name: '(no stack)', parent: 0, depth: 1 },
+      { name: 'main (a.js:9:1)', parent: 0, depth: 1 },
+      { name: 'leaf (a.js:1:1)', parent: 2, depth: 2 },
+      { name: 'other (a.js:2:1)', parent: 2, depth: 2 },
+    ]);
+  });
+
+  test('weighs by bytes allocated, by count, and by what is live after a change', () => {
+    expect(weightsBy({ kind: 'allocated' })).toMatchObject({ all: 36, '(no stack)': 1, 'main (a.js:9:1)': 35, 'leaf (a.js:1:1)': 15 });
+    expect(weightsBy({ kind: 'count' })).toMatchObject({ all: 4, 'leaf (a.js:1:1)': 2 });
+    expect(weightsBy({ kind: 'live', change: 1 })).toMatchObject({ all: 30, 'leaf (a.js:1:1)': 10, 'other (a.js:2:1)': 20 });
+    expect(weightsBy({ kind: 'live', change: 2 })).toMatchObject({ all: 20, 'leaf (a.js:1:1)': 0 });
+  });
+});

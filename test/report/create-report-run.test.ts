@@ -1,0 +1,109 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { createReportRun } from '../../src/report/create-report-run.js';
+import { packReportRun, unpackReportRun } from '../../src/report/report-data.js';
+import { keeperOf, neverEnds, outermostLayer } from '../../src/report/report-run.js';
+import { shortenPaths } from '../../src/report/shorten-paths.js';
+import { allocate, anyRun, free, runOf } from '../replay/runs.js';
+import { RunWriter, trainingRun } from './runs.js';
+
+describe('the run of a report', () => {
+  test('pairs each allocation with its free, and keeps where each happened', () => {
+    const run = createReportRun(
+      new RunWriter()
+        .allocate(512, 100, { stream: '0x1', thread: '7', phase: 'load', stack: 'read (a.js:1:2)' })
+        .label(512, 'table')
+        .allocate(1024, 200, { phase: undefined, stack: undefined })
+        .free(512, 100, { stream: '0x2' })
+        .finish(),
+    );
+    const { spans, times } = run;
+    expect(spans.count).toBe(2);
+    expect([...spans.bytes]).toEqual([100, 200]);
+    expect([...run.changes]).toEqual([0, 1, ~0]);
+    expect([...spans.ends]).toEqual([2, neverEnds]);
+    expect([...times]).toEqual([0, 2000, 3000]);
+    expect([...run.addresses]).toEqual([512, 1024]);
+    expect(run.streams[spans.streamOf[0] as number]).toBe('0x1');
+    expect(run.streams[spans.endStreamOf[0] as number]).toBe('0x2');
+    expect(run.labels[spans.labelOf[0] as number]).toBe('table');
+    expect(run.phases[spans.phaseOf[0] as number]?.name).toBe('load');
+    expect(run.stacks[spans.stackOf[0] as number]).toBe('read (a.js:1:2)');
+    expect([spans.phaseOf[1], spans.stackOf[1], spans.labelOf[1]]).toEqual([0, 0, 0]);
+  });
+
+  test('ends what a log leaves live at an address that it allocates again', () => {
+    const run = createReportRun(runOf([allocate(512, 100), allocate(512, 50), free(512, 50)]));
+    expect([...run.spans.ends]).toEqual([1, 3]);
+    expect(run.unmatchedFreeCount).toBe(0);
+  });
+
+  test('counts frees of what the log never allocated, and leaves out zero bytes', () => {
+    const run = createReportRun(runOf([free(512, 100), allocate(0, 0), free(0, 0), allocate(1024, 8)]));
+    expect(run.unmatchedFreeCount).toBe(1);
+    expect(run.spans.count).toBe(1);
+  });
+
+  test('lets time stand still where a log goes back', () => {
+    const run = createReportRun(runOf([allocate(256, 1, { time: 500 }), allocate(512, 1, { time: 400 }), allocate(768, 1, { time: 700 })]));
+    expect([...run.times]).toEqual([0, 0, 200]);
+    expect(run.durationNanoseconds).toBe(200);
+  });
+
+  test('keeps blocks apart from allocations at the same address, and layers from each other', () => {
+    const run = createReportRun(
+      new RunWriter('statistics', 'pool')
+        .grow(4096, 4096, { layer: 'pool' })
+        .allocate(4096, 256, { layer: 'statistics' })
+        .allocate(4096, 512, { layer: 'pool' })
+        .free(4096, 256, { layer: 'statistics' })
+        .release(4096, 4096, { layer: 'pool' })
+        .finish(),
+    );
+    expect([...run.spans.isBlock]).toEqual([1, 0, 0]);
+    expect([...run.spans.ends]).toEqual([4, 3, neverEnds]);
+  });
+
+  test('knows the outermost layer, and which layer keeps its blocks', () => {
+    const run = createReportRun(trainingRun({ steps: 1 }));
+    expect(run.layers[outermostLayer(run)]?.name).toBe('statistics');
+    expect(keeperOf(run, 0)).toBe(1);
+    const upstreamOfPool = createReportRun(
+      new RunWriter('pool', 'cuda')
+        .allocate(256, 8, { layer: 'cuda' })
+        .grow(256, 8, { layer: 'pool' })
+        .allocate(256, 8, { layer: 'pool' })
+        .finish(),
+    );
+    expect(keeperOf(upstreamOfPool, 0)).toBe(0);
+    expect(keeperOf(upstreamOfPool, 1)).toBeUndefined();
+  });
+
+  test('leaves out of its stacks the folder that all files are in', () => {
+    const stacks = [
+      '',
+      'f (file:///home/me/app/src/a.js:1:2)\nm (file:///home/me/app/main.js:3:4)\nr (node:internal/run:5:6)',
+      'g (file:///home/me/app/b.js:1:1)',
+    ];
+    expect(shortenPaths(stacks)).toEqual(['', 'f (src/a.js:1:2)\nm (main.js:3:4)\nr (node:internal/run:5:6)', 'g (b.js:1:1)']);
+    expect(shortenPaths(['f (/a/x.js:1:1)', 'g (/b/y.py:2:2)', 'h (a.js:1:1)', 'odd (/c'])).toEqual([
+      'f (a/x.js:1:1)',
+      'g (b/y.py:2:2)',
+      'h (a.js:1:1)',
+      'odd (/c',
+    ]);
+    expect(shortenPaths(['f (file:///a/$&.js:1:1)', 'g (/b/y.js:1:1)'])).toEqual(['f (file:///a/$&.js:1:1)', 'g (/b/y.js:1:1)']);
+  });
+
+  test('is read as it was packed, whatever is recorded', () => {
+    fc.assert(
+      fc.property(anyRun, (recorded) => {
+        const run = createReportRun(recorded);
+        const read = unpackReportRun(Buffer.concat(packReportRun(run)));
+        expect(read).toEqual(run);
+      }),
+    );
+    const run = createReportRun(trainingRun());
+    expect(unpackReportRun(Buffer.concat(packReportRun(run)))).toEqual(run);
+  });
+});

@@ -1,0 +1,139 @@
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { gunzipSync } from 'node:zlib';
+import { afterAll, describe, expect, test } from 'vitest';
+import { type RecordedRun, writeReport } from '../../src/index.js';
+import { createReportRun } from '../../src/report/create-report-run.js';
+import { phaseIntervals } from '../../src/report/phase-intervals.js';
+import type { ReportContents } from '../../src/report/report-contents.js';
+import { unpackReportRun } from '../../src/report/report-data.js';
+import { summarizeLayers } from '../../src/report/summary.js';
+import { RunWriter, trainingRun } from './runs.js';
+
+const folder = await mkdtemp(join(tmpdir(), 'cistern-report-'));
+afterAll(() => rm(folder, { recursive: true }));
+
+/** The elements of a page that hold its data. */
+function dataOf(html: string): { contents: ReportContents; runs: ReturnType<typeof unpackReportRun>[] } {
+  const json = /<script type="application\/json" id="contents">(.*?)<\/script>/s.exec(html)?.[1] as string;
+  const runs = [...html.matchAll(/<script type="application\/octet-stream" class="run">([\w+/=]*)<\/script>/g)];
+  return {
+    contents: JSON.parse(json) as ReportContents,
+    runs: runs.map(([, text]) => unpackReportRun(gunzipSync(Buffer.from(text as string, 'base64')))),
+  };
+}
+
+describe('writing a report', () => {
+  test('puts all runs into one page that loads nothing', async () => {
+    const path = join(folder, 'report.html');
+    const runs = [trainingRun({ steps: 1 }), trainingRun({ steps: 2, seed: 2, source: 'second.cistern' })];
+    await writeReport(runs, path, { title: 'Both' });
+    const html = await readFile(path, 'utf8');
+    const { contents, runs: read } = dataOf(html);
+    expect(read).toEqual(runs.map(createReportRun));
+    expect(contents.title).toBe('Both');
+    expect(contents.runs.map(({ source }) => source)).toEqual(runs.map(({ source }) => source));
+    expect(html).toContain('<title>Both</title>');
+    expect(html).toContain("default-src 'none'");
+    expect(html).not.toMatch(/<(?:script|link|img|iframe)[^>]+(?:src|href)="(?!data:)/);
+    expect(await readdir(folder)).toEqual(['report.html']);
+  });
+
+  test('lets no text of a log become a part of the page', async () => {
+    const pieces: string[] = [];
+    const evil = '</script><script>alert(1)</script><!-- & "';
+    const run = new RunWriter(evil).allocate(256, 8, { stream: evil, thread: evil, phase: evil, stack: evil }).label(256, evil);
+    await writeReport([run.finish({ source: evil })], { write: async (text) => void pieces.push(String(text)) });
+    const html = pieces.join('');
+    expect(html).not.toContain('alert(1)</script>');
+    expect(html).toContain('<title>&lt;/script&gt;&lt;script&gt;alert(1)&lt;/script&gt;&lt;!-- &amp; "</title>');
+    const { contents, runs } = dataOf(html);
+    expect(contents.runs[0]?.source).toBe(evil);
+    expect(runs[0]?.labels).toEqual(['', evil]);
+  });
+
+  test('takes a log without any event', async () => {
+    const pieces: string[] = [];
+    await writeReport([new RunWriter().finish()], { write: async (text) => void pieces.push(String(text)) });
+    expect(dataOf(pieces.join('')).runs[0]?.spans.count).toBe(0);
+  });
+
+  test('tells how far it has come', async () => {
+    const shares: number[] = [];
+    const sink = { write: async () => {} };
+    await writeReport([trainingRun({ steps: 1 }), trainingRun({ steps: 1 })], sink, { onProgress: (done) => shares.push(done) });
+    expect(shares).toEqual([...shares].sort((a, b) => a - b));
+    expect(shares[0]).toBe(0);
+    expect(shares.length).toBeGreaterThan(4);
+    expect(shares.at(-1)).toBe(1);
+  });
+
+  test('refuses no runs, and what is none, and leaves no file where it cannot go on', async () => {
+    const path = join(folder, 'refused.html');
+    await expect(writeReport([], path)).rejects.toThrow('runs must hold at least one run, got none');
+    await expect(writeReport(trainingRun() as unknown as RecordedRun[], path)).rejects.toMatchObject({ code: 'ERR_INVALID_ARG_TYPE' });
+    await expect(writeReport([trainingRun()], path, { onProgress: 1 as never })).rejects.toMatchObject({ code: 'ERR_INVALID_ARG_TYPE' });
+    const failing = () => {
+      throw new Error('stopped');
+    };
+    await expect(writeReport([trainingRun()], path, { onProgress: failing })).rejects.toThrow('stopped');
+    await expect(writeReport([trainingRun()], join(folder, 'missing', 'report.html'))).rejects.toMatchObject({ code: 'ENOENT' });
+    expect(await readdir(folder)).not.toContain('refused.html');
+  });
+});
+
+describe('the summary of a layer', () => {
+  test('says when most was live, what was reserved then, and what was never freed', () => {
+    const run = createReportRun(
+      new RunWriter('statistics', 'pool')
+        .grow(4096, 4096, { layer: 'pool' })
+        .allocate(4096, 1024, { layer: 'statistics' })
+        .allocate(6144, 1024)
+        .free(4096, 1024)
+        .fail(1 << 30)
+        .finish(),
+    );
+    expect(summarizeLayers(run)).toEqual([
+      {
+        layer: 0,
+        allocationCount: 2,
+        freeCount: 1,
+        failureCount: 1,
+        neverFreedCount: 1,
+        neverFreedBytes: 1024,
+        peakLiveBytes: 2048,
+        peakLiveAt: 2000,
+        peakReservedBytes: 4096,
+        reservedBytes: 4096,
+        growthCount: 0,
+        releaseCount: 0,
+        fragmentationAtPeak: 0.5,
+        holesAtPeak: 2048,
+        largestHoleAtPeak: 1024,
+      },
+      expect.objectContaining({ layer: 1, growthCount: 1, releaseCount: 0, allocationCount: 0, peakLiveBytes: 0 }),
+    ]);
+  });
+});
+
+describe('intervals of phases', () => {
+  test('end where the phase does, nest, and last to the end of the log where it does not end', () => {
+    const run = createReportRun(
+      new RunWriter()
+        .beginPhase('step')
+        .allocate(256, 8)
+        .beginPhase('forward', 'step')
+        .free(256, 8)
+        .endPhase('forward')
+        .beginPhase('forward')
+        .allocate(256, 8)
+        .finish(),
+    );
+    expect(phaseIntervals(run)).toEqual([
+      { phase: 1, depth: 0, from: 0, to: 3000 },
+      { phase: 2, depth: 1, from: 1000, to: 2000 },
+      { phase: 2, depth: 1, from: 2000, to: 3000 },
+    ]);
+  });
+});

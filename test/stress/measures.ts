@@ -1,0 +1,87 @@
+import { readdirSync } from 'node:fs';
+import { setImmediate } from 'node:timers/promises';
+import { Device, driverCallCounts, Event, MiB, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
+import { watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
+import { type Ledger, takeLedger } from '../sweep/ledger.js';
+
+/** Makes what is made once and stays: default streams. */
+export function prepare(): void {
+  for (let index = 0; index < Device.count(); index++) Stream.legacyDefault(Device.get(index)).synchronizeSync();
+}
+
+/** What must be the same after every round: bytes, and objects of the driver. */
+export function takeBooks(): Ledger {
+  const { byFunction } = driverCallCounts();
+  const events = (byFunction['cuEventCreate'] as number) - (byFunction['cuEventDestroy'] as number);
+  return { ...takeLedger(), events, 'buffers that wait for a collection': watchedBuffers().count };
+}
+
+/** What is measured of the process after a round. */
+export interface Measures {
+  readonly residentBytes: number;
+  readonly heapBytes: number;
+  readonly externalBytes: number;
+  readonly descriptors: number;
+  readonly threads: number;
+  /** Handles and requests of Node that keep the process alive. */
+  readonly handles: number;
+  /** How far the tables of native code reach: of the addon for events and streams, and of the software device for streams. */
+  readonly eventPlaces: number;
+  readonly streamPlaces: number;
+  readonly driverStreamPlaces: number;
+}
+
+/** More than are ever live at once in a round. */
+const probes = { events: 512, streams: 64 };
+/** What of a handle is not the place in its table. */
+const generation = 2 ** 20;
+
+/** Makes so many objects that free places are used up, and those count that were never given up, even where nobody else knows of them. */
+function takePlaces(): Pick<Measures, 'eventPlaces' | 'streamPlaces' | 'driverStreamPlaces'> {
+  const events = Array.from({ length: probes.events }, () => new Event());
+  const streams = Array.from({ length: probes.streams }, () => new Stream({ nonBlocking: true }));
+  const last = (handles: number[]) => Math.max(...handles.map((handle) => handle % generation));
+  const places = {
+    eventPlaces: last(events.map(({ handle }) => handle)),
+    streamPlaces: last(streams.map(({ handle }) => handle)),
+    driverStreamPlaces: last(streams.map(({ nativeHandle }) => nativeHandle)),
+  };
+  for (const each of [...events, ...streams]) each.dispose();
+  return places;
+}
+
+/** By how much each may grow over the rounds that count. */
+export const allowances: Readonly<Measures> = {
+  residentBytes: 6 * MiB,
+  heapBytes: 1 * MiB,
+  externalBytes: 1 * MiB,
+  descriptors: 1,
+  // Node's own come and go.
+  threads: 2,
+  handles: 1,
+  // A stream that is on its way out takes one for a while.
+  eventPlaces: 4,
+  streamPlaces: 4,
+  driverStreamPlaces: 4,
+};
+
+/** Collects garbage, and lets what waits for that run. */
+export async function collect(): Promise<void> {
+  for (let turn = 0; turn < 2; turn++) {
+    reclaimUnreachableBuffers('major');
+    for (let job = 0; job < 3; job++) await setImmediate();
+  }
+}
+
+export function takeMeasures(): Measures {
+  const { rss, heapUsed, external } = process.memoryUsage();
+  return {
+    residentBytes: rss,
+    heapBytes: heapUsed,
+    externalBytes: external,
+    descriptors: readdirSync('/proc/self/fd').length,
+    threads: readdirSync('/proc/self/task').length,
+    handles: process.getActiveResourcesInfo().length,
+    ...takePlaces(),
+  };
+}

@@ -1,0 +1,48 @@
+/**
+ * The soak: `npm run stress -- --minutes N [--seed S] [--json FILE]`. Exits with 0 only if nothing was wrong and nothing grew. The rounds are made
+ * in a process of their own, so that what is measured is theirs alone, and a crash has somebody to tell of it.
+ */
+import { spawnSync } from 'node:child_process';
+import { rmSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { build } from 'vite';
+
+const { values } = parseArgs({
+  options: { minutes: { type: 'string', default: '1' }, seed: { type: 'string' }, json: { type: 'string' } },
+});
+const minutes = Number(values.minutes);
+if (!(minutes > 0 && minutes < Number.POSITIVE_INFINITY)) fail(`--minutes must be a positive number, got ${values.minutes}`);
+const seed = values.seed === undefined ? Math.trunc(Math.random() * 2 ** 31) : Number(values.seed);
+if (!Number.isSafeInteger(seed) || seed < 0 || values.seed === '') fail(`--seed must be a whole number, got ${values.seed}`);
+
+// One file, in which V8 can inline what is imported. As deep below the root as a module of `src/driver`, which looks for the addon from there.
+const outDir = `build/stress-${process.pid}`;
+const root = fileURLToPath(new URL('../..', import.meta.url));
+const input = fileURLToPath(new URL('stress-process.ts', import.meta.url));
+const environment = {
+  CISTERN_DEVICE: 'software',
+  CISTERN_SOFTWARE_MEMORY: '1GiB',
+  CISTERN_SOFTWARE_DEVICES: '2',
+  // The allocator of glibc gives each thread one of many arenas, and learns from what is freed: both look like growth for a long time.
+  MALLOC_ARENA_MAX: '2',
+  MALLOC_TRIM_THRESHOLD_: '131072',
+  MALLOC_MMAP_THRESHOLD_: '131072',
+};
+try {
+  await build({ root, configFile: false, logLevel: 'error', build: { ssr: input, outDir, target: 'node20', minify: false } });
+  const { status, signal } = spawnSync(
+    process.execPath,
+    ['--no-warnings', `${root}${outDir}/stress-process.js`, String(minutes), String(seed), values.json ?? ''],
+    { cwd: process.cwd(), stdio: 'inherit', env: { ...process.env, ...environment } },
+  );
+  if (status === null) console.error(`the process ends by ${signal}; again: npm run stress -- --minutes ${minutes} --seed ${seed}`);
+  process.exitCode = status ?? 1;
+} finally {
+  rmSync(`${root}${outDir}`, { recursive: true, force: true });
+}
+
+function fail(message) {
+  console.error(message);
+  process.exit(2);
+}
