@@ -19,7 +19,7 @@ export type DeallocationEvents = 'eager' | 'deferred' | 'off';
 
 /**
  * Overrides the policy of the resources below for one free: a policy, or an event that the caller recorded on the freeing stream after the
- * memory was allocated and used last, so that a batch of frees shares one.
+ * memory was used last, so that a batch of frees shares one.
  */
 export type DeallocationFence = DeallocationEvents | Event;
 

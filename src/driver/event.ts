@@ -24,8 +24,6 @@ export interface EventOptions {
 
 const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', destroy);
 
-let recordings = 0;
-
 /**
  * A point in a stream's order, which other streams and the host can wait for.
  * @example
@@ -67,7 +65,7 @@ export class Event implements Disposable {
   /** @internal Records on a stream that may have no `Stream` object any more. */
   recordOn(timeline: StreamTimeline): void {
     // A recording that is refused may have been the end of the one before, too.
-    this.version = ++recordings;
+    this.version = ++StreamTimeline.recordings;
     this.recordedOn = undefined;
     mailbox[0] = this.handle;
     mailbox[1] = timeline.handle;

@@ -25,6 +25,9 @@ let slots = 0;
  * to another stream only after every observer heard of this one's end.
  */
 export class StreamTimeline {
+  /** Recordings of events so far, of all streams. */
+  static recordings = 0;
+
   readonly id: number;
   readonly slot: number;
   readonly device: number;
@@ -38,6 +41,8 @@ export class StreamTimeline {
   synchronizing = 0;
   /** The number of the latest synchronization that is over. */
   synchronized = 0;
+  /** The number of the latest recording when a resource last let this wait: an older event on this does not cover what was waited for. */
+  awaitedAt = 0;
   #isEnding = false;
   /** The `Stream` objects for this stream, which are not kept alive. */
   readonly #streams = new Set<WeakRef<Stream>>();
@@ -116,6 +121,7 @@ export class StreamTimeline {
     mailbox[1] = event.handle;
     native().waitEvent();
     check('wait for an event');
+    this.awaitedAt = StreamTimeline.recordings;
     eventObserver?.eventAwaited(this, event.version);
   }
 

@@ -438,6 +438,23 @@ describe.each(keepers)('%s', (_name, make) => {
       expectOrdered(first, b, hold);
     });
 
+    test.each(sharing)('are made up for where the event that was handed in is older than the memory, with %s events', (policy) => {
+      using keeper = make(1, policy);
+      using a = new Stream();
+      using b = new Stream();
+      using c = new Stream();
+      using event = new Event();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      event.record(b);
+      const second = keeper.allocate(bytes, b);
+      keeper.deallocate(second, bytes, b, event);
+      const third = keeper.allocate(bytes, c);
+      expectOrdered(third, c, hold);
+    });
+
     test.each(['recorded again', 'disposed'])('are made up for where the event that was handed in is %s', (fate) => {
       using keeper = make(1, 'eager');
       using a = new Stream();

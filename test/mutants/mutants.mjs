@@ -79,6 +79,12 @@ const groups = [
         'return event.handle < 0;',
       ],
       [
+        'fence-older-than-memory',
+        "a caller's event is relied on that is older than the wait for the memory's last stream",
+        'if (event.version <= this.timeline.awaitedAt) return this.freeUnrecorded();',
+        '',
+      ],
+      [
         'fence-not-waited-for',
         "a caller's event is not waited for",
         'if (this.#recording !== undefined) timeline.wait(this.#recording.event);',
