@@ -67,6 +67,7 @@ export {
   convertLog,
 } from './convert/convert-log.js';
 export { encodeRecording } from './convert/encode-recording.js';
+export type { WrittenEvents } from './convert/written-events.js';
 export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend, selectBackend } from './driver/backend.js';
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';

@@ -22,10 +22,13 @@ const lastUpstream = 254;
 /**
  * The bytes of a recording that holds a run, block by block. What {@link readRecordedRun} makes of them is the run again, but for its
  * `source` and `damage`.
+ * @param written is kept up to date while the blocks are taken
  * @example
  * ```ts
  * const run = await readRecordedRun('trace.csv.gz');
- * writeFileSync('trace.cistern', Buffer.concat([...encodeRecording(run)]));
+ * await writeWhole('trace.cistern', async (sink) => {
+ *   for (const block of encodeRecording(run)) await sink.write(block);
+ * });
  * ```
  */
 export function* encodeRecording(run: RecordedRun, written: WrittenEvents = { count: 0 }): Generator<Uint8Array> {

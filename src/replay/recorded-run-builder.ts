@@ -112,7 +112,7 @@ export class RecordedRunBuilder implements RecordedEvents {
     if (order.some((layer, place) => layer !== place)) {
       const column = this.#layers;
       // What is of no layer has 0, whatever that is.
-      for (let i = 0; i < column.length; i++) column[i] = column[i] as number;
+      for (let i = 0; i < column.length; i++) column[i] = places[column[i] as number] ?? 0;
     }
     return order.map((layer) => {
       const { name, upstream } = layers[layer] as RecordedLayer;

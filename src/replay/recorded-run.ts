@@ -73,4 +73,3 @@ export interface RecordedRun {
   readonly csv: CsvSpelling | undefined;
 }
 
-export type { CsvSpelling, RecordKind };

@@ -82,11 +82,11 @@ export class Lane {
 
   /** Memory is freed into the lane, and the caller has recorded an event for it on the lane's stream. */
   freeWithRecording(event: Event): void {
-    // The memory may be some that the stream has waited for since, without using it.
-    if (event.version <= this.timeline.awaitedAt) return this.freeUnrecorded();
     this.#freedAt = this.timeline.synchronizing;
     const known = this.#recording;
-    if (known === undefined) this.#recording = { event, version: event.version };
+    // The memory may be some that the stream has waited for since, without using it.
+    if (event.version <= this.timeline.awaitedAt) this.#isUnrecorded = true;
+    else if (known === undefined) this.#recording = { event, version: event.version };
     // Which of two recordings is the later one is not known: a late record covers both.
     else if (known.event !== event || known.version !== event.version) this.#isUnrecorded = true;
   }

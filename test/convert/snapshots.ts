@@ -9,7 +9,7 @@ export interface Snapshot {
   readonly external_annotations: readonly { device: number; time_us: number; name: string; stage: string }[];
 }
 
-export interface Segment {
+interface Segment {
   readonly device: number;
   readonly address: number;
   readonly total_size: number;
@@ -38,7 +38,7 @@ interface Block {
   readonly frames: readonly Frame[];
 }
 
-export interface TraceEntry {
+interface TraceEntry {
   readonly action: string;
   readonly addr?: number;
   readonly device_free?: number;

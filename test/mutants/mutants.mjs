@@ -81,8 +81,8 @@ const groups = [
       [
         'fence-older-than-memory',
         "a caller's event is relied on that is older than the wait for the memory's last stream",
-        'if (event.version <= this.timeline.awaitedAt) return this.freeUnrecorded();',
-        '',
+        'if (event.version <= this.timeline.awaitedAt) this.#isUnrecorded = true;\n    else if',
+        'if',
       ],
       [
         'fence-not-waited-for',

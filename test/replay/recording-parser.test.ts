@@ -206,6 +206,22 @@ describe('a recording that is damaged', () => {
     expect((await read(bytes)).damage).toEqual({ offset, fault, isTruncation: false });
   });
 
+  test('says that a block does not hold what its head says, though its CRC is right', async () => {
+    const bytes = encode(rich);
+    const records = bytes.readUInt32LE(header + 12);
+    bytes.writeUInt32LE(records - 1, header + 12);
+    const fault = 'a block does not hold as many records as it says';
+    expect((await read(seal(bytes, header))).damage).toEqual({ offset: header, fault, isTruncation: false });
+    bytes.writeUInt32LE(records, header + 12);
+    bytes.writeDoubleLE(2 ** 20, firstRecord + 16);
+    expect((await read(seal(bytes, header))).damage).toMatchObject({ offset: header, fault: 'a block does not hold whole records' });
+  });
+
+  test('says that a thread is not defined', async () => {
+    const run = await read(encode(runOf([allocate(256, 1)], { threads: [] })));
+    expect([run.eventCount, run.damage?.fault]).toEqual([0, 'a thread is not defined']);
+  });
+
   test.each<[string, RunEvent]>([
     ['a layer', allocate(256, 1, { layer: 1 })],
     ['a stream', allocate(256, 1, { stream: 1 })],

@@ -1,9 +1,9 @@
 /**
  * Whether something grows that is measured after every round.
  *
- * What a program needs at first is made in the first third of the rounds, or in the first twenty, which do not count. Over the others the trend is
- * the median of the slopes between all pairs of rounds (Theil and Sen): outliers, and a single step up or down, hardly move it, which they do with a line of least
- * squares or a difference of maxima.
+ * What a program needs at first is made in the first third of the rounds, or in the first twenty, which do not count. Over the others the trend
+ * is the median of the slopes between all pairs of rounds (Theil and Sen). Outliers, and a single step up or down, hardly move it; they would
+ * move a line of least squares, or the difference of two maxima.
  */
 
 /** What came of {@link trend}. */

@@ -34,7 +34,8 @@ try {
   const { status, signal } = spawnSync(
     process.execPath,
     ['--no-warnings', `${root}${outDir}/stress-process.js`, String(minutes), String(seed), values.json ?? ''],
-    { cwd: process.cwd(), stdio: 'inherit', env: { ...process.env, ...environment } },
+    // Where a round never ends, somebody must say so.
+    { stdio: 'inherit', env: { ...process.env, ...environment }, timeout: minutes * 60_000 + 300_000, killSignal: 'SIGKILL' },
   );
   if (status === null) console.error(`the process ends by ${signal}; again: npm run stress -- --minutes ${minutes} --seed ${seed}`);
   process.exitCode = status ?? 1;
