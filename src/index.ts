@@ -140,6 +140,7 @@ export type { WorkloadName } from './replay/generate-workloads.js';
 export type { LogFormat, LogProgress, LogSource, ReadLogOptions } from './replay/log-source.js';
 export { type ReadAllocationLogOptions, readAllocationLog } from './replay/read-allocation-log.js';
 export { type ReadRecordedRunOptions, readRecordedRun } from './replay/read-recorded-run.js';
+export { type RecordedReplay, type RecordReplayOptions, recordReplay } from './replay/record-replay.js';
 export type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from './replay/recorded-run.js';
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay/replay-result.js';

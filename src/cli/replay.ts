@@ -1,7 +1,9 @@
+import { join, parse } from 'node:path';
 import { Command, Option } from 'commander';
 import { Device } from '../driver/device.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { explainFailure, type FailureExplanation } from '../replay/explain-failure.js';
+import { recordReplay } from '../replay/record-replay.js';
 import { defaultRepeat, replayLog } from '../replay/replay-log.js';
 import type { ReplayResult, ReplayStreams } from '../replay/replay-result.js';
 import { parseSpecification } from '../specification/parse-specification.js';
@@ -47,6 +49,7 @@ Examples:
   $ cistern replay trace.csv --resource 'limiting(pool(cuda-async, initial=1GiB, events=deferred), limit=8GiB)' --json
   $ cistern replay trace.csv --resource 'pool(cuda)' --device software --device-memory 2GiB
   $ cistern replay trace.csv --resource 'pool(cuda, max=600MiB)' --until-failure
+  $ cistern replay trace.csv --resource 'pool(cuda)' --timeline pool.cistern && cistern report pool.cistern -o pool.html
 `;
 
 interface ReplayCommandOptions extends DeviceOptions, FormatOptions {
@@ -55,6 +58,7 @@ interface ReplayCommandOptions extends DeviceOptions, FormatOptions {
   readonly layer?: string;
   readonly repeat?: number;
   readonly untilFailure?: boolean;
+  readonly timeline?: string;
 }
 
 /** A stack that completed the log, in the place of why it did not. */
@@ -77,6 +81,12 @@ export function replayCommand(terminal: Terminal, exitWith: (code: number) => vo
         'repeat',
       ),
     )
+    .addOption(
+      new Option(
+        '--timeline <file>',
+        'replay once and record what each stack does, for "cistern report"; with several stacks a number is added to the name',
+      ).conflicts(['repeat', 'untilFailure', 'format', 'json']),
+    )
     .addOption(deviceOption())
     .addOption(deviceMemoryOption());
   for (const option of formatOptions()) command.addOption(option);
@@ -91,7 +101,40 @@ async function replay(path: string, options: ReplayCommandOptions, terminal: Ter
   for (const specification of specifications) parseSpecification(specification);
   openDevice(options, terminal);
   const log = await readLog(path, terminal, options.layer);
+  if (options.timeline !== undefined) return record(log, specifications, options.timeline, options, terminal);
   return options.untilFailure === true ? explain(log, specifications, options, terminal) : compare(log, specifications, options, terminal);
+}
+
+async function record(
+  log: AllocationLog,
+  specifications: readonly string[],
+  timeline: string,
+  { streams }: ReplayCommandOptions,
+  terminal: Terminal,
+): Promise<number> {
+  const bar = progressBar(terminal, 'recording', specifications.length);
+  let failures = 0;
+  try {
+    for (const [i, specification] of specifications.entries()) {
+      bar.update(i, specification);
+      const path = specifications.length === 1 ? timeline : numbered(timeline, i + 1);
+      const recorded = await recordReplay(log, specification, path, { streams });
+      failures += recorded.failures;
+      const failed = recorded.failures === 0 ? '' : `, ${formatCount(recorded.failures)} allocations failed`;
+      terminal.stdout.write(`${path}: ${recorded.resource}${failed}\n`);
+    }
+  } finally {
+    bar.stop();
+  }
+  return failures === 0 ? ExitCode.success : ExitCode.failure;
+}
+
+/** `pool.cistern.gz` with 2 is `pool-2.cistern.gz`. */
+function numbered(path: string, number: number): string {
+  const { dir, base } = parse(path);
+  const dot = base.indexOf('.', 1);
+  const end = dot < 0 ? base.length : dot;
+  return join(dir, `${base.slice(0, end)}-${number}${base.slice(end)}`);
 }
 
 function compare(log: AllocationLog, specifications: readonly string[], options: ReplayCommandOptions, terminal: Terminal): number {

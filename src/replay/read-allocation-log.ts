@@ -1,11 +1,12 @@
 import { InvalidLogError } from '../errors.js';
+import type { RecordKind } from '../recording/recording-format.js';
 import type { AllocationLog } from './allocation-log.js';
 import { AllocationLogBuilder } from './allocation-log-builder.js';
 import { LayerLogs } from './layer-logs.js';
 import { LogParser } from './log-parser.js';
 import { type LogSource, OpenLog, type ReadLogOptions } from './log-source.js';
 import { readWholeSnapshot } from './read-recorded-run.js';
-import type { RecordedRun, RecordKind } from './recorded-run.js';
+import type { RecordedRun } from './recorded-run.js';
 import { RecordedNames } from './recorded-run-builder.js';
 import { RecordingParser } from './recording-parser.js';
 

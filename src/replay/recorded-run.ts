@@ -72,4 +72,3 @@ export interface RecordedRun {
   /** How a log of RMM's was written, so that it can be written again as it was; `undefined` for what never was one. */
   readonly csv: CsvSpelling | undefined;
 }
-

@@ -22,7 +22,7 @@ export function phaseIntervals(run: ReportRun): PhaseInterval[] {
     const open = begun.get(phase) ?? [];
     begun.set(phase, open);
     if (phaseMarks.isEnd[mark] === 1) {
-      const index = open.shift();
+      const index = open.pop();
       if (index !== undefined) (intervals[index] as { to: number }).to = time;
     } else {
       open.push(intervals.length);

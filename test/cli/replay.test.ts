@@ -20,6 +20,17 @@ function file(name: string, text: string): string {
 const small = file('small.csv', logText(row('allocate', 1, 1000), row('allocate', 2, 3000), row('free', 1, 1000), row('free', 2, 3000)));
 
 describe('cistern replay', () => {
+  test('records what each stack does with --timeline, a file for each', async () => {
+    const timeline = join(folder, 'timeline.cistern');
+    const stacks = ['--resource', 'cuda', '--resource', `pool(cuda, max=3KiB)`];
+    const { code, stdout } = await runCistern(['replay', small, ...stacks, '--timeline', timeline]);
+    const [first, second] = [1, 2].map((number) => join(folder, `timeline-${number}.cistern`)) as [string, string];
+    expect(stdout).toBe(`${first}: cuda\n${second}: pool(cuda, max=3KiB), 1 allocations failed\n`);
+    expect(code).toBe(1);
+    expect((await readAllocationLog(first)).allocationCount).toBe(2);
+    expect((await readAllocationLog(second)).failureCount).toBe(1);
+  });
+
   test('compares the default stacks on the bundled log', async () => {
     const { code, stdout, stderr } = await runCistern(['replay', arrowEtl, '--repeat', '1']);
     expect(stderr).toBe('');

@@ -55,6 +55,8 @@ describe('the changes that are drawn', () => {
           const end = column + 1 === columns ? to : from + ((to - from) * (column + 1)) / columns;
           const isHere = (change: number) => (times[change] as number) > start && (times[change] as number) <= end;
           const all = [...values.keys()].filter(isHere).map((change) => values[change] as number);
+          // Where the next column begins, the curve is at the right height.
+          expect(drawn.filter(isHere).at(-1)).toBe([...values.keys()].filter(isHere).at(-1));
           const shown = drawn.filter(isHere).map((change) => values[change] as number);
           expect(Math.max(...shown)).toBe(Math.max(...all));
           expect(Math.min(...shown)).toBe(Math.min(...all));

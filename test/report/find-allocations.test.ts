@@ -40,6 +40,20 @@ describe('finding allocations', () => {
     );
   });
 
+  test('turns the pages of a long list without losing or repeating any', () => {
+    const run = createReportRun(trainingRun());
+    const mask = matchingAllocations(run, { layer: 0 });
+    for (const order of ['bytes', 'start', 'lifetime', 'phase'] as const) {
+      const all = findAllocations(run, mask, { ...everything, order, isDescending: true }).spans;
+      expect(new Set(all).size).toBe(mask.filter((is) => is === 1).length);
+      for (let offset = 0; offset < all.length; offset += 7) {
+        expect(findAllocations(run, mask, { ...everything, order, isDescending: true, offset, limit: 7 }).spans).toEqual(
+          all.slice(offset, offset + 7),
+        );
+      }
+    }
+  });
+
   test('finds text in labels and stacks, in either case', () => {
     const run = createReportRun(trainingRun({ steps: 2 }));
     const mask = matchingAllocations(run, { layer: 0 });

@@ -54,7 +54,9 @@ describe('the map of addresses', () => {
                 : pixel === emptyPixel ||
                   (pixel === reservedPixel && spans.some((span) => blocks[span] === 1 && touches(span, row, column, 1)));
             // What lies well over the pixel is not missed.
-            const isMissing = pixel < 0 && spans.some((span) => allocations[span] === 1 && touches(span, row, column, -1));
+            const isMissing =
+              (pixel < 0 && spans.some((span) => allocations[span] === 1 && touches(span, row, column, -1))) ||
+              (pixel === emptyPixel && spans.some((span) => blocks[span] === 1 && touches(span, row, column, -1)));
             if (!isRight || isMissing) faults.push(`row ${row}, column ${column}: ${pixel}`);
           }
         }
@@ -62,6 +64,21 @@ describe('the map of addresses', () => {
       }),
       { numRuns: 40 },
     );
+  });
+
+  test('shows all of what is short and high, whatever else is in its column', () => {
+    const raster = new MapRaster(10, 10);
+    const short = {
+      count: 2,
+      spans: Int32Array.of(1, 2),
+      startTimes: Float64Array.of(500, 501),
+      endTimes: Float64Array.of(500, 501),
+      lows: Float64Array.of(90, 20),
+      highs: Float64Array.of(100, 100),
+      lastEnds: Float64Array.of(501),
+    } as MapSpans;
+    raster.draw({ fromTime: 0, toTime: 1000, fromOffset: 0, toOffset: 100 }, short);
+    expect(Array.from({ length: 10 }, (_, row) => raster.pixels[row * 10 + 5])).toEqual([2, 2, 2, 2, 2, 2, 2, 2, -1, -1]);
   });
 
   test('shows what is far smaller than a pixel', () => {

@@ -136,4 +136,14 @@ describe('intervals of phases', () => {
       { phase: 2, depth: 1, from: 2000, to: 3000 },
     ]);
   });
+
+  test('of the same phase within itself end from the inside', () => {
+    const run = createReportRun(
+      new RunWriter().beginPhase('f').allocate(256, 8).beginPhase('f').free(256, 8).endPhase('f').allocate(256, 8).endPhase('f').finish(),
+    );
+    expect(phaseIntervals(run)).toEqual([
+      { phase: 1, depth: 0, from: 0, to: 3000 },
+      { phase: 1, depth: 0, from: 1000, to: 2000 },
+    ]);
+  });
 });

@@ -1,0 +1,57 @@
+import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, describe, expect, test } from 'vitest';
+import { createResourceStack, MiB, readAllocationLog, readRecordedRun, recordReplay, replayLog } from '../../src/index.js';
+import { RecordKind } from '../../src/recording/recording-format.js';
+import { arrowEtl, logText, row } from './logs.js';
+
+const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const path = (name: string) => join(folder, name);
+
+function countKinds(kinds: Uint8Array, kind: number): number {
+  return kinds.reduce((count, each) => count + (each === kind ? 1 : 0), 0);
+}
+
+describe('recordReplay', () => {
+  test('records the same allocations in the same order, and the growth of the pool that serves them', async () => {
+    const log = await readAllocationLog(arrowEtl);
+    const file = path('etl.cistern.gz');
+    const { resource, failures } = await recordReplay(log, 'pool(cuda, events=deferred)', file);
+    expect(resource).toBe('pool(cuda, events=deferred)');
+    expect(failures).toBe(0);
+    const run = await readRecordedRun(file);
+    expect(run.damage).toBeUndefined();
+    expect(run.layers[0]?.name).toBe('pool');
+    const again = await readAllocationLog(file);
+    expect(again.eventCount).toBe(log.eventCount + log.unfreedCount);
+    expect(again.peakLiveBytes).toBe(log.peakLiveBytes);
+    for (const index of [0, 1, 1000, 100_000]) {
+      expect(again.event(index)).toMatchObject({ action: log.event(index).action, bytes: log.event(index).bytes });
+    }
+    const { driver } = replayLog(log, () => createResourceStack('pool(cuda, events=deferred)'), { repeat: 1 });
+    expect(countKinds(run.kinds, RecordKind.growth)).toBe(driver.allocations);
+  });
+
+  test('records what ran out of memory, and goes on', async () => {
+    writeFileSync(path('two.csv'), logText(row('allocate', 1, MiB), row('allocate', 2, MiB), row('free', 2, MiB), row('free', 1, MiB)));
+    const log = await readAllocationLog(path('two.csv'));
+    const file = path('two.cistern');
+    expect((await recordReplay(log, `pool(cuda, max=${MiB})`, file)).failures).toBe(1);
+    const run = await readRecordedRun(file);
+    const kinds = [...run.kinds].filter((kind) => kind <= RecordKind.failure);
+    expect(kinds).toEqual([RecordKind.allocate, RecordKind.failure, RecordKind.free]);
+  });
+
+  test('leaves no file and no folder where the stack is refused', async () => {
+    const log = await readAllocationLog(path('two.csv'));
+    const folders = () => readdirSync(tmpdir()).filter((name) => name.startsWith('cistern-timeline-'));
+    const before = folders();
+    await expect(recordReplay(log, 'pool(cuda, initial=100TiB)', path('none.cistern'))).rejects.toThrow('out of memory');
+    await expect(recordReplay(log, 'pool(', path('none.cistern'))).rejects.toMatchObject({ code: 'ERR_CISTERN_INVALID_SPECIFICATION' });
+    expect(existsSync(path('none.cistern'))).toBe(false);
+    expect(folders()).toEqual(before);
+  });
+});
