@@ -3,7 +3,7 @@ import { matchingAllocations, matchingBlocks } from './held-bytes.js';
 import type { ReportRun } from './report-run.js';
 
 /** A stretch of addresses without a long empty part. */
-export interface AddressSegment {
+interface AddressSegment {
   readonly start: number;
   /** The first address behind it. */
   readonly end: number;

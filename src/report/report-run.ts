@@ -1,14 +1,14 @@
 import { nearestLayer } from '../replay/layers.js';
 import type { RecordedLayer, RecordedPhase, RecordingDamage } from '../replay/recorded-run.js';
 
-/** Stands in {@link SpanColumns.ends} for a span that the log never ends. */
+/** Stands in `ends` for a span that the log never ends. */
 export const neverEnds = 0xffff_ffff;
 
 /**
  * Spans in columns, in the order of their beginnings. A span is a range of addresses and how long it was held: an allocation or, where
  * `isBlock` is 1, memory that a layer took from its upstream to serve allocations from.
  */
-export interface SpanColumns {
+interface SpanColumns {
   readonly count: number;
   /** Indexes into {@link ReportRun.addresses}. */
   readonly addressOf: Uint32Array;
@@ -35,7 +35,7 @@ export interface SpanColumns {
 }
 
 /** Allocations that failed, in columns. */
-export interface FailureColumns {
+interface FailureColumns {
   readonly count: number;
   /** Nanoseconds since the first event. */
   readonly times: Float64Array;
@@ -46,7 +46,7 @@ export interface FailureColumns {
 }
 
 /** Where named phases begin and end, in columns. */
-export interface PhaseColumns {
+interface PhaseColumns {
   readonly count: number;
   /** Nanoseconds since the first event. */
   readonly times: Float64Array;
@@ -87,7 +87,7 @@ export interface ReportRun {
 }
 
 /** Whether a layer has allocations or failures of its own, not only blocks. */
-export function servesAllocations(run: ReportRun, layer: number): boolean {
+function servesAllocations(run: ReportRun, layer: number): boolean {
   const { spans, failures } = run;
   for (let span = 0; span < spans.count; span++) if (spans.layerOf[span] === layer && spans.isBlock[span] === 0) return true;
   return failures.layerOf.includes(layer);

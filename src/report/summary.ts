@@ -1,6 +1,6 @@
 import { externalFragmentation, FragmentationSweep } from './fragmentation.js';
 import { heldBytes, matchingAllocations, matchingBlocks } from './held-bytes.js';
-import { keeperOf, neverEnds, type ReportRun } from './report-run.js';
+import { neverEnds, type ReportRun } from './report-run.js';
 
 /** What one layer did, in numbers. */
 export interface LayerSummary {
@@ -27,7 +27,7 @@ export interface LayerSummary {
 }
 
 /** Counts what a layer did. */
-export function summarizeLayer(run: ReportRun, layer: number): LayerSummary {
+function summarizeLayer(run: ReportRun, layer: number): LayerSummary {
   const { spans, failures, times } = run;
   const mask = matchingAllocations(run, { layer });
   const count = { allocations: 0, neverFreed: 0, neverFreedBytes: 0, growths: 0, releases: 0, failures: 0 };
@@ -73,12 +73,7 @@ export function summarizeLayer(run: ReportRun, layer: number): LayerSummary {
   };
 }
 
-/** Of the layers, those that have anything to tell. */
+/** Counts what each layer did, in the order of the layers. */
 export function summarizeLayers(run: ReportRun): LayerSummary[] {
   return run.layers.map((_, layer) => summarizeLayer(run, layer));
-}
-
-/** Whether the blocks that a layer's allocations lie in are its own. */
-export function keepsBlocks(run: ReportRun, layer: number): boolean {
-  return keeperOf(run, layer) === layer;
 }

@@ -13,7 +13,7 @@ interface Step {
 }
 
 const slotBytes = 4096;
-export const base = 0x7000_0000;
+const base = 0x7000_0000;
 
 const steps: fc.Arbitrary<Step[]> = fc.array(
   fc.record({

@@ -282,21 +282,21 @@ export class AddressMap {
       labels.push(y);
       context.fillText(text, leftSpace - 5, Math.min(Math.max(y, topSpace + 6), topSpace + plotHeight - 6));
     };
-    const shown = layout.segments.filter((segment) => segment.offset < to && segment.offset + segment.end - segment.start > from);
     const lines: number[] = [];
     // Where segments begin is said before anything else is.
-    for (const segment of shown) label(segment.start.toString(16), segment.offset);
-    for (const segment of shown) {
-      for (const offset of ticks(
-        Math.max(from, segment.offset) - segment.offset,
-        Math.min(to, segment.offset + segment.end - segment.start) - segment.offset,
-        (plotHeight * (Math.min(to, segment.offset + segment.end - segment.start) - Math.max(from, segment.offset))) / (to - from) / 60,
-        2,
-      )) {
-        if (offset > 0) label(`+${formatBytes(offset)}`, segment.offset + offset);
-      }
-      const y = Math.round(yOf(segment.offset)) + 0.5;
-      if (segment.offset > from && (lines.at(-1) ?? Number.POSITIVE_INFINITY) - y >= 4) lines.push(y);
+    for (const { start, end, offset } of layout.segments) {
+      if (offset >= to || offset + end - start <= from) continue;
+      const y = Math.round(yOf(offset)) + 0.5;
+      // There may be thousands, which have no room.
+      if (labels.length === 0 || (labels.at(-1) as number) - y >= 15) label(start.toString(16), offset);
+      if (offset > from && (lines.at(-1) ?? Number.POSITIVE_INFINITY) - y >= 4) lines.push(y);
+    }
+    for (const { start, end, offset } of layout.segments) {
+      const low = Math.max(from, offset) - offset;
+      const high = Math.min(to - offset, end - start);
+      const rows = ((high - low) / (to - from)) * plotHeight;
+      if (rows < 30) continue;
+      for (const distance of ticks(low, high, rows / 60, 2)) if (distance > 0) label(`+${formatBytes(distance)}`, offset + distance);
     }
     context.strokeStyle = resolveColor('--text');
     context.setLineDash([1, 3]);
