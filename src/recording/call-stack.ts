@@ -1,13 +1,24 @@
-const depth = 64;
+import { fileURLToPath } from 'node:url';
 
-/** The JavaScript stack above a function, innermost call first, a line `function (file:line:column)` each. */
+const depth = 64;
+const root = new URL('..', import.meta.url);
+
+/** Where cistern itself is, as an address and as a path, and what it runs the functions of others through. */
+const ownPlaces = [root.pathname, fileURLToPath(root), 'node:async_hooks'];
+
+/**
+ * The JavaScript stack above a function, innermost call first, a line `function (file:line:column)` each, without cistern's own calls, unless
+ * there are no others.
+ */
 export function callStack(below: (...values: never[]) => unknown): string {
   const limit = Error.stackTraceLimit;
   Error.stackTraceLimit = depth;
   const holder = { stack: '' };
   Error.captureStackTrace(holder, below);
   Error.stackTraceLimit = limit;
-  return String(holder.stack).split('\n').slice(1).map(formatFrame).join('\n');
+  const frames = String(holder.stack).split('\n').slice(1).map(formatFrame);
+  const foreign = frames.filter((frame) => !ownPlaces.some((place) => frame.includes(place)));
+  return (foreign.length > 0 ? foreign : frames).join('\n');
 }
 
 /** `    at name (file:1:2)`, or `    at file:1:2` of a function without a name. */

@@ -4,11 +4,13 @@ import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import {
   ArenaMemoryResource,
+  annotate,
   BinningMemoryResource,
   CachingMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   createResourceStack,
+  DeviceBuffer,
   FixedSizeMemoryResource,
   KiB,
   LimitingResourceAdaptor,
@@ -228,6 +230,17 @@ describe('RecordingResourceAdaptor', () => {
     expect(events[0]?.stack).toMatch(/^allocateWeights \(.*recording-resource-adaptor\.test\.ts:\d+:\d+\)\n/);
     // Those of the loop are one.
     expect(run.stacks).toHaveLength(3);
+  });
+
+  test("leaves cistern's own calls out of a stack", async () => {
+    const run = await recorded((recording) => {
+      using resource = new RecordingResourceAdaptor(new CudaMemoryResource(), { recording, stackSampleBytes: 0 });
+      annotate('step', function trainStep() {
+        new DeviceBuffer(100, { resource, stream }).dispose();
+      });
+    });
+    expect(run.stacks[1]).toMatch(/^trainStep /);
+    expect(run.stacks[1]).not.toMatch(/src\/(buffers|recording|resource-scope)|async_hooks/);
   });
 
   test('records a stack whenever so many bytes were allocated', async () => {
