@@ -41,8 +41,8 @@ export class StreamTimeline {
   synchronizing = 0;
   /** The number of the latest synchronization that is over. */
   synchronized = 0;
-  /** The number of the latest recording when a resource last let this wait: an older event on this does not cover what was waited for. */
-  awaitedAt = 0;
+  /** The number of the latest recording when memory last came into this stream's order: no event up to that one stands for the memory. */
+  receivedAt = StreamTimeline.recordings;
   #isEnding = false;
   /** The `Stream` objects for this stream, which are not kept alive. */
   readonly #streams = new Set<WeakRef<Stream>>();
@@ -121,8 +121,13 @@ export class StreamTimeline {
     mailbox[1] = event.handle;
     native().waitEvent();
     check('wait for an event');
-    this.awaitedAt = StreamTimeline.recordings;
+    this.outdateFences();
     eventObserver?.eventAwaited(this, event.version);
+  }
+
+  /** Memory comes into the stream's order here: an event recorded before does not cover it, though the stream may never use it. */
+  outdateFences(): void {
+    this.receivedAt = StreamTimeline.recordings;
   }
 
   observe(observer: StreamObserver): void {

@@ -78,14 +78,16 @@ export class Lane {
   freeUnrecorded(): void {
     this.#isUnrecorded = true;
     this.#freedAt = this.timeline.synchronizing;
+    // The stream may take it from here and free it into its other lane, with an event older than this.
+    if (this.isHeld) this.timeline.outdateFences();
   }
 
   /** Memory is freed into the lane, and the caller has recorded an event for it on the lane's stream. */
   freeWithRecording(event: Event): void {
     this.#freedAt = this.timeline.synchronizing;
     const known = this.#recording;
-    // The memory may be some that the stream has waited for since, without using it.
-    if (event.version <= this.timeline.awaitedAt) this.#isUnrecorded = true;
+    // The memory may have come into the stream's order since, and not have been used after that.
+    if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;
     else if (known === undefined) this.#recording = { event, version: event.version };
     // Which of two recordings is the later one is not known: a late record covers both.
     else if (known.event !== event || known.version !== event.version) this.#isUnrecorded = true;
@@ -135,6 +137,8 @@ export class Lane {
     this.#event = undefined;
     this.#isRecorded = false;
     this.#freedAt = -1;
+    // The event covered memory that is in use again, too.
+    this.timeline.outdateFences();
     return event;
   }
 

@@ -117,6 +117,8 @@ export class StreamOrdering implements StreamObserver {
     if (isIdleNow(stream.timeline)) return;
     const event = new Event({ device: this.#device });
     event.record(stream);
+    // The stream takes it from there without a wait.
+    stream.timeline.outdateFences();
     dependOn(this.#commonLane(number) as CommonLane, [event]);
   }
 

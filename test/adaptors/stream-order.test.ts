@@ -4,12 +4,14 @@ import {
   ArenaMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
+  checkOrder,
   copyToHostSync,
   type DeallocationEvents,
   Device,
   driverCallCounts,
   Event,
   failCall,
+  LimitingResourceAdaptor,
   type MemoryResource,
   MiB,
   PoolMemoryResource,
@@ -455,6 +457,45 @@ describe.each(keepers)('%s', (_name, make) => {
       expectOrdered(third, c, hold);
     });
 
+    test('are made up for where the event that was handed in is older than a free into what the stream holds for itself', () => {
+      using keeper = make(1, 'off');
+      using b = new Stream();
+      using c = new Stream();
+      using event = new Event();
+      event.record(b);
+      const first = keeper.allocate(bytes, b);
+      using hold = b.hold();
+      fill(first, 1, b);
+      keeper.deallocate(first, bytes, b);
+      const second = keeper.allocate(bytes, b);
+      keeper.deallocate(second, bytes, b, event);
+      const third = keeper.allocate(bytes, c);
+      expect(third).toBe(first);
+      expectOrdered(third, c, hold);
+    });
+
+    test('are made up for where the event that was handed in is older than the memory, and the stream has another object by then', () => {
+      using keeper = make(1, 'eager');
+      const foreign = madeElsewhere();
+      const b = Stream.fromHandle(foreign.address, { announcesEnd: true });
+      using a = new Stream();
+      using c = new Stream();
+      using event = new Event();
+      const first = keeper.allocate(bytes, a);
+      using hold = a.hold();
+      fill(first, 1, a);
+      keeper.deallocate(first, bytes, a);
+      event.record(b);
+      const second = keeper.allocate(bytes, b);
+      b.dispose();
+      const again = Stream.fromHandle(foreign.address, { announcesEnd: true });
+      keeper.deallocate(second, bytes, again, event);
+      const third = keeper.allocate(bytes, c);
+      expectOrdered(third, c, hold);
+      again.dispose();
+      foreign.destroy();
+    });
+
     test.each(['recorded again', 'disposed'])('are made up for where the event that was handed in is %s', (fate) => {
       using keeper = make(1, 'eager');
       using a = new Stream();
@@ -711,6 +752,51 @@ class InterruptedUpstream extends CudaMemoryResource {
     interrupt?.();
   }
 }
+
+describe('an arena', () => {
+  test('does not rely on an event that is older than what it returned to the global arena', () => {
+    using arena = new ArenaMemoryResource(new CudaMemoryResource(), { arenaBytes: 2 * bytes, deallocationEvents: 'deferred' });
+    using b = new Stream();
+    using c = new Stream();
+    using d = new Stream();
+    using event = new Event();
+    event.record(b);
+    const blocks = [arena.allocate(bytes, b), arena.allocate(bytes, b)];
+    using hold = b.hold();
+    for (const block of blocks) fill(block, 1, b);
+    for (const block of blocks) arena.deallocate(block, bytes, b);
+    const second = arena.allocate(bytes, b);
+    arena.defragment();
+    arena.allocate(bytes, c);
+    arena.deallocate(second, bytes, b, event);
+    const third = arena.allocate(bytes, d);
+    expect(third).toBe(second);
+    expectOrdered(third, d, hold);
+  });
+
+  test('does not rely on an event that is older than the memory that came from the upstream on the same stream', () => {
+    const half = bytes / 2;
+    const upstream = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: bytes });
+    using arena = new ArenaMemoryResource(upstream, { arenaBytes: bytes, deallocationEvents: 'deferred' });
+    using b = new Stream();
+    using c = new Stream();
+    arena.trim(Stream.legacyDefault());
+    // What is left for the arena to grow by is less than it hands to a stream at a time.
+    const other = upstream.allocate(half, b);
+    using checker = checkOrder();
+    using event = new Event();
+    event.record(b);
+    using hold = b.hold();
+    const first = arena.allocate(half, b);
+    arena.deallocate(first, half, b, event);
+    const second = arena.allocate(half, c);
+    expect(second).toBe(first);
+    c.touch(second, half, 'write');
+    hold.release();
+    expect(checker.reports).toEqual([]);
+    upstream.deallocate(other, half, b);
+  });
+});
 
 describe('a pool whose upstream runs host functions', () => {
   test('puts new memory into the order of the stream that asked for it', () => {

@@ -81,8 +81,20 @@ const groups = [
       [
         'fence-older-than-memory',
         "a caller's event is relied on that is older than the wait for the memory's last stream",
-        'if (event.version <= this.timeline.awaitedAt) this.#isUnrecorded = true;\n    else if',
+        'if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;\n    else if',
         'if',
+      ],
+      [
+        'fence-older-than-held-free',
+        "a caller's event is relied on that is older than the memory's free into the stream's other lane",
+        'if (this.isHeld) this.timeline.outdateFences();',
+        '',
+      ],
+      [
+        'fence-older-than-release',
+        "a caller's event is relied on that is older than the event that left with the rest of the lane's memory",
+        '    this.timeline.outdateFences();\n    return event;',
+        '    return event;',
       ],
       [
         'fence-not-waited-for',
@@ -122,6 +134,12 @@ const groups = [
     file: 'src/stream-ordering/stream-ordering.ts',
     tests: [streamOrder],
     mutants: [
+      [
+        'fence-older-than-growth',
+        "a caller's event is relied on that is older than memory from the upstream that belongs to no stream",
+        '    stream.timeline.outdateFences();\n',
+        '',
+      ],
       [
         'ended-stream-not-waited-for',
         'rmm#510: memory of an ended stream waits for nothing',
@@ -315,6 +333,13 @@ const groups = [
         'if (observers.some((observer) => observer.needsSettlement(this))) event = record();',
         '',
         [timeline, streamOrder],
+      ],
+      [
+        'fence-older-than-timeline',
+        "a caller's event is relied on that was recorded when the driver's stream had another timeline",
+        '  receivedAt = StreamTimeline.recordings;',
+        '  receivedAt = 0;',
+        [streamOrder],
       ],
       ['refused-end-is-told', 'a stream ends though the driver refuses to destroy it', "      check('destroy a stream');\n", ''],
       ['failed-end-is-final', 'a stream whose end failed cannot be used any more', '      this.#isEnding = false;\n      for', '      for'],
