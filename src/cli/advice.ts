@@ -5,6 +5,10 @@ import { nearestWord } from '../specification/nearest-word.js';
 
 /** What a user can do about an error, where its message alone does not say so. */
 export function adviceFor(error: unknown): string | undefined {
+  if (error instanceof InvalidLogError && error.message.includes(': has no layer ')) return undefined;
+  if (error instanceof InvalidLogError && error.message.includes(': is damaged at byte ')) {
+    return '"cistern report" shows what comes before the damage in a recording';
+  }
   if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
     return 'a log is what LoggingResourceAdaptor writes, or RecordingResourceAdaptor, or logging_resource_adaptor of RMM; "cistern generate" makes one to try';
   }
@@ -17,7 +21,9 @@ export function adviceFor(error: unknown): string | undefined {
 function adviceOnPath(path: string): string {
   const folder = dirname(path);
   try {
-    const nearest = nearestWord(basename(path), readdirSync(folder));
+    // A link that leads nowhere is there.
+    const others = readdirSync(folder).filter((name) => name !== basename(path));
+    const nearest = nearestWord(basename(path), others);
     if (nearest !== undefined) return `did you mean ${join(folder, nearest)}?`;
   } catch {
     return `there is no folder ${resolve(folder)}`;

@@ -3,7 +3,7 @@ import { type ConvertedFormat, convertedFormats, convertLog } from '../convert/c
 import type { LogFormat } from '../replay/log-source.js';
 import { formatBytes } from '../units.js';
 import { type ProgressBar, progressBar } from './progress-bar.js';
-import { formatCount, type Terminal, warn } from './terminal.js';
+import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
 
 const examples = `
 The bytes of the input say what it is, and the name of the output what to write: .csv (RMM's log), .cistern (a recording), .json (a trace for
@@ -61,6 +61,9 @@ async function convert(input: string, output: string, options: ConvertCommandOpt
   if (truncation !== undefined) {
     warn(terminal, `${input} ends early, at byte ${formatCount(truncation.offset)}: ${truncation.fault}; what comes before is converted`);
   }
-  terminal.stdout.write(`${output}: ${formatCount(conversion.eventCount)} events as ${conversion.format}\n`);
-  for (const omission of omissions) terminal.stdout.write(`left out: ${omission}\n`);
+  const told = [
+    `${output}: ${formatCount(conversion.eventCount)} events as ${conversion.format}`,
+    ...omissions.map((each) => `left out: ${each}`),
+  ];
+  await tellOfFile(terminal, output, `${told.join('\n')}\n`);
 }

@@ -5,7 +5,7 @@ import { generateLog, workloadNames } from '../replay/generate-log.js';
 import { type WorkloadName, workloads } from '../replay/generate-workloads.js';
 import { nearestWord } from '../specification/nearest-word.js';
 import { progressBar } from './progress-bar.js';
-import { formatCount, type Terminal } from './terminal.js';
+import { formatCount, type Terminal, tellOfFile } from './terminal.js';
 
 const examples = `
 Workloads:
@@ -58,7 +58,7 @@ async function generate(workload: WorkloadName, options: GenerateCommandOptions,
   } finally {
     bar.stop();
   }
-  terminal.stdout.write(`${output}: ${formatCount(count)} events of ${workload}, seed ${seed}\n`);
+  await tellOfFile(terminal, output, `${output}: ${formatCount(count)} events of ${workload}, seed ${seed}\n`);
 }
 
 function parseWorkload(text: string): WorkloadName {

@@ -70,7 +70,9 @@ interface Completed {
 /** `cistern replay`: replays a log through stacks of resources and compares them. */
 export function replayCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   const command = new Command('replay')
-    .description('Replay an allocation log (RMM CSV or a recording, plain or gzip) through stacks of resources, and compare them.')
+    .description(
+      'Replay an allocation log (RMM CSV, recording or PyTorch snapshot, plain or gzip) through stacks of resources, and compare them.',
+    )
     .argument('<log>', 'the path of the log')
     .addOption(resourceOption('a stack to replay through', defaultSpecifications))
     .addOption(streamsOption())

@@ -5,7 +5,7 @@ import type { RecordedRun } from '../replay/recorded-run.js';
 import { writeReport } from '../report/write-report.js';
 import { formatBytes } from '../units.js';
 import { progressBar } from './progress-bar.js';
-import { formatCount, type Terminal, warn } from './terminal.js';
+import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
 
 const examples = `
 The report is one HTML file. It needs no network and no server: open it in any browser, send it to anybody. What is in it stays in it.
@@ -45,7 +45,7 @@ async function report(paths: readonly string[], { output, title }: ReportCommand
     bar.stop();
   }
   const events = runs.reduce((sum, { eventCount }) => sum + eventCount, 0);
-  terminal.stdout.write(`${output}: ${formatCount(events)} events in ${formatBytes((await stat(output)).size)}\n`);
+  await tellOfFile(terminal, output, `${output}: ${formatCount(events)} events in ${formatBytes((await stat(output)).size)}\n`);
 }
 
 async function readRun(path: string, terminal: Terminal): Promise<RecordedRun> {

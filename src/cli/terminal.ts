@@ -1,3 +1,4 @@
+import { stat } from 'node:fs/promises';
 import { styleText } from 'node:util';
 
 /** Where text goes: what `process` has of it. */
@@ -29,4 +30,10 @@ export function hint(terminal: Terminal, message: string): void {
 /** `194854` as `194,854`. */
 export function formatCount(count: number): string {
   return count.toLocaleString('en-US');
+}
+
+/** Tells what was written to a file: on standard output, unless that may be what it was written to, as `/dev/stdout` is. */
+export async function tellOfFile(terminal: Terminal, path: string, text: string): Promise<void> {
+  const isFile = (await stat(path)).isFile();
+  (isFile ? terminal.stdout : terminal.stderr).write(text);
 }

@@ -59,8 +59,8 @@ export async function writeWhole<T>(
   const before = await existing(path);
   if (before?.isDirectory()) throw fileError('EISDIR', 'is a directory', path);
   const isDirect = before !== undefined && !before.isFile();
-  // A link stays one: what it leads to is replaced.
-  const target = before === undefined ? path : await realpath(path);
+  // A link stays one: what it leads to is replaced. /dev/stdout may lead to a pipe, which has no path.
+  const target = before?.isFile() ? await realpath(path) : path;
   if (before !== undefined) await access(target, constants.W_OK);
   else await access(dirname(path), constants.W_OK);
   const neighbour = join(dirname(target), `.${basename(target)}.${process.pid}-${nextNumber++}.partial`);

@@ -1,10 +1,10 @@
-import { createReadStream, mkdtempSync, rmSync } from 'node:fs';
+import { closeSync, createReadStream, mkdtempSync, openSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { writeWhole } from '../recording/write-whole.js';
 import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
-import { createResourceStack } from '../specification/resource-stack.js';
+import { createResourceStack, type ResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
 import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, Replay } from './replay-log.js';
@@ -52,10 +52,9 @@ export async function recordReplay(
   assertReplayable(log, { streams });
   const upstream = parseSpecification(specification);
   // A recording is written while it is made, so this is not the file itself.
-  const folder = mkdtempSync(join(tmpdir(), 'cistern-timeline-'));
+  const scratch = new ScratchRecording();
   try {
-    const file = join(folder, 'replay.cistern');
-    const replay = new Replay(log, () => createResourceStack({ kind: 'recording', upstream, options: { file } }), streams);
+    const replay = new Replay(log, () => scratch.createStack(upstream), streams);
     let failures: number;
     try {
       ({ failures } = replay.observe());
@@ -63,10 +62,35 @@ export async function recordReplay(
       replay.end();
     }
     await writeWhole(path, async (sink) => {
-      for await (const piece of createReadStream(file, { highWaterMark: 2 ** 20 })) await sink.write(piece as Uint8Array);
+      for await (const piece of scratch.read()) await sink.write(piece as Uint8Array);
     });
     return { resource: formatSpecification(upstream), failures };
   } finally {
-    rmSync(folder, { recursive: true, force: true });
+    scratch.close();
+  }
+}
+
+/** A recording in a file that has no name any more once it is open: the process can be killed at any time and leaves nothing. */
+class ScratchRecording {
+  #descriptor: number | undefined;
+
+  /** A stack that is recorded to the file. */
+  createStack(upstream: Specification): ResourceStack {
+    const folder = mkdtempSync(join(tmpdir(), 'cistern-timeline-'));
+    try {
+      const file = join(folder, 'replay.cistern');
+      this.#descriptor = openSync(file, 'wx+');
+      return createResourceStack({ kind: 'recording', upstream, options: { file } });
+    } finally {
+      rmSync(folder, { recursive: true, force: true });
+    }
+  }
+
+  read(): AsyncIterable<unknown> {
+    return createReadStream('', { fd: this.#descriptor as number, autoClose: false, start: 0, highWaterMark: 2 ** 20 });
+  }
+
+  close(): void {
+    if (this.#descriptor !== undefined) closeSync(this.#descriptor);
   }
 }

@@ -26,6 +26,9 @@ import type { RecordedEvents, RecordedNames } from './recorded-run-builder.js';
 /** The longest header that is believed. */
 const maximumHeaderBytes = 1024 * KiB;
 
+/** How far from 1970 a date can be, in milliseconds. */
+const maximumDate = 8.64e15;
+
 /** Indexes are numbers of 8, 16 and 32 bits in a run. */
 const maximumLayers = 2 ** 8;
 const maximumNames = 2 ** 16;
@@ -344,7 +347,7 @@ function put<T>(table: T[], index: number, value: T, maximum: number): string | 
 function parseHeader(json: Uint8Array): HeaderFields | undefined {
   try {
     const { startedAt, utcOffsetMinutes, csv } = JSON.parse(decoder.decode(json)) as Partial<RecordingHeader>;
-    if (startedAt !== null && !Number.isFinite(startedAt)) return undefined;
+    if (startedAt !== null && !(Number.isFinite(startedAt) && Math.abs(startedAt as number) <= maximumDate)) return undefined;
     if (!Number.isFinite(utcOffsetMinutes)) return undefined;
     if (csv !== undefined && (typeof csv.timeSeparator !== 'string' || typeof csv.nullPointer !== 'string')) return undefined;
     return { startedAt: startedAt ?? undefined, utcOffsetMinutes: utcOffsetMinutes as number, csv };

@@ -243,6 +243,26 @@ describe('RecordingResourceAdaptor', () => {
     expect(run.stacks[1]).not.toMatch(/src\/(buffers|recording|resource-scope)|async_hooks/);
   });
 
+  test("loses no memory where a stack cannot be taken, and leaves the program's stacks as they were", async () => {
+    const { prepareStackTrace, stackTraceLimit } = Error;
+    const run = await recorded((recording) => {
+      using resource = new RecordingResourceAdaptor(new CudaMemoryResource(), { recording, stackSampleBytes: 0 });
+      try {
+        Error.prepareStackTrace = () => {
+          throw new Error('not here');
+        };
+        resource.deallocate(resource.allocate(100, stream), 100, stream);
+      } finally {
+        Error.prepareStackTrace = prepareStackTrace;
+      }
+    });
+    expect(eventsOf(run).map(({ kind, stack }) => [kind, stack])).toEqual([
+      ['allocate', ''],
+      ['free', ''],
+    ]);
+    expect(Error.stackTraceLimit).toBe(stackTraceLimit);
+  });
+
   test('records a stack whenever so many bytes were allocated', async () => {
     const run = await recorded((recording) => {
       using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording, stackSampleBytes: 1000 });

@@ -1,6 +1,8 @@
-import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { spawn, spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { text as readText } from 'node:stream/consumers';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { runCommand } from '../../src/cli/program.js';
@@ -199,6 +201,16 @@ describe('cistern convert', () => {
     });
   });
 
+  test('keeps what it says apart from what it writes to a pipe', async () => {
+    const output = join(folder, 'out.fifo');
+    expect(spawnSync('mkfifo', [output]).status).toBe(0);
+    const reader = spawn('cat', [output]);
+    const read = readText(reader.stdout);
+    const { code, stdout, stderr } = await run('convert', file('in', text), output, '--to', 'rmm-csv');
+    expect([code, stdout, stderr]).toEqual([0, '', expect.stringMatching(/^.*out\.fifo: \d+ events as rmm-csv\n$/)]);
+    expect(await read).toBe(text);
+  });
+
   test('warns of a log that ends early', async () => {
     const input = file('cut', readFileSync(recording()).subarray(0, -1));
     const { code, stderr } = await run('convert', input, join(folder, 'out.json'));
@@ -225,6 +237,18 @@ describe('cistern convert', () => {
     const { code, stdout, stderr } = await run('convert', ...args(file('in', text)));
     expect(stderr).toMatch(message);
     expect([code, stdout]).toEqual([2, '']);
+  });
+
+  test('says what to do about an input only where that helps', async () => {
+    const output = join(folder, 'out.csv');
+    const bytes = readFileSync(recording());
+    bytes.writeUInt8(77, bytes.length - 1);
+    const damaged = await run('convert', file('damaged', bytes), output);
+    expect(damaged.stderr).toMatch(/wrong\nhint: "cistern report" shows what comes before the damage in a recording\n$/);
+    const noLayer = await run('convert', recording(), output, '--layer', 'arena');
+    expect(noLayer.stderr).toMatch(/^error: .* has no layer "arena"; there are: limiting, pool\n$/);
+    symlinkSync('nowhere', join(folder, 'link'));
+    expect((await run('convert', join(folder, 'link'), output)).stderr).not.toContain('did you mean');
   });
 
   test('has its recordings replayed, with a warning where they end early', async () => {

@@ -102,6 +102,15 @@ describe('writeWhole', () => {
     expect(readdirSync(folder)).toEqual(['out.txt']);
   });
 
+  test('writes to a pipe that only a link of the system leads to', () => {
+    const command = '"$0" --input-type=module --eval "$1" | cat';
+    const { stdout, stderr } = spawnSync('sh', ['-c', command, process.execPath, `${writing} });`], {
+      env: { ...process.env, OUT: '/dev/stdout' },
+      encoding: 'utf8',
+    });
+    expect([stderr, stdout]).toEqual(['', expect.stringContaining('half')]);
+  });
+
   test.each(['', '.gz'])('says why it cannot write on, however much is on its way: out%s', async (ending) => {
     const fifo = `${path}${ending}`;
     expect(spawnSync('mkfifo', [fifo]).status).toBe(0);

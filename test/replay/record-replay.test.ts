@@ -45,6 +45,25 @@ describe('recordReplay', () => {
     expect(kinds).toEqual([RecordKind.allocate, RecordKind.failure, RecordKind.free]);
   });
 
+  test('has nothing lie about that a killed process would leave', async () => {
+    const log = await readAllocationLog(path('two.csv'));
+    const scratch = mkdtempSync(join(folder, 'scratch-'));
+    const temporary = process.env['TMPDIR'];
+    const seen: string[] = [];
+    process.env['TMPDIR'] = scratch;
+    try {
+      const recording = recordReplay(log, 'pool(cuda)', path('three.cistern'));
+      // The replay is over, and the file is not written yet.
+      seen.push(...readdirSync(scratch));
+      await recording;
+    } finally {
+      if (temporary === undefined) delete process.env['TMPDIR'];
+      else process.env['TMPDIR'] = temporary;
+    }
+    expect(seen).toEqual([]);
+    expect((await readRecordedRun(path('three.cistern'))).eventCount).toBeGreaterThan(4);
+  });
+
   test('leaves no file and no folder where the stack is refused', async () => {
     const log = await readAllocationLog(path('two.csv'));
     const folders = () => readdirSync(tmpdir()).filter((name) => name.startsWith('cistern-timeline-'));

@@ -245,6 +245,13 @@ describe('a recording that is damaged', () => {
     expect(run.damage?.offset).toBeGreaterThanOrEqual(good.length);
   });
 
+  test('has a date in its header, or none', async () => {
+    for (const startedAt of [1e16, -1e300]) {
+      const { damage, eventCount } = await read(encode(runOf([allocate(256, 1)], { startedAt })));
+      expect([eventCount, damage]).toEqual([0, { offset: 0, fault: 'the header is no JSON of a recording', isTruncation: false }]);
+    }
+  });
+
   test('of another version is refused', async () => {
     const bytes = encode(rich);
     bytes.writeUInt32LE(2, 8);
