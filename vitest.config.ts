@@ -5,6 +5,7 @@ const software = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB', 
 export default defineConfig({
   test: {
     pool: 'forks',
+    maxWorkers: '100%',
     testTimeout: 30_000,
     projects: [
       {

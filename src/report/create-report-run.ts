@@ -111,7 +111,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
         break;
       case RecordKind.failure:
         failures.times[failureCount] = time;
-        failures.bytes[failureCount] = pointer + (run.seconds[event] as number);
+        failures.bytes[failureCount] = run.seconds[event] as number;
         failures.layerOf[failureCount] = layer;
         failures.streamOf[failureCount] = stream;
         failures.phaseOf[failureCount++] = run.phaseOf[event] as number;
