@@ -9,11 +9,13 @@
  * The block is written when it is full, when a record comes and it is a second old, and at a flush; then it begins anew. What a file does not
  * take is kept, and the next flush tries again. Writing a record costs the clock and four stores, takes no memory, and cannot fail.
  */
+import { statSync } from 'node:fs';
+import { resolve } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { observeEvents } from '../driver/event-observer.js';
 import type { StreamTimeline } from '../driver/stream-timeline.js';
 import { operatingSystemThreadId } from '../driver/thread.js';
-import { ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
 import { innermostFrame, type ScopeFrame } from '../resource-scope.js';
 import { assertOptions } from '../validation.js';
 import { cancelFlushAtExit, flushAtExit } from './flush-at-exit.js';
@@ -121,12 +123,13 @@ export class Recording implements Disposable {
 
   /**
    * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
-   * @throws ArgumentTypeError for options that are none.
+   * @throws ArgumentTypeError for options that are none, ArgumentRangeError for a file that another recording of the thread writes to.
    */
   constructor(options: RecordingOptions) {
     assertOptions(options);
     const { file, autoFlush } = options;
     if (typeof file !== 'string') throw new ArgumentTypeError(`file must be a string, got ${formatValue(file)}`);
+    assertNotRecordedTo(file);
     const thread = operatingSystemThreadId();
     this.file = file;
     this.#autoFlush = autoFlush === true;
@@ -384,6 +387,16 @@ function recordEvent(kind: number, timeline: StreamTimeline, version: number): v
     recording.append(kind | recording.headOf(0, timeline), version, 0);
     recording.settle();
   }
+}
+
+/** Two recordings in one file would write over each other. Devices such as `/dev/null` take any number. */
+function assertNotRecordedTo(file: string): void {
+  const path = resolve(file);
+  if (!live.some((recording) => resolve(recording.file) === path) || !statSync(path, { throwIfNoEntry: false })?.isFile()) return;
+  throw new ArgumentRangeError(
+    `file must not be one that another Recording of this thread writes to, got ${formatValue(file)}; hand that one to the adaptors`,
+    'ERR_INVALID_ARG_VALUE',
+  );
 }
 
 function encodeHeader(): Uint8Array {

@@ -150,6 +150,17 @@ describe('the file of a recording', () => {
     expect(() => new Recording(undefined as never)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }));
   });
 
+  test('refuses a file that another one writes to, unless that is a device', () => {
+    const file = newFile();
+    const first = new Recording({ file });
+    expect(() => new Recording({ file })).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+    first.dispose();
+    new Recording({ file }).dispose();
+    using one = new Recording({ file: '/dev/null' });
+    using other = new Recording({ file: '/dev/null' });
+    expect(one.file).toBe(other.file);
+  });
+
   test('on a full disk stops allocations before the upstream is asked, and stops no free', () => {
     const upstream = new RecordingResource();
     const recording = new Recording({ file: '/dev/full' });
