@@ -305,7 +305,12 @@ describeInBrowser('the report', () => {
     const page = await openReport([trainingRun()]);
     const flame = page.locator('.flame');
     const frame = (name: string) => flame.getByRole('button', { name: new RegExp(`^${name}`) });
-    const width = async (name: string) => ((await frame(name).first().boundingBox()) as { width: number }).width;
+    // In one step: the chart is drawn anew when the page has its final size.
+    const width = (name: string) =>
+      frame(name)
+        .first()
+        .evaluate((element) => element.getBoundingClientRect().width);
+    await expect.poll(() => width('all')).toBeGreaterThan(0);
     const all = await width('all');
     expect(await width('forward \\(model')).toBeLessThan(all);
     await frame('forward \\(model').click();
