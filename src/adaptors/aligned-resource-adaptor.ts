@@ -74,7 +74,6 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     if (this.#placements.count > 0 && typeof pointer === 'number') {
       // Taken out before the call: a host function that runs in it may be given the same memory again.
       const placement = this.#placements.take(pointer);

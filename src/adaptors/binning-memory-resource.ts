@@ -128,7 +128,6 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     const bin = this.#binOf(bytes);
     try {
       (this.#resources[bin] as MemoryResource).deallocate(pointer, bytes, stream, fence ?? this.#policies[bin]);

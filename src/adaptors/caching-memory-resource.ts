@@ -391,7 +391,6 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   }
 
   #deallocateUncached(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     if (typeof pointer === 'number' && this.#blocks.hasBlock(pointer)) {
       this.enter(stream, 'deallocate');
       assertBytes(bytes);

@@ -74,7 +74,6 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
   }
 

@@ -68,7 +68,6 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     // Taken out before the call: a host function that runs in it may be given the same memory again.
     if (this.#pointers.count > 0 && typeof pointer === 'number' && this.#pointers.take(pointer) !== none) {
       this.#deallocateToFallback(pointer, bytes, stream, fence ?? this.deallocationEvents);

@@ -89,7 +89,10 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
+    if (this.isDisposed) {
+      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+      return;
+    }
     if (stream !== this.#stream) this.#enter(stream, 'deallocate');
     const suffix = this.#suffix as RowText;
     this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);

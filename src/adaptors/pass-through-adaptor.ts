@@ -47,7 +47,10 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     return other === this;
   }
 
-  /** Ends the use of this object. The upstream stays as it is; it is its owner's to dispose. Does nothing the second time. */
+  /**
+   * Ends the use of this object: it allocates no more. What was allocated through it can still be freed through it. The upstream stays as it is;
+   * it is its owner's to dispose. Does nothing the second time.
+   */
   [Symbol.dispose](): void {
     this.isDisposed = true;
   }

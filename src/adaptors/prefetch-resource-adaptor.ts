@@ -66,7 +66,6 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
   }
 

@@ -176,7 +176,6 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
     if (pointer !== 0) this.#liveBytes -= bytes;
   }

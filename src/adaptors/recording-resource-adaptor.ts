@@ -115,7 +115,10 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
+    if (this.isDisposed) {
+      this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
+      return;
+    }
     if (stream !== this.#stream) this.#enter(stream, 'deallocate');
     const { recording } = this;
     // What is no number cannot be recorded, and is refused below.

@@ -103,7 +103,6 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     const rounded = this.round(bytes);
     this.upstream.deallocate(pointer, rounded, stream, fence ?? this.deallocationEvents);
     if (pointer === 0) return;

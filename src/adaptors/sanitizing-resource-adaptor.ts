@@ -168,7 +168,6 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
    * @throws OrderError for memory that may be in use, where reports are to throw; it is not freed.
    */
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     const allocations = this.#allocations;
     const record = allocations.find(pointer);
     if (record === none || allocations.bytesOf(record) !== bytes) {

@@ -82,7 +82,6 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
     if (pointer !== 0) this.#counters.subtract(bytes);
   }

@@ -94,7 +94,6 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
    * with this size; the upstream does not hear of it.
    */
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     const allocations = this.#allocations;
     const record = allocations.find(pointer);
     if (record === none || allocations.bytesOf(record) !== bytes) {

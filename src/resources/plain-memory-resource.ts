@@ -56,7 +56,6 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     assertPointer(pointer);
     assertBytes(bytes);
     assertStream(stream, 'deallocate');
-    this.#assertLive('deallocate');
     if (pointer === 0) return;
     this.beforeFree(stream);
     this.#memory.deallocate(pointer, bytes);
@@ -66,7 +65,7 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     return other instanceof PlainMemoryResource && other.#memory === this.#memory;
   }
 
-  /** Ends the use of this object. What it allocated stays allocated, since an equal resource may free it. */
+  /** Ends the use of this object: it allocates no more. What it allocated stays allocated, and can still be freed by it, or by an equal one. */
   [Symbol.dispose](): void {
     this.#isDisposed = true;
   }

@@ -1,16 +1,24 @@
 import { createWriteStream } from 'node:fs';
-import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
+import { layersOf } from '../../src/adaptors/layers.js';
 import {
   AlignedResourceAdaptor,
+  BinningMemoryResource,
+  CachingMemoryResource,
+  CudaMemoryResource,
   type DeallocationEvents,
+  DeviceBuffer,
   Event,
   FailureCallbackResourceAdaptor,
   FallbackResourceAdaptor,
   LimitingResourceAdaptor,
   LoggingResourceAdaptor,
+  ManagedMemoryResource,
   type MemoryResource,
   type MemoryResourceAdaptor,
   OutOfMemoryError,
+  PoolMemoryResource,
+  PrefetchResourceAdaptor,
   ReclaimingResourceAdaptor,
   RecordingResourceAdaptor,
   RoundingResourceAdaptor,
@@ -98,6 +106,9 @@ beforeAll(() => {
 afterAll(() => {
   stream.dispose();
 });
+afterEach(() => {
+  vi.restoreAllMocks();
+});
 
 describe.each(adaptors)('$name', ({ name, aligns = false, wrap }) => {
   test('has the device and the kind of its upstream', () => {
@@ -177,7 +188,20 @@ describe.each(adaptors)('$name', ({ name, aligns = false, wrap }) => {
     expect(() => resource.allocate(1, stream)).toThrow(
       expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED', message: `cannot allocate: the ${name} is already disposed` }),
     );
-    expect(() => resource.deallocate(0, 0, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+  });
+
+  test('frees what was allocated through it once it is disposed', () => {
+    vi.spyOn(process, 'emitWarning').mockReturnValue();
+    using upstream = new PoolMemoryResource(new CudaMemoryResource());
+    const resource = wrap(upstream);
+    const buffer = new DeviceBuffer(5000, { resource, stream });
+    const pointer = resource.allocate(1000, stream);
+    const aligned = resource.allocate(2000, stream, 4096);
+    resource[Symbol.dispose]();
+    buffer.dispose();
+    resource.deallocate(pointer, 1000, stream);
+    resource.deallocate(aligned, 2000, stream);
+    expect(upstream.statistics().allocatedBytes).toBe(0);
   });
 
   test.each([undefined, null, {}, 'cuda', 5])('refuses the upstream %s', (upstream) => {
@@ -203,4 +227,34 @@ test('adaptors refuse options that are no object', () => {
     expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }),
   );
   expect(() => new StatisticsResourceAdaptor(upstream, null as never)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }));
+});
+
+test.each([
+  ['a cache outside of its runs', new CudaMemoryResource(), (below: MemoryResource) => new CachingMemoryResource(below)],
+  [
+    'a bin that was given to a binning resource',
+    new CudaMemoryResource(),
+    (below: MemoryResource) =>
+      new BinningMemoryResource(below, { bins: [{ bytes: 8192, resource: new StatisticsResourceAdaptor(below) }] }),
+  ],
+  ['a prefetching adaptor', new ManagedMemoryResource(), (below: MemoryResource) => new PrefetchResourceAdaptor(below)],
+  ['a leaf', new CudaMemoryResource(), (below: MemoryResource) => below],
+  [
+    'a stack of which every layer is disposed',
+    new CudaMemoryResource(),
+    (below: MemoryResource) => {
+      const tracking = new TrackingResourceAdaptor(below);
+      const fallback = new FallbackResourceAdaptor(new LimitingResourceAdaptor(tracking, { limitBytes: 1024 }), tracking);
+      return new AlignedResourceAdaptor(fallback, { alignment: 4096 });
+    },
+  ],
+] as const)('%s frees what was allocated through it once it is disposed', (_, leaf, wrap) => {
+  vi.spyOn(process, 'emitWarning').mockReturnValue();
+  const before = leaf.reservedBytes;
+  const resource = wrap(leaf);
+  const buffers = [600, 5000].map((bytes) => new DeviceBuffer(bytes, { resource, stream }));
+  expect(leaf.reservedBytes).toBeGreaterThan(before);
+  for (const layer of layersOf(resource)) layer[Symbol.dispose]();
+  for (const buffer of buffers) buffer.dispose();
+  expect(leaf.reservedBytes).toBe(before);
 });
