@@ -149,6 +149,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   #hits = 0;
   #misses = 0;
   #hasGrown = false;
+  /** What was allocated in runs when this was disposed, and went back to the upstream with it. */
+  #ended: ReadonlySet<DevicePointer> = new Set();
 
   /** @throws ArgumentTypeError for what is no resource or no name, ArgumentRangeError for another word. */
   constructor(upstream: MemoryResource, options: CachingMemoryResourceOptions = {}) {
@@ -311,6 +313,10 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     if (this.#owners.filter((owner) => owner !== undefined).length > grouped) throw new Error('a block that is not used has an owner');
   }
 
+  protected override beforeEnd(): void {
+    this.#ended = new Set([...this.#blocks.blocks()].filter(({ lane }) => lane < 0).map(({ address }) => address));
+  }
+
   protected allocateIn(lane: number, bytes: number): number {
     const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
     return this.#blocks.allocate(rounded, rounded - bytes, lane);
@@ -399,6 +405,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
         `the ${this.constructor.name} cannot free ${formatPointer(pointer)}: it is already freed, or went back to the cache '${this.name}' when its run ended`,
       );
     }
+    if (this.isDisposed && this.#ended.has(pointer)) this.assertLive('deallocate');
     this.upstream.deallocate(pointer, bytes, stream, fence ?? this.#passedEvents);
   }
 

@@ -198,6 +198,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       this.lastStream = noStream;
       this.lane = undefined;
       this.ordering[Symbol.dispose]();
+      this.beforeEnd();
       this.#leftSegments = this.#memory.removeAllSegments();
     }
     this.#keepLateSegments();
@@ -259,6 +260,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected get isDisposed(): boolean {
     return this.#isDisposed;
   }
+
+  /** Called once, when this is disposed and before its blocks are forgotten. */
+  protected beforeEnd(): void {}
 
   protected assertLive(operation: string): void {
     if (!this.#isDisposed) return;
