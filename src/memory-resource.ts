@@ -18,8 +18,10 @@ export type DevicePointer = number;
 export type DeallocationEvents = 'eager' | 'deferred' | 'off';
 
 /**
- * Overrides the policy of the resources below for one free: a policy, or an event that the caller recorded on the freeing stream after the
- * memory was used last, so that a batch of frees shares one.
+ * Overrides the policy of the resources below for one free: a policy, or an event that the caller recorded on the freeing stream once that was
+ * ordered after every use of the memory, so that a batch of frees shares one. Resources rely on the event if they can tell that it covers
+ * everything: if the memory was allocated on the freeing stream, and the stream has waited for nothing since the record. Else they do what
+ * `'deferred'` says.
  */
 export type DeallocationFence = DeallocationEvents | Event;
 

@@ -250,7 +250,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
       return this.#allocateUnusual(run, bytes, stream, alignment);
     const rounded = (small + (ALLOCATION_ALIGNMENT - 1)) & -ALLOCATION_ALIGNMENT;
-    const block = this.#blocks.take(rounded, rounded - small, (this.lane as Lane).number);
+    const { number, owner } = this.lane as Lane;
+    const block = this.#blocks.take(rounded, rounded - small, number, owner);
     if (block === none) return this.#allocateSlowly(run, bytes, stream);
     this.#hits++;
     return this.#handOut(run, block, stream);
@@ -270,7 +271,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     if (this.#blocks.askedBytes(block) !== bytes) this.refuseFree(pointer, bytes, block);
     let lane = this.lane as Lane;
     if (fence === undefined) this.ordering.freed(lane);
-    else lane = this.ordering.freedWith(fence, stream);
+    else lane = this.ordering.freedWith(fence, stream, this.#blocks.ownerOf(block));
     this.#forget(block);
     this.#blocks.free(block, lane.number);
   }
@@ -319,7 +320,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
 
   protected allocateIn(lane: number, bytes: number): number {
     const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
-    return this.#blocks.allocate(rounded, rounded - bytes, lane);
+    return this.#blocks.allocate(rounded, rounded - bytes, lane, (this.lane as Lane).owner);
   }
 
   /** Steps 3 and 4 at the top of this file. */

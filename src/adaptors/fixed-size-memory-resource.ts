@@ -116,7 +116,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
       if (bytes === 0) return 0;
       if (bytes > this.blockBytes) throw this.blockTooLarge(bytes);
     }
-    const address = this.index.allocate(this.#blockUnits, this.blockBytes - bytes, (this.lane as Lane).number);
+    const address = this.allocateIn((this.lane as Lane).number, bytes);
     return address === none ? this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
   }
 
@@ -142,7 +142,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
   }
 
   protected override allocateIn(lane: number, bytes: number): number {
-    return this.index.allocate(this.#blockUnits, this.blockBytes - bytes, lane);
+    return this.index.allocate(this.#blockUnits, this.blockBytes - bytes, lane, (this.lane as Lane).owner);
   }
 
   /** Step 3 at the top of this file. */

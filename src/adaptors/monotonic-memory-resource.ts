@@ -438,7 +438,9 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
       return;
     }
     const asked = fence ?? this.deallocationEvents;
-    chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream).number);
+    // The memory goes back to the stream that it was allocated on, and what that did needs no event: the caller's covers the rest.
+    const owner = stream.timeline.serial;
+    chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream, owner).number);
   }
 
   #deallocateInFallback(

@@ -32,7 +32,8 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
       return this.#allocateUnusual(bytes, stream, alignment);
     const units = (small + (unitBytes - 1)) >> unitBits;
-    const address = this.index.allocate(units, (units << unitBits) - small, (this.lane as Lane).number);
+    const { number, owner } = this.lane as Lane;
+    const address = this.index.allocate(units, (units << unitBits) - small, number, owner);
     return address === none ? this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
   }
 
@@ -45,7 +46,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     }
     let lane = this.lane as Lane;
     if (fence === undefined) this.ordering.freed(lane);
-    else lane = this.ordering.freedWith(fence, stream);
+    else lane = this.ordering.freedWith(fence, stream, this.index.ownerOf(block));
     this.index.free(block, lane.number);
   }
 
@@ -53,8 +54,9 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
   protected allocateIn(lane: number, bytes: number, alignment: number): number {
     const units = Math.ceil(bytes / unitBytes);
     const slack = units * unitBytes - bytes;
-    if (alignment === ALLOCATION_ALIGNMENT) return this.index.allocate(units, slack, lane);
-    return this.index.allocateAligned(units, slack, alignment, lane);
+    const { owner } = this.lane as Lane;
+    if (alignment === ALLOCATION_ALIGNMENT) return this.index.allocate(units, slack, lane, owner);
+    return this.index.allocateAligned(units, slack, alignment, lane, owner);
   }
 
   /**
@@ -63,7 +65,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
    */
   protected searchLane(lane: number, bytes: number, alignment: number): number {
     const units = Math.ceil(bytes / unitBytes);
-    return this.index.allocateAligned(units, units * unitBytes - bytes, alignment, lane);
+    return this.index.allocateAligned(units, units * unitBytes - bytes, alignment, lane, (this.lane as Lane).owner);
   }
 
   /** Zero bytes, 2 GiB and more, sizes that cannot be, and alignments other than the usual one. */

@@ -18,6 +18,7 @@ export interface StreamObserver {
 const live = new Map<number, StreamTimeline>();
 const vacantSlots: number[] = [];
 let slots = 0;
+let timelines = 0;
 
 /**
  * What this environment knows of one driver stream, shared by every `Stream` object that names it: its identity, and how far it is known
@@ -30,6 +31,8 @@ export class StreamTimeline {
 
   readonly id: number;
   readonly slot: number;
+  /** A 32-bit integer that no other stream of this environment had within the last 2^32. */
+  readonly serial = ++timelines | 0;
   readonly device: number;
   /** The native handle that every `Stream` object of this stream uses; valid until the timeline ends. */
   readonly handle: number;
@@ -41,7 +44,10 @@ export class StreamTimeline {
   synchronizing = 0;
   /** The number of the latest synchronization that is over. */
   synchronized = 0;
-  /** The number of the latest recording when memory last came into this stream's order: no event up to that one stands for the memory. */
+  /**
+   * The number of the latest recording when the stream last waited, or memory last came into its order. No event up to that one covers what the
+   * stream was ordered after then.
+   */
   receivedAt = StreamTimeline.recordings;
   #isEnding = false;
   /** The `Stream` objects for this stream, which are not kept alive. */
@@ -121,6 +127,11 @@ export class StreamTimeline {
     mailbox[1] = event.handle;
     native().waitEvent();
     check('wait for an event');
+    this.noteWait(event);
+  }
+
+  /** The driver has made the stream wait for an event. */
+  noteWait(event: Event): void {
     this.outdateFences();
     eventObserver?.eventAwaited(this, event.version);
   }

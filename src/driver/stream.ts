@@ -2,7 +2,6 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } fro
 import { assertOptions } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
-import { eventObserver } from './event-observer.js';
 import { finalizationRegistry } from './finalization.js';
 import { mailbox, native } from './native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from './order-checker.js';
@@ -170,7 +169,7 @@ export class Stream implements Disposable {
     mailbox[1] = event.handle;
     native().waitEvent();
     if (mailbox[0] === 0) {
-      eventObserver?.eventAwaited(this.timeline, event.version);
+      this.timeline.noteWait(event);
       return;
     }
     this.#assertLive('wait for an event');

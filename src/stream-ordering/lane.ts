@@ -30,6 +30,8 @@ export class Lane {
   /** Its number in the free-space index. */
   readonly number: number;
   readonly timeline: StreamTimeline;
+  /** Whom the stream's allocations belong to, in the free-space index. */
+  readonly owner: number;
   /** Whether the memory serves its own stream alone until that is known to be idle. */
   readonly isHeld: boolean;
   /** Whether later may be too late to record an event, because nobody will announce the end of the stream. */
@@ -45,6 +47,7 @@ export class Lane {
   constructor(number: number, timeline: StreamTimeline, device: Device, isHeld: boolean) {
     this.number = number;
     this.timeline = timeline;
+    this.owner = timeline.serial;
     this.#device = device;
     this.isHeld = isHeld;
     this.mustRecord = !isHeld && !timeline.announcesEnd;
@@ -82,11 +85,13 @@ export class Lane {
     if (this.isHeld) this.timeline.outdateFences();
   }
 
-  /** Memory is freed into the lane, and the caller has recorded an event for it on the lane's stream. */
+  /**
+   * Memory that was allocated on the lane's stream is freed into the lane, and the caller has recorded an event for it on that stream.
+   */
   freeWithRecording(event: Event): void {
     this.#freedAt = this.timeline.synchronizing;
     const known = this.#recording;
-    // The memory may have come into the stream's order since, and not have been used after that.
+    // What the stream has waited for since, the event does not cover.
     if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;
     else if (known === undefined) this.#recording = { event, version: event.version };
     // Which of two recordings is the later one is not known: a late record covers both.

@@ -12,6 +12,7 @@
  * Rules, each with a test that fails without it:
  *  - a lane that takes over another's blocks carries the dependency on (rapidsai/rmm#2489): it counts as unrecorded from then on, and its own
  *    later record covers the wait that came before it;
+ *  - an event that the caller recorded covers nothing that its stream was ordered after later;
  *  - memory fresh from the upstream is ordered on its stream like a free (part of rapidsai/rmm#2507);
  *  - streams are told apart by timeline, never by handle (rapidsai/rmm#2251);
  *  - when a stream ends, its lanes are settled by one event and their blocks go to the lane of ended streams (rapidsai/rmm#510);
@@ -159,15 +160,20 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Does at a free what its fence says, and returns the lane that the memory belongs to now.
+   * Does at a free what its fence says, and returns the lane that the memory belongs to now. `owner` is whom the memory was allocated for.
+   *
+   * An event that the caller recorded stands for the free only if the memory was allocated on the very stream. Memory of another stream may have
+   * come to this one after the record, in ways that nobody tells of: by the order of the legacy default stream, or by a wait that another library
+   * queued. Then the event does not cover what the other stream did with it, and one is recorded when it is needed.
    * @throws ArgumentRangeError for an event that was not recorded on the stream; LifetimeError for one that is disposed.
    */
-  freedWith(fence: DeallocationFence, stream: Stream): Lane {
+  freedWith(fence: DeallocationFence, stream: Stream, owner: number): Lane {
     assertFence(fence, stream);
     if (fence instanceof Event) {
       const lane = this.#lane(stream.timeline, false);
       if (lane.mustRecord) lane.freeRecorded();
-      else lane.freeWithRecording(fence);
+      else if (lane.owner === owner) lane.freeWithRecording(fence);
+      else lane.freeUnrecorded();
       return lane;
     }
     const lane = this.#lane(stream.timeline, fence === 'off');

@@ -28,6 +28,7 @@ const fields = blockFields;
 const classField = 0;
 /** The lane of a free block; `~slack` of a used one, slack being the bytes that nobody asked for, less than 2 GiB; or `spareMark`. */
 const stateField = 1;
+/** Of a free block: the one before it in its list. Of a used block: its owner. */
 const previousField = 2;
 const nextField = 3;
 
@@ -88,19 +89,19 @@ export class BlockLists {
 
   /**
    * Takes a free block of exactly `bytes` bytes, a multiple of 256, out of a lane. Returns its address, or -1. `slack` is how many of its
-   * bytes nobody asked for.
+   * bytes nobody asked for. `owner` is any 32-bit number, which `ownerOf` gives back.
    */
-  allocate(bytes: number, slack: number, lane: number): number {
-    const block = this.take(bytes, slack, lane);
+  allocate(bytes: number, slack: number, lane: number, owner = none): number {
+    const block = this.take(bytes, slack, lane, owner);
     return block === none ? none : this.addressOf(block);
   }
 
   /** As `allocate`, but returns the block, or -1. */
-  take(bytes: number, slack: number, lane: number): number {
+  take(bytes: number, slack: number, lane: number, owner = none): number {
     const number = this.#classNumbers.get(bytes);
     if (number === none) return none;
     const block = (this.#heads[lane] as Int32Array)[number] as number;
-    if (block !== none) this.#use(block, slack, lane);
+    if (block !== none) this.#use(block, slack, lane, owner);
     return block;
   }
 
@@ -117,7 +118,7 @@ export class BlockLists {
       bestBytes = size;
     }
     if (best === none) return none;
-    this.#use(best, 0, lane);
+    this.#use(best, 0, lane, none);
     return this.addressOf(best);
   }
 
@@ -145,6 +146,11 @@ export class BlockLists {
   /** The bytes that were asked for when a used block was allocated. */
   askedBytes(block: number): number {
     return this.blockBytes(block) - ~(this.#blocks[block + stateField] as number);
+  }
+
+  /** Whom a used block was allocated for. */
+  ownerOf(block: number): number {
+    return this.#blocks[block + previousField] as number;
   }
 
   /** Frees a used block into a lane. */
@@ -327,9 +333,10 @@ export class BlockLists {
     this.#classPlaces[number] = lastPlace;
   }
 
-  #use(block: number, slack: number, lane: number): void {
+  #use(block: number, slack: number, lane: number, owner: number): void {
     this.#removeFree(block, lane);
     this.#blocks[block + stateField] = ~slack;
+    this.#blocks[block + previousField] = owner;
     this.#usedBlocks++;
   }
 

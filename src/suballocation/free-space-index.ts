@@ -58,6 +58,7 @@ const sizeField = 0;
 /** The block before this one; `~segment`, which is negative, in the first block of a segment. */
 const previousField = 1;
 const nextField = 2;
+/** Of a free block: the one before it in its list. Of a used block: its owner. */
 const previousFreeField = 3;
 const nextFreeField = 4;
 /** The lane of a free block; `~slack` of a used one, slack being the bytes that nobody asked for, less than 2 GiB; or `spareMark`. */
@@ -118,11 +119,11 @@ export class FreeSpaceIndex {
 
   /**
    * Takes `units` units (at least 1) out of a lane's free blocks and returns the address, or -1 where no block of the lane is large
-   * enough. `slack` is how many of the bytes nobody asked for, less than 2 GiB.
+   * enough. `slack` is how many of the bytes nobody asked for, less than 2 GiB. `owner` is any 32-bit number, which `ownerOf` gives back.
    */
-  allocate(units: number, slack: number, lane: number): number {
+  allocate(units: number, slack: number, lane: number, owner = none): number {
     const block = this.#find(units, lane);
-    return block === none ? none : this.#use(block, units, slack, lane);
+    return block === none ? none : this.#use(block, units, slack, lane, owner);
   }
 
   /** Whether `allocate` and `carve` have a block for so many units. */
@@ -131,7 +132,7 @@ export class FreeSpaceIndex {
   }
 
   /** As `allocate`, at a multiple of `alignment`, a power of two above 256. */
-  allocateAligned(units: number, slack: number, alignment: number, lane: number): number {
+  allocateAligned(units: number, slack: number, alignment: number, lane: number, owner = none): number {
     // Any block this large has an aligned address with room behind it.
     const sufficient = units + alignment / unitBytes - 1;
     let block = sufficient <= maximumUnits ? this.#find(sufficient, lane) : none;
@@ -139,7 +140,7 @@ export class FreeSpaceIndex {
     if (block === none) return none;
     const misaligned = this.#address(block) % alignment;
     if (misaligned !== 0) this.#insertFree(this.#cutFront(block, (alignment - misaligned) / unitBytes, lane), lane);
-    return this.#use(block, units, slack, lane);
+    return this.#use(block, units, slack, lane, owner);
   }
 
   /** The used block that starts at an address, for `askedBytes` and `free`, or -1. */
@@ -151,6 +152,11 @@ export class FreeSpaceIndex {
   askedBytes(block: number): number {
     const blocks = this.#blocks;
     return (blocks[block + sizeField] as number) * unitBytes - ~(blocks[block + stateField] as number);
+  }
+
+  /** Whom a used block was allocated for. */
+  ownerOf(block: number): number {
+    return this.#blocks[block + previousFreeField] as number;
   }
 
   /** Frees a used block into a lane, and joins it with free neighbours of that lane. */
@@ -394,11 +400,12 @@ export class FreeSpaceIndex {
   }
 
   /** Turns the first `units` units of a free block into a used block, and returns its address. */
-  #use(free: number, units: number, slack: number, lane: number): number {
+  #use(free: number, units: number, slack: number, lane: number, owner: number): number {
     let block = free;
     if (this.#blocks[free + sizeField] === units) this.#removeFree(free, lane);
     else block = this.#cutFront(free, units, lane);
     this.#blocks[block + stateField] = ~slack;
+    this.#blocks[block + previousFreeField] = owner;
     const address = this.#address(block);
     this.#used.insert(address, block);
     return address;

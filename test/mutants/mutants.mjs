@@ -214,8 +214,8 @@ const groups = [
       [
         'fence-where-end-unannounced',
         "rmm#649: a caller's event is relied on where the end of the stream is not announced",
-        'if (lane.mustRecord) lane.freeRecorded();\n      else lane.freeWithRecording(fence);',
-        'lane.freeWithRecording(fence);',
+        'if (lane.mustRecord) lane.freeRecorded();\n      else if',
+        'if',
       ],
       ['held-memory-shared', "'off': memory of a busy stream is given to another", '      if (lane.isHeldBack) continue;\n', ''],
       [
@@ -831,8 +831,8 @@ const groups = [
       [
         'foreign-free-not-noted',
         'a free on another stream is not waited for by a rewind',
-        "chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream).number);",
-        "this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream);",
+        "chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream, owner).number);",
+        "this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream, owner);",
       ],
       [
         'owner-does-not-wait',

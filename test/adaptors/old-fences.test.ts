@@ -1,0 +1,171 @@
+import { describe, expect, test } from 'vitest';
+import { mailbox, native } from '../../src/driver/native.js';
+import {
+  ArenaMemoryResource,
+  CachingMemoryResource,
+  CudaMemoryResource,
+  type DeallocationEvents,
+  Device,
+  Event,
+  FixedSizeMemoryResource,
+  type MemoryResource,
+  MiB,
+  PoolMemoryResource,
+  Stream,
+  set,
+} from '../../src/index.js';
+import { InRunResource } from '../support/in-run-resource.js';
+import { expectOrdered, expectWaiting } from '../support/stream-order.js';
+
+const bytes = MiB;
+const policies = ['eager', 'deferred', 'off'] as const;
+
+/** Resources with room for one block: whoever allocates next must get the block that was freed. */
+const keepers: [string, (deallocationEvents: DeallocationEvents) => MemoryResource][] = [
+  [
+    'a pool',
+    (deallocationEvents) =>
+      new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: bytes, maximumBytes: bytes, deallocationEvents }),
+  ],
+  [
+    'an arena',
+    (deallocationEvents) => {
+      // What a test before left on the default stream would be waited for.
+      Device.get().synchronizeSync();
+      return new ArenaMemoryResource(new CudaMemoryResource(), { arenaBytes: bytes, deallocationEvents });
+    },
+  ],
+  [
+    'fixed-size blocks',
+    (deallocationEvents) =>
+      new FixedSizeMemoryResource(new CudaMemoryResource(), { blockBytes: bytes, maximumBytes: bytes, deallocationEvents }),
+  ],
+  [
+    'the run of a cache',
+    (deallocationEvents) => new InRunResource(new CachingMemoryResource(new CudaMemoryResource(), { deallocationEvents })),
+  ],
+];
+
+/** How stream `b` comes to be ordered after stream `a`. */
+const orders: [string, () => Stream, (a: Stream, b: Stream) => void][] = [
+  [
+    "the program's own wait",
+    () => new Stream({ nonBlocking: true }),
+    (a, b) => {
+      using event = new Event();
+      event.record(a);
+      b.wait(event);
+    },
+  ],
+  [
+    'a wait that another library queued',
+    () => new Stream({ nonBlocking: true }),
+    (a, b) => {
+      using event = new Event();
+      event.record(a);
+      mailbox[0] = b.handle;
+      mailbox[1] = event.handle;
+      native().waitEvent();
+    },
+  ],
+  ['the order of the legacy default stream', () => Stream.legacyDefault(), () => {}],
+];
+
+describe.each(keepers)('%s', (_name, make) => {
+  describe.each(policies)('with %s events', (policy) => {
+    describe.each(orders)('and a stream ordered after another by %s', (_order, makeStream, order) => {
+      test.each([
+        ['before the memory was allocated', true],
+        ['after the memory was allocated', false],
+      ])('lets a third stream wait for the first, though the free had an event recorded %s', (_when, isOlder) => {
+        using keeper = make(policy);
+        using a = new Stream();
+        const b = makeStream();
+        using c = new Stream({ nonBlocking: true });
+        using old = new Event();
+        if (isOlder) old.record(b);
+        const first = keeper.allocate(bytes, a);
+        if (!isOlder) old.record(b);
+        using hold = a.hold();
+        set(first, 1, 1, bytes, a);
+        keeper.deallocate(first, bytes, a);
+        // Stream a has it in its own order, and b in that of a; neither uses it.
+        expect(keeper.allocate(bytes, a)).toBe(first);
+        order(a, b);
+        keeper.deallocate(first, bytes, b, old);
+        expect(keeper.allocate(bytes, c)).toBe(first);
+        expectOrdered(first, bytes, c, hold);
+        keeper.deallocate(first, bytes, c);
+        b.dispose();
+      });
+    });
+
+    test('relies on an event only as long as its stream has not waited since', () => {
+      using keeper = make(policy);
+      using a = new Stream({ nonBlocking: true });
+      using b = new Stream({ nonBlocking: true });
+      using c = new Stream({ nonBlocking: true });
+      using fence = new Event();
+      using used = new Event();
+      const pointer = keeper.allocate(bytes, a);
+      fence.record(a);
+      using hold = b.hold();
+      set(pointer, 1, 1, bytes, b);
+      used.record(b);
+      a.wait(used);
+      keeper.deallocate(pointer, bytes, a, fence);
+      expect(keeper.allocate(bytes, c)).toBe(pointer);
+      expectOrdered(pointer, bytes, c, hold);
+      keeper.deallocate(pointer, bytes, c);
+    });
+
+    test('waits for no more than the event of a free, if that covers all', async () => {
+      using keeper = make(policy);
+      using a = new Stream({ nonBlocking: true });
+      using c = new Stream({ nonBlocking: true });
+      using fence = new Event();
+      // Whatever the memory came from is behind an event of the resource's own.
+      keeper.deallocate(keeper.allocate(bytes, a), bytes, a, 'eager');
+      const pointer = keeper.allocate(bytes, a);
+      set(pointer, 1, 1, bytes, a);
+      fence.record(a);
+      using hold = a.hold();
+      keeper.deallocate(pointer, bytes, a, fence);
+      expect(keeper.allocate(bytes, c)).toBe(pointer);
+      await expect.poll(() => c.query()).toBe(true);
+      expectWaiting(a);
+      hold.release();
+      keeper.deallocate(pointer, bytes, c);
+    });
+  });
+});
+
+test('a stream does not count as the one that had its slot before', () => {
+  using pool = new PoolMemoryResource(new CudaMemoryResource(), {
+    initialBytes: bytes,
+    maximumBytes: bytes,
+    deallocationEvents: 'deferred',
+  });
+  using last = new Stream({ nonBlocking: true });
+  const a = new Stream();
+  const slot = a.timeline.slot;
+  const pointer = pool.allocate(bytes, a);
+  using hold = a.hold();
+  set(pointer, 1, 1, bytes, a);
+  using ran = new Event();
+  ran.record(a);
+  pool.deallocate(pointer, bytes, a);
+  expect(pool.allocate(bytes, a)).toBe(pointer);
+  a.dispose();
+  using b = new Stream({ nonBlocking: true });
+  expect(b.timeline.slot).toBe(slot);
+  using fence = new Event();
+  fence.record(b);
+  mailbox[0] = b.handle;
+  mailbox[1] = ran.handle;
+  native().waitEvent();
+  pool.deallocate(pointer, bytes, b, fence);
+  expect(pool.allocate(bytes, last)).toBe(pointer);
+  expectOrdered(pointer, bytes, last, hold);
+  pool.deallocate(pointer, bytes, last);
+});
