@@ -1,6 +1,7 @@
 import { defineConfig } from 'vitest/config';
+import { deviceUnderTest } from './test/support/device-under-test.mjs';
 
-const software = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB', CISTERN_SOFTWARE_DEVICES: '2' };
+const setupFiles = ['test/support/direct-faults-of-tests.ts'];
 
 export default defineConfig({
   test: {
@@ -10,16 +11,22 @@ export default defineConfig({
     projects: [
       {
         extends: true,
-        test: { name: 'unit', include: ['test/**/*.test.ts'], exclude: ['test/gc/**', 'test/gpu/**', 'test/browser/**'], env: software },
+        test: {
+          name: 'unit',
+          include: ['test/**/*.test.ts'],
+          exclude: ['test/gc/**', 'test/gpu/**', 'test/browser/**'],
+          env: deviceUnderTest,
+          setupFiles,
+        },
       },
       {
         extends: true,
-        test: { name: 'gc', include: ['test/gc/**/*.test.ts'], env: software, execArgv: ['--expose-gc'] },
+        test: { name: 'gc', include: ['test/gc/**/*.test.ts'], env: deviceUnderTest, setupFiles, execArgv: ['--expose-gc'] },
       },
       {
         extends: true,
         // What a page has drawn when it is looked at depends on how busy the machine is.
-        test: { name: 'browser', include: ['test/browser/**/*.test.ts'], env: software, retry: 1 },
+        test: { name: 'browser', include: ['test/browser/**/*.test.ts'], env: deviceUnderTest, retry: 1 },
       },
       {
         extends: true,

@@ -1,0 +1,27 @@
+// What every function of the driver does first.
+#ifndef CISTERN_STRICT_DRIVER_CALL_H_
+#define CISTERN_STRICT_DRIVER_CALL_H_
+
+#include "strict_driver/state.h"
+
+namespace cistern::strict {
+
+enum class Need { kNothing, kInit, kContext };
+
+// One call: holds the lock, and `status` says whether the call may go on.
+struct ApiCall {
+  ApiCall(const char* symbol, Need need);
+
+  Lock lock;
+  const char* function;
+  Status status = kSuccess;
+};
+
+// Opens a function of the driver. `symbol` is CUDA's name, such as cuMemAlloc.
+#define STRICT_DRIVER_ENTER(symbol, need)              \
+  ::cistern::strict::ApiCall call(symbol, Need::need); \
+  if (call.status != ::cistern::kSuccess) return call.status
+
+}  // namespace cistern::strict
+
+#endif  // CISTERN_STRICT_DRIVER_CALL_H_

@@ -1,0 +1,26 @@
+// The driver's functions, with the signatures of cistern's own table, and the ones that the table has not.
+#ifndef CISTERN_STRICT_DRIVER_CALLS_H_
+#define CISTERN_STRICT_DRIVER_CALLS_H_
+
+#include "strict_driver/constants.h"
+
+namespace cistern::strict::calls {
+
+#define CISTERN_DECLARE(member, symbol, version, parameters) Status member parameters;
+CISTERN_DRIVER_FUNCTIONS(CISTERN_DECLARE)
+#undef CISTERN_DECLARE
+
+// Waits of a stream for a value in memory, and writes of one.
+Status StreamWaitValue32(Stream stream, DevicePointer address, unsigned value, unsigned flags);
+Status StreamWriteValue32(Stream stream, DevicePointer address, unsigned value, unsigned flags);
+
+// The forms of before CUDA 12.2, whose location is an ordinal.
+Status MemAdvise8000(DevicePointer pointer, std::size_t bytes, int advice, DeviceOrdinal device);
+Status MemPrefetchAsync8000(DevicePointer pointer, std::size_t bytes, DeviceOrdinal device, Stream stream);
+
+// Modules are not modelled: cuModuleLoadData says that it is not supported.
+Status ModuleLoadData(void** module, const void* image);
+
+}  // namespace cistern::strict::calls
+
+#endif  // CISTERN_STRICT_DRIVER_CALLS_H_

@@ -1,0 +1,47 @@
+// Constants of cuda.h that the strict driver answers to and that cistern's own table has no need of.
+#ifndef CISTERN_STRICT_DRIVER_CONSTANTS_H_
+#define CISTERN_STRICT_DRIVER_CONSTANTS_H_
+
+#include "cuda/driver_table.h"
+
+namespace cistern::strict {
+
+// CUresult
+enum : Status { kErrorDeinitialized = 4 };
+
+// CUdevice_attribute
+enum : int {
+  kAttributeCanUseStreamMemoryOperationsV1 = 92,
+  kAttributeCanUse64BitStreamMemoryOperationsV1 = 93,
+  kAttributeCanUseStreamWaitValueNorV1 = 94,
+  kAttributePageableMemoryAccessUsesHostPageTables = 100,
+  kAttributeCanUse64BitStreamMemoryOperations = 122,
+  kAttributeCanUseStreamWaitValueNor = 123,
+};
+
+// CUevent_flags, CUmemAttach_flags, CU_MEMHOSTALLOC_
+enum : unsigned { kEventInterprocess = 4 };
+enum : unsigned { kMemAttachHost = 2 };
+enum : unsigned { kHostAllocWriteCombined = 4 };
+
+// CUmemAllocationType, CUmemAllocationHandleType
+enum : int { kAllocationTypePinned = 1 };
+enum : int { kHandleTypeFileDescriptor = 1 };
+
+// CUstreamWaitValue_flags, CUstreamWriteValue_flags
+enum : unsigned { kWaitValueGreaterOrEqual = 0, kWaitValueEqual = 1, kWaitValueAnd = 2, kWaitValueNor = 3 };
+enum : unsigned { kWriteValueDefault = 0, kWriteValueNoMemoryBarrier = 1 };
+
+// Ordinals that name no device (CU_DEVICE_CPU, CU_DEVICE_INVALID).
+enum : DeviceOrdinal { kHostLocation = -1, kNoLocation = -2 };
+
+// What a device may choose for itself.
+inline constexpr int kGreatestPriority = -5;
+
+// CUdriverProcAddress_flags, CUdriverProcAddressQueryResult
+enum : unsigned long long { kLegacyStreamFlag = 1, kPerThreadStreamFlag = 2 };
+enum : int { kSymbolFound = 0, kSymbolNotFound = 1, kSymbolVersionNotSufficient = 2 };
+
+}  // namespace cistern::strict
+
+#endif  // CISTERN_STRICT_DRIVER_CONSTANTS_H_

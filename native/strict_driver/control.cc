@@ -1,0 +1,40 @@
+// What a test may ask of the strict driver beside the driver's functions. No real driver has these: a test finds them by dlsym, or not.
+#include "strict_driver/injection.h"
+#include "strict_driver/stream.h"
+
+using cistern::Status;
+using namespace cistern::strict;
+
+#define STRICT_DRIVER_EXPORT extern "C" __attribute__((visibility("default")))
+
+STRICT_DRIVER_EXPORT bool strict_driver_fail_call(const char* function, unsigned long long nth, Status status) {
+  const Lock lock(big_lock);
+  return FailCall(function, nth, status);
+}
+
+STRICT_DRIVER_EXPORT void strict_driver_fail_call_after(const char* first, const char* function, unsigned long long nth, Status status) {
+  const Lock lock(big_lock);
+  FailCallAfter(first, function, nth, status);
+}
+
+STRICT_DRIVER_EXPORT void strict_driver_set_latency(const char* function, unsigned long long nanoseconds) {
+  const Lock lock(big_lock);
+  SetLatency(function, nanoseconds);
+}
+
+// False, and nothing changed, if more than so much is in use.
+STRICT_DRIVER_EXPORT bool strict_driver_set_total_memory(unsigned long long bytes) {
+  const Lock lock(big_lock);
+  for (const DeviceMemory& memory : driver.memory) {
+    if (!memory.CanHave(bytes)) return false;
+  }
+  for (DeviceMemory& memory : driver.memory) memory.Resize(bytes);
+  return true;
+}
+
+STRICT_DRIVER_EXPORT bool strict_driver_set_sticky_error(int device, Status status) {
+  const Lock lock(big_lock);
+  if (device < 0 || static_cast<std::size_t>(device) >= driver.contexts.size()) return false;
+  Poison(driver.ContextOf(device), status);
+  return true;
+}

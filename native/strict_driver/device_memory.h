@@ -1,0 +1,59 @@
+// The memory of one device: 2 MiB granules, in which small allocations share one. The addresses that callers see are not accessible to the
+// host, as those of a GPU are not; the driver itself goes through `alias`.
+#ifndef CISTERN_STRICT_DRIVER_DEVICE_MEMORY_H_
+#define CISTERN_STRICT_DRIVER_DEVICE_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+
+namespace cistern::strict {
+
+inline constexpr std::size_t kGranule = std::size_t{2} << 20;
+inline constexpr std::size_t kUnit = 512;
+
+inline std::size_t RoundUp(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+class DeviceMemory {
+ public:
+  // Reserves the addresses. They are more than the memory, so that holes between allocations cost no capacity.
+  void Open(std::size_t bytes);
+
+  bool TakeGranules(std::size_t bytes, std::size_t* offset);
+  void GiveGranules(std::size_t offset, std::size_t bytes);
+
+  // What a plain allocation takes: `reserved` says how much of the addresses.
+  bool Take(std::size_t bytes, std::size_t* offset, std::size_t* reserved);
+  void Give(std::size_t offset, std::size_t bytes, std::size_t reserved);
+
+  // A context takes memory that nobody has an address of.
+  void Charge(std::size_t bytes) { used_ += bytes; }
+  // Whether the total may be so much: no more than there are addresses, and no less than is in use.
+  bool CanHave(std::size_t bytes) const { return bytes >= used_ && bytes <= addresses_; }
+  void Resize(std::size_t bytes) { total_ = bytes; }
+
+  bool Owns(std::uintptr_t address) const { return address >= start() && address < start() + addresses_; }
+  std::uintptr_t start() const { return reinterpret_cast<std::uintptr_t>(base_); }
+  char* HostView(std::uintptr_t address) const { return alias_ + (address - start()); }
+  std::size_t total() const { return total_; }
+  std::size_t used() const { return used_; }
+
+ private:
+  using Holes = std::map<std::size_t, std::size_t>;  // offset -> bytes
+
+  static bool TakeFirst(Holes& holes, std::size_t bytes, std::size_t* offset);
+  static void Merge(Holes& holes, std::size_t offset, std::size_t bytes);
+
+  char* base_ = nullptr;
+  char* alias_ = nullptr;
+  std::size_t addresses_ = 0;
+  std::size_t total_ = 0;
+  std::size_t used_ = 0;
+  int file_ = -1;
+  Holes holes_;
+  std::map<std::size_t, Holes> shared_granules_;  // offset -> the holes in it
+};
+
+}  // namespace cistern::strict
+
+#endif  // CISTERN_STRICT_DRIVER_DEVICE_MEMORY_H_

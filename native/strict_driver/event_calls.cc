@@ -1,0 +1,101 @@
+#include <chrono>
+#include <utility>
+
+#include "strict_driver/call.h"
+#include "strict_driver/calls.h"
+#include "strict_driver/event.h"
+#include "strict_driver/pool.h"
+#include "strict_driver/report.h"
+#include "strict_driver/stream.h"
+#include "strict_driver/wait.h"
+
+namespace cistern::strict {
+namespace {
+
+double Now() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
+
+Status FindEvent(Event handle, std::shared_ptr<EventState>* event) {
+  *event = driver.events.Find(handle);
+  if (*event != nullptr) return kSuccess;
+  Report("MISUSE", "%s: %p is %s", thread.function, static_cast<void*>(handle),
+         driver.events.WasEverLive(handle) ? "a destroyed event" : "no event");
+  return kErrorInvalidHandle;
+}
+
+namespace calls {
+
+Status EventCreate(Event* event, unsigned flags) {
+  STRICT_DRIVER_ENTER("cuEventCreate", kContext);
+  constexpr unsigned kAllFlags = kEventBlockingSync | kEventDisableTiming | kEventInterprocess;
+  if (event == nullptr || (flags & ~kAllFlags) != 0) return kErrorInvalidValue;
+  auto state = std::make_shared<EventState>();
+  state->context = thread.current;
+  state->flags = flags;
+  *event = static_cast<Event>(driver.events.Add(std::move(state)));
+  return kSuccess;
+}
+
+Status EventDestroy(Event event) {
+  STRICT_DRIVER_ENTER("cuEventDestroy", kContext);
+  std::shared_ptr<EventState> state;
+  const Status status = FindEvent(event, &state);
+  if (status == kSuccess) driver.events.Remove(event);
+  return status;
+}
+
+// An operation as any other: on an idle stream, too, the event is complete only some time after the call.
+Status EventRecord(Event event, Stream stream) {
+  STRICT_DRIVER_ENTER("cuEventRecord", kContext);
+  std::shared_ptr<EventState> state;
+  StreamRef stream_state;
+  Status status = FindEvent(event, &state);
+  if (status == kSuccess) status = FindStream(stream, &stream_state, false);
+  if (status != kSuccess) return status;
+  if (state->context != stream_state->context) return kErrorInvalidHandle;
+  auto recording = std::make_shared<Recording>();
+  Operation operation;
+  operation.name = call.function;
+  operation.run = [recording] { recording->milliseconds = Now(); };
+  status = Submit(stream_state, std::move(operation), &recording->place);
+  if (status == kSuccess) state->last = std::move(recording);
+  return status;
+}
+
+Status EventQuery(Event event) {
+  STRICT_DRIVER_ENTER("cuEventQuery", kContext);
+  std::shared_ptr<EventState> state;
+  const Status status = FindEvent(event, &state);
+  if (status != kSuccess) return status;
+  if (state->context->sticky_error != kSuccess) return state->context->sticky_error;
+  return state->last == nullptr || state->last->place.IsReached() ? kSuccess : kErrorNotReady;
+}
+
+Status EventSynchronize(Event event) {
+  STRICT_DRIVER_ENTER("cuEventSynchronize", kContext);
+  std::shared_ptr<EventState> state;
+  Status status = FindEvent(event, &state);
+  if (status != kSuccess || state->last == nullptr) return status;
+  status = WaitForPlace(call.lock, state->context, call.function, state->last->place);
+  if (status == kSuccess) ObserveFrees(state->context->device);
+  return status;
+}
+
+Status EventElapsedTime(float* milliseconds, Event start, Event end) {
+  STRICT_DRIVER_ENTER("cuEventElapsedTime", kContext);
+  std::shared_ptr<EventState> first;
+  std::shared_ptr<EventState> second;
+  Status status = FindEvent(start, &first);
+  if (status == kSuccess) status = FindEvent(end, &second);
+  if (status != kSuccess) return status;
+  if (milliseconds == nullptr) return kErrorInvalidValue;
+  if (first->context != second->context || first->last == nullptr || second->last == nullptr) return kErrorInvalidHandle;
+  if (((first->flags | second->flags) & kEventDisableTiming) != 0) return kErrorInvalidHandle;
+  if (!first->last->place.IsReached() || !second->last->place.IsReached()) return kErrorNotReady;
+  *milliseconds = static_cast<float>(second->last->milliseconds - first->last->milliseconds);
+  return kSuccess;
+}
+
+}  // namespace calls
+}  // namespace cistern::strict

@@ -1,0 +1,126 @@
+#include <algorithm>
+#include <utility>
+
+#include "strict_driver/allocation.h"
+#include "strict_driver/call.h"
+#include "strict_driver/calls.h"
+#include "strict_driver/pool.h"
+#include "strict_driver/report.h"
+#include "strict_driver/settings.h"
+#include "strict_driver/stream.h"
+#include "strict_driver/wait.h"
+
+namespace cistern::strict::calls {
+namespace {
+
+// "Any CUDA API call may block or synchronize for various reasons", and those that allocate do.
+Status WaitToAllocate(ApiCall& call) {
+  return settings().allocation_waits ? WaitForContext(call.lock, thread.current, call.function, true) : kSuccess;
+}
+
+// Memory that is mapped into every context waits for all of them.
+Status WaitToFree(ApiCall& call, const AllocationRef& allocation) {
+  if (!settings().free_waits) return kSuccess;
+  for (ContextState* context : driver.contexts) {
+    if (context->retained == 0 || context->sticky_error != kSuccess) continue;
+    if (allocation->kind == Kind::kDevice && context->device != allocation->device) continue;
+    const Status status = WaitForContext(call.lock, context, call.function, true);
+    if (status != kSuccess) return status;
+  }
+  const AllocationRef found = FindAllocation(allocation->start);
+  return found == allocation ? kSuccess : kErrorInvalidValue;  // somebody else freed it meanwhile
+}
+
+Status AllocateHostVisibleMemory(ApiCall& call, Kind kind, std::size_t bytes, std::uintptr_t* start) {
+  const Status status = WaitToAllocate(call);
+  return status == kSuccess ? AllocateHostVisible(kind, thread.current->device, bytes, start) : status;
+}
+
+}  // namespace
+
+Status MemGetInfo(std::size_t* free, std::size_t* total) {
+  STRICT_DRIVER_ENTER("cuMemGetInfo", kContext);
+  if (free == nullptr || total == nullptr) return kErrorInvalidValue;
+  const DeviceMemory& memory = driver.MemoryOf(thread.current->device);
+  *total = memory.total();
+  *free = memory.total() - std::min(memory.total(), memory.used());
+  return kSuccess;
+}
+
+Status MemAlloc(DevicePointer* pointer, std::size_t bytes) {
+  STRICT_DRIVER_ENTER("cuMemAlloc", kContext);
+  if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
+  const Status status = WaitToAllocate(call);
+  return status == kSuccess ? AllocateDeviceMemory(thread.current->device, bytes, pointer) : status;
+}
+
+Status MemFree(DevicePointer pointer) {
+  STRICT_DRIVER_ENTER("cuMemFree", kContext);
+  if (pointer == 0) return kSuccess;
+  const AllocationRef allocation = FindAllocation(pointer);
+  if (allocation == nullptr || allocation->start != pointer || allocation->kind == Kind::kPinned) {
+    Report("MISUSE", "cuMemFree of %#llx, which is not the start of an allocation", pointer);
+    return kErrorInvalidValue;
+  }
+  // A free of memory that came from a pool waits for nothing.
+  if (allocation->kind == Kind::kPool) return FreeToPool(allocation, nullptr);
+  const Status status = WaitToFree(call, allocation);
+  if (status == kSuccess) Release(allocation);
+  return status;
+}
+
+Status MemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned flags) {
+  STRICT_DRIVER_ENTER("cuMemAllocManaged", kContext);
+  if (pointer == nullptr || bytes == 0 || (flags != kMemAttachGlobal && flags != kMemAttachHost)) return kErrorInvalidValue;
+  std::uintptr_t start;
+  const Status status = AllocateHostVisibleMemory(call, Kind::kManaged, bytes, &start);
+  if (status == kSuccess) *pointer = start;
+  return status;
+}
+
+Status MemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
+  STRICT_DRIVER_ENTER("cuMemHostAlloc", kContext);
+  constexpr unsigned kAllFlags = kHostAllocPortable | kHostAllocDeviceMap | kHostAllocWriteCombined;
+  if (pointer == nullptr || bytes == 0 || (flags & ~kAllFlags) != 0) return kErrorInvalidValue;
+  std::uintptr_t start;
+  const Status status = AllocateHostVisibleMemory(call, Kind::kPinned, bytes, &start);
+  if (status == kSuccess) *pointer = reinterpret_cast<void*>(start);
+  return status;
+}
+
+Status MemFreeHost(void* pointer) {
+  STRICT_DRIVER_ENTER("cuMemFreeHost", kContext);
+  if (pointer == nullptr) return kSuccess;
+  const std::uintptr_t start = reinterpret_cast<std::uintptr_t>(pointer);
+  const AllocationRef allocation = FindAllocation(start);
+  if (allocation == nullptr || allocation->start != start || allocation->kind != Kind::kPinned) {
+    Report("MISUSE", "cuMemFreeHost of %p, which is not the start of pinned memory", pointer);
+    return kErrorInvalidValue;
+  }
+  const Status status = WaitToFree(call, allocation);
+  if (status == kSuccess) Release(allocation);
+  return status;
+}
+
+Status MemFreeAsync(DevicePointer pointer, Stream stream) {
+  STRICT_DRIVER_ENTER("cuMemFreeAsync", kContext);
+  StreamRef state;
+  const Status status = FindStream(stream, &state, false);
+  if (status != kSuccess) return status;
+  const AllocationRef allocation = FindAllocation(pointer);
+  if (allocation == nullptr || allocation->start != pointer || allocation->kind == Kind::kPinned || allocation->kind == Kind::kManaged) {
+    Report("MISUSE", "cuMemFreeAsync of %#llx, which is not the start of device memory", pointer);
+    return kErrorInvalidValue;
+  }
+  if (allocation->kind == Kind::kPool) return FreeToPool(allocation, state);
+  driver.allocations.erase(allocation->start);
+  Operation operation;
+  operation.name = call.function;
+  operation.run = [allocation] {
+    const Lock lock(big_lock);
+    Release(allocation);
+  };
+  return Submit(state, std::move(operation));
+}
+
+}  // namespace cistern::strict::calls

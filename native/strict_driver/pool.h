@@ -1,0 +1,27 @@
+// The driver's own pools (cuMemPool…): chunks of 32 MiB, whose blocks are free again only once a synchronization has seen their frees.
+#ifndef CISTERN_STRICT_DRIVER_POOL_H_
+#define CISTERN_STRICT_DRIVER_POOL_H_
+
+#include "strict_driver/state.h"
+
+namespace cistern::strict {
+
+Status AllocateFromPool(const PoolRef& pool, std::size_t bytes, const StreamRef& stream, DevicePointer* pointer);
+
+// Without a stream the memory is free at once.
+Status FreeToPool(const AllocationRef& allocation, const StreamRef& stream);
+
+// What a synchronization does: frees that have run are seen, and memory above the release thresholds goes back to the device.
+void ObserveFrees(DeviceOrdinal device);
+
+// Gives back chunks of which nothing is in use, until no more than `keep` bytes are reserved. Returns how many bytes went back.
+std::size_t ReleaseChunks(PoolState& pool, std::size_t keep);
+
+// For an allocation that finds no memory: takes back whatever the device's pools hold unused.
+std::size_t ReclaimFromPools(DeviceOrdinal device);
+
+void DestroyPool(const PoolRef& pool);
+
+}  // namespace cistern::strict
+
+#endif  // CISTERN_STRICT_DRIVER_POOL_H_

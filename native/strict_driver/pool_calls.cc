@@ -1,0 +1,147 @@
+#include <cstdint>
+#include <utility>
+
+#include "strict_driver/call.h"
+#include "strict_driver/calls.h"
+#include "strict_driver/pool.h"
+#include "strict_driver/report.h"
+#include "strict_driver/settings.h"
+#include "strict_driver/stream.h"
+
+namespace cistern::strict::calls {
+namespace {
+
+Status FindPool(Pool handle, PoolRef* pool) {
+  *pool = driver.pools.Find(handle);
+  if (*pool != nullptr) return kSuccess;
+  Report("MISUSE", "%s: %p is %s", thread.function, static_cast<void*>(handle),
+         driver.pools.WasEverLive(handle) ? "a destroyed pool" : "no pool");
+  return kErrorInvalidValue;
+}
+
+bool IsAllZero(const PoolProperties& properties) {
+  for (const unsigned char byte : properties.reserved) {
+    if (byte != 0) return false;
+  }
+  return properties.security_attributes == nullptr && properties.usage == 0;
+}
+
+}  // namespace
+
+Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
+  STRICT_DRIVER_ENTER("cuMemPoolCreate", kInit);
+  if (!settings().has_pools) return kErrorNotSupported;
+  if (pool == nullptr || properties == nullptr || properties->alloc_type != kAllocationTypePinned) return kErrorInvalidValue;
+  const MemLocation location = properties->location;
+  if (location.type != kLocationDevice || location.id < 0 || location.id >= settings().devices) return kErrorInvalidValue;
+  if (!IsAllZero(*properties)) return kErrorInvalidValue;
+  if ((properties->handle_types & ~int{kHandleTypeFileDescriptor}) != 0) return kErrorNotSupported;
+  auto state = std::make_shared<PoolState>();
+  state->device = location.id;
+  state->max_bytes = properties->max_size;
+  driver.all_pools.insert(state);
+  *pool = static_cast<Pool>(driver.pools.Add(std::move(state)));
+  return kSuccess;
+}
+
+Status MemPoolDestroy(Pool pool) {
+  STRICT_DRIVER_ENTER("cuMemPoolDestroy", kInit);
+  PoolRef state;
+  const Status status = FindPool(pool, &state);
+  if (status != kSuccess) return status;
+  driver.pools.Remove(pool);
+  DestroyPool(state);
+  return kSuccess;
+}
+
+Status MemPoolTrimTo(Pool pool, std::size_t bytes_to_keep) {
+  STRICT_DRIVER_ENTER("cuMemPoolTrimTo", kInit);
+  PoolRef state;
+  const Status status = FindPool(pool, &state);
+  if (status == kSuccess) ReleaseChunks(*state, bytes_to_keep);
+  return status;
+}
+
+Status MemPoolSetAttribute(Pool pool, int attribute, void* value) {
+  STRICT_DRIVER_ENTER("cuMemPoolSetAttribute", kInit);
+  PoolRef state;
+  const Status status = FindPool(pool, &state);
+  if (status != kSuccess) return status;
+  if (value == nullptr) return kErrorInvalidValue;
+  const int flag = *static_cast<int*>(value);
+  switch (attribute) {
+    case kPoolReuseFollowEventDependencies:
+      state->follows_events = flag;
+      return kSuccess;
+    case kPoolReuseAllowOpportunistic:
+      state->is_opportunistic = flag;
+      return kSuccess;
+    case kPoolReuseAllowInternalDependencies:
+      state->adds_dependencies = flag;
+      return kSuccess;
+    case kPoolReleaseThreshold:
+      state->release_threshold = *static_cast<std::uint64_t*>(value);
+      return kSuccess;
+    case kPoolReservedHigh:
+      if (*static_cast<std::uint64_t*>(value) != 0) return kErrorInvalidValue;
+      state->reserved_high = state->reserved;
+      return kSuccess;
+    case kPoolUsedHigh:
+      if (*static_cast<std::uint64_t*>(value) != 0) return kErrorInvalidValue;
+      state->used_high = state->used;
+      return kSuccess;
+    default:
+      return kErrorInvalidValue;
+  }
+}
+
+Status MemPoolGetAttribute(Pool pool, int attribute, void* value) {
+  STRICT_DRIVER_ENTER("cuMemPoolGetAttribute", kInit);
+  PoolRef state;
+  const Status status = FindPool(pool, &state);
+  if (status != kSuccess) return status;
+  if (value == nullptr) return kErrorInvalidValue;
+  int* flag = static_cast<int*>(value);
+  std::uint64_t* number = static_cast<std::uint64_t*>(value);
+  switch (attribute) {
+    case kPoolReuseFollowEventDependencies:
+      *flag = state->follows_events;
+      return kSuccess;
+    case kPoolReuseAllowOpportunistic:
+      *flag = state->is_opportunistic;
+      return kSuccess;
+    case kPoolReuseAllowInternalDependencies:
+      *flag = state->adds_dependencies;
+      return kSuccess;
+    case kPoolReleaseThreshold:
+      *number = state->release_threshold;
+      return kSuccess;
+    case kPoolReservedCurrent:
+      *number = state->reserved;
+      return kSuccess;
+    case kPoolReservedHigh:
+      *number = state->reserved_high;
+      return kSuccess;
+    case kPoolUsedCurrent:
+      *number = state->used;
+      return kSuccess;
+    case kPoolUsedHigh:
+      *number = state->used_high;
+      return kSuccess;
+    default:
+      return kErrorInvalidValue;
+  }
+}
+
+Status MemAllocFromPoolAsync(DevicePointer* pointer, std::size_t bytes, Pool pool, Stream stream) {
+  STRICT_DRIVER_ENTER("cuMemAllocFromPoolAsync", kContext);
+  PoolRef state;
+  StreamRef stream_state;
+  Status status = FindPool(pool, &state);
+  if (status == kSuccess) status = FindStream(stream, &stream_state, false);
+  if (status != kSuccess) return status;
+  if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
+  return AllocateFromPool(state, bytes, stream_state, pointer);
+}
+
+}  // namespace cistern::strict::calls

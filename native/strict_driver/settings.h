@@ -1,0 +1,65 @@
+// What the environment asks of the strict driver: variables named STRICT_DRIVER_…, read once, at the first call.
+#ifndef CISTERN_STRICT_DRIVER_SETTINGS_H_
+#define CISTERN_STRICT_DRIVER_SETTINGS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cuda/driver_table.h"
+
+namespace cistern::strict {
+
+// A call that is to fail: the nth of a function, from 1; 0: every one.
+struct Failure {
+  std::string function;
+  std::uint64_t nth = 0;
+  Status status = 0;
+};
+
+struct Settings {
+  // The machine.
+  int version = 13000;                                // VERSION, as CUDA numbers it
+  int devices = 1;                                    // DEVICES
+  std::size_t memory_bytes = std::size_t{4} << 30;    // MEMORY_MB, of each device
+  std::size_t context_bytes = std::size_t{64} << 20;  // CONTEXT_MB, what a context takes of it
+  std::vector<std::string> missing;                   // MISSING=a,b: symbols that cuGetProcAddress does not find
+  bool has_get_proc_address_v2 = true;                // GET_PROC_ADDRESS_V2
+  bool has_pools = true;                              // POOLS
+  bool has_concurrent_managed_access = true;          // CONCURRENT_MANAGED
+  bool has_stream_memory_operations = true;           // STREAM_MEMORY_OPERATIONS
+  bool reads_pageable_memory = false;                 // HOST_PAGE_TABLES: the device reads pageable memory itself, and later
+  bool pinned_memory_has_range = true;                // PINNED_HAS_RANGE: the start of pinned memory is told
+  unsigned managed_memory_type = kMemoryTypeDevice;   // MANAGED_TYPE, what managed memory is told to be: 1, 2, or 4 (unified)
+  bool default_streams_have_fixed_ids = false;        // FIXED_DEFAULT_IDS: 1 and 2, in every context and thread
+
+  // What it makes of its freedom.
+  unsigned delay_microseconds = 200;       // DELAY_US, the longest pause before an operation of a stream
+  unsigned seed = 1;                       // SEED, of the pauses
+  bool serializes_callbacks = true;        // SERIAL_CALLBACKS: one thread runs every host function
+  bool allocation_waits = false;           // ALLOC_SYNCS: plain allocations wait for the device
+  bool free_waits = true;                  // FREE_SYNCS: plain frees wait for the device
+  bool copy_from_pageable_waits = true;    // PAGEABLE_WAITS: such a copy waits for its stream
+  bool locks_while_waiting = false;        // LOCKS_WHILE_WAITING: such a wait keeps other calls of the context out
+  bool reuses_handles = true;              // REUSE_HANDLES: at once, the last destroyed first
+  bool used_memory_falls_at_once = false;  // USED_FALLS_AT_ONCE: a pool's, with the call of cuMemFreeAsync
+  bool exit_waits = true;                  // EXIT_WAITS: the exit handler waits for the host function that runs
+  bool fills_new_memory = true;            // FILL: with bytes that nobody wrote
+
+  // Failures.
+  std::vector<Failure> failures;  // FAIL=function:nth:status,…: the call does nothing and fails
+  std::vector<Failure> faults;    // STICKY=…: the work that the call queues ends in a sticky error
+
+  // What is told.
+  std::string log;             // LOG, a file; else standard error
+  unsigned stall_seconds = 5;  // STALL_SECONDS: a wait is reported after so long
+  unsigned abort_seconds = 0;  // ABORT_SECONDS: and ends the process, with status 86; 0: never
+  bool traces_calls = false;   // TRACE
+};
+
+const Settings& settings();
+
+}  // namespace cistern::strict
+
+#endif  // CISTERN_STRICT_DRIVER_SETTINGS_H_

@@ -1,0 +1,174 @@
+// What the driver knows: contexts, streams, events, allocations and pools. `big_lock` guards all of it, unless a comment says otherwise.
+#ifndef CISTERN_STRICT_DRIVER_STATE_H_
+#define CISTERN_STRICT_DRIVER_STATE_H_
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cuda/driver_table.h"
+#include "strict_driver/constants.h"
+#include "strict_driver/device_memory.h"
+#include "strict_driver/handle_table.h"
+
+namespace cistern::strict {
+
+struct ContextState;
+struct StreamState;
+struct PoolState;
+using StreamRef = std::shared_ptr<StreamState>;
+using PoolRef = std::shared_ptr<PoolState>;
+using Lock = std::unique_lock<std::mutex>;
+
+// A place in the order of a stream: reached once the stream has completed `count` operations.
+struct Place {
+  StreamRef stream;
+  std::uint64_t count = 0;
+  bool IsReached() const;
+};
+
+struct Operation {
+  const char* name = "";
+  std::vector<Place> after;
+  std::function<bool()> condition;  // asked without the lock, again and again, until it is true
+  std::function<void()> run;        // without the lock
+  HostFunction host_function = nullptr;
+  void* host_data = nullptr;
+  Status fault = 0;
+};
+
+enum class Role { kCreated, kLegacy, kPerThread };
+
+struct StreamState {
+  ContextState* context = nullptr;
+  Role role = Role::kCreated;
+  unsigned flags = 0;
+  int priority = 0;
+  std::uint64_t id = 0;
+  std::deque<Operation> queue;
+  std::uint64_t submitted = 0;
+  std::uint64_t completed = 0;
+  bool is_destroyed = false;
+  bool has_thread = false;
+  const char* at = "";  // what it does or waits for now
+  std::condition_variable arrived;
+  bool IsBlocking() const { return (flags & kStreamNonBlocking) == 0; }
+  bool IsIdle() const { return completed == submitted; }
+};
+
+// What a Context points to: the primary context of a device. It is never destroyed.
+struct ContextState {
+  DeviceOrdinal device = 0;
+  int retained = 0;
+  Status sticky_error = kSuccess;
+  StreamRef legacy;
+  std::set<StreamRef> streams;  // those that have a handle or work
+  long locked_by = 0;           // the thread whose wait keeps all others out
+};
+
+struct Recording {
+  Place place;
+  double milliseconds = 0;
+};
+
+struct EventState {
+  ContextState* context = nullptr;
+  unsigned flags = 0;
+  std::shared_ptr<Recording> last;
+};
+
+enum class Kind { kDevice, kPool, kPinned, kManaged };
+
+struct PageAdvice {
+  bool is_read_mostly = false;
+  int preferred = kNoLocation;
+  int prefetched = kNoLocation;
+  unsigned accessed_by = 0;  // a bit for each device, the highest for the host
+};
+
+struct Allocation {
+  std::uintptr_t start = 0;
+  std::size_t bytes = 0;
+  std::size_t reserved = 0;
+  Kind kind = Kind::kDevice;
+  DeviceOrdinal device = 0;
+  PoolRef pool;
+  std::atomic<bool> is_allocated{true};  // in stream order
+  std::atomic<bool> is_freed{false};     // likewise
+  std::vector<PageAdvice> pages;
+  bool Contains(std::uintptr_t address, std::size_t length) const {
+    return address >= start && length <= bytes && address - start <= bytes - length;
+  }
+};
+using AllocationRef = std::shared_ptr<Allocation>;
+
+struct FreeBlock {
+  std::size_t bytes = 0;
+  bool is_pending = false;  // freed in a stream's order, and nobody has seen that happen
+  Place freed_at;
+};
+
+struct PoolChunk {
+  std::size_t bytes = 0;
+  std::map<std::size_t, FreeBlock> free_blocks;  // by offset in the device
+};
+
+struct PoolState {
+  DeviceOrdinal device = 0;
+  std::size_t max_bytes = 0;
+  std::uint64_t release_threshold = 0;
+  int follows_events = 1;
+  int is_opportunistic = 1;
+  int adds_dependencies = 1;
+  std::uint64_t used = 0;
+  std::uint64_t used_high = 0;
+  std::uint64_t reserved = 0;
+  std::uint64_t reserved_high = 0;
+  bool is_destroyed = false;
+  std::map<std::size_t, PoolChunk> chunks;  // by offset in the device
+  std::size_t live = 0;
+};
+
+struct Driver {
+  bool is_initialized = false;
+  bool has_ended = false;
+  std::vector<ContextState*> contexts;
+  std::vector<DeviceMemory> memory;
+  HandleTable<StreamState> streams;
+  HandleTable<EventState> events;
+  HandleTable<PoolState> pools;
+  std::set<PoolRef> all_pools;  // those that are destroyed and still have memory, too
+  std::map<std::uintptr_t, AllocationRef> allocations;
+  std::map<std::string, std::uint64_t> calls;
+  std::uint64_t last_stream_id = 20;
+  int running_callbacks = 0;
+
+  DeviceMemory& MemoryOf(DeviceOrdinal device) { return memory[static_cast<std::size_t>(device)]; }
+  ContextState* ContextOf(DeviceOrdinal device) { return contexts[static_cast<std::size_t>(device)]; }
+};
+
+struct Thread {
+  ContextState* current = nullptr;
+  bool is_in_callback = false;
+  int capture_mode = kCaptureModeGlobal;
+  std::map<ContextState*, StreamRef> default_streams;
+  Status pending_fault = 0;   // what the work that this call queues ends in
+  const char* function = "";  // the call that it is in
+};
+
+extern std::mutex& big_lock;
+extern std::condition_variable& changed;  // an operation is over, or an error is there
+extern Driver& driver;
+extern thread_local Thread thread;
+
+}  // namespace cistern::strict
+
+#endif  // CISTERN_STRICT_DRIVER_STATE_H_

@@ -1,0 +1,108 @@
+// Copies and fills.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "strict_driver/allocation.h"
+#include "strict_driver/call.h"
+#include "strict_driver/calls.h"
+#include "strict_driver/report.h"
+#include "strict_driver/settings.h"
+#include "strict_driver/stream.h"
+#include "strict_driver/wait.h"
+
+namespace cistern::strict::calls {
+namespace {
+
+// A side of a copy.
+struct Side {
+  AllocationRef allocation;  // null: pageable memory
+  char* view = nullptr;
+  bool IsHost() const { return allocation == nullptr || allocation->kind == Kind::kPinned; }
+};
+
+Status Resolve(DevicePointer address, std::size_t bytes, bool allows_pageable, Side* side) {
+  side->allocation = FindAllocation(address);
+  if (side->allocation != nullptr) {
+    if (!side->allocation->Contains(address, bytes)) {
+      Report("MISUSE", "%zu bytes at %#llx go past the end of an allocation", bytes, address);
+      return kErrorInvalidValue;
+    }
+    side->view = HostView(*side->allocation, address);
+    return kSuccess;
+  }
+  for (const DeviceMemory& memory : driver.memory) {
+    if (!memory.Owns(address)) continue;
+    Report("MISUSE", "%#llx is not allocated", address);
+    return kErrorInvalidValue;
+  }
+  if (!allows_pageable || FindAllocation(address + bytes - 1) != nullptr) return kErrorInvalidValue;
+  side->view = reinterpret_cast<char*>(address);
+  return kSuccess;
+}
+
+template <typename Word>
+Status Set(ApiCall& call, DevicePointer destination, Word value, std::size_t count, Stream handle) {
+  StreamRef stream;
+  Status status = FindStream(handle, &stream, true);
+  if (status != kSuccess || count == 0) return status;
+  if (destination % sizeof(Word) != 0) return kErrorInvalidValue;
+  Side to;
+  status = Resolve(destination, count * sizeof(Word), false, &to);
+  if (status != kSuccess) return status;
+  Operation operation;
+  operation.name = call.function;
+  operation.run = [to, value, count] {
+    CheckLife(to.allocation, "a fill");
+    std::fill_n(reinterpret_cast<Word*>(to.view), count, value);
+  };
+  return Submit(stream, std::move(operation));
+}
+
+}  // namespace
+
+Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream handle) {
+  STRICT_DRIVER_ENTER("cuMemcpyAsync", kContext);
+  StreamRef stream;
+  Status status = FindStream(handle, &stream, true);
+  if (status != kSuccess || bytes == 0) return status;
+  Side to;
+  Side from;
+  status = Resolve(destination, bytes, true, &to);
+  if (status == kSuccess) status = Resolve(source, bytes, true, &from);
+  if (status != kSuccess) return status;
+  std::shared_ptr<char[]> staged;
+  if (from.allocation == nullptr && !to.IsHost() && !settings().reads_pageable_memory) {
+    if (settings().copy_from_pageable_waits) {
+      status = WaitForPlace(call.lock, stream->context, call.function, {stream, stream->submitted});
+      if (status != kSuccess) return status;
+    }
+    staged.reset(new char[bytes]);
+    std::memcpy(staged.get(), from.view, bytes);
+  }
+  Operation operation;
+  operation.name = call.function;
+  operation.run = [to, from, staged, bytes] {
+    CheckLife(to.allocation, "a copy to memory");
+    CheckLife(from.allocation, "a copy from memory");
+    std::memmove(to.view, staged != nullptr ? staged.get() : from.view, bytes);
+  };
+  Place place;
+  status = Submit(stream, std::move(operation), &place);
+  // From host to host a copy is synchronous, and to pageable memory it may be.
+  const bool is_synchronous = (to.IsHost() && from.IsHost()) || (to.allocation == nullptr && !settings().reads_pageable_memory);
+  return status == kSuccess && is_synchronous ? WaitForPlace(call.lock, stream->context, call.function, place) : status;
+}
+
+Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {
+  STRICT_DRIVER_ENTER("cuMemsetD8Async", kContext);
+  return Set(call, destination, value, bytes, stream);
+}
+
+Status MemsetD32Async(DevicePointer destination, unsigned value, std::size_t count, Stream stream) {
+  STRICT_DRIVER_ENTER("cuMemsetD32Async", kContext);
+  return Set(call, destination, value, count, stream);
+}
+
+}  // namespace cistern::strict::calls

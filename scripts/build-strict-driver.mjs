@@ -1,0 +1,28 @@
+// Builds the strict driver, a libcuda.so.1 for tests, and the addon that controls it: `node scripts/build-strict-driver.mjs [FOLDER]`.
+// Prints the folder that has both.
+import { spawnSync } from 'node:child_process';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { argv } from 'node:process';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+
+/**
+ * @returns {string} the folder with libcuda.so.1 and strict_driver.node
+ * @throws {Error} with the output of CMake if that fails
+ */
+export function buildStrictDriver(folder = join(root, 'build-strict-driver')) {
+  const headers = join(dirname(createRequire(import.meta.url).resolve('node-api-headers')), 'include');
+  cmake('-S', join(root, 'native', 'strict_driver'), '-B', folder, `-DNODE_API_HEADERS=${headers}`);
+  cmake('--build', folder, '--parallel', '2');
+  return folder;
+}
+
+function cmake(...args) {
+  const { status, error, stdout, stderr } = spawnSync('cmake', args, { encoding: 'utf8', maxBuffer: 2 ** 26 });
+  if (error !== undefined) throw error;
+  if (status !== 0) throw new Error(`$ cmake ${args.join(' ')}\n${stdout}${stderr}`);
+}
+
+if (argv[1] === fileURLToPath(import.meta.url)) console.log(buildStrictDriver(argv[2]));

@@ -1,0 +1,1 @@
+export declare const deviceUnderTest: Readonly<Record<string, string>>;
