@@ -144,6 +144,8 @@ export { type RecordedReplay, type RecordReplayOptions, recordReplay } from './r
 export type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from './replay/recorded-run.js';
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay/replay-result.js';
+export { PackedReportRun } from './report/pack-report-run.js';
+export { readReportRun } from './report/read-report-run.js';
 export { type WriteReportOptions, writeReport } from './report/write-report.js';
 export { uncached, withResource } from './resource-scope.js';
 export {

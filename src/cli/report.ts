@@ -1,7 +1,7 @@
 import { stat } from 'node:fs/promises';
 import { Command, Option } from 'commander';
-import { readRecordedRun } from '../replay/read-recorded-run.js';
-import type { RecordedRun } from '../replay/recorded-run.js';
+import type { PackedReportRun } from '../report/pack-report-run.js';
+import { readReportRun } from '../report/read-report-run.js';
 import { writeReport } from '../report/write-report.js';
 import { formatBytes } from '../units.js';
 import { progressBar } from './progress-bar.js';
@@ -33,7 +33,7 @@ export function reportCommand(terminal: Terminal): Command {
 }
 
 async function report(paths: readonly string[], { output, title }: ReportCommandOptions, terminal: Terminal): Promise<void> {
-  const runs: RecordedRun[] = [];
+  const runs: PackedReportRun[] = [];
   for (const path of paths) runs.push(await readRun(path, terminal));
   const bar = progressBar(terminal, 'writing', 1);
   try {
@@ -48,10 +48,10 @@ async function report(paths: readonly string[], { output, title }: ReportCommand
   await tellOfFile(terminal, output, `${output}: ${formatCount(events)} events in ${formatBytes((await stat(output)).size)}\n`);
 }
 
-async function readRun(path: string, terminal: Terminal): Promise<RecordedRun> {
+async function readRun(path: string, terminal: Terminal): Promise<PackedReportRun> {
   const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
   try {
-    const run = await readRecordedRun(path, {
+    const run = await readReportRun(path, {
       onProgress: ({ bytesRead, totalBytes, events }) => bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
     });
     bar.stop();

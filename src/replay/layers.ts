@@ -9,7 +9,7 @@ export function nearestLayer(layers: readonly RecordedLayer[], hasEvents: (layer
 }
 
 /** The indexes of the layers, those nearest to the program first; as near, in order. */
-export function layersFromTop(layers: readonly RecordedLayer[]): number[] {
+function layersFromTop(layers: readonly RecordedLayer[]): number[] {
   const depths = layers.map(() => 0);
   for (const layer of layers.keys()) {
     const seen = new Set([layer]);
@@ -21,4 +21,15 @@ export function layersFromTop(layers: readonly RecordedLayer[]): number[] {
     }
   }
   return [...layers.keys()].sort((a, b) => (depths[a] as number) - (depths[b] as number));
+}
+
+/** Layers with those nearest to the program first, and for each of the given ones its place there; no places where that is its own. */
+export function orderLayers(layers: readonly RecordedLayer[]): { layers: readonly RecordedLayer[]; places: readonly number[] | undefined } {
+  const order = layersFromTop(layers);
+  const places = order.map((_, layer) => order.indexOf(layer));
+  const ordered = order.map((layer) => {
+    const { name, upstream } = layers[layer] as RecordedLayer;
+    return { name, upstream: upstream === undefined ? undefined : places[upstream] };
+  });
+  return { layers: ordered, places: places.some((place, layer) => place !== layer) ? places : undefined };
 }

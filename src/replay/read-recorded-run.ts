@@ -4,7 +4,7 @@ import { LogParser } from './log-parser.js';
 import { type LogFormat, type LogSource, OpenLog, type ReadLogOptions } from './log-source.js';
 import { RecordedRows } from './recorded-rows.js';
 import type { RecordedRun, RecordingDamage } from './recorded-run.js';
-import { RecordedNames, RecordedRunBuilder } from './recorded-run-builder.js';
+import { type RecordedEvents, RecordedNames, RecordedRunBuilder, type RecordedRunOrigin } from './recorded-run-builder.js';
 import { RecordingParser } from './recording-parser.js';
 import { readSnapshot } from './snapshot-reader.js';
 
@@ -36,8 +36,10 @@ export interface ReadRecordedRunOptions extends ReadLogOptions {
  */
 export async function readRecordedRun(source: LogSource, options: ReadRecordedRunOptions = {}): Promise<RecordedRun> {
   const log = await OpenLog.open(source, options);
-  if (log.format === 'recording') return readRecording(log);
-  return log.format === 'pytorch-snapshot' ? readWholeSnapshot(log) : readRows(log);
+  if (log.format === 'pytorch-snapshot') return readWholeSnapshot(log);
+  const builder = new RecordedRunBuilder();
+  const { origin, names } = await readEvents(log, builder);
+  return builder.finish(origin, names);
 }
 
 /**
@@ -61,21 +63,28 @@ export async function readWholeSnapshot(log: OpenLog): Promise<RecordedRun> {
   return readSnapshot(log.name, Buffer.concat(pieces));
 }
 
-async function readRecording(log: OpenLog): Promise<RecordedRun> {
-  const builder = new RecordedRunBuilder();
+/**
+ * Reads a recording or an RMM log event by event.
+ * @internal
+ */
+export async function readEvents(log: OpenLog, events: RecordedEvents): Promise<{ origin: RecordedRunOrigin; names: RecordedNames }> {
+  return log.format === 'recording' ? readRecording(log, events) : readRows(log, events);
+}
+
+async function readRecording(log: OpenLog, events: RecordedEvents): Promise<{ origin: RecordedRunOrigin; names: RecordedNames }> {
   const names = new RecordedNames();
-  const parser = new RecordingParser(log.name, names, builder);
+  const parser = new RecordingParser(log.name, names, events);
   const gzipFault = await log.read(
     (piece) => parser.push(piece),
-    () => builder.eventCount,
+    () => events.eventCount,
   );
   if (gzipFault === undefined) parser.finish();
   else parser.abandon(gzipFault.fault, gzipFault.isTruncation);
-  return builder.finish({ source: log.name, ...parser.header, damage: parser.damage }, names);
+  return { origin: { source: log.name, ...parser.header, damage: parser.damage }, names };
 }
 
-async function readRows(log: OpenLog): Promise<RecordedRun> {
-  const rows = new RecordedRows();
+async function readRows(log: OpenLog, events: RecordedEvents): Promise<{ origin: RecordedRunOrigin; names: RecordedNames }> {
+  const rows = new RecordedRows(events);
   const parser = new LogParser(log.name, rows);
   const gzipFault = await log.read(
     (piece) => parser.push(piece),
@@ -90,5 +99,6 @@ async function readRows(log: OpenLog): Promise<RecordedRun> {
     const fault = parser.finish();
     if (fault !== undefined) damage = { offset: parser.offset, fault, isTruncation: true };
   }
-  return rows.finish({ source: log.name, damage, csv: parser.spelling });
+  const origin = { source: log.name, startedAt: undefined, utcOffsetMinutes: 0, damage, csv: parser.spelling };
+  return { origin, names: rows.names };
 }

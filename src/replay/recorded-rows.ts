@@ -1,7 +1,6 @@
 import { RecordKind } from '../recording/recording-format.js';
 import type { LogRows } from './log-parser.js';
-import type { RecordedRun } from './recorded-run.js';
-import { RecordedNames, RecordedRunBuilder, type RecordedRunOrigin } from './recorded-run-builder.js';
+import { type RecordedEvents, RecordedNames } from './recorded-run-builder.js';
 
 const nanosecondsPerDay = 86_400e9;
 
@@ -11,11 +10,12 @@ const longestStepBack = 60e9;
 /** A stream or a thread is a number of 16 bits in a run. */
 const maximumNames = 2 ** 16;
 
-/** Makes a {@link RecordedRun} out of the rows of an RMM log. */
+/** Makes events of a recording out of the rows of an RMM log. */
 export class RecordedRows implements LogRows {
   readonly readsTimes = true;
-  readonly #builder = new RecordedRunBuilder();
-  readonly #names = new RecordedNames();
+  /** What the events refer to. */
+  readonly names = new RecordedNames();
+  readonly #events: RecordedEvents;
   readonly #threadIndexes = new Map<number, number>();
   #lastThread = -1;
   #lastThreadIndex = 0;
@@ -27,12 +27,13 @@ export class RecordedRows implements LogRows {
   #day = 0;
   #lastTime = 0;
 
-  constructor() {
-    this.#names.layers.push({ name: 'rmm', upstream: undefined });
+  constructor(events: RecordedEvents) {
+    this.#events = events;
+    this.names.layers.push({ name: 'rmm', upstream: undefined });
   }
 
   get eventCount(): number {
-    return this.#builder.eventCount;
+    return this.#events.eventCount;
   }
 
   allocate(thread: number, pointer: number, bytes: number, stream: number, time: number, isPrefixed: boolean): string | undefined {
@@ -48,11 +49,6 @@ export class RecordedRows implements LogRows {
     return this.#append(RecordKind.failure, thread, rest, bytes, stream, time, isPrefixed);
   }
 
-  /** The run. Nothing may be added any more. */
-  finish(origin: Omit<RecordedRunOrigin, 'startedAt' | 'utcOffsetMinutes'>): RecordedRun {
-    return this.#builder.finish({ ...origin, startedAt: undefined, utcOffsetMinutes: 0 }, this.#names);
-  }
-
   #append(
     kind: RecordKind,
     thread: number,
@@ -65,9 +61,9 @@ export class RecordedRows implements LogRows {
     if (thread !== this.#lastThread) this.#enterThread(thread);
     const spelledStream = isPrefixed ? stream : ~0 - stream;
     if (spelledStream !== this.#lastStream) this.#enterStream(stream, spelledStream);
-    if (this.#names.threads.length > maximumNames) return `is of one thread more than ${maximumNames}`;
-    if (this.#names.streams.length > maximumNames) return `is on one stream more than ${maximumNames}`;
-    this.#builder.append(kind, 0, this.#lastStreamIndex, this.#lastThreadIndex, 0, 0, this.#timeOf(timeOfDay), first, second);
+    if (this.names.threads.length > maximumNames) return `is of one thread more than ${maximumNames}`;
+    if (this.names.streams.length > maximumNames) return `is on one stream more than ${maximumNames}`;
+    this.#events.append(kind, 0, this.#lastStreamIndex, this.#lastThreadIndex, 0, 0, this.#timeOf(timeOfDay), first, second);
     return undefined;
   }
 
@@ -84,7 +80,7 @@ export class RecordedRows implements LogRows {
   #enterThread(thread: number): void {
     let index = this.#threadIndexes.get(thread);
     if (index === undefined) {
-      index = this.#names.threads.push(String(thread)) - 1;
+      index = this.names.threads.push(String(thread)) - 1;
       this.#threadIndexes.set(thread, index);
     }
     this.#lastThread = thread;
@@ -94,7 +90,7 @@ export class RecordedRows implements LogRows {
   #enterStream(stream: number, spelledStream: number): void {
     let index = this.#streamIndexes.get(spelledStream);
     if (index === undefined) {
-      index = this.#names.streams.push(`${spelledStream < 0 ? '' : '0x'}${stream.toString(16)}`) - 1;
+      index = this.names.streams.push(`${spelledStream < 0 ? '' : '0x'}${stream.toString(16)}`) - 1;
       this.#streamIndexes.set(spelledStream, index);
     }
     this.#lastStream = spelledStream;

@@ -1,5 +1,5 @@
 import type { CsvSpelling, RecordKind } from '../recording/recording-format.js';
-import { layersFromTop } from './layers.js';
+import { orderLayers } from './layers.js';
 import type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from './recorded-run.js';
 
 /** What takes the events of a recording, one by one and in order. */
@@ -36,6 +36,8 @@ export interface RecordedRunOrigin {
   readonly damage: RecordingDamage | undefined;
   readonly csv: CsvSpelling | undefined;
 }
+
+type Column = Uint8Array | Uint16Array | Uint32Array | Float64Array;
 
 const initialCapacity = 4096;
 
@@ -83,41 +85,30 @@ export class RecordedRunBuilder implements RecordedEvents {
 
   /** The run, with the layers nearest to the program first. The builder must not be used any more. */
   finish(origin: RecordedRunOrigin, names: RecordedNames): RecordedRun {
-    this.#resize(this.#count);
+    const { layers, places } = orderLayers(names.layers);
+    const column = this.#layers;
+    // What is of no layer has 0, whatever that is.
+    if (places !== undefined) for (let i = 0; i < this.#count; i++) column[i] = places[column[i] as number] ?? 0;
+    const whole = <T extends Column>(grown: T) => grown.subarray(0, this.#count) as T;
     return {
       ...origin,
-      layers: this.#orderLayers(names.layers),
+      layers,
       streams: names.streams,
       threads: names.threads,
       phases: names.phases,
       stacks: names.stacks,
       labels: names.labels,
       eventCount: this.#count,
-      kinds: this.#kinds,
-      layerOf: this.#layers,
-      streamOf: this.#streams,
-      threadOf: this.#threads,
-      phaseOf: this.#phases,
-      stackOf: this.#stacks,
-      times: this.#times,
-      firsts: this.#firsts,
-      seconds: this.#seconds,
+      kinds: whole(this.#kinds),
+      layerOf: whole(this.#layers),
+      streamOf: whole(this.#streams),
+      threadOf: whole(this.#threads),
+      phaseOf: whole(this.#phases),
+      stackOf: whole(this.#stacks),
+      times: whole(this.#times),
+      firsts: whole(this.#firsts),
+      seconds: whole(this.#seconds),
     };
-  }
-
-  /** Orders the layers, and numbers the events' anew where that changes anything. */
-  #orderLayers(layers: readonly RecordedLayer[]): readonly RecordedLayer[] {
-    const order = layersFromTop(layers);
-    const places = order.map((_, layer) => order.indexOf(layer));
-    if (order.some((layer, place) => layer !== place)) {
-      const column = this.#layers;
-      // What is of no layer has 0, whatever that is.
-      for (let i = 0; i < column.length; i++) column[i] = places[column[i] as number] ?? 0;
-    }
-    return order.map((layer) => {
-      const { name, upstream } = layers[layer] as RecordedLayer;
-      return { name, upstream: upstream === undefined ? undefined : places[upstream] };
-    });
   }
 
   #resize(capacity: number): void {
@@ -134,8 +125,8 @@ export class RecordedRunBuilder implements RecordedEvents {
   }
 }
 
-/** `target` with as much of `column` as fits into it. */
-function resized<T extends Uint8Array | Uint16Array | Uint32Array | Float64Array>(column: T, target: T): T {
-  target.set(column.subarray(0, target.length));
+/** `target` with what `column` holds. */
+function resized<T extends Column>(column: T, target: T): T {
+  target.set(column);
   return target;
 }

@@ -3,7 +3,7 @@ import { matchingAllocations, matchingBlocks } from './held-bytes.js';
 import type { ReportRun } from './report-run.js';
 
 /** A stretch of addresses without a long empty part. */
-interface AddressSegment {
+export interface AddressSegment {
   readonly start: number;
   /** The first address behind it. */
   readonly end: number;
@@ -38,6 +38,28 @@ export function layOutAddresses(run: ReportRun, layer: number): AddressLayout {
     ends[index] = Math.max(ends[index] as number, (addresses[index] as number) + (spans.bytes[span] as number));
   }
 
+  const segments = segmentsOf(addresses, ends);
+  const offsetOf = new Float64Array(addresses.length).fill(-1);
+  const segmentOf = new Uint32Array(addresses.length);
+  let current = 0;
+  for (let index = 0; index < addresses.length; index++) {
+    if (ends[index] === 0) continue;
+    const start = addresses[index] as number;
+    while (start >= (segments[current + 1]?.start ?? Number.POSITIVE_INFINITY)) current++;
+    const segment = segments[current] as AddressSegment;
+    offsetOf[index] = segment.offset + start - segment.start;
+    segmentOf[index] = current;
+  }
+  const last = segments.at(-1);
+  return { segments, totalBytes: last === undefined ? 0 : last.offset + last.end - last.start, offsetOf, segmentOf };
+}
+
+/**
+ * The stretches that ranges of addresses lie in.
+ * @param addresses where they begin; ascending
+ * @param ends where the longest that begins there ends, or 0 for an address that is not used
+ */
+export function segmentsOf(addresses: Float64Array, ends: Float64Array): readonly AddressSegment[] {
   let usedBytes = 0;
   let reached = 0;
   for (let index = 0; index < addresses.length; index++) {
@@ -49,25 +71,17 @@ export function layOutAddresses(run: ReportRun, layer: number): AddressLayout {
   const longestGap = Math.max(4 * KiB, usedBytes / 256);
 
   const segments: { start: number; end: number; offset: number }[] = [];
-  const offsetOf = new Float64Array(addresses.length).fill(-1);
-  const segmentOf = new Uint32Array(addresses.length);
-  let totalBytes = 0;
   for (let index = 0; index < addresses.length; index++) {
     const end = ends[index] as number;
     if (end === 0) continue;
     const start = addresses[index] as number;
-    let segment = segments.at(-1);
+    const segment = segments.at(-1);
     if (segment === undefined || start - segment.end > longestGap) {
-      if (segment !== undefined) totalBytes += segment.end - segment.start;
-      segment = { start, end, offset: totalBytes };
-      segments.push(segment);
+      const offset = segment === undefined ? 0 : segment.offset + segment.end - segment.start;
+      segments.push({ start, end, offset });
     } else segment.end = Math.max(segment.end, end);
-    offsetOf[index] = segment.offset + start - segment.start;
-    segmentOf[index] = segments.length - 1;
   }
-  const last = segments.at(-1);
-  if (last !== undefined) totalBytes += last.end - last.start;
-  return { segments, totalBytes, offsetOf, segmentOf };
+  return segments;
 }
 
 /** The address at an offset of a layout, or `undefined` outside. */

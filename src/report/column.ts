@@ -1,59 +1,134 @@
 /**
- * Columns of integers as bytes that gzip makes small.
+ * Columns of integers as bytes that gzip makes small, in chunks of 65,536 values. Within a chunk
  *
- *     value[i] = minimum + unit · Σ plane[p][i] · 256^p        or, where `isDelta`, the sum of these up to i
+ *     value[i] = minimum + unit · Σ plane[p][i] · 256^p        or, where `isDelta`, `base` and the sum of these up to i
  *
- * All lowest bytes come first, then all second ones: the bytes beside each other resemble each other, and the planes above the largest value
- * are left out, so that a column of zeros takes none.
+ * All lowest bytes of a chunk come first, then all second ones: the bytes beside each other resemble each other, and the planes above the
+ * largest value are left out, so that a chunk of equal values takes none.
  */
+
+const chunkLength = 65_536;
+
+/** What is needed to read a chunk: its minimum, unit and number of planes, and of a column of differences the value before its first one. */
+type ChunkHead = readonly [minimum: number, unit: number, planes: number, base: number];
 
 /** What is needed to read a packed column. */
 export interface ColumnHead {
   readonly count: number;
-  readonly minimum: number;
-  readonly unit: number;
-  readonly planes: number;
   readonly isDelta: boolean;
+  /** All chunks but the last hold 65,536 values. */
+  readonly chunks: readonly ChunkHead[];
 }
 
-/** Packs integers of at most 2^53; they must not descend where `isDelta` is true. */
-export function packColumn(values: ArrayLike<number>, isDelta = false): { head: ColumnHead; bytes: Uint8Array } {
-  const count = values.length;
-  const rests = Float64Array.from(values);
-  if (isDelta) for (let i = count - 1; i > 0; i--) rests[i] = (rests[i] as number) - (rests[i - 1] as number);
-  let minimum = count === 0 ? 0 : Number.POSITIVE_INFINITY;
-  for (let i = 0; i < count; i++) minimum = Math.min(minimum, rests[i] as number);
-  let unit = 0;
-  let maximum = 0;
-  for (let i = 0; i < count; i++) {
-    const difference = (rests[i] as number) - minimum;
-    rests[i] = difference;
-    if (difference > maximum) maximum = difference;
-    if (unit !== 1 && difference % unit !== 0) unit = greatestCommonDivisor(difference, unit);
+/** Packs integers from -2^53 to 2^53 as they come. Only the last chunk of them is in memory as numbers. */
+export class ColumnWriter {
+  readonly #isDelta: boolean;
+  readonly #values = new Float64Array(chunkLength);
+  readonly #chunks: ChunkHead[] = [];
+  readonly #pieces: Uint8Array[] = [];
+  #filled = 0;
+  /** The last value of the chunk before. */
+  #base = 0;
+
+  /** @param isDelta whether differences are smaller than values; they should not be negative as a rule */
+  constructor(isDelta = false) {
+    this.#isDelta = isDelta;
   }
-  unit = Math.max(1, unit);
-  let planes = 0;
-  while (maximum / unit >= 256 ** planes && maximum > 0) planes++;
-  const bytes = new Uint8Array(count * planes);
-  for (let i = 0; i < count; i++) {
-    let rest = (rests[i] as number) / unit;
-    let place = i;
-    for (; rest > 0xffff_ffff; place += count) {
-      bytes[place] = rest % 256;
-      rest = Math.floor(rest / 256);
-    }
-    for (let bits = rest >>> 0; bits > 0; place += count) {
-      bytes[place] = bits & 255;
-      bits >>>= 8;
-    }
+
+  add(value: number): void {
+    if (this.#filled === chunkLength) this.#pack();
+    this.#values[this.#filled++] = value;
   }
-  return { head: { count, minimum, unit, planes, isDelta }, bytes };
+
+  /** The column. Nothing may be added any more. */
+  finish(): PackedColumn {
+    const count = this.#chunks.length * chunkLength + this.#filled;
+    if (this.#filled > 0) this.#pack();
+    return new PackedColumn({ count, isDelta: this.#isDelta, chunks: this.#chunks }, this.#pieces);
+  }
+
+  #pack(): void {
+    const count = this.#filled;
+    const values = this.#values;
+    const base = this.#base;
+    if (this.#isDelta) {
+      this.#base = values[count - 1] as number;
+      for (let i = count - 1; i > 0; i--) values[i] = (values[i] as number) - (values[i - 1] as number);
+      values[0] = (values[0] as number) - base;
+    }
+    const { minimum, unit, planes } = scaled(values, count);
+    const bytes = new Uint8Array(count * planes);
+    for (let i = 0; i < count && planes > 0; i++) {
+      let rest = ((values[i] as number) - minimum) / unit;
+      let place = i;
+      for (; rest > 0xffff_ffff; place += count) {
+        bytes[place] = rest % 256;
+        rest = Math.floor(rest / 256);
+      }
+      for (let bits = rest >>> 0; bits > 0; place += count) {
+        bytes[place] = bits & 255;
+        bits >>>= 8;
+      }
+    }
+    this.#chunks.push([minimum, unit, planes, base]);
+    this.#pieces.push(bytes);
+    this.#filled = 0;
+  }
 }
 
-/** Reads a column into an array of its length. */
+/** A column in its packed form. */
+export class PackedColumn {
+  readonly head: ColumnHead;
+  /** The bytes of each chunk. */
+  readonly pieces: readonly Uint8Array[];
+
+  constructor(head: ColumnHead, pieces: readonly Uint8Array[]) {
+    this.head = head;
+    this.pieces = pieces;
+  }
+
+  /** The values in arrays of at most 65,536, each of which is only good until the next one. */
+  *chunks(): Generator<Float64Array> {
+    const values = new Float64Array(Math.min(chunkLength, this.head.count));
+    for (const [chunk, bytes] of this.pieces.entries()) {
+      const count = lengthOf(this.head, chunk);
+      unpackChunk(this.head, chunk, bytes, values, 0);
+      yield values.subarray(0, count);
+    }
+  }
+
+  /** The same with each value replaced. */
+  map(replace: (value: number) => number): PackedColumn {
+    const writer = new ColumnWriter(this.head.isDelta);
+    for (const values of this.chunks()) for (let i = 0; i < values.length; i++) writer.add(replace(values[i] as number));
+    return writer.finish();
+  }
+}
+
+/** How many bytes a packed column has. */
+export function packedBytes(head: ColumnHead): number {
+  return head.chunks.reduce((sum, [, , planes], chunk) => sum + lengthOf(head, chunk) * planes, 0);
+}
+
+/** Reads a column, whose bytes follow each other, into an array of its length. */
 export function unpackColumn<T extends { [index: number]: number }>(head: ColumnHead, bytes: Uint8Array, into: T): T {
-  const { count, minimum, unit, planes, isDelta } = head;
-  let sum = 0;
+  let offset = 0;
+  for (const [chunk, [, , planes]] of head.chunks.entries()) {
+    unpackChunk(head, chunk, bytes.subarray(offset), into, chunk * chunkLength);
+    offset += lengthOf(head, chunk) * planes;
+  }
+  return into;
+}
+
+function lengthOf({ count }: ColumnHead, chunk: number): number {
+  return Math.min(chunkLength, count - chunk * chunkLength);
+}
+
+function unpackChunk(head: ColumnHead, chunk: number, bytes: Uint8Array, into: { [index: number]: number }, at: number): void {
+  const [minimum, unit, planes, base] = head.chunks[chunk] as ChunkHead;
+  const { isDelta } = head;
+  const count = lengthOf(head, chunk);
+  let sum = base;
   for (let i = 0; i < count; i++) {
     let value = 0;
     let weight = unit;
@@ -66,9 +141,28 @@ export function unpackColumn<T extends { [index: number]: number }>(head: Column
       sum += value;
       value = sum;
     }
-    into[i] = value;
+    into[at + i] = value;
   }
-  return into;
+}
+
+/** What the first `count` values have in common, at least one. */
+function scaled(values: Float64Array, count: number): { minimum: number; unit: number; planes: number } {
+  let minimum = values[0] as number;
+  let maximum = minimum;
+  for (let i = 1; i < count; i++) {
+    const value = values[i] as number;
+    if (value < minimum) minimum = value;
+    else if (value > maximum) maximum = value;
+  }
+  let unit = 0;
+  for (let i = 0; i < count && unit !== 1; i++) {
+    const difference = (values[i] as number) - minimum;
+    if (difference % unit !== 0) unit = greatestCommonDivisor(difference, unit);
+  }
+  unit = Math.max(1, unit);
+  let planes = 0;
+  while ((maximum - minimum) / unit >= 256 ** planes && maximum > minimum) planes++;
+  return { minimum, unit, planes };
 }
 
 function greatestCommonDivisor(a: number, b: number): number {

@@ -1,8 +1,11 @@
 import type { RecordedLayer, RecordedPhase, RecordingDamage } from '../replay/recorded-run.js';
-import { type ColumnHead, packColumn, unpackColumn } from './column.js';
+import { type ColumnHead, type PackedColumn, packedBytes, unpackColumn } from './column.js';
 import { neverEnds, type ReportRun } from './report-run.js';
 
-/** The texts and heads of a packed {@link ReportRun}, as JSON in front of its columns. */
+/** What a report holds of a log beside its columns. */
+export type ReportTexts = Omit<ReportRun, 'times' | 'changes' | 'addresses' | 'spans' | 'failures' | 'phaseMarks'>;
+
+/** The texts of a packed run and the heads of its columns, as JSON in front of them. */
 interface Head {
   readonly source: string;
   readonly startedAt?: number;
@@ -20,48 +23,52 @@ interface Head {
   readonly unmatchedFreeCount: number;
   readonly durationNanoseconds: number;
   readonly spanCount: number;
-  readonly columns: Readonly<Record<string, ColumnHead>>;
+  readonly columns: ReportColumns<ColumnHead>;
+}
+
+/** The columns of a packed run, in the order in which they are stored. */
+export interface ReportColumns<Column> {
+  /** Of each change. */
+  readonly times: Column;
+  /** For each change 0 where it begins a span, else how many spans ago the one began that it ends: small numbers where lives are short. */
+  readonly changes: Column;
+  readonly addresses: Column;
+  readonly addressOf: Column;
+  readonly bytes: Column;
+  readonly isBlock: Column;
+  readonly layerOf: Column;
+  readonly streamOf: Column;
+  /** The streams of the changes that end a span. */
+  readonly endStreams: Column;
+  readonly threadOf: Column;
+  readonly phaseOf: Column;
+  readonly stackOf: Column;
+  /** The spans that are given a label, in the order of time, and the labels. */
+  readonly labelled: Column;
+  readonly labelOf: Column;
+  readonly failureTimes: Column;
+  readonly failureBytes: Column;
+  readonly failureLayerOf: Column;
+  readonly failureStreamOf: Column;
+  readonly failurePhaseOf: Column;
+  readonly phaseTimes: Column;
+  readonly phaseMarkOf: Column;
+  readonly phaseIsEnd: Column;
 }
 
 /** The bytes of a run, in pieces, before they are compressed: `u32 bytes of JSON`, the JSON, then the columns in its order. */
-export function packReportRun(run: ReportRun): Uint8Array[] {
-  const { times, changes, addresses, spans, failures, phaseMarks, ...texts } = run;
-  const columns: Record<string, ColumnHead> = {};
-  const pieces: Uint8Array[] = [];
-  const add = (name: string, values: ArrayLike<number>, isDelta = false) => {
-    const { head, bytes } = packColumn(values, isDelta);
-    columns[name] = head;
-    pieces.push(bytes);
-  };
-  add('times', times, true);
-  add('changes', distancesToSpans(changes));
-  add('addresses', addresses, true);
-  add('addressOf', spans.addressOf);
-  add('bytes', spans.bytes);
-  add('isBlock', spans.isBlock);
-  add('layerOf', spans.layerOf);
-  add('streamOf', spans.streamOf);
-  add('endStreamOf', spans.endStreamOf);
-  add('threadOf', spans.threadOf);
-  add('phaseOf', spans.phaseOf);
-  add('stackOf', spans.stackOf);
-  add('labelOf', spans.labelOf);
-  add('failureTimes', failures.times, true);
-  add('failureBytes', failures.bytes);
-  add('failureLayerOf', failures.layerOf);
-  add('failureStreamOf', failures.streamOf);
-  add('failurePhaseOf', failures.phaseOf);
-  add('phaseTimes', phaseMarks.times, true);
-  add('phaseMarkOf', phaseMarks.phaseOf);
-  add('phaseIsEnd', phaseMarks.isEnd);
+export function* packedPieces(texts: ReportTexts, packed: ReportColumns<PackedColumn>): Generator<Uint8Array> {
+  const columns = Object.fromEntries(Object.entries(packed).map(([name, { head }]: [string, PackedColumn]) => [name, head]));
   // JSON leaves out what is undefined.
-  const json = new TextEncoder().encode(JSON.stringify({ ...texts, spanCount: spans.count, columns }));
+  const json = new TextEncoder().encode(JSON.stringify({ ...texts, spanCount: packed.bytes.head.count, columns }));
   const length = new Uint8Array(4);
   new DataView(length.buffer).setUint32(0, json.length, true);
-  return [length, json, ...pieces];
+  yield length;
+  yield json;
+  for (const { pieces } of Object.values<PackedColumn>({ ...packed })) yield* pieces;
 }
 
-/** Reads what {@link packReportRun} wrote. */
+/** Reads what {@link packedPieces} wrote. */
 export function unpackReportRun(bytes: Uint8Array): ReportRun {
   const jsonBytes = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + jsonBytes))) as Head;
@@ -70,14 +77,16 @@ export function unpackReportRun(bytes: Uint8Array): ReportRun {
   let offset = 4 + jsonBytes;
   for (const [name, column] of Object.entries(columns)) {
     offsets[name] = offset;
-    offset += column.count * column.planes;
+    offset += packedBytes(column);
   }
-  const read = <T extends { [index: number]: number }>(name: string, make: new (length: number) => T): T => {
-    const column = columns[name] as ColumnHead;
+  const read = <T extends { [index: number]: number }>(name: keyof typeof columns, make: new (length: number) => T): T => {
+    const column = columns[name];
     return unpackColumn(column, bytes.subarray(offsets[name]), new make(column.count));
   };
   const failureTimes = read('failureTimes', Float64Array);
   const phaseTimes = read('phaseTimes', Float64Array);
+  const streamOf = read('streamOf', Uint16Array);
+  const { changes, starts, ends, endStreamOf } = changesFrom(read('changes', Uint32Array), streamOf, read('endStreams', Uint16Array));
   return {
     ...texts,
     startedAt,
@@ -85,24 +94,22 @@ export function unpackReportRun(bytes: Uint8Array): ReportRun {
     layers: layers.map(({ name, upstream }): RecordedLayer => ({ name, upstream })),
     times: read('times', Float64Array),
     addresses: read('addresses', Float64Array),
-    ...(({ changes, starts, ends }) => ({
-      changes,
-      spans: {
-        count,
-        addressOf: read('addressOf', Uint32Array),
-        bytes: read('bytes', Float64Array),
-        starts,
-        ends,
-        isBlock: read('isBlock', Uint8Array),
-        layerOf: read('layerOf', Uint8Array),
-        streamOf: read('streamOf', Uint16Array),
-        endStreamOf: read('endStreamOf', Uint16Array),
-        threadOf: read('threadOf', Uint16Array),
-        phaseOf: read('phaseOf', Uint16Array),
-        stackOf: read('stackOf', Uint32Array),
-        labelOf: read('labelOf', Uint32Array),
-      },
-    }))(changesFrom(read('changes', Uint32Array), count)),
+    changes,
+    spans: {
+      count,
+      addressOf: read('addressOf', Uint32Array),
+      bytes: read('bytes', Float64Array),
+      starts,
+      ends,
+      isBlock: read('isBlock', Uint8Array),
+      layerOf: read('layerOf', Uint8Array),
+      streamOf,
+      endStreamOf,
+      threadOf: read('threadOf', Uint16Array),
+      phaseOf: read('phaseOf', Uint16Array),
+      stackOf: read('stackOf', Uint32Array),
+      labelOf: labelsFrom(read('labelled', Uint32Array), read('labelOf', Uint32Array), count),
+    },
     failures: {
       count: failureTimes.length,
       times: failureTimes,
@@ -120,21 +127,17 @@ export function unpackReportRun(bytes: Uint8Array): ReportRun {
   };
 }
 
-/** For each change 0 where it begins a span, else how many spans ago the one began that it ends: small numbers where lives are short. */
-function distancesToSpans(changes: Int32Array): Uint32Array {
-  let begun = 0;
-  return Uint32Array.from(changes, (change) => {
-    if (change < 0) return begun - ~change;
-    begun++;
-    return 0;
-  });
-}
-
-function changesFrom(distances: Uint32Array, count: number): { changes: Int32Array; starts: Uint32Array; ends: Uint32Array } {
+function changesFrom(
+  distances: Uint32Array,
+  streamOf: Uint16Array,
+  endStreams: Uint16Array,
+): { changes: Int32Array; starts: Uint32Array; ends: Uint32Array; endStreamOf: Uint16Array } {
   const changes = new Int32Array(distances.length);
-  const starts = new Uint32Array(count);
-  const ends = new Uint32Array(count).fill(neverEnds);
+  const starts = new Uint32Array(streamOf.length);
+  const ends = new Uint32Array(streamOf.length).fill(neverEnds);
+  const endStreamOf = Uint16Array.from(streamOf);
   let begun = 0;
+  let ended = 0;
   for (let change = 0; change < distances.length; change++) {
     const distance = distances[change] as number;
     if (distance === 0) {
@@ -143,8 +146,15 @@ function changesFrom(distances: Uint32Array, count: number): { changes: Int32Arr
     } else {
       const span = begun - distance;
       ends[span] = change;
+      endStreamOf[span] = endStreams[ended++] as number;
       changes[change] = ~span;
     }
   }
-  return { changes, starts, ends };
+  return { changes, starts, ends, endStreamOf };
+}
+
+function labelsFrom(labelled: Uint32Array, labels: Uint32Array, count: number): Uint32Array {
+  const labelOf = new Uint32Array(count);
+  for (let i = 0; i < labelled.length; i++) labelOf[labelled[i] as number] = labels[i] as number;
+  return labelOf;
 }

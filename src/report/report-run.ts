@@ -86,18 +86,6 @@ export interface ReportRun {
   readonly phaseMarks: PhaseColumns;
 }
 
-/** Whether a layer has allocations or failures of its own, not only blocks. */
-function servesAllocations(run: ReportRun, layer: number): boolean {
-  const { spans, failures } = run;
-  for (let span = 0; span < spans.count; span++) if (spans.layerOf[span] === layer && spans.isBlock[span] === 0) return true;
-  return failures.layerOf.includes(layer);
-}
-
-/** The layer that is shown first: the one nearest to the program that served it. */
-export function outermostLayer(run: ReportRun): number {
-  return nearestLayer(run.layers, (layer) => servesAllocations(run, layer)) ?? 0;
-}
-
 /**
  * The layer whose blocks the allocations of a layer lie in: itself or the nearest below that took any from its upstream. `undefined` where the
  * log has no such blocks.
@@ -105,6 +93,11 @@ export function outermostLayer(run: ReportRun): number {
 export function keeperOf({ layers, spans }: ReportRun, layer: number): number | undefined {
   const keepers = new Set<number>();
   for (let span = 0; span < spans.count; span++) if (spans.isBlock[span] === 1) keepers.add(spans.layerOf[span] as number);
+  return keeperAmong(layers, keepers, layer);
+}
+
+/** The same, of layers of which those that took blocks are known. */
+export function keeperAmong(layers: readonly RecordedLayer[], keepers: ReadonlySet<number>, layer: number): number | undefined {
   const below = layersFrom(layers, layer);
   const known = below.find((index) => keepers.has(index));
   if (known !== undefined) return known;

@@ -1,6 +1,9 @@
-import { externalFragmentation, FragmentationSweep } from './fragmentation.js';
-import { heldBytes, matchingAllocations, matchingBlocks } from './held-bytes.js';
-import { neverEnds, type ReportRun } from './report-run.js';
+import type { RecordedLayer } from '../replay/recorded-run.js';
+import { segmentsOf } from './address-layout.js';
+import type { PackedColumn } from './column.js';
+import { externalFragmentation } from './fragmentation.js';
+import type { ReportColumns } from './report-data.js';
+import { keeperAmong } from './report-run.js';
 
 /** What one layer did, in numbers. */
 export interface LayerSummary {
@@ -26,54 +29,176 @@ export interface LayerSummary {
   readonly largestHoleAtPeak: number;
 }
 
-/** Counts what a layer did. */
-function summarizeLayer(run: ReportRun, layer: number): LayerSummary {
-  const { spans, failures, times } = run;
-  const mask = matchingAllocations(run, { layer });
-  const count = { allocations: 0, neverFreed: 0, neverFreedBytes: 0, growths: 0, releases: 0, failures: 0 };
-  for (let span = 0; span < spans.count; span++) {
-    const isHeld = spans.ends[span] === neverEnds;
-    if (mask[span] === 1) {
-      count.allocations++;
-      if (isHeld) {
-        count.neverFreed++;
-        count.neverFreedBytes += spans.bytes[span] as number;
-      }
-    } else if (spans.isBlock[span] === 1 && spans.layerOf[span] === layer) {
-      count.growths++;
-      if (!isHeld) count.releases++;
+/** Counts what a layer does, change by change. */
+export class LayerTally {
+  allocationCount = 0;
+  freeCount = 0;
+  failureCount = 0;
+  growthCount = 0;
+  releaseCount = 0;
+  liveBytes = 0;
+  peakLiveBytes = 0;
+  /** The change that made it so. */
+  peakChange = 0;
+  /** Nanoseconds since the first event, or `undefined` where nothing ever was live. */
+  peakLiveAt: number | undefined;
+  /** In blocks that the layer took from its upstream. */
+  reservedBytes = 0;
+  peakReservedBytes = 0;
+
+  begin(isBlock: boolean, bytes: number, change: number, time: number): void {
+    if (isBlock) {
+      this.growthCount++;
+      this.reservedBytes += bytes;
+      if (this.reservedBytes > this.peakReservedBytes) this.peakReservedBytes = this.reservedBytes;
+      return;
+    }
+    this.allocationCount++;
+    this.liveBytes += bytes;
+    if (this.liveBytes <= this.peakLiveBytes) return;
+    this.peakLiveBytes = this.liveBytes;
+    this.peakChange = change;
+    this.peakLiveAt = time;
+  }
+
+  end(isBlock: boolean, bytes: number): void {
+    if (isBlock) {
+      this.releaseCount++;
+      this.reservedBytes -= bytes;
+    } else {
+      this.freeCount++;
+      this.liveBytes -= bytes;
     }
   }
-  for (let failure = 0; failure < failures.count; failure++) if (failures.layerOf[failure] === layer) count.failures++;
-
-  const live = heldBytes(run, mask);
-  let peak = 0;
-  for (let change = 1; change < live.length; change++) if ((live[change] as number) > (live[peak] as number)) peak = change;
-  const blocks = matchingBlocks(run, layer);
-  const reserved = blocks === undefined ? undefined : heldBytes(run, blocks);
-  const sweep = new FragmentationSweep(run, layer);
-  sweep.sweep(peak + 1);
-  const [holes, largest] = [sweep.holes[peak] ?? 0, sweep.largestHole[peak] ?? 0];
-  return {
-    layer,
-    allocationCount: count.allocations,
-    freeCount: count.allocations - count.neverFreed,
-    failureCount: count.failures,
-    neverFreedCount: count.neverFreed,
-    neverFreedBytes: count.neverFreedBytes,
-    peakLiveBytes: live[peak] ?? 0,
-    peakLiveAt: times[peak] ?? 0,
-    peakReservedBytes: reserved === undefined ? null : reserved.reduce((most, bytes) => Math.max(most, bytes), 0),
-    reservedBytes: reserved === undefined ? null : (reserved.at(-1) ?? 0),
-    growthCount: count.growths,
-    releaseCount: count.releases,
-    fragmentationAtPeak: externalFragmentation(largest, holes),
-    holesAtPeak: holes,
-    largestHoleAtPeak: largest,
-  };
 }
 
-/** Counts what each layer did, in the order of the layers. */
-export function summarizeLayers(run: ReportRun): LayerSummary[] {
-  return run.layers.map((_, layer) => summarizeLayer(run, layer));
+/**
+ * What each layer did, in the order of the layers.
+ * @param tallies by the layer
+ * @param addresses every address at which a span begins; ascending
+ * @param firstChangeAt nanoseconds since the first event
+ */
+export function summarizeLayers(
+  layers: readonly RecordedLayer[],
+  tallies: readonly LayerTally[],
+  columns: SpanColumns,
+  addresses: Float64Array,
+  firstChangeAt: number,
+): LayerSummary[] {
+  const keepers = new Set([...layers.keys()].filter((layer) => (tallies[layer] as LayerTally).growthCount > 0));
+  return layers.map((_, layer) => {
+    const tally = tallies[layer] as LayerTally;
+    const keeper = keeperAmong(layers, keepers, layer);
+    const blocks = keeper === undefined ? undefined : tallies[keeper];
+    const { holes, largest } = holesAt(tally.peakChange, layer, keeper, columns, addresses);
+    return {
+      layer,
+      allocationCount: tally.allocationCount,
+      freeCount: tally.freeCount,
+      failureCount: tally.failureCount,
+      neverFreedCount: tally.allocationCount - tally.freeCount,
+      neverFreedBytes: tally.liveBytes,
+      peakLiveBytes: tally.peakLiveBytes,
+      peakLiveAt: tally.peakLiveAt ?? firstChangeAt,
+      peakReservedBytes: blocks?.peakReservedBytes ?? null,
+      reservedBytes: blocks?.reservedBytes ?? null,
+      growthCount: tally.growthCount,
+      releaseCount: tally.releaseCount,
+      fragmentationAtPeak: externalFragmentation(largest, holes),
+      holesAtPeak: holes,
+      largestHoleAtPeak: largest,
+    };
+  });
+}
+
+type SpanColumns = Pick<ReportColumns<PackedColumn>, 'changes' | 'addressOf' | 'bytes' | 'isBlock' | 'layerOf'>;
+
+/** The holes between what is live of a layer after a change, as {@link FragmentationSweep} finds them after every one. */
+function holesAt(
+  change: number,
+  layer: number,
+  keeper: number | undefined,
+  columns: SpanColumns,
+  addresses: Float64Array,
+): { holes: number; largest: number } {
+  const isLive = liveAfter(change, columns.changes, columns.bytes.head.count);
+  /** What is live at each address: an allocation and a block. */
+  const allocations = new Float64Array(addresses.length);
+  const blocks = new Float64Array(keeper === undefined ? 0 : addresses.length);
+  /** Where the longest allocation ever made at an address ends, which tells where segments end. */
+  const ends = new Float64Array(keeper === undefined ? addresses.length : 0);
+  forEachSpan(columns, (span, index, bytes, isBlock, of) => {
+    if (of !== (isBlock ? keeper : layer)) return;
+    if (keeper === undefined) ends[index] = Math.max(ends[index] as number, (addresses[index] as number) + bytes);
+    if (isLive[span] === 1) (isBlock ? blocks : allocations)[index] = bytes;
+  });
+
+  const segments = keeper === undefined ? segmentsOf(addresses, ends) : [];
+  let segment = 0;
+  let holes = 0;
+  let largest = 0;
+  /** Where the last allocation ends, or the last block begins, and how far a hole behind it may reach. */
+  let end = 0;
+  let limit = 0;
+  const measure = (next: number) => {
+    const hole = Math.max(0, Math.min(limit, next) - end);
+    holes += hole;
+    largest = Math.max(largest, hole);
+  };
+  for (let index = 0; index < addresses.length; index++) {
+    const start = addresses[index] as number;
+    if (keeper === undefined) {
+      if (start >= (segments[segment + 1]?.start ?? Number.POSITIVE_INFINITY)) {
+        segment++;
+        limit = 0;
+      }
+    } else if ((blocks[index] as number) > 0) {
+      measure(start);
+      end = start;
+      limit = start + (blocks[index] as number);
+    }
+    if (allocations[index] === 0) continue;
+    measure(start);
+    end = start + (allocations[index] as number);
+    if (keeper === undefined) limit = Number.POSITIVE_INFINITY;
+  }
+  if (keeper !== undefined) measure(limit);
+  return { holes, largest };
+}
+
+/** 1 for each span that is live after a change. */
+function liveAfter(change: number, changes: PackedColumn, spanCount: number): Uint8Array {
+  const isLive = new Uint8Array(spanCount);
+  let begun = 0;
+  let left = change + 1;
+  for (const distances of changes.chunks()) {
+    for (let i = 0; i < Math.min(left, distances.length); i++) {
+      const distance = distances[i] as number;
+      if (distance === 0) isLive[begun++] = 1;
+      else isLive[begun - distance] = 0;
+    }
+    left -= distances.length;
+    if (left <= 0) break;
+  }
+  return isLive;
+}
+
+function forEachSpan(
+  columns: SpanColumns,
+  look: (span: number, address: number, bytes: number, isBlock: boolean, layer: number) => void,
+): void {
+  const bytes = columns.bytes.chunks();
+  const isBlock = columns.isBlock.chunks();
+  const layerOf = columns.layerOf.chunks();
+  let span = 0;
+  for (const addressOf of columns.addressOf.chunks()) {
+    const [sizes, kinds, layers] = [bytes, isBlock, layerOf].map((chunks) => chunks.next().value as Float64Array) as [
+      Float64Array,
+      Float64Array,
+      Float64Array,
+    ];
+    for (let i = 0; i < addressOf.length; i++, span++) {
+      look(span, addressOf[i] as number, sizes[i] as number, kinds[i] === 1, layers[i] as number);
+    }
+  }
 }

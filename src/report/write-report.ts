@@ -1,17 +1,14 @@
 import { readFile } from 'node:fs/promises';
+import { pipeline, Readable } from 'node:stream';
 import { setImmediate } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
-import { promisify } from 'node:util';
-import { gzip } from 'node:zlib';
+import { createGzip } from 'node:zlib';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { type FileSink, writeWhole } from '../recording/write-whole.js';
 import type { RecordedRun } from '../replay/recorded-run.js';
 import { assertFunction, assertOptions } from '../validation.js';
-import { createReportRun } from './create-report-run.js';
+import { PackedReportRun, packReportRun } from './pack-report-run.js';
 import type { ReportContents, RunOverview } from './report-contents.js';
-import { packReportRun } from './report-data.js';
-import { outermostLayer } from './report-run.js';
-import { summarizeLayers } from './summary.js';
 
 /** Options of {@link writeReport}. */
 export interface WriteReportOptions {
@@ -30,19 +27,19 @@ export interface WriteReportOptions {
  * call sites. Texts of the logs, such as labels, are shown as text whatever they hold.
  *
  * A file is written as a whole or not at all.
- * @param runs what {@link readRecordedRun} read, at least one
+ * @param runs what {@link readReportRun} or {@link readRecordedRun} read, at least one; the former take less memory
  * @param target a path, a `file:` URL, or what takes the text in pieces
  * @throws ArgumentTypeError, ArgumentRangeError
  * @throws a system error of Node (`ENOENT`, `EACCES`, `ENOSPC`, …) where the file cannot be written.
  * @example
  * ```ts
- * const pool = await readRecordedRun('pool.cistern');
- * const arena = await readRecordedRun('arena.cistern');
+ * const pool = await readReportRun('pool.cistern');
+ * const arena = await readReportRun('arena.cistern');
  * await writeReport([pool, arena], 'report.html', { title: 'Pool or arena?' });
  * ```
  */
 export async function writeReport(
-  runs: readonly RecordedRun[],
+  runs: readonly (RecordedRun | PackedReportRun)[],
   target: string | URL | FileSink,
   options: WriteReportOptions = {},
 ): Promise<void> {
@@ -56,50 +53,54 @@ export async function writeReport(
   } else await writePage(runs, target, options);
 }
 
-async function writePage(runs: readonly RecordedRun[], sink: FileSink, options: WriteReportOptions): Promise<void> {
+async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink: FileSink, options: WriteReportOptions): Promise<void> {
   // What `npm run build` made of src/pages/report.
   const page = await readFile(new URL('../../dist/pages/report.html', import.meta.url), 'utf8');
+  const title = options.title ?? runs.map(({ source }) => source).join(', ');
+  const end = page.lastIndexOf('</body>');
+  await sink.write(page.slice(0, end).replace(/<title>[^<]*<\/title>/, () => `<title>${escapeHtml(title)}</title>`));
   const overviews: RunOverview[] = [];
-  const data: string[] = [];
-  for (const [index, recorded] of runs.entries()) {
+  for (const [index, run] of runs.entries()) {
     const report = async (share: number) => {
-      options.onProgress?.((index + share) / runs.length, recorded.source);
+      options.onProgress?.((index + share) / runs.length, run.source);
       // Long work in steps, so that a signal is heard in between.
       await setImmediate();
     };
     await report(0);
-    const run = createReportRun(recorded);
-    await report(0.25);
-    const { source, startedAt, durationNanoseconds, eventCount, damage } = run;
-    overviews.push({
-      source,
-      startedAt: startedAt ?? null,
-      durationNanoseconds,
-      eventCount,
-      isDamaged: damage !== undefined,
-      threadCount: run.threads.length,
-      streamCount: run.streams.length,
-      layer: outermostLayer(run),
-      layers: summarizeLayers(run).map((summary, layer) => ({ ...summary, name: run.layers[layer]?.name ?? '' })),
-    });
-    await report(0.5);
-    const packed = Buffer.concat(packReportRun(run));
-    await report(0.65);
-    data.push((await promisify(gzip)(packed)).toString('base64'));
+    const packed = run instanceof PackedReportRun ? run : packReportRun(run);
+    overviews.push(packed.overview);
+    await sink.write('<script type="application/octet-stream" class="run">');
+    await writeData(packed, sink, report);
+    await sink.write('</script>\n');
     await report(1);
   }
-  const title = options.title ?? runs.map(({ source }) => source).join(', ');
   const contents: ReportContents = { title, runs: overviews };
-  const end = page.lastIndexOf('</body>');
-  await sink.write(page.slice(0, end).replace(/<title>[^<]*<\/title>/, () => `<title>${escapeHtml(title)}</title>`));
   // A script element ends at the first `</script`, whatever is around it.
   await sink.write(`<script type="application/json" id="contents">${JSON.stringify(contents).replaceAll('<', '\\u003c')}</script>\n`);
-  for (const text of data) {
-    await sink.write('<script type="application/octet-stream" class="run">');
-    await sink.write(text);
-    await sink.write('</script>\n');
-  }
   await sink.write(page.slice(end));
+}
+
+/** Writes the data of a run: gzip in base64, piece by piece. */
+async function writeData(run: PackedReportRun, sink: FileSink, report: (share: number) => Promise<void>): Promise<void> {
+  const pieces = [...run.pieces()];
+  async function* told(): AsyncGenerator<Uint8Array> {
+    for (const [index, piece] of pieces.entries()) {
+      if (index % 64 === 0) await report(0.5 + index / pieces.length / 2);
+      if (piece.length > 0) yield piece;
+    }
+  }
+  const gzip = createGzip();
+  // An error of either side destroys the other and reaches the loop.
+  pipeline(Readable.from(told(), { objectMode: false }), gzip, () => {});
+  let rest: Buffer = Buffer.alloc(0);
+  for await (const piece of gzip as AsyncIterable<Buffer>) {
+    // Three bytes are four digits.
+    const bytes = Buffer.concat([rest, piece]);
+    const whole = bytes.length - (bytes.length % 3);
+    rest = bytes.subarray(whole);
+    await sink.write(bytes.toString('base64', 0, whole));
+  }
+  await sink.write(rest.toString('base64'));
 }
 
 function escapeHtml(text: string): string {

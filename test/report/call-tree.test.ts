@@ -1,7 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import { CallTree, weighStacks } from '../../src/report/call-tree.js';
-import { createReportRun } from '../../src/report/create-report-run.js';
 import { matchingAllocations } from '../../src/report/held-bytes.js';
+import { createReportRun } from './create-report-run.js';
 import { RunWriter } from './runs.js';
 
 describe('the tree of calls', () => {

@@ -1,14 +1,26 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { packColumn, unpackColumn } from '../../src/report/column.js';
+import { ColumnWriter, type PackedColumn, packedBytes, unpackColumn } from '../../src/report/column.js';
+
+function pack(values: readonly number[], isDelta = false): PackedColumn {
+  const writer = new ColumnWriter(isDelta);
+  for (const value of values) writer.add(value);
+  return writer.finish();
+}
+
+/** The values as a page reads them. */
+function unpack({ head, pieces }: PackedColumn): number[] {
+  const bytes = Buffer.concat(pieces);
+  expect(bytes.length).toBe(packedBytes(head));
+  return [...unpackColumn(head, bytes, new Float64Array(head.count))];
+}
 
 describe('a packed column', () => {
   test('gives back its integers, small and large', () => {
     fc.assert(
       fc.property(fc.array(fc.oneof(fc.nat({ max: 300 }), fc.maxSafeNat())), fc.constantFrom(1, 64, 4096), (values, unit) => {
         const column = values.map((value) => (value <= Number.MAX_SAFE_INTEGER / unit ? value * unit : value));
-        const { head, bytes } = packColumn(column);
-        expect([...unpackColumn(head, bytes, new Float64Array(head.count))]).toEqual(column);
+        expect(unpack(pack(column))).toEqual(column);
       }),
     );
   });
@@ -17,15 +29,32 @@ describe('a packed column', () => {
     fc.assert(
       fc.property(fc.array(fc.nat({ max: 2 ** 40 }), { maxLength: 50 }), (values) => {
         const column = values.sort((a, b) => a - b);
-        const { head, bytes } = packColumn(column, true);
-        expect([...unpackColumn(head, bytes, new Float64Array(head.count))]).toEqual(column);
+        expect(unpack(pack(column, true))).toEqual(column);
       }),
     );
   });
 
   test('takes no bytes where all values are the same, and one where they differ by few units', () => {
-    expect(packColumn([7, 7, 7]).bytes.length).toBe(0);
-    expect(packColumn([1 << 20, (1 << 20) + 255 * 4096, 1 << 20]).head).toMatchObject({ planes: 1 });
-    expect(packColumn([1 << 20, (1 << 20) + 256 * 4096, (1 << 20) + 4096]).head).toMatchObject({ planes: 2 });
+    expect(packedBytes(pack([7, 7, 7]).head)).toBe(0);
+    expect(packedBytes(pack([1 << 20, (1 << 20) + 255 * 4096, 1 << 20]).head)).toBe(3);
+    expect(packedBytes(pack([1 << 20, (1 << 20) + 256 * 4096, (1 << 20) + 4096]).head)).toBe(6);
+  });
+
+  for (const isDelta of [false, true]) {
+    test(`is packed in chunks, of which each has its own range: ${isDelta ? 'differences' : 'values'}`, () => {
+      const values = Array.from({ length: 150_000 }, (_, i) => i * 256 + Math.floor(i / 65_536) * 2 ** 40);
+      const column = pack(values, isDelta);
+      expect(column.head.chunks).toHaveLength(3);
+      // Not compared by value after value, which takes the matcher seconds.
+      expect(unpack(column).every((value, i) => value === values[i])).toBe(true);
+      expect([...column.chunks()].map(({ length }) => length)).toEqual([65_536, 65_536, 18_928]);
+      expect(packedBytes(column.head)).toBeLessThanOrEqual((isDelta ? 0 : 2) * values.length + 5 * 2 * 65_536);
+      expect(unpack(column.map((value) => value / 256)).every((value, i) => value === (values[i] as number) / 256)).toBe(true);
+    });
+  }
+
+  test('gives back differences that descend here and there', () => {
+    const values = [5, 3, 9, 0, 70_000, 12];
+    expect(unpack(pack(values, true))).toEqual(values);
   });
 });

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { createReportRun } from '../../src/report/create-report-run.js';
 import { GroupedBytes, type Grouping, groupSpans, heldBytes, matchingAllocations, matchingBlocks } from '../../src/report/held-bytes.js';
+import { createReportRun } from './create-report-run.js';
 import { anyReportRun, liveAfter } from './model.js';
 import { RunWriter } from './runs.js';
 

@@ -1,6 +1,7 @@
 import fc from 'fast-check';
-import { createReportRun } from '../../src/report/create-report-run.js';
+import type { RecordedRun } from '../../src/index.js';
 import type { ReportRun } from '../../src/report/report-run.js';
+import { createReportRun } from './create-report-run.js';
 import { RunWriter } from './runs.js';
 
 /** A slot of memory that is allocated where it is free, and freed where it is not. */
@@ -28,6 +29,11 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
 
 /** Programs that allocate and free in slots; with blocks, a pool takes four slots at a time from its upstream first, and may give them back. */
 export function anyReportRun({ hasBlocks = false } = {}): fc.Arbitrary<ReportRun> {
+  return anyRecordedRun({ hasBlocks }).map(createReportRun);
+}
+
+/** The same as they are recorded. */
+export function anyRecordedRun({ hasBlocks = false } = {}): fc.Arbitrary<RecordedRun> {
   return steps.map((program) => {
     const writer = new RunWriter(...(hasBlocks ? ['statistics', 'pool'] : ['pool']));
     const live = new Map<number, number>();
@@ -59,7 +65,7 @@ export function anyReportRun({ hasBlocks = false } = {}): fc.Arbitrary<ReportRun
       writer.allocate(pointer, bytes, place);
       live.set(pointer, bytes);
     }
-    return createReportRun(writer.finish());
+    return writer.finish();
   });
 }
 

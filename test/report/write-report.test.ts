@@ -4,11 +4,11 @@ import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, describe, expect, test } from 'vitest';
 import { type RecordedRun, writeReport } from '../../src/index.js';
-import { createReportRun } from '../../src/report/create-report-run.js';
+import { packReportRun } from '../../src/report/pack-report-run.js';
 import { phaseIntervals } from '../../src/report/phase-intervals.js';
 import type { ReportContents } from '../../src/report/report-contents.js';
 import { unpackReportRun } from '../../src/report/report-data.js';
-import { summarizeLayers } from '../../src/report/summary.js';
+import { createReportRun } from './create-report-run.js';
 import { RunWriter, trainingRun } from './runs.js';
 
 const folder = await mkdtemp(join(tmpdir(), 'cistern-report-'));
@@ -85,7 +85,7 @@ describe('writing a report', () => {
 
 describe('the summary of a layer', () => {
   test('says when most was live, what was reserved then, and what was never freed', () => {
-    const run = createReportRun(
+    const run = packReportRun(
       new RunWriter('statistics', 'pool')
         .grow(4096, 4096, { layer: 'pool' })
         .allocate(4096, 1024, { layer: 'statistics' })
@@ -94,8 +94,9 @@ describe('the summary of a layer', () => {
         .fail(1 << 30)
         .finish(),
     );
-    expect(summarizeLayers(run)).toEqual([
+    expect(run.overview.layers).toEqual([
       {
+        name: 'statistics',
         layer: 0,
         allocationCount: 2,
         freeCount: 1,

@@ -1,10 +1,10 @@
-import { RecordKind } from '../recording/recording-format.js';
-import type { RecordedRun } from '../replay/recorded-run.js';
-import { AddressMap } from '../suballocation/address-map.js';
-import { neverEnds, type ReportRun } from './report-run.js';
-import { shortenPaths } from './shorten-paths.js';
+import { RecordKind } from '../../src/recording/recording-format.js';
+import type { RecordedRun } from '../../src/replay/recorded-run.js';
+import { neverEnds, type ReportRun } from '../../src/report/report-run.js';
+import { shortenPaths } from '../../src/report/shorten-paths.js';
+import { AddressMap } from '../../src/suballocation/address-map.js';
 
-/** Finds for every allocation its free, and for every block its return: a log as {@link writeReport} stores it. */
+/** What a page must find in a report of a run: written another way than what packs it, with all of it in memory. */
 export function createReportRun(run: RecordedRun): ReportRun {
   const { eventCount, kinds } = run;
   const count = { spans: 0, changes: 0, failures: 0, phases: 0 };

@@ -1,15 +1,17 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { createReportRun } from '../../src/report/create-report-run.js';
-import { packReportRun, unpackReportRun } from '../../src/report/report-data.js';
-import { keeperOf, neverEnds, outermostLayer } from '../../src/report/report-run.js';
+import type { RecordedRun } from '../../src/index.js';
+import { packReportRun } from '../../src/report/pack-report-run.js';
+import { unpackReportRun } from '../../src/report/report-data.js';
+import { keeperOf, neverEnds, type ReportRun } from '../../src/report/report-run.js';
 import { shortenPaths } from '../../src/report/shorten-paths.js';
 import { allocate, anyRun, free, runOf } from '../replay/runs.js';
+import { createReportRun } from './create-report-run.js';
 import { RunWriter, trainingRun } from './runs.js';
 
 describe('the run of a report', () => {
   test('pairs each allocation with its free, and keeps where each happened', () => {
-    const run = createReportRun(
+    const run = packedAndRead(
       new RunWriter()
         .allocate(512, 100, { stream: '0x1', thread: '7', phase: 'load', stack: 'read (a.js:1:2)' })
         .label(512, 'table')
@@ -33,25 +35,25 @@ describe('the run of a report', () => {
   });
 
   test('ends what a log leaves live at an address that it allocates again', () => {
-    const run = createReportRun(runOf([allocate(512, 100), allocate(512, 50), free(512, 50)]));
+    const run = packedAndRead(runOf([allocate(512, 100), allocate(512, 50), free(512, 50)]));
     expect([...run.spans.ends]).toEqual([1, 3]);
     expect(run.unmatchedFreeCount).toBe(0);
   });
 
   test('counts frees of what the log never allocated, and leaves out zero bytes', () => {
-    const run = createReportRun(runOf([free(512, 100), allocate(0, 0), free(0, 0), allocate(1024, 8)]));
+    const run = packedAndRead(runOf([free(512, 100), allocate(0, 0), free(0, 0), allocate(1024, 8)]));
     expect(run.unmatchedFreeCount).toBe(1);
     expect(run.spans.count).toBe(1);
   });
 
   test('lets time stand still where a log goes back', () => {
-    const run = createReportRun(runOf([allocate(256, 1, { time: 500 }), allocate(512, 1, { time: 400 }), allocate(768, 1, { time: 700 })]));
+    const run = packedAndRead(runOf([allocate(256, 1, { time: 500 }), allocate(512, 1, { time: 400 }), allocate(768, 1, { time: 700 })]));
     expect([...run.times]).toEqual([0, 0, 200]);
     expect(run.durationNanoseconds).toBe(200);
   });
 
   test('keeps blocks apart from allocations at the same address, and layers from each other', () => {
-    const run = createReportRun(
+    const run = packedAndRead(
       new RunWriter('statistics', 'pool')
         .grow(4096, 4096, { layer: 'pool' })
         .allocate(4096, 256, { layer: 'statistics' })
@@ -65,8 +67,9 @@ describe('the run of a report', () => {
   });
 
   test('knows the outermost layer, and which layer keeps its blocks', () => {
-    const run = createReportRun(trainingRun({ steps: 1 }));
-    expect(run.layers[outermostLayer(run)]?.name).toBe('statistics');
+    const recorded = trainingRun({ steps: 1 });
+    const run = packedAndRead(recorded);
+    expect(run.layers[packReportRun(recorded).overview.layer]?.name).toBe('statistics');
     expect(keeperOf(run, 0)).toBe(1);
     const upstreamOfPool = createReportRun(
       new RunWriter('pool', 'cuda')
@@ -98,12 +101,14 @@ describe('the run of a report', () => {
   test('is read as it was packed, whatever is recorded', () => {
     fc.assert(
       fc.property(anyRun, (recorded) => {
-        const run = createReportRun(recorded);
-        const read = unpackReportRun(Buffer.concat(packReportRun(run)));
-        expect(read).toEqual(run);
+        expect(packedAndRead(recorded)).toEqual(createReportRun(recorded));
       }),
     );
-    const run = createReportRun(trainingRun());
-    expect(unpackReportRun(Buffer.concat(packReportRun(run)))).toEqual(run);
+    const recorded = trainingRun();
+    expect(packedAndRead(recorded)).toEqual(createReportRun(recorded));
   });
 });
+
+function packedAndRead(recorded: RecordedRun): ReportRun {
+  return unpackReportRun(Buffer.concat([...packReportRun(recorded).pieces()]));
+}

@@ -1,0 +1,24 @@
+import { orderLayers } from '../replay/layers.js';
+import { type LogSource, OpenLog } from '../replay/log-source.js';
+import { type ReadRecordedRunOptions, readEvents, readWholeSnapshot } from '../replay/read-recorded-run.js';
+import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-report-run.js';
+
+/**
+ * Reads a log for {@link writeReport}, packing it meanwhile: a recording or an RMM log is never in memory as a whole. What is read, and what
+ * is an error, is as for {@link readRecordedRun}.
+ * @param source a path, a `file:` URL, or the bytes in pieces
+ * @throws InvalidLogError for what is no log, for a snapshot that is damaged, and naming the line where an RMM log is wrong.
+ * @throws a system error of Node (`ENOENT`, `EACCES`, …) for a file that cannot be read.
+ * @example
+ * ```ts
+ * await writeReport([await readReportRun('run.cistern')], 'report.html');
+ * ```
+ */
+export async function readReportRun(source: LogSource, options: ReadRecordedRunOptions = {}): Promise<PackedReportRun> {
+  const log = await OpenLog.open(source, options);
+  if (log.format === 'pytorch-snapshot') return packReportRun(await readWholeSnapshot(log));
+  const packer = new ReportRunPacker();
+  const { origin, names } = await readEvents(log, packer);
+  const { layers, places } = orderLayers(names.layers);
+  return packer.finish({ ...origin, ...names, layers }, places);
+}

@@ -1,0 +1,61 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import type { RecordedRun } from '../../src/index.js';
+import { FragmentationSweep } from '../../src/report/fragmentation.js';
+import { heldBytes, matchingAllocations, matchingBlocks } from '../../src/report/held-bytes.js';
+import { packReportRun } from '../../src/report/pack-report-run.js';
+import { anyRun } from '../replay/runs.js';
+import { createReportRun } from './create-report-run.js';
+import { anyRecordedRun } from './model.js';
+import { trainingRun } from './runs.js';
+
+/** What the page's own curves say of a layer. */
+function readFromCurves(recorded: RecordedRun, layer: number) {
+  const run = createReportRun(recorded);
+  const live = heldBytes(run, matchingAllocations(run, { layer }));
+  const peak = live.reduce((at, bytes, change) => (bytes > (live[at] as number) ? change : at), 0);
+  const blocks = matchingBlocks(run, layer);
+  const reserved = blocks === undefined ? undefined : heldBytes(run, blocks);
+  const sweep = new FragmentationSweep(run, layer);
+  sweep.sweep();
+  return {
+    curves: {
+      peakLiveBytes: live[peak] ?? 0,
+      peakLiveAt: run.times[peak] ?? 0,
+      peakReservedBytes: reserved?.reduce((most, bytes) => Math.max(most, bytes), 0) ?? null,
+      reservedBytes: reserved === undefined ? null : (reserved.at(-1) ?? 0),
+    },
+    holes: { holesAtPeak: sweep.holes[peak] ?? 0, largestHoleAtPeak: sweep.largestHole[peak] ?? 0 },
+  };
+}
+
+describe('the summary of each layer is what the curves of the page say', () => {
+  test('whatever is recorded', () => {
+    fc.assert(
+      fc.property(anyRun, (recorded) => {
+        for (const [layer, summary] of packReportRun(recorded).overview.layers.entries()) {
+          expect(summary).toMatchObject(readFromCurves(recorded, layer).curves);
+        }
+      }),
+    );
+  });
+
+  test.each([true, false])('and so are the holes, with blocks: %s', (hasBlocks) => {
+    fc.assert(
+      fc.property(anyRecordedRun({ hasBlocks }), (recorded) => {
+        for (const [layer, summary] of packReportRun(recorded).overview.layers.entries()) {
+          const { curves, holes } = readFromCurves(recorded, layer);
+          expect(summary).toMatchObject({ ...curves, ...holes });
+        }
+      }),
+    );
+  });
+
+  test('of a training loop', () => {
+    const recorded = trainingRun();
+    for (const [layer, summary] of packReportRun(recorded).overview.layers.entries()) {
+      const { curves, holes } = readFromCurves(recorded, layer);
+      expect(summary).toMatchObject({ ...curves, ...holes });
+    }
+  });
+});
