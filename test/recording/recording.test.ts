@@ -406,7 +406,7 @@ describe('CISTERN_LOG_FILE', () => {
     const file = newFile();
     const { status, stderr } = runModule(
       `${program}
-      annotate('load', () => new DeviceBuffer(1000, { stream }));`,
+      globalThis.kept = annotate('load', () => new DeviceBuffer(1000, { stream }));`,
       { CISTERN_LOG_FILE: file, CISTERN_DEVICE: 'software' },
     );
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
@@ -425,14 +425,14 @@ describe('CISTERN_LOG_FILE', () => {
       `import { threadId } from 'node:worker_threads';
       import { DeviceBuffer, Stream } from ${JSON.stringify(index)};
       const stream = new Stream();
-      new DeviceBuffer(threadId * 1000, { stream });
+      globalThis.kept = new DeviceBuffer(threadId * 1000, { stream });
       if (threadId === 2) process.exit();`,
     );
     const { status, stderr, stdout } = runModule(
       `${program}
       import { Worker } from 'node:worker_threads';
       import { once } from 'node:events';
-      new DeviceBuffer(7, { stream });
+      globalThis.kept = new DeviceBuffer(7, { stream });
       for (let i = 0; i < 2; i++) await once(new Worker(${JSON.stringify(worker)}, { execArgv: [] }), 'exit');
       console.log(process.pid);`,
       { CISTERN_LOG_FILE: join(folder, 'run-%p.cistern'), CISTERN_DEVICE: 'software' },
