@@ -6,6 +6,7 @@ import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
 import { parseArgs } from 'node:util';
 import * as asynchronous from './benchmarks/async.mjs';
+import * as buffers from './benchmarks/buffers.mjs';
 import * as capacity from './benchmarks/capacity.mjs';
 import * as events from './benchmarks/events.mjs';
 import * as holes from './benchmarks/holes.mjs';
@@ -20,7 +21,7 @@ import { Context } from './support/context.mjs';
 import { environment } from './support/environment.mjs';
 import { findTraces, traceNames } from './support/traces.mjs';
 
-const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic, parse, reports];
+const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic, buffers, parse, reports];
 const names = benchmarks.map(({ name }) => name);
 
 const help = `usage: npm run bench -- [benchmark...] [options]

@@ -38,10 +38,6 @@ class Arguments {
     double number;
     return Number(index, &number) && ToInteger(number, integer);
   }
-  bool SignedInteger(int index, std::int64_t* integer) const {
-    double number;
-    return Number(index, &number) && ToSignedInteger(number, integer);
-  }
   bool Int(int index, int* integer) const {
     double number;
     return Number(index, &number) && ToInt(number, integer);

@@ -115,7 +115,6 @@ Status DeclareFree(Environment& environment, Arguments& arguments);
 Status Watch(Environment& environment, Arguments& arguments);
 Status Unwatch(Environment& environment, Arguments& arguments);
 Status CollectedSlots(Environment& environment, Arguments& arguments);
-Status AdjustExternalMemory(Environment& environment, Arguments& arguments);
 
 }  // namespace cistern
 

@@ -156,7 +156,6 @@ class Environment {
   std::shared_ptr<EventLoop> loop;
   std::thread poller;
   napi_ref array_buffer_constructor = nullptr;
-  double external_bytes = 0;
 
   // Null unless JavaScript asked in this environment that stream order be checked: what it told of itself, see order/report.h.
   napi_ref order_cells = nullptr;

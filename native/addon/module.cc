@@ -116,7 +116,6 @@ constexpr Function kFunctions[] = {
     {"watch", Cold<Watch>},
     {"unwatch", Cold<Unwatch>},
     {"collectedSlots", Cold<CollectedSlots>},
-    {"adjustExternalMemory", Cold<AdjustExternalMemory>},
 };
 
 bool DefineFunctions(napi_env env, napi_value exports, Environment* environment) {

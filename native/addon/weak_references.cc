@@ -72,16 +72,4 @@ Status CollectedSlots(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status AdjustExternalMemory(Environment& environment, Arguments& arguments) {
-  std::int64_t delta;
-  if (!arguments.SignedInteger(0, &delta)) return kInvalidArgument;
-  // V8 aborts when its account goes below zero, or overflows.
-  const double total = environment.external_bytes + static_cast<double>(delta);
-  if (total < 0 || total > static_cast<double>(kMaxSafeInteger)) return kInvalidArgument;
-  std::int64_t adjusted;
-  if (napi_adjust_external_memory(arguments.env(), delta, &adjusted) != napi_ok) return kInvalidArgument;
-  environment.external_bytes = total;
-  return kSuccess;
-}
-
 }  // namespace cistern

@@ -3,10 +3,10 @@ import { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
 import { LifetimeError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { type HeldMemory, heldMemory } from '../reclaim/early-collection.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../reclaim/unreachable-buffers.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
-import { accountExternalMemory } from './external-memory-account.js';
 
 /** The memory that a buffer owns, with all that it takes to free it. Outlives a buffer that was dropped. */
 export class BufferMemory implements OwnedMemory, ScopedMemory {
@@ -20,12 +20,15 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   #endedScope: string | undefined;
   #pointer: DevicePointer = 0;
   #bytes = 0;
+  /** Where its bytes are counted, so that garbage is collected before memory runs out. */
+  readonly #held: HeldMemory;
 
   constructor(resource: MemoryResource, stream: Stream, alignment: number, createdAt: string | undefined) {
     this.resource = resource;
     this.stream = stream;
     this.alignment = alignment;
     this.createdAt = createdAt;
+    this.#held = heldMemory(resource.memoryKind, stream.device);
   }
 
   get pointer(): DevicePointer {
@@ -58,6 +61,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   /** Moves to other memory of `bytes` bytes, with the first `keptBytes` bytes. Whatever is thrown, everything is as before. */
   reallocate(bytes: number, keptBytes: number): void {
     const { resource, stream } = this;
+    const held = this.#held;
+    if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
     const pointer = bytes === 0 ? 0 : allocateReclaiming(resource, bytes, stream, this.alignment);
     if (pointer !== 0) adoptInScope(pointer, this);
     this.#recordLabel(pointer);
@@ -68,10 +73,9 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
       if (pointer !== 0) this.#giveBack(pointer, bytes);
       throw error;
     }
-    const growthBytes = bytes - this.#bytes;
+    held.heldBytes += bytes - this.#bytes;
     this.#pointer = pointer;
     this.#bytes = bytes;
-    accountExternalMemory(growthBytes);
   }
 
   /**
@@ -93,7 +97,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
       }
       throw error;
     } finally {
-      accountExternalMemory(this.#bytes - bytes);
+      this.#held.heldBytes += this.#bytes - bytes;
     }
   }
 
@@ -120,7 +124,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     const memory = new BufferMemory(this.resource, this.stream, this.alignment, undefined);
     memory.#pointer = pointer;
     memory.#bytes = bytes;
-    accountExternalMemory(bytes);
+    memory.#held.heldBytes += bytes;
     adoptInScope(pointer, memory);
     freeSoonerOrLater(memory);
   }

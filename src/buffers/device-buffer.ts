@@ -70,8 +70,9 @@ export interface BufferCopyOptions {
  * The numeric `ptr` and `byteLength` are what existing GPU libraries for Node.js accept as memory.
  *
  * Where the resource is out of memory, buffers that are unreachable are freed, after a minor and then a major garbage collection, and the
- * allocation is tried again; see {@link reclaimUnreachableBuffers}. V8 is told how much buffers hold, which makes it collect sooner. A buffer
- * that was dropped without being disposed is published on the diagnostics channel `cistern:leak`; see {@link BufferLeak}.
+ * allocation is tried again; see {@link reclaimUnreachableBuffers}. Garbage is also collected before buffers hold more than three quarters of
+ * the device's or the host's memory; see {@link configureEarlyCollection}. A buffer that was dropped without being disposed is published on
+ * the diagnostics channel `cistern:leak`; see {@link BufferLeak}.
  *
  * Counterpart of `rmm::device_buffer`.
  * @example

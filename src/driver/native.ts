@@ -208,8 +208,6 @@ export interface NativeBinding {
   unwatch(slot: number): void;
   /** Writes the slots whose objects were collected into `slots`. `[1]`: how many were written (at most `slots.length`). They stay watched until `unwatch`. */
   collectedSlots(slots: Int32Array): void;
-  /** Tells V8 of memory held (or, negative, no longer held) outside its heap. */
-  adjustExternalMemory(deltaBytes: number): void;
 }
 
 const require = createRequire(import.meta.url);

@@ -8,8 +8,8 @@
  *
  * The table holds what is needed to free a buffer's memory and never the buffer. The weak references are Node-API's: they are seen to be
  * cleared in the very job that collected the buffer, which a `WeakRef` and a `FinalizationRegistry` are not. No buffer is registered with a
- * `FinalizationRegistry`, because V8's minor collections keep what is registered there alive; a token object is, whose own collection says
- * that there was a major one.
+ * `FinalizationRegistry`, because V8's minor collections keep what is registered there alive (up to Node 24); a token object is, whose own
+ * collection says that there was one.
  *
  * A resource may refuse to free, for example from within a host function, where nothing can be waited for. What nobody else could free then is
  * kept in a list, which every sweep tries first.

@@ -132,7 +132,6 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   watch: (run) => [run.anything()],
   unwatch: (run) => [run.reader.byte() % 4],
   collectedSlots: (run) => [new Int32Array(run.reader.byte() % 8)],
-  adjustExternalMemory: (run) => [run.size() - run.size()],
   failCallAfter: (run) => [run.functionName(), run.functionName(), run.reader.byte() % 8, run.oneOf(injectedStatuses)],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
@@ -151,7 +150,6 @@ class Run {
   readonly #watched: number[] = [];
   readonly #latencies = new Set<string>();
   readonly #failures = new Set<string>();
-  #externalBytes = 0;
   /** They are counted as calls, as all allocations are. */
   #failedHostAllocations = 0;
   /** For people. */
@@ -289,9 +287,6 @@ class Run {
         assert.ok(this.#watched.includes(number), `nothing was watched as ${number}`);
         this.#watched.splice(this.#watched.indexOf(number), 1);
         return;
-      case 'adjustExternalMemory':
-        this.#externalBytes += number;
-        return;
     }
   }
 
@@ -352,7 +347,6 @@ class Run {
     while (this.#live.event.length > 0) this.#succeed('destroyEvent', this.#live.event[0]);
     while (this.#live.stream.length > 0) this.#succeed('releaseStream', this.#live.stream[0]);
     while (this.#watched.length > 0) this.#succeed('unwatch', this.#watched[0]);
-    this.#succeed('adjustExternalMemory', -this.#externalBytes);
     this.#succeed('endOrderCheck');
     this.#succeed('configureSoftware', totalBytes, 0);
     // Twice, since a pool of one device may have been freed in the order of another's stream.

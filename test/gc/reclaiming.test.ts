@@ -1,5 +1,5 @@
 import { setImmediate } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest';
 import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
 import { ReclaimingResourceAdaptor } from '../../src/adaptors/reclaiming-resource-adaptor.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
@@ -7,6 +7,7 @@ import { Device } from '../../src/driver/device.js';
 import { Stream } from '../../src/driver/stream.js';
 import { OutOfMemoryError } from '../../src/errors.js';
 import type { MemoryResource } from '../../src/memory-resource.js';
+import { configureEarlyCollection } from '../../src/reclaim/early-collection.js';
 import { watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
@@ -15,6 +16,9 @@ import { AddressCountingResource } from '../buffers/address-counting-resource.js
 import { collectGarbage } from './collection.js';
 
 let stream: Stream;
+
+// What collects before memory runs out would leave nothing to do here.
+beforeAll(() => configureEarlyCollection({ timeShare: 0 }));
 
 beforeEach(() => {
   stream = new Stream();
