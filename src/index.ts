@@ -135,7 +135,7 @@ export {
   type KeptMemoryState,
   type LiveMemory,
 } from './replay/explain-failure.js';
-export { type FitOptions, type FitProgress, type FitResult, fitLog } from './replay/fit-log.js';
+export { type FitOptions, type FitProgress, type FitResult, type FittedMaximum, fitLog } from './replay/fit-log.js';
 export { type GenerateLogOptions, generateLog, workloadNames } from './replay/generate-log.js';
 export type { WorkloadName } from './replay/generate-workloads.js';
 export type { LogFormat, LogProgress, LogSource, ReadLogOptions } from './replay/log-source.js';
@@ -145,6 +145,7 @@ export { type RecordedReplay, type RecordReplayOptions, recordReplay } from './r
 export type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from './replay/recorded-run.js';
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay/replay-result.js';
+export type { MemoryTaking } from './replay/specification-maximum.js';
 export { PackedReportRun } from './report/pack-report-run.js';
 export { readReportRun } from './report/read-report-run.js';
 export { type WriteReportOptions, writeReport } from './report/write-report.js';

@@ -1,6 +1,6 @@
 import { Command } from 'commander';
 import type { AllocationLog } from '../replay/allocation-log.js';
-import { type FitResult, fitLog } from '../replay/fit-log.js';
+import { type FitResult, type FittedMaximum, fitLog } from '../replay/fit-log.js';
 import type { ReplayStreams, ReplayTime } from '../replay/replay-result.js';
 import { assertNoMaximum } from '../replay/specification-maximum.js';
 import { parseSpecification } from '../specification/parse-specification.js';
@@ -32,7 +32,9 @@ const defaultSpecifications = ['pool(cuda, events=eager)', 'pool(cuda, events=de
 const examples = `
 The maximum is that of the innermost resource that can have one (pool, arena, fixed-size, monotonic), else a limit around the leaf. A replay
 with the result completed the log; one with 256 bytes less did not. What is larger need not be enough, since a pool that may hold more
-grows in other steps. The times are those with the smallest maximum and without one, measured in turn.
+grows in other steps. A pool whose specification has no initial is tried twice: growing as it needs memory, and with all of its maximum taken
+at once. The smaller one is the result; "taken" says which, and the two overheads stand beside it. The times are those with the smallest
+maximum and without one, measured in turn.
 
 JSON is one object for one --resource, and a list for several.
 
@@ -119,7 +121,9 @@ const columns: readonly Column[] = [
   { title: 'smallest\nmaximum', align: 'right' },
   { title: 'in\nbytes', align: 'right' },
   { title: 'peak\nlive', align: 'right' },
-  { title: 'overhead', align: 'right' },
+  { title: 'taken', align: 'left' },
+  { title: 'overhead\nas needed', align: 'right' },
+  { title: 'overhead\nat once', align: 'right' },
   { title: 'ns/op\nsmallest', align: 'right' },
   { title: 'ns/op\nunlimited', align: 'right' },
   { title: 'replays', align: 'right' },
@@ -127,17 +131,23 @@ const columns: readonly Column[] = [
 
 function row(result: FitResult | FailedReplay): string[] {
   if ('error' in result) return [result.resource, `failed: ${result.error.code}`];
-  const { smallestMaximumBytes, overheadRatio, nanosecondsPerOperation } = result;
+  const { smallestMaximumBytes, taking, maxima, nanosecondsPerOperation } = result;
   return [
     result.resource,
     smallestMaximumBytes === null ? 'none' : formatBytes(smallestMaximumBytes),
     smallestMaximumBytes === null ? '-' : String(smallestMaximumBytes),
     formatBytes(result.peakLiveBytes),
-    overheadRatio === null ? '-' : `${(100 * overheadRatio).toFixed(1)} %`,
+    taking === null ? '-' : taking === 'at-once' ? 'at once' : 'as needed',
+    formatOverhead(maxima.asNeeded),
+    formatOverhead(maxima.atOnce),
     formatTime(nanosecondsPerOperation.smallest),
     formatTime(nanosecondsPerOperation.unlimited),
     formatCount(result.replays),
   ];
+}
+
+function formatOverhead(maximum: FittedMaximum | null): string {
+  return maximum === null || maximum.overheadRatio === null ? '-' : `${(100 * maximum.overheadRatio).toFixed(1)} %`;
 }
 
 function formatTime(time: ReplayTime | null): string {

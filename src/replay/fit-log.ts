@@ -10,7 +10,7 @@ import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, defaultRepeat, Replay, timePerOperation } from './replay-log.js';
 import type { ReplayStreams, ReplayTime } from './replay-result.js';
 import { maximumGranularityBytes, mostBytes, smallestMaximum } from './smallest-maximum.js';
-import { withMaximum } from './specification-maximum.js';
+import { type MemoryTaking, withMaxima } from './specification-maximum.js';
 
 /** How far {@link fitLog} has come. */
 export interface FitProgress {
@@ -36,12 +36,24 @@ export interface FitOptions {
   readonly onProgress?: (progress: FitProgress) => void;
 }
 
+/** The smallest maximum with which a stack completes a log. */
+export interface FittedMaximum {
+  /** The specification with that maximum in it. */
+  readonly resource: string;
+  /** A multiple of 256. */
+  readonly bytes: number;
+  /** How much larger that is than the peak of live bytes: 0.05 is 5 % more. Null where nothing is ever live. */
+  readonly overheadRatio: number | null;
+}
+
 /** The least memory that a stack needs for a log, and what it costs. All of it can be written as JSON. */
 export interface FitResult {
   /** The specification as it was given, in canonical form. */
   readonly resource: string;
-  /** The specification with the smallest maximum in it, or null where no maximum is enough. */
+  /** The specification with the smallest maximum in it, and what is to be taken at once, or null where no maximum is enough. */
   readonly fitted: string | null;
+  /** How the fitted stack takes its memory; at once only if that needs less. Null where no maximum is enough. */
+  readonly taking: MemoryTaking | null;
   readonly streams: ReplayStreams;
   /** Allocations and frees in the log. */
   readonly operations: number;
@@ -51,6 +63,8 @@ export interface FitResult {
   readonly smallestMaximumBytes: number | null;
   /** How much larger that is than `peakLiveBytes`: 0.05 is 5 % more. Null where there is none, or nothing is live. */
   readonly overheadRatio: number | null;
+  /** What each way of taking memory needs: null where no maximum is enough, or where a stack has not the choice, as without a pool. */
+  readonly maxima: { readonly asNeeded: FittedMaximum | null; readonly atOnce: FittedMaximum | null };
   readonly nanosecondsPerOperation: {
     /** With the smallest maximum, or null where there is none. */
     readonly smallest: ReplayTime | null;
@@ -61,12 +75,23 @@ export interface FitResult {
   readonly replays: number;
 }
 
+/** A way of giving a stack a maximum, and the search for the smallest one. */
+interface Candidate {
+  readonly taking: MemoryTaking;
+  readonly limited: (bytes: number) => Specification;
+  /** Where the search begins. */
+  least: number;
+  /** What it found. */
+  smallest: number | undefined;
+}
+
 /**
  * Finds the smallest maximum with which a stack of resources completes a log, and measures what it costs in time.
  *
  * The maximum is that of the innermost resource of the stack that can have one (`pool`, `arena`, `fixed-size`, `monotonic`): what it may hold of
  * its upstream. In a stack without one, `limiting` goes around the leaf, and in a stack with branches around the whole; those count what is
- * allocated, each allocation rounded up to 256 bytes.
+ * allocated, each allocation rounded up to 256 bytes. A pool whose specification has no `initial` is tried twice: it grows block by block, or
+ * takes all of its maximum at once, which has fewer edges that an allocation cannot cross. The one that needs less is the result.
  *
  * What is guaranteed: a replay with the result completed, and one with 256 bytes less did not. Completion is not monotonic: a pool that may hold
  * more grows in other steps, and may be more fragmented; so a maximum further below may be enough, too, and not every one above must be.
@@ -78,7 +103,7 @@ export interface FitResult {
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
- * const { smallestMaximumBytes, peakLiveBytes } = fitLog(log, 'pool(cuda, events=deferred)');
+ * const { fitted, taking, smallestMaximumBytes, peakLiveBytes } = fitLog(log, 'pool(cuda, events=deferred)');
  * ```
  */
 export function fitLog(log: AllocationLog, specification: string | Specification, options: FitOptions = {}): FitResult {
@@ -86,42 +111,66 @@ export function fitLog(log: AllocationLog, specification: string | Specification
   assertReplayable(log, options);
   const { streams = 'log', repeat = defaultRepeat(log), onProgress } = options;
   const unlimited = parseSpecification(specification);
-  const limited = withMaximum(unlimited);
+  const peak = alignUp(log.peakLiveBytes, maximumGranularityBytes);
+  const candidates = [...withMaxima(unlimited)].map(
+    ([taking, limited]): Candidate => ({ taking, limited, least: peak, smallest: undefined }),
+  );
   // What is wrong with the specification itself is told before anything is searched for.
-  const device = deviceOf(unlimited);
+  const most = mostBytes(deviceOf(unlimited));
 
   let replays = 0;
   const replayed = (left: number): void => {
     replays++;
     onProgress?.({ replays, left });
   };
-  const most = mostBytes(device);
-  let least = alignUp(log.peakLiveBytes, maximumGranularityBytes);
-  for (;;) {
-    const smallest = smallestMaximum(
-      (bytes) => completes(log, limited(bytes), streams),
-      least,
+  const search = (candidate: Candidate, searchesLeft: number) => {
+    candidate.smallest = smallestMaximum(
+      (bytes) => completes(log, candidate.limited(bytes), streams),
+      candidate.least,
       most,
-      ({ left }) => replayed(left + 2 * repeat),
+      // The searches that follow take as long, about.
+      ({ tried, left }) => replayed(left + searchesLeft * (tried + left) + 2 * repeat),
     );
-    const times = measureBoth(log, smallest === undefined ? undefined : limited(smallest), unlimited, streams, repeat, replayed);
+  };
+  for (const [i, candidate] of candidates.entries()) search(candidate, candidates.length - 1 - i);
+  for (;;) {
+    const best = candidates.reduce((first, second) => ((second.smallest ?? most + 1) < (first.smallest ?? most + 1) ? second : first));
+    const { smallest } = best;
+    const fitted = smallest === undefined ? undefined : best.limited(smallest);
+    const times = measureBoth(log, fitted, unlimited, streams, repeat, replayed);
     // Where host and device run beside each other, a maximum may be enough in one replay and not in the next: then it is not enough.
     if (smallest !== undefined && times.smallest === null) {
-      least = smallest + maximumGranularityBytes;
+      best.least = smallest + maximumGranularityBytes;
+      search(best, 0);
       continue;
     }
+    const maximumOf = (taking: MemoryTaking) =>
+      fittedMaximum(
+        candidates.find((candidate) => candidate.taking === taking),
+        log,
+      );
+    const maxima = { asNeeded: maximumOf('as-needed'), atOnce: maximumOf('at-once') };
     return {
       resource: formatSpecification(unlimited),
-      fitted: smallest === undefined ? null : formatSpecification(limited(smallest)),
+      fitted: fitted === undefined ? null : formatSpecification(fitted),
+      taking: fitted === undefined ? null : best.taking,
       streams,
       operations: log.eventCount,
       peakLiveBytes: log.peakLiveBytes,
       smallestMaximumBytes: smallest ?? null,
-      overheadRatio: smallest === undefined || log.peakLiveBytes === 0 ? null : smallest / log.peakLiveBytes - 1,
+      overheadRatio: (best.taking === 'at-once' ? maxima.atOnce : maxima.asNeeded)?.overheadRatio ?? null,
+      maxima,
       nanosecondsPerOperation: times,
       replays,
     };
   }
+}
+
+function fittedMaximum(candidate: Candidate | undefined, log: AllocationLog): FittedMaximum | null {
+  if (candidate?.smallest === undefined) return null;
+  const { limited, smallest } = candidate;
+  const overheadRatio = log.peakLiveBytes === 0 ? null : smallest / log.peakLiveBytes - 1;
+  return { resource: formatSpecification(limited(smallest)), bytes: smallest, overheadRatio };
 }
 
 /** Whether a stack replays a log without running out of memory. Where a resource refuses a maximum as too small, it does not. */

@@ -19,8 +19,10 @@ export interface MaximumLayer {
   readonly option: string;
   /** Its value in bytes, where it is set. */
   readonly bytes: number | undefined;
-  /** The whole specification with another value for it. */
-  readonly replaced: (bytes: number) => Specification;
+  /** What it takes at once, where that is set. */
+  readonly initialBytes: number | undefined;
+  /** The whole specification with another value for it, and for other options of the layer. */
+  readonly replaced: (bytes: number, others?: Readonly<Record<string, SpecificationValue>>) => Specification;
 }
 
 /** Every layer that can have a maximum, the outermost first, along the upstreams; what options lead to is not looked at. */
@@ -35,26 +37,41 @@ export function maximumLayers(specification: Specification): MaximumLayer[] {
             kind,
             option,
             bytes: options[option] as number | undefined,
-            replaced: (bytes) => ({ ...specification, options: { ...options, [option]: bytes } }),
+            initialBytes: options['initial'] as number | undefined,
+            replaced: (bytes, others = {}) => ({ ...specification, options: { ...options, ...others, [option]: bytes } }),
           },
         ];
   const below = upstream === undefined ? [] : maximumLayers(upstream);
   return [
     ...own,
-    ...below.map((layer) => ({ ...layer, replaced: (bytes: number) => ({ ...specification, upstream: layer.replaced(bytes) }) })),
+    ...below.map(
+      (layer): MaximumLayer => ({
+        ...layer,
+        replaced: (bytes, others) => ({ ...specification, upstream: layer.replaced(bytes, others) }),
+      }),
+    ),
   ];
 }
 
+/** How a stack comes to its memory: block by block as it needs more, or all that it may have when it is made. */
+export type MemoryTaking = 'as-needed' | 'at-once';
+
 /**
  * A specification with a maximum for all the memory that it takes: that of the innermost resource that can have one, else a limit around the
- * leaf. Where there are branches, a limit around the whole.
+ * leaf. Where there are branches, a limit around the whole. An arena takes all of it at once; a pool can, unless the specification says
+ * already what it takes at once, and comes in both ways.
  * @throws ArgumentRangeError where it has a maximum already.
  */
-export function withMaximum(specification: Specification): (bytes: number) => Specification {
+export function withMaxima(specification: Specification): ReadonlyMap<MemoryTaking, (bytes: number) => Specification> {
   assertNoMaximum(specification);
-  if (hasBranches(specification)) return (bytes) => limited(specification, bytes);
+  if (hasBranches(specification)) return new Map([['as-needed', (bytes) => limited(specification, bytes)]]);
   const innermost = maximumLayers(specification).at(-1);
-  return innermost?.replaced ?? ((bytes) => limitedLeaf(specification, bytes));
+  if (innermost === undefined) return new Map([['as-needed', (bytes) => limitedLeaf(specification, bytes)]]);
+  const { kind, initialBytes, replaced } = innermost;
+  if (kind === 'arena') return new Map([['at-once', (bytes) => replaced(bytes)]]);
+  const maxima = new Map<MemoryTaking, (bytes: number) => Specification>([['as-needed', (bytes) => replaced(bytes)]]);
+  if (kind === 'pool' && initialBytes === undefined) maxima.set('at-once', (bytes) => replaced(bytes, { initial: bytes }));
+  return maxima;
 }
 
 /** The same with another policy: in the layer that decides on it, or in the outermost one that keeps memory. `undefined` where none does. */

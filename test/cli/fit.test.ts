@@ -17,12 +17,17 @@ describe('cistern fit', () => {
     expect([code, stderr]).toEqual([0, '']);
     expect(JSON.parse(stdout)).toEqual({
       resource: 'pool(host)',
-      fitted: 'pool(host, max=6KiB)',
+      fitted: 'pool(host, initial=4KiB, max=4KiB)',
+      taking: 'at-once',
       streams: 'log',
       operations: 4,
       peakLiveBytes: 4000,
-      smallestMaximumBytes: 6144,
-      overheadRatio: 6144 / 4000 - 1,
+      smallestMaximumBytes: 4096,
+      overheadRatio: 4096 / 4000 - 1,
+      maxima: {
+        asNeeded: { resource: 'pool(host, max=6KiB)', bytes: 6144, overheadRatio: 6144 / 4000 - 1 },
+        atOnce: { resource: 'pool(host, initial=4KiB, max=4KiB)', bytes: 4096, overheadRatio: 4096 / 4000 - 1 },
+      },
       nanosecondsPerOperation: {
         smallest: { median: expect.any(Number), minimum: expect.any(Number) },
         unlimited: { median: expect.any(Number), minimum: expect.any(Number) },
@@ -47,11 +52,11 @@ describe('cistern fit', () => {
     expect([code, stderr]).toEqual([0, '']);
     expect(stdout).toMatch(/small\.csv: 4 events, .* at most 3\.91 KiB live, the log's streams$/m);
     const rows = stdout.trimEnd().split('\n').slice(-4);
-    expect(rows.map((line) => line.split(/ {2,}/).slice(0, 5))).toEqual([
-      ['pool(cuda, events=eager)', '6 KiB', '6144', '3.91 KiB', '53.6 %'],
-      ['pool(cuda, events=deferred)', '6 KiB', '6144', '3.91 KiB', '53.6 %'],
-      ['pool(cuda, events=off)', '6 KiB', '6144', '3.91 KiB', '53.6 %'],
-      ['arena(cuda)', '1 MiB', '1048576', '3.91 KiB', '26114.4 %'],
+    expect(rows.map((line) => line.split(/ {2,}/).slice(0, 7))).toEqual([
+      ['pool(cuda, events=eager)', '4 KiB', '4096', '3.91 KiB', 'at once', '53.6 %', '2.4 %'],
+      ['pool(cuda, events=deferred)', '4 KiB', '4096', '3.91 KiB', 'at once', '53.6 %', '2.4 %'],
+      ['pool(cuda, events=off)', '4 KiB', '4096', '3.91 KiB', 'at once', '53.6 %', '2.4 %'],
+      ['arena(cuda)', '1 MiB', '1048576', '3.91 KiB', 'at once', '-', '26114.4 %'],
     ]);
   });
 

@@ -2,6 +2,7 @@ import { describe, expect, test } from 'vitest';
 import {
   createResourceStack,
   type FitOptions,
+  type FittedMaximum,
   fitLog,
   generateLog,
   KiB,
@@ -43,15 +44,17 @@ describe('what fitLog finds', () => {
   ])('completes the log, and 256 bytes less do not: %s', (text, withMaximum) => {
     const specification = text.split(': ').at(-1) as string;
     const result = fitLog(columns, specification, { repeat: 1 });
-    const smallest = result.smallestMaximumBytes as number;
-    expect(failures(columns, withMaximum(smallest))).toBe(0);
+    const growing = (result.maxima.asNeeded ?? result.maxima.atOnce)?.bytes as number;
+    expect(failures(columns, withMaximum(growing))).toBe(0);
     expect(failures(columns, result.fitted as string)).toBe(0);
-    expect(failures(columns, withMaximum(smallest - 256))).toBeGreaterThan(0);
+    expect(failures(columns, withMaximum(growing - 256))).toBeGreaterThan(0);
+    const smallest = Math.min(growing, result.maxima.atOnce?.bytes ?? Infinity);
     expect(result).toMatchObject({
       resource: specification,
       streams: 'log',
       operations: columns.eventCount,
       peakLiveBytes: columns.peakLiveBytes,
+      smallestMaximumBytes: smallest,
       overheadRatio: smallest / columns.peakLiveBytes - 1,
     });
     expect(smallest).toBeGreaterThanOrEqual(columns.peakLiveBytes);
@@ -59,9 +62,46 @@ describe('what fitLog finds', () => {
 
   test.each(['eager', 'deferred', 'off'])('holds on several streams, too, with events=%s', (events) => {
     const result = fitLog(streams, `pool(host, events=${events})`, { repeat: 1 });
-    const smallest = result.smallestMaximumBytes as number;
-    expect(failures(streams, `pool(host, max=${smallest}, events=${events})`)).toBe(0);
-    expect(failures(streams, `pool(host, max=${smallest - 256}, events=${events})`)).toBeGreaterThan(0);
+    const growing = result.maxima.asNeeded?.bytes as number;
+    expect(failures(streams, `pool(host, max=${growing}, events=${events})`)).toBe(0);
+    expect(failures(streams, `pool(host, max=${growing - 256}, events=${events})`)).toBeGreaterThan(0);
+  });
+
+  test('tries memory that is taken at once as well, and says which of the two needs less', () => {
+    const { maxima, taking, fitted, smallestMaximumBytes, overheadRatio } = fitLog(columns, 'statistics(pool(host))', { repeat: 1 });
+    const { asNeeded, atOnce } = maxima as { asNeeded: FittedMaximum; atOnce: FittedMaximum };
+    expect(atOnce.bytes).toBeLessThan(asNeeded.bytes);
+    expect({ taking, smallestMaximumBytes, overheadRatio }).toEqual({
+      taking: 'at-once',
+      smallestMaximumBytes: atOnce.bytes,
+      overheadRatio: atOnce.overheadRatio,
+    });
+    expect(atOnce.resource).toBe(fitted);
+    const [, initial, max] = /^statistics\(pool\(host, initial=(\w+), max=(\w+)\)\)$/.exec(atOnce.resource) as RegExpExecArray;
+    expect(initial).toBe(max);
+    expect(failures(columns, atOnce.resource)).toBe(0);
+    const less = atOnce.bytes - 256;
+    // A pool with too little at once fails as well.
+    expect(failures(columns, `pool(host, initial=${less}, max=${less})`)).toBeGreaterThan(0);
+    expect(asNeeded.resource).toMatch(/^statistics\(pool\(host, max=\w+\)\)$/);
+  });
+
+  test.each([
+    ['pool(host, initial=1KiB)', 'says itself what it takes at once'],
+    ['fallback(pool(host), to=pinned-host)', 'has branches'],
+    ['host', 'has no pool'],
+  ])('has no second way to take memory: %s, which %s', (specification) => {
+    expect(fitLog(small, specification, { repeat: 1 })).toMatchObject({ taking: 'as-needed', maxima: { atOnce: null } });
+  });
+
+  test('knows that an arena takes all at once', () => {
+    expect(fitLog(small, 'arena(host)', { repeat: 1 })).toMatchObject({ taking: 'at-once', maxima: { asNeeded: null } });
+  });
+
+  test('takes memory as it is needed where both ways need the same', async () => {
+    const log = await readText(logText(row('allocate', 1, 1000), row('free', 1, 1000)));
+    const { taking, maxima } = fitLog(log, 'pool(host)', { repeat: 1 });
+    expect([taking, maxima.asNeeded?.bytes, maxima.atOnce?.bytes]).toEqual(['as-needed', 1024, 1024]);
   });
 
   test('is what a person would find', () => {
@@ -103,7 +143,8 @@ describe('what fitLog finds', () => {
 
   test('is nothing where no maximum is enough', () => {
     const result = fitLog(small, 'fixed-size(host, block=2KiB)', { repeat: 1 });
-    expect(result).toMatchObject({ fitted: null, smallestMaximumBytes: null, overheadRatio: null });
+    expect(result).toMatchObject({ fitted: null, taking: null, smallestMaximumBytes: null, overheadRatio: null });
+    expect(result.maxima).toEqual({ asNeeded: null, atOnce: null });
     expect(result.nanosecondsPerOperation).toEqual({ smallest: null, unlimited: null });
   });
 
