@@ -1,4 +1,5 @@
 import { defineConfig } from 'vitest/config';
+import { gpuSuites } from './test/gpu/suites.mjs';
 import { deviceUnderTest } from './test/support/device-under-test.mjs';
 
 const setupFiles = ['test/support/direct-faults-of-tests.ts'];
@@ -28,10 +29,19 @@ export default defineConfig({
         // What a page has drawn when it is looked at depends on how busy the machine is.
         test: { name: 'browser', include: ['test/browser/**/*.test.ts'], env: deviceUnderTest, retry: 1 },
       },
-      {
-        extends: true,
-        test: { name: 'gpu', include: ['test/gpu/**/*.test.ts'], env: { CISTERN_DEVICE: 'cuda' } },
-      },
+      // What runs on a CUDA device, and there on one file at a time: `npm run test:gpu` runs a suite after another and sums up.
+      ...Object.entries(gpuSuites).map(([name, { include, exclude, execArgv }]) => ({
+        extends: true as const,
+        test: {
+          name: `gpu-${name}`,
+          include: [...include],
+          exclude: [...exclude],
+          execArgv: [...execArgv],
+          env: { CISTERN_DEVICE: 'cuda' },
+          setupFiles,
+          fileParallelism: false,
+        },
+      })),
     ],
   },
 });

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { argv, env, exit } from 'node:process';
 import { fileURLToPath } from 'node:url';
-import { buildStrictDriver } from './build-strict-driver.mjs';
+import { buildStrictDriver } from './build-for-tests.mjs';
 
 /** Two devices of 1 GiB, as the software device has in tests, and no waits for ever. */
 const usual = { DEVICES: 2, MEMORY_MB: 1024, ABORT_SECONDS: 60 };

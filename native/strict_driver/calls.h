@@ -11,15 +11,18 @@ CISTERN_DRIVER_FUNCTIONS(CISTERN_DECLARE)
 #undef CISTERN_DECLARE
 
 // Waits of a stream for a value in memory, and writes of one.
-Status StreamWaitValue32(Stream stream, DevicePointer address, unsigned value, unsigned flags);
-Status StreamWriteValue32(Stream stream, DevicePointer address, unsigned value, unsigned flags);
+Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags);
+Status StreamWriteValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags);
 
 // The forms of before CUDA 12.2, whose location is an ordinal.
 Status MemAdvise8000(DevicePointer pointer, std::size_t bytes, int advice, DeviceOrdinal device);
 Status MemPrefetchAsync8000(DevicePointer pointer, std::size_t bytes, DeviceOrdinal device, Stream stream);
 
-// Modules are not modelled: cuModuleLoadData says that it is not supported.
+// Kernels: those of test/gpu, by their names, if the settings say so; otherwise modules are not supported.
 Status ModuleLoadData(void** module, const void* image);
+Status ModuleGetFunction(void** function, void* module, const char* name);
+Status LaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+                    unsigned shared_bytes, Stream stream, void** parameters, void** extra);
 
 }  // namespace cistern::strict::calls
 

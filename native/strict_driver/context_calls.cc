@@ -57,10 +57,4 @@ Status ThreadExchangeStreamCaptureMode(int* mode) {
   return kSuccess;
 }
 
-// A module needs a compiler for its code, which is not modelled.
-Status ModuleLoadData(void** module, const void* image) {
-  STRICT_DRIVER_ENTER("cuModuleLoadData", kContext);
-  return module == nullptr || image == nullptr ? kErrorInvalidValue : kErrorNotSupported;
-}
-
 }  // namespace cistern::strict::calls

@@ -31,6 +31,8 @@ const Entry kEntries[] = {
     {"cuStreamWaitValue32", 11070, AddressOf(calls::StreamWaitValue32)},
     {"cuStreamWriteValue32", 11070, AddressOf(calls::StreamWriteValue32)},
     {"cuModuleLoadData", 2000, AddressOf(calls::ModuleLoadData)},
+    {"cuModuleGetFunction", 2000, AddressOf(calls::ModuleGetFunction)},
+    {"cuLaunchKernel", 4000, AddressOf(calls::LaunchKernel)},
 };
 
 // Which form a driver of the settings' version gives to a caller that knows `version`. `symbol_status` says why there is none.
@@ -77,7 +79,6 @@ using cistern::Status;
 
 STRICT_DRIVER_EXPORT Status cuGetProcAddress_v2(const char* symbol, void** function, int version, unsigned long long flags,
                                                 int* symbol_status) {
-  if (!cistern::strict::settings().has_get_proc_address_v2) return cistern::kErrorNotSupported;
   int found;
   const Status status =
       cistern::strict::GetProcAddress(symbol, function, version, flags, symbol_status != nullptr ? symbol_status : &found);

@@ -47,10 +47,10 @@ Settings ReadAll() {
   ReadMegabytes("MEMORY_MB", &read.memory_bytes);
   ReadMegabytes("CONTEXT_MB", &read.context_bytes);
   read.missing = Split(Text("MISSING"), ',');
-  Read("GET_PROC_ADDRESS_V2", &read.has_get_proc_address_v2);
   Read("POOLS", &read.has_pools);
   Read("CONCURRENT_MANAGED", &read.has_concurrent_managed_access);
   Read("STREAM_MEMORY_OPERATIONS", &read.has_stream_memory_operations);
+  Read("KERNELS", &read.has_kernels);
   Read("HOST_PAGE_TABLES", &read.reads_pageable_memory);
   Read("PINNED_HAS_RANGE", &read.pinned_memory_has_range);
   Read("MANAGED_TYPE", &read.managed_memory_type);

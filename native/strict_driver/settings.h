@@ -25,14 +25,14 @@ struct Settings {
   std::size_t memory_bytes = std::size_t{4} << 30;    // MEMORY_MB, of each device
   std::size_t context_bytes = std::size_t{64} << 20;  // CONTEXT_MB, what a context takes of it
   std::vector<std::string> missing;                   // MISSING=a,b: symbols that cuGetProcAddress does not find
-  bool has_get_proc_address_v2 = true;                // GET_PROC_ADDRESS_V2
   bool has_pools = true;                              // POOLS
   bool has_concurrent_managed_access = true;          // CONCURRENT_MANAGED
   bool has_stream_memory_operations = true;           // STREAM_MEMORY_OPERATIONS
-  bool reads_pageable_memory = false;                 // HOST_PAGE_TABLES: the device reads pageable memory itself, and later
-  bool pinned_memory_has_range = true;                // PINNED_HAS_RANGE: the start of pinned memory is told
-  unsigned managed_memory_type = kMemoryTypeDevice;   // MANAGED_TYPE, what managed memory is told to be: 1, 2, or 4 (unified)
-  bool default_streams_have_fixed_ids = false;        // FIXED_DEFAULT_IDS: 1 and 2, in every context and thread
+  bool has_kernels = false;             // KERNELS: those of test/gpu, by their names, are done by the host; else there are no modules
+  bool reads_pageable_memory = false;   // HOST_PAGE_TABLES: the device reads pageable memory itself, and later
+  bool pinned_memory_has_range = true;  // PINNED_HAS_RANGE: the start of pinned memory is told
+  unsigned managed_memory_type = kMemoryTypeDevice;  // MANAGED_TYPE, what managed memory is told to be: 1, 2, or 4 (unified)
+  bool default_streams_have_fixed_ids = false;       // FIXED_DEFAULT_IDS: 1 and 2, in every context and thread
 
   // What it makes of its freedom.
   unsigned delay_microseconds = 200;       // DELAY_US, the longest pause before an operation of a stream

@@ -42,7 +42,7 @@ bool IsMet(std::uint32_t found, std::uint32_t value, unsigned condition) {
 
 }  // namespace
 
-Status StreamWaitValue32(Stream stream, DevicePointer address, unsigned value, unsigned flags) {
+Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
   STRICT_DRIVER_ENTER("cuStreamWaitValue32", kContext);
   if (!settings().has_stream_memory_operations) return kErrorNotSupported;
   StreamRef state;
@@ -62,7 +62,7 @@ Status StreamWaitValue32(Stream stream, DevicePointer address, unsigned value, u
   return Submit(state, std::move(operation));
 }
 
-Status StreamWriteValue32(Stream stream, DevicePointer address, unsigned value, unsigned flags) {
+Status StreamWriteValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
   STRICT_DRIVER_ENTER("cuStreamWriteValue32", kContext);
   if (!settings().has_stream_memory_operations) return kErrorNotSupported;
   StreamRef state;

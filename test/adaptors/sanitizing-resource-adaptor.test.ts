@@ -546,7 +546,6 @@ describe('SanitizingResourceAdaptor', () => {
       try { resource.deallocate(pointer, 64, stream); } catch ({ code }) { console.log(code); }
       resource.dispose();
     `,
-      { CISTERN_DEVICE: 'software' },
     );
     expect(end).toMatchObject({ status: 0, stdout: 'ERR_CISTERN_DOUBLE_FREE\ncaught use-after-free\ncaught double-free\n' });
   });

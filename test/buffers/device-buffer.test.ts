@@ -498,6 +498,7 @@ describe('streams', () => {
     buffer.setStream(next);
     next.dispose();
     buffer.dispose();
+    Stream.legacyDefault().synchronizeSync();
     resource.trim(Stream.legacyDefault());
     expect(resource.reservedBytes).toBe(0);
   });

@@ -156,7 +156,6 @@ describe('a recording of a process that was killed', () => {
        const stream = new Stream();
        for (let i = 0; i < 20_000; i++) resource.deallocate(resource.allocate(512, stream), 512, stream);
        process.kill(process.pid, 'SIGKILL');`,
-      { CISTERN_DEVICE: 'software' },
     );
     expect(signal).toBe('SIGKILL');
     const run = await readRecordedRun(path);

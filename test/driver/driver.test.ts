@@ -1,3 +1,3 @@
 import { driverSuite } from './driver-suite.js';
 
-driverSuite('software');
+driverSuite();

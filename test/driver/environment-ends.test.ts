@@ -1,7 +1,8 @@
 import { describe, expect, test } from 'vitest';
+import { deviceMemory } from '../support/device-memory.js';
 import { runModule } from '../support/run-module.js';
 
-const software = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB' };
+const device = deviceMemory(1024);
 
 /**
  * Resources that keep memory, over each kind of leaf, in each policy, with memory that is live and memory that is held back, on streams that
@@ -91,7 +92,7 @@ describe('a worker with live memory and busy streams gives its memory back', () 
         ${inMain === '' ? 'thread.postMessage(0);' : inMain}
         console.log(await exit);
       `),
-      software,
+      device,
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: ['true', ...expected, 'true', ''].join('\n'), stderr: '' });
   });
@@ -126,7 +127,7 @@ describe('a process with live memory and busy streams ends with its own code', (
       console.log('ready');
       ${ending}
     `;
-    const end = runModule(text, software);
+    const end = runModule(text, device);
     expect(end).toMatchObject({ status, signal: null, stdout: 'ready\n' });
     if (message === '') expect(end.stderr).toBe('');
     else expect(end.stderr).toContain(message);
@@ -147,7 +148,7 @@ describe('a process with live memory and busy streams ends with its own code', (
       process.kill(process.pid, 'SIGTERM');
       setTimeout(() => {}, 10_000);
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: null, signal: 'SIGTERM', stdout: 'ready\n', stderr: '' });
   });
@@ -173,7 +174,7 @@ test('a hundred workers, one after another, leave nothing', () => {
       // Threads of Node's own come and go.
       console.log(descriptors <= heldAtFirst[0], threads <= heldAtFirst[1] + 2);
     `),
-    software,
+    device,
     80_000,
   );
   expect(end).toEqual({ status: 0, signal: null, stdout: 'true true\ntrue\n', stderr: '' });

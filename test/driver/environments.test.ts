@@ -1,7 +1,9 @@
 import { describe, expect, test } from 'vitest';
+import { deviceMemory } from '../support/device-memory.js';
 import { runModule } from '../support/run-module.js';
 
-const software = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '256MiB' };
+const software = { CISTERN_DEVICE: 'software' };
+const device = deviceMemory(256);
 
 describe('an environment', () => {
   test('that exits with live memory, a held stream and a promise that waits ends with its own code', () => {
@@ -20,7 +22,7 @@ describe('an environment', () => {
       stream.synchronize().then(() => console.log('never'));
       setTimeout(() => process.exit(7), 20);
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: 7, signal: null, stdout: '', stderr: '' });
   });
@@ -33,7 +35,7 @@ describe('an environment', () => {
       const resource = new CudaAsyncMemoryResource();
       set(resource.allocate(1 << 20, stream), 1, 1, 1 << 20, stream);
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: '', stderr: '' });
   });
@@ -52,7 +54,7 @@ describe('an environment', () => {
       print(await copyToHost(pointer, 4096, stream).catch((error) => error));
       print(await copyToHost(pointer, 4096, stream));
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: 'copied\nERR_CISTERN_DRIVER\nERR_CISTERN_DRIVER\ncopied\n', stderr: '' });
   });
@@ -68,7 +70,7 @@ describe('an environment', () => {
       hold.release();
       await stream.synchronize();
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: 'CUDA_ERROR_INVALID_CONTEXT\n', stderr: '' });
   });
@@ -81,7 +83,7 @@ describe('an environment', () => {
       stream.launchHostFunction(() => console.log('function'));
       stream.synchronize().then(() => console.log('promise'));
     `,
-      software,
+      device,
     );
     expect(end).toMatchObject({ status: 0, stdout: 'function\npromise\n' });
   });
@@ -96,7 +98,7 @@ describe('an environment', () => {
       await stream.synchronize();
       console.log('went on');
     `,
-      software,
+      device,
     );
     expect(end).toMatchObject({ status: 0, stdout: 'caught from the stream\nwent on\n' });
   });
@@ -132,7 +134,7 @@ describe('an environment', () => {
       Device.get().synchronizeSync();
       console.log(Device.get().memoryInfo().freeBytes === before);
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: 'true\n'.repeat(7), stderr: '' });
   });
@@ -153,7 +155,7 @@ describe('an environment', () => {
       Device.get().memoryInfo();
       console.log(before - free());
     `,
-      { ...software, CISTERN_SOFTWARE_DEVICES: '2' },
+      { ...device, CISTERN_SOFTWARE_DEVICES: '2' },
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: '0\n', stderr: '' });
   });
@@ -187,7 +189,7 @@ describe('an environment', () => {
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
       process.exit(7);
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: 7, signal: null, stdout: '', stderr: '' });
   });
@@ -214,7 +216,7 @@ describe('an environment', () => {
       }
       setTimeout(() => process.exit(7), 200);
     `,
-        software,
+        device,
       );
       expect(end).toEqual({ status: 7, signal: null, stdout: '', stderr: '' });
     },
@@ -241,7 +243,7 @@ describe('an environment', () => {
       await thread.terminate();
       plain.deallocate(pointer, 256, stream);
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: 'true 10 0\n', stderr: '' });
   });
@@ -270,7 +272,7 @@ describe('an environment', () => {
       }
       console.log('survived');
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: 'survived\n', stderr: '' });
   });
@@ -291,7 +293,7 @@ describe('an environment', () => {
       await stays.terminate();
       console.log('survived');
     `,
-      software,
+      device,
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: 'survived\n', stderr: '' });
   });

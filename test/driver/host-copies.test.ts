@@ -10,7 +10,7 @@ const bytes = 1000;
 function writeLater(host: number, stream: Stream, device: CudaMemoryResource): () => void {
   const work = 64 * MiB;
   const [source, busy] = [device.allocate(bytes, stream), device.allocate(work, stream)];
-  const hold = stream.hold();
+  using hold = stream.hold();
   for (let i = 0; i < 4; i++) set(busy, i, 1, work, stream);
   set(source, 5, 1, bytes, stream);
   copy(host, source, bytes, stream);

@@ -155,7 +155,6 @@ describe('a report', () => {
       for (const stream of [a, b]) stream.touch(pointer, 64, 'write');
       console.log(checker.reports.length);
     `.replace('using checker', 'const checker'),
-      { CISTERN_DEVICE: 'software' },
     );
     expect(end).toMatchObject({ status: 0, stdout: '1\ncaught seen\n' });
   });
@@ -222,7 +221,7 @@ describe('uses of two streams are in order', () => {
     'after the promise of an event, recorded again meanwhile': [
       async () => {
         using event = new Event();
-        const hold = a.hold();
+        using hold = a.hold();
         event.record(a);
         const promise = event.synchronize();
         event.record(b);
@@ -280,7 +279,7 @@ describe('uses of two streams are in order', () => {
   test('from within a host function, and not only because its stream has come to it', async () => {
     a.touch(pointer, bytes, 'write');
     const seen: OrderReportKind[][] = [];
-    const hold = a.hold();
+    using hold = a.hold();
     a.launchHostFunction(() => {
       b.touch(pointer, 64, 'write');
       seen.push(kinds());
@@ -301,7 +300,7 @@ describe('uses of two streams are in order', () => {
 
   test('not because a promise waits for them that is not yet resolved', async () => {
     a.touch(pointer, bytes, 'write');
-    const hold = a.hold();
+    using hold = a.hold();
     const promise = a.synchronize();
     hold.release();
     const end = Date.now() + 50;
@@ -354,7 +353,7 @@ describe('uses are held against each other', () => {
   test('where a host function stands in for a copy between host memory while a stream is held', async () => {
     using pinned = new PinnedHostMemoryResource();
     const host = pinned.allocate(256, a);
-    const hold = a.hold();
+    using hold = a.hold();
     copy(host, host + 128, 64, a);
     b.touch(host, 8, 'read');
     b.touch(host + 128, 8, 'write');
@@ -373,7 +372,7 @@ describe('uses are held against each other', () => {
     managed.deallocate(address, 64, a);
     const other = resource.allocate(64, a);
     for (let i = 0; i < 8; i++) {
-      const hold = a.hold();
+      using hold = a.hold();
       const results = [copyToHost(pointer, 64, a), copyToHost(other, 64, b)];
       copyFromHost(pointer, new Uint8Array(64), a);
       copyFromHost(other, new Uint8Array(64), b);
@@ -512,7 +511,7 @@ describe('checking', () => {
       const pointer = new CudaMemoryResource().allocate(64, a);
       for (const stream of [a, b]) set(pointer, 1, 1, 64, stream);
     `;
-    const run = (CISTERN_CHECK_ORDER: string) => runModule(program, { CISTERN_DEVICE: 'software', CISTERN_CHECK_ORDER });
+    const run = (CISTERN_CHECK_ORDER: string) => runModule(program, { CISTERN_CHECK_ORDER });
     expect(run('1')).toMatchObject({
       status: 0,
       stdout: 'CISTERN_ORDER memory is used by two streams without order: 64 bytes from \n',
@@ -552,7 +551,6 @@ describe('checking', () => {
       console.log(checker.reports.length);
       process.exit();
     `,
-      { CISTERN_DEVICE: 'software' },
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: 'undefined 1\n[[0,1,true]] 1\n2\n', stderr: '' });
   });
@@ -580,7 +578,6 @@ describe('checking', () => {
         resource.deallocate(pointer, 64, a);
       }
     `,
-      { CISTERN_DEVICE: 'software' },
     );
     expect(end).toEqual({ status: 0, signal: null, stdout: 'since 1\n'.repeat(3), stderr: '' });
   });

@@ -46,7 +46,7 @@ describe('the software device', () => {
     expect(first, 'no two pieces lie next to each other').toBeDefined();
     const refusals = [() => copy(target, first, 2 * page, stream), () => copy(first, target, 2 * page, stream)];
     for (const refusal of refusals) expect(refusal).toThrow(DriverError);
-    const hold = stream.hold();
+    using hold = stream.hold();
     for (const refusal of refusals) expect(refusal).toThrow(DriverError);
     copy(target + page, first, page, stream);
     hold.release();
@@ -183,7 +183,7 @@ describe('the software device', () => {
 
   test('leaves an event with its recording where recording it again fails', async () => {
     using event = new Event();
-    const hold = stream.hold();
+    using hold = stream.hold();
     event.record(stream);
     const done = event.synchronize();
     failCall('cuEventRecord', 1, 719);

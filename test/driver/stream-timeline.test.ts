@@ -39,7 +39,7 @@ describe('the end of a stream', () => {
     const stream = new Stream({ nonBlocking: true });
     const observers = [new Observer(false), new Observer(true), new Observer(true)];
     for (const observer of observers) stream.timeline.observe(observer);
-    const hold = stream.hold();
+    using hold = stream.hold();
     const before = driverCallCounts().eventRecords;
     stream.dispose();
     expect(driverCallCounts().eventRecords).toBe(before + 1);
@@ -244,7 +244,7 @@ describe('how far a stream is known to have run', () => {
 
   test('is not told by a query that says no, nor by a synchronization that began before', async () => {
     using stream = new Stream({ nonBlocking: true });
-    const hold = stream.hold();
+    using hold = stream.hold();
     const early = stream.synchronize();
     const queuedAt = stream.timeline.synchronizing;
     stream.launchHostFunction(() => {});

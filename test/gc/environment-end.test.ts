@@ -22,7 +22,7 @@ function run(script: string) {
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, ['--expose-gc', '--input-type=module', '-e', script], {
     encoding: 'utf8',
     timeout: 20_000,
-    env: { ...process.env, CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB', NODE_OPTIONS: '' },
+    env: { ...process.env, NODE_OPTIONS: '' },
   });
   return { status, signal, stdout, stderr };
 }

@@ -6,6 +6,7 @@ import { rmSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { build } from 'vite';
+import { deviceUnderTest } from '../support/device-under-test.mjs';
 
 const { values } = parseArgs({
   options: { programs: { type: 'string', default: '10000' }, seed: { type: 'string' }, path: { type: 'string' } },
@@ -13,7 +14,7 @@ const { values } = parseArgs({
 const programs = values.path === undefined ? wholeNumber('programs') : 1;
 const seed = values.seed === undefined ? Math.trunc(Math.random() * 2 ** 31) : wholeNumber('seed');
 
-Object.assign(process.env, { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB', CISTERN_SOFTWARE_DEVICES: '2' });
+Object.assign(process.env, deviceUnderTest);
 // One file, in which V8 can inline what is imported: run module by module, it takes more than twice the time.
 // As deep below the root as a module of `src/driver`, which looks for the addon from there.
 const outDir = `build/prove-${process.pid}`;

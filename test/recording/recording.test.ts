@@ -368,7 +368,7 @@ describe('CISTERN_LOG_FILE', () => {
       if (currentResource() !== initial) throw new Error('another resource');
       new DeviceBuffer(3000, { stream }).dispose();
       first.dispose();`,
-      { CISTERN_LOG_FILE: file, CISTERN_DEVICE: 'software' },
+      { CISTERN_LOG_FILE: file },
     );
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
     const run = await readRecording(file);
@@ -393,7 +393,7 @@ describe('CISTERN_LOG_FILE', () => {
         stack.dispose();
       }
       new DeviceBuffer(5000, { stream }).dispose();`,
-      { CISTERN_LOG_FILE: file, CISTERN_DEVICE: 'software' },
+      { CISTERN_LOG_FILE: file },
     );
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
     const run = await readRecording(file);
@@ -407,7 +407,7 @@ describe('CISTERN_LOG_FILE', () => {
     const { status, stderr } = runModule(
       `${program}
       globalThis.kept = annotate('load', () => new DeviceBuffer(1000, { stream }));`,
-      { CISTERN_LOG_FILE: file, CISTERN_DEVICE: 'software' },
+      { CISTERN_LOG_FILE: file },
     );
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
     expect(eventsOf(await readRecording(file)).map(({ kind, phase }) => [kind, phase])).toEqual([
@@ -435,7 +435,7 @@ describe('CISTERN_LOG_FILE', () => {
       globalThis.kept = new DeviceBuffer(7, { stream });
       for (let i = 0; i < 2; i++) await once(new Worker(${JSON.stringify(worker)}, { execArgv: [] }), 'exit');
       console.log(process.pid);`,
-      { CISTERN_LOG_FILE: join(folder, 'run-%p.cistern'), CISTERN_DEVICE: 'software' },
+      { CISTERN_LOG_FILE: join(folder, 'run-%p.cistern') },
     );
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
     const path = join(folder, `run-${stdout.trim()}.cistern`);
@@ -452,7 +452,7 @@ describe('CISTERN_LOG_FILE', () => {
   });
 
   test.each(['currentResource()', "annotate('x', () => {})"])('that cannot be opened is an error at the first use: %s', (use) => {
-    const { status, stderr } = runModule(`${program} ${use};`, { CISTERN_LOG_FILE: '/no/such/file', CISTERN_DEVICE: 'software' });
+    const { status, stderr } = runModule(`${program} ${use};`, { CISTERN_LOG_FILE: '/no/such/file' });
     expect(status).toBe(1);
     expect(stderr).toContain('ERR_CISTERN_LOG_WRITE');
   });

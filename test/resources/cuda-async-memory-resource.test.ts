@@ -62,6 +62,7 @@ describe('CudaAsyncMemoryResource', () => {
     expect(usedBytes).toBeGreaterThanOrEqual(1000);
     expect(reservedBytes).toBeGreaterThanOrEqual(usedBytes);
     resource.deallocate(pointer, 1000, stream);
+    stream.synchronizeSync();
     expect(resource.usage()).toMatchObject({ usedBytes: 0, peakUsedBytes: usedBytes });
     resource.trim(stream);
     expect(resource.usage().reservedBytes).toBe(0);
@@ -71,6 +72,7 @@ describe('CudaAsyncMemoryResource', () => {
 
   test('can be disposed again where the driver refuses', () => {
     const device = Device.get();
+    device.synchronizeSync();
     const { freeBytes } = device.memoryInfo();
     const resource = new CudaAsyncMemoryResource({ initialBytes: 1 * MiB });
     failCall('cuMemPoolDestroy', 1, 999);

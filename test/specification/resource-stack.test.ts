@@ -150,6 +150,7 @@ describe('a stack made from a specification', () => {
   });
 
   test('leaves nothing behind where a layer cannot be made', () => {
+    Device.get().synchronizeSync();
     const before = Device.get().memoryInfo().freeBytes;
     expect(() => createResourceStack('pool(pool(cuda, initial=16MiB), initial=1TiB)')).toThrow(OutOfMemoryError);
     Device.get().synchronizeSync();

@@ -1,10 +1,12 @@
 /**
  * Tests ask for failures, delays and sizes by the functions of the software device (`failCall`, `setCallLatency`, `configureSoftwareDevice`).
- * Over another device these go where that device takes them, by replacing functions of the addon's binding.
+ * Over another device these go where that device takes them, by replacing functions of the addon's binding; and a test that asks for what the
+ * device does not have is skipped.
  */
 import { createRequire } from 'node:module';
 
-const [success, invalidValue] = [0, 1];
+const [success, invalidValue, invalidDevice, notSupported] = [0, 1, 101, 801];
+const concurrentManagedAccess = 89;
 
 /** The addon that controls the strict driver, if that is the device under test. */
 const controlPath = process.env.STRICT_DRIVER_CONTROL;
@@ -16,19 +18,37 @@ const controlPath = process.env.STRICT_DRIVER_CONTROL;
  */
 export function directFaults(binding, mailbox, skip) {
   if (process.env.CISTERN_DEVICE !== 'cuda') return;
+  Object.assign(
+    binding,
+    controlPath === undefined ? refused(mailbox, skip) : controlled(binding, mailbox),
+    skipped(binding, mailbox, skip),
+  );
+}
+
+/** What a GPU has no means for. To end what was not begun is no fault. */
+function refused(mailbox, skip) {
+  const refuse = (asks) => {
+    if (asks) skip('a GPU cannot be made to fail, or to be slow or small');
+    mailbox[0] = success;
+    mailbox[1] = 0;
+  };
+  return {
+    failCall: (_name, nth) => refuse(nth > 0),
+    failCallAfter: () => refuse(true),
+    setLatency: (_name, nanoseconds) => refuse(nanoseconds > 0),
+    configureSoftware: () => refuse(true),
+  };
+}
+
+function controlled(binding, mailbox) {
+  const control = createRequire(import.meta.url)(controlPath);
+  // Loads the driver, in which the failures are.
+  binding.cudaUnavailableReason();
   const answer = (status, result = 0) => {
     mailbox[0] = status;
     mailbox[1] = result;
   };
-  if (controlPath === undefined) {
-    const refuse = () => skip('a GPU cannot be made to fail, or to be slow or small');
-    Object.assign(binding, { failCall: refuse, failCallAfter: refuse, setLatency: refuse, configureSoftware: refuse });
-    return;
-  }
-  const control = createRequire(import.meta.url)(controlPath);
-  // Loads the driver, in which the failures are.
-  binding.cudaUnavailableReason();
-  Object.assign(binding, {
+  return {
     failCall: (name, nth, status) => answer(success, control.failCall(name, nth, status) ? 1 : 0),
     failCallAfter: (first, name, nth, status) => {
       control.failCallAfter(first, name, nth, status);
@@ -41,5 +61,30 @@ export function directFaults(binding, mailbox, skip) {
     // The number of devices is fixed when the driver is loaded.
     configureSoftware: (totalBytes, devices) =>
       answer(devices > 0 || (totalBytes > 0 && !control.setTotalMemory(totalBytes)) ? invalidValue : success),
-  });
+  };
+}
+
+/** Calls that some devices do not have: pools, and advice and prefetches for what the host may use at the same time. */
+function skipped(binding, mailbox, skip) {
+  const { createPool, advise, prefetch, deviceAttribute } = binding;
+  const lacksConcurrentAccess = () => {
+    deviceAttribute(0, concurrentManagedAccess);
+    return mailbox[0] === success && mailbox[1] === 0;
+  };
+  const ofManaged = (call) => {
+    return (...args) => {
+      call(...args);
+      if (mailbox[0] !== invalidDevice || !lacksConcurrentAccess()) return;
+      skip('the device and the host cannot use managed memory at the same time');
+      mailbox[0] = invalidDevice;
+    };
+  };
+  return {
+    createPool: (...args) => {
+      createPool(...args);
+      if (mailbox[0] === notSupported) skip('the device has no pools');
+    },
+    advise: ofManaged(advise),
+    prefetch: ofManaged(prefetch),
+  };
 }

@@ -6,7 +6,6 @@ import type { SweepResult } from './sweep.js';
 export const openingName = 'opening a driver and its devices';
 
 const statuses = [2, 999];
-const software = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB', CISTERN_SOFTWARE_DEVICES: '2' };
 
 /** Lets each call fail, each time in a process of its own. */
 export function sweepOpening(onTrial: (fault: string) => void): SweepResult {
@@ -32,7 +31,7 @@ export function sweepOpening(onTrial: (fault: string) => void): SweepResult {
 function playOpening(name: string, nth: number, status: number, onTrial: (fault: string) => void, result: SweepResult): boolean {
   const fault = `${name} ${nth} with ${status}`;
   onTrial(fault);
-  const end = runModule(programOf(name, nth, status), software);
+  const end = runModule(programOf(name, nth, status));
   const { errors, problems, usedBytes } = end.status === 0 ? JSON.parse(end.stdout) : { errors: [], problems: [], usedBytes: 0 };
   if (end.status !== 0) problems.push(`the process ends (${end.signal ?? end.status}); ${end.stderr}`);
   if (usedBytes > 0) {

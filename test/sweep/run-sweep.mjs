@@ -7,6 +7,7 @@ import { writeSync } from 'node:fs';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { deviceUnderTest } from '../support/device-under-test.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 /** A trial takes milliseconds. */
@@ -54,10 +55,9 @@ async function main(filter) {
 
 /** Sweeps from one scenario on. Returns where to go on after a crash. */
 async function sweepFrom(from, filter, results) {
-  const environment = { CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '1GiB', CISTERN_SOFTWARE_DEVICES: '2' };
   const script = fileURLToPath(import.meta.url);
   const child = spawn(process.execPath, ['--no-warnings', script, `--from=${from}`, `--scenario=${filter}`], {
-    env: { ...process.env, ...environment },
+    env: { ...process.env, ...deviceUnderTest },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   let errorText = '';

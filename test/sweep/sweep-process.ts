@@ -1,3 +1,5 @@
+import { mailbox, native } from '../../src/driver/native.js';
+import { directFaults } from '../support/direct-faults.mjs';
 import { openingName, sweepOpening } from './opening.js';
 import { allScenarios } from './scenarios.js';
 import { type SweepResult, sweep } from './sweep.js';
@@ -13,6 +15,9 @@ export type SweepMessage =
  * @param filter what the names of the scenarios must contain
  */
 export async function sweepAll(from: number, filter: string, tell: (message: SweepMessage) => void): Promise<void> {
+  directFaults(native(), mailbox, (reason) => {
+    throw new Error(reason);
+  });
   const scenarios = allScenarios();
   const onTrialOf = (index: number, scenario: string) => (fault: string) => tell({ kind: 'trial', index, scenario, fault });
   for (const [index, scenario] of scenarios.entries()) {

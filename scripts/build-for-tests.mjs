@@ -1,0 +1,36 @@
+// Builds what tests alone load: the strict driver (a libcuda.so.1, and the addon that controls it), and the addon that launches kernels.
+// `node scripts/build-for-tests.mjs` builds both and prints where they are.
+import { spawnSync } from 'node:child_process';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
+import { argv } from 'node:process';
+import { fileURLToPath } from 'node:url';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+
+/** @returns {string} the folder with libcuda.so.1 and strict_driver.node */
+export function buildStrictDriver() {
+  return build('strict_driver');
+}
+
+/** @returns {string} the path of kernels.node */
+export function buildKernels() {
+  return join(build('kernels'), 'kernels.node');
+}
+
+/** @throws {Error} with the output of CMake if that fails */
+function build(name) {
+  const folder = join(root, 'build-tests', name);
+  const headers = join(dirname(createRequire(import.meta.url).resolve('node-api-headers')), 'include');
+  cmake('-S', join(root, 'native', name), '-B', folder, `-DNODE_API_HEADERS=${headers}`);
+  cmake('--build', folder, '--parallel', '2');
+  return folder;
+}
+
+function cmake(...args) {
+  const { status, error, stdout, stderr } = spawnSync('cmake', args, { encoding: 'utf8', maxBuffer: 2 ** 26 });
+  if (error !== undefined) throw error;
+  if (status !== 0) throw new Error(`$ cmake ${args.join(' ')}\n${stdout}${stderr}`);
+}
+
+if (argv[1] === fileURLToPath(import.meta.url)) console.log(`${buildStrictDriver()}\n${buildKernels()}`);

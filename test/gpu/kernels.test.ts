@@ -1,0 +1,169 @@
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, test } from 'vitest';
+import {
+  ArenaMemoryResource,
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  type DeallocationEvents,
+  Device,
+  DeviceBuffer,
+  Event,
+  FixedSizeMemoryResource,
+  type MemoryResource,
+  MiB,
+  PoolMemoryResource,
+  Stream,
+} from '../../src/index.js';
+import { Kernels } from './kernels.js';
+
+const bytes = 4 * MiB;
+const words = bytes / 4;
+
+type MakeKeeper = (upstream: MemoryResource, deallocationEvents: DeallocationEvents) => MemoryResource;
+
+/** With room for one block: whoever allocates next gets the one that was freed. */
+const keepers: readonly [string, MakeKeeper][] = [
+  [
+    'pool',
+    (upstream, deallocationEvents) => new PoolMemoryResource(upstream, { initialBytes: bytes, maximumBytes: bytes, deallocationEvents }),
+  ],
+  ['arena', (upstream, deallocationEvents) => new ArenaMemoryResource(upstream, { arenaBytes: bytes, deallocationEvents })],
+  [
+    'fixed-size',
+    (upstream, deallocationEvents) =>
+      new FixedSizeMemoryResource(upstream, { blockBytes: bytes, blocksToPreallocate: 1, maximumBytes: bytes, deallocationEvents }),
+  ],
+];
+const leaves: readonly [string, () => MemoryResource & Disposable][] = [
+  ['cuda', () => new CudaMemoryResource()],
+  ['cuda-async', () => new CudaAsyncMemoryResource()],
+];
+const cases = keepers.flatMap(([keeper, make]) =>
+  leaves.flatMap(([leaf, makeLeaf]) =>
+    (['eager', 'deferred', 'off'] as const).map((events) => [`${keeper}(${leaf}, events=${events})`, make, makeLeaf, events] as const),
+  ),
+);
+
+// A kernel reads and writes memory while it runs, as copies and fills may not: a missing wait shows as wrong words.
+describe('kernels', () => {
+  let kernels: Kernels;
+  let missing: string | undefined;
+  let a: Stream;
+  let b: Stream;
+  beforeAll(() => {
+    if (process.env['CISTERN_DEVICE'] !== 'cuda') {
+      missing = 'the device has no kernels';
+      return;
+    }
+    const loaded = Kernels.load();
+    if (typeof loaded === 'string') missing = loaded;
+    else kernels = loaded;
+  });
+  afterAll(() => kernels?.[Symbol.dispose]());
+  beforeEach(({ skip }) => {
+    if (missing !== undefined) skip(missing);
+    a = new Stream({ nonBlocking: true });
+    b = new Stream({ nonBlocking: true });
+  });
+  afterEach(() => {
+    if (missing !== undefined) return;
+    kernels.release();
+    for (const stream of [a, b]) {
+      stream.synchronizeSync();
+      stream.dispose();
+    }
+  });
+
+  test('find words that are written too early: so a missing wait would show', () => {
+    using leaf = new CudaMemoryResource();
+    const pointer = leaf.allocate(bytes, a);
+    kernels.fill(a, pointer, bytes, 1);
+    a.synchronizeSync();
+    kernels.hold(a);
+    kernels.countWrong(a, pointer, bytes, 1);
+    kernels.fill(b, pointer, bytes, 2);
+    b.synchronizeSync();
+    expect(a.query()).toBe(false);
+    kernels.release();
+    expect(kernels.wrongWords(a)).toBe(words);
+    leaf.deallocate(pointer, bytes, a);
+  });
+
+  describe.each(cases)('over %s', (_name, make, makeLeaf, events) => {
+    let leaf: MemoryResource & Disposable;
+    let keeper: MemoryResource;
+    beforeEach(() => {
+      leaf = makeLeaf();
+      keeper = make(leaf, events);
+    });
+    afterEach(() => {
+      kernels?.release();
+      Device.get().synchronizeSync();
+      keeper?.[Symbol.dispose]();
+      leaf?.[Symbol.dispose]();
+    });
+
+    /** The memory that `a` freed, on `b`. Without events it is found only once `a` is idle, which the call waits for. */
+    const take = (): number => {
+      if (events === 'off') kernels.release();
+      return keeper.allocate(bytes, b);
+    };
+
+    test('a stream writes memory only after the one that freed it has read it', () => {
+      const pointer = keeper.allocate(bytes, a);
+      kernels.fill(a, pointer, bytes, 1);
+      a.synchronizeSync();
+      kernels.hold(a);
+      kernels.countWrong(a, pointer, bytes, 1);
+      keeper.deallocate(pointer, bytes, a);
+      const next = take();
+      expect(next).toBe(pointer);
+      kernels.fill(b, next, bytes, 2);
+      keeper.deallocate(next, bytes, b);
+      kernels.release();
+      expect(kernels.wrongWords(a)).toBe(0);
+    });
+
+    test('a stream writes memory only after the one that freed it has written it', () => {
+      const pointer = keeper.allocate(bytes, a);
+      kernels.hold(a);
+      kernels.fill(a, pointer, bytes, 1);
+      keeper.deallocate(pointer, bytes, a);
+      const next = take();
+      kernels.fill(b, next, bytes, 2);
+      kernels.release();
+      a.synchronizeSync();
+      b.synchronizeSync();
+      kernels.countWrong(b, next, bytes, 2);
+      expect(kernels.wrongWords(b)).toBe(0);
+      keeper.deallocate(next, bytes, b);
+    });
+
+    test('memory that is freed with a fence waits for what the fence covers', () => {
+      const pointer = keeper.allocate(bytes, a);
+      kernels.fill(a, pointer, bytes, 1);
+      a.synchronizeSync();
+      kernels.hold(a);
+      kernels.countWrong(a, pointer, bytes, 1);
+      using event = new Event();
+      event.record(a);
+      keeper.deallocate(pointer, bytes, a, event);
+      const next = take();
+      kernels.fill(b, next, bytes, 2);
+      keeper.deallocate(next, bytes, b);
+      kernels.release();
+      expect(kernels.wrongWords(a)).toBe(0);
+    });
+  });
+
+  test('see what buffers were made of, and buffers what kernels wrote', () => {
+    using resource = new CudaAsyncMemoryResource();
+    using buffer = new DeviceBuffer(new Uint32Array(1000).fill(7), { resource, stream: a });
+    kernels.countWrong(a, buffer.ptr, buffer.byteLength, 7);
+    expect(kernels.wrongWords(a)).toBe(0);
+    kernels.fill(a, buffer.ptr, buffer.byteLength, 8);
+    expect(new Set(new Uint32Array(buffer.toHostSync().buffer))).toEqual(new Set([8]));
+    buffer.setStream(b);
+    kernels.countWrong(b, buffer.ptr, buffer.byteLength, 8);
+    expect(kernels.wrongWords(b)).toBe(0);
+  });
+});

@@ -1,0 +1,97 @@
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { CudaMemoryResource, copyToHostSync, Device, PinnedHostMemoryResource, Stream, set } from '../../src/index.js';
+
+/** What native/kernels makes available. Addresses are numbers, as cistern's are; each function returns a `CUresult`. */
+interface KernelAddon {
+  load(ptx: string): number;
+  hold(stream: number, word: number, value: number): number;
+  fill(stream: number, data: number, words: number, value: number): number;
+  countWrong(stream: number, data: number, words: number, value: number, wrong: number): number;
+  store(word: number, value: number): number;
+}
+
+const notSupported = 801;
+const wordBytes = 4;
+
+/** The kernels of kernels.ptx on the first device. */
+export class Kernels implements Disposable {
+  readonly #addon: KernelAddon;
+  readonly #pinned = new PinnedHostMemoryResource();
+  readonly #device = new CudaMemoryResource();
+  readonly #stream = new Stream({ nonBlocking: true });
+  readonly #word: number;
+  readonly #wrong: number;
+  #holds = 0;
+
+  private constructor(addon: KernelAddon) {
+    this.#addon = addon;
+    this.#word = this.#pinned.allocate(wordBytes, this.#stream);
+    this.#wrong = this.#device.allocate(wordBytes, this.#stream);
+    addon.store(this.#word, 0);
+  }
+
+  /** @returns the kernels, or why they cannot be launched */
+  static load(): Kernels | string {
+    const path = process.env['CISTERN_KERNELS'];
+    if (path === undefined) return 'CISTERN_KERNELS does not name the addon that launches kernels';
+    // Makes the driver load, and the device's context.
+    Device.get().synchronizeSync();
+    const addon = createRequire(import.meta.url)(path) as KernelAddon;
+    const status = addon.load(readFileSync(new URL('kernels.ptx', import.meta.url), 'utf8'));
+    if (status === notSupported) return 'the driver has no modules';
+    check(status, 'load the kernels');
+    const kernels = new Kernels(addon);
+    kernels.#warmUp();
+    return kernels;
+  }
+
+  /** Lets the stream stand still until `release()`, without a host function. */
+  hold(stream: Stream): void {
+    this.#holds++;
+    check(this.#addon.hold(stream.nativeHandle, this.#word, this.#holds), 'hold a stream');
+  }
+
+  /** Lets every stream go on that is held. */
+  release(): void {
+    check(this.#addon.store(this.#word, this.#holds), 'release the streams');
+  }
+
+  fill(stream: Stream, pointer: number, bytes: number, value: number): void {
+    check(this.#addon.fill(stream.nativeHandle, pointer, bytes / wordBytes, value), 'fill memory');
+  }
+
+  /** Counts on the stream, from zero on, how many words of the memory are not `value`. */
+  countWrong(stream: Stream, pointer: number, bytes: number, value: number): void {
+    set(this.#wrong, 0, 1, wordBytes, stream);
+    check(this.#addon.countWrong(stream.nativeHandle, pointer, bytes / wordBytes, value, this.#wrong), 'count wrong words');
+  }
+
+  /** What was counted last, once the stream has run. */
+  wrongWords(stream: Stream): number {
+    const count = new Uint32Array(1);
+    copyToHostSync(count, this.#wrong, stream);
+    return count[0] as number;
+  }
+
+  [Symbol.dispose](): void {
+    this.release();
+    Device.get().synchronizeSync();
+    this.#pinned.deallocate(this.#word, wordBytes, this.#stream);
+    this.#device.deallocate(this.#wrong, wordBytes, this.#stream);
+    this.#stream.dispose();
+  }
+
+  /** The driver loads a kernel with its first launch, for which it may wait until the device is idle. */
+  #warmUp(): void {
+    this.hold(this.#stream);
+    this.release();
+    this.countWrong(this.#stream, this.#wrong, wordBytes, 0);
+    this.fill(this.#stream, this.#wrong, wordBytes, 0);
+    this.#stream.synchronizeSync();
+  }
+}
+
+function check(status: number, operation: string): void {
+  if (status !== 0) throw new Error(`cannot ${operation}: CUDA error ${status}`);
+}

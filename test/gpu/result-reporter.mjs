@@ -1,0 +1,27 @@
+/** Writes a line of JSON for each test into the file that `CISTERN_TEST_RESULTS` names, as it ends, so that nothing is lost by a crash. */
+import { appendFileSync } from 'node:fs';
+
+export class ResultReporter {
+  onTestCaseResult(test) {
+    const { state, note, errors } = test.result();
+    const file = test.module.relativeModuleId ?? test.module.moduleId;
+    write({ file, name: test.fullName, state, note, message: errors?.map(({ message }) => message).join('\n') });
+  }
+
+  onTestModuleEnd(module) {
+    const messages = module.errors().map(({ message }) => message);
+    if (messages.length > 0) write({ file: module.relativeModuleId, name: 'the file', state: 'failed', message: messages.join('\n') });
+  }
+
+  onTestRunEnd(_modules, errors, reason) {
+    for (const { message, stack } of errors) write({ file: '', name: 'outside any test', state: 'failed', message: message || stack });
+    write({ end: reason });
+  }
+}
+
+// biome-ignore lint/style/noDefaultExport: a reporter that is given by its path is a default export
+export default ResultReporter;
+
+function write(line) {
+  appendFileSync(process.env.CISTERN_TEST_RESULTS, `${JSON.stringify(line)}\n`);
+}

@@ -1,0 +1,55 @@
+/**
+ * What to run first on a machine with a GPU: `npm run test:gpu -- [SUITE …]`. Prints which device it is, a line for each suite, what failed and
+ * why tests were skipped; see docs/gpu.md. Without a GPU it says so and ends with 0.
+ */
+import { spawnSync } from 'node:child_process';
+import { mkdtempSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { buildKernels } from '../../scripts/build-for-tests.mjs';
+import { failureLines, isGood, runSuite, skippedOf } from './run-suite.mjs';
+import { gpuSuites } from './suites.mjs';
+
+const root = fileURLToPath(new URL('../..', import.meta.url));
+const names = process.argv.length > 2 ? process.argv.slice(2) : Object.keys(gpuSuites);
+const unknown = names.filter((name) => !Object.hasOwn(gpuSuites, name));
+if (unknown.length > 0) {
+  console.error(`there is no suite ${unknown.join(', ')}; the suites are ${Object.keys(gpuSuites).join(', ')}`);
+  process.exit(2);
+}
+
+const doctor = spawnSync(process.execPath, [join(root, 'dist', 'cli', 'main.js'), 'doctor', '--device', 'cuda'], { encoding: 'utf8' });
+process.stdout.write(doctor.stdout + doctor.stderr);
+if (doctor.status !== 0) {
+  console.log('\nno GPU can be used here: nothing was run');
+  process.exit(0);
+}
+
+const log = join(mkdtempSync(join(tmpdir(), 'cistern-gpu-')), 'output.txt');
+const environment = {
+  CISTERN_TEST_DEVICE: 'cuda',
+  CISTERN_KERNELS: buildKernels(),
+  // Streams that share a hardware queue wait for each other, and a test that holds one would wait for ever.
+  CUDA_DEVICE_MAX_CONNECTIONS: '32',
+};
+const results = [];
+console.log(`\n${'suite'.padEnd(13)} passed  failed  skipped  seconds`);
+for (const name of names) {
+  const result = await runSuite(name, environment, log);
+  results.push(result);
+  const { passed, failures, seconds } = result;
+  const counts = [passed, failures.length, skippedOf(result), seconds.toFixed(0)].map((value, i) =>
+    String(value).padStart([7, 8, 9, 9][i]),
+  );
+  console.log(`${name.padEnd(12)}${counts.join('')}${isGood(result) ? '' : '   FAILED'}`);
+  for (const line of failureLines(result)) console.log(line);
+}
+const reasons = new Map();
+for (const { skips } of results) for (const [reason, count] of skips) reasons.set(reason, (reasons.get(reason) ?? 0) + count);
+if (reasons.size > 0) console.log('\nskipped:');
+for (const [reason, count] of reasons) console.log(`  ${String(count).padStart(5)}  ${reason}`);
+const isAllGood = results.every(isGood);
+console.log(`\n${isAllGood ? 'everything that this device can do was right' : 'something was wrong: docs/gpu.md says what to do'}`);
+console.log(`what the tests printed: ${log}`);
+process.exit(isAllGood ? 0 : 1);

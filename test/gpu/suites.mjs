@@ -1,0 +1,27 @@
+/** What runs on a CUDA device, in the order in which it makes sense: each suite relies on what the ones before have shown. */
+export const gpuSuites = {
+  driver: suite('streams, events, copies, pools, workers and exits', 'test/driver', 'test/resources'),
+  kernels: suite('memory that kernels read and write while it changes hands', 'test/gpu'),
+  conformance: suite('every resource and adaptor', 'test/conformance', 'test/testing'),
+  adaptors: suite(
+    'stream order in every keeper of memory',
+    'test/adaptors',
+    'test/stream-ordering',
+    'test/specification/resource-stack.test.ts',
+  ),
+  buffers: suite(
+    'buffers, reclaiming, replay',
+    'test/buffers',
+    'test/reclaim',
+    'test/replay/{record-replay,replay-log}.test.ts',
+    'test/recording/recording.test.ts',
+  ),
+  collector: { ...suite('what the garbage collector finds', 'test/gc'), execArgv: ['--expose-gc'] },
+  programs: suite('known faults and random programs', 'test/property'),
+  sweep: suite('each call of the driver fails once; skipped on a GPU', 'test/sweep'),
+};
+
+function suite(about, ...folders) {
+  const include = folders.map((folder) => (folder.endsWith('.ts') ? folder : `${folder}/**/*.test.ts`));
+  return { about, include, exclude: ['test/driver/software-device.test.ts'], execArgv: [] };
+}
