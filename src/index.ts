@@ -104,6 +104,7 @@ export {
   setCallLatency,
 } from './driver/software-device.js';
 export { type ForeignStreamOptions, Stream, StreamHold, type StreamOptions } from './driver/stream.js';
+export { StreamPool, type StreamPoolOptions } from './driver/stream-pool.js';
 export {
   copy,
   copyFromHost,

@@ -1,5 +1,5 @@
 import type { Stream } from '../driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue, LifetimeError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
 import type {
   DeallocationEvents,
   DeallocationEventsOption,
@@ -23,7 +23,7 @@ export interface Bin {
   readonly resource: MemoryResource;
 }
 
-/** Options of {@link BinningMemoryResource}. At least one bin must come of them. */
+/** Options of {@link BinningMemoryResource}. */
 export interface BinningMemoryResourceOptions extends DeallocationEventsOption {
   /** Together with `maximumExponent`: a bin of fixed-size blocks for each power of two of bytes from 2^minimumExponent on; at least 8. */
   readonly minimumExponent?: number;
@@ -42,13 +42,22 @@ export interface BinningMemoryResourceOptions extends DeallocationEventsOption {
   readonly blocksToPreallocate?: number;
 }
 
+/** What serves the requests of one bin, or those that fit into none. */
+interface Server {
+  readonly resource: MemoryResource;
+  /** What is asked of it at a free; nothing of those made here, which have the policy themselves. */
+  readonly policy: DeallocationEvents | undefined;
+  /** Allocations that are not freed yet. */
+  liveCount: number;
+}
+
 /**
  * Serves each request from the resource of its size: the smallest bin that it fits into, or the upstream where it fits into none. The same size
  * leads to the same resource when it is freed.
  *
  * A bin given as a size, or by exponents, is a {@link FixedSizeMemoryResource} on the upstream, which is disposed with this resource, and
  * before the upstream may be. Bins given as resources stay their owner's, as the upstream does. A bin that is out of memory throws, and no
- * larger one is asked: the size alone must tell where memory is freed.
+ * larger one is asked: the size alone must tell where memory is freed. Without any bin all goes to the upstream.
  *
  * Stream order, alignment: those of the bin or the upstream. `deallocationEvents` is the policy of the bins made here, `'eager'` where it is
  * not set, and what is asked of all the others at each free.
@@ -66,74 +75,108 @@ export interface BinningMemoryResourceOptions extends DeallocationEventsOption {
  * ```
  */
 export class BinningMemoryResource extends PassThroughAdaptor implements TrimmingMemoryResource {
-  /** The smallest first. */
-  readonly bins: readonly Bin[];
-  /** The resources of the bins. */
-  readonly alternates: readonly MemoryResource[];
-  readonly #made: readonly FixedSizeMemoryResource[];
-  /** By bin: what serves it; the upstream comes last. */
-  readonly #resources: readonly MemoryResource[];
+  readonly #blocksToPreallocate: number;
+  #bins: readonly Bin[] = Object.freeze([]);
+  #made: readonly FixedSizeMemoryResource[] = [];
+  /** By bin; the upstream comes last. */
+  #servers: readonly Server[];
   /** By bin: its largest request; that of the upstream is Infinity. */
-  readonly #sizes: Float64Array;
-  /** By bin: what is asked of it at a free; nothing of those made here, which have the policy themselves. */
-  readonly #policies: readonly (DeallocationEvents | undefined)[];
+  #sizes = Float64Array.of(Number.POSITIVE_INFINITY);
   /** The first bin that a size can fit into, by the binary logarithm of the size, rounded up. */
   readonly #firstBins = new Uint32Array(32);
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, no bin at all, two bins of one size, or a resource that is of
-   * another device or kind of memory than the upstream.
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, two bins of one size, or a resource that is of another device
+   * or kind of memory than the upstream.
    * @throws OutOfMemoryError where the upstream has not the blocks to be taken at once.
    */
-  constructor(upstream: MemoryResource, options: BinningMemoryResourceOptions) {
+  constructor(upstream: MemoryResource, options: BinningMemoryResourceOptions = {}) {
     super(upstream, options);
     const { blocksToPreallocate = 0, deallocationEvents } = options;
+    assertBytes(blocksToPreallocate, 'blocksToPreallocate');
+    this.#blocksToPreallocate = blocksToPreallocate;
+    this.#servers = [{ resource: upstream, policy: deallocationEvents, liveCount: 0 }];
     const wanted = wantedBins(options, upstream);
-    const made: FixedSizeMemoryResource[] = [];
-    const bins: Bin[] = [];
-    const policy = deallocationEvents === undefined ? {} : { deallocationEvents };
     try {
-      for (const { bytes, resource } of wanted) {
-        if (resource !== undefined) {
-          bins.push(Object.freeze({ bytes, resource }));
-          continue;
-        }
-        const bin = new FixedSizeMemoryResource(upstream, { blockBytes: bytes, blocksToPreallocate, ...policy });
-        made.push(bin);
-        bins.push(Object.freeze({ bytes, resource: bin }));
-      }
+      for (const bin of wanted) this.#add(bin);
     } catch (error) {
-      disposeAll(made);
+      disposeAll(this.#made);
       throw this.passOn(error);
     }
-    this.bins = Object.freeze(bins);
-    this.#made = made;
-    this.#resources = [...bins.map(({ resource }) => resource), upstream];
-    this.alternates = Object.freeze([...new Set(bins.map(({ resource }) => resource))]);
-    this.#sizes = Float64Array.of(...bins.map(({ bytes }) => bytes), Number.POSITIVE_INFINITY);
-    this.#policies = [...wanted.map(({ resource }) => (resource === undefined ? undefined : deallocationEvents)), deallocationEvents];
-    for (let exponent = 0; exponent < 32; exponent++) {
-      this.#firstBins[exponent] = this.#sizes.findIndex((bytes) => bytes > 2 ** (exponent - 1));
+  }
+
+  /** The smallest first. */
+  get bins(): readonly Bin[] {
+    return this.#bins;
+  }
+
+  /** The resources of the bins, each once. */
+  get alternates(): readonly MemoryResource[] {
+    return [...new Set(this.#bins.map(({ resource }) => resource))];
+  }
+
+  /**
+   * Adds a bin: requests up to its size that are larger than those of the bin below it go to it from now on. What serves them until then must have
+   * nothing allocated, since the size alone tells where memory is freed.
+   *
+   * Counterpart of `rmm::mr::binning_memory_resource::add_bin`, which leaves that to the caller.
+   * @param bin bytes for one of fixed-size blocks, or a resource with the largest request that it serves
+   * @throws ArgumentTypeError, ArgumentRangeError as the constructor does, and for a size that there is a bin of.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while the bin or the upstream that served these requests has allocations.
+   * @throws OutOfMemoryError where the upstream has not the blocks to be taken at once. Nothing is changed where it throws.
+   * @example
+   * ```ts
+   * using resource = new BinningMemoryResource(pool);
+   * resource.addBin(64 * KiB);
+   * resource.addBin({ bytes: 1 * MiB, resource: new FixedSizeMemoryResource(pool, { blockBytes: 1 * MiB }) });
+   * ```
+   */
+  addBin(bin: number | Bin): void {
+    this.assertLive('add a bin');
+    const wanted = wantedBin(bin, 'bin', this.upstream);
+    if (this.#bins.some(({ bytes }) => bytes === wanted.bytes)) {
+      throw new ArgumentRangeError(`bins must differ in size, got a second one of ${wanted.bytes} bytes`);
+    }
+    const { liveCount, resource } = this.#servers[this.#binOf(wanted.bytes)] as Server;
+    if (liveCount > 0) {
+      const where = resource === this.upstream ? 'the upstream' : 'the next larger bin';
+      throw new CisternError(
+        'ERR_CISTERN_INVALID_STATE',
+        `cannot add a bin of ${wanted.bytes} bytes: ${where}, which serves such requests, has ${liveCount} allocations that are not freed`,
+      );
+    }
+    try {
+      this.#add(wanted);
+    } catch (error) {
+      throw this.passOn(error);
     }
   }
 
   /** @throws OutOfMemoryError where the bin, or the upstream, has no memory; or what it throws else. */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
+    const server = this.#servers[this.#binOf(bytes)] as Server;
+    // Counted before the call: in it host functions may run, and add a bin.
+    server.liveCount++;
     try {
-      return (this.#resources[this.#binOf(bytes)] as MemoryResource).allocate(bytes, stream, alignment);
+      const pointer = server.resource.allocate(bytes, stream, alignment);
+      if (pointer === 0) server.liveCount--;
+      return pointer;
     } catch (error) {
+      server.liveCount--;
       throw this.passOn(error);
     }
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    const bin = this.#binOf(bytes);
+    if (this.isDisposed) this.assertLive('deallocate');
+    const server = this.#servers[this.#binOf(bytes)] as Server;
     try {
-      (this.#resources[bin] as MemoryResource).deallocate(pointer, bytes, stream, fence ?? this.#policies[bin]);
+      server.resource.deallocate(pointer, bytes, stream, fence ?? server.policy);
     } catch (error) {
       throw this.#wrongBin(error, pointer, bytes);
     }
+    if (pointer !== 0) server.liveCount--;
   }
 
   /**
@@ -162,6 +205,30 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
     disposeAll(this.#made);
+  }
+
+  /** Makes a bin that there is none of yet, and puts it in its place. Nothing is changed where that fails. */
+  #add({ bytes, resource }: WantedBin): void {
+    const { deallocationEvents } = this;
+    let serves = resource;
+    if (serves === undefined) {
+      const policy = deallocationEvents === undefined ? {} : { deallocationEvents };
+      const made = new FixedSizeMemoryResource(this.upstream, {
+        blockBytes: bytes,
+        blocksToPreallocate: this.#blocksToPreallocate,
+        ...policy,
+      });
+      this.#made = [...this.#made, made].sort((a, b) => a.blockBytes - b.blockBytes);
+      serves = made;
+    }
+    const place = this.#bins.filter((bin) => bin.bytes < bytes).length;
+    const server: Server = { resource: serves, policy: resource === undefined ? undefined : deallocationEvents, liveCount: 0 };
+    this.#bins = Object.freeze(this.#bins.toSpliced(place, 0, Object.freeze({ bytes, resource: serves })));
+    this.#servers = this.#servers.toSpliced(place, 0, server);
+    this.#sizes = Float64Array.of(...this.#bins.map((bin) => bin.bytes), Number.POSITIVE_INFINITY);
+    for (let exponent = 0; exponent < 32; exponent++) {
+      this.#firstBins[exponent] = this.#sizes.findIndex((size) => size > 2 ** (exponent - 1));
+    }
   }
 
   /** The number of the smallest bin that a size fits into. For what is no size, any: its resource refuses it. */
@@ -205,8 +272,6 @@ function wantedBins(options: BinningMemoryResourceOptions, upstream: MemoryResou
   }
   if (!Array.isArray(bins)) throw new ArgumentTypeError(`bins must be an array, got ${formatValue(bins)}`);
   for (const [i, bin] of bins.entries()) wanted.push(wantedBin(bin, `bins[${i}]`, upstream));
-  if (wanted.length === 0)
-    throw new ArgumentRangeError('there must be at least one bin: give minimumExponent and maximumExponent, or bins');
   wanted.sort((a, b) => a.bytes - b.bytes);
   for (const [i, { bytes }] of wanted.entries()) {
     if (bytes === wanted[i + 1]?.bytes) throw new ArgumentRangeError(`bins must differ in size, got two of ${bytes} bytes`);

@@ -1,6 +1,5 @@
 import { assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
 import { Stream } from '../driver/stream.js';
-import { ArgumentRangeError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -14,11 +13,11 @@ export interface PrefetchResourceAdaptorOptions extends DeallocationEventsOption
 }
 
 /**
- * Moves each allocation of managed memory to a place ahead of its first use, so that kernels find it there without page faults.
+ * Moves each allocation of managed memory to a place ahead of its first use, so that kernels find it there without page faults. Memory of
+ * another kind, which is where it is, passes as it comes, and so does managed memory on a device without concurrent managed access.
  *
  * Stream order: the move is queued on the allocation's stream, and nothing waits for it on the host. Alignment: that of the upstream. Where the
- * driver refuses to prefetch, the allocation is freed and fails: a device without concurrent managed access cannot be used with this (RMM
- * allocates there and prefetches nothing).
+ * driver refuses to prefetch for another reason, the allocation is freed and fails.
  *
  * Counterpart of `rmm::mr::prefetch_resource_adaptor`.
  * @example
@@ -32,15 +31,9 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
   /** Where the memory is moved to. */
   readonly location: MemoryLocation;
 
-  /** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for an upstream whose memory is not managed, or a location that is none. */
+  /** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a location that is none. */
   constructor(upstream: MemoryResource, options: PrefetchResourceAdaptorOptions = {}) {
     super(upstream, options);
-    if (upstream.memoryKind !== 'managed') {
-      throw new ArgumentRangeError(
-        `upstream must have managed memory, which alone can be prefetched, got ${upstream.memoryKind} memory`,
-        'ERR_INVALID_ARG_VALUE',
-      );
-    }
     const { location = upstream.device } = options;
     assertMemoryLocation(location);
     this.location = location;
@@ -55,7 +48,7 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
     } catch (error) {
       throw this.passOn(error);
     }
-    if (pointer === 0) return 0;
+    if (pointer === 0 || this.memoryKind !== 'managed') return pointer;
     try {
       prefetch(pointer, bytes, this.location, stream);
     } catch (error) {

@@ -1,9 +1,10 @@
 import { ArgumentRangeError, formatValue } from '../errors.js';
 import { assertBytes, assertPointer } from '../validation.js';
 import { Device } from './device.js';
-import { mailbox, native } from './native.js';
-import { check } from './status.js';
+import { mailbox, NativeStatus, native } from './native.js';
+import { check, invalidDeviceStatus, invalidValueStatus, statusError } from './status.js';
 import { assertStream, type Stream } from './stream.js';
+import { pointerInfo } from './transfer.js';
 
 /** A place where managed memory can be: a device, or the host. */
 export type MemoryLocation = Device | 'host';
@@ -55,17 +56,40 @@ export function advise(pointer: number, bytes: number, advice: MemoryAdvice, loc
 }
 
 /**
- * Moves a range of managed memory to a place ahead of its use, in the stream's order. Does not block.
+ * Moves a range of managed memory to a place ahead of its use, in the stream's order. Does not block. Does nothing for zero bytes, for memory that
+ * is not managed, and on a device without concurrent managed access, which cannot prefetch: code that serves every kind of memory can call
+ * it without asking.
  *
- * Counterpart of `rmm::prefetch`.
- * @throws DriverError where the range is not managed memory.
+ * Counterpart of `rmm::prefetch`, which passes over the same.
+ * @throws DriverError where the range is no memory of the driver's, or goes beyond it.
+ * @example
+ * ```ts
+ * using managed = new ManagedMemoryResource();
+ * using stream = new Stream();
+ * const pointer = managed.allocate(1 * GiB, stream);
+ * prefetch(pointer, 1 * GiB, stream.device, stream); // before the kernels that read it
+ * ```
  */
 export function prefetch(pointer: number, bytes: number, location: MemoryLocation, stream: Stream): void {
   assertStream(stream, 'prefetch');
   assertPointer(pointer);
   assertBytes(bytes);
+  assertMemoryLocation(location);
+  if (bytes === 0) return;
   native().prefetch(pointer, bytes, locationType(location), locationId(location), stream.handle);
-  check(`prefetch ${bytes} bytes`);
+  const status = mailbox[0] as number;
+  if (status === NativeStatus.success || cannotBePrefetched(status, pointer, stream.device, location)) return;
+  throw statusError(`prefetch ${bytes} bytes`, status);
+}
+
+/** Whether the driver refused to prefetch because the memory, or a device, is not of the kind for it. */
+function cannotBePrefetched(status: number, pointer: number, device: Device, location: MemoryLocation): boolean {
+  if (status === invalidDeviceStatus) {
+    return [device, location].some((each) => each !== 'host' && each.attribute('concurrentManagedAccess') === 0);
+  }
+  if (status !== invalidValueStatus) return false;
+  const { memoryKind } = pointerInfo(pointer);
+  return memoryKind !== 'managed' && memoryKind !== 'unknown';
 }
 
 /** What was advised and prefetched for a range of managed memory. */

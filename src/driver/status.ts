@@ -6,6 +6,8 @@ import { mailbox, NativeStatus, native } from './native.js';
 export const invalidValueStatus = 1;
 /** CUDA_ERROR_OUT_OF_MEMORY. */
 export const outOfMemoryStatus = 2;
+/** CUDA_ERROR_INVALID_DEVICE. */
+export const invalidDeviceStatus = 101;
 /** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
 export const notPermittedStatus = 800;
 

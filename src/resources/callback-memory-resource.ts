@@ -12,8 +12,11 @@ import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOption
  */
 export type AllocateCallback = (bytes: number, stream: Stream, alignment: number) => DevicePointer;
 
-/** Frees what an {@link AllocateCallback} allocated, in the order of `stream`; `bytes` is what was asked for. May throw where it frees nothing. */
-export type DeallocateCallback = (pointer: DevicePointer, bytes: number, stream: Stream) => void;
+/**
+ * Frees what an {@link AllocateCallback} allocated, in the order of `stream`; `bytes` is what was asked for, and `fence` what the caller of this
+ * free says about events, if anything: a policy, or an event that covers every use of the memory. May throw where it frees nothing.
+ */
+export type DeallocateCallback = (pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence) => void;
 
 /** Options of {@link CallbackMemoryResource}. */
 export interface CallbackMemoryResourceOptions {
@@ -34,7 +37,7 @@ export interface CallbackMemoryResourceOptions {
  *
  * Stream order, alignment: what the functions make of them.
  *
- * Counterpart of `rmm::mr::callback_memory_resource`.
+ * Counterpart of `rmm::mr::callback_memory_resource`, whose functions see no fence, since RMM has none.
  * @example
  * ```ts
  * using memory = new CudaAsyncMemoryResource();
@@ -43,7 +46,7 @@ export interface CallbackMemoryResourceOptions {
  *     console.log(`${bytes} bytes on stream ${stream.id}`);
  *     return memory.allocate(bytes, stream);
  *   },
- *   (pointer, bytes, stream) => memory.deallocate(pointer, bytes, stream),
+ *   (pointer, bytes, stream, fence) => memory.deallocate(pointer, bytes, stream, fence),
  * );
  * ```
  */
@@ -101,13 +104,13 @@ export class CallbackMemoryResource implements MemoryResource {
     return pointer;
   }
 
-  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     assertPointer(pointer);
     assertBytes(bytes);
     this.#enter(stream, 'deallocate');
     if (pointer === 0) return;
     const deallocate = this.#deallocate;
-    deallocate(pointer, bytes, stream);
+    deallocate(pointer, bytes, stream, fence);
   }
 
   isEqual(other: MemoryResource): boolean {

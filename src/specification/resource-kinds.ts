@@ -131,17 +131,23 @@ export const resourceKinds: readonly ResourceKind[] = [
       bins: { type: 'sizes', summary: 'further bins', default: 'none' },
       count: { type: 'integer', summary: 'blocks that a bin takes at a time; 0: one by one, and none at once', default: '0' },
     },
-    ({ upstream, options }) =>
-      new BinningMemoryResource(
+    ({ upstream, options }) => {
+      const { min, max, bins } = options;
+      // A program can add bins; what a specification describes would have none for ever.
+      if (min === undefined && max === undefined && bins === undefined) {
+        throw new ArgumentRangeError('there must be at least one bin: give min and max, or bins');
+      }
+      return new BinningMemoryResource(
         upstream,
         definedFields({
-          minimumExponent: exponentOf(options.min, 'min'),
-          maximumExponent: exponentOf(options.max, 'max'),
-          bins: options.bins,
+          minimumExponent: exponentOf(min, 'min'),
+          maximumExponent: exponentOf(max, 'max'),
+          bins,
           blocksToPreallocate: options.count,
           deallocationEvents: options.events,
         }),
-      ),
+      );
+    },
   ),
   defineAdaptor(
     'monotonic',

@@ -1,6 +1,7 @@
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import {
   ArenaMemoryResource,
+  type Bin,
   BinningMemoryResource,
   type BinningMemoryResourceOptions,
   CudaMemoryResource,
@@ -105,6 +106,94 @@ describe('a binning resource', () => {
     expect(resource.allocate(4096, stream)).toBe(small);
   });
 
+  test('gives all to the upstream where it has no bins', () => {
+    const upstream = new SizesResource();
+    using resource = new BinningMemoryResource(upstream);
+    expect([resource.bins, resource.alternates]).toEqual([[], []]);
+    const pointer = resource.allocate(100, stream);
+    resource.deallocate(pointer, 100, stream);
+    expect(upstream.sizes).toEqual([100]);
+  });
+
+  describe('addBin', () => {
+    test('sends sizes to bins that are added, as if they had been there from the beginning', () => {
+      const upstream = new SizesResource();
+      const given = new SizesResource();
+      using resource = new BinningMemoryResource(upstream, { bins: [1024], deallocationEvents: 'off' });
+      resource.addBin(300);
+      resource.addBin({ bytes: MiB, resource: given });
+      resource.addBin(4096);
+      expect(resource.bins.map(({ bytes }) => bytes)).toEqual([512, 1024, 4096, MiB]);
+      expect(resource.alternates).toEqual(resource.bins.map(({ resource: bin }) => bin));
+      for (const bytes of [1, 512, 513, 1024, 1025, 4096]) {
+        const pointer = resource.allocate(bytes, stream);
+        resource.deallocate(pointer, bytes, stream);
+      }
+      expect([upstream.sizes, given.sizes]).toEqual([[512, 1024, 4096], []]);
+      const deallocate = vi.spyOn(given, 'deallocate');
+      for (const bytes of [4097, MiB]) resource.deallocate(resource.allocate(bytes, stream), bytes, stream);
+      expect(given.sizes).toEqual([4097, MiB]);
+      expect(deallocate.mock.calls.map(([, , , fence]) => fence)).toEqual(['off', 'off']);
+      expect(resource.bins[0]?.resource).toMatchObject({ deallocationEvents: 'off' });
+    });
+
+    test('takes blocks at once where bins do, and gives them back with the resource', () => {
+      using upstream = new CudaMemoryResource();
+      const before = upstream.reservedBytes;
+      using resource = new BinningMemoryResource(upstream, { blocksToPreallocate: 2 });
+      resource.addBin(MiB);
+      expect(upstream.reservedBytes - before).toBe(2 * MiB);
+      expect(resource.trim(stream)).toBe(2 * MiB);
+      resource.allocate(MiB, stream);
+      resource.dispose();
+      expect(upstream.reservedBytes).toBe(before);
+    });
+
+    test('refuses a bin while what serves its requests has allocations, whose sizes would lead elsewhere', () => {
+      using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [1024] });
+      const small = resource.allocate(700, stream);
+      const large = resource.allocate(MiB, stream);
+      expect(() => resource.addBin(768)).toThrow(
+        expect.objectContaining({
+          code: 'ERR_CISTERN_INVALID_STATE',
+          message: 'cannot add a bin of 768 bytes: the next larger bin, which serves such requests, has 1 allocations that are not freed',
+        }),
+      );
+      expect(() => resource.addBin(2048)).toThrow('the upstream, which serves such requests, has 1 allocations');
+      expect(resource.bins.map(({ bytes }) => bytes)).toEqual([1024]);
+      resource.deallocate(small, 700, stream);
+      resource.addBin(768);
+      resource.deallocate(large, MiB, stream);
+      resource.addBin(2048);
+      expect(resource.bins.map(({ bytes }) => bytes)).toEqual([768, 1024, 2048]);
+    });
+
+    test('counts neither zero bytes nor what failed', () => {
+      const upstream = new CudaMemoryResource();
+      using resource = new BinningMemoryResource(upstream, { bins: [1024] });
+      resource.allocate(0, stream);
+      failCall('cuMemAlloc', 1, 2);
+      expect(() => resource.allocate(500, stream)).toThrow(OutOfMemoryError);
+      resource.deallocate(0, 500, stream);
+      resource.addBin(512);
+      expect(resource.bins).toHaveLength(2);
+    });
+
+    test.each<[number | Bin, string, string]>([
+      [1024, 'ERR_OUT_OF_RANGE', 'bins must differ in size, got a second one of 1024 bytes'],
+      [0, 'ERR_OUT_OF_RANGE', 'bin must be at least 1, got 0'],
+      ['1KiB' as never, 'ERR_INVALID_ARG_TYPE', 'bin must be a number, got "1KiB"'],
+      [4 * GiB, 'ERR_OUT_OF_RANGE', 'blockBytes must be from 1 to 2 GiB - 256'],
+      [{ bytes: 5 } as never, 'ERR_INVALID_ARG_TYPE', 'bin.resource must be a MemoryResource'],
+    ])('refuses %j, and is as before', (bin, expected, message) => {
+      using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [1024] });
+      expect(() => resource.addBin(bin)).toThrow(expect.objectContaining({ code: expected, message: expect.stringContaining(message) }));
+      expect(resource.bins).toHaveLength(1);
+      resource.dispose();
+      expect(() => resource.addBin(2048)).toThrow(code('ERR_CISTERN_DISPOSED'));
+    });
+  });
+
   test('takes no blocks before they are used, or as many as it is told', () => {
     using upstream = new CudaMemoryResource();
     const before = upstream.reservedBytes;
@@ -116,8 +205,6 @@ describe('a binning resource', () => {
   });
 
   test.each<[BinningMemoryResourceOptions, string]>([
-    [{}, 'there must be at least one bin: give minimumExponent and maximumExponent, or bins'],
-    [{ bins: [] }, 'there must be at least one bin'],
     [{ minimumExponent: 10 }, 'minimumExponent and maximumExponent, the least and the greatest bin, must be given together'],
     [{ maximumExponent: 10 }, 'must be given together'],
     [{ minimumExponent: 7, maximumExponent: 10 }, 'minimumExponent must be an integer from 8 to 30, got 7'],

@@ -1,13 +1,17 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 import {
+  CudaAsyncMemoryResource,
   CudaMemoryResource,
   Device,
   Event,
   failCall,
+  HostMemoryResource,
   LimitingResourceAdaptor,
   ManagedMemoryResource,
   type MemoryLocation,
   managedRangeAttributes,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
   PrefetchResourceAdaptor,
   prefetch,
   Stream,
@@ -84,6 +88,16 @@ describe('PrefetchResourceAdaptor', () => {
     expect(locationOf(resource)).toBe(0);
   });
 
+  test('allocates on a device that cannot prefetch, and moves nothing', () => {
+    const resource = new PrefetchResourceAdaptor(upstream);
+    vi.spyOn(Device.get(), 'attribute').mockReturnValue(0);
+    failCall('cuMemPrefetchAsync', 1, 101);
+    expect(locationOf(resource)).toBeUndefined();
+    vi.restoreAllMocks();
+    failCall('cuMemPrefetchAsync', 1, 101);
+    expect(() => resource.allocate(5000, stream)).toThrow(expect.objectContaining({ driverName: 'CUDA_ERROR_INVALID_DEVICE' }));
+  });
+
   test('frees the allocation where its stream was disposed meanwhile', () => {
     const resource = new PrefetchResourceAdaptor(upstream);
     const ending = new Stream();
@@ -105,14 +119,21 @@ describe('PrefetchResourceAdaptor', () => {
     expect(() => resource.allocate(-1, stream)).toThrow(RangeError);
   });
 
-  test('refuses an upstream whose memory is not managed', () => {
-    using device = new CudaMemoryResource();
-    expect(() => new PrefetchResourceAdaptor(device)).toThrow(
-      expect.objectContaining({
-        code: 'ERR_INVALID_ARG_VALUE',
-        message: 'upstream must have managed memory, which alone can be prefetched, got device memory',
-      }),
-    );
+  test('passes memory that is not managed on as it comes', () => {
+    for (const other of [
+      new CudaMemoryResource(),
+      new CudaAsyncMemoryResource(),
+      new PinnedHostMemoryResource(),
+      new HostMemoryResource(),
+    ]) {
+      using _ = other;
+      using pool = new PoolMemoryResource(other);
+      const resource = new PrefetchResourceAdaptor(pool);
+      const pointer = resource.allocate(10_000, stream);
+      expect(pointer).toBeGreaterThan(0);
+      expect(resource.memoryKind).toBe(other.memoryKind);
+      resource.deallocate(pointer, 10_000, stream);
+    }
   });
 
   test.each(['device', 0, null])('refuses the location %s', (location) => {

@@ -666,13 +666,25 @@ export function driverSuite(): void {
       managed.deallocate(pointer, 4 * MiB, stream);
     });
 
-    test('is what advice and prefetching need', () => {
+    test('is what advice needs', () => {
       const pointer = filled(MiB, 0);
       expect(() => advise(pointer, MiB, 'set-read-mostly')).toThrow(DriverError);
-      expect(() => prefetch(pointer, MiB, 'host', stream)).toThrow(DriverError);
       expect(() => advise(pointer, MiB, 'set-on-fire' as 'set-read-mostly')).toThrow(badValue);
       expect(() => advise(pointer, MiB, 'constructor' as 'set-read-mostly')).toThrow(badValue);
       expect(() => prefetch(pointer, MiB, 'moon' as 'host', stream)).toThrow(badValue);
+    });
+
+    test('is all that prefetching moves: it passes over other memory of the driver, and over zero bytes', () => {
+      using pinned = new PinnedHostMemoryResource();
+      const pointers = [filled(MiB, 7), pinned.allocate(MiB, stream)] as const;
+      for (const pointer of pointers) {
+        prefetch(pointer, MiB, 'host', stream);
+        prefetch(pointer, MiB, Device.get(), stream);
+      }
+      prefetch(0, 0, 'host', stream);
+      expect(read(pointers[0], 4)).toEqual([7, 7, 7, 7]);
+      pinned.deallocate(pointers[1], MiB, stream);
+      expect(() => prefetch(256, 1, 'host', stream)).toThrow(DriverError);
     });
   });
 

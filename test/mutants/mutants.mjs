@@ -898,19 +898,20 @@ const groups = [
     file: 'src/adaptors/binning-memory-resource.ts',
     tests: ['test/adaptors/binning-memory-resource.test.ts'],
     mutants: [
-      [
-        'bin-skipped',
-        'the smallest bin that fits is skipped',
-        '(bytes) => bytes > 2 ** (exponent - 1)',
-        '(bytes) => bytes > 2 ** exponent',
-      ],
+      ['bin-skipped', 'the smallest bin that fits is skipped', '(size) => size > 2 ** (exponent - 1)', '(size) => size > 2 ** exponent'],
       [
         'full-bin-off-by-one',
         'a request of exactly the size of a bin goes to the next',
         'while (bytes > (this.#sizes[bin] as number)) bin++;',
         'while (bytes >= (this.#sizes[bin] as number)) bin++;',
       ],
-      ['bin-policy-lost', 'the policy is not asked of resources given as bins', 'fence ?? this.#policies[bin]', 'fence'],
+      [
+        'bin-added-over-live',
+        'a bin is added although what serves its requests has allocations',
+        'if (liveCount > 0) {',
+        'if (liveCount > 1) {',
+      ],
+      ['bin-policy-lost', 'the policy is not asked of resources given as bins', 'fence ?? server.policy', 'fence'],
     ],
   },
   {

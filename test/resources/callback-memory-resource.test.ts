@@ -4,6 +4,7 @@ import {
   CallbackMemoryResource,
   type CallbackMemoryResourceOptions,
   Device,
+  Event,
   OutOfMemoryError,
   Stream,
 } from '../../src/index.js';
@@ -26,13 +27,14 @@ describe('CallbackMemoryResource', () => {
     expect(resource.allocate(1000, stream)).toBe(0x7f00_0000_0000);
     resource.allocate(1000, stream, 4096);
     resource.allocate(1000, stream, 16);
-    resource.deallocate(0x7f00_0000_0000, 1000, stream, 'off');
+    using event = new Event();
+    for (const fence of ['off', event, undefined] as const) resource.deallocate(0x7f00_0000_0000, 1000, stream, fence);
     expect(allocate.mock.calls).toEqual([
       [1000, stream, 256],
       [1000, stream, 4096],
       [1000, stream, 256],
     ]);
-    expect(deallocate.mock.calls).toEqual([[0x7f00_0000_0000, 1000, stream]]);
+    expect(deallocate.mock.calls).toEqual(['off', event, undefined].map((fence) => [0x7f00_0000_0000, 1000, stream, fence]));
   });
 
   test('calls nothing for zero bytes and the null pointer', () => {

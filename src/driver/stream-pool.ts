@@ -1,0 +1,122 @@
+import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { assertOptions } from '../validation.js';
+import type { Device } from './device.js';
+import { Stream, type StreamOptions } from './stream.js';
+
+/** Options of {@link StreamPool}; those of {@link StreamOptions} are for each of its streams. */
+export interface StreamPoolOptions extends StreamOptions {
+  /**
+   * How many streams it has; from 1 to 65,536.
+   * @defaultValue 16
+   */
+  readonly size?: number;
+}
+
+const maximumSize = 65_536;
+
+/**
+ * Streams that are made once and handed out in turn, so that work which is split up does not make a stream for each part. They stay the
+ * pool's: it disposes them, and a stream may be in several hands.
+ *
+ * Counterpart of `rmm::cuda_stream_pool`.
+ * @example
+ * ```ts
+ * using pool = new StreamPool({ size: 4, nonBlocking: true });
+ * for (const batch of batches) process(batch, pool.next());
+ * for (const stream of pool) await stream.synchronize();
+ * ```
+ */
+export class StreamPool implements Disposable, Iterable<Stream> {
+  readonly device: Device;
+  readonly #streams: readonly Stream[];
+  #next = 0;
+  #isDisposed = false;
+
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, DriverError where the driver refuses a stream; none is left
+   * behind then.
+   */
+  constructor(options: StreamPoolOptions = {}) {
+    assertOptions(options);
+    const { size = 16, ...streamOptions } = options;
+    if (typeof size !== 'number') throw new ArgumentTypeError(`size must be a number, got ${formatValue(size)}`);
+    if (!Number.isInteger(size) || size < 1 || size > maximumSize) {
+      throw new ArgumentRangeError(`size must be an integer from 1 to ${maximumSize}, got ${size}`);
+    }
+    const streams: Stream[] = [];
+    try {
+      while (streams.length < size) streams.push(new Stream(streamOptions));
+    } catch (error) {
+      disposeStreams(streams);
+      throw error;
+    }
+    this.#streams = streams;
+    this.device = (streams[0] as Stream).device;
+  }
+
+  /** How many streams there are. Counterpart of `rmm::cuda_stream_pool::get_pool_size`. */
+  get size(): number {
+    return this.#streams.length;
+  }
+
+  /**
+   * The streams one after the other, then the first one again. Counterpart of `rmm::cuda_stream_pool::get_stream()`.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once the pool is disposed.
+   */
+  next(): Stream {
+    this.#assertLive();
+    const stream = this.#streams[this.#next] as Stream;
+    this.#next = (this.#next + 1) % this.#streams.length;
+    return stream;
+  }
+
+  /**
+   * The same stream for the same number, so that work which belongs together stays in order; numbers beyond the last stream begin with the first
+   * one again. Counterpart of `rmm::cuda_stream_pool::get_stream(stream_id)`.
+   * @param index an integer from 0 to 2^53 - 1
+   * @throws ArgumentTypeError, ArgumentRangeError for another number.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once the pool is disposed.
+   */
+  at(index: number): Stream {
+    this.#assertLive();
+    if (typeof index !== 'number') throw new ArgumentTypeError(`index must be a number, got ${formatValue(index)}`);
+    if (!Number.isSafeInteger(index) || index < 0) {
+      throw new ArgumentRangeError(`index must be an integer from 0 to 2^53 - 1, got ${index}`);
+    }
+    return this.#streams[index % this.#streams.length] as Stream;
+  }
+
+  /** Every stream once. */
+  [Symbol.iterator](): Iterator<Stream> {
+    this.#assertLive();
+    return this.#streams[Symbol.iterator]();
+  }
+
+  /** Disposes the streams. Work that is queued on them still runs. The second time only streams that could not be disposed are tried again. */
+  [Symbol.dispose](): void {
+    this.#isDisposed = true;
+    disposeStreams(this.#streams);
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #assertLive(): void {
+    if (this.#isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot hand out a stream: the StreamPool is already disposed');
+  }
+}
+
+/** Disposes all, whatever happens, and throws the first error. */
+function disposeStreams(streams: readonly Stream[]): void {
+  const errors: unknown[] = [];
+  for (const stream of streams) {
+    try {
+      stream.dispose();
+    } catch (error) {
+      errors.push(error);
+    }
+  }
+  if (errors.length > 0) throw errors[0];
+}
