@@ -153,9 +153,9 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
 }
 
 Status RunHostFunctions(Environment& environment, Arguments& arguments) {
-  const StoppedCall stopped = SetStoppedCallAside(environment);
+  const bool will_repeat = IsNextAfterStopping(environment);
   const int ran = RunReadyHostFunctions(environment, arguments.env());
-  ResumeStoppedCall(environment, stopped);
+  if (will_repeat) ExpectRepetition(environment);
   environment.Out(1, ran);
   return kSuccess;
 }

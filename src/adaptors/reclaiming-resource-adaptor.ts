@@ -168,13 +168,11 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   async allocateAsync(bytes: number, stream: Stream, alignment?: number): Promise<DevicePointer> {
     assertBytes(bytes);
     if (bytes > this.#collectAtBytes - this.#liveBytes) this.#collectEarly(bytes);
-    let pointer: DevicePointer;
     try {
-      pointer = this.#serve(bytes, stream, alignment);
+      return this.#serve(bytes, stream, alignment);
     } catch (error) {
-      pointer = await this.#reclaimAsync(this.#requestOf(error, bytes, stream, alignment));
+      return await this.#reclaimAsync(this.#requestOf(error, bytes, stream, alignment));
     }
-    return this.remember(pointer, bytes, stream);
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {

@@ -1,6 +1,5 @@
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
-import { addOwner, type MemoryOwner, removeOwner, usableStream } from '../bulk-frees.js';
-import type { Stream } from '../driver/stream.js';
+import { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
 import { LifetimeError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
@@ -10,7 +9,7 @@ import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from
 import { allocateReclaiming } from './allocate-reclaiming.js';
 
 /** The memory that a buffer owns, with all that it takes to free it. Outlives a buffer that was dropped. */
-export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
+export class BufferMemory implements OwnedMemory, ScopedMemory {
   readonly resource: MemoryResource;
   readonly alignment: number;
   readonly createdAt: string | undefined;
@@ -18,7 +17,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   stream: Stream;
   #label: string | undefined;
   #home: ScopeFrame | undefined = innermostFrame();
-  #endReason: string | undefined;
+  #endedScope: string | undefined;
   #pointer: DevicePointer = 0;
   #bytes = 0;
   /** Where its bytes are counted, so that garbage is collected before memory runs out. */
@@ -54,9 +53,9 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     return this.#home;
   }
 
-  /** Why the memory was taken back before the buffer was disposed, if it was. */
-  get endReason(): string | undefined {
-    return this.#endReason;
+  /** The name of the caching scope that took the memory back when it ended, if one did. */
+  get endedScope(): string | undefined {
+    return this.#endedScope;
   }
 
   /** Moves to other memory of `bytes` bytes, with the first `keptBytes` bytes. Whatever is thrown, everything is as before. */
@@ -75,7 +74,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
       throw error;
     }
     held.heldBytes += bytes - this.#bytes;
-    this.#setPointer(pointer, bytes);
+    this.#pointer = pointer;
+    this.#bytes = bytes;
   }
 
   /**
@@ -86,35 +86,32 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     const pointer = this.#pointer;
     const bytes = this.#bytes;
     if (pointer === 0) return;
-    this.#setPointer(0, 0);
+    this.#pointer = 0;
+    this.#bytes = 0;
     try {
       this.resource.deallocate(pointer, bytes, usableStream(this.stream));
     } catch (error) {
-      if (!(error instanceof LifetimeError)) this.#setPointer(pointer, bytes);
+      if (!(error instanceof LifetimeError)) {
+        this.#pointer = pointer;
+        this.#bytes = bytes;
+      }
       throw error;
     } finally {
       this.#held.heldBytes += this.#bytes - bytes;
     }
   }
 
-  endMemory(reason: string): void {
-    this.#endReason = reason;
+  endWithScope(name: string): void {
+    this.#endedScope = name;
     try {
       this.free();
     } finally {
-      if (this.#pointer !== 0) this.#endReason = undefined;
+      if (this.#pointer !== 0) this.#endedScope = undefined;
     }
   }
 
   leaveScopes(): void {
     this.#home = undefined;
-  }
-
-  #setPointer(pointer: DevicePointer, bytes: number): void {
-    if (this.#pointer !== 0) removeOwner(this.#pointer, this);
-    this.#pointer = pointer;
-    this.#bytes = bytes;
-    if (pointer !== 0) addOwner(pointer, bytes, this);
   }
 
   #recordLabel(pointer: DevicePointer): void {
@@ -125,9 +122,17 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   /** Gives memory back that has not become this one's. */
   #giveBack(pointer: DevicePointer, bytes: number): void {
     const memory = new BufferMemory(this.resource, this.stream, this.alignment, undefined);
-    memory.#setPointer(pointer, bytes);
+    memory.#pointer = pointer;
+    memory.#bytes = bytes;
     memory.#held.heldBytes += bytes;
     adoptInScope(pointer, memory);
     freeSoonerOrLater(memory);
   }
+}
+
+function usableStream(stream: Stream): Stream {
+  if (!stream.isDisposed) return stream;
+  // Work that was queued on it may still be running, and no event of it can be had any more.
+  stream.device.synchronizeSync();
+  return Stream.legacyDefault(stream.device);
 }

@@ -899,8 +899,7 @@ describe('dispose', () => {
     });
     const buffer = await running;
     expect(upstream.live.size).toBe(0);
-    expect(() => buffer.ptr).toThrow('cannot read the address of a buffer: the CachingMemoryResource is disposed');
-    buffer.dispose();
+    expect(() => buffer.dispose()).toThrow(disposed);
     cache.dispose();
   });
 });

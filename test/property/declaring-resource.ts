@@ -16,13 +16,19 @@ export class DeclaringResource extends PassThroughAdaptor {
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     const pointer = this.upstream.allocate(bytes, stream, alignment);
-    declareAllocation(pointer, bytes, stream);
+    // A host function may have ended the stream meanwhile.
+    if (bytes > 0 && !stream.isDisposed) declareAllocation(pointer, bytes, stream);
     return pointer;
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    declareFree(pointer, bytes, stream);
-    this.upstream.deallocate(pointer, bytes, stream, fence);
+    if (bytes > 0) declareFree(pointer, bytes, stream);
+    try {
+      this.upstream.deallocate(pointer, bytes, stream, fence);
+    } catch (error) {
+      if (bytes > 0 && !stream.isDisposed) declareAllocation(pointer, bytes, stream);
+      throw error;
+    }
   }
 
   override [Symbol.dispose](): void {

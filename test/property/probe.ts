@@ -11,8 +11,12 @@ import {
   type Stream,
 } from '../../src/index.js';
 import { alignUp } from '../../src/units.js';
-import type { Stalls } from './stalls.js';
 import { Violation } from './violation.js';
+
+/** Whether the program is calling what it must not call. */
+export interface Misuse {
+  isGoingOn: boolean;
+}
 
 /**
  * Stands between two resources of a stack and holds every call against a naive model: live ranges do not overlap, pointers have the alignment
@@ -33,9 +37,11 @@ export class Probe implements MemoryResourceAdaptor {
   allocatedBytes = 0;
   /** How often it was called. */
   calls = 0;
+  readonly #misuse: Misuse;
 
-  constructor(upstream: MemoryResource) {
+  constructor(upstream: MemoryResource, misuse: Misuse) {
     this.upstream = upstream;
+    this.#misuse = misuse;
     this.memoryKind = upstream.memoryKind;
     this.device = upstream.device;
   }
@@ -55,6 +61,13 @@ export class Probe implements MemoryResourceAdaptor {
       return;
     }
     if (this.live.get(pointer) !== bytes) {
+      // What is below must refuse it.
+      if (this.#misuse.isGoingOn) {
+        this.upstream.deallocate(pointer, bytes, stream, fence);
+        throw new Violation(
+          `${this.#name} took a free of ${bytes} bytes at ${String(pointer)}, where ${this.live.get(pointer) ?? 0} are live`,
+        );
+      }
       throw new Violation(
         `${this.#name} is asked to free ${bytes} bytes at ${formatPointer(pointer)}, where ${this.live.get(pointer) ?? 0} are live`,
       );
@@ -119,22 +132,19 @@ export class Leaf implements MemoryResource {
   readonly device: MemoryResource['device'];
   interruption: { readonly call: LeafCall; readonly run: () => void } | undefined;
   readonly #limitBytes: number;
-  readonly #stalls: Stalls;
   #liveBytes = 0;
 
-  constructor(upstream: ReservingMemoryResource, limitBytes: number, stalls: Stalls) {
+  constructor(upstream: ReservingMemoryResource, limitBytes: number) {
     this.upstream = upstream;
     this.memoryKind = upstream.memoryKind;
     this.device = upstream.device;
     this.#limitBytes = limitBytes;
-    this.#stalls = stalls;
   }
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
-    if (bytes > this.#limitBytes - this.#liveBytes) {
+    if (Number.isSafeInteger(bytes) && bytes > this.#limitBytes - this.#liveBytes) {
       throw new OutOfMemoryError('the leaf is at its limit', { requestedBytes: bytes, path: ['Leaf'] });
     }
-    this.#stalls.submitted(stream);
     const pointer = this.upstream.allocate(bytes, stream, alignment);
     this.#liveBytes += bytes;
     this.#interrupt('allocate');
@@ -142,8 +152,6 @@ export class Leaf implements MemoryResource {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream): void {
-    if (this.isBlocking) this.#stalls.beforeBlocking();
-    else this.#stalls.submitted(stream);
     this.upstream.deallocate(pointer, bytes, stream);
     this.#liveBytes -= bytes;
     this.#interrupt('deallocate');

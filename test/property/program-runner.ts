@@ -1,8 +1,10 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
+import { setImmediate } from 'node:timers/promises';
 import { formatValue } from '../../src/errors.js';
 import {
   type ArenaMemoryResource,
   type CachingMemoryResource,
+  CisternError,
   checkOrder,
   type DeallocationFence,
   type DevicePointer,
@@ -20,10 +22,17 @@ import {
   set,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
+import { freeUnreachableBuffers, watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { madeElsewhere } from '../support/stream-order.js';
+import { leavesOut } from './awaited.js';
+import { BufferSteps } from './buffer-steps.js';
+import { DeclaringResource } from './declaring-resource.js';
+import { DriverModel } from './driver-model.js';
+import { Inspector } from './inspector.js';
+import { misuse } from './misuse.js';
 import type { Command, Program, StreamKind } from './program.js';
+import type { Allocation, Scope, StreamSlot, Token } from './program-parts.js';
 import { Stack } from './stack.js';
-import { Stalls } from './stalls.js';
 import { Violation } from './violation.js';
 
 /** What programs did, for those who want to know whether they did enough. */
@@ -38,35 +47,30 @@ export interface ProgramCounts {
   synchronizations: number;
   /** Host functions, and interruptions of upstream calls. */
   callbacks: number;
+  /** Fences that were recorded some time before the free. */
+  oldFences: number;
+  /** Buffers that were made, and steps of buffers. */
+  buffers: number;
+  bufferSteps: number;
+  /** Calls that were wrong, and refused. */
+  misuses: number;
 }
 
-/** A stream of a program. */
-interface StreamSlot {
-  readonly stream: Stream;
-  readonly kind: StreamKind;
-  /** Destroys a stream that was made elsewhere. */
-  readonly destroy: (() => void) | undefined;
-  /** What was recorded last on it, once it has ended. */
-  last: Event | undefined;
-}
+export const noCounts: Readonly<ProgramCounts> = {
+  programs: 0,
+  steps: 0,
+  allocations: 0,
+  refusals: 0,
+  reuses: 0,
+  synchronizations: 0,
+  callbacks: 0,
+  oldFences: 0,
+  buffers: 0,
+  bufferSteps: 0,
+  misuses: 0,
+};
 
-interface Allocation {
-  readonly pointer: DevicePointer;
-  readonly bytes: number;
-  readonly stream: StreamSlot;
-  /** How many there were before. */
-  readonly serial: number;
-  /** The run of a cache that takes it back. */
-  scope: Scope | undefined;
-  /** Where it was allocated, or written last. */
-  writer: StreamSlot;
-  /** Where it was read since. */
-  readers: StreamSlot[];
-}
-
-interface Scope {
-  readonly cache: CachingMemoryResource;
-}
+type FreeOptions = Pick<Extract<Command, { do: 'free' }>, 'fence' | 'how' | 'by'>;
 
 interface Mark {
   readonly mark: MonotonicMark;
@@ -92,48 +96,86 @@ const callsOnly = new Set<Command['do']>([
   'launch',
   'interrupt',
 ]);
+const thrownByHostFunction = new Error('thrown by a host function');
+/** A place that nothing comes after but what waits for the last event of the stream. */
+const endOfStream = { stream: 0, count: Number.POSITIVE_INFINITY };
 const maximumStreams = 6;
 const maximumHolds = 8;
 const outsideOfScopes = AsyncLocalStorage.snapshot();
 
 /** Runs programs, one after another, and holds them against the models. One for a process at a time. */
 export class ProgramRunner implements Disposable {
-  readonly counts: ProgramCounts = {
-    programs: 0,
-    steps: 0,
-    allocations: 0,
-    refusals: 0,
-    reuses: 0,
-    synchronizations: 0,
-    callbacks: 0,
-  };
-  readonly #stalls = new Stalls();
+  readonly counts: ProgramCounts = { ...noCounts };
+  readonly #model = new DriverModel();
   readonly #checker = checkOrder({ stacks: false });
+  readonly #inspector = new Inspector();
+  #reads: readonly Promise<void>[] = [];
 
-  /** @throws Violation, or what a resource throws that it must not. */
+  constructor() {
+    this.#model.ignore(this.#inspector.start, this.#inspector.end);
+  }
+
+  /**
+   * Runs a program, up to what it reads without blocking; see {@link ProgramRunner.settle}.
+   * @throws Violation, or what a resource throws that it must not.
+   */
   run(program: Program): void {
     this.counts.programs++;
+    this.#model.begin();
     this.#checker.clear();
-    if (program.isDefaultHeld) this.#stalls.hold(Stream.legacyDefault());
+    this.#inspector.clear();
+    if (program.isDefaultHeld) this.#model.hold(Stream.legacyDefault());
     let stack: Stack;
     try {
-      stack = new Stack(program.stack, this.#stalls);
+      stack = new Stack(program.stack);
     } catch (error) {
-      this.#stalls.finish();
+      this.#model.finish();
       if (error instanceof OutOfMemoryError) return;
       throw error;
     }
-    const run = new Run(program, stack, this.#stalls, this.#checker, this.counts);
+    const run = new Run(program, stack, this.#model, this.#inspector, this.#checker, this.counts);
     try {
       run.run();
+      this.#reads = run.reads;
     } catch (error) {
       run.abandon();
       throw error;
     }
   }
 
+  /** Whether the last program has read something without blocking. */
+  get isReading(): boolean {
+    return this.#reads.length > 0;
+  }
+
+  /**
+   * Resolves once that has arrived.
+   * @throws Violation
+   */
+  async settle(): Promise<void> {
+    await Promise.all(this.#reads);
+    this.#reads = [];
+  }
+
+  /**
+   * Collects garbage, and looks whether events are left that the programs so far have made.
+   * @throws Violation
+   */
+  async collect(): Promise<void> {
+    for (let i = 0; i < 10 && this.#model.liveEvents.length > 0; i++) {
+      this.#model.collectGarbage();
+      await setImmediate();
+    }
+    const [program] = this.#model.liveEvents;
+    if (program === undefined) return;
+    throw new Violation(
+      `${this.#model.liveEvents.length} events are there after all programs are over, the first one made by program ${program}`,
+    );
+  }
+
   [Symbol.dispose](): void {
-    this.#stalls[Symbol.dispose]();
+    this.#inspector[Symbol.dispose]();
+    this.#model[Symbol.dispose]();
     this.#checker[Symbol.dispose]();
   }
 }
@@ -141,41 +183,86 @@ export class ProgramRunner implements Disposable {
 class Run {
   readonly #program: Program;
   readonly #stack: Stack;
-  readonly #stalls: Stalls;
+  readonly #model: DriverModel;
+  readonly #inspector: Inspector;
   readonly #checker: OrderChecker;
   readonly #counts: ProgramCounts;
   readonly #streams: StreamSlot[] = [];
   /** Streams that their owner destroyed, whose objects are left. */
   readonly #orphans: Stream[] = [];
   readonly #live: Allocation[] = [];
-  readonly #events = [new Event(), new Event(), new Event()];
+  readonly #events = Array.from({ length: 6 }, () => new Event());
+  readonly #buffers: BufferSteps;
+  /** Streams that were disposed, and memory that was freed, for calls that are wrong. */
+  readonly #ended: Stream[] = [];
+  readonly #freed: Allocation[] = [];
   readonly #marks: Mark[] = [];
   #scopes: Scope[] = [];
   #serial = 0;
+  #values = 0;
+  readonly #watchedBefore = watchedBuffers().count;
   /** How many interruptions this is in. */
   #depth = 0;
   /** Whether interruptions do nothing: what they allocated would be taken back by what is going on. */
   #isQuiet = false;
   #violation: unknown;
 
-  constructor(program: Program, stack: Stack, stalls: Stalls, checker: OrderChecker, counts: ProgramCounts) {
+  constructor(program: Program, stack: Stack, model: DriverModel, inspector: Inspector, checker: OrderChecker, counts: ProgramCounts) {
     this.#program = program;
     this.#stack = stack;
-    this.#stalls = stalls;
+    this.#model = model;
+    this.#inspector = inspector;
     this.#checker = checker;
     this.#counts = counts;
     for (const kind of program.streams) this.#create(kind);
+    this.#buffers = new BufferSteps({
+      model,
+      inspector,
+      resource: new DeclaringResource(stack.top),
+      stream: (number) => this.#stream(number),
+      token: (slot) => this.#token(slot),
+      order: (slot, before, by) => this.#order(slot, before, by),
+      attempt: (action, mayBeRefused) =>
+        this.#attempt(() => {
+          action();
+          return true;
+        }, mayBeRefused) === true,
+      innermostScope: () => this.#innermostScope(),
+      serial: () => this.#serial++,
+    });
+  }
+
+  /** What is read without blocking. */
+  get reads(): readonly Promise<void>[] {
+    return this.#buffers.reads;
   }
 
   run(): void {
-    this.#steps(this.#program.commands);
-    this.#finish();
+    // What a host function throws comes here.
+    process.setUncaughtExceptionCaptureCallback((error) => {
+      if (error !== thrownByHostFunction) this.#violation ??= error;
+    });
+    const { emitWarning } = process;
+    // Nothing that a program does is to be warned of, but what is refused in a host function and tried again.
+    process.emitWarning = (warning: string | Error) => {
+      if (!this.#model.isInHostFunction) this.#violation ??= new Violation(`a process warning: ${warning}`);
+    };
+    try {
+      this.#steps(this.#program.commands);
+      this.#finish();
+    } finally {
+      process.emitWarning = emitWarning;
+      process.setUncaughtExceptionCaptureCallback(null);
+    }
   }
 
   /** Ends what can be ended after a violation. */
   abandon(): void {
     this.#isQuiet = true;
-    this.#stalls.finish();
+    this.#model.finish();
+    this.#buffers.abandon();
+    this.#model.collect();
+    freeUnreachableBuffers();
     for (const { stream, destroy } of this.#streams) {
       stream.dispose();
       destroy?.();
@@ -189,15 +276,19 @@ class Run {
     this.#isQuiet = true;
     for (const { leaf } of this.#stack.leaves) leaf.interruption = undefined;
     if (ending === 'synchronize') {
-      this.#stalls.finish();
+      this.#model.finish();
       this.#stack.top.device.synchronizeSync();
     }
-    if (ending !== 'synchronize' || !this.#stack.ownsAllocations) {
-      for (const allocation of [...this.#live]) this.#free([allocation], this.#usable(allocation.stream), undefined);
+    this.#buffers.dispose();
+    this.#model.collect();
+    freeUnreachableBuffers();
+    for (const allocation of [...this.#live]) {
+      const isLeft = ending === 'synchronize' && this.#stack.ownsAllocations && allocation.from === this.#stack.top;
+      if (!isLeft) this.#free([allocation], this.#usable(allocation.stream), {});
     }
     this.#check('all');
     if (ending === 'end-streams') {
-      for (const slot of [...this.#streams]) if (slot.kind !== 'legacy-default') this.#end(slot, false);
+      for (const slot of [...this.#streams]) if (!isDefault(slot)) this.#end(slot, false);
       for (const stream of this.#orphans.splice(0)) stream.dispose();
     }
     for (const { resource } of this.#stack.layers) {
@@ -208,10 +299,17 @@ class Run {
     }
     this.#stack.end();
     this.#checkOrder();
-    for (const slot of [...this.#streams]) if (slot.kind !== 'legacy-default') this.#end(slot, false);
+    for (const slot of [...this.#streams]) if (!isDefault(slot)) this.#end(slot, false);
     for (const stream of this.#orphans) stream.dispose();
-    this.#stalls.finish();
+    this.#model.finish();
     for (const event of this.#events) event.dispose();
+    this.#checkOrder();
+    this.#inspector.verify();
+    const [left] = this.#model.leftovers();
+    if (left !== undefined) throw new Violation(`the program left ${left}`);
+    const count = watchedBuffers().count - this.#watchedBefore;
+    if (count > 0) throw new Violation(`${count} buffers are watched after the last one was disposed`);
+    if (this.#violation !== undefined) throw this.#violation;
   }
 
   #steps(commands: readonly Command[]): void {
@@ -230,6 +328,7 @@ class Run {
   }
 
   #checkOrder(): void {
+    if (this.#model.violation !== undefined) throw this.#model.violation;
     const [report] = this.#checker.reports;
     if (report !== undefined) throw new Violation(formatOrderReport(report));
   }
@@ -263,31 +362,46 @@ class Run {
         else this.#event(command.which).query();
         break;
       case 'hold':
-        if (this.#stalls.holds < maximumHolds) this.#stalls.hold(this.#stream(command.stream).stream);
+        if (this.#model.holds < maximumHolds) this.#model.hold(this.#stream(command.stream).stream);
         break;
       case 'release':
-        if (this.#stalls.holds > 0) this.#stalls.release(command.hold);
+        if (this.#model.holds > 0) this.#model.release(command.hold);
         break;
       case 'create':
         if (this.#streams.length < maximumStreams) this.#create(command.kind);
         break;
       case 'end': {
         const slot = this.#stream(command.stream);
-        if (slot.kind !== 'legacy-default' && !this.#stalls.isAwaited(slot.stream)) this.#end(slot, command.isUnannounced);
+        if (!isDefault(slot)) this.#end(slot, command.isUnannounced);
         break;
       }
+      case 'buffer':
+        this.#counts.buffers++;
+        this.#buffers.create(command);
+        break;
+      case 'buffer-step':
+        this.#counts.bufferSteps++;
+        this.#buffers.step(command);
+        break;
+      case 'collect':
+        this.#model.collect();
+        freeUnreachableBuffers();
+        break;
+      case 'misuse':
+        this.#misuse(command);
+        break;
       case 'trim':
         this.#trim(command);
         break;
       case 'defragment':
         for (const { resource, kind } of this.#stack.layers)
-          if (kind === 'arena') this.#attempt(() => (resource as ArenaMemoryResource).defragment());
+          if (kind === 'arena') this.#attempt(() => (resource as ArenaMemoryResource).defragment(), isNever);
         break;
       case 'mark':
         this.#mark();
         break;
       case 'rewind':
-        if (!this.#stalls.isInHostFunction) this.#rewind(command);
+        if (!this.#model.isInHostFunction) this.#rewind(command);
         break;
       case 'scope':
         this.#scope(command);
@@ -309,98 +423,155 @@ class Run {
     }
   }
 
-  #allocate({ stream, units, less, alignment }: Extract<Command, { do: 'allocate' }>): void {
+  #allocate({ stream, units, less, alignment, fills, isSide }: Extract<Command, { do: 'allocate' }>): void {
     const slot = this.#stream(stream);
     const bytes = units === 0 ? 0 : Math.max(1, units * this.#program.unitBytes - less);
-    const scope = this.#innermostScope();
-    const pointer = this.#attempt(() => this.#stack.top.allocate(bytes, slot.stream, this.#stack.alignment(alignment)), slot);
+    const from = (isSide === true ? this.#stack.side : undefined) ?? this.#stack.top;
+    const isTop = from === this.#stack.top;
+    const scope = isTop ? this.#innermostScope() : undefined;
+    const pointer = this.#attempt(
+      () => from.allocate(bytes, slot.stream, isTop ? this.#stack.alignment(alignment) : 256),
+      mayHaveEnded(slot),
+    );
     if (pointer === undefined) return;
     if (bytes === 0) {
-      this.#stack.top.deallocate(pointer, 0, this.#usable(slot).stream);
+      from.deallocate(pointer, 0, this.#usable(slot).stream);
       return;
     }
     this.#counts.allocations++;
-    if (slot.last === undefined) declareAllocation(pointer, bytes, slot.stream);
-    this.#live.push({ pointer, bytes, stream: slot, serial: this.#serial++, scope, writer: slot, readers: [] });
+    const writer = this.#token(slot);
+    const allocation: Allocation = {
+      pointer,
+      bytes,
+      stream: slot,
+      from,
+      serial: this.#serial++,
+      scope,
+      writer,
+      readers: [],
+      isUsed: false,
+      value: undefined,
+    };
+    this.#live.push(allocation);
+    if (slot.last !== undefined) return;
+    declareAllocation(pointer, bytes, slot.stream);
+    if (fills === true) this.#fill(allocation, slot);
   }
 
   #use(allocation: Allocation, slot: StreamSlot, { how, by }: Extract<Command, { do: 'use' }>): void {
-    const { pointer, bytes } = allocation;
     const isRead = how === 'read';
     const before = isRead ? [allocation.writer] : [allocation.writer, ...allocation.readers];
-    if (by === 'host' && !this.#stalls.isInHostFunction) {
+    if (by === 'host' && !this.#model.isInHostFunction) {
       const { callbacks } = this.#counts;
-      for (const other of before) if (other !== slot && other.last === undefined) this.#synchronizeStream(other);
+      for (const { slot: other } of before) if (other !== slot && other.last === undefined) this.#synchronizeStream(other);
       // A host function may have freed the memory.
       if (this.#counts.callbacks !== callbacks) return;
       this.#order(
         slot,
-        before.filter((other) => other.last !== undefined),
+        before.filter((token) => token.slot.last !== undefined),
       );
     } else {
-      this.#order(slot, before);
+      this.#order(slot, before, by === 'known' ? by : undefined);
     }
-    if (isRead) {
-      slot.stream.touch(pointer, bytes, 'read');
-      allocation.readers.push(slot);
-      return;
-    }
-    if (how === 'set') {
-      this.#stalls.submitted(slot.stream);
-      set(pointer, 1, 1, bytes, slot.stream);
-    } else {
-      slot.stream.touch(pointer, bytes, 'write');
-    }
-    allocation.writer = slot;
+    if (isRead) this.#read(allocation, slot);
+    else this.#fill(allocation, slot);
+  }
+
+  /** Writes the first and the last bytes, and says that it is all. */
+  #fill(allocation: Allocation, slot: StreamSlot): void {
+    const { pointer, bytes } = allocation;
+    const value = 1 + (this.#values++ % 255);
+    for (const [offset, count] of ends(bytes)) set(pointer + offset, value, 1, count, slot.stream);
+    slot.stream.touch(pointer, bytes, 'write');
+    allocation.value = value;
+    allocation.isUsed = true;
+    allocation.writer = this.#token(slot);
     allocation.readers = [];
   }
 
-  #freeSome({ allocation, stream, fence, count }: Extract<Command, { do: 'free' }>): void {
+  #read(allocation: Allocation, slot: StreamSlot): void {
+    const { pointer, bytes, value } = allocation;
+    if (value !== undefined) {
+      for (const [offset, count] of ends(bytes)) {
+        this.#inspector.read(pointer + offset, slot.stream, `${bytes} bytes of memory`, new Uint8Array(count).fill(value));
+      }
+    }
+    slot.stream.touch(pointer, bytes, 'read');
+    allocation.isUsed = true;
+    allocation.readers.push(this.#token(slot));
+  }
+
+  #freeSome({ allocation, stream, count, ...options }: Extract<Command, { do: 'free' }>): void {
     if (this.#live.length === 0) return;
     const first = pick(this.#live, allocation);
     const slot = stream === undefined ? this.#usable(first.stream) : this.#stream(stream);
-    this.#free(rotated(this.#live, allocation).slice(0, count), slot, fence);
+    this.#free(rotated(this.#live, allocation).slice(0, count), slot, options);
   }
 
-  /** With an event as the fence, all are recorded first, and freed in reverse: the recording that a resource hears of last is the oldest. */
-  #free(allocations: readonly Allocation[], slot: StreamSlot, fence: Extract<Command, { do: 'free' }>['fence']): void {
+  /**
+   * With an event as the fence, all are recorded first, and freed in reverse: the recording that a resource hears of last is the oldest. An event
+   * that was recorded some time before is taken if it covers every use.
+   */
+  #free(allocations: readonly Allocation[], slot: StreamSlot, { fence, how, by }: FreeOptions): void {
     const frees = allocations.map((allocation, i) => {
-      this.#retire(allocation, slot);
-      if (typeof fence !== 'number') return { allocation, fence };
-      const event = this.#event(fence + i);
-      event.record(slot.stream);
+      if (typeof fence !== 'number') {
+        this.#retire(allocation, slot, by);
+        return { allocation, fence };
+      }
+      const event = this.#event(how === 'shared' ? fence : fence + i);
+      if (how === 'old' && event.recordedOn === slot.stream.id && this.#isCovered(allocation, event)) {
+        this.#counts.oldFences++;
+        this.#retire(allocation, slot, by, true);
+      } else {
+        this.#retire(allocation, slot, by);
+        if (how !== 'shared') event.record(slot.stream);
+      }
       return { allocation, fence: event };
     });
+    if (how === 'shared' && typeof fence === 'number') this.#event(fence).record(slot.stream);
     for (const { allocation, fence: asked } of frees.reverse()) this.#deallocate(allocation, slot, asked);
   }
 
+  /** Whether an event was recorded after every use of memory. */
+  #isCovered({ writer, readers, isUsed }: Allocation, event: Event): boolean {
+    return !isUsed || [writer, ...readers].every(({ place }) => this.#model.isCovered(place, event));
+  }
+
   #deallocate(allocation: Allocation, slot: StreamSlot, fence: DeallocationFence | undefined): void {
-    const { pointer, bytes } = allocation;
+    const { pointer, bytes, from } = allocation;
     // An interruption by the free before may have recorded the event again.
     const isFence = !(fence instanceof Event) || (fence.handle >= 0 && fence.recordedOn === slot.stream.id);
     const free = () => {
-      this.#stack.top.deallocate(pointer, bytes, slot.stream, isFence ? fence : undefined);
+      from.deallocate(pointer, bytes, slot.stream, isFence ? fence : undefined);
       return true;
     };
-    if (slot.last === undefined && this.#attempt(free, slot)) return;
+    if (slot.last === undefined && this.#attempt(free, mayHaveEnded(slot))) {
+      this.#freed.push(allocation);
+      return;
+    }
     // Refused, because the stream has ended or a host function must not wait.
     const home = this.#usable(slot);
-    this.#order(home, [slot]);
+    this.#order(home, [this.#token(slot)]);
     declareAllocation(pointer, bytes, home.stream);
-    this.#live.push({ ...allocation, writer: home, readers: [] });
+    this.#live.push({ ...allocation, writer: this.#token(home), readers: [], value: undefined });
   }
 
-  /** Memory is about to be freed in the order of a stream. */
-  #retire(allocation: Allocation, slot: StreamSlot): void {
-    this.#order(slot, [allocation.writer, ...allocation.readers]);
-    declareFree(allocation.pointer, allocation.bytes, slot.stream);
+  /** Memory is about to be freed in the order of a stream, or of an event that was recorded there before. */
+  #retire(allocation: Allocation, slot: StreamSlot, by?: 'known', isBefore = false): void {
+    this.#order(slot, [allocation.writer, ...allocation.readers], by);
+    if (!isBefore) {
+      if (allocation.value !== undefined) this.#read(allocation, slot);
+      declareFree(allocation.pointer, allocation.bytes, slot.stream);
+    }
     this.#live.splice(this.#live.indexOf(allocation), 1);
   }
 
-  /** Makes a stream wait for others. */
-  #order(slot: StreamSlot, before: readonly StreamSlot[]): void {
-    for (const other of new Set(before)) {
-      if (other === slot) continue;
+  /** Makes a stream wait for places on others. */
+  #order(slot: StreamSlot, before: readonly Token[], by?: 'known'): void {
+    const done = new Set<StreamSlot>([slot]);
+    for (const { slot: other, place } of before) {
+      if (done.has(other) || (by === 'known' && this.#model.isOrdered(place, slot.stream))) continue;
+      done.add(other);
       if (other.last !== undefined) {
         slot.stream.wait(other.last);
       } else {
@@ -409,6 +580,35 @@ class Run {
         slot.stream.wait(event);
       }
     }
+  }
+
+  #misuse({ what, allocation, stream }: Extract<Command, { do: 'misuse' }>): void {
+    const slot = this.#stream(stream);
+    const { top, checksFrees } = this.#stack;
+    const live = this.#live.length === 0 ? undefined : pick(this.#live, allocation);
+    const freed = this.#freed.find(({ pointer, from }) => from === top && !isIn(top.live, pointer));
+    const wrong = misuse(what, {
+      resource: top.upstream,
+      checksFrees,
+      stream: slot.stream,
+      live: live?.from === top ? live : undefined,
+      freed,
+      disposedStream: this.#ended.at(-1),
+      otherEvent: this.#events.find(({ recordedOn }) => recordedOn !== undefined && recordedOn !== slot.stream.id),
+    });
+    if (wrong === undefined) return;
+    const { state } = this.#model;
+    this.#quietly(() => {
+      try {
+        this.#stack.misused(wrong.call);
+      } catch (error) {
+        if (error instanceof Violation || !isTyped(error)) throw error;
+        return;
+      }
+      throw new Violation(`${wrong.name} was not refused`);
+    });
+    if (this.#model.state !== state) throw new Violation(`${wrong.name} was refused, but has changed what is held of the driver`);
+    this.#counts.misuses++;
   }
 
   #synchronize({ what, which }: Extract<Command, { do: 'synchronize' }>): void {
@@ -428,7 +628,7 @@ class Run {
 
   /** A host function that runs meanwhile may end the stream. */
   #synchronizeStream(slot: StreamSlot): void {
-    this.#attempt(() => slot.stream.synchronizeSync(), slot);
+    this.#attempt(() => slot.stream.synchronizeSync(), mayHaveEnded(slot));
   }
 
   #create(kind: StreamKind): StreamSlot {
@@ -437,12 +637,10 @@ class Run {
       const { address, destroy } = madeElsewhere();
       slot = { stream: Stream.fromHandle(address, { announcesEnd: kind === 'announced' }), kind, destroy, last: undefined };
     } else {
-      const stream = kind === 'legacy-default' ? Stream.legacyDefault() : new Stream({ nonBlocking: kind === 'non-blocking' });
+      const stream = makeStream(kind);
       slot = { stream, kind, destroy: undefined, last: undefined };
     }
-    // Those made elsewhere are not non-blocking.
-    if (kind !== 'legacy-default' && kind !== 'non-blocking') this.#stalls.addBlocking(slot.stream);
-    if (kind !== 'legacy-default' || this.#streams.every((other) => other.kind !== kind)) this.#streams.push(slot);
+    if (this.#streams.every((other) => other.stream !== slot.stream)) this.#streams.push(slot);
     return slot;
   }
 
@@ -452,8 +650,17 @@ class Run {
     slot.last.record(stream);
     this.#streams.splice(this.#streams.indexOf(slot), 1);
     // Not in the middle of a call, which may be about to use it.
-    if (kind === 'unannounced' && isUnannounced && this.#depth === 0) this.#orphans.push(stream);
-    else stream.dispose();
+    if (kind === 'unannounced' && isUnannounced && this.#depth === 0) {
+      this.#buffers.leave(slot, () => this.#stream(0));
+      if (leavesOut.callsOnDestroyedStreams) {
+        this.#model.collect();
+        freeUnreachableBuffers();
+      }
+      this.#orphans.push(stream);
+    } else {
+      stream.dispose();
+      this.#ended.push(stream);
+    }
     destroy?.();
   }
 
@@ -462,7 +669,7 @@ class Run {
     const trimming = resources.filter((resource): resource is TrimmingMemoryResource => 'trim' in resource);
     if (trimming.length === 0) return;
     const slot = this.#stream(stream);
-    this.#attempt(() => pick(trimming, layer).trim(slot.stream, { bytesToKeep: units * this.#program.unitBytes }), slot);
+    this.#attempt(() => pick(trimming, layer).trim(slot.stream, { bytesToKeep: units * this.#program.unitBytes }), mayHaveEnded(slot));
   }
 
   #mark(): void {
@@ -481,11 +688,22 @@ class Run {
     const target = this.#marks[chosen];
     const slot = this.#stream(mark);
     this.#quietly(() => {
-      this.#takeBack((allocation) => allocation.serial >= (target?.serial ?? 0), frees || !monotonic.isTop);
+      if (leavesOut.rewindsOfBuffers || frees || !monotonic.isTop) {
+        this.#buffers.dispose(target?.serial);
+        this.#model.collect();
+        freeUnreachableBuffers();
+      } else {
+        this.#buffers.beforeRewind(target?.serial);
+      }
+      this.#takeBack(
+        (allocation) => allocation.from === this.#stack.top && allocation.serial >= (target?.serial ?? 0),
+        frees || !monotonic.isTop,
+      );
       this.#marks.splice(chosen + 1);
       if (target !== undefined) resource.rewind(target.mark);
       else if (to === 'release') resource.release(slot.stream);
       else resource.reset();
+      this.#buffers.afterRewind();
     });
   }
 
@@ -494,7 +712,7 @@ class Run {
     for (const allocation of this.#live.filter(isMeant)) {
       if (!this.#live.includes(allocation)) continue;
       if (frees || allocation.stream.last !== undefined) {
-        this.#free([allocation], this.#usable(allocation.stream), undefined);
+        this.#free([allocation], this.#usable(allocation.stream), {});
       } else {
         this.#retire(allocation, allocation.stream);
         this.#stack.top.forget(allocation.pointer);
@@ -504,13 +722,13 @@ class Run {
 
   #scope({ cache, frees, body }: Extract<Command, { do: 'scope' }>): void {
     const caches = this.#stack.reachable('caching');
-    if (caches.length === 0 || this.#stalls.isInHostFunction) {
+    if (caches.length === 0 || this.#model.isInHostFunction) {
       this.#steps(body);
       return;
     }
     const { layer, isTop } = pick(caches, cache);
     const resource = layer.resource as CachingMemoryResource;
-    const scope: Scope = { cache: resource };
+    const scope: Scope = { cache: resource, isTop };
     resource.run(() => {
       this.#scopes.push(scope);
       try {
@@ -518,8 +736,12 @@ class Run {
       } finally {
         this.#scopes.pop();
       }
-      this.#quietly(() => this.#takeBack((allocation) => allocation.scope === scope, frees || !isTop));
+      this.#quietly(() => {
+        this.#takeBack((allocation) => allocation.scope === scope, frees || !isTop);
+        this.#buffers.beforeScopeEnds(scope);
+      });
     });
+    this.#buffers.afterScopeEnded(scope);
   }
 
   /** The run that an allocation is made in: of the uppermost cache that has one, the innermost. */
@@ -531,10 +753,16 @@ class Run {
     return undefined;
   }
 
-  #launch({ stream, body }: Extract<Command, { do: 'launch' }>): void {
-    if (this.#stalls.isInHostFunction) return;
-    const target = this.#stalls.hostFunctionStream ?? this.#stream(stream).stream;
-    if (!target.isDisposed && !this.#orphans.includes(target)) this.#stalls.launchHostFunction(target, () => this.#interruption(body));
+  #launch({ stream, body, throws }: Extract<Command, { do: 'launch' }>): void {
+    if (this.#model.isInHostFunction) return;
+    const target = this.#model.hostFunctionStream ?? this.#stream(stream).stream;
+    if (target.isDisposed || this.#orphans.includes(target)) return;
+    this.#model.launchHostFunction(target, () => {
+      const isInScope = this.#scopes.length > 0;
+      this.#interruption(body);
+      // Node forgets the scopes of what runs where somebody catches what nobody caught.
+      if (throws === true && !isInScope) throw thrownByHostFunction;
+    });
   }
 
   /** In the middle of a call; nothing may be thrown here. */
@@ -564,17 +792,22 @@ class Run {
     }
   }
 
-  /** Calls a function that may find no memory, a stream that an interruption has ended, or that it must not wait. */
-  #attempt<T>(action: () => T, slot?: StreamSlot): T | undefined {
+  /** Calls a function that may find no memory, that it must not wait, or that something that it needs was ended by an interruption. */
+  #attempt<T>(action: () => T, mayBeRefused: () => boolean): T | undefined {
     try {
       return action();
     } catch (error) {
       if (error instanceof OutOfMemoryError) this.#counts.refusals++;
-      else if (error instanceof DriverError && error.driverStatus === notPermitted && this.#stalls.isInHostFunction) return undefined;
-      else if (error instanceof LifetimeError && error.code === 'ERR_CISTERN_DISPOSED' && slot?.last !== undefined) return undefined;
+      else if (error instanceof DriverError && error.driverStatus === notPermitted && this.#model.isInHostFunction) return undefined;
+      else if (error instanceof LifetimeError && error.code === 'ERR_CISTERN_DISPOSED' && mayBeRefused()) return undefined;
       else throw error;
       return undefined;
     }
+  }
+
+  /** The place of what was queued on a stream last. */
+  #token(slot: StreamSlot): Token {
+    return { slot, place: slot.last === undefined ? this.#model.mark(slot.stream) : endOfStream };
   }
 
   #withAllocation(number: number, action: (allocation: Allocation) => void): void {
@@ -593,6 +826,44 @@ class Run {
   #event(number: number): Event {
     return pick(this.#events, number);
   }
+}
+
+function isDefault({ kind }: StreamSlot): boolean {
+  return kind === 'legacy-default' || kind === 'per-thread-default';
+}
+
+function makeStream(kind: StreamKind): Stream {
+  if (kind === 'legacy-default') return Stream.legacyDefault();
+  return kind === 'per-thread-default' ? Stream.perThreadDefault() : new Stream({ nonBlocking: kind === 'non-blocking' });
+}
+
+function mayHaveEnded(slot: StreamSlot): () => boolean {
+  return () => slot.last !== undefined;
+}
+
+function isNever(): boolean {
+  return false;
+}
+
+function isTyped(error: unknown): boolean {
+  const code: unknown = error instanceof Object ? Reflect.get(error, 'code') : undefined;
+  const isOurs = error instanceof CisternError || error instanceof TypeError || error instanceof RangeError;
+  return isOurs && typeof code === 'string' && code.startsWith('ERR_');
+}
+
+/** Whether an address lies in one of the ranges. */
+function isIn(ranges: ReadonlyMap<DevicePointer, number>, address: DevicePointer): boolean {
+  for (const [pointer, bytes] of ranges) if (pointer <= address && address < pointer + bytes) return true;
+  return false;
+}
+
+/** The first and the last bytes of memory, as offset and count. */
+function ends(bytes: number): [number, number][] {
+  if (bytes <= 256) return [[0, bytes]];
+  return [
+    [0, 192],
+    [bytes - 64, 64],
+  ];
 }
 
 function pick<T>(values: readonly T[], number: number): T {

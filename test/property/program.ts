@@ -5,7 +5,23 @@ import type { LeafCall } from './probe.js';
 import type { LayerPlan, LeafPlan, StackPlan } from './stack.js';
 
 /** What kind of stream a program makes. */
-export type StreamKind = 'non-blocking' | 'blocking' | 'announced' | 'unannounced' | 'legacy-default';
+export type StreamKind = 'non-blocking' | 'blocking' | 'announced' | 'unannounced' | 'legacy-default' | 'per-thread-default';
+
+/** What is done with a buffer. */
+export type BufferStep =
+  | 'write'
+  | 'copy'
+  | 'fill'
+  | 'resize'
+  | 'reserve'
+  | 'shrink'
+  | 'set-stream'
+  | 'read'
+  | 'read-later'
+  | 'check'
+  | 'keep'
+  | 'dispose'
+  | 'drop';
 
 /**
  * One step of a program. Numbers that name a stream, an allocation and so on count what there is at that time, and begin again at its end:
@@ -21,6 +37,10 @@ export type Command =
       readonly less: number;
       /** Ignored where a resource has none but the usual one. */
       readonly alignment: number;
+      /** Whether it is written at once. */
+      readonly fills?: boolean;
+      /** Whether it comes from the resource beside the stack, if there is one. */
+      readonly isSide?: boolean;
     }
   | {
       readonly do: 'use';
@@ -28,16 +48,19 @@ export type Command =
       readonly stream: number;
       /** A touch, or a call of the driver that writes. */
       readonly how: 'read' | 'write' | 'set';
-      /** The host waits, instead of the stream. */
-      readonly by?: 'host';
+      /** What makes the stream wait: an event in any case, the host, or an event if it is not ordered already. */
+      readonly by?: 'host' | 'known';
     }
   | {
       readonly do: 'free';
       readonly allocation: number;
       /** On the stream that it was allocated on where there is none. */
       readonly stream?: number | undefined;
-      /** A number is an event that is recorded for it. */
+      /** A number is an event that is recorded for it, … */
       readonly fence?: DeallocationEvents | number | undefined;
+      /** … or was recorded some time before, if it covers what it must; or one that is shared. */
+      readonly how?: 'old' | 'shared' | undefined;
+      readonly by?: 'known';
       /** So many allocations are freed together. */
       readonly count: number;
     }
@@ -56,7 +79,19 @@ export type Command =
   | { readonly do: 'rewind'; readonly mark: number; readonly to: 'mark' | 'reset' | 'release'; readonly frees: boolean }
   | { readonly do: 'scope'; readonly cache: number; readonly frees: boolean; readonly body: readonly Command[] }
   | { readonly do: 'keep'; readonly allocation: number }
-  | { readonly do: 'launch'; readonly stream: number; readonly body: readonly Command[] }
+  | { readonly do: 'buffer'; readonly stream: number; readonly bytes: number; readonly spare: number; readonly hasData: boolean }
+  | {
+      readonly do: 'buffer-step';
+      readonly what: BufferStep;
+      readonly buffer: number;
+      /** Another buffer, or a stream. */
+      readonly other: number;
+      readonly from: number;
+      readonly bytes: number;
+    }
+  | { readonly do: 'collect' }
+  | { readonly do: 'misuse'; readonly what: number; readonly allocation: number; readonly stream: number }
+  | { readonly do: 'launch'; readonly stream: number; readonly body: readonly Command[]; readonly throws?: boolean }
   | { readonly do: 'interrupt'; readonly leaf: number; readonly call: LeafCall; readonly body: readonly Command[] };
 
 /** A program that is right: whatever order it needs, it makes by waits. */
@@ -78,17 +113,17 @@ const policy = fc.constantFrom<DeallocationEvents>('eager', 'deferred', 'off');
 const maybePolicy = fc.option(policy, { nil: undefined, freq: 1 });
 const streamNumber = small(4);
 const allocationNumber = small(15);
-const eventNumber = small(2);
+const eventNumber = small(5);
 
 const weighted = <T>(...entries: [number, fc.Arbitrary<T>][]): fc.Arbitrary<T> =>
   fc.oneof(...entries.map(([weight, arbitrary]) => ({ weight, arbitrary })));
 
 type CommandOf<Name extends Command['do']> = Extract<Command, { do: Name }>;
 
-/** Commands of a kind; `by` is not generated here. */
+/** Commands of a kind. */
 function command<Name extends Command['do']>(
   name: Name,
-  fields: { [Key in Exclude<keyof CommandOf<Name>, 'do' | 'by'>]-?: fc.Arbitrary<CommandOf<Name>[Key]> },
+  fields: { [Key in Exclude<keyof CommandOf<Name>, 'do'>]-?: fc.Arbitrary<CommandOf<Name>[Key]> },
 ): fc.Arbitrary<Command> {
   return fc.record<object>({ do: fc.constant(name), ...fields }) as fc.Arbitrary<CommandOf<Name>>;
 }
@@ -98,18 +133,46 @@ const allocate = command('allocate', {
   units: weighted([10, small(8)], [1, small(20)]),
   less: weighted([2, fc.constant(0)], [1, small(300)]),
   alignment: weighted([8, fc.constant(256)], [1, fc.constantFrom(1, 512, 1024, 4096)]),
+  fills: weighted([4, fc.constant(true)], [1, fc.constant(false)]),
+  isSide: weighted([5, fc.constant(false)], [1, fc.constant(true)]),
 });
+/** How a wait is made if none is needed for certain. */
+const byWait = weighted<'known' | undefined>([1, fc.constant(undefined)], [1, fc.constant('known')]);
 const use = command('use', {
   allocation: allocationNumber,
   stream: streamNumber,
   how: fc.constantFrom('read', 'write', 'set'),
+  by: byWait as fc.Arbitrary<'host' | 'known'>,
 });
 const useAfterHost = use.map((each): Command => (each.do === 'use' ? { ...each, by: 'host' } : each));
 const free = command('free', {
   allocation: allocationNumber,
   stream: weighted([3, fc.constant(undefined)], [2, streamNumber]),
-  fence: weighted<DeallocationEvents | number | undefined>([4, fc.constant(undefined)], [1, policy], [1, eventNumber]),
+  fence: weighted<DeallocationEvents | number | undefined>([4, fc.constant(undefined)], [1, policy], [4, eventNumber]),
+  how: weighted<'old' | 'shared' | undefined>([4, fc.constant('old')], [1, fc.constantFrom('shared', undefined)]),
+  by: byWait as fc.Arbitrary<'known'>,
   count: weighted([3, fc.constant(1)], [1, fc.integer({ min: 2, max: 6 })]),
+});
+
+const buffer = command('buffer', {
+  stream: streamNumber,
+  bytes: weighted([4, small(700)], [2, small(5000)], [1, small(40_000)]),
+  spare: weighted([3, fc.constant(0)], [1, small(2000)]),
+  hasData: fc.boolean(),
+});
+const bufferStep = command('buffer-step', {
+  what: weighted<BufferStep>(
+    [4, fc.constantFrom('write', 'copy', 'fill')],
+    [3, fc.constantFrom('resize', 'reserve', 'shrink')],
+    [1, fc.constant('set-stream')],
+    [2, fc.constantFrom('check', 'check', 'check', 'read', 'read-later')],
+    [1, fc.constant('keep')],
+    [3, fc.constantFrom('dispose', 'dispose', 'drop')],
+  ),
+  buffer: small(5),
+  other: small(5),
+  from: small(700),
+  bytes: weighted([3, small(700)], [1, small(5000)]),
 });
 
 /** What may be done anywhere, also where a call is interrupted. */
@@ -117,14 +180,19 @@ const simple: [number, fc.Arbitrary<Command>][] = [
   [24, allocate],
   [8, use],
   [16, free],
-  [2, command('record', { event: eventNumber, stream: streamNumber })],
-  [1, command('wait', { event: eventNumber, stream: streamNumber })],
+  [4, buffer],
+  [10, bufferStep],
+  [5, command('record', { event: eventNumber, stream: streamNumber })],
+  [4, command('wait', { event: eventNumber, stream: streamNumber })],
   [1, command('dispose-event', { event: eventNumber })],
   [1, command('query', { what: fc.constantFrom('stream', 'event'), which: streamNumber })],
   [
     1,
     command('create', {
-      kind: weighted<StreamKind>([4, fc.constant('non-blocking')], [1, fc.constantFrom('blocking', 'announced', 'unannounced')]),
+      kind: weighted<StreamKind>(
+        [4, fc.constant('non-blocking')],
+        [1, fc.constantFrom('blocking', 'announced', 'unannounced', 'legacy-default', 'per-thread-default')],
+      ),
     }),
   ],
   [2, command('end', { stream: streamNumber, isUnannounced: fc.boolean() })],
@@ -137,7 +205,9 @@ const stalling: [number, fc.Arbitrary<Command>][] = [
   [2, command('release', { hold: small(3) })],
   [1, command('synchronize', { what: fc.constantFrom('stream', 'event', 'device'), which: streamNumber })],
   [1, useAfterHost],
-  [1, command('launch', { stream: streamNumber, body })],
+  [2, command('launch', { stream: streamNumber, body, throws: weighted([7, fc.constant(false)], [1, fc.constant(true)]) })],
+  [1, fc.constant<Command>({ do: 'collect' })],
+  [3, command('misuse', { what: small(99), allocation: allocationNumber, stream: streamNumber })],
   [1, command('interrupt', { leaf: small(1), call: fc.constantFrom('allocate', 'deallocate'), body })],
 ];
 const marking: [number, fc.Arbitrary<Command>][] = [
@@ -164,6 +234,7 @@ interface Capacities {
   readonly layers: readonly LayerCapacity[];
   readonly leaf: LeafPlan['kind'];
   readonly leafCapacity: number;
+  readonly side: { readonly at: number; readonly layer: LayerCapacity } | undefined;
 }
 
 interface LayerCapacity {
@@ -180,9 +251,10 @@ const layerKinds = weighted<string>(
   [2, fc.constantFrom('arena', 'monotonic', 'caching')],
   [4, fc.constantFrom('limiting', 'statistics', 'tracking', 'aligned', 'rounding', 'fallback', 'sanitizing')],
 );
+const layer = fc.record({ kind: layerKinds, capacity: fc.integer({ min: 1, max: 8 }), choice: small(5), events: maybePolicy });
 const capacities = fc.record<Capacities>({
   unitBytes: fc.constantFrom(256, 256, 1000, 4096, 65_536, 262_144),
-  layers: fc.array(fc.record({ kind: layerKinds, capacity: fc.integer({ min: 1, max: 8 }), choice: small(5), events: maybePolicy }), {
+  layers: fc.array(layer, {
     minLength: 1,
     maxLength: 4,
   }),
@@ -192,15 +264,23 @@ const capacities = fc.record<Capacities>({
     [1, fc.constantFrom('managed', 'pinned-host')],
   ),
   leafCapacity: small(6),
+  side: fc.option(fc.record({ at: small(3), layer: layer }), { nil: undefined, freq: 1 }),
 });
 
-function stackOf({ unitBytes, layers, leaf, leafCapacity }: Capacities): StackPlan {
+function stackOf({ unitBytes, layers, leaf, leafCapacity, side }: Capacities): StackPlan {
   const hasArena = layers.some(({ kind }) => kind === 'arena');
   const wholeBytes = hasArena ? Math.max(unitBytes * 8, 2 * MiB) : unitBytes * 8;
   return {
     leaf: { kind: leaf, ...(leafCapacity < 2 ? { limitBytes: wholeBytes * (leafCapacity === 0 ? 2 : 8) } : {}) },
-    layers: layers.map((layer) => planOf(layer, unitBytes, leaf)),
+    layers: layers.map((each) => planOf(each, unitBytes, leaf)),
+    ...(side === undefined ? {} : { side: { at: sideOf(layers, side.at), layer: planOf(side.layer, unitBytes, leaf) } }),
   };
+}
+
+/** Not above what takes memory back by itself, which the side would have to be told of. */
+function sideOf(layers: readonly LayerCapacity[], at: number): number {
+  const first = layers.findIndex(({ kind }) => kind === 'monotonic' || kind === 'caching');
+  return Math.min(at, layers.length - 1, first < 0 ? layers.length : first);
 }
 
 function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind']): LayerPlan {
@@ -245,7 +325,10 @@ function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind'])
 }
 
 const begins = fc.array(
-  weighted<StreamKind>([8, fc.constant('non-blocking')], [1, fc.constantFrom('blocking', 'announced', 'unannounced', 'legacy-default')]),
+  weighted<StreamKind>(
+    [6, fc.constant('non-blocking')],
+    [2, fc.constantFrom('blocking', 'announced', 'unannounced', 'legacy-default', 'per-thread-default')],
+  ),
   { minLength: 1, maxLength: 4, size: 'max' },
 );
 

@@ -10,6 +10,11 @@ export interface ProofOptions {
   readonly seed: number;
   /** Begins at one program, which an earlier run of the same seed printed. */
   readonly path?: string | undefined;
+  /**
+   * Whether the smallest program is looked for that has a violation.
+   * @defaultValue true
+   */
+  readonly shrinks?: boolean;
   /** Called now and then with the number of programs so far. */
   readonly onProgress?: (programs: number) => void;
 }
@@ -32,6 +37,9 @@ interface Violated {
 /** Programs after which the event loop has a turn, so that what nobody has any more is given back. */
 const turn = 64;
 
+/** Programs after which garbage is collected, and nothing of them may be left. */
+const collection = 1024;
+
 /** Runs random programs until one has a violation, and looks for the smallest that has it. */
 export async function prove(options: ProofOptions): Promise<Proof> {
   const { programs: count, seed, path = '', onProgress } = options;
@@ -39,11 +47,19 @@ export async function prove(options: ProofOptions): Promise<Proof> {
   using runner = new ProgramRunner();
   const property = fc.asyncProperty(programs(), async (program) => {
     runner.run(program);
+    if (runner.isReading) await runner.settle();
     if (runner.counts.programs % turn !== 0) return;
     onProgress?.(runner.counts.programs);
     await setImmediate();
+    if (runner.counts.programs % collection === 0) await runner.collect();
   });
-  const details = await fc.check(property, { numRuns: count, seed, path, reporter: () => {} });
+  const details = await fc.check(property, {
+    numRuns: count,
+    seed,
+    path,
+    reporter: () => {},
+    endOnFailure: options.shrinks === false,
+  });
   const seconds = (performance.now() - started) / 1000;
   const { counterexample, counterexamplePath, errorInstance } = details;
   if (!details.failed) return { counts: { ...runner.counts }, seconds, violation: undefined };
@@ -64,6 +80,10 @@ export function formatProof({ counts, seconds, violation }: Proof, seed: number)
     `${number(counts.reuses)} blocks to another stream`,
     `${number(counts.synchronizations)} waits for memory`,
     `${number(counts.callbacks)} callbacks`,
+    `${number(counts.oldFences)} old fences`,
+    `${number(counts.buffers)} buffers`,
+    `${number(counts.bufferSteps)} steps of buffers`,
+    `${number(counts.misuses)} wrong calls`,
   ];
   const found =
     violation === undefined

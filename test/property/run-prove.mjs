@@ -1,34 +1,74 @@
 /**
- * Random programs in the long form: `npm run prove -- --programs 100000 [--seed S] [--path P]`. Exits with 0 only without a violation. With the
- * seed and the path that a violation was printed with, the program that had it is run again.
+ * Random programs in the long form: `npm run prove -- --programs 200000 [--seed S] [--path P] [--workers N]`. They are shared among processes, as
+ * many as there are processors: each process has a seed of its own, made of S. Exits with 0 only without a violation. With the seed and the path that
+ * a violation was printed with, the program that had it is run again.
  */
+import { fork } from 'node:child_process';
 import { rmSync } from 'node:fs';
+import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { build } from 'vite';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 
 const { values } = parseArgs({
-  options: { programs: { type: 'string', default: '10000' }, seed: { type: 'string' }, path: { type: 'string' } },
+  options: {
+    programs: { type: 'string', default: '10000' },
+    seed: { type: 'string' },
+    path: { type: 'string' },
+    workers: { type: 'string', default: String(availableParallelism()) },
+  },
 });
-const programs = values.path === undefined ? wholeNumber('programs') : 1;
+const isPath = values.path !== undefined;
+const programs = isPath ? 1 : wholeNumber('programs');
 const seed = values.seed === undefined ? Math.trunc(Math.random() * 2 ** 31) : wholeNumber('seed');
+const workers = isPath ? 1 : Math.max(1, Math.min(wholeNumber('workers'), programs));
 
 Object.assign(process.env, deviceUnderTest);
 // One file, in which V8 can inline what is imported: run module by module, it takes more than twice the time.
 // As deep below the root as a module of `src/driver`, which looks for the addon from there.
 const outDir = `build/prove-${process.pid}`;
 const root = fileURLToPath(new URL('../..', import.meta.url));
-const input = fileURLToPath(new URL('prove.ts', import.meta.url));
+const input = fileURLToPath(new URL('prove-worker.ts', import.meta.url));
 await build({ root, configFile: false, logLevel: 'error', build: { ssr: input, outDir, target: 'node20', minify: false } });
-const { formatProof, prove } = await import(`../../${outDir}/prove.js`).finally(() => rmSync(`${root}${outDir}`, { recursive: true }));
 
 const { isTTY } = process.stderr;
-const onProgress = isTTY ? (done) => process.stderr.write(`\r${done} of ${programs} programs`) : undefined;
-const proof = await prove({ programs, seed, path: values.path, onProgress });
-if (isTTY) process.stderr.write('\r\u001b[K');
-console.log(formatProof(proof, seed));
-process.exit(proof.violation === undefined ? 0 : 1);
+const done = new Array(workers).fill(0);
+let violations = 0;
+try {
+  await Promise.all(done.map((_, worker) => run(worker)));
+} finally {
+  rmSync(`${root}${outDir}`, { recursive: true });
+}
+process.exit(violations === 0 ? 0 : 1);
+
+/** Runs a share of the programs in a process of its own, and prints what came of them. */
+function run(worker) {
+  const share = Math.floor(programs / workers) + (worker < programs % workers ? 1 : 0);
+  const child = fork(`${root}${outDir}/prove-worker.js`);
+  child.send({ programs: share, seed: isPath ? seed : seed + worker, path: values.path });
+  return new Promise((resolve) => {
+    let isOver = false;
+    child.on('message', ({ progress, text, hasViolation }) => {
+      if (progress !== undefined) {
+        done[worker] = progress;
+        if (isTTY) process.stderr.write(`\r${done.reduce((sum, each) => sum + each)} of ${programs} programs`);
+        return;
+      }
+      isOver = true;
+      if (hasViolation) violations++;
+      if (isTTY) process.stderr.write('\r\u001b[K');
+      console.log(text);
+    });
+    child.on('exit', (code, signal) => {
+      if (!isOver || code !== 0) {
+        violations++;
+        console.log(`the process with seed ${seed + worker} ended by itself (${signal ?? code})`);
+      }
+      resolve();
+    });
+  });
+}
 
 function wholeNumber(name) {
   const number = Number(values[name]);

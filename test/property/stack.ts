@@ -23,8 +23,7 @@ import {
   type TrackingResourceAdaptor,
 } from '../../src/index.js';
 import { resourceKind } from '../../src/specification/resource-kinds.js';
-import { Leaf, Probe } from './probe.js';
-import type { Stalls } from './stalls.js';
+import { Leaf, type Misuse, Probe } from './probe.js';
 import { Violation } from './violation.js';
 
 /** The lowest resource of a stack. */
@@ -46,6 +45,8 @@ export interface LayerPlan {
 export interface StackPlan {
   readonly leaf: LeafPlan;
   readonly layers: readonly LayerPlan[];
+  /** A second resource over what one of the layers takes memory from. */
+  readonly side?: { readonly at: number; readonly layer: LayerPlan } | undefined;
 }
 
 /** A resource of a stack, with the probes around it. */
@@ -56,8 +57,12 @@ export interface Layer {
   readonly below: Probe;
   /** Below as well, where the resource takes memory from two. */
   readonly alternate: Probe | undefined;
+  /** Whether it is the one beside the others. */
+  readonly isSide: boolean;
   /** The calls that it had when it was checked last. */
   checkedCalls: number;
+  /** Reports of calls that the program made wrong. */
+  excusedReports: number;
 }
 
 interface StackLeaf {
@@ -80,29 +85,39 @@ export class Stack {
   readonly layers: readonly Layer[];
   readonly leaves: readonly StackLeaf[];
   readonly top: Probe;
+  /** The resource beside the others, which shares their upstream. */
+  readonly side: Probe | undefined;
+  readonly #misuse: Misuse = { isGoingOn: false };
   /** What leaves of a kind without stream order counted before; they count together. */
   readonly #foreignBytes = new Map<string, number>();
 
   /** @throws what a resource of it throws that cannot be made; nothing is left then. */
-  constructor(plan: StackPlan, stalls: Stalls) {
+  constructor(plan: StackPlan) {
     const layers: Layer[] = [];
     const leaves: StackLeaf[] = [];
     const makeLeaf = ({ kind, limitBytes = Number.POSITIVE_INFINITY }: LeafPlan): Probe => {
       const resource = make(kind, {}, undefined) as ReservingMemoryResource;
-      const leaf = new Leaf(resource, limitBytes, stalls);
-      const above = new Probe(leaf);
+      const leaf = new Leaf(resource, limitBytes);
+      const above = new Probe(leaf, this.#misuse);
       if (!this.#foreignBytes.has(kind)) this.#foreignBytes.set(kind, resource.reservedBytes);
       leaves.push({ kind, leaf, above });
       return above;
     };
+    const add = ({ kind, options = {}, alternate }: LayerPlan, below: Probe, isSide: boolean): Probe => {
+      const second = alternate === undefined ? undefined : makeLeaf(alternate.leaf);
+      const resource = make(kind, alternate === undefined ? options : { ...options, [alternate.option]: second }, below);
+      const above = new Probe(resource, this.#misuse);
+      layers.unshift({ kind, resource, above, below, alternate: second, isSide, checkedCalls: -1, excusedReports: 0 });
+      return above;
+    };
     let below = makeLeaf(plan.leaf);
+    let side: Probe | undefined;
     try {
-      for (const { kind, options = {}, alternate } of plan.layers) {
-        const second = alternate === undefined ? undefined : makeLeaf(alternate.leaf);
-        const resource = make(kind, alternate === undefined ? options : { ...options, [alternate.option]: second }, below);
-        const above = new Probe(resource);
-        layers.unshift({ kind, resource, above, below, alternate: second, checkedCalls: -1 });
-        below = above;
+      for (const [i, layer] of plan.layers.entries()) {
+        const upstream = below;
+        if (plan.side?.at === i) below = new Probe(upstream, this.#misuse);
+        below = add(layer, below, false);
+        if (plan.side?.at === i) side = add(plan.side.layer, new Probe(upstream, this.#misuse), true);
       }
     } catch (error) {
       disposeAll([...layers.map(({ resource }) => resource), ...leaves.map(({ leaf }) => leaf)]);
@@ -111,12 +126,13 @@ export class Stack {
     this.layers = layers;
     this.leaves = leaves;
     this.top = below;
+    this.side = side;
   }
 
   /** The layers of a kind that get the program's own calls, through resources that keep nothing; with those above each. */
   reachable(kind: string): { readonly layer: Layer; readonly isTop: boolean }[] {
     const found: { layer: Layer; isTop: boolean }[] = [];
-    for (const [i, layer] of this.layers.entries()) {
+    for (const [i, layer] of this.#main.entries()) {
       if (layer.kind === kind) found.push({ layer, isTop: i === 0 });
       if (!passThroughKinds.has(layer.kind) && !(kind === 'caching' && layer.kind === 'caching')) break;
     }
@@ -125,7 +141,7 @@ export class Stack {
 
   /** Whether disposing the stack gives back what is still allocated. */
   get ownsAllocations(): boolean {
-    const first = this.layers.find(({ kind }) => !passThroughKinds.has(kind));
+    const first = this.#main.find(({ kind }) => !passThroughKinds.has(kind));
     return (
       first !== undefined && ownerKinds.has(first.kind) && !this.layers.some(({ kind }) => warningKinds.has(kind) || kind === 'fallback')
     );
@@ -169,11 +185,33 @@ export class Stack {
 
   /** An alignment, or the usual one where not every resource has others. */
   alignment(wanted: number): number {
-    for (const { kind, alternate } of this.layers) {
+    for (const { kind, alternate } of this.#main) {
       if (kind === 'pool' || kind === 'arena' || kind === 'aligned' || (kind === 'monotonic' && alternate === undefined)) return wanted;
       if (!passThroughKinds.has(kind) || kind === 'fallback') break;
     }
     return Math.min(wanted, ALLOCATION_ALIGNMENT);
+  }
+
+  /** Makes a call that is wrong, which resources may report. */
+  misused(call: () => void): void {
+    this.#misuse.isGoingOn = true;
+    try {
+      call();
+    } finally {
+      this.#misuse.isGoingOn = false;
+      for (const layer of this.layers) {
+        if (layer.kind === 'sanitizing') layer.excusedReports = (layer.resource as SanitizingResourceAdaptor).reports.length;
+      }
+    }
+  }
+
+  /** Whether frees that are wrong are refused, whatever they are. */
+  get checksFrees(): boolean {
+    return this.#main.every(({ kind }) => kind !== 'monotonic');
+  }
+
+  get #main(): readonly Layer[] {
+    return this.layers.filter(({ isSide }) => !isSide);
   }
 
   /** Gives back what can be, after a violation. */
@@ -297,10 +335,10 @@ const checks: Readonly<Record<string, (layer: Layer) => void>> = {
     equal('allocatedBytes', tracking.allocatedBytes, above.liveBytes);
     equal('outstanding allocations', tracking.outstandingAllocations().length, above.live.size);
   },
-  sanitizing: ({ resource, above }) => {
+  sanitizing: ({ resource, above, excusedReports }) => {
     const sanitizer = resource as SanitizingResourceAdaptor;
     equal('allocatedBytes', sanitizer.allocatedBytes, above.liveBytes);
-    const [report] = sanitizer.reports;
+    const report = sanitizer.reports[excusedReports];
     if (report !== undefined) throw new Violation(formatSanitizerReport(report));
   },
   rounding: ({ resource, above, below }) => {

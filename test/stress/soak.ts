@@ -4,7 +4,7 @@ import fc from 'fast-check';
 import { checkOrder, formatBytes, formatOrderReport } from '../../src/index.js';
 import { Random } from '../../src/testing/random.js';
 import { programs } from '../property/program.js';
-import { describeViolation, type ProgramCounts, ProgramRunner } from '../property/program-runner.js';
+import { describeViolation, noCounts, type ProgramCounts, ProgramRunner } from '../property/program-runner.js';
 import { Violation } from '../property/violation.js';
 import { ScenarioRun } from '../sweep/scenario-run.js';
 import { allScenarios } from '../sweep/scenarios.js';
@@ -61,7 +61,7 @@ export async function soak({ seed, goesOn, onRound }: SoakOptions): Promise<Soak
     checkedRounds: 0,
     scenarios: 0,
     workers: 0,
-    programs: { programs: 0, steps: 0, allocations: 0, refusals: 0, reuses: 0, synchronizations: 0, callbacks: 0 },
+    programs: { ...noCounts },
     traffic: { operations: 0, refusals: 0, dropped: 0, comparisons: 0, hostFunctions: 0 },
     churned: 0,
     measures: [],
@@ -92,7 +92,7 @@ async function makeRound(soaked: Soaked, random: Random): Promise<void> {
   const workers = Array.from({ length: mix.workers }, () => runWorker(random));
   // They go on while the rest does, and what they throw is looked at in the end.
   const ended = Promise.allSettled(workers);
-  runPrograms(random.below(2 ** 30), soaked.programs);
+  await runPrograms(random.below(2 ** 30), soaked.programs);
   await playScenarios(random, soaked);
   soaked.churned += await churn();
   const randoms = () => new Random(random.below(2 ** 30));
@@ -110,9 +110,12 @@ async function makeRound(soaked: Soaked, random: Random): Promise<void> {
   soaked.workers += workers.length;
 }
 
-function runPrograms(seed: number, counts: ProgramCounts): void {
+async function runPrograms(seed: number, counts: ProgramCounts): Promise<void> {
   using runner = new ProgramRunner();
-  for (const program of fc.sample(programs(), { seed, numRuns: mix.programs })) runner.run(program);
+  for (const program of fc.sample(programs(), { seed, numRuns: mix.programs })) {
+    runner.run(program);
+    await runner.settle();
+  }
   for (const name of Object.keys(counts) as (keyof ProgramCounts)[]) counts[name] += runner.counts[name];
 }
 

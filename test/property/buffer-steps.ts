@@ -1,0 +1,337 @@
+import { type CachingMemoryResource, DeviceBuffer, type MemoryResource } from '../../src/index.js';
+import { leavesOut } from './awaited.js';
+import type { DriverModel } from './driver-model.js';
+import { compareBytes, type Inspector } from './inspector.js';
+import type { Command } from './program.js';
+import type { Scope, StreamSlot, Token } from './program-parts.js';
+import { Violation } from './violation.js';
+
+/** What the steps of buffers need of the program that they are in. */
+export interface BufferProgram {
+  readonly model: DriverModel;
+  readonly inspector: Inspector;
+  readonly resource: MemoryResource;
+  stream(number: number): StreamSlot;
+  /** The place of what was queued on a stream last. */
+  token(slot: StreamSlot): Token;
+  /** Makes a stream wait for places on others. */
+  order(slot: StreamSlot, before: readonly Token[], by?: 'known'): void;
+  /** Calls a function that may find no memory, or that it must not wait. Returns whether it did what it was to do. */
+  attempt(action: () => void, mayBeRefused: () => boolean): boolean;
+  innermostScope(): Scope | undefined;
+  /** How many allocations there were before. */
+  serial(): number;
+}
+
+/** A buffer, and what its bytes must be. */
+interface ModelBuffer {
+  readonly buffer: DeviceBuffer;
+  /** The bytes that it must have, and which of them were written. */
+  bytes: Uint8Array;
+  known: Uint8Array;
+  slot: StreamSlot;
+  last: Token;
+  scope: Scope | undefined;
+  serial: number;
+  /** Whether its memory is not where it was made. */
+  hasMoved: boolean;
+  /** How often it was changed. */
+  version: number;
+  isBusy?: boolean;
+  /** Whether its memory is being freed by a rewind. */
+  isRewound?: boolean;
+}
+
+const maximumBuffers = 6;
+const maximumBytes = 60_000;
+
+type BufferCommand = Extract<Command, { do: 'buffer-step' }>;
+
+/** The buffers of a program, each with a model of its contents. */
+export class BufferSteps {
+  readonly #program: BufferProgram;
+  readonly #buffers: ModelBuffer[] = [];
+  readonly #reads: Promise<void>[] = [];
+  #written = 0;
+
+  constructor(program: BufferProgram) {
+    this.#program = program;
+  }
+
+  /** What is read later; rejects with a violation. */
+  get reads(): readonly Promise<void>[] {
+    return this.#reads;
+  }
+
+  create({ stream, bytes, spare, hasData }: Extract<Command, { do: 'buffer' }>): void {
+    if (this.#buffers.length >= maximumBuffers) return;
+    const program = this.#program;
+    const slot = program.stream(stream);
+    const data = this.#data(bytes);
+    const contents = data.slice();
+    const scope = program.innermostScope();
+    const serial = program.serial();
+    let buffer: DeviceBuffer | undefined;
+    const make = () => {
+      const options = { resource: program.resource, stream: slot.stream, capacityBytes: bytes + spare };
+      buffer = new DeviceBuffer(hasData ? data : bytes, options);
+    };
+    // A host function may have ended the stream meanwhile.
+    if (!program.attempt(make, () => slot.last !== undefined) || buffer === undefined) return;
+    // It has been read when the call returns.
+    data.fill(0);
+    const last = program.token(slot);
+    const known = new Uint8Array(bytes).fill(hasData ? 1 : 0);
+    this.#buffers.push({ buffer, bytes: contents, known, slot, last, scope, serial, hasMoved: false, version: 0 });
+  }
+
+  step(command: BufferCommand): void {
+    // One that is being disposed is not to be used any more.
+    const usable = this.#buffers.filter(({ buffer }) => !buffer.isDisposed);
+    const model = usable[command.buffer % usable.length];
+    if (model === undefined) return;
+    if (leavesOut.stepsMeanwhile && model.isBusy) return;
+    model.isBusy = true;
+    try {
+      this.#do(model, command);
+    } finally {
+      model.isBusy = false;
+    }
+    this.#sweep();
+  }
+
+  /** The streams that buffers are on end next, without a word: they go on on another. */
+  leave(slot: StreamSlot, to: () => StreamSlot): void {
+    for (const model of this.#buffers) if (model.slot === slot && !model.buffer.isDisposed) this.#setStream(model, to(), undefined);
+  }
+
+  /** A run of a cache is about to end. */
+  beforeScopeEnds(scope: Scope): void {
+    for (const model of this.#buffers) if (model.scope === scope) this.#inspect(model);
+  }
+
+  afterScopeEnded(scope: Scope): void {
+    for (const model of this.#buffers) {
+      if (model.scope !== scope) continue;
+      if (scope.isTop && !model.buffer.isDisposed && !model.hasMoved && model.buffer.capacityBytes > 0)
+        throw new Violation('a buffer outlives the run of a cache that it was made in');
+      model.scope = undefined;
+    }
+    this.#sweep();
+  }
+
+  /** Memory that came after so many allocations, or ever, is about to be freed at once, and disposes the buffers in it. */
+  beforeRewind(serial = 0): void {
+    for (const model of this.#buffers) {
+      model.isRewound = model.serial >= serial;
+      if (model.isRewound) this.#inspect(model);
+    }
+  }
+
+  afterRewind(): void {
+    for (const { buffer, isRewound } of this.#buffers) {
+      if (isRewound === true && buffer.capacityBytes > 0) throw new Violation('a buffer outlives the rewind that freed its memory');
+    }
+    this.#sweep();
+  }
+
+  /** Inspects and disposes the buffers whose memory came after so many allocations, or ever. */
+  dispose(serial = 0): void {
+    for (const model of this.#buffers.filter((each) => each.serial >= serial)) {
+      this.#inspect(model);
+      model.buffer.dispose();
+      if (!model.buffer.isDisposed) throw new Violation('a buffer is not disposed after dispose()');
+    }
+    this.#sweep();
+  }
+
+  /** Disposes what there is, whatever is thrown. */
+  abandon(): void {
+    for (const { buffer } of this.#buffers) {
+      try {
+        buffer.dispose();
+      } catch {
+        // What is to be told was told.
+      }
+    }
+  }
+
+  #do(model: ModelBuffer, command: BufferCommand): void {
+    const { buffer } = model;
+    const program = this.#program;
+    switch (command.what) {
+      case 'set-stream':
+        this.#setStream(model, program.stream(command.other), command.from % 2 === 0 ? 'known' : undefined);
+        return;
+      case 'dispose':
+        this.#inspect(model);
+        this.#attempt(model, () => buffer.dispose());
+        return;
+      case 'drop':
+        this.#inspect(model);
+        program.model.drop(buffer);
+        this.#buffers.splice(this.#buffers.indexOf(model), 1);
+        return;
+      case 'keep':
+        if (model.scope === undefined) return;
+        (model.scope.cache as CachingMemoryResource).keep(buffer);
+        model.scope = undefined;
+        return;
+    }
+    // On a stream that has ended nothing can be queued.
+    if (model.slot.last !== undefined) return;
+    const length = model.bytes.length;
+    const from = command.from % (length + 1);
+    const bytes = Math.min(command.bytes, length - from);
+    switch (command.what) {
+      case 'write': {
+        const data = this.#data(bytes);
+        const contents = data.slice();
+        if (!this.#attempt(model, () => buffer.copyFrom(data, { byteOffset: from }))) return;
+        data.fill(0);
+        this.#wrote(model, from, contents);
+        return;
+      }
+      case 'copy':
+        this.#copy(model, command, from, bytes);
+        return;
+      case 'fill': {
+        const value = command.bytes % 256;
+        if (!this.#attempt(model, () => buffer.fill(value, { byteOffset: from, byteLength: bytes }))) return;
+        this.#wrote(model, from, new Uint8Array(bytes).fill(value));
+        return;
+      }
+      case 'resize':
+        this.#move(model, Math.min(command.bytes + command.from, maximumBytes), (target) => buffer.resize(target));
+        return;
+      case 'reserve':
+        this.#move(model, undefined, () => buffer.reserve(command.bytes + command.from));
+        return;
+      case 'shrink':
+        this.#move(model, undefined, () => buffer.shrinkToFit());
+        return;
+      case 'read':
+        this.#read(model, from, bytes);
+        return;
+      case 'read-later':
+        this.#readLater(model, from, bytes);
+        return;
+      case 'check':
+        this.#inspect(model);
+        return;
+    }
+  }
+
+  #copy(model: ModelBuffer, command: BufferCommand, from: number, bytes: number): void {
+    const source = this.#buffers[command.other % this.#buffers.length] as ModelBuffer;
+    if (leavesOut.stepsMeanwhile && source.isBusy) return;
+    if (source === model || source.buffer.isDisposed || source.slot.last !== undefined) return;
+    const byteLength = Math.min(bytes, source.bytes.length);
+    const sourceByteOffset = command.bytes % (source.bytes.length - byteLength + 1);
+    const options = { byteOffset: from, sourceByteOffset, byteLength };
+    const isTo = command.from % 2 === 0;
+    const copied = () => (isTo ? source.buffer.copyTo(model.buffer, options) : model.buffer.copyFrom(source.buffer, options));
+    if (!this.#attempt(model, copied)) return;
+    const end = sourceByteOffset + byteLength;
+    this.#wrote(model, from, source.bytes.slice(sourceByteOffset, end), source.known.slice(sourceByteOffset, end));
+    source.last = this.#program.token(source.slot);
+  }
+
+  /** A call that moves the memory, and host functions may do the same to the buffer meanwhile. */
+  #move(model: ModelBuffer, byteLength: number | undefined, call: (target: number) => void): void {
+    const { buffer } = model;
+    const before = model.bytes.length;
+    const version = ++model.version;
+    const target = byteLength ?? before;
+    const serial = this.#program.serial();
+    const isDone = this.#attempt(model, () => call(target));
+    if (buffer.isDisposed) return;
+    const isAlone = model.version === version;
+    const expected = isDone ? target : before;
+    if (isAlone && buffer.byteLength !== expected) {
+      throw new Violation(`a buffer has ${buffer.byteLength} bytes after it was resized from ${before} to ${target}`);
+    }
+    if (buffer.capacityBytes < buffer.byteLength) {
+      throw new Violation(`a buffer has ${buffer.byteLength} bytes, but room for ${buffer.capacityBytes}`);
+    }
+    this.#setLength(model, Math.min(isDone ? target : model.bytes.length, buffer.byteLength));
+    this.#setLength(model, buffer.byteLength);
+    model.serial = serial;
+    model.hasMoved = true;
+    if (model.slot.last === undefined) model.last = this.#program.token(model.slot);
+  }
+
+  #setLength(model: ModelBuffer, length: number): void {
+    const { bytes, known } = model;
+    if (length === bytes.length) return;
+    model.bytes = new Uint8Array(length);
+    model.known = new Uint8Array(length);
+    model.bytes.set(bytes.subarray(0, length));
+    model.known.set(known.subarray(0, length));
+  }
+
+  #setStream(model: ModelBuffer, slot: StreamSlot, by: 'known' | undefined): void {
+    if (slot === model.slot) return;
+    this.#program.order(slot, [model.last], by);
+    model.buffer.setStream(slot.stream);
+    model.slot = slot;
+    model.last = this.#program.token(slot);
+  }
+
+  #read(model: ModelBuffer, from: number, bytes: number): void {
+    if (this.#program.model.isInHostFunction) return;
+    if (leavesOut.stepsMeanwhile && this.#program.model.hostFunctionStream !== undefined) return;
+    const { version } = model;
+    const expected = model.bytes.slice(from, from + bytes);
+    const known = model.known.slice(from, from + bytes);
+    const found = new Uint8Array(bytes);
+    if (!this.#attempt(model, () => model.buffer.toHostSync(found, { byteOffset: from }))) return;
+    // What host functions wrote meanwhile may be in it or not.
+    if (model.version === version || model.buffer.isDisposed) compareBytes(found, expected, known, 'a buffer that was read');
+  }
+
+  #readLater(model: ModelBuffer, from: number, bytes: number): void {
+    const expected = model.bytes.slice(from, from + bytes);
+    const known = model.known.slice(from, from + bytes);
+    const read = model.buffer.toHost({ byteOffset: from, byteLength: bytes });
+    model.last = this.#program.token(model.slot);
+    const compared = read.then((found) => compareBytes(found, expected, known, 'a buffer that was read later'));
+    // Whoever waits for it hears of it; until then nobody does.
+    compared.catch(() => {});
+    this.#reads.push(compared);
+  }
+
+  #inspect(model: ModelBuffer): void {
+    const { buffer, slot } = model;
+    if (slot.last !== undefined || buffer.isDisposed || buffer.byteLength === 0) return;
+    this.#program.inspector.read(buffer.ptr, slot.stream, 'a buffer', model.bytes.slice(), model.known.slice());
+    model.last = this.#program.token(slot);
+  }
+
+  #wrote(model: ModelBuffer, from: number, bytes: Uint8Array, known = new Uint8Array(bytes.length).fill(1)): void {
+    model.version++;
+    model.bytes.set(bytes, from);
+    model.known.set(known, from);
+    model.last = this.#program.token(model.slot);
+  }
+
+  #attempt(model: ModelBuffer, action: () => void): boolean {
+    return this.#program.attempt(action, () => model.buffer.isDisposed || model.slot.last !== undefined);
+  }
+
+  #data(bytes: number): Uint8Array {
+    const data = new Uint8Array(bytes);
+    const first = ++this.#written * 37;
+    for (let i = 0; i < bytes; i++) data[i] = first + i * 7;
+    return data;
+  }
+
+  /** Forgets the buffers that are disposed. */
+  #sweep(): void {
+    for (const model of this.#buffers.filter(({ buffer }) => buffer.isDisposed)) {
+      this.#buffers.splice(this.#buffers.indexOf(model), 1);
+      // One whose run has ended is watched until then.
+      model.buffer.dispose();
+    }
+  }
+}
