@@ -9,6 +9,7 @@
  * scope of an environment was entered, and a step for each frame since.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
+import type { MemoryOwner } from './bulk-frees.js';
 import { Device } from './driver/device.js';
 import { ArgumentTypeError, formatValue } from './errors.js';
 import type { DevicePointer, MemoryResource } from './memory-resource.js';
@@ -28,16 +29,9 @@ interface ResourceFrame extends ScopeFrame {
 }
 
 /** Memory whose owner is told when the scope ends that it was allocated in. */
-export interface ScopedMemory {
-  readonly pointer: DevicePointer;
+export interface ScopedMemory extends MemoryOwner {
   /** The scopes that the owner was made in. */
   readonly home: ScopeFrame | undefined;
-  /**
-   * Frees the memory through everything that it was allocated through; the owner has none from then on. Where that is refused, `pointer` is as
-   * before, unless the memory is lost for good.
-   * @param name the name of the scope that has ended
-   */
-  endWithScope(name: string): void;
   /** The owner outlives every scope. */
   leaveScopes(): void;
 }

@@ -36,24 +36,23 @@ bool Arguments::String(int index, std::string* text) const {
   return true;
 }
 
-bool Arguments::View(int index, ByteView* view) const {
-  const napi_value value = values_[index];
+bool ReadView(napi_env env, napi_value value, ByteView* view) {
   bool matches = false;
   void* data = nullptr;
   std::size_t offset = 0;
   napi_value buffer = nullptr;
-  if (napi_is_typedarray(env_, value, &matches) == napi_ok && matches) {
+  if (napi_is_typedarray(env, value, &matches) == napi_ok && matches) {
     napi_typedarray_type type = kUnknownType;
     std::size_t length = 0;
-    if (napi_get_typedarray_info(env_, value, &type, &length, &data, &buffer, &offset) != napi_ok) return false;
+    if (napi_get_typedarray_info(env, value, &type, &length, &data, &buffer, &offset) != napi_ok) return false;
     if (type >= std::size(kElementBytes)) return false;
     view->bytes = length * kElementBytes[type];
-  } else if (napi_is_dataview(env_, value, &matches) == napi_ok && matches) {
-    if (napi_get_dataview_info(env_, value, &view->bytes, &data, &buffer, &offset) != napi_ok) return false;
+  } else if (napi_is_dataview(env, value, &matches) == napi_ok && matches) {
+    if (napi_get_dataview_info(env, value, &view->bytes, &data, &buffer, &offset) != napi_ok) return false;
   } else {
     return false;
   }
-  if (!Inside(env_, buffer, offset, view->bytes)) return false;
+  if (!Inside(env, buffer, offset, view->bytes)) return false;
   if (data == nullptr) view->bytes = 0;
   view->data = static_cast<unsigned char*>(data);
   return true;

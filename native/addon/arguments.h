@@ -18,6 +18,10 @@ struct ByteView {
   std::size_t bytes = 0;
 };
 
+// The bytes of a typed array, a DataView or a Buffer, over an ArrayBuffer or a SharedArrayBuffer. A detached one has none. False for
+// anything else, and for a view that reaches beyond its ArrayBuffer.
+bool ReadView(napi_env env, napi_value value, ByteView* view);
+
 class Arguments {
  public:
   static constexpr std::size_t kCapacity = 5;
@@ -47,8 +51,7 @@ class Arguments {
     return Number(index, &number) && ToLimit(number, limit);
   }
   bool String(int index, std::string* text) const;
-  // A typed array, a DataView or a Buffer, over an ArrayBuffer or a SharedArrayBuffer. A detached one has no bytes.
-  bool View(int index, ByteView* view) const;
+  bool View(int index, ByteView* view) const { return ReadView(env_, values_[index], view); }
   bool Float64Array(int index, double** numbers, std::size_t* length) const;
   bool Int32Array(int index, std::int32_t** numbers, std::size_t* length) const;
 

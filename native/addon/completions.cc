@@ -63,21 +63,6 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
   }
 }
 
-void Forget(Environment& environment, WatchedEvent* watched) {
-  watched->waiters -= 1;
-  if (watched->waiters > 0) return;
-  if (watched->owner != 0) {
-    environment.events.Peek(watched->owner)->watched = nullptr;
-  } else {
-    const ContextScope context(environment, watched->device);
-    if (context.status() == kSuccess) environment.driver->EventDestroy(watched->event);
-  }
-  std::vector<WatchedEvent*>& all = environment.watched_events;
-  *std::find(all.begin(), all.end(), watched) = all.back();
-  all.pop_back();
-  delete watched;
-}
-
 void FreeSurplus(Environment& environment, int device) {
   const ContextScope context(environment, device);
   // The driver's free waits for the device. Where it may not now, it has its turn with a later delivery.
@@ -87,6 +72,19 @@ void FreeSurplus(Environment& environment, int device) {
 
 bool CreatePromise(Arguments& arguments, napi_deferred* deferred) {
   return napi_create_promise(arguments.env(), deferred, &arguments.result) == napi_ok;
+}
+
+// Copies the bytes that a completion has to where they were asked for, unless there is not that much room any more.
+Status Fill(napi_env env, const Completion& completion) {
+  napi_value value = nullptr;
+  ByteView view;
+  const bool has_room = napi_get_reference_value(env, completion.destination, &value) == napi_ok && ReadView(env, value, &view) &&
+                        view.bytes >= completion.result_bytes;
+  napi_delete_reference(env, completion.destination);
+  if (completion.status != kSuccess) return completion.status;
+  if (!has_room) return kInvalidArgument;
+  std::memcpy(view.data, completion.block.pointer, completion.result_bytes);
+  return kSuccess;
 }
 
 // Whether a promise has to wait: else it is resolved already.
@@ -126,6 +124,31 @@ Status RecordInternalEvent(Environment& environment, const StreamEntry& stream, 
   status = environment.driver->EventRecord(*event, stream.stream);
   if (status != kSuccess) environment.internal_events.Release(*event, stream.device);
   return status;
+}
+
+WatchedEvent* WatchEvent(Environment& environment, std::uint64_t handle, EventEntry* entry) {
+  if (entry->watched == nullptr) {
+    auto watched = std::make_unique<WatchedEvent>(WatchedEvent{entry->event, entry->device, 0, handle});
+    environment.watched_events.push_back(watched.get());
+    entry->watched = watched.release();
+  }
+  entry->watched->waiters += 1;
+  return entry->watched;
+}
+
+void ForgetEvent(Environment& environment, WatchedEvent* watched) {
+  watched->waiters -= 1;
+  if (watched->waiters > 0) return;
+  if (watched->owner != 0) {
+    environment.events.Peek(watched->owner)->watched = nullptr;
+  } else {
+    const ContextScope context(environment, watched->device);
+    if (context.status() == kSuccess) environment.driver->EventDestroy(watched->event);
+  }
+  std::vector<WatchedEvent*>& all = environment.watched_events;
+  *std::find(all.begin(), all.end(), watched) = all.back();
+  all.pop_back();
+  delete watched;
 }
 
 void DetachWatchedEvent(EventEntry* entry, Event replacement) {
@@ -178,12 +201,12 @@ void DeliverCompletions(Environment& environment, napi_env env) {
       if (completion->gives_bytes && completion->status == kSuccess) {
         ResolveWithBytes(environment, completion->deferred, completion->block.pointer, completion->result_bytes);
       } else {
-        Resolve(env, completion->deferred, completion->status);
+        Resolve(env, completion->deferred, completion->destination == nullptr ? completion->status : Fill(env, *completion));
       }
       environment.LetGo();
     }
     if (completion->watched != nullptr) {
-      Forget(environment, completion->watched);
+      ForgetEvent(environment, completion->watched);
     } else if (completion->status == kSuccess) {
       environment.internal_events.Release(completion->event, completion->device);
       if (completion->block.pointer != nullptr) environment.staging.Release(completion->block);
@@ -238,15 +261,9 @@ Status EventCompletion(Environment& environment, Arguments& arguments) {
     return kHostOutOfMemory;
   }
   auto completion = std::make_unique<Completion>();
-  if (event->watched == nullptr) {
-    auto watched = std::make_unique<WatchedEvent>(WatchedEvent{event->event, event->device, 0, static_cast<std::uint64_t>(handle)});
-    environment.watched_events.push_back(watched.get());
-    event->watched = watched.release();
-  }
-  event->watched->waiters += 1;
+  completion->watched = WatchEvent(environment, static_cast<std::uint64_t>(handle), event);
   completion->event = event->event;
   completion->device = event->device;
-  completion->watched = event->watched;
   completion->deferred = deferred;
   Await(environment, std::move(completion));
   return kSuccess;

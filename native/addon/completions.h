@@ -16,8 +16,8 @@
 
 namespace cistern {
 
-// A user's event whose recording promises wait for. Recording the event again would move its promises to the new recording, so the event
-// is exchanged before (DetachWatchedEvent), and the last promise destroys the one that was taken away.
+// A user's event whose recording promises and stopped calls wait for. Recording the event again would move them to the new recording, so
+// the event is exchanged before (DetachWatchedEvent), and the last of them destroys the one that was taken away.
 struct WatchedEvent {
   Event event;
   int device;
@@ -36,7 +36,8 @@ struct Completion {
   StagingBlock block;
   order::Position position;  // of the event, for the order checker
   std::uint64_t result_bytes = 0;
-  bool gives_bytes = false;  // resolves with the first bytes of the block instead of the status
+  bool gives_bytes = false;        // resolves with the first bytes of the block instead of the status
+  napi_ref destination = nullptr;  // a view that is filled with them; null: none
 };
 
 // Starts the thread if need be. False where that fails.
@@ -47,6 +48,10 @@ void Await(Environment& environment, std::unique_ptr<Completion> completion);
 
 // Records an internal event. The device's context is current.
 Status RecordInternalEvent(Environment& environment, const StreamEntry& stream, Event* event);
+
+// One that waits for the entry's recording begins, and ends.
+WatchedEvent* WatchEvent(Environment& environment, std::uint64_t handle, EventEntry* entry);
+void ForgetEvent(Environment& environment, WatchedEvent* watched);
 
 // Leaves the entry's event to the promises that wait for it, and puts another one (or none) in its place.
 void DetachWatchedEvent(EventEntry* entry, Event replacement);

@@ -66,17 +66,18 @@ Status CopyFromHost(Environment& environment, Arguments& arguments) {
 }
 
 Status CopyToHostSync(Environment& environment, Arguments& arguments) {
-  std::uint64_t source, bytes;
+  std::uint64_t source, bytes, handle;
+  if (!arguments.Integer(1, &source) || !arguments.Integer(2, &bytes) || !arguments.Integer(3, &handle)) return kInvalidArgument;
   ByteView destination;
-  if (!arguments.View(0, &destination) || !arguments.Integer(1, &source) || !arguments.Integer(2, &bytes)) return kInvalidArgument;
-  if (bytes > destination.bytes) return kInvalidArgument;
-  StreamEntry* stream;
-  Status status = FindStream(environment, arguments, 3, &stream);
-  if (status != kSuccess || bytes == 0) return status;
-  const ContextScope context(environment, stream->device);
-  if (context.status() != kSuccess) return context.status();
-  StoppedCall call = TakeStoppedCall(environment, *stream, source, bytes);
+  const bool has_room = arguments.View(0, &destination) && bytes <= destination.bytes;
+  StoppedCall call = TakeStoppedCall(environment, handle, false, source, bytes);
   if (call.event == nullptr) {
+    if (!has_room) return kInvalidArgument;
+    StreamEntry* stream;
+    Status status = FindStream(environment, arguments, 3, &stream);
+    if (status != kSuccess || bytes == 0) return status;
+    const ContextScope context(environment, stream->device);
+    if (context.status() != kSuccess) return context.status();
     Place from;
     status = CheckRange(environment, source, bytes, &from);
     if (status != kSuccess) return status;
@@ -89,18 +90,24 @@ Status CopyToHostSync(Environment& environment, Arguments& arguments) {
     StagedCopy copy;
     status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
     if (status != kSuccess) return status;
-    call = {copy.event, *stream, copy.block, source, bytes, 0};
+    call.event = copy.event;
+    call.device = stream->device;
+    call.handle = handle;
+    call.block = copy.block;
+    call.source = source;
+    call.bytes = bytes;
   }
-  status = WaitOrStop(environment, call);
-  if (status == kSuccess) {
-    std::memcpy(destination.data, call.block.pointer, bytes);
-    environment.internal_events.Release(call.event, stream->device);
-    environment.staging.Release(call.block);
-  } else if (status == kErrorNotPermitted) {
-    ReleaseLater(environment, {call.block, call.event}, stream->device);
-  }
+  const ContextScope context(environment, call.device);
+  if (context.status() != kSuccess) return context.status();
+  const Status status = WaitOrStop(environment, call);
+  if (status == kErrorNotPermitted) ReleaseLater(environment, {call.block, call.event}, call.device);
   // After any other error the block is never used again: the copy may still be under way.
-  return status;
+  if (status != kSuccess) return status;
+  // A host function may have transferred the array, or shrunk it.
+  if (has_room) std::memcpy(destination.data, call.block.pointer, bytes);
+  environment.internal_events.Release(call.event, call.device);
+  environment.staging.Release(call.block);
+  return has_room ? kSuccess : kInvalidArgument;
 }
 
 Status CopyToHost(Environment& environment, Arguments& arguments) {
@@ -112,10 +119,16 @@ Status CopyToHost(Environment& environment, Arguments& arguments) {
   };
   std::uint64_t source, bytes;
   if (!arguments.Integer(0, &source) || !arguments.Integer(1, &bytes)) return settle(kInvalidArgument);
+  napi_valuetype destination_type;
+  if (napi_typeof(arguments.env(), arguments[3], &destination_type) != napi_ok) return settle(kInvalidArgument);
+  const bool has_destination = destination_type != napi_undefined;
+  ByteView destination;
+  if (has_destination && (!arguments.View(3, &destination) || bytes > destination.bytes)) return settle(kInvalidArgument);
   StreamEntry* stream;
   Status status = FindStream(environment, arguments, 2, &stream);
   if (status != kSuccess) return settle(status);
   if (bytes == 0) {
+    if (has_destination) return settle(kSuccess);
     ResolveWithBytes(environment, deferred, nullptr, 0);
     return kSuccess;
   }
@@ -126,14 +139,20 @@ Status CopyToHost(Environment& environment, Arguments& arguments) {
   if (status != kSuccess) return settle(status);
 
   auto completion = std::make_unique<Completion>();
+  if (has_destination && napi_create_reference(arguments.env(), arguments[3], 1, &completion->destination) != napi_ok) {
+    return settle(kHostOutOfMemory);
+  }
   StagedCopy copy;
   status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
-  if (status != kSuccess) return settle(status);
+  if (status != kSuccess) {
+    if (has_destination) napi_delete_reference(arguments.env(), completion->destination);
+    return settle(status);
+  }
   completion->event = copy.event;
   completion->device = stream->device;
   completion->block = copy.block;
   completion->result_bytes = bytes;
-  completion->gives_bytes = true;
+  completion->gives_bytes = !has_destination;
   completion->deferred = deferred;
   Await(environment, std::move(completion));
   return kSuccess;

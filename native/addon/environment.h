@@ -46,9 +46,11 @@ struct PoolEntry {
 
 // A blocking call that has stopped for a host function; see stopped_calls.h.
 struct StoppedCall {
-  Event event = nullptr;  // an internal one, after what the call waits for; null: no call
-  StreamEntry stream;
-  StagingBlock block;  // of a copy to the host, as are the next two
+  Event event = nullptr;  // what the call waits for; null: no call
+  int device = 0;
+  std::uint64_t handle = 0;         // of the stream or the event that the call is about, which may have ended meanwhile
+  WatchedEvent* watched = nullptr;  // of a wait for an event; null: `event` is an internal one
+  StagingBlock block;               // of a copy to the host, as are the next two
   std::uint64_t source = 0;
   std::uint64_t bytes = 0;
   std::uint64_t next_call = 0;  // the number of the call that may go on with it

@@ -1,6 +1,6 @@
 #include "addon/bindings.h"
 #include "addon/completions.h"
-#include "addon/host_functions.h"
+#include "addon/stopped_calls.h"
 
 namespace cistern {
 namespace {
@@ -98,16 +98,30 @@ Status QueryEvent(Environment& environment) {
 }
 
 Status SynchronizeEvent(Environment& environment, Arguments& arguments) {
-  double handle;
-  if (!arguments.Number(0, &handle)) return kInvalidArgument;
-  EventEntry* event;
-  Status status = environment.events.Find(handle, &event);
-  if (status != kSuccess) return status;
-  const ContextScope context(environment, event->device);
+  std::uint64_t handle;
+  if (!arguments.Integer(0, &handle)) return kInvalidArgument;
+  StoppedCall call = TakeStoppedCall(environment, handle, true);
+  if (call.event == nullptr) {
+    EventEntry* event;
+    Status status = environment.events.Find(static_cast<double>(handle), &event);
+    if (status != kSuccess) return status;
+    const ContextScope context(environment, event->device);
+    if (context.status() != kSuccess) return context.status();
+    if (environment.outstanding_host_functions > 0) status = environment.driver->EventQuery(event->event);
+    if (status == kSuccess) return environment.Counted<Call::kEventSynchronize>(event->event);
+    if (status != kErrorNotReady) return status;
+    if (environment.running_host_functions > 0) return kErrorNotPermitted;
+    // A host function may record the event again, or destroy it.
+    call.watched = WatchEvent(environment, handle, event);
+    call.event = event->event;
+    call.device = event->device;
+    call.handle = handle;
+  }
+  const ContextScope context(environment, call.device);
   if (context.status() != kSuccess) return context.status();
-  status = BeforeWaitingFor(environment, [&] { return environment.driver->EventQuery(event->event); });
-  if (status != kSuccess) return status;
-  return environment.Counted<Call::kEventSynchronize>(event->event);
+  const Status status = WaitOrStop(environment, call);
+  if (status != kHostFunctionReady) ForgetEvent(environment, call.watched);
+  return status;
 }
 
 Status ElapsedMilliseconds(Environment& environment, Arguments& arguments) {

@@ -153,9 +153,9 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
 }
 
 Status RunHostFunctions(Environment& environment, Arguments& arguments) {
-  const bool will_repeat = IsNextAfterStopping(environment);
+  const StoppedCall stopped = SetStoppedCallAside(environment);
   const int ran = RunReadyHostFunctions(environment, arguments.env());
-  if (will_repeat) ExpectRepetition(environment);
+  ResumeStoppedCall(environment, stopped);
   environment.Out(1, ran);
   return kSuccess;
 }

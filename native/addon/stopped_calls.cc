@@ -2,34 +2,58 @@
 
 #include <utility>
 
+#include "addon/completions.h"
 #include "addon/host_functions.h"
 #include "addon/queued_copies.h"
 
 namespace cistern {
+namespace {
 
-StoppedCall TakeStoppedCall(Environment& environment, const StreamEntry& stream, std::uint64_t source, std::uint64_t bytes) {
+void GiveBack(Environment& environment, const StoppedCall& call) {
+  if (call.event == nullptr) return;
+  if (call.watched != nullptr) {
+    ForgetEvent(environment, call.watched);
+  } else if (call.block.pointer != nullptr) {
+    ReleaseLater(environment, {call.block, call.event}, call.device);
+  } else {
+    environment.internal_events.Release(call.event, call.device);
+  }
+}
+
+// Only the call after the one that stopped goes on with it: others may have queued work that a new call has to wait for.
+bool IsNextAfterStopping(const Environment& environment) { return environment.stopped_call.next_call == environment.calls; }
+
+void Stop(Environment& environment, const StoppedCall& call) {
+  environment.stopped_call = call;
+  environment.stopped_call.next_call = environment.calls + 1;
+}
+
+}  // namespace
+
+StoppedCall TakeStoppedCall(Environment& environment, std::uint64_t handle, bool is_event, std::uint64_t source, std::uint64_t bytes) {
   const bool is_next = IsNextAfterStopping(environment);
   const StoppedCall call = std::exchange(environment.stopped_call, {});
-  if (call.event == nullptr) return {};
-  const bool is_same =
-      call.stream.stream == stream.stream && call.stream.device == stream.device && call.source == source && call.bytes == bytes;
+  const bool is_same = call.handle == handle && (call.watched != nullptr) == is_event && call.source == source && call.bytes == bytes;
   if (is_next && is_same) return call;
-  if (call.block.pointer != nullptr) {
-    ReleaseLater(environment, {call.block, call.event}, call.stream.device);
-  } else {
-    environment.internal_events.Release(call.event, call.stream.device);
-  }
+  GiveBack(environment, call);
   return {};
 }
 
 Status WaitOrStop(Environment& environment, const StoppedCall& call) {
   const Status status = BeforeWaitingFor(environment, [&] { return environment.driver->EventQuery(call.event); });
   if (status == kSuccess) return environment.Counted<Call::kEventSynchronize>(call.event);
-  if (status == kHostFunctionReady) {
-    environment.stopped_call = call;
-    ExpectRepetition(environment);
-  }
+  if (status == kHostFunctionReady) Stop(environment, call);
   return status;
+}
+
+StoppedCall SetStoppedCallAside(Environment& environment) {
+  return IsNextAfterStopping(environment) ? std::exchange(environment.stopped_call, {}) : StoppedCall{};
+}
+
+void ResumeStoppedCall(Environment& environment, const StoppedCall& call) {
+  if (call.event == nullptr) return;
+  GiveBack(environment, environment.stopped_call);
+  Stop(environment, call);
 }
 
 }  // namespace cistern

@@ -102,23 +102,28 @@ Status StreamInfo(Environment& environment, Arguments& arguments) {
 }
 
 Status SynchronizeStream(Environment& environment, Arguments& arguments) {
-  StreamEntry* stream;
-  Status status = FindStream(environment, arguments, 0, &stream);
-  if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
-  if (context.status() != kSuccess) return context.status();
-  StoppedCall call = TakeStoppedCall(environment, *stream);
+  std::uint64_t handle;
+  if (!arguments.Integer(0, &handle)) return kInvalidArgument;
+  StoppedCall call = TakeStoppedCall(environment, handle);
   if (call.event == nullptr) {
+    StreamEntry* stream;
+    Status status = FindStream(environment, arguments, 0, &stream);
+    if (status != kSuccess) return status;
+    const ContextScope context(environment, stream->device);
+    if (context.status() != kSuccess) return context.status();
     if (environment.outstanding_host_functions > 0) status = environment.driver->StreamQuery(stream->stream);
     if (status == kSuccess) return environment.Counted<Call::kStreamSynchronize>(stream->stream);
     if (status != kErrorNotReady) return status;
     if (environment.running_host_functions > 0) return kErrorNotPermitted;
-    call.stream = *stream;
     status = RecordInternalEvent(environment, *stream, &call.event);
     if (status != kSuccess) return status;
+    call.device = stream->device;
+    call.handle = handle;
   }
-  status = WaitOrStop(environment, call);
-  if (status == kSuccess) environment.internal_events.Release(call.event, stream->device);
+  const ContextScope context(environment, call.device);
+  if (context.status() != kSuccess) return context.status();
+  const Status status = WaitOrStop(environment, call);
+  if (status == kSuccess) environment.internal_events.Release(call.event, call.device);
   return status;
 }
 

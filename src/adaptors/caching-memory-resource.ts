@@ -20,6 +20,7 @@
  *
  * Invariants: an owner's block is in a group; a block in a group is used; the groups are those of the runs that have not ended.
  */
+import { markAsTaker, rememberedSoFar, takeBack } from '../bulk-frees.js';
 import { noStream, Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
@@ -36,10 +37,10 @@ import {
 import type { Lane } from '../stream-ordering/lane.js';
 import { BlockGroups } from '../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../suballocation/block-lists.js';
-import { none } from '../suballocation/blocks.js';
+import { none, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer } from '../validation.js';
-import { type KeeperStatistics, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import { isWithin, type KeeperStatistics, StreamOrderedMemoryResource, throwFirst } from './stream-ordered-memory-resource.js';
 
 /** Options of {@link CachingMemoryResource}. */
 export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
@@ -74,6 +75,8 @@ class Run implements CachingScope {
   readonly cache: CachingMemoryResource;
   readonly adopt: (pointer: DevicePointer, owner: ScopedMemory) => boolean;
   hasEnded = false;
+  /** What was remembered in it by those above the cache has higher numbers. */
+  readonly remembered = rememberedSoFar();
   /** The groups of its blocks, by the stream they were allocated on. */
   readonly groups = new Map<Stream, number>();
   /** The stream of the last allocation, and its group. */
@@ -102,11 +105,10 @@ class Run implements CachingScope {
  * Sizes are rounded up to a multiple of 256 bytes, and a block serves its exact size alone: put a {@link RoundingResourceAdaptor} above a cache
  * for sizes that nearly match. The alignment is 256, in runs or not; an {@link AlignedResourceAdaptor} above gives more.
  *
- * What a run took back is not the program's any more. A {@link DeviceBuffer} then is disposed, and its use throws a LifetimeError; the
- * garbage collector leaves its memory alone. It is freed through all resources between the buffer and the cache. For a bare pointer there
- * is no way to tell these: where they count, as limits and tracking do, free it before its run ends. Freeing it later is a double free, and
- * refused as such, as long as its block is free; once that was given out again with the same size nobody can tell, nor where bare pointers are
- * still read and written.
+ * What a run took back is not the program's any more. It is freed through all resources between the program and the cache, so that limits,
+ * tracking and the like count it as freed. A {@link DeviceBuffer} then is disposed, and its use throws a LifetimeError; the garbage collector
+ * leaves its memory alone. To free a bare pointer later is a double free, and refused as such, as long as its block is free; once that was
+ * given out again with the same size nobody can tell, nor if bare pointers are still read and written.
  *
  * A resource above that keeps memory for itself, such as a pool, takes it uncached. One of your own that does the same has to call its
  * upstream in {@link uncached}.
@@ -162,6 +164,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     this.name = name;
     this.#blocks = blocks;
     this.#passedEvents = deallocationEvents;
+    markAsTaker(this);
   }
 
   /**
@@ -185,13 +188,16 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     this.#runs++;
     this.#activeRuns++;
     let result: T;
+    let goesOn: boolean;
     try {
       result = withResource(this, () => enterCachingScope(run, fn));
+      // Reads a property of the result, which may be a getter that throws.
+      goesOn = isThenable(result);
     } catch (error) {
       this.#endAfterFailure(run);
       throw error;
     }
-    if (isThenable(result)) return this.#endOnceSettled(run, result) as T;
+    if (goesOn) return this.#endOnceSettled(run, result as PromiseLike<unknown>) as T;
     this.#end(run);
     return result;
   }
@@ -496,7 +502,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     run.hasEnded = true;
     this.#knownFrame = undefined;
     this.#knownRun = undefined;
-    const errors: unknown[] = [];
+    const errors = this.isDisposed ? [] : this.#freeRemembered(run);
     for (const [stream, group] of run.groups) {
       for (let block = this.#groups.first(group); block !== none && !this.isDisposed; block = this.#groups.first(group)) {
         const owner = this.#owners[block / blockFields];
@@ -513,7 +519,38 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     run.groups.clear();
     run.stream = noStream;
     this.#activeRuns--;
-    if (errors.length > 0) throw errors[0];
+    throwFirst(errors);
+  }
+
+  /** Lets the adaptors above free what was allocated through them, and has no owner. What they are refused stays allocated. */
+  #freeRemembered(run: Run): unknown[] {
+    let blocks: Segment[] | undefined;
+    const has = (pointer: DevicePointer) => {
+      const block = this.#blocks.usedBlock(pointer);
+      if (block !== none) return this.#isBareBlockOf(run, block);
+      // An adaptor above may have moved the pointer, to align it.
+      blocks ??= this.#bareBlocksOf(run);
+      return isWithin(blocks, pointer);
+    };
+    const { name } = this;
+    return takeBack({ by: this, since: run.remembered, reason: endedRun(name), has }).map(({ pointer, error }) => {
+      this.#groups.remove(this.#usedBlockAround(pointer));
+      return error;
+    });
+  }
+
+  /** Whether a used block belongs to a run, and no owner will free it. */
+  #isBareBlockOf(run: Run, block: number): boolean {
+    const group = this.#groups.groupOf(block);
+    return group !== none && this.#groupRuns[group] === run && this.#owners[block / blockFields] === undefined;
+  }
+
+  #bareBlocksOf(run: Run): Segment[] {
+    return [...run.groups.values()]
+      .flatMap((group) => [...this.#groups.blocks(group)])
+      .filter((block) => this.#owners[block / blockFields] === undefined)
+      .map((block) => ({ address: this.#blocks.addressOf(block), bytes: this.#blocks.blockBytes(block) }))
+      .sort((a, b) => a.address - b.address);
   }
 
   /** Takes back the first blocks of a group that have no owner, by one free. Where that is refused, the very first stays allocated. */
@@ -543,9 +580,14 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   #endOwner(owner: ScopedMemory, block: number, group: number): void {
     this.#owners[block / blockFields] = undefined;
     try {
-      owner.endWithScope(this.name);
+      owner.endMemory(endedRun(this.name));
     } finally {
       if (owner.pointer !== 0 && this.#groups.groupOf(block) === group) this.#groups.remove(block);
     }
   }
+}
+
+/** Why the memory of a buffer is gone. */
+function endedRun(name: string): string {
+  return `the scope of the cache '${name}' that the buffer was made in has ended; cache.keep(buffer) lets it outlive that`;
 }

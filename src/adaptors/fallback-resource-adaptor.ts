@@ -41,6 +41,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
     }
     this.fallback = fallback;
     this.alternates = Object.freeze([fallback]);
+    this.rememberIfTakenBack(fallback);
   }
 
   /** How many allocations the fallback has served so far. */

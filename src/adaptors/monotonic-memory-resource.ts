@@ -11,6 +11,7 @@
  *  5. under `'off'`, all of the above again, once the streams that blocks are held for have been synchronized;
  *  6. the fallback, which serves that one allocation.
  */
+import { markAsTaker, rememberedSoFar, type TakenMemory } from '../bulk-frees.js';
 import { Stream } from '../driver/stream.js';
 import {
   ArgumentRangeError,
@@ -32,12 +33,12 @@ import type {
 import { withoutCaching } from '../resource-scope.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
-import { none } from '../suballocation/blocks.js';
-import { BumpChain, BumpChains, type BumpPosition } from '../suballocation/bump-chains.js';
+import { none, type Segment } from '../suballocation/blocks.js';
+import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../suballocation/bump-chains.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer } from '../validation.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
-import { type KeeperStatistics, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import { isWithin, type KeeperStatistics, StreamOrderedMemoryResource, throwFirst } from './stream-ordered-memory-resource.js';
 
 const maximumGrowthFactor = 64;
 
@@ -108,6 +109,8 @@ export class MonotonicMark implements Disposable {
   readonly positions: readonly BumpPosition[];
   /** @internal How many allocations the fallback had served. */
   readonly fallbackAllocations: number;
+  /** @internal What was remembered since by those above the resource has higher numbers. */
+  readonly remembered = rememberedSoFar();
   #isStanding = true;
 
   /** @internal */
@@ -153,6 +156,9 @@ export class MonotonicMark implements Disposable {
  * Single allocations are not remembered, so a double free, a wrong size or a pointer into an allocation cannot be told from a right free.
  * Refused are pointers to memory that is not handed out now or that are no multiple of 256, and sizes that are 0 or reach beyond what is
  * handed out.
+ *
+ * What a rewind takes back is first freed through the resources above, so that limits, tracking and the like count it as freed; a
+ * {@link DeviceBuffer} in it is disposed.
  *
  * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, in the order of the stream that it was allocated on. A
  * rewind waits for the device, once, if that stream has ended, or may be gone because its end is not announced.
@@ -226,6 +232,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     this.fallback = fallback;
     if (fallback !== undefined) this.alternates = [fallback];
     this.#fallbackEvents = deallocationEvents;
+    markAsTaker(this);
   }
 
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
@@ -272,8 +279,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) for a mark that no longer stands; nothing has changed then.
    * @throws ArgumentTypeError, ArgumentRangeError for what is no mark of this resource.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource is disposed.
-   * @throws DriverError where an event cannot be recorded or waited for, nothing has changed then; or what the fallback throws at a free, after
-   * everything else: that memory is tried again at the next rewind.
+   * @throws DriverError where an event cannot be recorded or waited for, or a buffer cannot be freed: nothing is rewound then, and it can be tried
+   * again; or what the fallback throws at a free, after everything else: that memory is tried again at the next rewind.
    */
   rewind(mark: MonotonicMark): void {
     if (!(mark instanceof MonotonicMark)) throw new ArgumentTypeError(`mark must be a MonotonicMark, got ${formatValue(mark)}`);
@@ -326,6 +333,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** Also frees what the fallback gave. */
   override [Symbol.dispose](): void {
     let refused: unknown[] = [];
+    if (!this.isDisposed) this.takeBack(this.#takenSince(undefined, `the ${this.constructor.name} is disposed`));
+    // Host functions may have disposed this meanwhile.
     if (!this.isDisposed) this.#takeBackBlocks(undefined, false, 'dispose');
     try {
       super[Symbol.dispose]();
@@ -465,21 +474,35 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /** Returns what the fallback threw. */
-  #takeBackSince(mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: string): unknown[] {
+  #takeBackSince(mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: 'rewind' | 'reset' | 'release'): unknown[] {
+    this.assertLive(operation);
+    assertStanding(mark, operation, this.constructor.name);
+    this.takeBack(this.#takenSince(mark, `the ${this.constructor.name} took its memory back by a ${operation}`));
     this.#takeBackBlocks(mark, keepsFirstBlock, operation);
     this.#rewinds++;
     return this.#freeFallbackSince(mark?.fallbackAllocations ?? 0);
   }
 
+  /** What was handed out since a mark, or ever. */
+  #takenSince(mark: MonotonicMark | undefined, reason: string): TakenMemory {
+    const fallbackAllocations = mark?.fallbackAllocations ?? 0;
+    let fallbackSegments: Segment[] | undefined;
+    const has = (pointer: DevicePointer) => {
+      const block = this.#memory.blockAt(pointer);
+      if (block !== undefined) return isSince(mark, block, pointer);
+      // An adaptor above may have moved the pointer, to align it.
+      fallbackSegments ??= this.#fallbackBlocksSince(fallbackAllocations)
+        .map(([address, { bytes }]) => ({ address, bytes }))
+        .sort((a, b) => a.address - b.address);
+      return isWithin(fallbackSegments, pointer);
+    };
+    return { by: this, since: mark?.remembered ?? 0, reason, has };
+  }
+
   /** Takes everything back that the blocks handed out since a mark, or ever. */
   #takeBackBlocks(mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: string): void {
     this.#stepBack(() => {
-      if (mark?.isStanding === false) {
-        throw new CisternError(
-          'ERR_CISTERN_INVALID_STATE',
-          `cannot ${operation} to mark ${mark.id}: the ${this.constructor.name} was rewound to an earlier mark, or reset, since it was made`,
-        );
-      }
+      assertStanding(mark, operation, this.constructor.name);
       return this.#memory.stepsBackTo(mark?.positions ?? [], keepsFirstBlock);
     }, operation);
     while (this.#marks.length > 0 && this.#marks.at(-1) !== mark) this.#marks.pop()?.fall();
@@ -558,6 +581,14 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   }
 }
 
+/** Whether an address in a block was handed out since a mark, or ever. */
+function isSince(mark: MonotonicMark | undefined, { chain, number }: BumpBlock, pointer: DevicePointer): boolean {
+  if (pointer >= chain.cursor.topOf(number)) return false;
+  const position = mark?.positions.find((each) => each.chain === chain);
+  if (position === undefined || number >= position.blockCount) return true;
+  return number === position.blockCount - 1 && pointer >= position.top;
+}
+
 /** A block begins at a multiple of 256, so an aligned address in it may lie this much further on. */
 function leastBlockBytes(bytes: number, alignment: number): number {
   return alignUp(bytes, ALLOCATION_ALIGNMENT) + alignment - ALLOCATION_ALIGNMENT;
@@ -574,12 +605,17 @@ function assertHandedOut(pointer: number, bytes: number, top: number, name: stri
   throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: no allocation there has that size`);
 }
 
+/** @throws CisternError for a mark that no longer stands. */
+function assertStanding(mark: MonotonicMark | undefined, operation: string, name: string): void {
+  if (mark?.isStanding !== false) return;
+  throw new CisternError(
+    'ERR_CISTERN_INVALID_STATE',
+    `cannot ${operation} to mark ${mark.id}: the ${name} was rewound to an earlier mark, or reset, since it was made`,
+  );
+}
+
 function assertGrowthFactor(factor: unknown): asserts factor is number {
   if (typeof factor !== 'number') throw new ArgumentTypeError(`growthFactor must be a number, got ${formatValue(factor)}`);
   if (factor >= 1 && factor <= maximumGrowthFactor) return;
   throw new ArgumentRangeError(`growthFactor must be from 1 to ${maximumGrowthFactor}, got ${factor}`);
-}
-
-function throwFirst(errors: readonly unknown[]): void {
-  if (errors.length > 0) throw errors[0];
 }

@@ -12,6 +12,8 @@ import type {
 } from '../memory-resource.js';
 import { deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { assertOneOf, assertOptions } from '../validation.js';
+import { layersOf } from './layers.js';
+import { type RememberedAllocations, rememberIfTakenBack } from './remember-allocations.js';
 
 /**
  * What the adaptors have in common that keep no memory: they hand each call to their upstream and observe or refuse it.
@@ -26,6 +28,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   /** What is asked of the resources below at each free that comes without a fence; not set, the call passes as it is. */
   readonly deallocationEvents: DeallocationEvents | undefined;
   protected isDisposed = false;
+  #remembered: RememberedAllocations | undefined;
 
   protected constructor(upstream: MemoryResource, options: DeallocationEventsOption) {
     assertMemoryResource(upstream, 'upstream');
@@ -36,6 +39,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     this.memoryKind = upstream.memoryKind;
     this.device = upstream.device;
     this.deallocationEvents = deallocationEvents;
+    this.rememberIfTakenBack(upstream);
   }
 
   abstract allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;
@@ -65,6 +69,18 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     if (this.isDisposed) {
       throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
     }
+  }
+
+  /** For whoever takes memory from another resource than its upstream, too: that may take it back. */
+  protected rememberIfTakenBack(below: MemoryResource): void {
+    if (this.#remembered === undefined) this.#remembered = rememberIfTakenBack(this, below);
+    else for (const layer of layersOf(below)) this.#remembered.below.add(layer);
+  }
+
+  /** For what is allocated by another method than `allocate`. Returns the pointer. */
+  protected remember(pointer: DevicePointer, bytes: number, stream: Stream): DevicePointer {
+    if (pointer !== 0) this.#remembered?.live.add(pointer, bytes, stream);
+    return pointer;
   }
 
   /**

@@ -168,11 +168,13 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   async allocateAsync(bytes: number, stream: Stream, alignment?: number): Promise<DevicePointer> {
     assertBytes(bytes);
     if (bytes > this.#collectAtBytes - this.#liveBytes) this.#collectEarly(bytes);
+    let pointer: DevicePointer;
     try {
-      return this.#serve(bytes, stream, alignment);
+      pointer = this.#serve(bytes, stream, alignment);
     } catch (error) {
-      return await this.#reclaimAsync(this.#requestOf(error, bytes, stream, alignment));
+      pointer = await this.#reclaimAsync(this.#requestOf(error, bytes, stream, alignment));
     }
+    return this.remember(pointer, bytes, stream);
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {

@@ -1,3 +1,4 @@
+import { type TakenMemory, takeBack } from '../bulk-frees.js';
 import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { notPermittedStatus } from '../driver/status.js';
@@ -183,12 +184,15 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * Gives everything back to the upstream, also what is still allocated. Does nothing the second time, unless the upstream refused something
-   * the first time: then that is tried again.
-   * @throws what the upstream threw first, once everything was tried.
+   * Gives everything back to the upstream, also what is still allocated; buffers in it are disposed first. Does nothing the second time, unless
+   * the upstream refused something the first time: then that is tried again.
+   * @throws what the free of a buffer threw that still has its memory, nothing else has changed then; what the upstream threw first, once
+   * everything was tried.
    */
   [Symbol.dispose](): void {
     const stream = Stream.legacyDefault(this.device);
+    if (!this.#isDisposed)
+      this.takeBack({ by: this, since: 0, reason: `the ${this.constructor.name} is disposed`, has: this.memoryTest() });
     if (!this.#isDisposed) this.ordering.synchronizeUnannounced(stream);
     // Host functions may have disposed this while streams were waited for.
     if (!this.#isDisposed) {
@@ -215,7 +219,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
         this.#leftSegments = [...this.#leftSegments, segment];
       }
     }
-    if (errors.length > 0) throw errors[0];
+    throwFirst(errors);
     if (this.#reservedBytes > 0) return;
     for (const observer of this.#growthObservers) observer.ended();
     this.#growthObservers = [];
@@ -259,6 +263,23 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   protected get isDisposed(): boolean {
     return this.#isDisposed;
+  }
+
+  /**
+   * Lets everybody free what they remember of memory that is about to be taken back.
+   * @throws what was thrown where somebody still has memory.
+   */
+  protected takeBack(taken: TakenMemory): void {
+    throwFirst(takeBack(taken).map(({ error }) => error));
+  }
+
+  /** Tells whether an address lies in memory that this gave, as it is at the first question. */
+  protected memoryTest(): (pointer: DevicePointer) => boolean {
+    let segments: Segment[] | undefined;
+    return (pointer) => {
+      segments ??= this.#segments().sort((a, b) => a.address - b.address);
+      return isWithin(segments, pointer);
+    };
   }
 
   /** Called once, when this is disposed and before its blocks are forgotten. */
@@ -583,4 +604,21 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#reuses++;
     return address;
   }
+}
+
+/** Whether an address lies in one of the blocks, which are in the order of their addresses. */
+export function isWithin(segments: readonly Segment[], address: number): boolean {
+  let low = 0;
+  let high = segments.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((segments[middle] as Segment).address <= address) low = middle + 1;
+    else high = middle;
+  }
+  const last = segments[low - 1];
+  return last !== undefined && address < last.address + last.bytes;
+}
+
+export function throwFirst(errors: readonly unknown[]): void {
+  if (errors.length > 0) throw errors[0];
 }

@@ -1,5 +1,6 @@
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
-import { Stream } from '../driver/stream.js';
+import { addOwner, type MemoryOwner, removeOwner, usableStream } from '../bulk-frees.js';
+import type { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
 import { LifetimeError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
@@ -9,7 +10,7 @@ import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from
 import { allocateReclaiming } from './allocate-reclaiming.js';
 
 /** The memory that a buffer owns, with all that it takes to free it. Outlives a buffer that was dropped. */
-export class BufferMemory implements OwnedMemory, ScopedMemory {
+export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   readonly resource: MemoryResource;
   readonly alignment: number;
   readonly createdAt: string | undefined;
@@ -17,7 +18,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   stream: Stream;
   #label: string | undefined;
   #home: ScopeFrame | undefined = innermostFrame();
-  #endedScope: string | undefined;
+  #endReason: string | undefined;
   #pointer: DevicePointer = 0;
   #bytes = 0;
   /** Where its bytes are counted, so that garbage is collected before memory runs out. */
@@ -53,9 +54,9 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     return this.#home;
   }
 
-  /** The name of the caching scope that took the memory back when it ended, if one did. */
-  get endedScope(): string | undefined {
-    return this.#endedScope;
+  /** Why the memory was taken back before the buffer was disposed, if it was. */
+  get endReason(): string | undefined {
+    return this.#endReason;
   }
 
   /** Moves to other memory of `bytes` bytes, with the first `keptBytes` bytes. Whatever is thrown, everything is as before. */
@@ -74,8 +75,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
       throw error;
     }
     held.heldBytes += bytes - this.#bytes;
-    this.#pointer = pointer;
-    this.#bytes = bytes;
+    this.#setPointer(pointer, bytes);
   }
 
   /**
@@ -86,32 +86,35 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
     const pointer = this.#pointer;
     const bytes = this.#bytes;
     if (pointer === 0) return;
-    this.#pointer = 0;
-    this.#bytes = 0;
+    this.#setPointer(0, 0);
     try {
       this.resource.deallocate(pointer, bytes, usableStream(this.stream));
     } catch (error) {
-      if (!(error instanceof LifetimeError)) {
-        this.#pointer = pointer;
-        this.#bytes = bytes;
-      }
+      if (!(error instanceof LifetimeError)) this.#setPointer(pointer, bytes);
       throw error;
     } finally {
       this.#held.heldBytes += this.#bytes - bytes;
     }
   }
 
-  endWithScope(name: string): void {
-    this.#endedScope = name;
+  endMemory(reason: string): void {
+    this.#endReason = reason;
     try {
       this.free();
     } finally {
-      if (this.#pointer !== 0) this.#endedScope = undefined;
+      if (this.#pointer !== 0) this.#endReason = undefined;
     }
   }
 
   leaveScopes(): void {
     this.#home = undefined;
+  }
+
+  #setPointer(pointer: DevicePointer, bytes: number): void {
+    if (this.#pointer !== 0) removeOwner(this.#pointer, this);
+    this.#pointer = pointer;
+    this.#bytes = bytes;
+    if (pointer !== 0) addOwner(pointer, bytes, this);
   }
 
   #recordLabel(pointer: DevicePointer): void {
@@ -122,17 +125,9 @@ export class BufferMemory implements OwnedMemory, ScopedMemory {
   /** Gives memory back that has not become this one's. */
   #giveBack(pointer: DevicePointer, bytes: number): void {
     const memory = new BufferMemory(this.resource, this.stream, this.alignment, undefined);
-    memory.#pointer = pointer;
-    memory.#bytes = bytes;
+    memory.#setPointer(pointer, bytes);
     memory.#held.heldBytes += bytes;
     adoptInScope(pointer, memory);
     freeSoonerOrLater(memory);
   }
-}
-
-function usableStream(stream: Stream): Stream {
-  if (!stream.isDisposed) return stream;
-  // Work that was queued on it may still be running, and no event of it can be had any more.
-  stream.device.synchronizeSync();
-  return Stream.legacyDefault(stream.device);
 }

@@ -164,9 +164,9 @@ export class DeviceBuffer implements Disposable {
     this.#memory.label = label;
   }
 
-  /** Whether it is disposed, by a call or because the caching scope it was made in has ended. */
+  /** Whether it is disposed, by a call or because its memory was taken back: by the end of a caching scope, a rewind, or the end of a resource. */
   get isDisposed(): boolean {
-    return this.#slot < 0 || this.#memory.endedScope !== undefined;
+    return this.#slot < 0 || this.#memory.endReason !== undefined;
   }
 
   /**
@@ -368,12 +368,7 @@ export class DeviceBuffer implements Disposable {
 
   #assertLive(operation: string): void {
     if (!this.isDisposed) return;
-    const { endedScope } = this.#memory;
-    const reason =
-      endedScope === undefined
-        ? 'the buffer is already disposed'
-        : `the scope of the cache '${endedScope}' that the buffer was made in has ended; cache.keep(buffer) lets it outlive that`;
-    throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${reason}`);
+    throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${this.#memory.endReason ?? 'the buffer is already disposed'}`);
   }
 
   #assertUsable(operation: string): void {

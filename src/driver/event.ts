@@ -83,10 +83,14 @@ export class Event implements Disposable {
     return mailbox[1] === 1;
   }
 
-  /** Blocks until what was recorded has run; host functions of this thread run meanwhile. */
+  /**
+   * Blocks until what was recorded by now has run; host functions of this thread run meanwhile. One of them may record the event again, or
+   * dispose it.
+   */
   synchronizeSync(): void {
     this.#assertLive('synchronize an event');
-    checkBlocking('synchronize an event', () => native().synchronizeEvent(this.handle));
+    const { handle } = this;
+    checkBlocking('synchronize an event', () => native().synchronizeEvent(handle));
   }
 
   /** Resolves once what was recorded by now has run. The event loop goes on. */

@@ -105,7 +105,7 @@ export interface NativeBinding {
   streamInfo(stream: number): void;
   /**
    * Blocks until everything has run that is queued on the stream at this call, or `hostFunctionReady`. Called again right after
-   * `runHostFunctions`, it goes on waiting for that, whatever the host functions have queued.
+   * `runHostFunctions`, it goes on waiting for that, whatever the host functions have queued, and even if they have released the stream.
    */
   synchronizeStream(stream: number): void;
   /** Hot. In: stream. `[1]`: 1 if everything queued has run, else 0. */
@@ -135,7 +135,7 @@ export interface NativeBinding {
   waitEvent(): void;
   /** Hot. In: event. `[1]`: 1 if the recorded work has run (or nothing was recorded), else 0. */
   queryEvent(): void;
-  /** Blocks until the event has happened, or `hostFunctionReady`. */
+  /** Blocks until the event's latest recording at this call has happened, or `hostFunctionReady`. Repeated as `synchronizeStream` is. */
   synchronizeEvent(event: number): void;
   /** Resolves with a status once the event's latest recording at this call has happened. */
   eventCompletion(event: number): Promise<number>;
@@ -167,10 +167,16 @@ export interface NativeBinding {
   copy(destination: number, source: number, bytes: number, stream: number): void;
   /** Copies `bytes` from a view's start to an address, in stream order; the host bytes have been read when it returns. */
   copyFromHost(destination: number, source: ArrayBufferView, bytes: number, stream: number): void;
-  /** Copies in stream order into a view and blocks until done, or `hostFunctionReady`. Repeated as `synchronizeStream` is, it copies once. */
+  /**
+   * Copies in stream order into a view and blocks until done, or `hostFunctionReady`. Repeated as `synchronizeStream` is, it copies once.
+   * `invalidArgument` if the view has no room for the bytes, or none any more.
+   */
   copyToHostSync(destination: ArrayBufferView, source: number, bytes: number, stream: number): void;
-  /** Queues a copy out of device memory now; resolves with the bytes, or with a status on failure. */
-  copyToHost(source: number, bytes: number, stream: number): Promise<ArrayBuffer | number>;
+  /**
+   * Queues a copy out of device memory now; resolves with the bytes, or with a status on failure. With a destination it fills that, and resolves
+   * with a status: `invalidArgument` if there is no room for the bytes, or none any more.
+   */
+  copyToHost(source: number, bytes: number, stream: number, destination?: ArrayBufferView): Promise<ArrayBuffer | number>;
   /** Sets `count` elements of 1 or 4 bytes, to an unsigned value that fits them, in stream order. */
   set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: number): void;
   /** Location types: 1 a device, 2 the host. */

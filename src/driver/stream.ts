@@ -193,7 +193,7 @@ export class Stream implements Disposable {
     complete();
   }
 
-  /** Blocks until everything queued has run; host functions of this thread run meanwhile. */
+  /** Blocks until everything queued by now has run; host functions of this thread run meanwhile. One of them may dispose the stream. */
   synchronizeSync(): void {
     this.#assertLive('synchronize a stream');
     this.timeline.synchronizeSync();

@@ -1,6 +1,6 @@
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../errors.js';
 import { assertBytes, assertPointer } from '../validation.js';
-import { mailbox, native } from './native.js';
+import { mailbox, NativeStatus, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
 import { assertStream, type Stream } from './stream.js';
 
@@ -28,18 +28,27 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
   assertStream(stream, 'copy from the host');
   assertPointer(destination, 'destination');
   assertView(source, 'source');
-  native().copyFromHost(destination, source, source.byteLength, stream.handle);
-  check(`copy ${source.byteLength} bytes from the host`);
+  const bytes = viewBytes(source);
+  native().copyFromHost(destination, source, bytes, stream.handle);
+  check(`copy ${bytes} bytes from the host`);
 }
 
-/** Fills a host array from a pointer in the stream's order, and blocks until it is done. */
+/**
+ * Fills a host array from a pointer in the stream's order, and blocks until it is done; host functions of this thread run meanwhile.
+ * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if one of them transferred the array, or made it shorter.
+ */
 export function copyToHostSync(destination: ArrayBufferView, source: number, stream: Stream): void {
   assertStream(stream, 'copy to the host');
   assertView(destination, 'destination');
   assertPointer(source, 'source');
-  checkBlocking(`copy ${destination.byteLength} bytes to the host`, () =>
-    native().copyToHostSync(destination, source, destination.byteLength, stream.handle),
-  );
+  const bytes = viewBytes(destination);
+  const { handle } = stream;
+  try {
+    checkBlocking(`copy ${bytes} bytes to the host`, () => native().copyToHostSync(destination, source, bytes, handle));
+  } catch (error) {
+    assertStillHolds(destination, bytes);
+    throw error;
+  }
 }
 
 /** Queues a copy of device memory now, in the stream's order, and resolves with the bytes. The event loop goes on. */
@@ -50,6 +59,22 @@ export async function copyToHost(source: number, bytes: number, stream: Stream):
   const result = await native().copyToHost(source, bytes, stream.handle);
   if (typeof result === 'number') throw statusError(`copy ${bytes} bytes to the host`, result);
   return result;
+}
+
+/**
+ * Queues a copy of device memory now, in the stream's order, and resolves once it fills a host array. The event loop goes on; the array is
+ * written in one go at the end.
+ * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if the array was transferred or made shorter meanwhile.
+ */
+export async function copyIntoHost(destination: ArrayBufferView, source: number, stream: Stream): Promise<void> {
+  assertStream(stream, 'copy to the host');
+  assertView(destination, 'destination');
+  assertPointer(source, 'source');
+  const bytes = viewBytes(destination);
+  const status = await native().copyToHost(source, bytes, stream.handle, destination);
+  if (status === NativeStatus.success) return;
+  assertStillHolds(destination, bytes);
+  throw statusError(`copy ${bytes} bytes to the host`, status as number);
 }
 
 /**
@@ -100,4 +125,22 @@ export function pointerInfo(pointer: number): PointerInfo {
 
 function assertView(view: unknown, name: string): asserts view is ArrayBufferView {
   if (!ArrayBuffer.isView(view)) throw new ArgumentTypeError(`${name} must be a typed array or a DataView, got ${formatValue(view)}`);
+}
+
+/** The length of a view in bytes; 0 if its memory was transferred, of which a `DataView` throws. */
+function viewBytes(view: ArrayBufferView): number {
+  try {
+    return view.byteLength;
+  } catch {
+    return 0;
+  }
+}
+
+function assertStillHolds(destination: ArrayBufferView, bytes: number): void {
+  const leftBytes = viewBytes(destination);
+  if (leftBytes >= bytes) return;
+  throw new ArgumentRangeError(
+    `destination must keep its ${bytes} bytes until they are copied, and has ${leftBytes} left`,
+    'ERR_INVALID_ARG_VALUE',
+  );
 }

@@ -37,13 +37,16 @@ export function annotate<T>(name: string, fn: () => T): T {
   const recordings = [...liveRecordings()];
   for (const recording of recordings) recording.beginPhase(phase);
   let result: T;
+  let goesOn: boolean;
   try {
     result = enterScope({ kind: 'phase', phase }, fn);
+    // Reads a property of the result, which may be a getter that throws.
+    goesOn = isThenable(result);
   } catch (error) {
     end(recordings, phase);
     throw error;
   }
-  if (isThenable(result)) return endOnceSettled(recordings, phase, result) as T;
+  if (goesOn) return endOnceSettled(recordings, phase, result as PromiseLike<unknown>) as T;
   end(recordings, phase);
   return result;
 }

@@ -46,6 +46,11 @@ export class BlockGroups {
     return this.#firsts[group] as number;
   }
 
+  /** The blocks of a group, the latest first. It must not change meanwhile. */
+  *blocks(group: number): Generator<number> {
+    for (let block = this.first(group); block !== none; block = this.#records[block + nextField] as number) yield block;
+  }
+
   /** The group of a block, or -1. */
   groupOf(block: number): number {
     return block < this.#records.length ? (this.#records[block + groupField] as number) : none;

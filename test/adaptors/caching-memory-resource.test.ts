@@ -899,7 +899,8 @@ describe('dispose', () => {
     });
     const buffer = await running;
     expect(upstream.live.size).toBe(0);
-    expect(() => buffer.dispose()).toThrow(disposed);
+    expect(() => buffer.ptr).toThrow('cannot read the address of a buffer: the CachingMemoryResource is disposed');
+    buffer.dispose();
     cache.dispose();
   });
 });

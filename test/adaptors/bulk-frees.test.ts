@@ -1,0 +1,425 @@
+import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
+import { type RememberedAllocations, rememberIfTakenBack } from '../../src/adaptors/remember-allocations.js';
+import { failCall } from '../../src/driver/software-device.js';
+import {
+  AlignedResourceAdaptor,
+  ArenaMemoryResource,
+  BinningMemoryResource,
+  CachingMemoryResource,
+  CudaMemoryResource,
+  DeviceBuffer,
+  FallbackResourceAdaptor,
+  FixedSizeMemoryResource,
+  KiB,
+  LimitingResourceAdaptor,
+  ManagedMemoryResource,
+  type MemoryResource,
+  type MemoryResourceAdaptor,
+  MiB,
+  MonotonicMemoryResource,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  ReclaimingResourceAdaptor,
+  RoundingResourceAdaptor,
+  SanitizingResourceAdaptor,
+  StatisticsResourceAdaptor,
+  Stream,
+  TrackingResourceAdaptor,
+} from '../../src/index.js';
+
+const cuda = new CudaMemoryResource();
+let stream: Stream;
+let other: Stream;
+beforeAll(() => {
+  stream = new Stream();
+  other = new Stream();
+});
+afterAll(() => {
+  stream.dispose();
+  other.dispose();
+});
+afterEach(() => {
+  vi.restoreAllMocks();
+});
+
+const bufferOf = (bytes: number, resource: MemoryResource, on = stream) => new DeviceBuffer(bytes, { resource, stream: on });
+
+/** A way to take back everything that `use` allocated from the resource, while that is in use. */
+interface Taker {
+  readonly name: string;
+  make(): MemoryResource & { validate(): void };
+  run(resource: MemoryResource, use: () => void): void;
+}
+
+const takers: readonly Taker[] = [
+  {
+    name: 'the end of a run',
+    make: () => new CachingMemoryResource(cuda),
+    run: (cache, use) => (cache as CachingMemoryResource).run(use),
+  },
+  {
+    name: 'the end of a run without events',
+    make: () => new CachingMemoryResource(cuda, { deallocationEvents: 'off' }),
+    run: (cache, use) => (cache as CachingMemoryResource).run(use),
+  },
+  {
+    name: 'a rewind',
+    make: () => new MonotonicMemoryResource(cuda),
+    run: (scratch, use) => {
+      using _frame = (scratch as MonotonicMemoryResource).mark();
+      use();
+    },
+  },
+  {
+    name: 'a rewind to a mark after others,',
+    make: () => new MonotonicMemoryResource(cuda, { initialBytes: 4096, growthFactor: 1 }),
+    run: (scratch, use) => {
+      scratch.allocate(1000, other);
+      scratch.allocate(1000, stream);
+      const mark = (scratch as MonotonicMemoryResource).mark();
+      use();
+      (scratch as MonotonicMemoryResource).rewind(mark);
+    },
+  },
+  {
+    name: 'a rewind of memory of the fallback',
+    make: () => new MonotonicMemoryResource(cuda, { maximumBytes: 0, fallback: new PoolMemoryResource(cuda) }),
+    run: (scratch, use) => {
+      using _frame = (scratch as MonotonicMemoryResource).mark();
+      use();
+    },
+  },
+  {
+    name: 'reset',
+    make: () => new MonotonicMemoryResource(cuda, { deallocationEvents: 'deferred' }),
+    run: (scratch, use) => {
+      use();
+      (scratch as MonotonicMemoryResource).reset();
+    },
+  },
+  {
+    name: 'release',
+    make: () => new MonotonicMemoryResource(cuda),
+    run: (scratch, use) => {
+      use();
+      (scratch as MonotonicMemoryResource).release(stream);
+    },
+  },
+];
+
+/** An adaptor that remembers something, and the numbers that must be zero when nothing is allocated through it. */
+interface Adaptor {
+  readonly name: string;
+  wrap(upstream: MemoryResource): MemoryResourceAdaptor;
+  numbers(resource: never): unknown[];
+}
+
+const adaptors: readonly Adaptor[] = [
+  {
+    name: 'LimitingResourceAdaptor',
+    wrap: (upstream) => new LimitingResourceAdaptor(upstream, { limitBytes: 100_000 }),
+    numbers: (limit: LimitingResourceAdaptor) => [limit.allocatedBytes],
+  },
+  {
+    name: 'StatisticsResourceAdaptor',
+    wrap: (upstream) => new StatisticsResourceAdaptor(upstream),
+    numbers: (resource: StatisticsResourceAdaptor) => {
+      const { bytes, allocations } = resource.statistics();
+      return [bytes.current, allocations.current];
+    },
+  },
+  {
+    name: 'TrackingResourceAdaptor',
+    wrap: (upstream) => new TrackingResourceAdaptor(upstream, { captureStacks: true }),
+    numbers: (resource: TrackingResourceAdaptor) => [resource.allocatedBytes, resource.outstandingAllocations().length],
+  },
+  {
+    name: 'SanitizingResourceAdaptor',
+    wrap: (upstream) => new SanitizingResourceAdaptor(upstream),
+    numbers: (resource: SanitizingResourceAdaptor) => [resource.allocatedBytes, resource.reports.length],
+  },
+  {
+    name: 'RoundingResourceAdaptor',
+    wrap: (upstream) => new RoundingResourceAdaptor(upstream, { kind: 'top-bits' }),
+    numbers: (resource: RoundingResourceAdaptor) => [resource.askedBytes, resource.roundedBytes],
+  },
+  {
+    name: 'ReclaimingResourceAdaptor',
+    wrap: (upstream) => new ReclaimingResourceAdaptor(upstream),
+    numbers: (resource: ReclaimingResourceAdaptor) => [resource.liveBytes],
+  },
+  {
+    name: 'AlignedResourceAdaptor',
+    wrap: (upstream) => new AlignedResourceAdaptor(upstream, { alignment: 8192 }),
+    numbers: () => [],
+  },
+  {
+    name: 'FallbackResourceAdaptor',
+    wrap: (upstream) => new FallbackResourceAdaptor(new LimitingResourceAdaptor(cuda, { limitBytes: 0 }), upstream),
+    numbers: (resource: FallbackResourceAdaptor) => [resource.fallbackBytes],
+  },
+];
+
+const zeros = (numbers: readonly unknown[]) => numbers.map(() => 0);
+
+describe.each(takers)('$name', ({ make, run }) => {
+  test.each(adaptors)('leaves nothing allocated in a $name above', ({ wrap, numbers }) => {
+    const resource = make();
+    const adaptor = wrap(resource);
+    const outer = new StatisticsResourceAdaptor(adaptor);
+    for (let pass = 0; pass < 40; pass++) {
+      let buffer: DeviceBuffer | undefined;
+      // What is freed in time is freed once; the sizes change, so that blocks get other owners.
+      run(resource, () => {
+        const pointers = [1000, 3000 + 256 * (pass % 3)].map((bytes) => adaptor.allocate(bytes, stream));
+        outer.allocate(700, stream);
+        resource.allocate(400, stream);
+        adaptor.deallocate(pointers[0] as number, 1000, stream);
+        buffer = bufferOf(2000, outer, pass % 2 === 0 ? stream : other);
+        adaptor.allocate(1000, other);
+      });
+      expect(buffer?.isDisposed).toBe(true);
+      expect(numbers(adaptor as never)).toEqual(zeros(numbers(adaptor as never)));
+      expect(outer.statistics().bytes).toMatchObject({ current: 0 });
+      resource.validate();
+      // The same addresses, without anything that is taken back.
+      run(resource, () => {
+        for (const bytes of [3000, 1000, 700, 2000]) adaptor.deallocate(adaptor.allocate(bytes, stream), bytes, stream);
+      });
+    }
+    vi.spyOn(process, 'emitWarning').mockReturnValue();
+    adaptor[Symbol.dispose]();
+    expect(process.emitWarning).not.toHaveBeenCalled();
+    resource[Symbol.dispose]();
+  });
+
+  test('disposes the buffers in it, and no others', () => {
+    using resource = make();
+    using pool = new PoolMemoryResource(cuda);
+    using elsewhere = bufferOf(5000, pool);
+    const buffers: DeviceBuffer[] = [];
+    run(resource, () => {
+      buffers.push(bufferOf(100, resource), bufferOf(3 * MiB, resource), bufferOf(0, resource), bufferOf(5000, pool));
+      buffers[3]?.dispose();
+    });
+    expect(buffers.map((buffer) => buffer.isDisposed)).toEqual([true, true, false, true]);
+    expect(elsewhere.isDisposed).toBe(false);
+    expect(() => buffers[0]?.ptr).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    for (const buffer of buffers) buffer.dispose();
+  });
+});
+
+describe('a rewind', () => {
+  test('of a fallback does not leave memory to be freed once more when it is somebody else’s', () => {
+    using pool = new PoolMemoryResource(cuda);
+    using scratch = new MonotonicMemoryResource(cuda, { maximumBytes: 0, fallback: pool });
+    const mark = scratch.mark();
+    const buffer = bufferOf(1000, scratch);
+    const { ptr } = buffer;
+    scratch.rewind(mark);
+    const pointer = pool.allocate(1000, stream);
+    expect(pointer).toBe(ptr);
+    const next = scratch.allocate(1000, stream);
+    buffer.dispose();
+    expect(pool.allocate(1000, stream)).not.toBe(pointer);
+    expect(next).not.toBe(pointer);
+    expect(pool.statistics().allocatedBytes).toBe(3 * 1024);
+  });
+
+  test('leaves buffers from before its mark, also ones that moved, and takes those that moved since', () => {
+    using scratch = new MonotonicMemoryResource(cuda);
+    const [still, moved, moving] = [100, 100, 100].map((bytes) => bufferOf(bytes, scratch)) as [DeviceBuffer, DeviceBuffer, DeviceBuffer];
+    moved.resize(5000);
+    const inner = scratch.mark();
+    const nested = bufferOf(700, scratch);
+    const innermost = scratch.mark();
+    moving.resize(9000);
+    scratch.rewind(innermost);
+    expect([still, moved, moving, nested].map(({ isDisposed }) => isDisposed)).toEqual([false, false, true, false]);
+    expect(() => moving.resize(1)).toThrow('the MonotonicMemoryResource took its memory back by a rewind');
+    scratch.rewind(inner);
+    expect([still, moved, nested].map(({ isDisposed }) => isDisposed)).toEqual([false, false, true]);
+    scratch.reset();
+    expect([still, moved].map(({ isDisposed }) => isDisposed)).toEqual([true, true]);
+  });
+
+  test.each(['rewind', 'reset', 'release', 'dispose'] as const)(
+    'changes nothing by %s where a buffer cannot be freed, and can be called again',
+    (operation) => {
+      using fallback = new PoolMemoryResource(cuda);
+      using scratch = new MonotonicMemoryResource(cuda, { maximumBytes: 4096, fallback });
+      const mark = scratch.mark();
+      const buffers = [1000, 8000].map((bytes) => bufferOf(bytes, scratch));
+      const take = () =>
+        operation === 'rewind' ? scratch.rewind(mark) : operation === 'release' ? scratch.release(stream) : scratch[operation]();
+      failCall('cuEventRecord', 1, 999);
+      expect(take).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+      expect(buffers.filter(({ isDisposed }) => !isDisposed)).toHaveLength(1);
+      expect(scratch.statistics().usedBytes).toBe(1024);
+      take();
+      expect(buffers.map(({ isDisposed }) => isDisposed)).toEqual([true, true]);
+      expect(fallback.statistics().allocatedBytes).toBe(0);
+    },
+  );
+
+  test('looks only at what was allocated since its mark', () => {
+    using scratch = new MonotonicMemoryResource(cuda);
+    const limit = new LimitingResourceAdaptor(scratch, { limitBytes: MiB });
+    for (let i = 0; i < 100; i++) limit.allocate(100, stream);
+    const mark = scratch.mark();
+    limit.allocate(100, stream);
+    const positions = vi.spyOn(mark.positions, 'find');
+    scratch.rewind(mark);
+    expect(positions.mock.calls.length).toBeLessThan(5);
+    expect(limit.allocatedBytes).toBe(25_600);
+  });
+});
+
+describe('a run', () => {
+  test('ends where reading `then` of its result throws', () => {
+    using cache = new CachingMemoryResource(cuda);
+    const failure = new Error('no then');
+    const result = Object.defineProperty({}, 'then', {
+      get: () => {
+        throw failure;
+      },
+    });
+    expect(() =>
+      cache.run(() => {
+        cache.allocate(1000, stream);
+        return result;
+      }),
+    ).toThrow(failure);
+    expect(cache.statistics()).toMatchObject({ activeRuns: 0, busyBlocks: 0 });
+    expect(cache.invalidate()).toBe(1024);
+  });
+
+  test('leaves what is kept to those above', () => {
+    using cache = new CachingMemoryResource(cuda);
+    using aligned = new AlignedResourceAdaptor(cache, { alignment: 4096 });
+    const limit = new LimitingResourceAdaptor(aligned, { limitBytes: MiB });
+    const kept = cache.run(() => {
+      limit.allocate(100, stream);
+      return cache.keep(limit.allocate(1000, stream));
+    });
+    expect([limit.allocatedBytes, cache.statistics().busyBlocks]).toEqual([1024, 1]);
+    cache.run(() => limit.allocate(1000, stream));
+    limit.deallocate(kept, 1000, stream);
+    expect([limit.allocatedBytes, cache.statistics().busyBlocks]).toEqual([0, 0]);
+  });
+
+  test('leaves allocated what an adaptor above cannot free', () => {
+    using cache = new CachingMemoryResource(cuda);
+    const limit = new LimitingResourceAdaptor(cache, { limitBytes: MiB });
+    let pointer = 0;
+    failCall('cuEventRecord', 1, 999);
+    expect(() =>
+      cache.run(() => {
+        pointer = limit.allocate(1000, stream);
+      }),
+    ).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    expect([limit.allocatedBytes, cache.statistics().keptBlocks]).toEqual([1024, 1]);
+    limit.deallocate(pointer, 1000, stream);
+    expect([limit.allocatedBytes, cache.statistics().busyBlocks]).toEqual([0, 0]);
+  });
+
+  test('frees what was allocated on a stream that is gone', () => {
+    using cache = new CachingMemoryResource(cuda);
+    const limit = new LimitingResourceAdaptor(cache, { limitBytes: MiB });
+    cache.run(() => {
+      using ending = new Stream();
+      limit.allocate(1000, ending);
+    });
+    expect([limit.allocatedBytes, cache.statistics().busyBlocks]).toEqual([0, 0]);
+  });
+
+  test('frees what was allocated without blocking', async () => {
+    using cache = new CachingMemoryResource(cuda);
+    const resource = new ReclaimingResourceAdaptor(cache);
+    await cache.run(async () => {
+      await resource.allocateAsync(1000, stream);
+      resource.allocate(1000, stream);
+    });
+    expect(resource.liveBytes).toBe(0);
+  });
+});
+
+describe('the end of', () => {
+  test.each([
+    ['a pool', () => new PoolMemoryResource(cuda)],
+    ['an arena', () => new ArenaMemoryResource(cuda, { arenaBytes: 8 * MiB })],
+    ['blocks of fixed size', () => new FixedSizeMemoryResource(cuda, { blockBytes: 4 * MiB })],
+    ['a binning resource', () => new BinningMemoryResource(cuda, { bins: [8 * MiB] })],
+    ['a cache', () => new CachingMemoryResource(cuda)],
+    ['a monotonic resource', () => new MonotonicMemoryResource(cuda)],
+    ['a monotonic resource with a fallback', () => new MonotonicMemoryResource(cuda, { maximumBytes: 512, fallback: cuda })],
+  ])('%s disposes the buffers in it, whatever is above', (_, make) => {
+    const before = cuda.reservedBytes;
+    const resource = make();
+    using elsewhere = bufferOf(3000, cuda);
+    const aligned = new AlignedResourceAdaptor(resource, { alignment: 8192 });
+    const limit = new LimitingResourceAdaptor(aligned, { limitBytes: 64 * MiB });
+    const allocate = () => [resource, limit].flatMap((each) => [bufferOf(500, each), bufferOf(2 * MiB, each, other)]);
+    const buffers =
+      resource instanceof CachingMemoryResource ? resource.run(() => allocate().map((buffer) => resource.keep(buffer))) : allocate();
+    resource.dispose();
+    expect(buffers.map(({ isDisposed }) => isDisposed)).toEqual([true, true, true, true]);
+    expect(() => buffers[0]?.ptr).toThrow(/cannot read the address of a buffer: the \w+ is disposed/);
+    expect(limit.allocatedBytes).toBe(0);
+    expect(elsewhere.isDisposed).toBe(false);
+    expect(cuda.reservedBytes - before).toBe(3000);
+    for (const buffer of buffers) buffer.dispose();
+  });
+
+  test('a resource leaves a buffer that only the same address is known of', () => {
+    using managed = new ManagedMemoryResource();
+    using pinned = new PinnedHostMemoryResource();
+    using buffer = bufferOf(100, managed);
+    new PoolMemoryResource(pinned, { initialBytes: 4 * KiB }).dispose();
+    expect(buffer.isDisposed).toBe(false);
+  });
+});
+
+describe('an adaptor', () => {
+  test('remembers nothing where nothing takes memory back while it is in use', () => {
+    using pool = new PoolMemoryResource(cuda);
+    const adaptor = new LimitingResourceAdaptor(pool, { limitBytes: MiB });
+    expect(Object.keys(adaptor)).not.toContain('allocate');
+    expect(rememberIfTakenBack(adaptor, pool)).toBeUndefined();
+  });
+
+  test('keeps what the resource above takes back, which has it from the adaptor', () => {
+    using scratch = new MonotonicMemoryResource(cuda);
+    const between = new LimitingResourceAdaptor(scratch, { limitBytes: 8 * MiB });
+    const upper = new MonotonicMemoryResource(between, { initialBytes: MiB });
+    const pool = new PoolMemoryResource(between, { initialBytes: MiB });
+    const mark = upper.mark();
+    upper.allocate(1000, stream);
+    upper.rewind(mark);
+    upper.allocate(1000, stream);
+    upper.reset();
+    expect(between.allocatedBytes).toBe(2 * MiB);
+    pool.dispose();
+    upper.dispose();
+    expect(between.allocatedBytes).toBe(0);
+  });
+
+  test('forgets what is freed, and keeps what could not be freed', () => {
+    using scratch = new MonotonicMemoryResource(cuda);
+    const below = new TrackingResourceAdaptor(scratch);
+    const adaptor = new LimitingResourceAdaptor(below, { limitBytes: MiB });
+    const { live } = rememberIfTakenBack(adaptor, below) as RememberedAllocations;
+    const pointers = Array.from({ length: 100 }, (_, i) => adaptor.allocate(100 + i, stream));
+    expect(live.count).toBe(100);
+    expect(() => adaptor.deallocate(pointers[50] as number, 1, stream)).toThrow(
+      expect.objectContaining({ code: 'ERR_CISTERN_WRONG_SIZE' }),
+    );
+    expect(live.count).toBe(100);
+    pointers.forEach((pointer, i) => {
+      if (i % 2 === 0) adaptor.deallocate(pointer, 100 + i, stream);
+    });
+    expect(live.count).toBe(50);
+    scratch.reset();
+    expect([live.count, adaptor.allocatedBytes, below.allocatedBytes]).toEqual([0, 0, 0]);
+  });
+});
