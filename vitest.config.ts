@@ -40,6 +40,7 @@ export default defineConfig({
           env: { CISTERN_DEVICE: 'cuda' },
           setupFiles,
           fileParallelism: false,
+          testTimeout: 120_000,
         },
       })),
     ],

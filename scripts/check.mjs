@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { delimiter, isAbsolute, join } from 'node:path';
 import process, { argv, chdir, env, exit, stdout } from 'node:process';
 import { fileURLToPath } from 'node:url';
+import { checkCudaHeader, cudaHeaders } from './check-cuda-header.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const scratch = mkdtempSync(join(tmpdir(), 'cistern-check-'));
@@ -82,6 +83,22 @@ function clangFormat() {
   run('clang-format', ['--dry-run', '--Werror', ...files.filter((file) => /\.(cc|h)$/.test(file))]);
 }
 
+function cudaHeader() {
+  const headers = cudaHeaders();
+  if (headers === undefined) throw new Skipped('no cuda.h in CUDA_HOME or /usr/local/cuda');
+  try {
+    checkCudaHeader(headers);
+  } catch (error) {
+    throw new Failure(error.message);
+  }
+}
+
+/** What runs on a GPU, the sweep and random programs over the driver that uses all freedom which the documentation leaves it. */
+function overStrictDriver() {
+  if (process.platform !== 'linux') throw new Skipped('the strict driver is for Linux');
+  run('node', ['test/gpu/run-matrix.mjs', '--settings', 'strictest']);
+}
+
 const steps = {
   lint: () => run('biome', ['check', '--error-on-warnings', '.']),
   types: () => {
@@ -94,6 +111,8 @@ const steps = {
   package: packed,
   docs: () => run('typedoc', []),
   tests: () => run(runSuite[0], runSuite.slice(1)),
+  'cuda-header': cudaHeader,
+  'strict-driver': overStrictDriver,
   'native-tests': () => nativeTests(''),
   'native-tests-address': () => nativeTests('address'),
   'native-tests-thread': () => nativeTests('thread'),

@@ -1,7 +1,7 @@
 /** Writes a line of JSON for each test into the file that `CISTERN_TEST_RESULTS` names, as it ends, so that nothing is lost by a crash. */
 import { appendFileSync } from 'node:fs';
 
-export class ResultReporter {
+class ResultReporter {
   onTestCaseResult(test) {
     const { state, note, errors } = test.result();
     const file = test.module.relativeModuleId ?? test.module.moduleId;

@@ -1,0 +1,46 @@
+// Holds native/cuda/driver_table.h against NVIDIA's cuda.h, if a toolkit is here: `node scripts/check-cuda-header.mjs`. Nothing is linked or
+// run: a parameter, constant or structure that differs does not compile.
+import { spawnSync } from 'node:child_process';
+import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { argv, env, exit } from 'node:process';
+import { fileURLToPath } from 'node:url';
+
+const native = fileURLToPath(new URL('../native', import.meta.url));
+
+/** The folder with cuda.h, or undefined. */
+export function cudaHeaders() {
+  return [env.CUDA_HOME, '/usr/local/cuda']
+    .flatMap((home) => (home ? [join(home, 'include')] : []))
+    .find((folder) => existsSync(join(folder, 'cudaTypedefs.h')));
+}
+
+/**
+ * @returns {string} what was compared
+ * @throws {Error} with the compiler's output if something differs
+ */
+export function checkCudaHeader(headers) {
+  const table = readFileSync(join(native, 'cuda', 'driver_table.h'), 'utf8').replaceAll(/\\\n/g, ' ');
+  const functions = [...table.matchAll(/\bX\((\w+), "(\w+)", (\d+),/g)];
+  const lines = functions.map(([, member, symbol, version]) => `CISTERN_SAME_CALL(${member}, PFN_${symbol}_v${version});`);
+  const count = `static_assert(kCallCount == ${functions.length}, "a function of the table was not found");`;
+  const scratch = mkdtempSync(join(tmpdir(), 'cistern-header-'));
+  const source = join(scratch, 'check.cc');
+  writeFileSync(source, `#include "test/cuda_header.h"\nnamespace cistern::cuda_header {\n${lines.join('\n')}\n${count}\n}\n`);
+  const args = ['-std=c++17', '-fsyntax-only', '-isystem', headers, '-I', native, source];
+  const { status, error, stderr } = spawnSync(env.CXX ?? 'c++', args, { encoding: 'utf8' });
+  rmSync(scratch, { recursive: true });
+  if (error !== undefined) throw error;
+  if (status !== 0) throw new Error(stderr);
+  return `${functions.length} functions, and the constants and structures, are those of ${join(headers, 'cuda.h')}`;
+}
+
+if (argv[1] === fileURLToPath(import.meta.url)) {
+  const headers = cudaHeaders();
+  if (headers === undefined) {
+    console.log('skipped: no cudaTypedefs.h in CUDA_HOME or /usr/local/cuda');
+    exit(0);
+  }
+  console.log(checkCudaHeader(headers));
+}
