@@ -58,7 +58,14 @@ export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-res
 export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/tracking-resource-adaptor.js';
 export type { ByteRange } from './buffers/byte-range.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
-export { type BufferCopyOptions, DeviceBuffer, type DeviceBufferOptions, type HostData } from './buffers/device-buffer.js';
+export {
+  type BufferAllocation,
+  type BufferCopyOptions,
+  DeviceBuffer,
+  type DeviceBufferOptions,
+  type DeviceMemory,
+  type HostData,
+} from './buffers/device-buffer.js';
 export {
   type Conversion,
   type ConversionProgress,

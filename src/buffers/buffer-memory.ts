@@ -1,9 +1,10 @@
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { addOwner, type MemoryOwner, removeOwner, usableStream } from '../bulk-frees.js';
+import { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
 import { LifetimeError } from '../errors.js';
-import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { type HeldMemory, heldMemory } from '../reclaim/early-collection.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../reclaim/unreachable-buffers.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
@@ -16,11 +17,14 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   readonly createdAt: string | undefined;
   /** The stream that the memory is ordered on, and freed on. */
   stream: Stream;
+  /** How many of the bytes are the buffer's contents. */
+  byteLength = 0;
   #label: string | undefined;
   #home: ScopeFrame | undefined = innermostFrame();
   #endReason: string | undefined;
   #pointer: DevicePointer = 0;
   #bytes = 0;
+  #isBeingFreed = false;
   /** Where its bytes are counted, so that garbage is collected before memory runs out. */
   readonly #held: HeldMemory;
 
@@ -38,6 +42,11 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
 
   get bytes(): number {
     return this.#bytes;
+  }
+
+  /** Whether a call that frees it is under way, and may yet be refused. */
+  get isBeingFreed(): boolean {
+    return this.#isBeingFreed;
   }
 
   /** What people call the memory; recordings say so. */
@@ -59,42 +68,84 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     return this.#endReason;
   }
 
-  /** Moves to other memory of `bytes` bytes, with the first `keptBytes` bytes. Whatever is thrown, everything is as before. */
-  reallocate(bytes: number, keptBytes: number): void {
-    const { resource, stream } = this;
+  /**
+   * Moves to other memory of `bytes` bytes, with what fits of the first `byteLength` bytes. Whatever is thrown, everything is as before. Returns
+   * false if it was changed while the resource looked for memory, by a host function or by the resource: nothing is moved then.
+   * @param events what is asked of the resource for the free of the old memory
+   */
+  reallocate(bytes: number, events?: DeallocationEvents): boolean {
+    const { resource, stream, byteLength } = this;
+    const oldPointer = this.#pointer;
+    const oldBytes = this.#bytes;
     const held = this.#held;
     if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
     const pointer = bytes === 0 ? 0 : allocateReclaiming(resource, bytes, stream, this.alignment);
-    if (pointer !== 0) adoptInScope(pointer, this);
-    this.#recordLabel(pointer);
+    const isAsBefore = () =>
+      this.#pointer === oldPointer && this.#bytes === oldBytes && this.byteLength === byteLength && this.stream === stream;
     try {
-      if (keptBytes > 0) copy(pointer, this.#pointer, keptBytes, stream);
-      if (this.#pointer !== 0) resource.deallocate(this.#pointer, this.#bytes, stream);
+      if (isAsBefore() && byteLength > 0 && bytes > 0) copy(pointer, oldPointer, Math.min(byteLength, bytes), stream);
     } catch (error) {
-      if (pointer !== 0) this.#giveBack(pointer, bytes);
+      this.#giveBack(pointer, bytes, stream);
       throw error;
     }
-    held.heldBytes += bytes - this.#bytes;
+    if (!isAsBefore()) {
+      this.#giveBack(pointer, bytes, stream);
+      return false;
+    }
     this.#setPointer(pointer, bytes);
+    if (pointer !== 0) adoptInScope(pointer, this);
+    this.#recordLabel(pointer);
+    if (oldPointer === 0) return true;
+    try {
+      this.#deallocate(oldPointer, oldBytes, stream, events);
+    } catch (error) {
+      if (isLost(error)) throw error;
+      if (this.#pointer === pointer && this.#bytes === bytes) {
+        this.#setPointer(oldPointer, oldBytes);
+        this.#giveBack(pointer, bytes, stream);
+      } else {
+        this.#giveBack(oldPointer, oldBytes, stream);
+      }
+      throw error;
+    }
+    return true;
   }
 
   /**
-   * Gives the memory back, in the order of the stream; where that is disposed, after everything that was queued on the device has run. Where
-   * that is refused, the memory is still here and may be given back later, unless the resource says that it never will be its own to free.
+   * Gives the memory back, in the order of the stream; if that is disposed, after everything that was queued on the device has run. If that is
+   * refused, the memory is still here and may be given back later, unless the resource says that it never will be its own to free.
    */
-  free(): void {
+  free(fence?: DeallocationFence): void {
+    if (this.#pointer === 0) return;
+    const { stream } = this;
+    // Host functions may run here, and give the memory back.
+    const usable = usableStream(stream);
     const pointer = this.#pointer;
     const bytes = this.#bytes;
     if (pointer === 0) return;
     this.#setPointer(0, 0);
+    this.#isBeingFreed = true;
     try {
-      this.resource.deallocate(pointer, bytes, usableStream(this.stream));
+      // An event of a stream that has ended is over.
+      this.#deallocate(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence);
     } catch (error) {
-      if (!(error instanceof LifetimeError)) this.#setPointer(pointer, bytes);
+      if (!isLost(error)) this.#setPointer(pointer, bytes);
       throw error;
     } finally {
-      this.#held.heldBytes += this.#bytes - bytes;
+      this.#isBeingFreed = false;
     }
+  }
+
+  /** Takes over memory that was allocated from the resource. */
+  adopt(pointer: DevicePointer, bytes: number): void {
+    this.#setPointer(pointer, bytes);
+    if (pointer !== 0) adoptInScope(pointer, this);
+    this.#recordLabel(pointer);
+  }
+
+  /** Gives the memory up as it is. */
+  release(): void {
+    this.#setPointer(0, 0);
   }
 
   endMemory(reason: string): void {
@@ -112,9 +163,21 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
 
   #setPointer(pointer: DevicePointer, bytes: number): void {
     if (this.#pointer !== 0) removeOwner(this.#pointer, this);
+    this.#held.heldBytes += bytes - this.#bytes;
     this.#pointer = pointer;
     this.#bytes = bytes;
     if (pointer !== 0) addOwner(pointer, bytes, this);
+  }
+
+  /** Frees memory of the resource. A host function that ends the stream meanwhile does not keep it from being freed. */
+  #deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    const wasLive = !stream.isDisposed;
+    try {
+      this.resource.deallocate(pointer, bytes, stream, fence);
+    } catch (error) {
+      if (!wasLive || !stream.isDisposed || !isOfDisposed(error)) throw error;
+      this.resource.deallocate(pointer, bytes, usableStream(stream), fence instanceof Event ? undefined : fence);
+    }
   }
 
   #recordLabel(pointer: DevicePointer): void {
@@ -122,12 +185,20 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     RecordingResourceAdaptor.labelAllocation(this.resource, pointer, this.#label);
   }
 
-  /** Gives memory back that has not become this one's. */
-  #giveBack(pointer: DevicePointer, bytes: number): void {
-    const memory = new BufferMemory(this.resource, this.stream, this.alignment, undefined);
-    memory.#setPointer(pointer, bytes);
-    memory.#held.heldBytes += bytes;
-    adoptInScope(pointer, memory);
+  /** Gives memory back that is not this one's any more, or never was. */
+  #giveBack(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    if (pointer === 0) return;
+    const memory = new BufferMemory(this.resource, stream, this.alignment, undefined);
+    memory.adopt(pointer, bytes);
     freeSoonerOrLater(memory);
   }
+}
+
+function isOfDisposed(error: unknown): boolean {
+  return error instanceof LifetimeError && error.code === 'ERR_CISTERN_DISPOSED';
+}
+
+/** Whether a free was refused for good: the memory is not the resource's, or the resource is no more. */
+function isLost(error: unknown): boolean {
+  return error instanceof LifetimeError;
 }

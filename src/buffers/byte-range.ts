@@ -1,8 +1,16 @@
-import { ArgumentRangeError } from '../errors.js';
+import { isAnyArrayBuffer } from 'node:util/types';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { assertBytes, assertOptions } from '../validation.js';
 
-/** A part of a buffer. */
+/**
+ * A part of a buffer. Neither an array nor a buffer is one, though they have a `byteLength`: TypeScript refuses them, and so do the methods that
+ * take a range.
+ */
 export interface ByteRange {
+  /** @internal */
+  readonly [Symbol.toStringTag]?: never;
+  /** @internal */
+  readonly [Symbol.dispose]?: never;
   /**
    * Where it begins, in bytes.
    * @defaultValue 0
@@ -24,7 +32,7 @@ export function resolveRange(
   limitBytes: number,
   name: string,
 ): ByteRange {
-  assertOptions(range, 'range');
+  assertNoMemory(range, 'range');
   const { byteOffset = 0 } = range;
   assertBytes(byteOffset, 'byteOffset');
   const { byteLength = Math.max(limitBytes - byteOffset, 0) } = range;
@@ -33,4 +41,11 @@ export function resolveRange(
     throw new ArgumentRangeError(`${byteLength} bytes from offset ${byteOffset} do not lie within the ${limitBytes} bytes of the ${name}`);
   }
   return { byteOffset, byteLength };
+}
+
+/** @throws ArgumentTypeError for what is no object, and for one that has bytes itself. */
+export function assertNoMemory(value: unknown, name: string): void {
+  assertOptions(value, name);
+  if (!ArrayBuffer.isView(value) && !isAnyArrayBuffer(value) && !(Symbol.dispose in value)) return;
+  throw new ArgumentTypeError(`${name} must be an object with offsets and lengths, got ${formatValue(value)}`);
 }

@@ -1,19 +1,51 @@
 import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
-import { assertStream, type Stream } from '../driver/stream.js';
-import { copyFromHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
-import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
+import { copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
+import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { creationStack, disown, freeSoonerOrLater, own } from '../reclaim/unreachable-buffers.js';
+import { assertFence, deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes, assertOptions } from '../validation.js';
+import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer } from '../validation.js';
 import { BufferMemory } from './buffer-memory.js';
-import { type ByteRange, resolveRange } from './byte-range.js';
+import { assertNoMemory, type ByteRange, resolveRange } from './byte-range.js';
 import { currentResource } from './current-resource.js';
 import { copyOrdered } from './ordered-copy.js';
 
 /** Bytes in the host's memory: a typed array, a `DataView`, a `Buffer`, or an `ArrayBuffer`, shared or not. */
 export type HostData = ArrayBufferView | ArrayBufferLike;
+
+/** Memory that a device reaches, by its address: a {@link DeviceBuffer}, or a buffer of another library. */
+export interface DeviceMemory {
+  /** The address of the first byte; 0 if there is none. */
+  readonly ptr: DevicePointer;
+  /** The length in bytes. */
+  readonly byteLength: number;
+}
+
+/** Memory of a resource with all that it takes to free it: what {@link DeviceBuffer.release} gives, and {@link DeviceBuffer.adopt} takes. */
+export interface BufferAllocation extends DeviceMemory {
+  /**
+   * Bytes that the resource was asked for; at least `byteLength`.
+   * @defaultValue `byteLength`
+   */
+  readonly capacityBytes?: number;
+  /**
+   * The alignment that the resource was asked for; kept when the buffer moves.
+   * @defaultValue 256
+   */
+  readonly alignment?: number;
+  /** Where the memory came from, and goes back to. */
+  readonly resource: MemoryResource;
+  /** The stream that the memory is ordered on. */
+  readonly stream: Stream;
+  /**
+   * What people call the memory.
+   * @defaultValue none
+   */
+  readonly label?: string;
+}
 
 /** Options of {@link DeviceBuffer}. */
 export interface DeviceBufferOptions {
@@ -53,6 +85,10 @@ export interface BufferCopyOptions {
    * @defaultValue 0
    */
   readonly sourceByteOffset?: number;
+  /** @internal An array is no options, though it has a `byteLength`. */
+  readonly [Symbol.toStringTag]?: never;
+  /** @internal */
+  readonly [Symbol.dispose]?: never;
   /**
    * How many bytes.
    * @defaultValue all that follow `sourceByteOffset`
@@ -86,34 +122,81 @@ export interface BufferCopyOptions {
  */
 export class DeviceBuffer implements Disposable {
   readonly #memory: BufferMemory;
-  #byteLength: number;
   /** The slot under which the garbage collector is watched; -1 once disposed. */
   #slot: number;
 
   /**
-   * Allocates; where host data is given, also queues a copy of it. The data may be changed as soon as this returns.
-   * @param source the length in bytes, an integer from 0 to 2^53 - 1, whose contents are undefined; or host data to copy
+   * Allocates; if given something to copy, also queues a copy of it. Host data may be changed as soon as this returns. Another buffer is copied
+   * in the order of both streams; other memory in the order of this buffer's, which the caller has ordered after what writes the memory, and
+   * before what frees it.
+   * @param source the length in bytes, an integer from 0 to 2^53 - 1, whose contents are undefined; or host data, or device memory, to copy
    * @throws OutOfMemoryError where the resource has no memory, after unreachable buffers were freed.
-   * @throws ArgumentTypeError, ArgumentRangeError for an argument that is none of the above.
+   * @throws ArgumentTypeError, ArgumentRangeError for an argument that is none of the above, or a stream of a device that does not reach the
+   * memory.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource or the stream is disposed.
-   * @throws DriverError where the driver refuses the copy.
+   * @throws DriverError where the driver refuses the copy, for example of memory that it does not know.
+   * @example
+   * ```ts
+   * using stream = new Stream();
+   * using buffer = new DeviceBuffer(Float32Array.of(1, 2, 3), { stream });
+   * using copy = new DeviceBuffer(buffer, { stream });
+   * using part = new DeviceBuffer({ ptr: buffer.ptr + 4, byteLength: 8 }, { stream });
+   * ```
    */
-  constructor(source: number | HostData, options: DeviceBufferOptions) {
-    const data = typeof source === 'number' ? undefined : hostBytes(source);
+  constructor(source: number | HostData | DeviceMemory, options: DeviceBufferOptions, /** @internal */ adopted?: BufferMemory) {
+    if (adopted !== undefined) {
+      this.#memory = adopted;
+      this.#slot = own(this, adopted);
+      return;
+    }
+    const data = typeof source === 'number' ? undefined : readable(source);
     const byteLength = data === undefined ? (source as number) : data.byteLength;
     assertBytes(byteLength, 'source');
     const { resource, stream, capacityBytes, alignment, label } = resolveOptions(options, byteLength);
     this.#memory = new BufferMemory(resource, stream, alignment, creationStack(new.target));
     this.#memory.label = label;
-    this.#byteLength = byteLength;
-    this.#memory.reallocate(capacityBytes, 0);
+    this.#memory.reallocate(capacityBytes);
+    this.#memory.byteLength = byteLength;
     try {
-      if (data !== undefined && byteLength > 0) copyFromHost(this.#memory.pointer, data, stream);
+      if (data !== undefined && byteLength > 0) this.#queueCopy(data, 0, 0, byteLength);
       this.#slot = own(this, this.#memory);
     } catch (error) {
       freeSoonerOrLater(this.#memory);
       throw error;
     }
+  }
+
+  /**
+   * A buffer of memory that was allocated from a resource already; it frees that there. The memory is the buffer's from here on: nobody else may
+   * free it. Whether it is live cannot be checked.
+   * @throws ArgumentTypeError, ArgumentRangeError for what cannot be an allocation, or a stream of a device that does not reach the memory;
+   * LifetimeError for a stream that is disposed. The memory is still the caller's then.
+   * @example
+   * ```ts
+   * using stream = new Stream();
+   * using resource = new CudaAsyncMemoryResource();
+   * const ptr = resource.allocate(4096, stream);
+   * using buffer = DeviceBuffer.adopt({ ptr, byteLength: 4096, resource, stream });
+   * ```
+   */
+  static adopt(allocation: BufferAllocation): DeviceBuffer {
+    assertOptions(allocation, 'allocation');
+    const { ptr, byteLength } = allocation;
+    assertPointer(ptr, 'ptr');
+    assertBytes(byteLength, 'byteLength');
+    assertMemoryResource(allocation.resource, 'resource');
+    const { resource, stream, capacityBytes, alignment, label } = resolveOptions(allocation, byteLength);
+    if ((ptr === 0) !== (capacityBytes === 0)) {
+      throw new ArgumentRangeError(
+        `ptr must be 0 if there are no bytes, and only then, got ${formatPointer(ptr)} with ${capacityBytes} bytes`,
+      );
+    }
+    const memory = new BufferMemory(resource, stream, alignment, creationStack(DeviceBuffer.adopt));
+    memory.label = label;
+    const buffer = new DeviceBuffer(0, allocation, memory);
+    memory.adopt(ptr, capacityBytes);
+    memory.byteLength = byteLength;
+    return buffer;
   }
 
   /**
@@ -127,7 +210,7 @@ export class DeviceBuffer implements Disposable {
 
   /** The length in bytes; 0 once disposed. Counterpart of `device_buffer::size`. */
   get byteLength(): number {
-    return this.isDisposed ? 0 : this.#byteLength;
+    return this.isDisposed ? 0 : this.#memory.byteLength;
   }
 
   /** Bytes that are allocated; 0 once disposed. */
@@ -174,11 +257,13 @@ export class DeviceBuffer implements Disposable {
    * for what the old one does with the memory. Does not block.
    *
    * Counterpart of `device_buffer::set_stream`.
-   * @throws ArgumentTypeError for what is no stream, LifetimeError where the buffer or the stream is disposed.
+   * @throws ArgumentTypeError for what is no stream; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a stream of another device, unless every
+   * device reaches the memory; LifetimeError where the buffer or the stream is disposed.
    */
   setStream(stream: Stream): void {
     this.#assertLive('set the stream of a buffer');
     assertStream(stream, 'set the stream of a buffer');
+    assertReached(this.#memory.resource, stream);
     this.#memory.stream = stream;
   }
 
@@ -186,40 +271,50 @@ export class DeviceBuffer implements Disposable {
    * Changes the length. Up to the capacity nothing else happens; beyond it, the contents move to new memory in stream order, and the old
    * memory is freed. Bytes that are added are undefined. Never gives memory back: see {@link DeviceBuffer.shrinkToFit}. Does not block.
    * @param byteLength an integer from 0 to 2^53 - 1
+   * @param events what is asked of the resource for the free of the old memory, as in {@link MemoryResource.deallocate}. No event will do as a
+   * fence: the memory is used last by the copy that is queued here.
    * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError; the buffer is then as it was.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a host function or by its resource.
    */
-  resize(byteLength: number): void {
+  resize(byteLength: number, events?: DeallocationEvents): void {
     this.#assertUsable('resize a buffer');
     assertBytes(byteLength, 'byteLength');
-    if (byteLength > this.#memory.bytes) this.#move(byteLength);
-    this.#byteLength = byteLength;
+    assertEvents(events);
+    if (byteLength > this.#memory.bytes) this.#move(byteLength, events, 'resize a buffer');
+    this.#memory.byteLength = byteLength;
   }
 
   /**
-   * Makes the capacity at least `capacityBytes`; the length stays. Moves the contents in stream order where it grows. Does not block.
+   * Makes the capacity at least `capacityBytes`; the length stays. Moves the contents in stream order if it grows. Does not block.
    * @param capacityBytes an integer from 0 to 2^53 - 1
-   * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError; the buffer is then as it was.
+   * @param events as in {@link DeviceBuffer.resize}
+   * @throws as {@link DeviceBuffer.resize}
    */
-  reserve(capacityBytes: number): void {
+  reserve(capacityBytes: number, events?: DeallocationEvents): void {
     this.#assertUsable('reserve memory for a buffer');
     assertBytes(capacityBytes, 'capacityBytes');
-    if (capacityBytes > this.#memory.bytes) this.#move(capacityBytes);
+    assertEvents(events);
+    if (capacityBytes > this.#memory.bytes) this.#move(capacityBytes, events, 'reserve memory for a buffer');
   }
 
   /**
-   * Makes the capacity equal to the length, by moving the contents in stream order where it is larger. Needs memory for both meanwhile. Does
-   * not block.
-   * @throws OutOfMemoryError, LifetimeError, DriverError; the buffer is then as it was.
+   * Makes the capacity equal to the length, by moving the contents in stream order if it is larger. Needs memory for both meanwhile. Does not
+   * block.
+   * @param events as in {@link DeviceBuffer.resize}
+   * @throws as {@link DeviceBuffer.resize}
    */
-  shrinkToFit(): void {
+  shrinkToFit(events?: DeallocationEvents): void {
     this.#assertUsable('shrink a buffer');
-    if (this.#byteLength < this.#memory.bytes) this.#move(this.#byteLength);
+    assertEvents(events);
+    const { byteLength, bytes } = this.#memory;
+    if (byteLength < bytes) this.#move(byteLength, events, 'shrink a buffer');
   }
 
   /**
    * Queues a copy into this buffer. Host data may be changed as soon as this returns. Between buffers on two streams, each stream waits for
-   * what is queued on the other, so that neither needs more care. Does not block.
-   * @throws ArgumentTypeError for what is neither host data nor a buffer.
+   * what is queued on the other, so that neither needs more care. Other device memory is read in the order of this buffer's stream. Does not
+   * block.
+   * @throws ArgumentTypeError for what is neither host data nor device memory.
    * @throws ArgumentRangeError for a range outside either, or two that overlap in one buffer; nothing is copied.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where a buffer or its stream is disposed.
    * @throws DriverError where the driver refuses.
@@ -229,33 +324,27 @@ export class DeviceBuffer implements Disposable {
    * buffer.copyFrom(rows, { byteOffset: header.byteLength });
    * ```
    */
-  copyFrom(source: HostData | DeviceBuffer, options: BufferCopyOptions = {}): void {
+  copyFrom(source: HostData | DeviceMemory, options: BufferCopyOptions = {}): void {
     this.#assertUsable('copy to a buffer');
-    assertOptions(options);
-    const data = source instanceof DeviceBuffer ? source : hostBytes(source);
+    assertNoMemory(options, 'options');
+    const data = readable(source);
     if (data instanceof DeviceBuffer) data.#assertUsable('copy from a buffer');
     const from = resolveRange({ byteOffset: options.sourceByteOffset, byteLength: options.byteLength }, data.byteLength, 'source');
-    const to = resolveRange({ byteOffset: options.byteOffset, byteLength: from.byteLength }, this.#byteLength, 'buffer');
-    if (data === this && Math.abs(from.byteOffset - to.byteOffset) < from.byteLength) {
+    const to = resolveRange({ byteOffset: options.byteOffset, byteLength: from.byteLength }, this.#memory.byteLength, 'buffer');
+    const distance = 'ptr' in data ? data.ptr + from.byteOffset - (this.#memory.pointer + to.byteOffset) : Number.POSITIVE_INFINITY;
+    if (Math.abs(distance) < from.byteLength) {
       throw new ArgumentRangeError(
         `the source must not overlap the destination, got ${from.byteLength} bytes from ${from.byteOffset} to ${to.byteOffset} of one buffer`,
       );
     }
-    if (from.byteLength === 0) return;
-    const { pointer, stream } = this.#memory;
-    const destination = pointer + to.byteOffset;
-    if (data instanceof DeviceBuffer) {
-      const { pointer: sourcePointer, stream: sourceStream } = data.#memory;
-      copyOrdered({ pointer: destination, stream }, { pointer: sourcePointer + from.byteOffset, stream: sourceStream }, from.byteLength);
-    } else {
-      copyFromHost(destination, data.subarray(from.byteOffset, from.byteOffset + from.byteLength), stream);
-    }
+    if (from.byteLength > 0) this.#queueCopy(data, from.byteOffset, to.byteOffset, from.byteLength);
   }
 
   /** The same as {@link DeviceBuffer.copyFrom}; blocks until the stream of this buffer has run. */
-  copyFromSync(source: HostData | DeviceBuffer, options: BufferCopyOptions = {}): void {
+  copyFromSync(source: HostData | DeviceMemory, options: BufferCopyOptions = {}): void {
+    const { stream } = this.#memory;
     this.copyFrom(source, options);
-    this.#memory.stream.synchronizeSync();
+    stream.synchronizeSync();
   }
 
   /** The same as `destination.copyFrom(this, options)`. */
@@ -268,14 +357,29 @@ export class DeviceBuffer implements Disposable {
 
   /**
    * Queues a copy of the contents now, in stream order, and resolves with it once it has run. The buffer may be written or disposed
-   * meanwhile. The event loop goes on.
-   * @throws ArgumentTypeError, ArgumentRangeError for a range outside the buffer.
+   * meanwhile. The event loop goes on. Given a host array, it fills that with the contents from `byteOffset` on, at once when it resolves.
+   * @throws ArgumentTypeError for what is neither a range, nor a typed array, nor a `DataView`; ArgumentRangeError for a range outside the buffer,
+   * for an array that is longer than what there is, and for one that was transferred or made shorter meanwhile.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the buffer or its stream is disposed.
    * @throws DriverError where the driver refuses.
+   * @example
+   * ```ts
+   * const numbers = await buffer.toHost(new Float64Array(4), { byteOffset: 16 });
+   * ```
    */
-  async toHost(range: Partial<ByteRange> = {}): Promise<Uint8Array<ArrayBuffer>> {
+  toHost(range?: Partial<ByteRange>): Promise<Uint8Array<ArrayBuffer>>;
+  toHost<T extends ArrayBufferView>(destination: T, options?: Omit<Partial<ByteRange>, 'byteLength'>): Promise<T>;
+  async toHost(
+    target: Partial<ByteRange> | ArrayBufferView = {},
+    options: Omit<Partial<ByteRange>, 'byteLength'> = {},
+  ): Promise<ArrayBufferView> {
     this.#assertUsable('copy from a buffer');
-    const { byteOffset, byteLength } = resolveRange(range, this.#byteLength, 'buffer');
+    if (ArrayBuffer.isView(target)) {
+      const source = this.#sourceFor(target, options);
+      if (hostBytes(target, 'destination').byteLength > 0) await copyIntoHost(target, source, this.#memory.stream);
+      return target;
+    }
+    const { byteOffset, byteLength } = resolveRange(target, this.#memory.byteLength, 'buffer');
     if (byteLength === 0) return new Uint8Array(0);
     return new Uint8Array(await copyToHost(this.#memory.pointer + byteOffset, byteLength, this.#memory.stream));
   }
@@ -284,7 +388,8 @@ export class DeviceBuffer implements Disposable {
    * Fills a host array with the contents from `byteOffset` on, in stream order, and blocks until that is done. Without an array, a new one
    * takes everything from there to the end.
    * @returns the array
-   * @throws ArgumentTypeError for what is no typed array or `DataView`, ArgumentRangeError for one that is longer than what there is.
+   * @throws ArgumentTypeError for what is no typed array or `DataView`; ArgumentRangeError for one that is longer than what there is, and for one
+   * that a host function transferred or made shorter meanwhile.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the buffer or its stream is disposed.
    * @throws DriverError where the driver refuses.
    * @example
@@ -292,17 +397,16 @@ export class DeviceBuffer implements Disposable {
    * const numbers = buffer.toHostSync(new Float64Array(4), { byteOffset: 16 });
    * ```
    */
-  toHostSync(destination?: undefined, options?: Pick<Partial<ByteRange>, 'byteOffset'>): Uint8Array<ArrayBuffer>;
-  toHostSync<T extends ArrayBufferView>(destination: T, options?: Pick<Partial<ByteRange>, 'byteOffset'>): T;
-  toHostSync(destination?: ArrayBufferView, options: Pick<Partial<ByteRange>, 'byteOffset'> = {}): ArrayBufferView {
+  toHostSync(destination?: undefined, options?: Omit<Partial<ByteRange>, 'byteLength'>): Uint8Array<ArrayBuffer>;
+  toHostSync<T extends ArrayBufferView>(destination: T, options?: Omit<Partial<ByteRange>, 'byteLength'>): T;
+  toHostSync(destination?: ArrayBufferView, options: Omit<Partial<ByteRange>, 'byteLength'> = {}): ArrayBufferView {
     this.#assertUsable('copy from a buffer');
-    assertOptions(options);
     if (destination !== undefined && !ArrayBuffer.isView(destination)) {
       throw new ArgumentTypeError(`destination must be a typed array or a DataView, got ${formatValue(destination)}`);
     }
-    const range = resolveRange({ byteOffset: options.byteOffset, byteLength: destination?.byteLength }, this.#byteLength, 'buffer');
-    const target = destination ?? new Uint8Array(range.byteLength);
-    if (range.byteLength > 0) copyToHostSync(target, this.#memory.pointer + range.byteOffset, this.#memory.stream);
+    const source = this.#sourceFor(destination, options);
+    const target = destination ?? new Uint8Array(this.#memory.byteLength - (options.byteOffset ?? 0));
+    if (hostBytes(target, 'destination').byteLength > 0) copyToHostSync(target, source, this.#memory.stream);
     return target;
   }
 
@@ -319,12 +423,34 @@ export class DeviceBuffer implements Disposable {
     if (!Number.isInteger(value) || value < 0 || value > 255) {
       throw new ArgumentRangeError(`value must be an integer from 0 to 255, got ${value}`);
     }
-    const { byteOffset, byteLength } = resolveRange(range, this.#byteLength, 'buffer');
+    const { byteOffset, byteLength } = resolveRange(range, this.#memory.byteLength, 'buffer');
     if (byteLength === 0) return;
     const { pointer, stream, resource } = this.#memory;
     // The driver sets no memory that it does not know.
     if (resource.memoryKind === 'host') copyFromHost(pointer + byteOffset, new Uint8Array(byteLength).fill(value), stream);
     else set(pointer + byteOffset, value, 1, byteLength, stream);
+  }
+
+  /**
+   * Gives the memory up without freeing it: that is the caller's from here on, to free on the resource in the order of the stream, or to give to
+   * {@link DeviceBuffer.adopt}. The buffer is disposed. Does not block, and does nothing on the device.
+   *
+   * Memory that was allocated in a run of a cache still goes back when the run ends, unless the cache was told to `keep` it.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the buffer is disposed.
+   * @example
+   * ```ts
+   * const { ptr, capacityBytes, resource, stream } = buffer.release();
+   * resource.deallocate(ptr, capacityBytes, stream);
+   * ```
+   */
+  release(): Required<Omit<BufferAllocation, 'label'>> {
+    this.#assertLive('release the memory of a buffer');
+    const { pointer: ptr, bytes: capacityBytes, byteLength, alignment, resource, stream } = this.#memory;
+    disown(this.#slot);
+    this.#slot = -1;
+    this.#memory.byteLength = 0;
+    this.#memory.release();
+    return Object.freeze({ ptr, byteLength, capacityBytes, alignment, resource, stream });
   }
 
   /**
@@ -335,35 +461,67 @@ export class DeviceBuffer implements Disposable {
    * @throws DriverError, or whatever else the resource refuses with; the buffer is as it was, and may be disposed again.
    */
   [Symbol.dispose](): void {
+    this.#free(undefined);
+  }
+
+  /**
+   * The same as `[Symbol.dispose]()`.
+   * @param fence as in {@link MemoryResource.deallocate}: a policy, or an event that was recorded on the buffer's stream after the memory was used
+   * last
+   * @throws ArgumentRangeError, LifetimeError for what is no such fence; the buffer is as it was.
+   */
+  dispose(fence?: DeallocationFence): void {
+    this.#free(fence);
+  }
+
+  #free(fence: DeallocationFence | undefined): void {
     if (this.#slot < 0) return;
+    const { stream } = this.#memory;
+    if (fence !== undefined && !stream.isDisposed) assertFence(fence, stream);
     const slot = this.#slot;
-    const byteLength = this.#byteLength;
+    const { byteLength } = this.#memory;
     // The resource is foreign code: what it does with the buffer meanwhile must find it disposed.
     this.#slot = -1;
-    this.#byteLength = 0;
+    this.#memory.byteLength = 0;
     try {
-      this.#memory.free();
+      this.#memory.free(fence);
     } finally {
-      if (this.#memory.pointer === 0) {
+      // Called while a scope that ends frees the memory, this leaves it to that.
+      if (this.#memory.pointer === 0 && !this.#memory.isBeingFreed) {
         disown(slot);
       } else {
         this.#slot = slot;
-        this.#byteLength = byteLength;
+        this.#memory.byteLength = byteLength;
       }
     }
   }
 
-  /** The same as `[Symbol.dispose]()`. */
-  dispose(): void {
-    this[Symbol.dispose]();
+  #move(capacityBytes: number, events: DeallocationEvents | undefined, operation: string): void {
+    const isMoved = this.#memory.reallocate(capacityBytes, events);
+    // The resource is foreign code, which may have disposed this buffer meanwhile.
+    if (this.isDisposed) freeSoonerOrLater(this.#memory);
+    this.#assertLive(operation);
+    if (isMoved && this.#memory.bytes === capacityBytes) return;
+    throw new CisternError(
+      'ERR_CISTERN_INVALID_STATE',
+      `cannot ${operation}: it was changed meanwhile, by a host function or by its resource`,
+    );
   }
 
-  #move(capacityBytes: number): void {
-    this.#memory.reallocate(capacityBytes, this.#byteLength);
-    if (this.#slot >= 0) return;
-    // The resource is foreign code, and disposed this buffer meanwhile.
-    freeSoonerOrLater(this.#memory);
-    this.#assertLive('move a buffer');
+  /** The address that a copy to a host array begins at. */
+  #sourceFor(destination: ArrayBufferView | undefined, options: Omit<Partial<ByteRange>, 'byteLength'>): DevicePointer {
+    assertNoMemory(options, 'options');
+    const byteLength = destination === undefined ? undefined : hostBytes(destination, 'destination').byteLength;
+    const range = resolveRange({ byteOffset: options.byteOffset, byteLength }, this.#memory.byteLength, 'buffer');
+    return this.#memory.pointer + range.byteOffset;
+  }
+
+  #queueCopy(data: Uint8Array | DeviceMemory, from: number, to: number, bytes: number): void {
+    const { pointer, stream } = this.#memory;
+    const destination = { pointer: pointer + to, stream };
+    if (data instanceof DeviceBuffer) copyOrdered(destination, { pointer: data.ptr + from, stream: data.stream }, bytes);
+    else if (data instanceof Uint8Array) copyFromHost(destination.pointer, data.subarray(from, from + bytes), stream);
+    else copy(destination.pointer, data.ptr + from, bytes, stream);
   }
 
   #assertLive(operation: string): void {
@@ -392,6 +550,7 @@ function resolveOptions(options: DeviceBufferOptions, byteLength: number) {
   }
   assertAlignment(alignment);
   assertLabel(label);
+  assertReached(resource, stream);
   return { resource, stream, capacityBytes, alignment, label };
 }
 
@@ -400,8 +559,33 @@ function assertLabel(label: unknown): asserts label is string | undefined {
   throw new ArgumentTypeError(`label must be a string, got ${formatValue(label)}`);
 }
 
-function hostBytes(data: HostData): Uint8Array {
-  if (ArrayBuffer.isView(data)) return new Uint8Array(data.buffer, data.byteOffset, data.byteLength);
-  if (isAnyArrayBuffer(data)) return new Uint8Array(data);
-  throw new ArgumentTypeError(`source must be a typed array, a DataView, an ArrayBuffer or a DeviceBuffer, got ${formatValue(data)}`);
+/** What can be copied from. */
+function readable(source: HostData | DeviceMemory): Uint8Array | DeviceMemory {
+  if (ArrayBuffer.isView(source) || isAnyArrayBuffer(source)) return hostBytes(source, 'source');
+  if (typeof source === 'object' && source !== null && 'ptr' in source) {
+    const { ptr, byteLength } = source;
+    assertPointer(ptr, 'ptr of source');
+    assertBytes(byteLength, 'byteLength of source');
+    return source instanceof DeviceBuffer ? source : { ptr, byteLength };
+  }
+  throw new ArgumentTypeError(
+    `source must be a typed array, a DataView, an ArrayBuffer, a DeviceBuffer, or device memory with ptr and byteLength, got ${formatValue(source)}`,
+  );
+}
+
+function hostBytes(data: HostData, name: string): Uint8Array {
+  try {
+    return ArrayBuffer.isView(data) ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
+  } catch {
+    throw new ArgumentTypeError(`${name} must have its memory, got ${formatValue(data)} whose memory was transferred or made shorter`);
+  }
+}
+
+/** @throws ArgumentRangeError for a stream of a device that does not reach the resource's memory. */
+function assertReached({ memoryKind, device }: MemoryResource, stream: Stream): void {
+  if (memoryKind === 'device') assertStreamOf(stream, device);
+}
+
+function assertEvents(events: unknown): void {
+  if (events !== undefined) assertOneOf(events, deallocationEventsWords, 'events');
 }

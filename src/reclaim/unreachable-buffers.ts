@@ -12,7 +12,7 @@
  * collection says that there was one.
  *
  * A resource may refuse to free, for example from within a host function, where nothing can be waited for. What nobody else could free then is
- * kept in a list, which every sweep tries first.
+ * kept in a list, which the next turn of the event loop tries once, and every sweep tries first.
  *
  * To free is foreign code, which may collect garbage and sweep in turn, for example by an allocation that finds no memory. A sweep within a
  * sweep leaves the list alone, and no token is registered before the outermost one is over: else memory that is always refused would be tried
@@ -71,6 +71,8 @@ let ownedCount = 0;
 /** What was refused and may be freed later. */
 let refused: OwnedMemory[] = [];
 let isSweeping = false;
+/** Whether a turn of the event loop that tries what was refused is due. */
+let isRetrying = false;
 let collected = new Int32Array(minimumSweepCount);
 /** A sweep without a collection is due when so many are owned: synchronous code that drops buffers would let the table grow without end. */
 let sweepCount = minimumSweepCount;
@@ -123,6 +125,19 @@ function keepRefused(memory: OwnedMemory): void {
   if (memory.pointer === 0) return;
   refused.push(memory);
   registerToken();
+  // Most refusals are those of a host function that runs, which is over by then.
+  if (isRetrying || isSweeping) return;
+  isRetrying = true;
+  setImmediate(retryRefused).unref();
+}
+
+/** Once for each refusal: what is refused again waits for the next sweep. */
+function retryRefused(): void {
+  try {
+    freeRefused();
+  } finally {
+    isRetrying = false;
+  }
 }
 
 /**
@@ -204,8 +219,8 @@ function describe(error: unknown): string {
   return error instanceof Error ? error.message : String(error);
 }
 
-/** The stack above the call of a constructor, while leak detection is on. */
-export function creationStack(callee: abstract new (...args: never[]) => unknown): string | undefined {
+/** The stack above the call of a function or a constructor, while leak detection is on. */
+export function creationStack(callee: (abstract new (...args: never[]) => unknown) | ((...args: never[]) => unknown)): string | undefined {
   if (!leaks.hasSubscribers) return undefined;
   const holder = { stack: '' };
   Error.captureStackTrace(holder, callee);

@@ -78,3 +78,24 @@ test('a run returns what its function returns, and keep what it is given', () =>
   };
   expectTypeOf(use).toBeFunction();
 });
+
+test('a range is no array, and a copy to the host returns the array that it fills', () => {
+  const use = (buffer: DeviceBuffer, array: Float32Array, bytes: ArrayBuffer) => {
+    expectTypeOf(buffer.toHost()).toEqualTypeOf<Promise<Uint8Array<ArrayBuffer>>>();
+    expectTypeOf(buffer.toHost({ byteOffset: 4 })).toEqualTypeOf<Promise<Uint8Array<ArrayBuffer>>>();
+    expectTypeOf(buffer.toHost(array, { byteOffset: 4 })).toEqualTypeOf<Promise<Float32Array>>();
+    // @ts-expect-error: an ArrayBuffer is no range
+    buffer.toHost(bytes);
+    // @ts-expect-error: a buffer is no range
+    buffer.toHost(buffer);
+    // @ts-expect-error: an array is no range
+    buffer.fill(0, array);
+    // @ts-expect-error: an array is no options
+    buffer.copyFrom(array, array);
+    // @ts-expect-error: an array is no options
+    buffer.toHostSync(array, array);
+    // @ts-expect-error: what is queued by resize comes after every event
+    buffer.resize(5, {} as Event);
+  };
+  expectTypeOf(use).toBeFunction();
+});

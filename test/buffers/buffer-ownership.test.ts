@@ -1,0 +1,283 @@
+import { setImmediate } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
+import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { driverCallCounts } from '../../src/driver/call-counts.js';
+import { Device } from '../../src/driver/device.js';
+import { Event } from '../../src/driver/event.js';
+import { Stream } from '../../src/driver/stream.js';
+import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError } from '../../src/errors.js';
+import type { DeallocationFence, MemoryResource } from '../../src/memory-resource.js';
+import { watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
+import { CallbackMemoryResource } from '../../src/resources/callback-memory-resource.js';
+import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
+import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
+import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
+import { MiB } from '../../src/units.js';
+
+let stream: Stream;
+let resource: CudaAsyncMemoryResource;
+let watched: number;
+
+beforeEach(() => {
+  watched = watchedBuffers().count;
+  stream = new Stream();
+  resource = new CudaAsyncMemoryResource();
+});
+
+afterEach(() => {
+  stream.synchronizeSync();
+  expect(resource.usage().usedBytes, 'bytes that a test left behind').toBe(0);
+  expect(watchedBuffers().count, 'buffers that a test left behind').toBe(watched);
+  stream.dispose();
+  resource.dispose();
+});
+
+const ramp = (length: number) => Uint8Array.from({ length }, (_, i) => i);
+
+describe('toHost with an array', () => {
+  it('fills it in the order of the stream', async () => {
+    using buffer = new DeviceBuffer(ramp(16), { resource, stream });
+    const target = new Uint16Array(4);
+    const filled = buffer.toHost(target, { byteOffset: 8 });
+    buffer.fill(0xff);
+    expect(await filled).toBe(target);
+    expect(new Uint8Array(target.buffer)).toEqual(ramp(16).subarray(8));
+    expect(await buffer.toHost(new Uint8Array(0))).toEqual(new Uint8Array(0));
+  });
+
+  it('refuses one that is too long, or is transferred before or meanwhile', async () => {
+    using buffer = new DeviceBuffer(ramp(16), { resource, stream });
+    await expect(buffer.toHost(new Uint8Array(17))).rejects.toThrow(ArgumentRangeError);
+    await expect(buffer.toHost(new Uint8Array(9), { byteOffset: 8 })).rejects.toThrow(ArgumentRangeError);
+    const array = new Uint8Array(16);
+    const copy = buffer.toHost(array);
+    structuredClone(array.buffer, { transfer: [array.buffer] });
+    await expect(copy).rejects.toMatchObject({ name: 'RangeError', code: 'ERR_INVALID_ARG_VALUE' });
+    await expect(buffer.toHost(array)).rejects.toThrow(ArgumentTypeError);
+    const view = new DataView(array.buffer.slice === undefined ? array.buffer : new ArrayBuffer(4));
+    structuredClone(view.buffer, { transfer: [view.buffer] });
+    for (const gone of [array, view]) {
+      expect(() => buffer.toHostSync(gone)).toThrow(ArgumentTypeError);
+      expect(() => buffer.copyFrom(gone)).toThrow(ArgumentTypeError);
+    }
+  });
+});
+
+it('no range is an array or a buffer', async () => {
+  using buffer = new DeviceBuffer(ramp(16), { resource, stream });
+  for (const wrong of [new ArrayBuffer(4), new SharedArrayBuffer(4), buffer] as never[]) {
+    await expect(buffer.toHost(wrong)).rejects.toThrow(ArgumentTypeError);
+  }
+  for (const wrong of [new Uint8Array(4), new DataView(new ArrayBuffer(4)), new ArrayBuffer(4), buffer] as never[]) {
+    expect(() => buffer.fill(0, wrong)).toThrow(ArgumentTypeError);
+    expect(() => buffer.copyFrom(ramp(1), wrong)).toThrow(ArgumentTypeError);
+    expect(() => buffer.toHostSync(new Uint8Array(1), wrong)).toThrow(ArgumentTypeError);
+    await expect(buffer.toHost(new Uint8Array(1), wrong)).rejects.toThrow(ArgumentTypeError);
+  }
+  expect(buffer.toHostSync()).toEqual(ramp(16));
+});
+
+describe('a copy of device memory', () => {
+  it('is made of a buffer, after what is queued on either stream', () => {
+    using other = new Stream({ nonBlocking: true });
+    using source = new DeviceBuffer(16, { resource, stream: other });
+    using hold = other.hold();
+    source.copyFrom(ramp(16));
+    using copy = new DeviceBuffer(source, { resource, stream });
+    source.fill(0);
+    hold.release();
+    expect(copy.toHostSync()).toEqual(ramp(16));
+    other.synchronizeSync();
+  });
+
+  it('is made of an address, in the order of the stream', () => {
+    using source = new DeviceBuffer(ramp(16), { resource, stream });
+    using copy = new DeviceBuffer({ ptr: source.ptr + 4, byteLength: 8 }, { resource, stream, capacityBytes: 16 });
+    expect(copy.toHostSync()).toEqual(ramp(12).subarray(4));
+    copy.copyFrom({ ptr: source.ptr, byteLength: 16 }, { sourceByteOffset: 14, byteLength: 2 });
+    expect([...copy.toHostSync().subarray(0, 2)]).toEqual([14, 15]);
+    expect(() => copy.copyFrom({ ptr: copy.ptr + 1, byteLength: 4 })).toThrow(ArgumentRangeError);
+  });
+
+  it('is refused for what is no memory, or is gone', () => {
+    const make = (source: object) => new DeviceBuffer(source as DeviceBuffer, { resource, stream });
+    const gone = new DeviceBuffer(16, { resource, stream });
+    gone.dispose();
+    expect(() => make(gone)).toThrow(LifetimeError);
+    expect(() => make({ ptr: 'x', byteLength: 1 })).toThrow(ArgumentTypeError);
+    expect(() => make({ ptr: 256 })).toThrow(ArgumentTypeError);
+    expect(() => make({ byteLength: 1 })).toThrow(ArgumentTypeError);
+    expect(() => make({ ptr: 256, byteLength: 1 })).toThrow(DriverError);
+  });
+});
+
+describe('release and adopt', () => {
+  it('move memory from buffer to buffer, with its contents', () => {
+    const first = new DeviceBuffer(ramp(16), { resource, stream, capacityBytes: 1024 });
+    const { ptr } = first;
+    const allocation = first.release();
+    expect(allocation).toEqual({ ptr, byteLength: 16, capacityBytes: 1024, alignment: 256, resource, stream });
+    expect(first.isDisposed).toBe(true);
+    first.dispose();
+    expect(() => first.release()).toThrow(LifetimeError);
+    using second = DeviceBuffer.adopt({ ...allocation, label: 'second' });
+    expect([second.ptr, second.byteLength, second.capacityBytes, second.label]).toEqual([ptr, 16, 1024, 'second']);
+    expect(second.toHostSync()).toEqual(ramp(16));
+    second.resize(2048);
+    expect(second.toHostSync().subarray(0, 16)).toEqual(ramp(16));
+  });
+
+  it('take over what the resource gave, and leave what it gets back', () => {
+    const bytes = 4096;
+    using buffer = DeviceBuffer.adopt({ ptr: resource.allocate(bytes, stream), byteLength: bytes, resource, stream });
+    buffer.fill(1);
+    const { ptr, capacityBytes } = buffer.release();
+    resource.deallocate(ptr, capacityBytes, stream);
+  });
+
+  it('refuse what cannot be an allocation', () => {
+    const right = { ptr: 4096, byteLength: 16, resource, stream };
+    const wrong: [object, new (...args: never[]) => Error][] = [
+      [{ ptr: -1 }, ArgumentRangeError],
+      [{ ptr: 0 }, ArgumentRangeError],
+      [{ byteLength: 0 }, ArgumentRangeError],
+      [{ capacityBytes: 15 }, ArgumentRangeError],
+      [{ resource: {} }, ArgumentTypeError],
+      [{ stream: undefined }, ArgumentTypeError],
+      [{ stream: new Stream({ device: Device.get(1) }) }, ArgumentRangeError],
+    ];
+    for (const [change, type] of wrong) expect(() => DeviceBuffer.adopt({ ...right, ...change })).toThrow(type);
+    expect(() => DeviceBuffer.adopt(null as never)).toThrow(ArgumentTypeError);
+    DeviceBuffer.adopt({ ...right, ptr: 0, byteLength: 0 }).dispose();
+  });
+});
+
+describe('fences', () => {
+  it('reach the resource', () => {
+    const fences: unknown[] = [];
+    const noting: MemoryResource = {
+      memoryKind: 'device',
+      device: resource.device,
+      allocate: (bytes, on, alignment) => resource.allocate(bytes, on, alignment),
+      deallocate: (pointer, bytes, on, fence?: DeallocationFence) => {
+        fences.push(fence);
+        resource.deallocate(pointer, bytes, on);
+      },
+      isEqual: (other) => other === noting,
+      [Symbol.dispose]() {},
+    };
+    using event = new Event();
+    const make = () => new DeviceBuffer(16, { resource: noting, stream });
+    const buffer = make();
+    buffer.resize(32, 'off');
+    buffer.reserve(64, 'deferred');
+    buffer.shrinkToFit('eager');
+    event.record(stream);
+    buffer.dispose(event);
+    make().dispose('off');
+    make().dispose();
+    expect(fences).toEqual(['off', 'deferred', 'eager', event, 'off', undefined]);
+  });
+
+  it('that are none are refused, and the buffer stays', () => {
+    using event = new Event();
+    using buffer = new DeviceBuffer(16, { resource, stream });
+    expect(() => buffer.dispose('soon' as never)).toThrow(ArgumentRangeError);
+    expect(() => buffer.dispose(event)).toThrow(ArgumentRangeError);
+    event.record(stream);
+    expect(() => buffer.resize(32, event as never)).toThrow(ArgumentRangeError);
+    expect([buffer.isDisposed, buffer.capacityBytes]).toEqual([false, 16]);
+  });
+
+  it('save an event for each buffer', () => {
+    using pool = new PoolMemoryResource(resource, { initialBytes: 1 * MiB });
+    using event = new Event();
+    const buffers = Array.from({ length: 10 }, () => new DeviceBuffer(256, { resource: pool, stream }));
+    const before = driverCallCounts().eventRecords;
+    event.record(stream);
+    for (const buffer of buffers) buffer.dispose(event);
+    expect(driverCallCounts().eventRecords - before).toBe(1);
+  });
+});
+
+describe('the stream of another device', () => {
+  it('is refused where it cannot free the memory, which stays', () => {
+    using other = new Stream({ device: Device.get(1) });
+    using pool = new PoolMemoryResource(resource);
+    for (const each of [resource, pool, new CudaMemoryResource()]) {
+      using buffer = new DeviceBuffer(16, { resource: each, stream });
+      expect(() => buffer.setStream(other)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+      expect(buffer.stream).toBe(stream);
+      expect(() => new DeviceBuffer(16, { resource: each, stream: other })).toThrow(ArgumentRangeError);
+    }
+  });
+
+  it('is taken where every device reaches the memory', () => {
+    using other = new Stream({ device: Device.get(1) });
+    const managed = new ManagedMemoryResource();
+    const before = managed.reservedBytes;
+    const buffer = new DeviceBuffer(ramp(16), { resource: managed, stream });
+    stream.synchronizeSync();
+    buffer.setStream(other);
+    expect(buffer.toHostSync()).toEqual(ramp(16));
+    buffer.dispose();
+    expect(managed.reservedBytes).toBe(before);
+  });
+});
+
+describe('a buffer that is changed while its resource looks for memory', () => {
+  let meanwhile: (() => void) | undefined;
+  const changing = () =>
+    new CallbackMemoryResource(
+      (bytes, on) => {
+        const act = meanwhile;
+        meanwhile = undefined;
+        act?.();
+        return resource.allocate(bytes, on);
+      },
+      (pointer, bytes, on) => resource.deallocate(pointer, bytes, on),
+    );
+
+  it.each<[string, (buffer: DeviceBuffer) => void, (buffer: DeviceBuffer) => void]>([
+    ['grown within its capacity, is not shrunk below its length', (buffer) => buffer.shrinkToFit(), (buffer) => buffer.resize(1000)],
+    ['moved, does not move back', (buffer) => buffer.reserve(2000), (buffer) => buffer.reserve(4000)],
+    ['shrunk, is not read beyond its end', (buffer) => buffer.reserve(2000), (buffer) => buffer.shrinkToFit()],
+    [
+      'put on another stream, is not freed on the old one',
+      (buffer) => buffer.reserve(2000),
+      (buffer) => buffer.setStream(Stream.legacyDefault()),
+    ],
+  ])('%s', (_, call, change) => {
+    using memory = changing();
+    using buffer = new DeviceBuffer(ramp(100), { resource: memory, stream, capacityBytes: 1000 });
+    meanwhile = () => change(buffer);
+    expect(() => call(buffer)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_INVALID_STATE' }));
+    expect(buffer.capacityBytes).toBeGreaterThanOrEqual(buffer.byteLength);
+    expect(buffer.toHostSync().subarray(0, 100)).toEqual(ramp(100));
+  });
+
+  it('and released leaves the memory to the caller', () => {
+    using memory = changing();
+    const buffer = new DeviceBuffer(ramp(100), { resource: memory, stream });
+    let released: ReturnType<DeviceBuffer['release']> | undefined;
+    meanwhile = () => {
+      released = buffer.release();
+    };
+    expect(() => buffer.resize(1000)).toThrow(LifetimeError);
+    resource.deallocate(released?.ptr as number, 100, stream);
+  });
+});
+
+it('memory that a host function could not free is freed in the next turn of the event loop', async () => {
+  const plain = new CudaMemoryResource();
+  const before = plain.reservedBytes;
+  const buffer = new DeviceBuffer(MiB, { resource: plain, stream });
+  stream.launchHostFunction(() => expect(() => buffer.resize(2 * MiB)).toThrow(DriverError));
+  stream.synchronizeSync();
+  expect(plain.reservedBytes - before).toBe(3 * MiB);
+  await setImmediate();
+  await setImmediate();
+  expect(plain.reservedBytes - before).toBe(1 * MiB);
+  buffer.dispose();
+});
