@@ -71,3 +71,17 @@ export function parseBytes(text: string): number | undefined {
   const bytes = Number(match[1]) * unit;
   return Number.isSafeInteger(bytes) ? bytes : undefined;
 }
+
+/**
+ * The share of a whole that a text such as `50%` or `12.5 %` names, above 0 and up to 1, or `undefined` where it is none.
+ */
+export function parseShare(text: string): number | undefined {
+  const match = /^(\d+(?:\.\d+)?)\s*%$/.exec(text.trim());
+  const percent = match === null ? 0 : Number(match[1]);
+  return percent > 0 && percent <= 100 ? percent / 100 : undefined;
+}
+
+/** A share of a number of bytes, rounded down to a multiple of 256. */
+export function shareOf(bytes: number, share: number): number {
+  return alignDown(Math.floor(bytes * share), ALLOCATION_ALIGNMENT);
+}

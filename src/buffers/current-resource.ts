@@ -1,9 +1,14 @@
+import { kindOf } from '../adaptors/layers.js';
+import { LimitingResourceAdaptor } from '../adaptors/limiting-resource-adaptor.js';
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { type Device, deviceOption } from '../driver/device.js';
+import { ArgumentRangeError, formatValue } from '../errors.js';
 import type { MemoryResource } from '../memory-resource.js';
 import { environmentRecording } from '../recording/shared-recordings.js';
 import { assertResourceOfDevice, scopedResource } from '../resource-scope.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
+import { createResource } from '../specification/resource-stack.js';
+import { parseBytes, parseShare, shareOf } from '../units.js';
 
 /** By the device's index. */
 const initialResources: MemoryResource[] = [];
@@ -11,15 +16,18 @@ const chosenResources: (MemoryResource | undefined)[] = [];
 
 /**
  * The resource that buffers of a device take their memory from where none is given: that of the innermost `withResource` for the device,
- * else what `setCurrentResource` chose, else a {@link CudaMemoryResource} that is made once for each device. An environment, such as a worker
- * thread, has its own.
+ * else what `setCurrentResource` chose, else a default that is made once for each device. An environment, such as a worker thread, has its own.
  *
- * Where the environment variable `CISTERN_LOG_FILE` is set, the latter comes with a {@link RecordingResourceAdaptor} around it, which records
- * to that file; resources that a program chooses itself stay as they are.
+ * The default is a {@link CudaMemoryResource}, unless environment variables say otherwise: `CISTERN_RESOURCE` is the specification of another one,
+ * such as `pool(cuda-async, events=deferred)`; `CISTERN_LIMIT`, a size or a share of the device's memory such as `8GiB` or `50%`, puts a
+ * {@link LimitingResourceAdaptor} around it; `CISTERN_LOG_FILE` a {@link RecordingResourceAdaptor} around that, which records to that file.
+ * Resources that a program chooses itself stay as they are. An empty variable counts as none.
  *
  * Counterpart of `rmm::mr::get_current_device_resource_ref` and `get_per_device_resource_ref`.
  * @param device the first one by default
  * @throws ArgumentTypeError for what is no device.
+ * @throws SpecificationError, OutOfMemoryError for a `CISTERN_RESOURCE` that is no specification, or whose initial size cannot be had; ArgumentRangeError
+ * for a `CISTERN_LIMIT` that is neither a size nor a share.
  * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where `CISTERN_LOG_FILE` names a file that cannot be opened.
  */
 export function currentResource(device?: Device): MemoryResource {
@@ -53,7 +61,7 @@ export function setCurrentResource(resource: MemoryResource): MemoryResource {
 }
 
 /**
- * Makes the {@link CudaMemoryResource} that a device began with its current resource again, outside of `withResource`.
+ * Makes the default that a device began with its current resource again, outside of `withResource`.
  *
  * Counterpart of `rmm::mr::reset_current_device_resource_ref` and `reset_per_device_resource_ref`.
  * @param device the first one by default
@@ -73,12 +81,47 @@ function chosenResource(device: Device): MemoryResource {
 
 function initialResource(device: Device): MemoryResource {
   const { index } = device;
-  initialResources[index] ??= recordedIfAsked(new CudaMemoryResource({ device }), index === 0 ? 'cuda' : `cuda (device ${index})`);
+  initialResources[index] ??= defaultResource(device);
   return initialResources[index] as MemoryResource;
 }
 
+/** What the environment variables describe. */
+function defaultResource(device: Device): MemoryResource {
+  // First, since a resource that was made already could not be reached any more.
+  const limitBytes = limitIfAsked(device);
+  const resource = specifiedResource(device);
+  return recordedIfAsked(limitBytes === undefined ? resource : new LimitingResourceAdaptor(resource, { limitBytes }), device.index);
+}
+
+/** Reads `CISTERN_RESOURCE`. */
+function specifiedResource(device: Device): MemoryResource {
+  const specification = process.env['CISTERN_RESOURCE']?.trim() ?? '';
+  if (specification === '') return new CudaMemoryResource({ device });
+  try {
+    return createResource(specification, { device });
+  } catch (error) {
+    if (error instanceof Error) error.message = `CISTERN_RESOURCE: ${error.message}`;
+    throw error;
+  }
+}
+
+/** Reads `CISTERN_LIMIT`. */
+function limitIfAsked(device: Device): number | undefined {
+  const text = process.env['CISTERN_LIMIT']?.trim() ?? '';
+  if (text === '') return undefined;
+  const share = parseShare(text);
+  const limitBytes = share === undefined ? parseBytes(text) : shareOf(device.memoryInfo().totalBytes, share);
+  if (limitBytes !== undefined) return limitBytes;
+  throw new ArgumentRangeError(
+    `CISTERN_LIMIT must be a size such as 8GiB, or a share of the device's memory such as 50%, got ${formatValue(text)}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
+}
+
 /** Reads `CISTERN_LOG_FILE`. */
-function recordedIfAsked(resource: MemoryResource, layer: string): MemoryResource {
+function recordedIfAsked(resource: MemoryResource, index: number): MemoryResource {
   const recording = environmentRecording();
-  return recording === undefined ? resource : new RecordingResourceAdaptor(resource, { recording, layer });
+  if (recording === undefined) return resource;
+  const kind = kindOf(resource);
+  return new RecordingResourceAdaptor(resource, { recording, layer: index === 0 ? kind : `${kind} (device ${index})` });
 }

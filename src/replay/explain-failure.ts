@@ -5,6 +5,7 @@ import { OutOfMemoryError, SpecificationError } from '../errors.js';
 import type { DeallocationEvents, MemoryResource } from '../memory-resource.js';
 import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
+import { resolveShares } from '../specification/resolve-shares.js';
 import { createResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
 import { alignDown, alignUp } from '../units.js';
@@ -228,7 +229,7 @@ class Explanation {
    */
   #alternatives(moment: Moment, neededBytes: number, freeBytes: number): FailureAlternative[] {
     const alternatives: FailureAlternative[] = [];
-    const specification = this.#specification;
+    const specification = resolveShares(this.#specification, Device.get());
     for (const events of ['eager', 'deferred', 'off'] as const) {
       const other = moment.events === null || events === moment.events ? undefined : withPolicy(specification, events);
       if (other !== undefined) alternatives.push(this.#try('events', other, moment));

@@ -31,7 +31,7 @@ function format({ kind, upstream, options = {} }: Specification): string {
 function formatOptionValue(value: SpecificationValue, type: OptionType): string {
   if (typeof value === 'string') return /^[^\s,()"'\\]+$/.test(value) ? value : `"${value.replace(/["\\]/g, '\\$&')}"`;
   if (typeof value !== 'object') return type === 'size' ? formatSize(value as number) : String(value);
-  return 'kind' in value ? format(value) : `[${value.map((size) => formatSize(size as number)).join(', ')}]`;
+  return 'kind' in value ? format(value) : `[${value.map((size) => (typeof size === 'string' ? size : formatSize(size))).join(', ')}]`;
 }
 
 function formatSize(bytes: number): string {

@@ -12,9 +12,10 @@ import { checkComplete, checkDepth, checkValue, findKind, findOption, suggestion
  *     resource := kind [ "(" argument { "," argument } ")" ]
  *     argument := resource | option "=" ( value | "[" value { "," value } "]" )
  *
- * The argument without a name is the upstream. A size has a unit (`512MiB`, `1.5 GiB`) or is in bytes; text that holds a space, a comma,
+ * The argument without a name is the upstream. A size has a unit (`512MiB`, `1.5 GiB`), is in bytes, or is a share of all the memory of the
+ * device (`50%`); text that holds a space, a comma,
  * a parenthesis or a quote is put into double or single quotes, in which a backslash takes the next character as it is.
- * @returns the description with every size in bytes
+ * @returns the description with every size in bytes, or as a share
  * @throws SpecificationError pointing at the first fault, with what was expected there.
  * @example
  * ```ts

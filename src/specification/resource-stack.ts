@@ -7,6 +7,7 @@ import { PlainMemoryResource } from '../resources/plain-memory-resource.js';
 import { formatSpecification } from './format-specification.js';
 import { parseSpecification } from './parse-specification.js';
 import { PathPlace, type Place, TextPlace } from './place.js';
+import { resolveShares } from './resolve-shares.js';
 import type { KindArguments, ResourceKind } from './resource-kind.js';
 import { resourceKind } from './resource-kinds.js';
 import type { Specification, SpecificationValue } from './specification.js';
@@ -128,7 +129,8 @@ export class ResourceStack implements Disposable {
 export function createResourceStack(specification: string | Specification, options: CreateResourceOptions = {}): ResourceStack {
   const text = typeof specification === 'string' ? specification.trim() : undefined;
   const parsed = parseSpecification(text ?? specification);
-  return new StackBuilder(text ?? formatSpecification(parsed), deviceOption(options.device)).build(parsed);
+  const device = deviceOption(options.device);
+  return new StackBuilder(text ?? formatSpecification(parsed), device).build(resolveShares(parsed, device));
 }
 
 /**

@@ -1,7 +1,7 @@
 /** What makes a specification right, whichever form it has. Each rule gets the place that its error is to point at. */
 
 import { formatValue } from '../errors.js';
-import { parseBytes } from '../units.js';
+import { parseBytes, parseShare } from '../units.js';
 import { nearestWord } from './nearest-word.js';
 import type { Place } from './place.js';
 import type { ResourceKind } from './resource-kind.js';
@@ -28,7 +28,7 @@ export function findOption(kind: ResourceKind, name: string, place: Place): Opti
   place.fail(`there is no option of ${kind.name} ${formatValue(name)}${suggestion(name, names)}; ${options}`, names);
 }
 
-/** The value of an option that is no resource, with sizes in bytes. */
+/** The value of an option that is no resource, with sizes in bytes or as a share. */
 export function checkValue(
   definition: Pick<OptionDefinition, 'type' | 'words'>,
   name: string,
@@ -36,7 +36,7 @@ export function checkValue(
   place: Place,
 ): SpecificationValue {
   if (definition.type === 'sizes' && Array.isArray(value) && value.length > 0) {
-    return value.map((item, i) => checkValue({ type: 'size' }, `an item of ${name}`, item, place.at(i)) as number);
+    return value.map((item, i) => checkValue({ type: 'size' }, `an item of ${name}`, item, place.at(i)) as number | string);
   }
   const checked = readValue(definition, value);
   if (checked !== undefined) return checked;
@@ -75,7 +75,7 @@ export function suggestion(value: unknown, words: readonly string[]): string {
 function readValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>, value: unknown): SpecificationValue | undefined {
   switch (type) {
     case 'size':
-      if (typeof value === 'string') return parseBytes(value);
+      if (typeof value === 'string') return parseBytes(value) ?? shareText(value);
       return Number.isSafeInteger(value) && (value as number) >= 0 ? (value as number) : undefined;
     case 'integer':
       return Number.isSafeInteger(value) ? (value as number) : undefined;
@@ -93,11 +93,16 @@ function readValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>, va
   }
 }
 
+/** A share of the device's memory in its one form, such as `12.5%`: how many bytes that is depends on the device. */
+function shareText(text: string): string | undefined {
+  return parseShare(text) === undefined ? undefined : `${Number(text.replace('%', ''))}%`;
+}
+
 /** What a value of the option must be, for people. */
 function describeValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>): string {
   switch (type) {
     case 'size':
-      return 'a size such as 512MiB';
+      return 'a size such as 512MiB or 50%';
     case 'sizes':
       return 'a list of sizes such as [64KiB, 1MiB]';
     case 'integer':

@@ -26,7 +26,8 @@ export interface Specification {
 
 /**
  * The value of an option: a size, integer or number; a boolean; a word or text; a list of sizes; or a resource. A size is in bytes, or text
- * with a unit, such as `512MiB`; `parseSpecification` makes bytes of it.
+ * with a unit, such as `512MiB`, which `parseSpecification` makes bytes of; or a share of all the memory of the device, such as `50%`, which becomes
+ * bytes, a multiple of 256, when a stack is made.
  */
 export type SpecificationValue = number | boolean | string | readonly (number | string)[] | Specification;
 

@@ -96,7 +96,7 @@ describe('a list of sizes', () => {
   });
 
   const list = 'sizes must be a list of sizes such as [64KiB, 1MiB]';
-  const item = 'an item of sizes must be a size such as 512MiB';
+  const item = 'an item of sizes must be a size such as 512MiB or 50%';
 
   test.each([
     ['sized(cuda, sizes=64KiB)', 18, 5, `${list}, got "64KiB"`],

@@ -1,8 +1,12 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import {
+  type BinningMemoryResource,
+  createResourceStack,
+  Device,
   formatSpecification,
   GiB,
+  LimitingResourceAdaptor,
   MiB,
   parseSpecification,
   resourceKinds,
@@ -132,9 +136,9 @@ describe('a wrong specification', () => {
     ['xyzzy', 0, 5, `there is no resource kind "xyzzy"; ${kinds}`],
     ['pool(cuda, inital=1GiB)', 11, 6, 'there is no option of pool "inital", did you mean initial?; options: initial, max, events'],
     ['pool(cuda, constructor=1)', 11, 11, 'there is no option of pool "constructor"; options: initial, max, events'],
-    ['pool(cuda, initial=1XB)', 19, 3, 'initial must be a size such as 512MiB, got "1XB"'],
-    ['pool(cuda, initial=-1)', 19, 2, 'initial must be a size such as 512MiB, got "-1"'],
-    ['pool(cuda, initial=)', 19, 1, 'initial must be a size such as 512MiB, got nothing'],
+    ['pool(cuda, initial=1XB)', 19, 3, 'initial must be a size such as 512MiB or 50%, got "1XB"'],
+    ['pool(cuda, initial=-1)', 19, 2, 'initial must be a size such as 512MiB or 50%, got "-1"'],
+    ['pool(cuda, initial=)', 19, 1, 'initial must be a size such as 512MiB or 50%, got nothing'],
     ['pool(cuda, events=defered)', 18, 7, 'events must be one of eager, deferred, off, got "defered", did you mean deferred?'],
     ['pool(cuda, initial=1, initial=2)', 22, 7, 'the option initial is given twice'],
     ['pool(cuda, host)', 11, 4, 'pool takes one upstream resource, and has it already'],
@@ -143,7 +147,7 @@ describe('a wrong specification', () => {
     ['cuda(host)', 5, 4, 'an option of cuda is expected here; options: events'],
     ['pool', 0, 4, 'pool needs an upstream resource, such as cuda'],
     ['limiting(pool(initial=1), limit=5)', 9, 4, 'pool needs an upstream resource, such as cuda'],
-    ['limiting(cuda)', 0, 8, 'limiting needs the option limit (a size such as 512MiB)'],
+    ['limiting(cuda)', 0, 8, 'limiting needs the option limit (a size such as 512MiB or 50%)'],
     ['pool(cuda', 4, 1, 'this parenthesis is not closed'],
     ['pool(cuda,)', 10, 1, 'an argument is expected after the comma'],
     ['pool(cuda initial=1)', 10, 1, 'a comma or a closing parenthesis is expected here'],
@@ -297,17 +301,17 @@ describe('a specification as an object', () => {
       'options.__proto__',
       'there is no option of pool "__proto__"; options: initial, max, events',
     ],
-    [{ ...pool, options: { max: '12 parsecs' } }, 'options.max', 'max must be a size such as 512MiB, got "12 parsecs"'],
-    [{ ...pool, options: { max: 1.5 } }, 'options.max', 'max must be a size such as 512MiB, got 1.5'],
-    [{ ...pool, options: { max: -1 } }, 'options.max', 'max must be a size such as 512MiB, got -1'],
-    [{ ...pool, options: { max: {} } }, 'options.max', 'max must be a size such as 512MiB, got an instance of Object'],
-    [{ ...pool, options: { max: [1] } }, 'options.max', 'max must be a size such as 512MiB, got an instance of Array'],
-    [{ kind: 'limiting', upstream: pool }, 'options.limit', 'limiting needs the option limit (a size such as 512MiB)'],
+    [{ ...pool, options: { max: '12 parsecs' } }, 'options.max', 'max must be a size such as 512MiB or 50%, got "12 parsecs"'],
+    [{ ...pool, options: { max: 1.5 } }, 'options.max', 'max must be a size such as 512MiB or 50%, got 1.5'],
+    [{ ...pool, options: { max: -1 } }, 'options.max', 'max must be a size such as 512MiB or 50%, got -1'],
+    [{ ...pool, options: { max: {} } }, 'options.max', 'max must be a size such as 512MiB or 50%, got an instance of Object'],
+    [{ ...pool, options: { max: [1] } }, 'options.max', 'max must be a size such as 512MiB or 50%, got an instance of Array'],
+    [{ kind: 'limiting', upstream: pool }, 'options.limit', 'limiting needs the option limit (a size such as 512MiB or 50%)'],
     [{ kind: 'logging', upstream: pool, options: { file: 5 } }, 'options.file', 'file must be text, got 5'],
     [
       { kind: 'cuda-async', options: { 'release-threshold': true } },
       'options["release-threshold"]',
-      'release-threshold must be a size such as 512MiB, got true',
+      'release-threshold must be a size such as 512MiB or 50%, got true',
     ],
   ])('%j is pointed at by %j', (value, path, fault) => {
     const atRoot = faultOf(value);
@@ -360,5 +364,36 @@ describe('a specification as an object', () => {
       }),
       { numRuns: 2000 },
     );
+  });
+});
+
+describe('a share of the memory of the device', () => {
+  test.each([
+    ['pool(cuda, max=50%)', 'pool(cuda, max=50%)'],
+    ['pool(cuda, initial= 12.50 %, max=100%)', 'pool(cuda, initial=12.5%, max=100%)'],
+    ['binning(cuda, bins=[1%, 64KiB])', 'binning(cuda, bins=[1%, 64KiB])'],
+    ['fallback(cuda, to=limiting(pinned-host, limit=5%))', 'fallback(cuda, to=limiting(pinned-host, limit=5%))'],
+  ])('is read and written again: %s', (text, written) => {
+    expect(formatSpecification(parseSpecification(text))).toBe(written);
+    expect(formatSpecification(JSON.parse(JSON.stringify(parseSpecification(text))))).toBe(written);
+  });
+
+  test.each(['0%', '101%', '-5%', '%', '50 percent', '5e1%'])('is not %s', (share) => {
+    expect(() => parseSpecification(`pool(cuda, max="${share}")`)).toThrow(/^max must be a size such as 512MiB or 50%, got/);
+  });
+
+  test('is no count, and no number', () => {
+    expect(() => parseSpecification('fixed-size(cuda, count=50%)')).toThrow('count must be an integer');
+    expect(() => parseSpecification('reclaiming(cuda, soft-limit-share=50%)')).toThrow('soft-limit-share must be a number');
+  });
+
+  test('becomes bytes of the device that the stack is made for, a multiple of 256', () => {
+    const { totalBytes } = Device.get().memoryInfo();
+    using stack = createResourceStack('limiting(fallback(cuda, to=limiting(cuda, limit=1%)), limit=33.3%)');
+    expect(stack.name).toBe('limiting(fallback(cuda, to=limiting(cuda, limit=1%)), limit=33.3%)');
+    const limits = stack.layers.flatMap((layer) => (layer instanceof LimitingResourceAdaptor ? [layer.limitBytes] : []));
+    expect(limits).toEqual([0.333, 0.01].map((share) => Math.floor((totalBytes * share) / 256) * 256));
+    using bins = createResourceStack({ kind: 'binning', upstream: { kind: 'cuda' }, options: { bins: ['0.001%'] } });
+    expect((bins.resource as BinningMemoryResource).bins[0]?.bytes).toBe(Math.floor((totalBytes * 0.00001) / 256) * 256);
   });
 });
