@@ -169,7 +169,6 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    if (this.isDisposed) this.assertLive('deallocate');
     const server = this.#servers[this.#binOf(bytes)] as Server;
     try {
       server.resource.deallocate(pointer, bytes, stream, fence ?? server.policy);

@@ -12,7 +12,7 @@
  * An allocation in a run is served by the first of these that can:
  *  1. a free block of its size in the lane of its own stream, which needs no waiting;
  *  2. one in another stream's lane, after a wait; under `'off'` streams that memory is held for are asked whether they are idle by now;
- *  3. a new block from the upstream;
+ *  3. a new block from the upstream, if the maximum leaves room for it;
  *  4. the same, once free blocks of other sizes went back to the upstream: as many bytes as are wanted, again and again while there are any;
  *  5. under `'off'`, all of the above again, once the streams that memory is held for have been synchronized.
  *
@@ -38,7 +38,7 @@ import type { Lane } from '../stream-ordering/lane.js';
 import { BlockGroups } from '../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../suballocation/block-lists.js';
 import { none, type Segment } from '../suballocation/blocks.js';
-import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer } from '../validation.js';
 import { isWithin, type KeeperStatistics, StreamOrderedMemoryResource, throwFirst } from './stream-ordered-memory-resource.js';
 
@@ -49,6 +49,13 @@ export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
    * @defaultValue `'cache'`
    */
   readonly name?: string;
+  /**
+   * The most bytes that all blocks together may have, free or not, rounded down to a multiple of 256. Where a new block would exceed it, free
+   * blocks of other sizes go back to the upstream first: one size after another in turn, until there is room. What passes through the cache
+   * outside of its runs does not count.
+   * @defaultValue Infinity
+   */
+  readonly maximumBytes?: number;
 }
 
 /** What a cache holds and did. Memory that was allocated outside of its runs is not among it. */
@@ -134,6 +141,8 @@ class Run implements CachingScope {
 export class CachingMemoryResource extends StreamOrderedMemoryResource {
   /** What errors and statistics call the cache. */
   readonly name: string;
+  /** The most bytes that all blocks together may have. */
+  readonly maximumBytes: number;
   readonly #blocks: BlockLists;
   readonly #groups = new BlockGroups();
   /** By group: the run that it belongs to, and the stream of its blocks. */
@@ -157,11 +166,13 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   /** @throws ArgumentTypeError for what is no resource or no name, ArgumentRangeError for another word. */
   constructor(upstream: MemoryResource, options: CachingMemoryResourceOptions = {}) {
     assertOptions(options);
-    const { name = 'cache', deallocationEvents } = options;
+    const { name = 'cache', maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents } = options;
     if (typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
+    if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     const blocks = new BlockLists();
     super(upstream, blocks, deallocationEvents ?? 'eager');
     this.name = name;
+    this.maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, ALLOCATION_ALIGNMENT);
     this.#blocks = blocks;
     this.#passedEvents = deallocationEvents;
     markAsTaker(this);
@@ -332,20 +343,23 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   /** Steps 3 and 4 at the top of this file. */
   protected grow(bytes: number, stream: Stream): boolean {
     const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
-    if (!Number.isSafeInteger(rounded)) return false;
-    this.#hasGrown = this.tryTakeFromUpstream(rounded, stream);
+    if (!Number.isSafeInteger(rounded) || rounded > this.maximumBytes) return false;
+    const excess = () => this.claimedBytes + rounded - this.maximumBytes;
+    this.#hasGrown = excess() <= 0 && this.tryTakeFromUpstream(rounded, stream);
     if (this.#hasGrown) return true;
     this.joinFree(stream, () => false);
     // As much as is wanted may be enough. If not, and if there is more, this is called again.
     const before = this.reservedBytes;
-    const wanted = () => (before - this.reservedBytes < rounded ? Number.POSITIVE_INFINITY : 0);
-    this.#hasGrown = this.releaseSegments(stream, wanted) > 0 && this.tryTakeFromUpstream(rounded, stream);
+    const isCapped = excess() > 0;
+    const isEnough = () => (isCapped ? excess() <= 0 : before - this.reservedBytes >= rounded);
+    const released = this.releaseSegments(stream, () => (isEnough() ? 0 : Number.POSITIVE_INFINITY));
+    this.#hasGrown = released > 0 && excess() <= 0 && this.tryTakeFromUpstream(rounded, stream);
     return this.#hasGrown;
   }
 
   protected outOfMemory(bytes: number): OutOfMemoryError {
-    const { reservedBytes } = this;
-    return this.outOfMemoryError(bytes, `${formatBytes(reservedBytes)} are in the cache '${this.name}', and the upstream has no more`);
+    const { reservedBytes, maximumBytes, name } = this;
+    return this.outOfMemoryWithin(maximumBytes, bytes, `${formatBytes(reservedBytes)} are in the cache '${name}'`);
   }
 
   #allocateUncached(bytes: number, stream: Stream, alignment: number): DevicePointer {

@@ -147,10 +147,8 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
 
   /** Step 3 at the top of this file. */
   protected grow(_bytes: number, stream: Stream): boolean {
-    for (let blocks = Math.min(this.#batchBlocks, this.#leftBlocks); blocks >= 1; blocks = Math.floor(blocks / 2)) {
-      if (this.tryTakeFromUpstream(blocks * this.blockBytes, stream)) return true;
-    }
-    return false;
+    const blocks = Math.min(this.#batchBlocks, this.#leftBlocks);
+    return blocks >= 1 && this.tryTakeAtLeast(this.blockBytes, blocks * this.blockBytes, stream, this.blockBytes);
   }
 
   protected outOfMemory(bytes: number): OutOfMemoryError {

@@ -90,6 +90,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected lane: Lane | undefined;
   /** Why the upstream last refused a block, for the error that says so. */
   protected upstreamFailure: OutOfMemoryError | undefined;
+  /**
+   * The least that the upstream lately refused: as much or more is asked for again only where nothing less would do. Grows with what goes back
+   * there, and with every block taken since, because others may have freed memory.
+   */
+  #refusedBytes = Number.POSITIVE_INFINITY;
   readonly #memory: KeptMemory;
   #isDisposed = false;
   /** What the upstream would not take back when this was disposed. */
@@ -344,10 +349,14 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   /** The error for a request that nothing could serve. */
   protected abstract outOfMemory(bytes: number, alignment: number): OutOfMemoryError;
 
-  /** As `outOfMemoryError`, for a resource that may have a maximum. */
+  /** As `outOfMemoryError`, for a resource that may have a maximum: names that, or what the upstream says, whichever was in the way. */
   protected outOfMemoryWithin(maximumBytes: number, bytes: number, reason: string): OutOfMemoryError {
-    const limit = maximumBytes === Number.POSITIVE_INFINITY ? 'the upstream has no more' : `its maximum is ${formatBytes(maximumBytes)}`;
-    return this.outOfMemoryError(bytes, `${reason}, and ${limit}`, maximumBytes);
+    const refusal = this.upstreamFailure;
+    if (refusal === undefined && maximumBytes !== Number.POSITIVE_INFINITY) {
+      return this.outOfMemoryError(bytes, `${reason}, and its maximum is ${formatBytes(maximumBytes)}`, maximumBytes);
+    }
+    const limit = refusal?.limitBytes === undefined ? '' : `, which has a limit of ${formatBytes(refusal.limitBytes)}`;
+    return this.outOfMemoryError(bytes, `${reason}, and the upstream${limit === '' ? '' : `${limit},`} has no more`, refusal?.limitBytes);
   }
 
   protected outOfMemoryError(bytes: number, reason: string, limitBytes = Number.POSITIVE_INFINITY): OutOfMemoryError {
@@ -386,6 +395,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     } finally {
       this.#arrivingBytes -= bytes;
     }
+    // Others must have given memory back.
+    if (bytes >= this.#refusedBytes) this.#refusedBytes = Number.POSITIVE_INFINITY;
     this.#growths++;
     this.#reservedBytes += bytes;
     if (this.#reservedBytes > this.#peakReservedBytes) this.#peakReservedBytes = this.#reservedBytes;
@@ -418,6 +429,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
       this.upstreamFailure = error;
+      this.#refusedBytes = Math.min(this.#refusedBytes, bytes);
       // What follows works on this stream's lane, and host functions may have used this for another stream.
       this.enter(stream, 'allocate');
       return false;
@@ -468,13 +480,20 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     });
   }
 
-  /** Takes a block from the upstream: `wanted` bytes, or half of that and so on, down to `least`. Returns whether it got one. */
-  protected tryTakeAtLeast(least: number, wanted: number, stream: Stream): boolean {
+  /**
+   * Takes a block from the upstream: `wanted` bytes, or half of that and so on, in steps of `multiple` bytes, down to `least`. What the upstream
+   * lately refused is left out, but not `least`. Returns whether it got one.
+   */
+  protected tryTakeAtLeast(least: number, wanted: number, stream: Stream, multiple = ALLOCATION_ALIGNMENT): boolean {
     let bytes = wanted;
+    const halve = () => Math.max(least, alignUp(bytes / 2, multiple));
+    const wasRefused = wanted >= this.#refusedBytes;
+    while (bytes > least && bytes >= this.#refusedBytes) bytes = halve();
     while (!this.tryTakeFromUpstream(bytes, stream)) {
       if (bytes === least) return false;
-      bytes = Math.max(least, alignUp(bytes / 2, ALLOCATION_ALIGNMENT));
+      bytes = halve();
     }
+    if (wasRefused) this.#refusedBytes *= 2;
     return true;
   }
 
@@ -522,6 +541,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       for (const observer of this.#growthObservers) observer.grew(address, bytes, stream);
       throw error;
     }
+    this.#refusedBytes += bytes;
   }
 
   /** What is held of the upstream. */

@@ -175,9 +175,15 @@ export const resourceKinds: readonly ResourceKind[] = [
     'caching',
     'keeper',
     'gives what one pass of a loop allocated to the next; outside of its runs, as in a replay, calls pass through',
-    { name: { type: 'text', summary: 'what errors and statistics call it', default: 'cache' } },
+    {
+      name: { type: 'text', summary: 'what errors and statistics call it', default: 'cache' },
+      max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    },
     ({ upstream, options }) =>
-      new CachingMemoryResource(upstream, definedFields({ name: options.name, deallocationEvents: options.events })),
+      new CachingMemoryResource(
+        upstream,
+        definedFields({ name: options.name, maximumBytes: options.max, deallocationEvents: options.events }),
+      ),
   ),
   defineAdaptor(
     'limiting',

@@ -130,9 +130,9 @@ describe('explainFailure', () => {
     ]);
   });
 
-  test('knows when there was too little, and the resource below had no more', async () => {
+  test('knows the limit of the resource below', async () => {
     const log = await readText(logText(row('allocate', 1, 2 * KiB), row('allocate', 11, 3 * KiB)));
-    expect(explain(log, 'pool(limiting(host, limit=4KiB))')).toMatchObject({ reasons: ['reserved'], limitBytes: null });
+    expect(explain(log, 'pool(limiting(host, limit=4KiB))')).toMatchObject({ reasons: ['maximum'], limitBytes: 4096 });
   });
 
   test('tells allocations by stream and the largest first', async () => {
