@@ -68,6 +68,8 @@ export interface OutOfMemoryDetails {
 export interface RecoveryStage {
   /** For example `'major-collection'`. */
   readonly stage: string;
+  /** Set where it is a sub-stage: `'settle'` and `'trim'` come again after a collection or a callback, with what that freed. */
+  readonly after?: string;
   /** Bytes that it gave back; where that cannot be known, 0. */
   readonly recoveredBytes: number;
 }

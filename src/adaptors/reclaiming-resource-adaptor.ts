@@ -269,15 +269,18 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
       if (request.pointer !== undefined) return request.pointer;
       if (recoveredBytes === 0 || isEarly(stage)) continue;
       for (const again of sums.filter(isEarly)) {
-        yield* this.#stage(again, request);
+        yield* this.#stage(again, request, stage.stage);
         if (request.pointer !== undefined) return request.pointer;
       }
     }
     throw this.#exhausted(request);
   }
 
-  /** Runs one stage and asks the upstream again. Returns how many bytes the stage recovered, as far as is known. */
-  *#stage(sums: StageSums, request: Request): Steps<number> {
+  /**
+   * Runs one stage and asks the upstream again. Returns how many bytes the stage recovered, as far as is known.
+   * @param after the stage that it follows once more, where it is a sub-stage
+   */
+  *#stage(sums: StageSums, request: Request, after?: ReclaimStage): Steps<number> {
     let isWorthATry = yield 'turn';
     const beganAt = performance.now();
     const layers = layersOf(this.upstream);
@@ -311,7 +314,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
       sums.milliseconds += performance.now() - beganAt;
       sums.recoveredBytes += recoveredBytes;
     }
-    request.tried.push({ stage: sums.stage, recoveredBytes });
+    request.tried.push({ stage: sums.stage, ...(after === undefined ? {} : { after }), recoveredBytes });
     if (recoveredBytes === 0 && !isWorthATry) return 0;
     try {
       request.pointer = this.#serve(request.bytes, request.stream, request.alignment);
@@ -379,7 +382,9 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   #exhausted({ bytes, error, tried }: Request): OutOfMemoryError {
-    const gains = tried.map(({ stage, recoveredBytes }) => `${stage} ${formatBytes(recoveredBytes)}`).join(', ');
+    const gains = tried
+      .map(({ stage, after, recoveredBytes }) => `${stage}${after === undefined ? '' : ` after ${after}`} ${formatBytes(recoveredBytes)}`)
+      .join(', ');
     return new OutOfMemoryError(
       `${error.message}; reclaiming recovered too little: ${gains}`,
       {

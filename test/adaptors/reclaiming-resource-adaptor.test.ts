@@ -183,12 +183,12 @@ describe('the stages', () => {
       { stage: 'minor-collection', recoveredBytes: 0 },
       { stage: 'major-collection', recoveredBytes: 0 },
       { stage: 'callback', recoveredBytes: 7 },
-      { stage: 'settle', recoveredBytes: 0 },
-      { stage: 'trim', recoveredBytes: 0 },
+      { stage: 'settle', after: 'callback', recoveredBytes: 0 },
+      { stage: 'trim', after: 'callback', recoveredBytes: 0 },
     ]);
     expect(error).toMatchObject({
       message:
-        'no 900 bytes are left; reclaiming recovered too little: settle 0 B, trim 0 B, minor-collection 0 B, major-collection 0 B, callback 7 B, settle 0 B, trim 0 B',
+        'no 900 bytes are left; reclaiming recovered too little: settle 0 B, trim 0 B, minor-collection 0 B, major-collection 0 B, callback 7 B, settle after callback 0 B, trim after callback 0 B',
       requestedBytes: 900,
       path: ['ReclaimingResourceAdaptor', 'StatisticsResourceAdaptor', 'addresses'],
       cause: { message: 'no 900 bytes are left', path: ['StatisticsResourceAdaptor', 'addresses'] },
