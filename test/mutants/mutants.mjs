@@ -885,7 +885,7 @@ const groups = [
         'return Math.floor((this.#maximumBytes - this.claimedBytes) / this.blockBytes);',
         'return Math.ceil((this.#maximumBytes - this.claimedBytes) / this.blockBytes);',
       ],
-      ['last-block-not-tried', 'the upstream is not asked for a single block', 'blocks >= 1; blocks', 'blocks > 1; blocks'],
+      ['last-block-not-tried', 'the upstream is not asked for a single block', 'return blocks >= 1 &&', 'return blocks > 1 &&'],
       [
         'fixed-size-wrong-size',
         'what was asked for is not remembered',
@@ -978,7 +978,7 @@ const groups = [
       [
         'run-end-hides-refusal',
         'the end of a run does not say what could not be taken back',
-        'this.#activeRuns--;\n    if (errors.length > 0) throw errors[0];',
+        'this.#activeRuns--;\n    throwFirst(errors);',
         'this.#activeRuns--;',
       ],
       [
@@ -996,8 +996,8 @@ const groups = [
       [
         'cache-gives-back-too-much',
         'one block more than needed goes back to the upstream',
-        'before - this.reservedBytes < rounded',
-        'before - this.reservedBytes <= rounded',
+        'before - this.reservedBytes >= rounded',
+        'before - this.reservedBytes > rounded',
       ],
     ],
   },
@@ -1050,8 +1050,8 @@ const groups = [
       [
         'row-before-free',
         'a free that fails leaves a row',
-        'this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);',
-        'try { this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents); } catch (error) { this.#writer.append(LogAction.free, pointer, bytes, suffix); throw error; }',
+        'this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);\n    this.#writer',
+        'try { this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents); } catch (error) { this.#writer.append(LogAction.free, pointer, bytes, suffix); throw error; }\n    this.#writer',
       ],
     ],
   },
