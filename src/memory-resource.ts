@@ -47,7 +47,10 @@ export interface DeallocationEventsOption {
 export interface MemoryResource extends Disposable {
   /** Who can reach the memory. */
   readonly memoryKind: MemoryKind;
-  /** The device that the memory belongs to. */
+  /**
+   * The device that the memory belongs to. Memory of kind `'device'` serves the streams of this device alone; any other kind those of every
+   * device, and this is where it was allocated.
+   */
   readonly device: Device;
 
   /**

@@ -1,5 +1,5 @@
 import { type TakenMemory, takeBack } from '../bulk-frees.js';
-import type { Device } from '../driver/device.js';
+import { type Device, usedDevices } from '../driver/device.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { notPermittedStatus } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
@@ -120,7 +120,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.memoryKind = upstream.memoryKind;
     this.#memory = memory;
     this.deallocationEvents = deallocationEvents;
-    this.ordering = new StreamOrdering(deallocationEvents, memory, this.device);
+    this.ordering = new StreamOrdering(deallocationEvents, memory, this.device, this.memoryKind);
   }
 
   abstract allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;
@@ -327,7 +327,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** Waits on the host for everything on the device, and counts it. The state must be whole: host functions may run meanwhile. */
   protected synchronizeDevice(): void {
-    this.device.synchronizeSync();
+    this.#waitForDevices();
     this.#synchronizations++;
   }
 
@@ -533,6 +533,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     lane.received();
   }
 
+  /** Waits for every device whose streams are served. */
+  #waitForDevices(): void {
+    for (const device of this.memoryKind === 'device' ? [this.device] : usedDevices()) device.synchronizeSync();
+  }
+
   #giveBack({ address, bytes }: Segment, stream: Stream): void {
     for (const observer of this.#growthObservers) observer.releases(address, bytes, stream);
     try {
@@ -559,7 +564,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   #keepLateSegments(): boolean {
     if (this.#lateSegments.length === 0) return false;
     try {
-      this.device.synchronizeSync();
+      this.#waitForDevices();
     } catch (error) {
       if (error instanceof DriverError && error.driverStatus === notPermittedStatus) return false;
       throw error;

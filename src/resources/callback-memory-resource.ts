@@ -132,6 +132,6 @@ export class CallbackMemoryResource implements MemoryResource {
       throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
     }
     assertStream(stream, operation);
-    assertStreamOf(stream, this.device);
+    if (this.memoryKind === 'device') assertStreamOf(stream, this.device);
   }
 }

@@ -75,8 +75,10 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     this[Symbol.dispose]();
   }
 
-  /** Waits for what may still use memory that is freed on a stream, where the driver's free does not. */
-  protected beforeFree(_stream: Stream): void {}
+  /** Waits for what may still use memory that is freed on a stream, unless the driver's free does: that waits for its own device alone. */
+  protected beforeFree(stream: Stream): void {
+    if (stream.device !== this.device && !stream.query()) stream.synchronizeSync();
+  }
 
   #assertLive(operation: string): void {
     if (this.#isDisposed)

@@ -18,8 +18,9 @@
  *  - when a stream ends, its lanes are settled by one event and their blocks go to the lane of ended streams (rapidsai/rmm#510);
  *  - on a stream whose end nobody promised to announce, an event is recorded at every free, because later may be too late (rapidsai/rmm#649).
  */
-import type { Device } from '../driver/device.js';
+import { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
+import type { MemoryKind } from '../driver/plain-memory.js';
 import { notPermittedStatus } from '../driver/status.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import type { StreamObserver, StreamTimeline } from '../driver/stream-timeline.js';
@@ -61,7 +62,8 @@ export class StreamOrdering implements StreamObserver {
   readonly policy: DeallocationEvents;
   readonly #isEager: boolean;
   readonly #memory: LaneMemory;
-  readonly #device: Device;
+  /** The device whose streams are served; `undefined`: those of every device. */
+  readonly #device: Device | undefined;
   /** By the slot of the stream: the lane for frees whose memory other streams may wait for, and the lane for those held for the stream. */
   readonly #shared: (Lane | undefined)[] = [];
   readonly #held: (Lane | undefined)[] = [];
@@ -72,23 +74,24 @@ export class StreamOrdering implements StreamObserver {
   readonly #ended: CommonLane;
   readonly #common: CommonLane[];
 
-  constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device) {
+  /** @param memoryKind memory of the device alone serves its streams alone; other memory those of every device */
+  constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device, memoryKind: MemoryKind) {
     assertOneOf(policy, deallocationEventsWords, 'deallocationEvents');
     this.policy = policy;
     this.#isEager = policy === 'eager';
     this.#memory = memory;
-    this.#device = device;
+    this.#device = memoryKind === 'device' ? device : undefined;
     this.#ended = commonLane(memory.addLane());
     this.#common = [this.#ended];
   }
 
   /**
    * The lane that a stream takes from first, and that its frees without a fence go to.
-   * @throws ArgumentTypeError, LifetimeError for what is not a stream of the keeper's device that is live.
+   * @throws ArgumentTypeError, LifetimeError, ArgumentRangeError for what is not a live stream of a device that reaches the memory.
    */
   laneOf(stream: Stream, operation: string): Lane {
     assertStream(stream, operation);
-    assertStreamOf(stream, this.#device);
+    if (this.#device !== undefined) assertStreamOf(stream, this.#device);
     return this.#lane(stream.timeline, this.policy === 'off');
   }
 
@@ -116,7 +119,7 @@ export class StreamOrdering implements StreamObserver {
   receivedInCommon(number: number, stream: Stream): void {
     assertStream(stream, 'keep memory');
     if (isIdleNow(stream.timeline)) return;
-    const event = new Event({ device: this.#device });
+    const event = new Event({ device: stream.device });
     event.record(stream);
     // The stream takes it from there without a wait.
     stream.timeline.outdateFences();
@@ -244,7 +247,8 @@ export class StreamOrdering implements StreamObserver {
    * before `gather`. Host functions may run meanwhile.
    */
   synchronizeUnannounced(stream: Stream): void {
-    if (this.#heldBack(stream).some((lane) => !lane.timeline.announcesEnd)) this.#device.synchronizeSync();
+    const lanes = this.#heldBack(stream).filter((lane) => !lane.timeline.announcesEnd);
+    for (const device of new Set(lanes.map((lane) => deviceOf(lane.timeline)))) device.synchronizeSync();
   }
 
   /** Makes a stream wait for every lane with memory, held ones too, and moves all of it to one lane of that stream. */
@@ -284,7 +288,7 @@ export class StreamOrdering implements StreamObserver {
       if (!this.#lanes.includes(lane)) continue;
       try {
         if (lane.timeline.announcesEnd) lane.timeline.synchronizeSync();
-        else this.#device.synchronizeSync();
+        else deviceOf(lane.timeline).synchronizeSync();
       } catch (error) {
         // A host function must not wait for a stream: for it, there is no more memory.
         if (error instanceof DriverError && error.driverStatus === notPermittedStatus) break;
@@ -330,7 +334,7 @@ export class StreamOrdering implements StreamObserver {
     const lanes = isHeld ? this.#held : this.#shared;
     const known = lanes[timeline.slot];
     if (known !== undefined) return known;
-    const lane = new Lane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), timeline, this.#device, isHeld);
+    const lane = new Lane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), timeline, deviceOf(timeline), isHeld);
     lanes[timeline.slot] = lane;
     this.#lanes.push(lane);
     timeline.observe(this);
@@ -348,7 +352,7 @@ export class StreamOrdering implements StreamObserver {
 
   /** Lets one event stand for all that a stream has just waited for. Where it cannot be recorded they stay. */
   #unite(common: CommonLane, { timeline }: Waiter): void {
-    const event = new Event({ device: this.#device });
+    const event = new Event({ device: deviceOf(timeline) });
     try {
       event.recordOn(timeline);
     } catch (error) {
@@ -365,6 +369,10 @@ export class StreamOrdering implements StreamObserver {
   #forgetPastEvents(): void {
     for (const common of this.#common) forgetPastEvents(common);
   }
+}
+
+function deviceOf(timeline: StreamTimeline): Device {
+  return Device.get(timeline.device);
 }
 
 function commonLane(number: number): CommonLane {

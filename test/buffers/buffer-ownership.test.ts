@@ -226,6 +226,50 @@ describe('the stream of another device', () => {
   });
 });
 
+describe.each(['eager', 'deferred', 'off'] as const)('a pool of managed memory with %s events', (deallocationEvents) => {
+  it('serves the streams of two devices, in order', () => {
+    using managed = new ManagedMemoryResource();
+    const before = managed.reservedBytes;
+    using first = new Stream({ nonBlocking: true });
+    using second = new Stream({ device: Device.get(1), nonBlocking: true });
+    const pool = new PoolMemoryResource(managed, { initialBytes: 4096, maximumBytes: 4096, deallocationEvents });
+    for (const [from, to] of [
+      [first, second],
+      [second, first],
+    ] as const) {
+      const source = new DeviceBuffer(4096, { resource: pool, stream: from });
+      source.fill(1);
+      const hold = from.hold();
+      source.fill(2);
+      const { ptr } = source;
+      source.dispose();
+      if (deallocationEvents === 'off') hold.release();
+      const target = new DeviceBuffer(4096, { resource: pool, stream: to });
+      target.fill(3);
+      expect(target.ptr).toBe(ptr);
+      hold.release();
+      from.synchronizeSync();
+      expect(target.toHostSync().every((byte) => byte === 3)).toBe(true);
+      target.dispose();
+    }
+    pool.validate();
+    pool.dispose();
+    expect(managed.reservedBytes).toBe(before);
+  });
+});
+
+it('plain memory that is freed on the stream of another device is freed after that', () => {
+  const managed = new ManagedMemoryResource();
+  using other = new Stream({ device: Device.get(1), nonBlocking: true });
+  let ran = false;
+  const pointer = managed.allocate(4096, other);
+  other.launchHostFunction(() => {
+    ran = true;
+  });
+  managed.deallocate(pointer, 4096, other);
+  expect(ran).toBe(true);
+});
+
 describe('a buffer that is changed while its resource looks for memory', () => {
   let meanwhile: (() => void) | undefined;
   const changing = () =>

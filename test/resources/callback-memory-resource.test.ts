@@ -49,7 +49,9 @@ describe('CallbackMemoryResource', () => {
     expect([usual.device.index, usual.memoryKind]).toEqual([0, 'device']);
     const other = make(0, { device: Device.get(1), memoryKind: 'pinned-host' }).resource;
     expect([other.device.index, other.memoryKind]).toEqual([1, 'pinned-host']);
-    expect(() => other.allocate(5, stream)).toThrow('stream must be of device 1, got one of device 0');
+    expect(() => other.allocate(5, stream)).toThrow(OutOfMemoryError);
+    const ofDevice = make(0, { device: Device.get(1) }).resource;
+    expect(() => ofDevice.allocate(5, stream)).toThrow('stream must be of device 1, got one of device 0');
   });
 
   test('is out of memory where the function returns the null pointer', () => {
