@@ -3,7 +3,7 @@ export const leavesOut = {
   /** Steps of buffers, by host functions, while a step of the same buffer is being done. */
   stepsMeanwhile: true,
   /** Buffers that are alive when what they are in is rewound. */
-  rewindsOfBuffers: true,
+  rewindsOfBuffers: false,
   /** Calls on streams that their owner has destroyed. */
   callsOnDestroyedStreams: true,
 };

@@ -244,6 +244,7 @@ export class BufferSteps {
     const version = ++model.version;
     const target = byteLength ?? before;
     const serial = this.#program.serial();
+    const { ptr } = buffer;
     const isDone = this.#attempt(model, () => call(target));
     if (buffer.isDisposed) return;
     const isAlone = model.version === version;
@@ -256,8 +257,10 @@ export class BufferSteps {
     }
     this.#setLength(model, Math.min(isDone ? target : model.bytes.length, buffer.byteLength));
     this.#setLength(model, buffer.byteLength);
-    model.serial = serial;
-    model.hasMoved = true;
+    if (buffer.ptr !== ptr || !isAlone) {
+      model.serial = serial;
+      model.hasMoved = true;
+    }
     if (model.slot.last === undefined) model.last = this.#program.token(model.slot);
   }
 

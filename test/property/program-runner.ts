@@ -518,23 +518,27 @@ class Run {
         this.#retire(allocation, slot, by);
         return { allocation, fence };
       }
-      const event = this.#event(how === 'shared' ? fence : fence + i);
-      if (how === 'old' && event.recordedOn === slot.stream.id && this.#isCovered(allocation, event)) {
+      const old = how === 'old' ? this.#oldFence(fence, allocation, slot) : undefined;
+      if (old !== undefined) {
         this.#counts.oldFences++;
         this.#retire(allocation, slot, by, true);
-      } else {
-        this.#retire(allocation, slot, by);
-        if (how !== 'shared') event.record(slot.stream);
+        return { allocation, fence: old };
       }
+      const event = this.#event(how === 'shared' ? fence : fence + i);
+      this.#retire(allocation, slot, by);
+      if (how !== 'shared') event.record(slot.stream);
       return { allocation, fence: event };
     });
     if (how === 'shared' && typeof fence === 'number') this.#event(fence).record(slot.stream);
     for (const { allocation, fence: asked } of frees.reverse()) this.#deallocate(allocation, slot, asked);
   }
 
-  /** Whether an event was recorded after every use of memory. */
-  #isCovered({ writer, readers, isUsed }: Allocation, event: Event): boolean {
-    return !isUsed || [writer, ...readers].every(({ place }) => this.#model.isCovered(place, event));
+  /** An event that was recorded on the stream after every use of memory, perhaps before the memory was allocated. */
+  #oldFence(number: number, { writer, readers, isUsed }: Allocation, slot: StreamSlot): Event | undefined {
+    const uses = isUsed ? [writer, ...readers] : [];
+    return rotated(this.#events, number).find(
+      (event) => event.recordedOn === slot.stream.id && uses.every(({ place }) => this.#model.isCovered(place, event)),
+    );
   }
 
   #deallocate(allocation: Allocation, slot: StreamSlot, fence: DeallocationFence | undefined): void {

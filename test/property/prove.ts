@@ -45,13 +45,18 @@ export async function prove(options: ProofOptions): Promise<Proof> {
   const { programs: count, seed, path = '', onProgress } = options;
   const started = performance.now();
   using runner = new ProgramRunner();
+  let hasFailed = false;
   const property = fc.asyncProperty(programs(), async (program) => {
+    // What a program with a violation has left is not to be looked for.
+    const mayCollect = !hasFailed;
+    hasFailed = true;
     runner.run(program);
     if (runner.isReading) await runner.settle();
+    hasFailed = !mayCollect;
     if (runner.counts.programs % turn !== 0) return;
     onProgress?.(runner.counts.programs);
     await setImmediate();
-    if (runner.counts.programs % collection === 0) await runner.collect();
+    if (mayCollect && runner.counts.programs % collection === 0) await runner.collect();
   });
   const details = await fc.check(property, {
     numRuns: count,
