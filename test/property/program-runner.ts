@@ -453,9 +453,7 @@ class Run {
       value: undefined,
     };
     this.#live.push(allocation);
-    if (slot.last !== undefined) return;
-    declareAllocation(pointer, bytes, slot.stream);
-    if (fills === true) this.#fill(allocation, slot);
+    if (slot.last === undefined && fills === true) this.#fill(allocation, slot);
   }
 
   #use(allocation: Allocation, slot: StreamSlot, { how, by }: Extract<Command, { do: 'use' }>): void {
@@ -480,24 +478,32 @@ class Run {
   /** Writes the first and the last bytes, and says that it is all. */
   #fill(allocation: Allocation, slot: StreamSlot): void {
     const { pointer, bytes } = allocation;
+    this.#declare(allocation, slot);
     const value = 1 + (this.#values++ % 255);
     for (const [offset, count] of ends(bytes)) set(pointer + offset, value, 1, count, slot.stream);
     slot.stream.touch(pointer, bytes, 'write');
     allocation.value = value;
-    allocation.isUsed = true;
     allocation.writer = this.#token(slot);
     allocation.readers = [];
   }
 
+  /** The order checker hears of memory as it is used first: of what is never used, and freed with an older fence, there is nothing to wait for. */
+  #declare(allocation: Allocation, slot: StreamSlot): void {
+    if (allocation.isUsed) return;
+    allocation.isUsed = true;
+    declareAllocation(allocation.pointer, allocation.bytes, slot.stream);
+    allocation.writer = this.#token(slot);
+  }
+
   #read(allocation: Allocation, slot: StreamSlot): void {
     const { pointer, bytes, value } = allocation;
+    this.#declare(allocation, slot);
     if (value !== undefined) {
       for (const [offset, count] of ends(bytes)) {
         this.#inspector.read(pointer + offset, slot.stream, `${bytes} bytes of memory`, new Uint8Array(count).fill(value));
       }
     }
     slot.stream.touch(pointer, bytes, 'read');
-    allocation.isUsed = true;
     allocation.readers.push(this.#token(slot));
   }
 
@@ -556,7 +562,7 @@ class Run {
     // Refused, because the stream has ended or a host function must not wait.
     const home = this.#usable(slot);
     this.#order(home, [this.#token(slot)]);
-    declareAllocation(pointer, bytes, home.stream);
+    if (allocation.isUsed) declareAllocation(pointer, bytes, home.stream);
     this.#live.push({ ...allocation, writer: this.#token(home), readers: [], value: undefined });
   }
 
@@ -565,7 +571,7 @@ class Run {
     this.#order(slot, [allocation.writer, ...allocation.readers], by);
     if (!isBefore) {
       if (allocation.value !== undefined) this.#read(allocation, slot);
-      declareFree(allocation.pointer, allocation.bytes, slot.stream);
+      if (allocation.isUsed) declareFree(allocation.pointer, allocation.bytes, slot.stream);
     }
     this.#live.splice(this.#live.indexOf(allocation), 1);
   }

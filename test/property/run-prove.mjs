@@ -9,7 +9,7 @@ import { availableParallelism } from 'node:os';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { build } from 'vite';
-import { deviceUnderTest, deviceUnderTest } from '../support/device-under-test.mjs';
+import { deviceUnderTest } from '../support/device-under-test.mjs';
 
 const { values } = parseArgs({
   options: {

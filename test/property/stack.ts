@@ -178,8 +178,6 @@ export class Stack {
       equal('bytes left on the leaf', above.liveBytes, 0);
       // A pool of the driver counts a free once a synchronization has seen it.
       if (!leaf.isBlocking) Device.get().synchronizeSync();
-      // A pool of the driver counts a free once a synchronization has seen it.
-      if (!leaf.isBlocking) Device.get().synchronizeSync();
       equal('bytes that the leaf counts', this.#leafBytes(kind, leaf), 0);
       leaf[Symbol.dispose]();
     }
