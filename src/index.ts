@@ -124,7 +124,7 @@ export {
   setSync,
 } from './driver/transfer.js';
 export * from './errors.js';
-export * from './memory-resource.js';
+export type * from './memory-resource.js';
 export { configureEarlyCollection, type EarlyCollectionOptions } from './reclaim/early-collection.js';
 export { type CollectionKind, reclaimUnreachableBuffers } from './reclaim/reclaim-unreachable-buffers.js';
 export type { ReclaimStage, ReclaimTimings, StageTiming } from './reclaim/stage-timings.js';

@@ -2,6 +2,7 @@ import type { Device } from './driver/device.js';
 import type { Event } from './driver/event.js';
 import type { MemoryKind } from './driver/plain-memory.js';
 import type { Stream } from './driver/stream.js';
+import { optionNames } from './validation.js';
 
 /** The address of memory that a device can reach: a safe integer. `0` is the null pointer, which zero bytes give. */
 export type DevicePointer = number;
@@ -34,6 +35,8 @@ export interface DeallocationEventsOption {
    */
   readonly deallocationEvents?: DeallocationEvents;
 }
+
+export const deallocationEventsOptionNames = optionNames<DeallocationEventsOption>({ deallocationEvents: true });
 
 /**
  * Allocates and frees memory in stream order. Implemented by upstream resources and by adaptors, which take another resource; and by
@@ -94,6 +97,8 @@ export interface TrimOptions {
    */
   readonly bytesToKeep?: number;
 }
+
+export const trimOptionNames = optionNames<TrimOptions>({ bytesToKeep: true });
 
 /** A resource that keeps memory which nobody uses, and can be asked to give it back. */
 export interface TrimmingMemoryResource extends MemoryResource {

@@ -1,4 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from './errors.js';
+import { suggestion } from './nearest-word.js';
 import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from './units.js';
 
 /**
@@ -32,14 +33,33 @@ export function assertPointer(pointer: unknown, name = 'pointer'): asserts point
   assertBytes(pointer, name);
 }
 
+/** The names of the options in `T`. The compiler sees to it that there is one for each, and no other. */
+export type OptionNames<T = Record<string, unknown>> = { readonly [Name in NamesOf<T>]: true };
+
+type NamesOf<T> = T extends unknown ? keyof T & string : never;
+
+/** The one list of the names of an interface of options, for {@link assertOptions}. */
+export function optionNames<T>(names: OptionNames<T>): OptionNames<T> {
+  // Without a prototype, so that `toString` is no name.
+  return Object.freeze(Object.assign(Object.create(null), names));
+}
+
 /**
- * Throws unless `options` is an object.
- * @throws ArgumentTypeError
+ * Throws unless `options` is an object without any option that is not among `names`.
+ * @throws ArgumentTypeError for what is no object; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) naming the option, and the nearest one there is.
  */
-export function assertOptions(options: unknown, name = 'options'): asserts options is object {
+export function assertOptions(options: unknown, names: OptionNames, name = 'options'): asserts options is object {
   if (typeof options !== 'object' || options === null) {
     throw new ArgumentTypeError(`${name} must be an object, got ${formatValue(options)}`);
   }
+  for (const option in options) if (!(option in names)) refuseOption(option, Object.keys(names), name);
+}
+
+function refuseOption(option: string, names: readonly string[], name: string): never {
+  throw new ArgumentRangeError(
+    `${name} must not have ${formatValue(option)}${suggestion(option, names) || ';'} it can have ${names.join(', ')}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
 }
 
 /**

@@ -3,7 +3,7 @@ import type { DeallocationEventsOption, DeallocationFence, DevicePointer, Memory
 import { AddressMap } from '../suballocation/address-map.js';
 import { none } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, GiB } from '../units.js';
-import { assertAlignment, assertBytes } from '../validation.js';
+import { assertAlignment, assertBytes, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** Options of {@link AlignedResourceAdaptor}. */
@@ -19,6 +19,12 @@ export interface AlignedResourceAdaptorOptions extends DeallocationEventsOption 
    */
   readonly alignmentThresholdBytes?: number;
 }
+
+const knownOptions = optionNames<AlignedResourceAdaptorOptions>({
+  alignment: true,
+  alignmentThresholdBytes: true,
+  deallocationEvents: true,
+});
 
 /**
  * Gives pointers that are multiples of an alignment: the greater one of the option and of what the call asks for.
@@ -52,7 +58,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
   constructor(upstream: MemoryResource, options: AlignedResourceAdaptorOptions = {}) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { alignment = ALLOCATION_ALIGNMENT, alignmentThresholdBytes = 0 } = options;
     assertAlignment(alignment, maximumAlignment);
     assertBytes(alignmentThresholdBytes, 'alignmentThresholdBytes');

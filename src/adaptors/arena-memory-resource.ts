@@ -25,7 +25,7 @@ import type { Lane } from '../stream-ordering/lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
-import { assertBytes, assertOptions } from '../validation.js';
+import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
 import type { KeeperStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
@@ -55,6 +55,8 @@ export interface ArenaMemoryResourceOptions {
    */
   readonly deallocationEvents?: DeallocationEvents;
 }
+
+const knownOptions = optionNames<ArenaMemoryResourceOptions>({ arenaBytes: true, deallocationEvents: true, dumpFile: true });
 
 /** What an arena holds and did. */
 export interface ArenaStatistics extends KeeperStatistics {
@@ -109,7 +111,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
    * @throws OutOfMemoryError where the upstream has not so much.
    */
   constructor(upstream: MemoryResource, options: ArenaMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     const { arenaBytes, dumpFile, deallocationEvents = 'off' } = options;
     if (arenaBytes !== undefined) assertArenaBytes(arenaBytes);
     if (dumpFile !== undefined && typeof dumpFile !== 'string') {

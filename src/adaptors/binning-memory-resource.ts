@@ -1,17 +1,18 @@
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
-import type {
-  DeallocationEvents,
-  DeallocationEventsOption,
-  DeallocationFence,
-  DevicePointer,
-  MemoryResource,
-  TrimmingMemoryResource,
-  TrimOptions,
+import {
+  type DeallocationEvents,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+  type TrimmingMemoryResource,
+  type TrimOptions,
+  trimOptionNames,
 } from '../memory-resource.js';
 import { none } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
-import { assertBytes, assertOptions } from '../validation.js';
+import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { FixedSizeMemoryResource } from './fixed-size-memory-resource.js';
 import { disposeAll } from './layers.js';
 import { assertMemoryResource, PassThroughAdaptor } from './pass-through-adaptor.js';
@@ -22,6 +23,8 @@ export interface Bin {
   readonly bytes: number;
   readonly resource: MemoryResource;
 }
+
+const knownOfBin = optionNames<Bin>({ bytes: true, resource: true });
 
 /** Options of {@link BinningMemoryResource}. */
 export interface BinningMemoryResourceOptions extends DeallocationEventsOption {
@@ -41,6 +44,14 @@ export interface BinningMemoryResourceOptions extends DeallocationEventsOption {
    */
   readonly blocksToPreallocate?: number;
 }
+
+const knownOptions = optionNames<BinningMemoryResourceOptions>({
+  bins: true,
+  blocksToPreallocate: true,
+  deallocationEvents: true,
+  maximumExponent: true,
+  minimumExponent: true,
+});
 
 /** What serves the requests of one bin, or those that fit into none. */
 interface Server {
@@ -91,7 +102,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
    * @throws OutOfMemoryError where the upstream has not the blocks to be taken at once.
    */
   constructor(upstream: MemoryResource, options: BinningMemoryResourceOptions = {}) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { blocksToPreallocate = 0, deallocationEvents } = options;
     assertBytes(blocksToPreallocate, 'blocksToPreallocate');
     this.#blocksToPreallocate = blocksToPreallocate;
@@ -184,7 +195,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
     this.assertLive('trim');
-    assertOptions(options);
+    assertOptions(options, trimOptionNames);
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     let released = 0;
@@ -280,7 +291,7 @@ function wantedBins(options: BinningMemoryResourceOptions, upstream: MemoryResou
 
 function wantedBin(bin: number | Bin, name: string, upstream: MemoryResource): WantedBin {
   if (typeof bin !== 'object') return { bytes: wantedBytes(bin, name) };
-  assertOptions(bin, name);
+  assertOptions(bin, knownOfBin, name);
   const { bytes, resource } = bin;
   assertMemoryResource(resource, `${name}.resource`);
   if (resource.device !== upstream.device || resource.memoryKind !== upstream.memoryKind) {

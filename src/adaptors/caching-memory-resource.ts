@@ -39,7 +39,7 @@ import { BlockGroups } from '../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../suballocation/block-lists.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer } from '../validation.js';
+import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { isWithin, type KeeperStatistics, StreamOrderedMemoryResource, throwFirst } from './stream-ordered-memory-resource.js';
 
 /** Options of {@link CachingMemoryResource}. */
@@ -57,6 +57,8 @@ export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
    */
   readonly maximumBytes?: number;
 }
+
+const knownOptions = optionNames<CachingMemoryResourceOptions>({ deallocationEvents: true, maximumBytes: true, name: true });
 
 /** What a cache holds and did. Memory that was allocated outside of its runs is not among it. */
 export interface CachingStatistics extends KeeperStatistics {
@@ -165,7 +167,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
 
   /** @throws ArgumentTypeError for what is no resource or no name, ArgumentRangeError for another word. */
   constructor(upstream: MemoryResource, options: CachingMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     const { name = 'cache', maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents } = options;
     if (typeof name !== 'string') throw new ArgumentTypeError(`name must be a string, got ${formatValue(name)}`);
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');

@@ -1,7 +1,7 @@
 import type { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, formatValue, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { assertFunction } from '../validation.js';
+import { assertFunction, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
@@ -21,6 +21,8 @@ export interface FailureCallbackResourceAdaptorOptions<Failure extends Error = O
     ...args: never[]
   ) => Failure;
 }
+
+const knownOptions = optionNames<FailureCallbackResourceAdaptorOptions>({ deallocationEvents: true, errorClass: true });
 
 /**
  * Calls a function where an allocation fails, and tries again for as long as that returns true: forever, where it always does. The callback may
@@ -49,7 +51,7 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
 
   /** @throws ArgumentTypeError for a callback or an error class that is none. */
   constructor(upstream: MemoryResource, callback: FailureCallback<Failure>, options: FailureCallbackResourceAdaptorOptions<Failure> = {}) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { errorClass = OutOfMemoryError } = options;
     assertFunction(callback, 'callback');
     assertFunction(errorClass, 'errorClass');

@@ -17,7 +17,7 @@ import type { Lane } from '../stream-ordering/lane.js';
 import { none } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes, MiB } from '../units.js';
-import { assertAlignment, assertBytes, assertOptions } from '../validation.js';
+import { assertAlignment, assertBytes, assertOptions, optionNames } from '../validation.js';
 import type { KeeperStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
 
@@ -43,6 +43,13 @@ export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption
    */
   readonly maximumBytes?: number;
 }
+
+const knownOptions = optionNames<FixedSizeMemoryResourceOptions>({
+  blockBytes: true,
+  blocksToPreallocate: true,
+  deallocationEvents: true,
+  maximumBytes: true,
+});
 
 /**
  * Serves every request with a block of one size, out of batches of blocks that it takes from its upstream.
@@ -77,7 +84,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
    * @throws OutOfMemoryError where the upstream has not the blocks to be taken at once.
    */
   constructor(upstream: MemoryResource, options: FixedSizeMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     const { blockBytes = MiB, blocksToPreallocate = 128, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
     assertBytes(blockBytes, 'blockBytes');
     assertBytes(blocksToPreallocate, 'blocksToPreallocate');

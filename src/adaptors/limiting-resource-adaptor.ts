@@ -2,7 +2,7 @@ import type { Stream } from '../driver/stream.js';
 import { OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes } from '../validation.js';
+import { assertAlignment, assertBytes, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** Options of {@link LimitingResourceAdaptor}. */
@@ -15,6 +15,8 @@ export interface LimitingResourceAdaptorOptions extends DeallocationEventsOption
    */
   readonly alignment?: number;
 }
+
+const knownOptions = optionNames<LimitingResourceAdaptorOptions>({ alignment: true, deallocationEvents: true, limitBytes: true });
 
 /**
  * Refuses what would bring the memory allocated through it above a limit. Exactly the limit is allowed.
@@ -36,7 +38,7 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
   constructor(upstream: MemoryResource, options: LimitingResourceAdaptorOptions) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { limitBytes, alignment = ALLOCATION_ALIGNMENT } = options;
     assertBytes(limitBytes, 'limitBytes');
     assertAlignment(alignment);

@@ -3,6 +3,7 @@ import { assertStream, type Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { FileTarget, type LogTarget, WritableTarget } from '../recording/log-target.js';
+import { optionNames } from '../validation.js';
 import { LogAction, LogWriter, type RowText, streamSuffix } from './log-writer.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -28,6 +29,8 @@ export interface StreamLogOptions extends CommonOptions {
 
 /** Options of {@link LoggingResourceAdaptor}: where the log goes, and how. */
 export type LoggingResourceAdaptorOptions = FileLogOptions | StreamLogOptions;
+
+const knownOptions = optionNames<LoggingResourceAdaptorOptions>({ autoFlush: true, deallocationEvents: true, file: true, stream: true });
 
 /**
  * Writes a row of RMM's CSV log for each allocation, failed allocation and free: thread, local time of day, what happened, pointer, size and
@@ -62,7 +65,7 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
    * @throws ArgumentTypeError, ArgumentRangeError for an option that is none.
    */
   constructor(upstream: MemoryResource, options: LoggingResourceAdaptorOptions) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     this.#writesEveryRow = options.autoFlush === true;
     this.#writer = new LogWriter(openTarget(options), this.#writesEveryRow);
   }

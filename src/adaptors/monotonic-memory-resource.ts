@@ -36,7 +36,7 @@ import { assertFence } from '../stream-ordering/stream-ordering.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../suballocation/bump-chains.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
-import { assertAlignment, assertBytes, assertOptions, assertPointer } from '../validation.js';
+import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
 import { isWithin, type KeeperStatistics, StreamOrderedMemoryResource, throwFirst } from './stream-ordered-memory-resource.js';
 
@@ -66,6 +66,14 @@ export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption
    */
   readonly fallback?: MemoryResource;
 }
+
+const knownOptions = optionNames<MonotonicMemoryResourceOptions>({
+  deallocationEvents: true,
+  fallback: true,
+  growthFactor: true,
+  initialBytes: true,
+  maximumBytes: true,
+});
 
 /** What a monotonic resource holds and did. */
 export interface MonotonicStatistics extends KeeperStatistics {
@@ -210,7 +218,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or a fallback of another device. */
   constructor(upstream: MemoryResource, options: MonotonicMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     const { initialBytes = 2 * MiB, growthFactor = 2, maximumBytes = Number.POSITIVE_INFINITY, fallback, deallocationEvents } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (initialBytes === 0) throw new ArgumentRangeError('initialBytes must be at least 1, got 0');

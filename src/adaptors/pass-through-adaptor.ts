@@ -2,16 +2,17 @@ import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
-import type {
-  DeallocationEvents,
-  DeallocationEventsOption,
-  DeallocationFence,
-  DevicePointer,
-  MemoryResource,
-  MemoryResourceAdaptor,
+import {
+  type DeallocationEvents,
+  type DeallocationEventsOption,
+  type DeallocationFence,
+  type DevicePointer,
+  deallocationEventsOptionNames,
+  type MemoryResource,
+  type MemoryResourceAdaptor,
 } from '../memory-resource.js';
 import { deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
-import { assertOneOf, assertOptions } from '../validation.js';
+import { assertOneOf, assertOptions, type OptionNames } from '../validation.js';
 import { layersOf } from './layers.js';
 import { type RememberedAllocations, rememberIfTakenBack } from './remember-allocations.js';
 
@@ -30,9 +31,17 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   protected isDisposed = false;
   #remembered: RememberedAllocations | undefined;
 
-  protected constructor(upstream: MemoryResource, options: DeallocationEventsOption) {
+  /**
+   * @param optionNames the names of all options that the derived class takes: an object with each of them
+   * @throws ArgumentTypeError, ArgumentRangeError for an upstream or an option that is none.
+   */
+  protected constructor(
+    upstream: MemoryResource,
+    options: DeallocationEventsOption,
+    optionNames: OptionNames<DeallocationEventsOption> = deallocationEventsOptionNames,
+  ) {
     assertMemoryResource(upstream, 'upstream');
-    assertOptions(options);
+    assertOptions(options, optionNames);
     const { deallocationEvents } = options;
     if (deallocationEvents !== undefined) assertOneOf(deallocationEvents, deallocationEventsWords, 'deallocationEvents');
     this.upstream = upstream;

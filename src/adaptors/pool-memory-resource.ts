@@ -22,7 +22,7 @@ import type { Lane } from '../stream-ordering/lane.js';
 import { none } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
-import { assertBytes, assertOptions } from '../validation.js';
+import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import type { KeeperStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
 
@@ -39,6 +39,8 @@ export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
    */
   readonly maximumBytes?: number;
 }
+
+const knownOptions = optionNames<PoolMemoryResourceOptions>({ deallocationEvents: true, initialBytes: true, maximumBytes: true });
 
 /** What a pool holds and did. */
 export interface PoolStatistics extends KeeperStatistics {
@@ -82,7 +84,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    * @throws OutOfMemoryError where the upstream has not the initial size.
    */
   constructor(upstream: MemoryResource, options: PoolMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     const { initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');

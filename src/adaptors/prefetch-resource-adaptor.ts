@@ -1,6 +1,7 @@
 import { assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
 import { Stream } from '../driver/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** Options of {@link PrefetchResourceAdaptor}. */
@@ -11,6 +12,8 @@ export interface PrefetchResourceAdaptorOptions extends DeallocationEventsOption
    */
   readonly location?: MemoryLocation;
 }
+
+const knownOptions = optionNames<PrefetchResourceAdaptorOptions>({ deallocationEvents: true, location: true });
 
 /**
  * Moves each allocation of managed memory to a place ahead of its first use, so that kernels find it there without page faults. Memory of
@@ -33,7 +36,7 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a location that is none. */
   constructor(upstream: MemoryResource, options: PrefetchResourceAdaptorOptions = {}) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { location = upstream.device } = options;
     assertMemoryLocation(location);
     this.location = location;

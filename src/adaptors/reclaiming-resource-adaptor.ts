@@ -30,7 +30,7 @@ import { reclaimUnreachableBuffers } from '../reclaim/reclaim-unreachable-buffer
 import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../reclaim/stage-timings.js';
 import { freeUnreachableBuffers } from '../reclaim/unreachable-buffers.js';
 import { formatBytes } from '../units.js';
-import { assertBytes, assertOneOf } from '../validation.js';
+import { assertBytes, assertOneOf, optionNames } from '../validation.js';
 import { layersOf } from './layers.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -62,6 +62,14 @@ export interface ReclaimingResourceAdaptorOptions extends DeallocationEventsOpti
    */
   readonly softLimitFraction?: number;
 }
+
+const knownOptions = optionNames<ReclaimingResourceAdaptorOptions>({
+  deallocationEvents: true,
+  onOutOfMemory: true,
+  softLimitBytes: true,
+  softLimitFraction: true,
+  stages: true,
+});
 
 /** An allocation that found no memory. */
 interface Request {
@@ -123,7 +131,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or two that exclude each other. */
   constructor(upstream: MemoryResource, options: ReclaimingResourceAdaptorOptions = {}) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { stages = reclaimStages, onOutOfMemory } = options;
     if (!Array.isArray(stages)) throw new ArgumentTypeError(`stages must be an array, got ${formatValue(stages)}`);
     for (const stage of stages) assertOneOf(stage, reclaimStages, 'a stage');

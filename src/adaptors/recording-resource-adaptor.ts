@@ -11,7 +11,7 @@ import { callStack } from '../recording/call-stack.js';
 import { Recording } from '../recording/recording.js';
 import { RecordKind } from '../recording/recording-format.js';
 import { acquireRecording, environmentRecording, releaseRecording } from '../recording/shared-recordings.js';
-import { assertBytes, assertPointer } from '../validation.js';
+import { assertBytes, assertPointer, optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 import { type AdaptorLayer, addAdaptorLayer } from './recorded-layers.js';
 
@@ -41,6 +41,14 @@ export interface RecordingResourceAdaptorOptions extends DeallocationEventsOptio
    */
   readonly stackSampleBytes?: number;
 }
+
+const knownOptions = optionNames<RecordingResourceAdaptorOptions>({
+  deallocationEvents: true,
+  file: true,
+  layer: true,
+  recording: true,
+  stackSampleBytes: true,
+});
 
 /**
  * Records each allocation, failed allocation and free in a {@link Recording}: layer, pointer, size, stream, time, thread, phase, and the stack
@@ -81,7 +89,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the recording is disposed.
    */
   constructor(upstream: MemoryResource, options: RecordingResourceAdaptorOptions = {}) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { layer, stackSampleBytes = Number.POSITIVE_INFINITY } = options;
     if (layer !== undefined && typeof layer !== 'string') throw new ArgumentTypeError(`layer must be a string, got ${formatValue(layer)}`);
     const wantsStacks = stackSampleBytes !== Number.POSITIVE_INFINITY;

@@ -1,8 +1,8 @@
 import type { Stream } from '../driver/stream.js';
-import { ArgumentRangeError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { isPowerOfTwo } from '../units.js';
-import { assertBytes, assertOneOf } from '../validation.js';
+import { assertBytes, assertOneOf, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** Rounds sizes up to a multiple. */
@@ -35,6 +35,13 @@ export interface TopBitsRounding extends DeallocationEventsOption {
 /** Options of {@link RoundingResourceAdaptor}: how it rounds. */
 export type RoundingResourceAdaptorOptions = MultipleRounding | DivisionsRounding | TopBitsRounding;
 
+const knownOptions = {
+  multiple: optionNames<MultipleRounding>({ deallocationEvents: true, kind: true, multipleBytes: true }),
+  divisions: optionNames<DivisionsRounding>({ deallocationEvents: true, divisions: true, kind: true }),
+  'top-bits': optionNames<TopBitsRounding>({ bits: true, deallocationEvents: true, kind: true }),
+};
+const kinds = Object.keys(knownOptions) as (keyof typeof knownOptions)[];
+
 /**
  * Asks for sizes rounded up, so that sizes which nearly match become equal and a freed block serves the next allocation as it is. Zero
  * stays zero, and a size that would exceed 2^53 - 1 stays as it is.
@@ -61,8 +68,7 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
   constructor(upstream: MemoryResource, options: RoundingResourceAdaptorOptions) {
-    super(upstream, options);
-    assertOneOf(options.kind, ['multiple', 'divisions', 'top-bits'], 'kind');
+    super(upstream, options, namesOf(options));
     this.#divisions = divisionsOf(options);
     this.#multipleBytes = options.kind === 'multiple' ? positive(options.multipleBytes, 'multipleBytes') : 0;
   }
@@ -109,6 +115,14 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
     this.#askedBytes -= bytes;
     this.#roundedBytes -= rounded;
   }
+}
+
+/** @throws ArgumentTypeError, ArgumentRangeError where the kind is none. */
+function namesOf(options: RoundingResourceAdaptorOptions) {
+  if (typeof options !== 'object' || options === null)
+    throw new ArgumentTypeError(`options must be an object, got ${formatValue(options)}`);
+  assertOneOf(options.kind, kinds, 'kind');
+  return knownOptions[options.kind];
 }
 
 function divisionsOf(options: RoundingResourceAdaptorOptions): number {

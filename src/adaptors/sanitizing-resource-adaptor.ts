@@ -16,7 +16,7 @@ import { assertStream, Stream } from '../driver/stream.js';
 import { formatPointer } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { none } from '../suballocation/blocks.js';
-import { assertFunction } from '../validation.js';
+import { assertFunction, optionNames } from '../validation.js';
 import { formatOutstandingAllocations, type OutstandingAllocation, OutstandingAllocations } from './outstanding-allocations.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -39,6 +39,13 @@ export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOpti
    */
   readonly stacks?: boolean;
 }
+
+const knownOptions = optionNames<SanitizingResourceAdaptorOptions>({
+  deallocationEvents: true,
+  onReport: true,
+  stacks: true,
+  throwOnReport: true,
+});
 
 /** A free that is wrong whatever the order of streams, or an allocation that was never freed. */
 export interface LifetimeReport {
@@ -95,7 +102,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws ArgumentTypeError, ArgumentRangeError for options that are none. */
   constructor(upstream: MemoryResource, options: SanitizingResourceAdaptorOptions = {}) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { onReport, throwOnReport = false, stacks = true } = options;
     if (onReport !== undefined) assertFunction(onReport, 'onReport');
     this.#onReport = onReport;

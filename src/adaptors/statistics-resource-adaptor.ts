@@ -1,6 +1,7 @@
 import type { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatValue } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** One quantity over time. */
@@ -32,6 +33,8 @@ export interface StatisticsResourceAdaptorOptions extends DeallocationEventsOpti
   readonly name?: string;
 }
 
+const knownOptions = optionNames<StatisticsResourceAdaptorOptions>({ deallocationEvents: true, name: true });
+
 /**
  * Counts the bytes and the allocations that pass through it. Allocations of zero bytes, and frees of the null pointer that they give, are
  * not counted (RMM counts them, and goes wrong where they are not freed).
@@ -60,7 +63,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws ArgumentTypeError for what is no resource or no name. */
   constructor(upstream: MemoryResource, options: StatisticsResourceAdaptorOptions = {}) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { name = 'statistics' } = options;
     if (typeof name !== 'string' || name === '')
       throw new ArgumentTypeError(`name must be a string of some length, got ${formatValue(name)}`);

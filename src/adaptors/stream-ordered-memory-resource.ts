@@ -4,15 +4,16 @@ import type { MemoryKind } from '../driver/plain-memory.js';
 import { notPermittedStatus } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
 import { DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
-import type {
-  DeallocationEvents,
-  DeallocationFence,
-  DevicePointer,
-  MemoryResource,
-  MemoryResourceAdaptor,
-  ReservingMemoryResource,
-  TrimmingMemoryResource,
-  TrimOptions,
+import {
+  type DeallocationEvents,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+  type MemoryResourceAdaptor,
+  type ReservingMemoryResource,
+  type TrimmingMemoryResource,
+  type TrimOptions,
+  trimOptionNames,
 } from '../memory-resource.js';
 import { withoutCaching } from '../resource-scope.js';
 import type { Lane } from '../stream-ordering/lane.js';
@@ -159,7 +160,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    * @returns the bytes given back
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
-    assertOptions(options);
+    assertOptions(options, trimOptionNames);
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.enter(stream, 'trim');

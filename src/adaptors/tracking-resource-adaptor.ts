@@ -2,7 +2,7 @@ import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { none } from '../suballocation/blocks.js';
-import { assertBytes } from '../validation.js';
+import { assertBytes, optionNames } from '../validation.js';
 import { formatOutstandingAllocations, type OutstandingAllocation, OutstandingAllocations } from './outstanding-allocations.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -19,6 +19,8 @@ export interface TrackingResourceAdaptorOptions extends DeallocationEventsOption
    */
   readonly stackDepth?: number;
 }
+
+const knownOptions = optionNames<TrackingResourceAdaptorOptions>({ captureStacks: true, deallocationEvents: true, stackDepth: true });
 
 /**
  * Knows every allocation that passed through it and was not freed, and refuses frees that are wrong before they reach the upstream: of a pointer
@@ -48,7 +50,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
   constructor(upstream: MemoryResource, options: TrackingResourceAdaptorOptions = {}) {
-    super(upstream, options);
+    super(upstream, options, knownOptions);
     const { captureStacks = false, stackDepth = 64 } = options;
     assertBytes(stackDepth, 'stackDepth');
     if (stackDepth < 1 || stackDepth > 1000) throw new ArgumentRangeError(`stackDepth must be from 1 to 1000, got ${stackDepth}`);

@@ -1,6 +1,6 @@
 import { isAnyArrayBuffer } from 'node:util/types';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
-import { assertBytes, assertOptions } from '../validation.js';
+import { assertBytes, assertOptions, type OptionNames, optionNames } from '../validation.js';
 
 /**
  * A part of a buffer. Neither an array nor a buffer is one, though they have a `byteLength`: TypeScript refuses them, and so do the methods that
@@ -23,6 +23,8 @@ export interface ByteRange {
   readonly byteLength: number;
 }
 
+const rangeNames = optionNames<ByteRange>({ byteLength: true, byteOffset: true });
+
 /**
  * The range of something of `limitBytes` bytes that is meant.
  * @throws ArgumentTypeError, ArgumentRangeError for one that does not lie within.
@@ -32,7 +34,7 @@ export function resolveRange(
   limitBytes: number,
   name: string,
 ): ByteRange {
-  assertNoMemory(range, 'range');
+  assertNoMemory(range, rangeNames, 'range');
   const { byteOffset = 0 } = range;
   assertBytes(byteOffset, 'byteOffset');
   const { byteLength = Math.max(limitBytes - byteOffset, 0) } = range;
@@ -43,9 +45,10 @@ export function resolveRange(
   return { byteOffset, byteLength };
 }
 
-/** @throws ArgumentTypeError for what is no object, and for one that has bytes itself. */
-export function assertNoMemory(value: unknown, name: string): void {
-  assertOptions(value, name);
-  if (!ArrayBuffer.isView(value) && !isAnyArrayBuffer(value) && !(Symbol.dispose in value)) return;
-  throw new ArgumentTypeError(`${name} must be an object with offsets and lengths, got ${formatValue(value)}`);
+/** @throws ArgumentTypeError for what is no object, and for one that has bytes itself; ArgumentRangeError for a name that is none of `names`. */
+export function assertNoMemory(value: unknown, names: OptionNames, name: string): void {
+  if (ArrayBuffer.isView(value) || isAnyArrayBuffer(value) || (typeof value === 'object' && value !== null && Symbol.dispose in value)) {
+    throw new ArgumentTypeError(`${name} must be an object with offsets and lengths, got ${formatValue(value)}`);
+  }
+  assertOptions(value, names, name);
 }

@@ -7,7 +7,7 @@ import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResour
 import { creationStack, disown, freeSoonerOrLater, own } from '../reclaim/unreachable-buffers.js';
 import { assertFence, deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer } from '../validation.js';
+import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, type OptionNames, optionNames } from '../validation.js';
 import { BufferMemory } from './buffer-memory.js';
 import { assertNoMemory, type ByteRange, resolveRange } from './byte-range.js';
 import { currentResource } from './current-resource.js';
@@ -47,6 +47,16 @@ export interface BufferAllocation extends DeviceMemory {
   readonly label?: string;
 }
 
+const allocationNames = optionNames<BufferAllocation>({
+  alignment: true,
+  byteLength: true,
+  capacityBytes: true,
+  label: true,
+  ptr: true,
+  resource: true,
+  stream: true,
+});
+
 /** Options of {@link DeviceBuffer}. */
 export interface DeviceBufferOptions {
   /**
@@ -73,6 +83,8 @@ export interface DeviceBufferOptions {
   readonly label?: string;
 }
 
+const bufferOptions = optionNames<DeviceBufferOptions>({ alignment: true, capacityBytes: true, label: true, resource: true, stream: true });
+
 /** Options of the copies into a {@link DeviceBuffer}. */
 export interface BufferCopyOptions {
   /**
@@ -95,6 +107,10 @@ export interface BufferCopyOptions {
    */
   readonly byteLength?: number;
 }
+
+const offsetOptions = optionNames<Pick<ByteRange, 'byteOffset'>>({ byteOffset: true });
+
+const copyOptions = optionNames<BufferCopyOptions>({ byteLength: true, byteOffset: true, sourceByteOffset: true });
 
 /**
  * Untyped memory of any kind that a resource gives, with an owner: it is freed when the buffer is disposed, and, where that is forgotten,
@@ -180,12 +196,12 @@ export class DeviceBuffer implements Disposable {
    * ```
    */
   static adopt(allocation: BufferAllocation): DeviceBuffer {
-    assertOptions(allocation, 'allocation');
+    assertOptions(allocation, allocationNames, 'allocation');
     const { ptr, byteLength } = allocation;
     assertPointer(ptr, 'ptr');
     assertBytes(byteLength, 'byteLength');
     assertMemoryResource(allocation.resource, 'resource');
-    const { resource, stream, capacityBytes, alignment, label } = resolveOptions(allocation, byteLength);
+    const { resource, stream, capacityBytes, alignment, label } = resolveOptions(allocation, byteLength, allocationNames);
     if ((ptr === 0) !== (capacityBytes === 0)) {
       throw new ArgumentRangeError(
         `ptr must be 0 if there are no bytes, and only then, got ${formatPointer(ptr)} with ${capacityBytes} bytes`,
@@ -326,7 +342,7 @@ export class DeviceBuffer implements Disposable {
    */
   copyFrom(source: HostData | DeviceMemory, options: BufferCopyOptions = {}): void {
     this.#assertUsable('copy to a buffer');
-    assertNoMemory(options, 'options');
+    assertNoMemory(options, copyOptions, 'options');
     const data = readable(source);
     if (data instanceof DeviceBuffer) data.#assertUsable('copy from a buffer');
     const from = resolveRange({ byteOffset: options.sourceByteOffset, byteLength: options.byteLength }, data.byteLength, 'source');
@@ -510,7 +526,7 @@ export class DeviceBuffer implements Disposable {
 
   /** The address that a copy to a host array begins at. */
   #sourceFor(destination: ArrayBufferView | undefined, options: Omit<Partial<ByteRange>, 'byteLength'>): DevicePointer {
-    assertNoMemory(options, 'options');
+    assertNoMemory(options, offsetOptions, 'options');
     const byteLength = destination === undefined ? undefined : hostBytes(destination, 'destination').byteLength;
     const range = resolveRange({ byteOffset: options.byteOffset, byteLength }, this.#memory.byteLength, 'buffer');
     return this.#memory.pointer + range.byteOffset;
@@ -536,10 +552,8 @@ export class DeviceBuffer implements Disposable {
 }
 
 /** The one place where options become what a buffer is made with. */
-function resolveOptions(options: DeviceBufferOptions, byteLength: number) {
-  if (typeof options !== 'object' || options === null) {
-    throw new ArgumentTypeError(`options must be an object with a stream, got ${formatValue(options)}`);
-  }
+function resolveOptions(options: DeviceBufferOptions, byteLength: number, names: OptionNames = bufferOptions) {
+  assertOptions(options, names);
   const { stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = options;
   assertStream(stream, 'create a buffer');
   const { resource = currentResource(stream.device) } = options;

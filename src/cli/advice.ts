@@ -1,7 +1,7 @@
 import { readdirSync } from 'node:fs';
 import { basename, dirname, join, resolve } from 'node:path';
 import { DeviceUnavailableError, InvalidLogError } from '../errors.js';
-import { nearestWord } from '../specification/nearest-word.js';
+import { nearestWord } from '../nearest-word.js';
 
 /** What a user can do about an error, where its message alone does not say so. */
 export function adviceFor(error: unknown): string | undefined {

@@ -1,9 +1,9 @@
 import { once } from 'node:events';
 import { Argument, Command, InvalidArgumentError, Option } from 'commander';
+import { nearestWord } from '../nearest-word.js';
 import { writeWhole } from '../recording/write-whole.js';
 import { generateLog, workloadNames } from '../replay/generate-log.js';
 import { type WorkloadName, workloads } from '../replay/generate-workloads.js';
-import { nearestWord } from '../specification/nearest-word.js';
 import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, tellOfFile } from './terminal.js';
 

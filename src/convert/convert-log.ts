@@ -5,7 +5,7 @@ import { nearestLayer } from '../replay/layers.js';
 import type { LogFormat, LogSource } from '../replay/log-source.js';
 import { readRecordedRun } from '../replay/read-recorded-run.js';
 import type { RecordedRun, RecordingDamage } from '../replay/recorded-run.js';
-import { assertOneOf } from '../validation.js';
+import { assertOneOf, assertOptions, optionNames } from '../validation.js';
 import { chromeTrace } from './chrome-trace.js';
 import { encodeRecording } from './encode-recording.js';
 import { rmmCsv } from './rmm-csv.js';
@@ -50,6 +50,8 @@ export interface ConvertLogOptions {
   readonly onProgress?: (progress: ConversionProgress) => void;
 }
 
+const knownOptions = optionNames<ConvertLogOptions>({ from: true, layer: true, onProgress: true, to: true });
+
 /** How far a conversion has come. */
 export interface ConversionProgress {
   readonly step: 'reading' | 'writing';
@@ -88,6 +90,7 @@ export interface Conversion {
  * ```
  */
 export async function convertLog(source: LogSource, output: string, options: ConvertLogOptions = {}): Promise<Conversion> {
+  assertOptions(options, knownOptions);
   const format = outputFormat(output, options.to);
   if (options.from !== undefined) assertOneOf(options.from, ['rmm-csv', 'recording', 'pytorch-snapshot'], 'from');
   const { onProgress } = options;

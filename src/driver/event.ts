@@ -1,5 +1,5 @@
 import { ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { eventObserver } from './event-observer.js';
 import { finalizationRegistry } from './finalization.js';
@@ -21,6 +21,8 @@ export interface EventOptions {
    */
   readonly timing?: boolean;
 }
+
+const knownOptions = optionNames<EventOptions>({ device: true, timing: true });
 
 const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', destroy);
 
@@ -44,7 +46,7 @@ export class Event implements Disposable {
 
   /** @throws ArgumentTypeError for options that are none, DriverError where the driver refuses. */
   constructor(options: EventOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     this.device = deviceOption(options.device);
     native().createEvent(this.device.index, options.timing === true);
     check('create an event');

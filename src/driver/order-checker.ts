@@ -4,7 +4,7 @@
  */
 import { channel } from 'node:diagnostics_channel';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
-import { assertBytes, assertOneOf, assertOptions, assertPointer } from '../validation.js';
+import { assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { interpose, mailbox, type NativeBinding, native } from './native.js';
 import { check } from './status.js';
 import type { Stream } from './stream.js';
@@ -31,6 +31,8 @@ export interface CheckOrderOptions {
    */
   readonly throwOnReport?: boolean;
 }
+
+const knownOptions = optionNames<CheckOrderOptions>({ onReport: true, stacks: true, throwOnReport: true });
 
 /**
  * What is wrong.
@@ -166,7 +168,7 @@ let stacks: KeptStack[] = [];
  * ```
  */
 export function checkOrder(options: CheckOrderOptions = {}): OrderChecker {
-  assertOptions(options);
+  assertOptions(options, knownOptions);
   const { stacks: wantsStacks, onReport, throwOnReport } = options;
   if (onReport !== undefined && typeof onReport !== 'function') {
     throw new ArgumentTypeError(`onReport must be a function, got ${formatValue(onReport)}`);

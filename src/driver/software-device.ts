@@ -1,5 +1,5 @@
 import { ArgumentRangeError, formatValue } from '../errors.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import { mailbox, native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
 
@@ -17,12 +17,14 @@ export interface SoftwareDeviceSettings {
   readonly devices?: number;
 }
 
+const knownSettings = optionNames<SoftwareDeviceSettings>({ devices: true, totalBytes: true });
+
 /**
  * Sets the size and number of the software devices.
  * @throws ArgumentRangeError for a value out of range, DriverError for a change that comes too late.
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
-  assertOptions(settings, 'settings');
+  assertOptions(settings, knownSettings, 'settings');
   const { totalBytes, devices } = settings;
   if (totalBytes !== undefined && (!Number.isSafeInteger(totalBytes) || totalBytes < 1)) {
     throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^53 - 1, got ${formatValue(totalBytes)}`);

@@ -1,5 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import type { Device } from './device.js';
 import { Stream, type StreamOptions } from './stream.js';
 
@@ -12,6 +12,7 @@ export interface StreamPoolOptions extends StreamOptions {
   readonly size?: number;
 }
 
+const knownOptions = optionNames<StreamPoolOptions>({ device: true, nonBlocking: true, priority: true, size: true });
 const maximumSize = 65_536;
 
 /**
@@ -37,7 +38,7 @@ export class StreamPool implements Disposable, Iterable<Stream> {
    * behind then.
    */
   constructor(options: StreamPoolOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     const { size = 16, ...streamOptions } = options;
     if (typeof size !== 'number') throw new ArgumentTypeError(`size must be a number, got ${formatValue(size)}`);
     if (!Number.isInteger(size) || size < 1 || size > maximumSize) {

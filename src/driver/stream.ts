@@ -1,5 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
 import { finalizationRegistry } from './finalization.js';
@@ -24,6 +24,8 @@ export interface StreamOptions {
   readonly priority?: number;
 }
 
+const streamOptions = optionNames<StreamOptions>({ device: true, nonBlocking: true, priority: true });
+
 /** Options of {@link Stream.fromHandle}. */
 export interface ForeignStreamOptions {
   /** @defaultValue the first device */
@@ -37,6 +39,8 @@ export interface ForeignStreamOptions {
    */
   readonly announcesEnd?: boolean;
 }
+
+const foreignStreamOptions = optionNames<ForeignStreamOptions>({ announcesEnd: true, device: true });
 
 /** What it takes to end a stream whose object became unreachable. */
 interface Ending {
@@ -84,7 +88,7 @@ export class Stream implements Disposable {
 
   /** @throws ArgumentTypeError, ArgumentRangeError for options that are none, DriverError where the driver refuses. */
   constructor(options: StreamOptions = {}, /** @internal */ wrapped?: { handle: number; announcesEnd: boolean }) {
-    assertOptions(options);
+    if (wrapped === undefined) assertOptions(options, streamOptions);
     this.device = deviceOption(options.device);
     this.#isDefault = wrapped !== undefined && wrapped.handle <= 2;
     if (wrapped === undefined) {
@@ -130,7 +134,7 @@ export class Stream implements Disposable {
     if (!Number.isSafeInteger(address) || address < 0) {
       throw new ArgumentRangeError(`handle must be an integer from 0 to 2^53 - 1, got ${handle}`);
     }
-    assertOptions(options);
+    assertOptions(options, foreignStreamOptions);
     if (address <= 2) return defaultStream(address === 2 ? 2 : 1, options.device);
     return new Stream(options, { handle: address, announcesEnd: options.announcesEnd === true });
   }

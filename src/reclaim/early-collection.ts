@@ -25,7 +25,7 @@ import type { Device } from '../driver/device.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { MiB } from '../units.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import { reclaimUnreachableBuffers } from './reclaim-unreachable-buffers.js';
 
 /** Options of {@link configureEarlyCollection}. */
@@ -41,6 +41,8 @@ export interface EarlyCollectionOptions {
    */
   readonly timeShare?: number;
 }
+
+const knownOptions = optionNames<EarlyCollectionOptions>({ pressure: true, timeShare: true });
 
 const defaultPressure = 0.75;
 const defaultTimeShare = 0.05;
@@ -149,7 +151,7 @@ export function heldMemory(kind: MemoryKind, device: Device): HeldMemory {
  * ```
  */
 export function configureEarlyCollection(options: EarlyCollectionOptions = {}): void {
-  assertOptions(options);
+  assertOptions(options, knownOptions);
   const { pressure = defaultPressure, timeShare = timeShareFromEnvironment() } = options;
   assertFraction(pressure, 'pressure');
   if (pressure === 0) throw new ArgumentRangeError('pressure must be above 0, got 0');

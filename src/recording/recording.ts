@@ -17,7 +17,7 @@ import type { StreamTimeline } from '../driver/stream-timeline.js';
 import { operatingSystemThreadId } from '../driver/thread.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
 import { innermostFrame, type ScopeFrame } from '../resource-scope.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import { cancelFlushAtExit, flushAtExit } from './flush-at-exit.js';
 import { LayerTable } from './layer-table.js';
 import { FileTarget } from './log-target.js';
@@ -64,6 +64,8 @@ export interface RecordingOptions {
    */
   readonly autoFlush?: boolean;
 }
+
+const knownOptions = optionNames<RecordingOptions>({ autoFlush: true, file: true });
 
 /**
  * A recording that is being written: a compact log of what {@link RecordingResourceAdaptor}s see, of blocks that the pools below them take and
@@ -126,7 +128,7 @@ export class Recording implements Disposable {
    * @throws ArgumentTypeError for options that are none, ArgumentRangeError for a file that another recording of the thread writes to.
    */
   constructor(options: RecordingOptions) {
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     const { file, autoFlush } = options;
     if (typeof file !== 'string') throw new ArgumentTypeError(`file must be a string, got ${formatValue(file)}`);
     assertNotRecordedTo(file);

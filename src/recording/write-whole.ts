@@ -11,6 +11,7 @@ import { basename, dirname, join } from 'node:path';
 import { PassThrough, type Transform } from 'node:stream';
 import { pipeline } from 'node:stream/promises';
 import { createGzip } from 'node:zlib';
+import { assertOptions, optionNames } from '../validation.js';
 
 /** Takes the contents of a file, in order. */
 export interface FileSink {
@@ -29,6 +30,8 @@ export interface WriteWholeOptions {
    */
   readonly gzip?: boolean;
 }
+
+const knownOptions = optionNames<WriteWholeOptions>({ gzip: true });
 
 /** Signals that end a process, and that a program can still do something about. */
 const endingSignals = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
@@ -51,11 +54,9 @@ const unfinished = new Set<string>();
  * });
  * ```
  */
-export async function writeWhole<T>(
-  path: string,
-  write: (sink: FileSink) => Promise<T>,
-  { gzip = path.endsWith('.gz') }: WriteWholeOptions = {},
-): Promise<T> {
+export async function writeWhole<T>(path: string, write: (sink: FileSink) => Promise<T>, options: WriteWholeOptions = {}): Promise<T> {
+  assertOptions(options, knownOptions);
+  const { gzip = path.endsWith('.gz') } = options;
   const before = await existing(path);
   if (before?.isDirectory()) throw fileError('EISDIR', 'is a directory', path);
   const isDirect = before !== undefined && !before.isFile();

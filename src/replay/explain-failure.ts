@@ -9,7 +9,7 @@ import { resolveShares } from '../specification/resolve-shares.js';
 import { createResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
 import { alignDown, alignUp } from '../units.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, type LiveAllocation, Replay, type ReplayStop } from './replay-log.js';
 import type { ReplayFailure, ReplayStreams } from './replay-result.js';
@@ -31,6 +31,8 @@ export interface ExplainFailureOptions {
   /** Called after each replay. */
   readonly onReplay?: () => void;
 }
+
+const knownOptions = optionNames<ExplainFailureOptions>({ largest: true, onReplay: true, streams: true });
 
 /** What was live when memory ran out. */
 export interface LiveMemory {
@@ -144,7 +146,7 @@ export function explainFailure(
   specification: string | Specification,
   options: ExplainFailureOptions = {},
 ): FailureExplanation | null {
-  assertOptions(options);
+  assertOptions(options, knownOptions);
   assertReplayable(log, options);
   return new Explanation(log, parseSpecification(specification), options).explain();
 }

@@ -5,7 +5,7 @@ import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
 import { alignUp } from '../units.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, defaultRepeat, Replay, timePerOperation } from './replay-log.js';
 import type { ReplayStreams, ReplayTime } from './replay-result.js';
@@ -35,6 +35,8 @@ export interface FitOptions {
   /** Called after each replay. */
   readonly onProgress?: (progress: FitProgress) => void;
 }
+
+const knownOptions = optionNames<FitOptions>({ onProgress: true, repeat: true, streams: true });
 
 /** The smallest maximum with which a stack completes a log. */
 export interface FittedMaximum {
@@ -107,7 +109,7 @@ interface Candidate {
  * ```
  */
 export function fitLog(log: AllocationLog, specification: string | Specification, options: FitOptions = {}): FitResult {
-  assertOptions(options);
+  assertOptions(options, knownOptions);
   assertReplayable(log, options);
   const { streams = 'log', repeat = defaultRepeat(log), onProgress } = options;
   const unlimited = parseSpecification(specification);

@@ -1,5 +1,5 @@
 import { ArgumentRangeError, formatValue } from '../errors.js';
-import { assertOneOf, assertOptions } from '../validation.js';
+import { assertOneOf, assertOptions, optionNames } from '../validation.js';
 import { type WorkloadName, workloads } from './generate-workloads.js';
 import { GeneratedRows } from './generated-rows.js';
 
@@ -18,6 +18,8 @@ export interface GenerateLogOptions {
   /** Called after every piece with the events so far. */
   readonly onProgress?: (events: number) => void;
 }
+
+const knownOptions = optionNames<GenerateLogOptions>({ events: true, onProgress: true, seed: true });
 
 const pieceCharacters = 64 * 1024;
 const maximumEvents = 2 ** 31;
@@ -47,7 +49,7 @@ export const workloadNames = Object.freeze(Object.keys(workloads)) as readonly W
  */
 export function generateLog(workload: WorkloadName, options: GenerateLogOptions = {}): AsyncGenerator<Uint8Array> {
   assertOneOf(workload, workloadNames, 'workload');
-  assertOptions(options);
+  assertOptions(options, knownOptions);
   const { seed = 1, events = workloads[workload].defaultEvents, onProgress } = options;
   assertInteger(seed, 0, Number.MAX_SAFE_INTEGER, 'seed');
   assertInteger(events, 2, maximumEvents, 'events');

@@ -1,5 +1,6 @@
 import { InvalidLogError } from '../errors.js';
 import type { RecordKind } from '../recording/recording-format.js';
+import { assertOptions, optionNames } from '../validation.js';
 import type { AllocationLog } from './allocation-log.js';
 import { AllocationLogBuilder } from './allocation-log-builder.js';
 import { LayerLogs } from './layer-logs.js';
@@ -19,6 +20,8 @@ export interface ReadAllocationLogOptions extends ReadLogOptions {
   readonly layer?: string;
 }
 
+const knownOptions = optionNames<ReadAllocationLogOptions>({ layer: true, name: true, onProgress: true, totalBytes: true });
+
 /**
  * Reads the allocations of a log: one in the format of RMM's `logging_resource_adaptor` (`Thread,Time,Action,Pointer,Size,Stream`) or a
  * recording of cistern's (a memory snapshot of PyTorch's too), plain or gzip, whichever the bytes say. The source is read in pieces; memory is needed for the events alone, 20 bytes
@@ -37,6 +40,7 @@ export interface ReadAllocationLogOptions extends ReadLogOptions {
  * ```
  */
 export async function readAllocationLog(source: LogSource, options: ReadAllocationLogOptions = {}): Promise<AllocationLog> {
+  assertOptions(options, knownOptions);
   const log = await OpenLog.open(source, options);
   if (log.format === 'recording') return readRecording(log, options.layer);
   return log.format === 'pytorch-snapshot' ? allocationsOf(await readWholeSnapshot(log), options.layer) : readRows(log);

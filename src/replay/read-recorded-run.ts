@@ -1,5 +1,6 @@
 import { constants } from 'node:buffer';
 import { InvalidLogError } from '../errors.js';
+import { assertOptions, optionNames } from '../validation.js';
 import { LogParser } from './log-parser.js';
 import { type LogFormat, type LogSource, OpenLog, type ReadLogOptions } from './log-source.js';
 import { RecordedRows } from './recorded-rows.js';
@@ -16,6 +17,13 @@ export interface ReadRecordedRunOptions extends ReadLogOptions {
    */
   readonly format?: LogFormat;
 }
+
+export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
+  format: true,
+  name: true,
+  onProgress: true,
+  totalBytes: true,
+});
 
 /**
  * Reads all that a log holds: a recording of cistern's, an RMM log or a memory snapshot of PyTorch's, plain or gzip, whichever the bytes
@@ -35,6 +43,7 @@ export interface ReadRecordedRunOptions extends ReadLogOptions {
  * ```
  */
 export async function readRecordedRun(source: LogSource, options: ReadRecordedRunOptions = {}): Promise<RecordedRun> {
+  assertOptions(options, readRecordedRunOptionNames);
   const log = await OpenLog.open(source, options);
   if (log.format === 'pytorch-snapshot') return readWholeSnapshot(log);
   const builder = new RecordedRunBuilder();

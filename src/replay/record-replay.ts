@@ -6,6 +6,7 @@ import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack, type ResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
+import { assertOptions, optionNames } from '../validation.js';
 import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, Replay } from './replay-log.js';
 import type { ReplayStreams } from './replay-result.js';
@@ -18,6 +19,8 @@ export interface RecordReplayOptions {
    */
   readonly streams?: ReplayStreams;
 }
+
+const knownOptions = optionNames<RecordReplayOptions>({ streams: true });
 
 /** What {@link recordReplay} did. */
 export interface RecordedReplay {
@@ -47,8 +50,10 @@ export async function recordReplay(
   log: AllocationLog,
   specification: string | Specification,
   path: string,
-  { streams = 'log' }: RecordReplayOptions = {},
+  options: RecordReplayOptions = {},
 ): Promise<RecordedReplay> {
+  assertOptions(options, knownOptions);
+  const { streams = 'log' } = options;
   assertReplayable(log, { streams });
   const upstream = parseSpecification(specification);
   // A recording is written while it is made, so this is not the file itself.

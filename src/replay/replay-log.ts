@@ -5,7 +5,7 @@ import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError, OutOfMemoryError, ReplayError } from '../errors.js';
 import type { ReservingMemoryResource, TrimmingMemoryResource } from '../memory-resource.js';
 import type { ResourceStack } from '../specification/resource-stack.js';
-import { assertOneOf } from '../validation.js';
+import { assertOneOf, assertOptions, optionNames } from '../validation.js';
 import { AllocationLog, chunkCapacity, type EventChunk } from './allocation-log.js';
 import { failedPointer, type LoopState, Observations, observeOnStreams, replayOnOneStream, replayOnStreams } from './replay-loops.js';
 import type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay-result.js';
@@ -25,6 +25,8 @@ export interface ReplayOptions {
   /** Called after each of the `repeat + 1` replays. */
   readonly onReplay?: () => void;
 }
+
+const knownOptions = optionNames<ReplayOptions>({ onReplay: true, repeat: true, streams: true });
 
 /**
  * Replays what a log recorded through a stack of resources, and says what that took: time, memory, driver calls, failures.
@@ -47,6 +49,7 @@ export interface ReplayOptions {
  * ```
  */
 export function replayLog(log: AllocationLog, createStack: () => ResourceStack, options: ReplayOptions = {}): ReplayResult {
+  assertOptions(options, knownOptions);
   assertReplayable(log, options);
   const { streams = 'log', repeat = defaultRepeat(log), onReplay } = options;
   const replay = new Replay(log, createStack, streams);

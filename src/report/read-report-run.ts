@@ -1,6 +1,7 @@
 import { orderLayers } from '../replay/layers.js';
 import { type LogSource, OpenLog } from '../replay/log-source.js';
-import { type ReadRecordedRunOptions, readEvents, readWholeSnapshot } from '../replay/read-recorded-run.js';
+import { type ReadRecordedRunOptions, readEvents, readRecordedRunOptionNames, readWholeSnapshot } from '../replay/read-recorded-run.js';
+import { assertOptions } from '../validation.js';
 import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-report-run.js';
 
 /**
@@ -15,6 +16,7 @@ import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-rep
  * ```
  */
 export async function readReportRun(source: LogSource, options: ReadRecordedRunOptions = {}): Promise<PackedReportRun> {
+  assertOptions(options, readRecordedRunOptionNames);
   const log = await OpenLog.open(source, options);
   if (log.format === 'pytorch-snapshot') return packReportRun(await readWholeSnapshot(log));
   const packer = new ReportRunPacker();

@@ -6,7 +6,7 @@ import { createGzip } from 'node:zlib';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { type FileSink, writeWhole } from '../recording/write-whole.js';
 import type { RecordedRun } from '../replay/recorded-run.js';
-import { assertFunction, assertOptions } from '../validation.js';
+import { assertFunction, assertOptions, optionNames } from '../validation.js';
 import { PackedReportRun, packReportRun } from './pack-report-run.js';
 import type { ReportContents, RunOverview } from './report-contents.js';
 
@@ -20,6 +20,8 @@ export interface WriteReportOptions {
   /** Called with what is done, from 0 to 1, and the log that is worked on. */
   readonly onProgress?: (done: number, source: string) => void;
 }
+
+const knownOptions = optionNames<WriteReportOptions>({ onProgress: true, title: true });
 
 /**
  * Writes a report: one HTML file that needs nothing else, no network either, and shows where the memory of one or several runs went. It has curves
@@ -45,7 +47,7 @@ export async function writeReport(
 ): Promise<void> {
   if (!Array.isArray(runs)) throw new ArgumentTypeError(`runs must be an array, got ${formatValue(runs)}`);
   if (runs.length === 0) throw new ArgumentRangeError('runs must hold at least one run, got none');
-  assertOptions(options);
+  assertOptions(options, knownOptions);
   if (options.onProgress !== undefined) assertFunction(options.onProgress, 'onProgress');
   if (typeof target === 'string' || target instanceof URL) {
     const path = typeof target === 'string' ? target : fileURLToPath(target);

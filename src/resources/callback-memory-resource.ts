@@ -4,7 +4,7 @@ import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import { ArgumentRangeError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, assertPointer } from '../validation.js';
+import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 
 /**
  * Allocates memory for a {@link CallbackMemoryResource}: at least `bytes` bytes, at least 1, ordered on `stream`, at a multiple of `alignment`, at
@@ -28,6 +28,8 @@ export interface CallbackMemoryResourceOptions {
    */
   readonly memoryKind?: MemoryKind;
 }
+
+const knownOptions = optionNames<CallbackMemoryResourceOptions>({ device: true, memoryKind: true });
 
 /**
  * Memory from two functions, such as those of another library's allocator.
@@ -61,7 +63,7 @@ export class CallbackMemoryResource implements MemoryResource {
   constructor(allocate: AllocateCallback, deallocate: DeallocateCallback, options: CallbackMemoryResourceOptions = {}) {
     assertFunction(allocate, 'allocate');
     assertFunction(deallocate, 'deallocate');
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     const { memoryKind = 'device' } = options;
     assertOneOf(memoryKind, ['device', 'managed', 'pinned-host', 'host'], 'memoryKind');
     this.memoryKind = memoryKind;

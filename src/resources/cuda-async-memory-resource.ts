@@ -2,16 +2,17 @@ import { type Device, deviceOption } from '../driver/device.js';
 import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory-pool.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
 import { LifetimeError } from '../errors.js';
-import type {
-  DeallocationFence,
-  DevicePointer,
-  MemoryResource,
-  ReservingMemoryResource,
-  TrimmingMemoryResource,
-  TrimOptions,
+import {
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+  type ReservingMemoryResource,
+  type TrimmingMemoryResource,
+  type TrimOptions,
+  trimOptionNames,
 } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes, assertOptions, assertPointer } from '../validation.js';
+import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 
 /** Options of {@link CudaAsyncMemoryResource}. */
 export interface CudaAsyncMemoryResourceOptions {
@@ -28,6 +29,8 @@ export interface CudaAsyncMemoryResourceOptions {
    */
   readonly releaseThresholdBytes?: number;
 }
+
+const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({ device: true, initialBytes: true, releaseThresholdBytes: true });
 
 /**
  * Device memory from a stream-ordered pool of the driver's own (`cuMemAllocFromPoolAsync`, `cuMemFreeAsync`).
@@ -54,7 +57,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
 
   /** @throws OutOfMemoryError where `initialBytes` cannot be had. */
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, knownOptions);
     const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (releaseThresholdBytes !== Number.POSITIVE_INFINITY) assertBytes(releaseThresholdBytes, 'releaseThresholdBytes');
@@ -111,7 +114,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
    * @returns the bytes given back
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
-    assertOptions(options);
+    assertOptions(options, trimOptionNames);
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.#enter(stream, 'trim');

@@ -1,7 +1,7 @@
 import { deviceOption } from '../driver/device.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertOptions } from '../validation.js';
-import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
+import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
 
 /**
  * Device memory straight from the driver (`cuMemAlloc`, `cuMemFree`). Every allocation is a driver call, and every free waits for the whole
@@ -18,7 +18,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-me
  */
 export class CudaMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, plainMemoryResourceOptionNames);
     super('device', deviceOption(options.device), ALLOCATION_ALIGNMENT);
   }
 }

@@ -2,7 +2,7 @@ import { deviceOption } from '../driver/device.js';
 import type { Stream } from '../driver/stream.js';
 import { GiB } from '../units.js';
 import { assertOptions } from '../validation.js';
-import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
+import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
 
 /**
  * Ordinary host memory, which the driver does not know. Copies to and from it are staged.
@@ -13,7 +13,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-me
  */
 export class HostMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, plainMemoryResourceOptionNames);
     super('host', deviceOption(options.device), GiB);
   }
 

@@ -1,7 +1,7 @@
 import { deviceOption } from '../driver/device.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertOptions } from '../validation.js';
-import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
+import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
 
 /**
  * Managed memory (`cuMemAllocManaged`), which host and devices reach under one address and which may exceed the device's memory. See
@@ -13,7 +13,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-me
  */
 export class ManagedMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, plainMemoryResourceOptionNames);
     super('managed', deviceOption(options.device), ALLOCATION_ALIGNMENT);
   }
 }

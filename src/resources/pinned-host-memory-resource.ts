@@ -2,7 +2,7 @@ import { deviceOption } from '../driver/device.js';
 import type { Stream } from '../driver/stream.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertOptions } from '../validation.js';
-import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-memory-resource.js';
+import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
 
 /**
  * Page-locked host memory (`cuMemHostAlloc`), which devices reach directly and copies run from at full speed.
@@ -13,7 +13,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions } from './plain-me
  */
 export class PinnedHostMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
-    assertOptions(options);
+    assertOptions(options, plainMemoryResourceOptionNames);
     super('pinned-host', deviceOption(options.device), ALLOCATION_ALIGNMENT);
   }
 

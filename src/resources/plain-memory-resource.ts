@@ -4,13 +4,15 @@ import { assertStream, type Stream } from '../driver/stream.js';
 import { LifetimeError } from '../errors.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes, assertPointer } from '../validation.js';
+import { assertAlignment, assertBytes, assertPointer, optionNames } from '../validation.js';
 
 /** Options of the resources without stream order. */
 export interface PlainMemoryResourceOptions {
   /** @defaultValue the first device */
   readonly device?: Device;
 }
+
+export const plainMemoryResourceOptionNames = optionNames<PlainMemoryResourceOptions>({ device: true });
 
 /**
  * What the resources without stream order have in common: every call goes to the driver, an allocation may be used at once by every stream,

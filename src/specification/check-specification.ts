@@ -1,7 +1,8 @@
 import { formatValue } from '../errors.js';
+import { suggestion } from '../nearest-word.js';
 import { PathPlace, type Place } from './place.js';
 import type { Specification, SpecificationValue } from './specification.js';
-import { checkComplete, checkDepth, checkValue, findKind, findOption, suggestion } from './specification-rules.js';
+import { checkComplete, checkDepth, checkValue, findKind, findOption } from './specification-rules.js';
 
 /** The keys of a resource. `range`, which `parseSpecification` adds to what it read from text, may stand there too. */
 const keys: readonly string[] = ['kind', 'upstream', 'options'];

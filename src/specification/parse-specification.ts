@@ -1,9 +1,10 @@
+import { suggestion } from '../nearest-word.js';
 import { checkSpecification } from './check-specification.js';
 import { type Place, TextPlace } from './place.js';
 import type { ResourceKind } from './resource-kind.js';
 import { resourceKind } from './resource-kinds.js';
 import type { OptionType, Specification, SpecificationValue } from './specification.js';
-import { checkComplete, checkDepth, checkValue, findKind, findOption, suggestion } from './specification-rules.js';
+import { checkComplete, checkDepth, checkValue, findKind, findOption } from './specification-rules.js';
 
 /**
  * Reads the description of a stack of resources, and holds it against the kinds that exist. It is an object, such as one read from JSON, or

@@ -4,6 +4,7 @@ import { type Device, deviceOption } from '../driver/device.js';
 import { ArgumentRangeError, ArgumentTypeError } from '../errors.js';
 import type { DeallocationEvents, MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
 import { PlainMemoryResource } from '../resources/plain-memory-resource.js';
+import { assertOptions, optionNames } from '../validation.js';
 import { formatSpecification } from './format-specification.js';
 import { parseSpecification } from './parse-specification.js';
 import { PathPlace, type Place, TextPlace } from './place.js';
@@ -20,6 +21,8 @@ export interface CreateResourceOptions {
    */
   readonly device?: Device;
 }
+
+const createOptions = optionNames<CreateResourceOptions>({ device: true });
 
 /** Options of {@link ResourceStack.of}. */
 export interface ResourceStackOptions {
@@ -44,6 +47,8 @@ export interface ResourceStackOptions {
    */
   readonly foreignReservedBytes?: number;
 }
+
+const stackOptions = optionNames<ResourceStackOptions>({ deallocationEvents: true, foreignReservedBytes: true, name: true, owned: true });
 
 /**
  * Resources that were made together and end together. A resource alone does not own what it takes memory from; a stack owns all of its
@@ -82,6 +87,7 @@ export class ResourceStack implements Disposable {
    */
   static of(resource: MemoryResource, options: ResourceStackOptions = {}): ResourceStack {
     assertMemoryResource(resource, 'resource');
+    assertOptions(options, stackOptions);
     return new ResourceStack(resource, options);
   }
 
@@ -127,6 +133,7 @@ export class ResourceStack implements Disposable {
  * ```
  */
 export function createResourceStack(specification: string | Specification, options: CreateResourceOptions = {}): ResourceStack {
+  assertOptions(options, createOptions);
   const text = typeof specification === 'string' ? specification.trim() : undefined;
   const parsed = parseSpecification(text ?? specification);
   const device = deviceOption(options.device);

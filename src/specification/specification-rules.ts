@@ -1,8 +1,8 @@
 /** What makes a specification right, whichever form it has. Each rule gets the place that its error is to point at. */
 
 import { formatValue } from '../errors.js';
+import { suggestion } from '../nearest-word.js';
 import { parseBytes, parseShare } from '../units.js';
-import { nearestWord } from './nearest-word.js';
 import type { Place } from './place.js';
 import type { ResourceKind } from './resource-kind.js';
 import { kindNames, resourceKind } from './resource-kinds.js';
@@ -63,12 +63,6 @@ export function checkComplete(kind: ResourceKind, { upstream, options }: Specifi
 /** Whether there may be as many resources within each other. */
 export function checkDepth(depth: number, place: Place): void {
   if (depth > maximumDepth) place.fail(`there are more than ${maximumDepth} resources within each other`);
-}
-
-/** The words that ask whether another one was meant, or none. */
-export function suggestion(value: unknown, words: readonly string[]): string {
-  const nearest = typeof value === 'string' ? nearestWord(value, words) : undefined;
-  return nearest === undefined ? '' : `, did you mean ${nearest}?`;
 }
 
 /** A value as the option's constructor gets it, or `undefined` where it is none of the option's. */

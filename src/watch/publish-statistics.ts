@@ -1,6 +1,6 @@
 import { channel } from 'node:diagnostics_channel';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import { sampleStatistics } from './sample-statistics.js';
 
 /** Options of {@link publishStatistics}. */
@@ -12,6 +12,8 @@ export interface PublishStatisticsOptions {
    */
   readonly intervalMilliseconds?: number;
 }
+
+const knownOptions = optionNames<PublishStatisticsOptions>({ intervalMilliseconds: true });
 
 const statistics = channel('cistern:statistics');
 /** Of all time, samples take at most the inverse of this. */
@@ -34,7 +36,7 @@ const restPerSample = 50;
  * ```
  */
 export function publishStatistics(options: PublishStatisticsOptions = {}): Disposable {
-  assertOptions(options);
+  assertOptions(options, knownOptions);
   const { intervalMilliseconds = 1000 } = options;
   assertInterval(intervalMilliseconds);
   let timer: NodeJS.Timeout;

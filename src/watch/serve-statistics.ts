@@ -1,5 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
-import { assertOptions } from '../validation.js';
+import { assertOptions, optionNames } from '../validation.js';
 import { type PublishStatisticsOptions, publishStatistics } from './publish-statistics.js';
 
 /** Options of {@link serveStatistics}. */
@@ -16,6 +16,8 @@ export interface ServeStatisticsOptions extends PublishStatisticsOptions {
    */
   readonly token?: string;
 }
+
+const knownOptions = optionNames<ServeStatisticsOptions>({ intervalMilliseconds: true, port: true, token: true });
 
 /** A server of {@link serveStatistics}. */
 export interface StatisticsServer extends AsyncDisposable {
@@ -40,7 +42,7 @@ export interface StatisticsServer extends AsyncDisposable {
  * ```
  */
 export async function serveStatistics(options: ServeStatisticsOptions = {}): Promise<StatisticsServer> {
-  assertOptions(options);
+  assertOptions(options, knownOptions);
   const { port = 0, token, ...publishOptions } = options;
   assertPort(port);
   if (token !== undefined) assertToken(token);

@@ -1,4 +1,13 @@
-/** The word that was probably meant: the one in `words` with the fewest edits, where those are few for its length. */
+/** The words that ask whether another one was meant, or none. */
+export function suggestion(value: unknown, words: readonly string[]): string {
+  const nearest = typeof value === 'string' ? nearestWord(value, words) : undefined;
+  return nearest === undefined ? '' : `, did you mean ${nearest}?`;
+}
+
+/**
+ * The word that was probably meant: the one in `words` with the fewest edits, if those are few for its length; else the first that the text is
+ * short for, as `maxBytes` is for `maximumBytes`.
+ */
 export function nearestWord(text: string, words: readonly string[]): string | undefined {
   let nearest: string | undefined;
   let fewest = Math.max(1, Math.floor(text.length / 3)) + 1;
@@ -9,7 +18,15 @@ export function nearestWord(text: string, words: readonly string[]): string | un
       fewest = edits;
     }
   }
-  return nearest;
+  return nearest ?? words.find((word) => isShortFor(text, word));
+}
+
+/** Whether the letters of `text`, three at least, are in `word` in their order, and both begin with the same. */
+function isShortFor(text: string, word: string): boolean {
+  if (text.length < 3 || text[0] !== word[0]) return false;
+  let matched = 0;
+  for (const letter of word) if (letter === text[matched]) matched++;
+  return matched === text.length;
 }
 
 /** Insertions, removals, replacements and swaps of neighbours that turn one text into the other (optimal string alignment). */

@@ -1,0 +1,27 @@
+import { expect, test } from 'vitest';
+import { nearestWord } from '../src/nearest-word.js';
+
+test.each([
+  ['poool', 'pool'],
+  ['opol', 'pool'],
+  ['POOL', 'pool'],
+  ['pol', 'pool'],
+  ['limitng', 'limiting'],
+  ['statistcs', 'statistics'],
+  ['x', undefined],
+  ['table', undefined],
+  ['', undefined],
+])('%j is nearest to %j', (text, expected) => {
+  expect(nearestWord(text, ['pool', 'limiting', 'statistics'])).toBe(expected);
+});
+
+test.each([
+  ['maxBytes', 'maximumBytes'],
+  ['initBytes', 'initialBytes'],
+  ['max', 'maximumBytes'],
+  ['deallocEvents', 'deallocationEvents'],
+  ['ma', undefined],
+  ['xBytes', undefined],
+])('%j is short for %j', (text, expected) => {
+  expect(nearestWord(text, ['initialBytes', 'maximumBytes', 'deallocationEvents'])).toBe(expected);
+});

@@ -1,0 +1,177 @@
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { afterAll, expect, test } from 'vitest';
+import * as cistern from '../src/index.js';
+import { readReportRun } from '../src/report/read-report-run.js';
+
+const {
+  AlignedResourceAdaptor,
+  ArenaMemoryResource,
+  BinningMemoryResource,
+  CachingMemoryResource,
+  CallbackMemoryResource,
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  DeviceBuffer,
+  Event,
+  FailureCallbackResourceAdaptor,
+  FallbackResourceAdaptor,
+  FixedSizeMemoryResource,
+  HostMemoryResource,
+  LimitingResourceAdaptor,
+  LoggingResourceAdaptor,
+  ManagedMemoryResource,
+  MonotonicMemoryResource,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  PrefetchResourceAdaptor,
+  ReclaimingResourceAdaptor,
+  Recording,
+  RecordingResourceAdaptor,
+  ResourceStack,
+  RoundingResourceAdaptor,
+  SanitizingResourceAdaptor,
+  StatisticsResourceAdaptor,
+  Stream,
+  TrackingResourceAdaptor,
+} = cistern;
+
+const folder = mkdtempSync(join(tmpdir(), 'cistern-options-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+const file = join(folder, 'file');
+const stream = Stream.legacyDefault();
+const cuda = new CudaMemoryResource();
+const managed = new ManagedMemoryResource();
+const pool = new PoolMemoryResource(cuda);
+const cudaAsync = new CudaAsyncMemoryResource();
+const buffer = new DeviceBuffer(64, { resource: cuda, stream });
+const log = await cistern.readAllocationLog(cistern.generateLog('small-hot', { events: 10 }));
+const csv = () => cistern.generateLog('small-hot', { events: 10 });
+
+/** What takes options: the name of their interface, and a call with some more. */
+// biome-ignore lint/suspicious/noExplicitAny: what is passed is wrong on purpose
+const takers: readonly [string, (bogus: any) => unknown][] = [
+  ['AlignedResourceAdaptorOptions', (bogus) => new AlignedResourceAdaptor(cuda, bogus)],
+  ['ArenaMemoryResourceOptions', (bogus) => new ArenaMemoryResource(cuda, bogus)],
+  ['Bin', (bogus) => new BinningMemoryResource(cuda, { bins: [{ bytes: 512, resource: cuda, ...bogus }] })],
+  ['BinningMemoryResourceOptions', (bogus) => new BinningMemoryResource(cuda, { bins: [512], ...bogus })],
+  ['BufferAllocation', (bogus) => DeviceBuffer.adopt({ ptr: 256, byteLength: 1, resource: cuda, stream, ...bogus })],
+  ['BufferCopyOptions', (bogus) => buffer.copyFrom(new Uint8Array(4), bogus)],
+  ['BufferCopyOptions', (bogus) => buffer.copyFromSync(new Uint8Array(4), bogus)],
+  ['BufferCopyOptions', (bogus) => buffer.copyTo(new DeviceBuffer(64, { resource: cuda, stream }), bogus)],
+  ['ByteRange', (bogus) => buffer.fill(0, bogus)],
+  ['ByteRange', (bogus) => buffer.toHost(bogus)],
+  ['ByteRange', (bogus) => buffer.toHost(new Uint8Array(1), bogus)],
+  ['ByteRange', (bogus) => buffer.toHostSync(undefined, bogus)],
+  ['CachingMemoryResourceOptions', (bogus) => new CachingMemoryResource(cuda, bogus)],
+  [
+    'CallbackMemoryResourceOptions',
+    (bogus) =>
+      new CallbackMemoryResource(
+        () => 0,
+        () => {},
+        bogus,
+      ),
+  ],
+  ['CheckOrderOptions', (bogus) => cistern.checkOrder(bogus)],
+  ['ConvertLogOptions', (bogus) => cistern.convertLog(csv(), file, { to: 'recording', ...bogus })],
+  ['CreateResourceOptions', (bogus) => cistern.createResource('cuda', bogus)],
+  ['CreateResourceOptions', (bogus) => cistern.createResourceStack('cuda', bogus)],
+  ['CudaAsyncMemoryResourceOptions', (bogus) => new CudaAsyncMemoryResource(bogus)],
+  ['DeallocationEventsOption', (bogus) => new FallbackResourceAdaptor(cuda, managed, bogus)],
+  ['DeviceBufferOptions', (bogus) => new DeviceBuffer(64, { resource: cuda, stream, ...bogus })],
+  ['EarlyCollectionOptions', (bogus) => cistern.configureEarlyCollection(bogus)],
+  ['EventOptions', (bogus) => new Event(bogus)],
+  ['ExplainFailureOptions', (bogus) => cistern.explainFailure(log, 'cuda', bogus)],
+  ['FailureCallbackResourceAdaptorOptions', (bogus) => new FailureCallbackResourceAdaptor(cuda, () => false, bogus)],
+  ['FileLogOptions', (bogus) => new LoggingResourceAdaptor(cuda, { file, ...bogus })],
+  ['FitOptions', (bogus) => cistern.fitLog(log, 'pool(cuda)', bogus)],
+  ['FixedSizeMemoryResourceOptions', (bogus) => new FixedSizeMemoryResource(cuda, bogus)],
+  ['ForeignStreamOptions', (bogus) => Stream.fromHandle(1, bogus)],
+  ['GenerateLogOptions', (bogus) => cistern.generateLog('small-hot', bogus)],
+  ['LimitingResourceAdaptorOptions', (bogus) => new LimitingResourceAdaptor(cuda, { limitBytes: 1, ...bogus })],
+  ['LoggingResourceAdaptorOptions', (bogus) => new LoggingResourceAdaptor(cuda, { file, ...bogus })],
+  ['MonotonicMemoryResourceOptions', (bogus) => new MonotonicMemoryResource(cuda, bogus)],
+  ['PlainMemoryResourceOptions', (bogus) => new CudaMemoryResource(bogus)],
+  ['PlainMemoryResourceOptions', (bogus) => new HostMemoryResource(bogus)],
+  ['PlainMemoryResourceOptions', (bogus) => new ManagedMemoryResource(bogus)],
+  ['PlainMemoryResourceOptions', (bogus) => new PinnedHostMemoryResource(bogus)],
+  ['PoolMemoryResourceOptions', (bogus) => new PoolMemoryResource(cuda, bogus)],
+  ['PrefetchResourceAdaptorOptions', (bogus) => new PrefetchResourceAdaptor(managed, bogus)],
+  ['PublishStatisticsOptions', (bogus) => cistern.publishStatistics(bogus)],
+  ['ReadAllocationLogOptions', (bogus) => cistern.readAllocationLog(csv(), bogus)],
+  ['ReadLogOptions', (bogus) => cistern.readAllocationLog(csv(), bogus)],
+  ['ReadRecordedRunOptions', (bogus) => cistern.readRecordedRun(csv(), bogus)],
+  ['ReadRecordedRunOptions', (bogus) => readReportRun(csv(), bogus)],
+  ['ReclaimingResourceAdaptorOptions', (bogus) => new ReclaimingResourceAdaptor(cuda, bogus)],
+  ['RecordingOptions', (bogus) => new Recording({ file, ...bogus })],
+  ['RecordingResourceAdaptorOptions', (bogus) => new RecordingResourceAdaptor(cuda, { file, ...bogus })],
+  ['RecordReplayOptions', (bogus) => cistern.recordReplay(log, 'cuda', file, bogus)],
+  ['ReplayOptions', (bogus) => cistern.replayLog(log, () => cistern.createResourceStack('cuda'), bogus)],
+  ['ResourceStackOptions', (bogus) => ResourceStack.of(cuda, bogus)],
+  ['RoundingResourceAdaptorOptions', (bogus) => new RoundingResourceAdaptor(cuda, { kind: 'top-bits', ...bogus })],
+  ['RoundingResourceAdaptorOptions', (bogus) => new RoundingResourceAdaptor(cuda, { kind: 'divisions', divisions: 4, ...bogus })],
+  ['RoundingResourceAdaptorOptions', (bogus) => new RoundingResourceAdaptor(cuda, { kind: 'multiple', multipleBytes: 4, ...bogus })],
+  ['SanitizingResourceAdaptorOptions', (bogus) => new SanitizingResourceAdaptor(cuda, bogus)],
+  ['ServeStatisticsOptions', (bogus) => cistern.serveStatistics(bogus)],
+  ['SoftwareDeviceSettings', (bogus) => cistern.configureSoftwareDevice(bogus)],
+  ['StatisticsResourceAdaptorOptions', (bogus) => new StatisticsResourceAdaptor(cuda, bogus)],
+  ['StreamLogOptions', (bogus) => new LoggingResourceAdaptor(cuda, { stream: process.stderr, ...bogus })],
+  ['StreamOptions', (bogus) => new Stream(bogus)],
+  ['StreamPoolOptions', (bogus) => new cistern.StreamPool(bogus)],
+  ['TrackingResourceAdaptorOptions', (bogus) => new TrackingResourceAdaptor(cuda, bogus)],
+  ['TrimOptions', (bogus) => pool.trim(stream, bogus)],
+  ['TrimOptions', (bogus) => cudaAsync.trim(stream, bogus)],
+  ['TrimOptions', (bogus) => new BinningMemoryResource(cuda, { bins: [512] }).trim(stream, bogus)],
+  ['TrimOptions', (bogus) => new ArenaMemoryResource(cuda, { arenaBytes: cistern.MiB }).trim(stream, bogus)],
+  ['TrimOptions', (bogus) => new MonotonicMemoryResource(cuda).trim(stream, bogus)],
+  ['WriteReportOptions', async (bogus) => cistern.writeReport([await readReportRun(csv())], file, bogus)],
+  ['WriteWholeOptions', (bogus) => cistern.writeWhole(file, async () => {}, bogus)],
+];
+
+test.each(takers)('%s: an unknown option is refused, and nothing is done', async (_, call) => {
+  const device = cistern.Device.get();
+  const { freeBytes } = device.memoryInfo();
+  let error: unknown;
+  try {
+    await call({ maxBites: 1 });
+  } catch (thrown) {
+    error = thrown;
+  }
+  expect(error).toBeInstanceOf(cistern.ArgumentRangeError);
+  expect(error).toMatchObject({ code: 'ERR_INVALID_ARG_VALUE', message: expect.stringMatching(/must not have "maxBites"/) });
+  expect(existsSync(file)).toBe(false);
+  expect(device.memoryInfo().freeBytes).toBeGreaterThanOrEqual(freeBytes - 4 * cistern.MiB);
+});
+
+test('every interface of options that is exported is tried', () => {
+  const exported = readFileSync(new URL('../src/index.ts', import.meta.url), 'utf8').match(/\b\w+(Options|Settings)\b/g) ?? [];
+  const tried = takers.map(([name]) => name);
+  expect(exported.filter((name) => !tried.includes(name))).toEqual([]);
+});
+
+test('the nearest option there is is named, and all of them', () => {
+  expect(() => new PoolMemoryResource(cuda, { maxBytes: 1 } as never)).toThrow(
+    'options must not have "maxBytes", did you mean maximumBytes? it can have deallocationEvents, initialBytes, maximumBytes',
+  );
+  expect(() => new PoolMemoryResource(cuda, { size: 1 } as never)).toThrow(
+    'options must not have "size"; it can have deallocationEvents, initialBytes, maximumBytes',
+  );
+  for (const name of ['toString', 'constructor', '__proto__']) {
+    const options = Object.defineProperty({}, name, { value: 1, enumerable: true });
+    expect(() => new PoolMemoryResource(cuda, options)).toThrow(`options must not have "${name}"`);
+  }
+});
+
+test('an option that only another kind of rounding has is refused', () => {
+  expect(() => new RoundingResourceAdaptor(cuda, { kind: 'top-bits', divisions: 4 } as never)).toThrow('must not have "divisions"');
+});
+
+test('options may come from a prototype and may be undefined', () => {
+  const options = Object.create({ initialBytes: 1 * cistern.MiB });
+  using made = new PoolMemoryResource(cuda, options);
+  expect(made.reservedBytes).toBe(1 * cistern.MiB);
+  using other = new PoolMemoryResource(cuda, { maximumBytes: undefined } as never);
+  expect(other.reservedBytes).toBe(0);
+});
