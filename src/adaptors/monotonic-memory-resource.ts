@@ -12,6 +12,7 @@
  *  6. the fallback, which serves that one allocation.
  */
 import { markAsTaker, rememberedSoFar, type TakenMemory } from '../bulk-frees.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { Stream } from '../driver/stream.js';
 import {
   ArgumentRangeError,
@@ -127,6 +128,12 @@ export class MonotonicMark implements Disposable {
     this.id = id;
     this.positions = positions;
     this.fallbackAllocations = fallbackAllocations;
+    refuseCloning(this);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, { id: this.id, isStanding: this.#isStanding }, depth, options, inspect);
   }
 
   /** Whether the resource can be rewound to it: until the resource is rewound to an earlier mark, reset, or disposed. */

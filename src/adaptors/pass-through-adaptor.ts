@@ -1,4 +1,5 @@
 import type { Device } from '../driver/device.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
@@ -15,6 +16,9 @@ import { deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { assertOneOf, assertOptions, type OptionNames } from '../validation.js';
 import { layersOf } from './layers.js';
 import { type RememberedAllocations, rememberIfTakenBack } from './remember-allocations.js';
+
+/** Getters of the adaptors that only read what was counted. */
+const shownCounters = ['liveBytes', 'allocatedBytes', 'askedBytes', 'roundedBytes', 'fallbackBytes'];
 
 /**
  * What the adaptors have in common that keep no memory: they hand each call to their upstream and observe or refuse it.
@@ -48,7 +52,13 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     this.memoryKind = upstream.memoryKind;
     this.device = upstream.device;
     this.deallocationEvents = deallocationEvents;
+    refuseCloning(this);
     this.rememberIfTakenBack(upstream);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, this.#shown(), depth, options, inspect);
   }
 
   abstract allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;
@@ -71,6 +81,14 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   /** The same as `[Symbol.dispose]()`. */
   dispose(): void {
     this[Symbol.dispose]();
+  }
+
+  /** Names, limits and counters: whatever of it is a number or a text, as long as no method must be called for it. */
+  #shown(): object {
+    const values = Object.entries(this).filter(([, value]) => typeof value === 'number' || typeof value === 'string');
+    const counters = shownCounters.map((name) => [name, (this as Readonly<Record<string, unknown>>)[name]]);
+    const isDisposed = this.isDisposed ? true : undefined;
+    return { device: this.device.index, ...Object.fromEntries([...values, ...counters]), isDisposed, upstream: this.upstream };
   }
 
   /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once this object is disposed. */

@@ -1,5 +1,13 @@
 import { type TakenMemory, takeBack } from '../bulk-frees.js';
 import { type Device, usedDevices } from '../driver/device.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../driver/local-object.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { notPermittedStatus } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
@@ -122,6 +130,26 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#memory = memory;
     this.deallocationEvents = deallocationEvents;
     this.ordering = new StreamOrdering(deallocationEvents, memory, this.device, this.memoryKind);
+    refuseCloning(this);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      {
+        device: this.device.index,
+        memoryKind: this.memoryKind,
+        deallocationEvents: this.deallocationEvents,
+        reservedBytes: this.#reservedBytes,
+        peakReservedBytes: this.#peakReservedBytes,
+        isDisposed: inspectedDisposal(this.#isDisposed),
+        upstream: this.upstream,
+      },
+      depth,
+      options,
+      inspect,
+    );
   }
 
   abstract allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;

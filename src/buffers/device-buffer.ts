@@ -1,5 +1,6 @@
 import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
+import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import { copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
@@ -160,6 +161,7 @@ export class DeviceBuffer implements Disposable {
    * ```
    */
   constructor(source: number | HostData | DeviceMemory, options: DeviceBufferOptions, /** @internal */ adopted?: BufferMemory) {
+    refuseCloning(this);
     if (adopted !== undefined) {
       this.#memory = adopted;
       this.#slot = own(this, adopted);
@@ -180,6 +182,11 @@ export class DeviceBuffer implements Disposable {
       freeSoonerOrLater(this.#memory);
       throw error;
     }
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, this.#shown(), depth, options, inspect);
   }
 
   /**
@@ -538,6 +545,13 @@ export class DeviceBuffer implements Disposable {
     if (data instanceof DeviceBuffer) copyOrdered(destination, { pointer: data.ptr + from, stream: data.stream }, bytes);
     else if (data instanceof Uint8Array) copyFromHost(destination.pointer, data.subarray(from, from + bytes), stream);
     else copy(destination.pointer, data.ptr + from, bytes, stream);
+  }
+
+  #shown(): object {
+    const { pointer, bytes, byteLength, resource, stream, label } = this.#memory;
+    if (this.isDisposed) return { isDisposed: true, label };
+    const { memoryKind } = resource;
+    return { ptr: inspectedPointer(pointer), byteLength, capacityBytes: bytes, memoryKind, label, stream, resource };
   }
 
   #assertLive(operation: string): void {

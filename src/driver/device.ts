@@ -1,5 +1,6 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { type Backend, currentBackend } from './backend.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from './local-object.js';
 import { mailbox, NativeStatus, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
 import { StreamTimeline } from './stream-timeline.js';
@@ -61,6 +62,7 @@ export class Device {
   readonly totalBytes: number;
 
   private constructor(index: number) {
+    refuseCloning(this);
     this.index = index;
     this.backend = currentBackend();
     this.name = native().deviceName(index);
@@ -70,6 +72,17 @@ export class Device {
     native().deviceTotalBytes(index);
     check(`open device ${index}`);
     this.totalBytes = mailbox[1] as number;
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      { index: this.index, backend: this.backend, name: this.name, totalBytes: this.totalBytes },
+      depth,
+      options,
+      inspect,
+    );
   }
 
   /** How many devices there are. */

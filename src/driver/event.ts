@@ -3,6 +3,7 @@ import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { eventObserver } from './event-observer.js';
 import { finalizationRegistry } from './finalization.js';
+import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
 import { mailbox, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
 import type { Stream } from './stream.js';
@@ -52,6 +53,18 @@ export class Event implements Disposable {
     check('create an event');
     this.handle = mailbox[1] as number;
     unreachable.register(this, this.handle, this);
+    refuseCloning(this);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      { device: this.device.index, recordedOn: this.recordedOn, isDisposed: inspectedDisposal(this.handle < 0) },
+      depth,
+      options,
+      inspect,
+    );
   }
 
   /**

@@ -5,6 +5,7 @@
 import { channel } from 'node:diagnostics_channel';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
 import { assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
+import { refuseCloning } from './local-object.js';
 import { interpose, mailbox, type NativeBinding, native } from './native.js';
 import { check } from './status.js';
 import type { Stream } from './stream.js';
@@ -191,6 +192,7 @@ export class OrderChecker implements Disposable {
     this.wantsStacks = wantsStacks;
     this.throwsOnReport = throwsOnReport;
     this.#onReport = onReport;
+    refuseCloning(this);
     if (checkers.size === 0) {
       native().beginOrderCheck(cells);
       check('check stream order');

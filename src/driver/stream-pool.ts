@@ -1,6 +1,7 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
 import { assertOptions, optionNames } from '../validation.js';
 import type { Device } from './device.js';
+import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
 import { Stream, type StreamOptions } from './stream.js';
 
 /** Options of {@link StreamPool}; those of {@link StreamOptions} are for each of its streams. */
@@ -53,6 +54,18 @@ export class StreamPool implements Disposable, Iterable<Stream> {
     }
     this.#streams = streams;
     this.device = (streams[0] as Stream).device;
+    refuseCloning(this);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      { device: this.device.index, size: this.size, isDisposed: inspectedDisposal(this.#isDisposed) },
+      depth,
+      options,
+      inspect,
+    );
   }
 
   /** How many streams there are. Counterpart of `rmm::cuda_stream_pool::get_pool_size`. */

@@ -3,6 +3,7 @@ import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
 import { finalizationRegistry } from './finalization.js';
+import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
 import { mailbox, native } from './native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from './order-checker.js';
 import { check } from './status.js';
@@ -109,6 +110,18 @@ export class Stream implements Disposable {
     this.handle = this.timeline.handle;
     this.#reference = this.timeline.join(this);
     unreachable.register(this, { device: this.device, timeline: this.timeline, reference: this.#reference }, this);
+    refuseCloning(this);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      { id: this.id, device: this.device.index, isDisposed: inspectedDisposal(this.isDisposed) },
+      depth,
+      options,
+      inspect,
+    );
   }
 
   /** The legacy default stream of a device, which waits for and is waited for by every blocking stream. Disposing it does nothing. */
@@ -278,6 +291,12 @@ export class StreamHold implements Disposable {
   /** @internal */
   constructor(handle: number) {
     this.#handle = handle;
+    refuseCloning(this);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, { isReleased: this.#released }, depth, options, inspect);
   }
 
   /** Lets the stream go on. Does nothing the second time. */

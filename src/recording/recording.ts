@@ -13,6 +13,14 @@ import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
 import { crc32 } from 'node:zlib';
 import { observeEvents } from '../driver/event-observer.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../driver/local-object.js';
 import type { StreamTimeline } from '../driver/stream-timeline.js';
 import { operatingSystemThreadId } from '../driver/thread.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
@@ -123,6 +131,11 @@ export class Recording implements Disposable {
   readonly #stacks = new NameTable(maximumStacks, '(more stacks)', (index, stack) => this.#define(RecordKind.defineStack, index, stack));
   readonly #labels = new NameTable(maximumLabels, '(more labels)', (index, label) => this.#define(RecordKind.defineLabel, index, label));
 
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, { file: this.file, isDisposed: inspectedDisposal(this.#isDisposed) }, depth, options, inspect);
+  }
+
   /**
    * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
    * @throws ArgumentTypeError for options that are none, ArgumentRangeError for a file that another recording of the thread writes to.
@@ -134,6 +147,7 @@ export class Recording implements Disposable {
     assertNotRecordedTo(file);
     const thread = operatingSystemThreadId();
     this.file = file;
+    refuseCloning(this);
     this.#autoFlush = autoFlush === true;
     this.#target = new FileTarget(file);
     this.#origin = performance.now();

@@ -1,3 +1,4 @@
+import { refuseCloning } from '../driver/local-object.js';
 import { ArgumentRangeError } from '../errors.js';
 import type { RecordingDamage } from './recorded-run.js';
 
@@ -83,6 +84,7 @@ export class AllocationLog {
 
   /** @internal */
   constructor(contents: AllocationLogContents) {
+    refuseCloning(this);
     this.source = contents.source;
     this.chunks = contents.chunks;
     this.eventCount = contents.eventCount;

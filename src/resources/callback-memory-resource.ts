@@ -1,4 +1,12 @@
 import { type Device, deviceOption } from '../driver/device.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../driver/local-object.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import { ArgumentRangeError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
@@ -70,6 +78,18 @@ export class CallbackMemoryResource implements MemoryResource {
     this.device = deviceOption(options.device);
     this.#allocate = allocate;
     this.#deallocate = deallocate;
+    refuseCloning(this);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      { device: this.device.index, memoryKind: this.memoryKind, isDisposed: inspectedDisposal(this.#isDisposed) },
+      depth,
+      options,
+      inspect,
+    );
   }
 
   /**

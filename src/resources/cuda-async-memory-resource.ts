@@ -1,4 +1,12 @@
 import { type Device, deviceOption } from '../driver/device.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../driver/local-object.js';
 import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory-pool.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
 import { LifetimeError } from '../errors.js';
@@ -62,8 +70,20 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
     assertBytes(initialBytes, 'initialBytes');
     if (releaseThresholdBytes !== Number.POSITIVE_INFINITY) assertBytes(releaseThresholdBytes, 'releaseThresholdBytes');
     this.device = deviceOption(options.device);
+    refuseCloning(this);
     this.#pool = new DriverMemoryPool(this.device, releaseThresholdBytes);
     if (initialBytes > 0) this.#prime(initialBytes);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      { device: this.device.index, memoryKind: this.memoryKind, isDisposed: inspectedDisposal(this.#isDisposed) },
+      depth,
+      options,
+      inspect,
+    );
   }
 
   get reservedBytes(): number {

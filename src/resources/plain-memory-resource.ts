@@ -1,4 +1,12 @@
 import type { Device } from '../driver/device.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../driver/local-object.js';
 import { type MemoryKind, PlainMemory } from '../driver/plain-memory.js';
 import { assertStream, type Stream } from '../driver/stream.js';
 import { LifetimeError } from '../errors.js';
@@ -32,6 +40,23 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     this.device = device;
     this.#memory = PlainMemory.of(kind, device);
     this.#maximumAlignment = maximumAlignment;
+    refuseCloning(this);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      {
+        device: this.device.index,
+        memoryKind: this.memoryKind,
+        reservedBytes: this.reservedBytes,
+        isDisposed: inspectedDisposal(this.#isDisposed),
+      },
+      depth,
+      options,
+      inspect,
+    );
   }
 
   get reservedBytes(): number {

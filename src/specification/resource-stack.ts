@@ -1,6 +1,7 @@
 import { disposeLayers, layersOf } from '../adaptors/layers.js';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { type Device, deviceOption } from '../driver/device.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { ArgumentRangeError, ArgumentTypeError } from '../errors.js';
 import type { DeallocationEvents, MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
 import { PlainMemoryResource } from '../resources/plain-memory-resource.js';
@@ -79,6 +80,12 @@ export class ResourceStack implements Disposable {
     this.deallocationEvents = options.deallocationEvents ?? null;
     this.foreignReservedBytes = options.foreignReservedBytes ?? 0;
     this.#owned = options.owned ?? this.layers;
+    refuseCloning(this);
+  }
+
+  /** What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, { name: this.name, resource: this.resource }, depth, options, inspect);
   }
 
   /**

@@ -1,0 +1,134 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { inspect } from 'node:util';
+import { MessageChannel } from 'node:worker_threads';
+import { afterAll, describe, expect, test } from 'vitest';
+import * as cistern from '../src/index.js';
+
+const { MiB } = cistern;
+const folder = mkdtempSync(join(tmpdir(), 'cistern-local-'));
+afterAll(() => rmSync(folder, { recursive: true }));
+
+const stream = new cistern.Stream();
+const hold = stream.hold();
+hold.release();
+const cuda = new cistern.CudaMemoryResource();
+const managed = new cistern.ManagedMemoryResource();
+const cudaAsync = new cistern.CudaAsyncMemoryResource();
+const monotonic = new cistern.MonotonicMemoryResource(cuda);
+
+/** One of every class that is exported and stands for something of this environment. */
+const objects: readonly object[] = [
+  cistern.Device.get(),
+  stream,
+  hold,
+  new cistern.StreamPool({ size: 2 }),
+  new cistern.Event(),
+  new cistern.DeviceBuffer(4096, { resource: cuda, stream }),
+  cuda,
+  managed,
+  cudaAsync,
+  new cistern.HostMemoryResource(),
+  new cistern.PinnedHostMemoryResource(),
+  new cistern.CallbackMemoryResource(
+    () => 0,
+    () => {},
+  ),
+  new cistern.AlignedResourceAdaptor(cuda),
+  new cistern.ArenaMemoryResource(cuda, { arenaBytes: 4 * MiB }),
+  new cistern.BinningMemoryResource(cuda, { bins: [512] }),
+  new cistern.CachingMemoryResource(cuda),
+  new cistern.FailureCallbackResourceAdaptor(cuda, () => false),
+  new cistern.FallbackResourceAdaptor(cuda, managed),
+  new cistern.FixedSizeMemoryResource(cuda),
+  new cistern.LimitingResourceAdaptor(cuda, { limitBytes: 5 * MiB }),
+  new cistern.LoggingResourceAdaptor(cuda, { file: join(folder, 'log.csv') }),
+  monotonic,
+  monotonic.mark(),
+  new cistern.PoolMemoryResource(cuda),
+  new cistern.PrefetchResourceAdaptor(managed),
+  new cistern.ReclaimingResourceAdaptor(cuda),
+  new cistern.Recording({ file: join(folder, 'run.cistern') }),
+  new cistern.RecordingResourceAdaptor(cuda, { file: join(folder, 'other.cistern') }),
+  new cistern.RoundingResourceAdaptor(cuda, { kind: 'top-bits' }),
+  new cistern.SanitizingResourceAdaptor(cuda),
+  new cistern.StatisticsResourceAdaptor(cuda, { name: 'all' }),
+  new cistern.TrackingResourceAdaptor(cuda),
+  cistern.createResourceStack('pool(cuda)'),
+  await cistern.readAllocationLog(cistern.generateLog('small-hot', { events: 10 })),
+  cistern.checkOrder(),
+];
+const named = objects.map((object) => [object.constructor.name, object] as const);
+
+afterAll(() => {
+  for (const object of [...objects].reverse()) (object as Partial<Disposable>)[Symbol.dispose]?.();
+});
+
+test('every class that is exported and owns something is tried', () => {
+  const untried = Object.values(cistern).filter(
+    (value) =>
+      typeof value === 'function' &&
+      /^class /.test(Function.prototype.toString.call(value)) &&
+      !(value.prototype instanceof Error) &&
+      // What is packed is all there is to it.
+      value !== cistern.PackedReportRun &&
+      !objects.some((object) => object instanceof value),
+  );
+  expect(untried).toEqual([]);
+});
+
+describe('a clone would be a dead object, so none is made', () => {
+  test.each(named)('%s', (_, object) => {
+    const { port1, port2 } = new MessageChannel();
+    try {
+      expect(() => structuredClone(object)).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
+      expect(() => structuredClone({ nested: [object] })).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
+      expect(() => port1.postMessage(object)).toThrow(expect.objectContaining({ name: 'DataCloneError' }));
+    } finally {
+      port1.close();
+      port2.close();
+    }
+  });
+});
+
+describe('console.log', () => {
+  test.each(named.filter(([name]) => !['AllocationLog', 'OrderChecker'].includes(name)))('of a %s calls no driver', (name, object) => {
+    const before = cistern.driverCallCounts();
+    const text = inspect(object);
+    expect(cistern.driverCallCounts()).toEqual(before);
+    expect(text).toMatch(new RegExp(`^${name} \\{`));
+    expect(text).not.toMatch(/cannotBeCloned|isDisposed|undefined|\[Function/);
+  });
+
+  test('of a buffer says where it is, how large, of what kind, and whose', () => {
+    const pool = new cistern.PoolMemoryResource(cuda, { initialBytes: MiB });
+    const buffer = new cistern.DeviceBuffer(1000, { resource: pool, stream, label: 'weights' });
+    expect(inspect(buffer, { breakLength: Number.POSITIVE_INFINITY, depth: 0 })).toBe(
+      `DeviceBuffer { ptr: 0x${buffer.ptr.toString(16)}, byteLength: 1000, capacityBytes: 1000, memoryKind: 'device', ` +
+        `label: 'weights', stream: [Stream], resource: [PoolMemoryResource] }`,
+    );
+    buffer.dispose();
+    expect(inspect(buffer)).toBe(`DeviceBuffer { isDisposed: true, label: 'weights' }`);
+    pool.dispose();
+  });
+
+  test('of a pool says what it holds, and what it is built on', () => {
+    const pool = new cistern.PoolMemoryResource(cuda, { initialBytes: MiB, deallocationEvents: 'off' });
+    const text = inspect(pool, { breakLength: Number.POSITIVE_INFINITY });
+    expect(text).toMatch(
+      /^PoolMemoryResource \{ device: 0, memoryKind: 'device', deallocationEvents: 'off', reservedBytes: 1048576, .*upstream: CudaMemoryResource \{/,
+    );
+    pool.dispose();
+    expect(inspect(pool)).toContain('isDisposed: true');
+  });
+
+  test('of an adaptor says what it counts and limits', () => {
+    const limit = new cistern.LimitingResourceAdaptor(cuda, { limitBytes: 5 * MiB });
+    const pointer = limit.allocate(1000, stream);
+    expect(inspect(limit, { breakLength: Number.POSITIVE_INFINITY, depth: 0 })).toBe(
+      `LimitingResourceAdaptor { device: 0, memoryKind: 'device', limitBytes: 5242880, allocatedBytes: 1024, upstream: [CudaMemoryResource] }`,
+    );
+    limit.deallocate(pointer, 1000, stream);
+  });
+});
