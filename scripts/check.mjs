@@ -96,7 +96,8 @@ function cudaHeader() {
 /** What runs on a GPU, the sweep and random programs over the driver that uses all freedom which the documentation leaves it. */
 function overStrictDriver() {
   if (process.platform !== 'linux') throw new Skipped('the strict driver is for Linux');
-  run('node', ['test/gpu/run-matrix.mjs', '--settings', 'strictest']);
+  run('node', ['test/gpu/run-matrix.mjs', '--settings', 'usual']);
+  run('node', ['test/gpu/run-matrix.mjs', '--settings', 'kernels', '--suites', 'kernels']);
 }
 
 const steps = {

@@ -16,7 +16,7 @@ const allSettings = {
   usual: {},
   strictest: { ALLOC_SYNCS: 1, LOCKS_WHILE_WAITING: 1, FIXED_DEFAULT_IDS: 1, KERNELS: 1 },
   'allocations wait': { ALLOC_SYNCS: 1 },
-  'locks while waiting': { ALLOC_SYNCS: 1, LOCKS_WHILE_WAITING: 1 },
+  'locks while waiting': { LOCKS_WHILE_WAITING: 1 },
   'no stream memory operations': { STREAM_MEMORY_OPERATIONS: 0 },
   'strictest without stream memory operations': { ALLOC_SYNCS: 1, LOCKS_WHILE_WAITING: 1, STREAM_MEMORY_OPERATIONS: 0 },
   'callbacks side by side': { SERIAL_CALLBACKS: 0 },
