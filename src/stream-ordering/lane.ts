@@ -94,8 +94,8 @@ export class Lane {
     // What the stream has waited for since, the event does not cover.
     if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;
     else if (known === undefined) this.#recording = { event, version: event.version };
-    // Which of two recordings is the later one is not known: a late record covers both.
-    else if (known.event !== event || known.version !== event.version) this.#isUnrecorded = true;
+    // Which of two recordings is the later one is not known: a late record covers both. No two recordings have one number.
+    else if (known.version !== event.version) this.#isUnrecorded = true;
   }
 
   /**

@@ -1,185 +1,518 @@
-// `npm run mutants [-- name…]` puts one fault after another into a copy of the tree, and runs the tests that must notice it. `-- --list` tells
-// what there is. The exit status is 0 only if a failing assertion or a thrown error killed every mutant; a run that had to be ended by time
-// did not.
-import { spawn } from 'node:child_process';
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
-import { constants, setPriority, tmpdir } from 'node:os';
-import { join } from 'node:path';
+// `npm run mutants` changes the files that matter, one place at a time, and runs the tests that come to that place, in a few processes that stay.
+//   --file TEXT    only files whose path has this in it (may be given again)
+//   --name TEXT    only mutants whose name has this in it (may be given again)
+//   --tests TEXT   only tests of files whose path has this in it (may be given again)
+//   --sample N     only N of them, drawn with --seed S (0 if it is not given)
+//   --shard I/N    only every Nth, from the Ith on
+//   --processes N  2 if it is not given
+//   --list         names them, with those that are listed as equivalent, and stops
+// The exit status is 0 only if no mutant survived that is not listed in equivalent.mjs, and every one that is listed there survived.
+import { fork } from 'node:child_process';
+import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { basename, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
-import { mutants } from './mutants.mjs';
+import { parseArgs } from 'node:util';
+import ts from 'typescript';
+import { createServer } from 'vite';
+import { byHand } from './by-hand.mjs';
+import { equivalent } from './equivalent.mjs';
+import { compilerOptions, hashOf, makeMutants, typeChecked, withProbes } from './make-mutants.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
-const scratch = mkdtempSync(join(tmpdir(), 'cistern-mutants-'));
-const copied = ['src', 'test', 'package.json', 'tsconfig.json', 'vitest.config.ts'];
-const linked = ['build', 'dist', 'node_modules'];
-const runsAtATime = 2;
-const testLimitMilliseconds = 10_000;
-const fileLimitMilliseconds = 60_000;
+const files = [
+  'src/stream-ordering/lane.ts',
+  'src/stream-ordering/stream-ordering.ts',
+  'src/driver/stream-timeline.ts',
+  ...readdirSync(join(root, 'src/suballocation'))
+    .sort()
+    .map((name) => `src/suballocation/${name}`),
+  'src/adaptors/stream-ordered-memory-resource.ts',
+  'src/adaptors/suballocating-memory-resource.ts',
+  'src/adaptors/pool-memory-resource.ts',
+  'src/adaptors/arena-memory-resource.ts',
+  'src/adaptors/monotonic-memory-resource.ts',
+  'src/adaptors/fixed-size-memory-resource.ts',
+  'src/adaptors/binning-memory-resource.ts',
+  'src/adaptors/caching-memory-resource.ts',
+  'src/buffers/buffer-memory.ts',
+  'src/resource-scope.ts',
+  'src/driver/event.ts',
+  'src/driver/stream.ts',
+  'src/adaptors/aligned-resource-adaptor.ts',
+  'src/adaptors/fallback-resource-adaptor.ts',
+  'src/adaptors/layers.ts',
+  'src/adaptors/limiting-resource-adaptor.ts',
+  'src/adaptors/logging-resource-adaptor.ts',
+  'src/adaptors/log-writer.ts',
+  'src/adaptors/outstanding-allocations.ts',
+  'src/adaptors/reclaiming-resource-adaptor.ts',
+  'src/adaptors/rounding-resource-adaptor.ts',
+  'src/adaptors/sanitizing-resource-adaptor.ts',
+  'src/adaptors/statistics-resource-adaptor.ts',
+  'src/adaptors/tracking-resource-adaptor.ts',
+  'src/buffers/ordered-copy.ts',
+  'src/reclaim/stage-timings.ts',
+  'src/reclaim/unreachable-buffers.ts',
+];
+/** Tests that run what is changed in this process; others start processes of their own, or are about what is built on it. */
+const chosenTests =
+  /^test\/(adaptors|buffers|conformance|driver|gc|property|reclaim|resources|stream-ordering|suballocation|testing)\/(?!environment|random-programs).*\.test\.ts$/;
+/** A test that takes longer is left to the end, for what survives all others. */
+const slowMilliseconds = 1_500;
+/** How long all tests of a file may take without a mutant. */
+const coverLimitMilliseconds = 300_000;
+/** Memory of a process from which on another takes its place. */
+const memoryLimit = 2 ** 30;
+const cache = join(root, 'node_modules/.cache/cistern-mutants');
+const environment = {
+  ...process.env,
+  NODE_ENV: 'test',
+  CISTERN_DEVICE: 'software',
+  CISTERN_SOFTWARE_MEMORY: '1GiB',
+  CISTERN_SOFTWARE_DEVICES: '2',
+};
 
-/** Process groups of test runs, which are ended with this one. */
-const running = new Set();
-
-function end(pid) {
-  try {
-    process.kill(-pid, 'SIGKILL');
-  } catch {} // It has ended already.
-}
-
-process.on('exit', () => {
-  for (const pid of running) end(pid);
-  rmSync(scratch, { recursive: true, force: true });
+const { values: options } = parseArgs({
+  options: {
+    file: { type: 'string', multiple: true, default: [''] },
+    name: { type: 'string', multiple: true, default: [''] },
+    tests: { type: 'string', multiple: true, default: [''] },
+    sample: { type: 'string' },
+    seed: { type: 'string', default: '0' },
+    shard: { type: 'string', default: '1/1' },
+    processes: { type: 'string', default: '2' },
+    list: { type: 'boolean', default: false },
+  },
 });
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => process.exit(1));
 
-/** What is wrong with the list itself: it must say of every mutant where it goes, once. */
-function faultsOfList(chosen) {
-  const faults = [];
-  const names = new Set();
-  for (const { name, file, text, replacement, tests } of chosen) {
-    const path = join(root, file);
-    const count = existsSync(path) ? readFileSync(path, 'utf8').split(text).length - 1 : 0;
-    if (count === 0) faults.push(`${name}: ${file} does not have its text any more:\n${text}`);
-    if (count > 1) faults.push(`${name}: ${file} has its text ${count} times:\n${text}`);
-    if (text === replacement) faults.push(`${name} changes nothing`);
-    if (names.has(name)) faults.push(`${name}: two mutants have this name`);
-    names.add(name);
-    for (const test of tests) if (!existsSync(join(root, test))) faults.push(`${name}: there is no ${test}`);
+const pathOf = (file) => join(root, file);
+const tell = (text) => process.stderr.write(`${text}\n`);
+const progress = (text) => {
+  if (process.stderr.isTTY) process.stderr.write(`\r\u001b[K${text}`);
+};
+
+/** What a key stands for, from the last run that had the same key, or made now. */
+async function remembered(name, key, make) {
+  const path = join(cache, `${name}-${key}.json`);
+  if (existsSync(path)) return JSON.parse(readFileSync(path, 'utf8'));
+  const value = await make();
+  mkdirSync(cache, { recursive: true });
+  writeFileSync(path, JSON.stringify(value));
+  return value;
+}
+
+function textsUnder(folder) {
+  return readdirSync(join(root, folder), { recursive: true })
+    .filter((name) => /\.ts$/.test(name))
+    .sort()
+    .map((name) => `${name}\n${readFileSync(join(root, folder, name), 'utf8')}`);
+}
+
+/** All mutants of a file. */
+function mutantsOf(file, program, sources) {
+  const made = makeMutants(program.getSourceFile(pathOf(file)), program.getTypeChecker(), file);
+  const { text } = sources.get(file);
+  for (const { file: other, name, from, to } of byHand) {
+    if (other !== file) continue;
+    const start = text.indexOf(from);
+    if (start < 0 || text.indexOf(from, start + 1) >= 0) throw new Error(`by-hand.mjs: ${file} does not have this once:\n${from}`);
+    const line = text.slice(0, start).split('\n').length;
+    const rest = { kind: 'by hand', where: '', change: name, name: `by hand: ${name}`, reachesOut: true };
+    made.push({ file, start, end: start + from.length, text: to, line, region: 0, regionEnd: text.length, ...rest });
   }
-  return faults;
+  return made;
 }
 
-function makeCopy(number) {
-  const copy = join(scratch, `copy-${number}`);
-  for (const name of copied) cpSync(join(root, name), join(copy, name), { recursive: true });
-  for (const name of linked) symlinkSync(join(root, name), join(copy, name));
-  return copy;
+/** The server that transforms modules, whose own processes ask it for them. */
+const mutated = new Map();
+const server = await createServer({
+  root,
+  configFile: false,
+  logLevel: 'error',
+  appType: 'custom',
+  server: { middlewareMode: true, hmr: false, ws: false, watch: null },
+  oxc: { target: 'es2023' },
+  optimizeDeps: { noDiscovery: true, include: [] },
+  plugins: [
+    {
+      name: 'mutants',
+      enforce: 'pre',
+      load: (id) => mutated.get(id.split('?mutated=')[1]),
+    },
+  ],
+});
+const { ssr } = server.environments;
+
+/** The code of a file with another text. */
+let texts = 0;
+async function transformed(file, text) {
+  const key = String(++texts);
+  mutated.set(key, text);
+  const url = `/${file}?mutated=${key}`;
+  const { code } = await ssr.fetchModule(url);
+  mutated.delete(key);
+  const module = ssr.moduleGraph.getModuleById(`${pathOf(file)}?mutated=${key}`);
+  if (module !== undefined) {
+    ssr.moduleGraph.urlToModuleMap.delete(module.url);
+    ssr.moduleGraph.idToModuleMap.delete(module.id);
+    ssr.moduleGraph.fileToModulesMap.get(module.file)?.delete(module);
+    for (const imported of module.importedModules) imported.importers.delete(module);
+  }
+  return code.replace(/\n\/\/# sourceMappingURL=.*$/s, '');
 }
 
-/** Runs test files until the first test fails. Resolves with what there is to say of the tests that failed, and of the run. */
-function runTests(copy, tests) {
-  const report = join(copy, 'report.json');
-  rmSync(report, { force: true });
-  const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
-  const options = [
-    '--bail=1',
-    '--no-file-parallelism',
-    `--testTimeout=${testLimitMilliseconds}`,
-    '--reporter=json',
-    `--outputFile=${report}`,
-  ];
-  const child = spawn(process.execPath, [vitest, 'run', '--project=unit', '--project=gc', ...options, ...tests], {
-    cwd: copy,
-    detached: true,
-    stdio: ['ignore', 'pipe', 'pipe'],
-  });
-  running.add(child.pid);
-  let output = '';
-  for (const stream of [child.stdout, child.stderr]) {
-    stream.on('data', (data) => {
-      output = (output + data).slice(-4000);
+const fetches = new Map();
+function fetchModule(url, importer) {
+  const key = `${url} ${importer}`;
+  if (!fetches.has(key)) {
+    fetches.set(
+      key,
+      ssr.fetchModule(url, importer).then((result) => {
+        const { code } = result;
+        return code === undefined ? result : { ...result, code: code.replace(/\n\/\/# sourceMappingURL=.*$/s, '') };
+      }),
+    );
+  }
+  return fetches.get(key);
+}
+
+/** A process that runs tests, and is replaced where it ends or has to be ended. */
+class TestProcess {
+  #child;
+  #settle;
+  #onBegan;
+  #timer;
+  #errors = '';
+  isFresh = true;
+
+  #start() {
+    const child = fork(fileURLToPath(new URL('test-process.mjs', import.meta.url)), {
+      execArgv: ['--expose-gc'],
+      env: environment,
+      serialization: 'advanced',
+      stdio: ['ignore', 'ignore', 'pipe', 'ipc'],
+    });
+    this.#child = child;
+    this.isFresh = true;
+    child.stderr.on('data', (data) => {
+      this.#errors = (this.#errors + data).slice(-2000);
+    });
+    child.on('message', async (message) => {
+      if (message.kind === 'fetch' || message.kind === 'builtins') {
+        let answer;
+        try {
+          answer = { result: message.kind === 'builtins' ? [] : await fetchModule(message.url, message.importer) };
+        } catch (error) {
+          answer = { error: String(error) };
+        }
+        if (child.connected) child.send({ kind: 'answer', request: message.request, ...answer });
+      } else if (message.kind === 'began') this.#onBegan?.(message.path);
+      else if (message.kind === 'done') this.#finish(message.error === undefined ? message.result : { crash: message.error });
+    });
+    // What cannot be sent to a process that has just ended is told by its end.
+    child.on('error', () => {});
+    child.on('exit', (status, signal) => {
+      if (this.#child !== child) return;
+      this.#child = undefined;
+      this.#finish({ crash: `the process ended with ${signal ?? status}: ${this.#errors.split('\n').slice(0, 3).join(' ')}` });
     });
   }
-  let isOverTime = false;
-  const timer = setTimeout(() => {
-    isOverTime = true;
-    end(child.pid);
-  }, fileLimitMilliseconds * tests.length);
-  return new Promise((resolve) => {
-    child.on('close', (status) => {
-      clearTimeout(timer);
-      end(child.pid);
-      running.delete(child.pid);
-      const { testResults = [] } = existsSync(report) ? JSON.parse(readFileSync(report, 'utf8')) : {};
-      const failed = testResults.flatMap(({ assertionResults }) => assertionResults.filter((result) => result.status === 'failed'));
-      resolve({ status, isOverTime, failed, output: `${testResults.map(({ message }) => message).join('\n')}${output}` });
+
+  #finish(result) {
+    clearTimeout(this.#timer);
+    const settle = this.#settle;
+    this.#settle = undefined;
+    settle?.(result);
+  }
+
+  /** Ends what runs; the next run has a new process. */
+  end() {
+    const child = this.#child;
+    this.#child = undefined;
+    child?.kill('SIGKILL');
+  }
+
+  /**
+   * Resolves with the answer; or with `isEndless`, after the process was ended.
+   * @param limitOf milliseconds that the tests of a file may take
+   */
+  run(message, limitOf) {
+    if (this.#child === undefined) this.#start();
+    this.#errors = '';
+    const guard = (path) => {
+      clearTimeout(this.#timer);
+      this.#timer = setTimeout(() => {
+        this.end();
+        this.#finish({ isEndless: true, path });
+      }, limitOf(path));
+    };
+    this.#onBegan = guard;
+    guard(message.path);
+    return new Promise((resolve) => {
+      this.#settle = (result) => {
+        this.isFresh = false;
+        if ((result.memory ?? 0) > memoryLimit) this.end();
+        resolve(result);
+      };
+      this.#child.send({ root, ...message });
     });
-  });
+  }
 }
 
-/** Puts a mutant into a copy, tests it, and takes it out again. */
-async function runMutant({ file, text, replacement, tests }, copy) {
-  const path = join(copy, file);
-  const original = readFileSync(path, 'utf8');
-  const mutated = original.replace(text, () => replacement);
-  writeFileSync(path, mutated);
-  const beganAt = performance.now();
-  const { status, isOverTime, failed, output } = await runTests(copy, tests);
-  const seconds = (performance.now() - beganAt) / 1000;
-  writeFileSync(path, original);
-  const [first] = failed;
-  if (isOverTime) return { isKilled: false, verdict: `hangs: ended after ${seconds.toFixed(0)} s`, seconds };
-  if (first === undefined)
-    return { isKilled: false, verdict: status === 0 ? 'survives' : `no test failed, but the run did: ${output}`, seconds };
-  const [message = ''] = first.failureMessages;
-  if (/timed out in \d+ ?ms/.test(message)) return { isKilled: false, verdict: `a time-out only: ${first.fullName}`, seconds };
-  // A mutant that is no program any more says nothing of the tests.
-  if (/^(ReferenceError|SyntaxError)|Cannot read properties|is not a function/.test(message))
-    return { isKilled: false, verdict: `a broken program only: ${message.split('\n')[0]}`, seconds };
-  return { isKilled: true, verdict: first.fullName, error: message.split('\n')[0], seconds };
+/** Does work on a list with several processes. */
+async function inProcesses(list, count, work) {
+  const waiting = [...list];
+  const processes = Array.from({ length: count }, () => new TestProcess());
+  await Promise.all(
+    processes.map(async (own) => {
+      for (let item = waiting.shift(); item !== undefined; item = waiting.shift()) await work(item, own);
+      own.end();
+    }),
+  );
+}
+
+/** Which tests there are, and which statements of the files each comes to. */
+async function coverage(sources, count, own) {
+  const probes = {};
+  const statements = new Map();
+  let first = 0;
+  for (const [file, { path, text }] of sources) {
+    const probed = withProbes(ts.createSourceFile(path, text, ts.ScriptTarget.ESNext, true), first);
+    probes[path] = { code: await transformed(file, probed.text), count: probed.statements.length };
+    statements.set(file, { first, list: probed.statements });
+    first += probed.statements.length;
+  }
+  const paths = readdirSync(join(root, 'test'), { recursive: true })
+    .map((name) => `test/${name.replaceAll('\\', '/')}`)
+    .filter((name) => chosenTests.test(name) && options.tests.some((text) => name.includes(text)))
+    .sort();
+  const key = hashOf(files.join(), ...own, ...textsUnder('src'), ...textsUnder('test/support'), ...textsUnder('test/property'));
+  const found = {};
+  let done = 0;
+  await inProcesses(paths, count, async (path, process) => {
+    const text = readFileSync(pathOf(path), 'utf8');
+    found[path] = await remembered(`covered-${path.replaceAll('/', '-')}`, hashOf(key, text), () =>
+      process.run({ kind: 'cover', path: pathOf(path), probes }, () => coverLimitMilliseconds),
+    );
+    progress(`${++done} of ${paths.length} test files`);
+  });
+  return { statements: Object.fromEntries(statements), files: Object.fromEntries(paths.map((path) => [path, found[path]])) };
+}
+
+/** The number of the innermost statement that a mutant is in, if it is in one of a function; of several, the last that it reaches. */
+function statementOf({ first, list }, { start, end, kind }) {
+  let best;
+  if (kind === 'by hand') {
+    const last = list.findLastIndex((statement) => statement.start < end && statement.end > start);
+    return last < 0 ? undefined : first + last;
+  }
+  for (const [number, statement] of list.entries()) {
+    if (statement.start > start || statement.end < end) continue;
+    if (best === undefined || statement.end - statement.start <= list[best].end - list[best].start) best = number;
+  }
+  return best === undefined ? undefined : first + best;
+}
+
+/** For every statement: the tests that come to it, by file. */
+function index({ statements, files: testFiles }) {
+  const byStatement = new Map();
+  const put = (number, path, test) => {
+    if (!byStatement.has(number)) byStatement.set(number, new Map());
+    const byPath = byStatement.get(number);
+    if (!byPath.has(path)) byPath.set(path, new Set());
+    byPath.get(path).add(test);
+  };
+  const fileOf = (number) => Object.entries(statements).find(([, { first, list }]) => number >= first && number < first + list.length)[0];
+  const reached = new Map();
+  for (const [path, { tests = [], outside = [], failures = [] }] of Object.entries(testFiles)) {
+    const failed = new Set(failures.map(({ place }) => place));
+    const good = tests.filter(({ place }) => !failed.has(place));
+    for (const test of good) {
+      for (const number of test.statements) {
+        put(number, path, test);
+        const file = fileOf(number);
+        if (!reached.has(file)) reached.set(file, new Map());
+        if (!reached.get(file).has(path)) reached.get(file).set(path, new Set());
+        reached.get(file).get(path).add(test);
+      }
+    }
+    // What runs before the first test, or in hooks, may matter to any test of the file that comes to the same module.
+    for (const number of outside) for (const test of reached.get(fileOf(number))?.get(path) ?? []) put(number, path, test);
+  }
+  return { byStatement, reached };
+}
+
+/** The tests that a mutant must be noticed by, as files with places: those that are about its file first, then the quick ones, the slow ones last. */
+function planOf(mutant, covered, { byStatement, reached }) {
+  const number = statementOf(covered.statements[mutant.file], mutant);
+  const byPath = (number === undefined ? reached.get(mutant.file) : byStatement.get(number)) ?? new Map();
+  const own = basename(mutant.file, '.ts');
+  const plan = [];
+  for (const [path, tests] of byPath) {
+    for (const isSlow of [false, true]) {
+      const chosen = [...tests].filter(({ milliseconds }) => milliseconds > slowMilliseconds === isSlow);
+      if (chosen.length === 0) continue;
+      const milliseconds = chosen.reduce((sum, test) => sum + test.milliseconds, 0);
+      plan.push({
+        path: pathOf(path),
+        places: chosen.map(({ place }) => place),
+        milliseconds,
+        isSlow,
+        isOwn: basename(path, '.test.ts') === own,
+      });
+    }
+  }
+  return plan.sort((a, b) => a.isSlow - b.isSlow || b.isOwn - a.isOwn || a.milliseconds - b.milliseconds || (a.path < b.path ? -1 : 1));
+}
+
+/** Runs one mutant, and says what came of it. */
+async function runMutant(mutant, sources, plan, own) {
+  const { path, text } = sources.get(mutant.file);
+  if (plan.length === 0) return { verdict: 'survived', by: 'no test comes there' };
+  const changed = { id: path, code: await transformed(mutant.file, text.slice(0, mutant.start) + mutant.text + text.slice(mutant.end)) };
+  const limitOf = (at) => 6_000 + 6 * (plan.find((part) => part.path === at)?.milliseconds ?? 0);
+  for (;;) {
+    const { isFresh } = own;
+    const result = await own.run({ kind: 'run', changed, files: plan }, limitOf);
+    if (result.isEndless) return { verdict: 'endless', by: `ended after ${limitOf(result.path)} ms` };
+    if (result.crash !== undefined) {
+      own.end();
+      return { verdict: 'killed', by: result.crash };
+    }
+    const { failure } = result;
+    if (failure === undefined) return { verdict: 'survived', by: '' };
+    const by = `${result.path.slice(root.length)}: ${failure.name}: ${failure.message.split('\n')[0]}`;
+    const verdict = /timed out in \d+ ?ms/.test(failure.message) ? 'endless' : 'killed';
+    // What the mutant left behind may fail the next one: the same test must pass without it here, or in the next process.
+    const places = failure.place === undefined ? plan.find((part) => part.path === result.path).places : [failure.place];
+    const again = await own.run({ kind: 'run', changed: undefined, files: [{ path: result.path, places }] }, limitOf);
+    if (again.failure === undefined && !again.isEndless && again.crash === undefined) return { verdict, by };
+    own.end();
+    if (isFresh) return { verdict, by };
+  }
+}
+
+/** Draws some of a list, the same for the same seed. */
+function draw(list, count, seed) {
+  const keyed = list.map((mutant) => [hashOf(String(seed), mutant.file, mutant.name), mutant]);
+  const drawn = new Set(
+    keyed
+      .sort(([a], [b]) => (a < b ? -1 : 1))
+      .slice(0, count)
+      .map(([, mutant]) => mutant),
+  );
+  return list.filter((mutant) => drawn.has(mutant));
 }
 
 function formatTable(head, rows) {
-  const cells = (row) => `| ${row.map((cell) => String(cell).replaceAll('|', '\\|').replaceAll('\n', ' ')).join(' | ')} |`;
-  return [cells(head), cells(head.map(() => '---')), ...rows.map(cells)].join('\n');
+  const cells = (row) => `| ${row.join(' | ')} |`;
+  return [cells(head), cells(head.map((_, i) => (i === 0 ? '---' : '---:'))), ...rows.map(cells)].join('\n');
 }
 
-async function main(names) {
-  const unknown = names.filter((name) => !mutants.some((mutant) => mutant.name === name));
-  if (unknown.length > 0) throw new Error(`there is no mutant ${unknown.join(', ')}`);
-  const chosen = names.length === 0 ? mutants : mutants.filter(({ name }) => names.includes(name));
-  const faults = faultsOfList(chosen);
-  if (faults.length > 0) throw new Error(`the list of mutants is wrong:\n${faults.join('\n')}`);
-  const beganAt = performance.now();
-  setPriority(constants.priority.PRIORITY_BELOW_NORMAL);
+async function main() {
+  const startedAt = performance.now();
+  const processes = Number(options.processes);
+  const chosenFiles = files.filter((file) => options.file.some((text) => file.includes(text)));
+  if (chosenFiles.length === 0) throw new Error(`no file has ${options.file.join(' or ')} in its path`);
+  const sources = new Map(files.map((file) => [file, { path: pathOf(file), text: readFileSync(pathOf(file), 'utf8') }]));
+  const own = ['make-mutants.mjs', 'test-process.mjs'].map((name) => readFileSync(new URL(name, import.meta.url), 'utf8'));
+  const sourceTexts = textsUnder('src');
 
-  const copies = Array.from({ length: Math.min(runsAtATime, chosen.length) }, (_, number) => makeCopy(number));
-  const tests = [...new Set(chosen.flatMap((mutant) => mutant.tests))];
-  const shares = copies
-    .map((copy, number) => [copy, tests.filter((_, i) => i % copies.length === number)])
-    .filter(([, share]) => share.length > 0);
-  for (const { status, failed, output } of await Promise.all(shares.map(([copy, share]) => runTests(copy, share)))) {
-    if (status !== 0)
-      throw new Error(`without a mutant ${failed[0]?.fullName ?? 'the tests'} must not fail:\n${failed[0]?.failureMessages[0] ?? output}`);
+  let all;
+  let made = 0;
+  const lists = [];
+  for (const file of chosenFiles) {
+    const key = hashOf(file, JSON.stringify(byHand.filter((one) => one.file === file)), ...own, ...sourceTexts);
+    lists.push(
+      await remembered(`made-${basename(file)}`, key, () => {
+        const typed = compilerOptions(root);
+        all ??= ts.createProgram(
+          [...sources.values()].map(({ path }) => path),
+          typed,
+        );
+        const some = mutantsOf(file, all, sources);
+        const good = typeChecked(some, new Map([[file, sources.get(file)]]), typed, (done, of) =>
+          progress(`${file}: types ${done} of ${of}`),
+        );
+        return { made: some.length, good };
+      }),
+    );
   }
-  process.stderr.write(`${tests.length} test files pass without a mutant\n`);
+  for (const list of lists) made += list.made;
+  let mutants = lists.flatMap(({ good }) => good).filter(({ name }) => options.name.some((text) => name.includes(text)));
+  const [shard, shards] = options.shard.split('/').map(Number);
+  mutants = mutants.filter((_, number) => number % shards === shard - 1);
+  if (options.sample !== undefined) mutants = draw(mutants, Number(options.sample), options.seed);
+  tell(`${mutants.length} mutants (${made} were made of ${chosenFiles.length} files; those that do not type-check are not counted)`);
+  const reasonOf = ({ file, name }) => equivalent[file]?.[name];
+  if (options.list) {
+    for (const mutant of mutants)
+      console.log(`${mutant.file}:${mutant.line} ${mutant.name}${reasonOf(mutant) ? ` (equivalent: ${reasonOf(mutant)})` : ''}`);
+    return 0;
+  }
 
+  const covered = await coverage(sources, processes, own);
+  for (const [path, { failures = [], crash, isEndless }] of Object.entries(covered.files)) {
+    if (crash !== undefined || isEndless) tell(`${path} does not run without a mutant: ${crash ?? 'it does not end'}`);
+    for (const { name, message } of failures) tell(`fails without a mutant, and is left out: ${path}: ${name}: ${message.split('\n')[0]}`);
+  }
+  const indexed = index(covered);
   const results = new Map();
-  const waiting = [...chosen];
-  const work = async (copy) => {
-    for (let mutant = waiting.shift(); mutant !== undefined; mutant = waiting.shift()) {
-      const result = await runMutant(mutant, copy);
-      results.set(mutant, result);
-      const verdict = result.isKilled ? `killed: ${result.error}` : `NOT KILLED: ${result.verdict}`;
-      process.stderr.write(`${results.size}/${chosen.length} ${mutant.name} ${result.seconds.toFixed(1)} s, ${verdict}\n`);
-    }
-  };
-  await Promise.all(copies.map(work));
+  let done = 0;
+  await inProcesses(mutants, processes, async (mutant, process) => {
+    const result = await runMutant(mutant, sources, planOf(mutant, covered, indexed), process);
+    results.set(mutant, result);
+    const known = reasonOf(mutant) !== undefined;
+    if (result.verdict === 'survived' && !known)
+      tell(`\r\u001b[Ksurvived: ${mutant.file}:${mutant.line} ${mutant.name}${result.by && ` (${result.by})`}`);
+    if (result.verdict !== 'survived' && known)
+      tell(`\r\u001b[Klisted as equivalent, but ${result.verdict}: ${mutant.file}:${mutant.line} ${mutant.name} (${result.by})`);
+    progress(`${++done} of ${mutants.length}`);
+  });
 
-  const rows = chosen.map((mutant) => {
-    const { isKilled, verdict, seconds } = results.get(mutant);
-    return [mutant.name, mutant.fault, isKilled ? verdict : `**not killed**: ${verdict}`, `${seconds.toFixed(1)} s`];
-  });
-  const isKilled = (mutant) => results.get(mutant).isKilled;
-  const files = [...new Set(chosen.map(({ file }) => file))].map((file) => {
-    const ofFile = chosen.filter((mutant) => mutant.file === file);
-    return [`\`${file}\``, ofFile.length, ofFile.filter(isKilled).length];
-  });
-  const killed = chosen.filter(isKilled).length;
-  console.log(formatTable(['mutant', 'fault', 'killed by', 'time'], rows));
-  console.log(`\n${formatTable(['file', 'mutants', 'killed'], files)}`);
-  console.log(`\n${killed} of ${chosen.length} mutants killed in ${((performance.now() - beganAt) / 1000).toFixed(0)} s`);
-  return killed === chosen.length ? 0 : 1;
+  const verdictOf = (mutant) => {
+    const { verdict } = results.get(mutant);
+    return verdict === 'survived' && reasonOf(mutant) !== undefined ? 'equivalent' : verdict;
+  };
+  const row = (name, list) => [
+    name,
+    list.length,
+    ...['killed', 'endless', 'equivalent', 'survived'].map((word) => list.filter((mutant) => verdictOf(mutant) === word).length),
+  ];
+  const rows = chosenFiles.map((file) =>
+    row(
+      `\`${file}\``,
+      mutants.filter((mutant) => mutant.file === file),
+    ),
+  );
+  console.log(formatTable(['file', 'mutants', 'killed', 'did not end', 'equivalent', 'survived'], [...rows, row('all', mutants)]));
+  const survivors = mutants.filter((mutant) => verdictOf(mutant) === 'survived');
+  for (const mutant of survivors) console.log(`survived: ${mutant.file}:${mutant.line} ${mutant.name}`);
+  const wrong = mutants.filter((mutant) => reasonOf(mutant) !== undefined && results.get(mutant).verdict !== 'survived');
+  for (const mutant of wrong)
+    console.log(`listed as equivalent, but ${results.get(mutant).verdict}: ${mutant.file}:${mutant.line} ${mutant.name}`);
+  const names = new Set(lists.flatMap(({ good }) => good).map(({ file, name }) => `${file} ${name}`));
+  const stale = chosenFiles.flatMap((file) =>
+    Object.keys(equivalent[file] ?? {})
+      .filter((name) => !names.has(`${file} ${name}`))
+      .map((name) => `${file} ${name}`),
+  );
+  for (const name of stale) console.log(`listed as equivalent, but not there any more: ${name}`);
+  if (process.env.CISTERN_MUTANTS_LOG)
+    writeFileSync(
+      process.env.CISTERN_MUTANTS_LOG,
+      mutants.map((m) => `${results.get(m).verdict}\t${m.file}:${m.line}\t${m.name}\t${results.get(m).by}`).join('\n'),
+    );
+  console.log(`${mutants.length} mutants in ${((performance.now() - startedAt) / 1000).toFixed(0)} s`);
+  return survivors.length + wrong.length + stale.length === 0 ? 0 : 1;
 }
 
-const names = process.argv.slice(2);
-if (names.includes('--list')) {
-  for (const { name, file, fault } of mutants) console.log(`${name.padEnd(36)} ${file}: ${fault}`);
-} else {
-  try {
-    process.exitCode = await main(names);
-  } catch (error) {
-    console.error(error.message);
-    process.exitCode = 1;
-  }
+try {
+  process.exitCode = await main();
+} catch (error) {
+  console.error(error.stack);
+  process.exitCode = 1;
+} finally {
+  await server.close();
 }

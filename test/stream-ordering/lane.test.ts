@@ -1,12 +1,30 @@
-import { expect, test } from 'vitest';
-import { Device, Event, Stream } from '../../src/index.js';
+import { afterEach, describe, expect, test } from 'vitest';
+import { Device, DriverError, Event, failCall, Stream } from '../../src/index.js';
 import { Lane } from '../../src/stream-ordering/lane.js';
+import { eventCalls, madeElsewhere } from '../support/stream-order.js';
+
+const laneOf = (stream: Stream, isHeld = false) => new Lane(0, stream.timeline, Device.get(), isHeld);
+
+/** What an order calls. */
+function orderCalls(lane: Lane, waiter: Stream) {
+  let hasWaited = false;
+  const calls = eventCalls(() => {
+    hasWaited = lane.order(waiter);
+  });
+  return { ...calls, hasWaited };
+}
+
+const nothing = { records: 0, waits: 0, hasWaited: false };
+
+afterEach(() => {
+  for (const name of ['cuEventRecord', 'cuStreamWaitEvent']) failCall(name, 0);
+});
 
 test('a lane whose memory left waits for nothing, and records another event for what comes next', () => {
   using stream = new Stream();
   using other = new Stream();
   using _hold = stream.hold();
-  const lane = new Lane(0, stream.timeline, Device.get(), false);
+  const lane = laneOf(stream);
   lane.freeUnrecorded();
   const event = lane.release();
   const { version, recordedOn } = event as Event;
@@ -17,8 +35,239 @@ test('a lane whose memory left waits for nothing, and records another event for 
   using fence = new Event();
   fence.record(stream);
   lane.freeWithRecording(fence);
-  expect(lane.order(other)).toBe(true);
+  expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
   lane.freeRecorded();
   expect(event?.version).toBe(version);
   expect(lane.release()).not.toBe(event);
+});
+
+test('a lane that nothing was freed into waits for nothing', () => {
+  using stream = new Stream();
+  using other = new Stream();
+  const lane = laneOf(stream);
+  expect([lane.isIdle, lane.isHeldBack, lane.needsSettlement]).toEqual([true, false, false]);
+  expect(orderCalls(lane, other)).toEqual(nothing);
+  using fence = new Event();
+  fence.record(stream);
+  expect([lane.cover(), lane.release(), lane.settle(undefined)]).toEqual([undefined, undefined, undefined]);
+  expect(stream.timeline.receivedAt).toBeLessThan(fence.version);
+  expect([lane.number, lane.timeline, lane.owner]).toEqual([0, stream.timeline, stream.timeline.serial]);
+});
+
+describe('a free', () => {
+  test('is covered by an event that is recorded when another stream waits, once', () => {
+    using stream = new Stream();
+    using other = new Stream();
+    const lane = laneOf(stream);
+    expect(eventCalls(() => lane.freeUnrecorded()).records).toBe(0);
+    expect([lane.isIdle, lane.isHeldBack, lane.needsSettlement]).toEqual([false, false, true]);
+    expect(orderCalls(lane, stream)).toEqual(nothing);
+    expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
+    expect(lane.needsSettlement).toBe(false);
+    expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
+    stream.synchronizeSync();
+    expect(lane.isIdle).toBe(true);
+    expect(orderCalls(lane, other)).toEqual(nothing);
+  });
+
+  test('that is recorded at once needs no other event', () => {
+    using stream = new Stream();
+    using other = new Stream();
+    const lane = laneOf(stream);
+    expect(eventCalls(() => lane.freeRecorded()).records).toBe(1);
+    expect([lane.isIdle, lane.needsSettlement]).toEqual([false, false]);
+    expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
+    const event = lane.cover();
+    expect(event?.recordedOn).toBe(stream.timeline.id);
+    // It is asked for without a record, and serves for the next one.
+    expect(eventCalls(() => lane.cover()).records).toBe(0);
+    lane.freeRecorded();
+    expect(lane.cover()).toBe(event);
+  });
+
+  test('is held back from other streams in a held lane until its stream is idle', () => {
+    using stream = new Stream();
+    const lane = laneOf(stream, true);
+    using older = new Event();
+    older.record(stream);
+    lane.freeUnrecorded();
+    expect([lane.isHeld, lane.mustRecord, lane.isHeldBack]).toEqual([true, false, true]);
+    expect(stream.timeline.receivedAt).toBe(older.version);
+    stream.synchronizeSync();
+    expect(lane.isHeldBack).toBe(false);
+  });
+
+  test('outdates no event of a caller in a lane that is not held', () => {
+    using stream = new Stream();
+    const lane = laneOf(stream);
+    using older = new Event();
+    older.record(stream);
+    lane.freeUnrecorded();
+    expect(stream.timeline.receivedAt).toBeLessThan(older.version);
+  });
+
+  test('where the end of the stream is not announced is held back if it could not be recorded', () => {
+    const foreign = madeElsewhere();
+    using stream = Stream.fromHandle(foreign.address);
+    const lane = laneOf(stream);
+    expect([lane.mustRecord, lane.isHeldBack]).toEqual([true, false]);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => lane.received()).toThrow(DriverError);
+    expect(lane.isHeldBack).toBe(true);
+    expect(eventCalls(() => lane.received()).records).toBe(1);
+    expect([lane.isIdle, lane.isHeldBack]).toEqual([false, false]);
+    stream.dispose();
+    foreign.destroy();
+  });
+
+  test('that could not be recorded has not happened', () => {
+    using stream = new Stream();
+    const lane = laneOf(stream);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => lane.freeRecorded()).toThrow(DriverError);
+    expect(lane.isIdle).toBe(true);
+    using other = new Stream();
+    using fence = new Event();
+    fence.record(stream);
+    lane.freeWithRecording(fence);
+    expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
+  });
+
+  test('is covered no more once memory has come from elsewhere', () => {
+    using stream = new Stream();
+    using other = new Stream();
+    const lane = laneOf(stream);
+    lane.freeRecorded();
+    expect(eventCalls(() => lane.received()).records).toBe(0);
+    expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
+  });
+
+  test('after a recording that was refused is recorded again', () => {
+    using stream = new Stream();
+    using other = new Stream();
+    const lane = laneOf(stream);
+    lane.freeRecorded();
+    failCall('cuEventRecord', 1, 999);
+    expect(() => lane.freeRecorded()).toThrow(DriverError);
+    expect(lane.needsSettlement).toBe(true);
+    expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
+    expect(lane.needsSettlement).toBe(false);
+  });
+
+  test('leaves errors of a wait and of a record to who waits', () => {
+    using stream = new Stream();
+    using other = new Stream();
+    const lane = laneOf(stream);
+    lane.freeUnrecorded();
+    failCall('cuEventRecord', 1, 999);
+    expect(() => lane.order(other)).toThrow(DriverError);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => lane.cover()).toThrow(DriverError);
+    expect(lane.isIdle).toBe(false);
+    failCall('cuStreamWaitEvent', 1, 999);
+    expect(() => lane.order(other)).toThrow(DriverError);
+    using fence = new Event();
+    fence.record(stream);
+    const second = laneOf(stream);
+    second.freeWithRecording(fence);
+    failCall('cuStreamWaitEvent', 1, 999);
+    expect(() => second.order(other)).toThrow(DriverError);
+    expect(orderCalls(second, other).waits).toBe(1);
+  });
+});
+
+describe('an event of the caller', () => {
+  function make() {
+    const stream = new Stream();
+    const lane = laneOf(stream);
+    const event = new Event();
+    event.record(stream);
+    return { stream, lane, event, other: new Stream() };
+  }
+
+  test('is waited for, beside the event of the lane', () => {
+    const { stream, lane, event, other } = make();
+    lane.freeRecorded();
+    event.record(stream);
+    lane.freeWithRecording(event);
+    expect([lane.isIdle, lane.needsSettlement]).toEqual([false, true]);
+    expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 2, hasWaited: true });
+    // The same one once more changes nothing.
+    lane.freeWithRecording(event);
+    expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 2, hasWaited: true });
+    expect(eventCalls(() => expect(lane.cover()?.recordedOn).toBe(stream.timeline.id)).records).toBe(1);
+    expect(lane.needsSettlement).toBe(false);
+    expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
+  });
+
+  test('does not stand beside another one', () => {
+    const { stream, lane, event, other } = make();
+    using second = new Event();
+    second.record(stream);
+    lane.freeWithRecording(event);
+    lane.freeWithRecording(second);
+    expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
+  });
+
+  test('does not stand for two recordings of its own', () => {
+    const { stream, lane, event, other } = make();
+    lane.freeWithRecording(event);
+    event.record(stream);
+    lane.freeWithRecording(event);
+    expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
+  });
+
+  test.each([
+    ['recorded again', (event: Event, stream: Stream) => event.record(stream)],
+    ['disposed', (event: Event) => event.dispose()],
+  ])('does not stand once it is %s', (_, lose) => {
+    const { stream, lane, event, other } = make();
+    lane.freeWithRecording(event);
+    lose(event, stream);
+    expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
+  });
+
+  test('does not stand if memory has come into the order of its stream since', () => {
+    const { stream, lane, event, other } = make();
+    stream.timeline.outdateFences();
+    expect(stream.timeline.receivedAt).toBe(event.version);
+    lane.freeWithRecording(event);
+    expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
+    event.record(stream);
+    const second = laneOf(stream);
+    second.freeWithRecording(event);
+    expect(orderCalls(second, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
+  });
+
+  test('is outdated by memory that left with an event', () => {
+    const { stream, lane, event } = make();
+    lane.freeUnrecorded();
+    using _hold = stream.hold();
+    event.record(stream);
+    const left = lane.release();
+    expect(stream.timeline.receivedAt).toBe(left?.version);
+  });
+});
+
+describe('the end of a stream', () => {
+  test('is settled by the last event, or by the one that covers everything', () => {
+    using stream = new Stream();
+    using settlement = new Event();
+    const lane = laneOf(stream);
+    lane.freeRecorded();
+    const own = lane.cover();
+    expect(own).toBeInstanceOf(Event);
+    expect(lane.settle(undefined)).toBe(own);
+    expect(lane.settle(settlement)).toBe(settlement);
+    stream.synchronizeSync();
+    expect(lane.settle(settlement)).toBeUndefined();
+  });
+});
+
+test('the event of a lane belongs to its device', () => {
+  const device = Device.get(1);
+  using stream = new Stream({ device });
+  const lane = new Lane(0, stream.timeline, device, false);
+  lane.freeRecorded();
+  expect(lane.cover()?.device).toBe(device);
 });

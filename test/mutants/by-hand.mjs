@@ -1,0 +1,500 @@
+// Faults that no change of one node of the syntax tree makes: one call for another, one variable for another, two lines the other way round. Each
+// text stands once in its file.
+const faults = {
+  'src/stream-ordering/lane.ts': [
+    {
+      name: 'two-recordings-one-wait',
+      fault: 'a lane with a recording of its own and one of a caller waits for its own only',
+      from: '    if (this.#recording !== undefined) timeline.wait(this.#recording.event);\n',
+      to: '    if (this.#recording !== undefined && !this.#isRecorded) timeline.wait(this.#recording.event);\n',
+    },
+    {
+      name: 'two-recordings-other-wait',
+      fault: "a lane with a recording of its own and one of a caller waits for the caller's only",
+      from: 'if (this.#isRecorded) timeline.wait(this.#event as Event);',
+      to: 'if (this.#isRecorded && this.#recording === undefined) timeline.wait(this.#event as Event);',
+    },
+    {
+      name: 'lane-keeps-its-recording',
+      fault: 'rmm#2489: a lane that takes over memory of another keeps the event it has recorded before',
+      from: 'received(): void {\n    this.freeUnrecorded();',
+      to: 'received(): void {\n    if (!this.#isRecorded) this.freeUnrecorded();',
+    },
+    {
+      name: 'idle-lane-receives-unmarked',
+      fault: 'rmm#2489: a lane whose stream is idle takes over memory of another and stays idle',
+      from: 'received(): void {\n    this.freeUnrecorded();',
+      to: 'received(): void {\n    if (!this.isIdle) this.freeUnrecorded();',
+    },
+    {
+      name: 'free-during-synchronization',
+      fault: 'a free while a synchronization goes on counts as covered by it',
+      from: 'freeUnrecorded(): void {\n    this.#isUnrecorded = true;\n    this.#freedAt = this.timeline.synchronizing;',
+      to: 'freeUnrecorded(): void {\n    this.#isUnrecorded = true;\n    this.#freedAt = this.timeline.synchronized;',
+    },
+    {
+      name: 'fence-replaces-another',
+      fault: "of two callers' events the one handed in last stands for both",
+      from: 'else if (known.version !== event.version) this.#isUnrecorded = true;',
+      to: 'else this.#recording = { event, version: event.version };',
+    },
+    {
+      name: 'fence-older-than-memory',
+      fault: "a caller's event is relied on that is older than the wait for the memory's last stream",
+      from: 'if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;\n    else if',
+      to: 'if',
+    },
+  ],
+  'src/stream-ordering/stream-ordering.ts': [
+    {
+      name: 'known-649-held-for-nobody',
+      fault: "rmm#649, 'off': what is held for a stream that may be gone is given to another",
+      from: '      if (lane.isHeldBack) continue;\n',
+      to: '      if (lane.isHeldBack && lane.timeline.announcesEnd) continue;\n',
+    },
+    {
+      name: 'first-ended-stream-only',
+      fault: 'rmm#510: of several ended streams only the last is waited for',
+      from: 'for (const event of common.events) if',
+      to: 'for (const event of common.events.slice(-1)) if',
+    },
+    {
+      name: 'older-event-stands',
+      fault: 'of two events of one stream the older one stands for both',
+      from: 'known.version < event.version',
+      to: 'known.version > event.version',
+    },
+    {
+      name: 'fence-where-end-unannounced',
+      fault: "rmm#649: a caller's event is relied on where the end of the stream is not announced",
+      from: 'if (lane.mustRecord) lane.freeRecorded();\n      else if',
+      to: 'if',
+    },
+  ],
+  'src/driver/event.ts': [
+    {
+      name: 'refused-event-disposed',
+      fault: 'an event that the driver refuses to destroy is disposed all the same',
+      from: '    destroy(this.handle);\n    this.handle = -1;',
+      to: '    const { handle } = this;\n    this.handle = -1;\n    destroy(handle);',
+    },
+  ],
+  'src/driver/stream-timeline.ts': [
+    {
+      name: 'busy-stream-counts-as-run',
+      fault: 'a query that says no counts as a synchronization',
+      from: 'if (mailbox[1] !== 1) return false;',
+      to: 'if (mailbox[1] !== 1) return complete() ?? false;',
+    },
+    {
+      name: 'synchronization-covers-later-work',
+      fault: 'the end of a synchronization counts for what was queued since it began',
+      from: 'if (this.synchronized < number) this.synchronized = number;',
+      to: 'this.synchronized = this.synchronizing;',
+    },
+    {
+      name: 'fence-older-than-timeline',
+      fault: "a caller's event is relied on that was recorded when the driver's stream had another timeline",
+      from: '  receivedAt = StreamTimeline.recordings;',
+      to: '  receivedAt = 0;',
+    },
+  ],
+  'src/suballocation/free-space-index.ts': [
+    {
+      name: 'joins-next-of-other-lane',
+      fault: "a freed block is joined with a neighbour of another stream's",
+      from: 'if (next !== none && blocks[next + stateField] === lane) {',
+      to: 'if (next !== none && (blocks[next + stateField] as number) >= 0) {',
+    },
+    {
+      name: 'joins-previous-of-other-lane',
+      fault: "a freed block is joined with the one before it, of another stream's",
+      from: 'const joinsPrevious = previous >= 0 && blocks[previous + stateField] === lane;',
+      to: 'const joinsPrevious = previous >= 0 && (blocks[previous + stateField] as number) >= 0;',
+    },
+    {
+      name: 'serves-too-small-block',
+      fault: 'a block that is a unit too small serves a request',
+      from: 'if (size >= units && size <= bestSize',
+      to: 'if (size >= units - 1 && size <= bestSize',
+    },
+    {
+      name: 'shift-by-32',
+      fault: 'where the class is the last of its group, smaller ones are searched',
+      from: '(-1 << (list & (divisions - 1))) << 1',
+      to: '-1 << ((list & (divisions - 1)) + 1)',
+    },
+    {
+      name: 'rest-in-old-list',
+      fault: 'what is left of a cut block stays in the list of its old size',
+      from: 'else this.#relist(free, size - units, lane);',
+      to: 'else blocks[free + sizeField] = size - units;',
+    },
+    {
+      name: 'loses-alignment-gap',
+      fault: 'what lies before an aligned address is lost',
+      from: 'this.#insertFree(this.#cutFront(block, (alignment - misaligned) / unitBytes, lane), lane);',
+      to: 'this.#cutFront(block, (alignment - misaligned) / unitBytes, lane);',
+    },
+  ],
+  'src/suballocation/address-map.ts': [
+    {
+      name: 'map-too-full',
+      fault: 'the map grows when it is full, not when it is half full',
+      from: 'if (this.#count * 2 > this.#mask)',
+      to: 'if (this.#count > this.#mask - 1)',
+    },
+  ],
+  'src/suballocation/bump-cursor.ts': [
+    {
+      name: 'cursor-beyond-end',
+      fault: 'the cursor hands out 256 bytes beyond a block',
+      from: 'const address = this.#top;\n    const top = address + bytes;\n    if (top > this.#end) return none;',
+      to: 'const address = this.#top;\n    const top = address + bytes;\n    if (top > this.#end + ALLOCATION_ALIGNMENT) return none;',
+    },
+  ],
+  'src/suballocation/bump-chains.ts': [
+    {
+      name: 'foreign-free-lost-at-end',
+      fault: 'a free on another stream is forgotten when that stream ends',
+      from: 'if (chain.awaited.delete(from)) chain.awaited.add(to);',
+      to: 'chain.awaited.delete(from);',
+    },
+  ],
+  'src/adaptors/stream-ordered-memory-resource.ts': [
+    {
+      name: 'arriving-bytes-not-counted',
+      fault: 're-entrancy: bytes that the upstream is being asked for do not count',
+      from: 'return this.#reservedBytes + this.#arrivingBytes;',
+      to: 'return this.#reservedBytes;',
+    },
+    {
+      name: 'lane-of-other-stream-after-growth',
+      fault: 're-entrancy: after a call of the upstream the lane of another stream is used',
+      from: 'this.keepSegment({ address, bytes }, stream);\n    }\n    this.enter',
+      to: 'this.keepSegment({ address, bytes }, stream);\n    }\n    if (this.isDisposed) this.enter',
+    },
+    {
+      name: 'join-unmarked-eager',
+      fault: "rmm#2489, 'eager': the lane of a stream that took all memory of another over is not marked",
+      from: 'this.#memory.transfer(other, lane.number);\n      lane.received();',
+      to: "this.#memory.transfer(other, lane.number);\n      if (this.deallocationEvents !== 'eager') lane.received();",
+    },
+    {
+      name: 'join-unmarked-deferred',
+      fault: "rmm#2489, 'deferred': the lane of a stream that took all memory of another over is not marked",
+      from: 'this.#memory.transfer(other, lane.number);\n      lane.received();',
+      to: "this.#memory.transfer(other, lane.number);\n      if (this.deallocationEvents !== 'deferred') lane.received();",
+    },
+    {
+      name: 'join-unmarked-off',
+      fault: "rmm#2489, 'off': the lane of a stream that took all memory of another over is not marked",
+      from: 'this.#memory.transfer(other, lane.number);\n      lane.received();',
+      to: "this.#memory.transfer(other, lane.number);\n      if (this.deallocationEvents !== 'off') lane.received();",
+    },
+    {
+      name: 'known-2489-off',
+      fault: "rmm#2489, 'off': another stream's block is reused once its own stream was asked for, idle or not",
+      from: 'if (address === none && this.ordering.queryHeld(stream)) address',
+      to: 'if (address === none) { this.ordering.queryHeld(stream); for (const other of this.ordering.laneNumbers()) if (address === none) address = this.allocateIn(other, bytes, alignment); } if (address === none) address',
+    },
+    {
+      name: 'join-goes-on',
+      fault: 'a stream takes the memory of all others over, though that of the first was enough',
+      from: 'return isEnough(true);\n    });',
+      to: 'isEnough(true); return false;\n    });',
+    },
+    {
+      name: 'join-goes-on-after-own',
+      fault: "a stream takes others' memory over, though its own other lane was enough",
+      from: 'if (isEnough(false)) return true;',
+      to: 'isEnough(false);',
+    },
+    {
+      name: 'search-result-lost',
+      fault: 'what the last search finds is not given out',
+      from: 'if (address === none) throw this.outOfMemory(bytes, alignment);\n    return address;',
+      to: 'throw this.outOfMemory(bytes, alignment);',
+    },
+    {
+      name: 'maximum-off-by-one',
+      fault: 'a keeper exceeds its maximum by 256 bytes',
+      from: 'return least <= left && ',
+      to: 'return least <= left + ALLOCATION_ALIGNMENT && ',
+    },
+    {
+      name: 'trim-keeps-nothing',
+      fault: 'trim gives back what is to be kept',
+      from: '() => this.#reservedBytes - bytesToKeep',
+      to: '() => this.#reservedBytes',
+    },
+    {
+      name: 'kept-memory-is-cached',
+      fault: 'a cache below takes back what a keeper of memory holds when its run ends',
+      from: 'withoutCaching(() => this.upstream.allocate(bytes, stream))',
+      to: 'this.upstream.allocate(bytes, stream)',
+    },
+  ],
+  'src/adaptors/suballocating-memory-resource.ts': [
+    {
+      name: 'free-unordered',
+      fault: 'a free without a fence is not ordered',
+      from: 'if (fence === undefined) this.ordering.freed(lane);\n    else lane',
+      to: 'if (fence !== undefined) lane',
+    },
+    {
+      name: 'fence-in-wrong-lane',
+      fault: "a block goes to the stream's own lane, whatever its fence says",
+      from: 'this.index.free(block, lane.number);',
+      to: 'this.index.free(block, (this.lane as Lane).number);',
+    },
+    {
+      name: 'last-stream-by-slot',
+      fault: 'rmm#2251: the lane of the last call serves a new stream with the same slot',
+      from: "if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');",
+      to: "if (stream.timeline?.slot !== this.lastStream.timeline?.slot || stream.handle < 0) this.enter(stream, 'allocate');",
+    },
+  ],
+  'src/adaptors/pool-memory-resource.ts': [
+    {
+      name: 'no-last-search',
+      fault: 'a pool is out of memory though it has a block that fits',
+      from: 'return this.searchLane((this.lane as Lane).number, bytes, alignment);',
+      to: 'return none;',
+    },
+  ],
+  'src/adaptors/arena-memory-resource.ts': [
+    {
+      name: 'arena-grows-beyond-size',
+      fault: 're-entrancy: an arena takes its block twice',
+      from: 'Math.min(this.arenaBytes - this.claimedBytes, maximumBlockBytes)',
+      to: 'Math.min(this.arenaBytes - this.reservedBytes, maximumBlockBytes)',
+    },
+    {
+      name: 'superblock-split-to-nothing',
+      fault: 'a rest of less than a superblock stays in the global arena',
+      from: 'carve(units, superblockUnits,',
+      to: 'carve(units, 1,',
+    },
+    {
+      name: 'superblock-without-alignment',
+      fault: 'a superblock has no room for the alignment',
+      from: 'const units = alignUp(leastBytes(bytes, alignment), superblockBytes) / unitBytes;',
+      to: 'const units = alignUp(leastBytes(bytes, ALLOCATION_ALIGNMENT), superblockBytes) / unitBytes;',
+    },
+  ],
+  'src/adaptors/monotonic-memory-resource.ts': [
+    {
+      name: 'rewind-frees-unordered',
+      fault: 'blocks beyond a rewind go to other streams without a wait',
+      from: 'for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);',
+      to: 'for (const { chain } of steps) this.#order(chain, false);',
+    },
+    {
+      name: 'rewind-orders-too-late',
+      fault: 'a rewind orders blocks once they are in their lane',
+      from: 'for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);\n    for (const step of steps) this.#memory.stepBack(step);',
+      to: 'for (const step of steps) this.#memory.stepBack(step);\n    for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);',
+    },
+    {
+      name: 'foreign-free-not-noted',
+      fault: 'a free on another stream is not waited for by a rewind',
+      from: "chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream, owner).number);",
+      to: "this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream, owner);",
+    },
+    {
+      name: 'host-does-not-wait',
+      fault: 'a rewind does not wait where the owner may be gone',
+      from: 'if (awaited.size === 0) return false;',
+      to: 'if (awaited.size >= 0) return false;',
+    },
+    {
+      name: 'monotonic-lane-unannounced',
+      fault: 'rmm#649: blocks of a stream whose end nobody announces are shared at a rewind',
+      from: 'const lane = stream.timeline.announcesEnd ? (this.lane as Lane) : this.ordering.heldLaneOf(stream);',
+      to: 'const lane = this.lane as Lane;',
+    },
+    {
+      name: 'mark-never-falls',
+      fault: 'a mark stands after a rewind to an earlier one',
+      from: 'this.#marks.pop()?.fall();',
+      to: 'this.#marks.pop();',
+    },
+  ],
+  'src/adaptors/fixed-size-memory-resource.ts': [
+    {
+      name: 'fixed-size-wrong-size',
+      fault: 'what was asked for is not remembered',
+      from: 'this.#blockUnits, this.blockBytes - bytes, lane',
+      to: 'this.#blockUnits, 0, lane',
+    },
+    {
+      name: 'fixed-size-exceeds-maximum',
+      fault: 'a part of a block that the maximum leaves counts as a block',
+      from: 'return Math.floor((this.#maximumBytes - this.claimedBytes) / this.blockBytes);',
+      to: 'return Math.ceil((this.#maximumBytes - this.claimedBytes) / this.blockBytes);',
+    },
+  ],
+  'src/adaptors/binning-memory-resource.ts': [
+    {
+      name: 'bin-skipped',
+      fault: 'the smallest bin that fits is skipped',
+      from: '(size) => size > 2 ** (exponent - 1)',
+      to: '(size) => size > 2 ** exponent',
+    },
+  ],
+  'src/adaptors/caching-memory-resource.ts': [
+    {
+      name: 'ended-run-goes-on',
+      fault: 'a run that has ended is remembered as the one that the code is in',
+      from: 'return run?.hasEnded ? undefined : run;',
+      to: 'return run;',
+    },
+    {
+      name: 'uncached-not-served-by-trim',
+      fault: 'outside of a run memory runs out though the cache keeps some free',
+      from: 'if (this.reservedBytes > 0 && this.trim(stream) > 0)',
+      to: 'if (this.reservedBytes < 0)',
+    },
+    {
+      name: 'run-end-event-at-any-cost',
+      fault: 'the end of a run keeps memory that no event could be recorded for',
+      from: 'this.ordering.freedLater(lane);',
+      to: 'this.ordering.freed(lane);',
+    },
+    {
+      name: 'cache-takes-last-stream',
+      fault: 'a run puts a block into the group of the stream before',
+      from: 'if (stream !== run.stream) {',
+      to: 'if (run.stream === noStream) {',
+    },
+  ],
+  'src/adaptors/limiting-resource-adaptor.ts': [
+    {
+      name: 'limit-unrounded',
+      fault: 'the limit is held against the size before it is rounded',
+      from: 'if (accountedBytes > this.limitBytes',
+      to: 'if (bytes > this.limitBytes',
+    },
+    {
+      name: 'limit-counts-after-call',
+      fault: 're-entrancy: an allocation counts only after the upstream was called',
+      from: 'return this.upstream.allocate(bytes, stream, alignment);',
+      to: 'this.#allocatedBytes -= accountedBytes; try { return this.upstream.allocate(bytes, stream, alignment); } finally { this.#allocatedBytes += accountedBytes; }',
+    },
+  ],
+  'src/adaptors/statistics-resource-adaptor.ts': [
+    {
+      name: 'inner-peak-from-zero',
+      fault: 'an inner peak is not added to what was live',
+      from: 'Math.max(this.peak, this.current + inner.peak)',
+      to: 'Math.max(this.peak, inner.peak)',
+    },
+  ],
+  'src/adaptors/logging-resource-adaptor.ts': [
+    {
+      name: 'row-of-other-stream',
+      fault: 're-entrancy: a row names the stream of a call that came meanwhile',
+      from: 'LogAction.allocateNothing : LogAction.allocate, pointer, bytes, suffix);',
+      to: 'LogAction.allocateNothing : LogAction.allocate, pointer, bytes, this.#suffix as RowText);',
+    },
+    {
+      name: 'row-before-free',
+      fault: 'a free that fails leaves a row',
+      from: 'const suffix = this.#suffix as RowText;\n    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);',
+      to: 'const suffix = this.#suffix as RowText;\n    try { this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents); } catch (error) { this.#writer.append(LogAction.free, pointer, bytes, suffix); throw error; }',
+    },
+  ],
+  'src/adaptors/aligned-resource-adaptor.ts': [
+    {
+      name: 'aligned-frees-inner',
+      fault: 'the upstream is given an inner pointer to free',
+      from: 'pointer - offsetOf(placement)',
+      to: 'pointer',
+    },
+    {
+      name: 'aligned-free-remembered',
+      fault: 're-entrancy: a placement stays while the upstream frees',
+      from: 'this.#placements.take(pointer)',
+      to: 'this.#placements.get(pointer)',
+    },
+    {
+      name: 'padding-too-small',
+      fault: 'the upstream is asked for 256 bytes too few',
+      from: 'bytes + (alignment - ALLOCATION_ALIGNMENT)',
+      to: 'bytes + (alignment - 2 * ALLOCATION_ALIGNMENT)',
+    },
+  ],
+  'src/adaptors/rounding-resource-adaptor.ts': [
+    {
+      name: 'free-not-rounded',
+      fault: 'a free passes the size on as it was asked for',
+      from: 'this.upstream.deallocate(pointer, rounded, stream',
+      to: 'this.upstream.deallocate(pointer, bytes, stream',
+    },
+    {
+      name: 'rounded-bytes-drift',
+      fault: 'a free counts its size before rounding',
+      from: 'this.#roundedBytes -= rounded;',
+      to: 'this.#roundedBytes -= bytes;',
+    },
+  ],
+  'src/adaptors/fallback-resource-adaptor.ts': [
+    {
+      name: 'fallback-remembers-freed',
+      fault: "a freed pointer stays known as the fallback's",
+      from: 'this.#pointers.take(pointer) !== none',
+      to: 'this.#pointers.get(pointer) !== none',
+    },
+  ],
+  'src/adaptors/reclaiming-resource-adaptor.ts': [
+    {
+      name: 'live-bytes-after-call',
+      fault: 're-entrancy: an allocation counts only after the upstream was called',
+      from: 'const pointer = this.upstream.allocate(bytes, stream, alignment);',
+      to: 'let pointer = 0; this.#liveBytes -= bytes; try { pointer = this.upstream.allocate(bytes, stream, alignment); } finally { this.#liveBytes += bytes; }',
+    },
+    {
+      name: 'stages-as-given',
+      fault: 'the stages come in the order in which they were given',
+      from: 'const active = reclaimStages.filter((stage) => stages.includes(stage) && (stage',
+      to: 'const active = stages.filter((stage) => (stage',
+    },
+    {
+      name: 'refused-free-not-live',
+      fault: 'what the upstream refused to free is not live any more',
+      from: '    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);\n    if (pointer !== 0) this.#liveBytes -= bytes;',
+      to: '    if (pointer !== 0) this.#liveBytes -= bytes;\n    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);',
+    },
+    {
+      name: 'soft-limit-collects-each-time',
+      fault: 'above the soft limit every allocation collects',
+      from: 'this.#collectAtBytes = Math.max(this.softLimitBytes, liveBytes + Math.max(this.softLimitBytes, liveBytes) / 8);',
+      to: 'this.#collectAtBytes = this.softLimitBytes;',
+    },
+  ],
+  'src/reclaim/stage-timings.ts': [
+    {
+      name: 'trim-before-settle',
+      fault: 'resources are trimmed before the device has settled',
+      from: "= ['settle', 'trim', ",
+      to: "= ['trim', 'settle', ",
+    },
+    {
+      name: 'major-before-minor',
+      fault: 'everything is collected before what was made lately',
+      from: "'trim', 'minor-collection', 'major-collection', 'callback'];",
+      to: "'trim', 'major-collection', 'minor-collection', 'callback'];",
+    },
+  ],
+  'src/reclaim/unreachable-buffers.ts': [
+    {
+      name: 'sweep-in-sweep',
+      fault: 'a sweep within a sweep tries again what was refused',
+      from: 'if (isSweeping) return freeTaken(takeUnreachable());',
+      to: 'if (isSweeping) return freeRefused() + freeTaken(takeUnreachable());',
+    },
+  ],
+};
+
+export const byHand = Object.entries(faults).flatMap(([file, list]) => list.map((one) => ({ file, ...one })));

@@ -1,0 +1,19 @@
+// Mutants that change nothing that a caller could notice, by file and by the name that `npm run mutants -- --list` gives them, each with the reason.
+const notBelowZero = 'the number of synchronizations that it is compared with is never below 0';
+const handles = "a live event's handle is at least 2 ** 20, a disposed one's is -1";
+const onlyDriverErrors = 'recording a live lane fails with a DriverError only';
+
+export const equivalent = {
+  'src/stream-ordering/lane.ts': {
+    'Lane.#freedAt: 1 -> 2': notBelowZero,
+    'Lane.release: 1 -> 2': notBelowZero,
+    'isLost: < -> <=': handles,
+    'isLost: 0 -> 1': handles,
+  },
+  'src/stream-ordering/stream-ordering.ts': {
+    'StreamOrdering.freedLater: !(error instanceof DriverError) -> false': onlyDriverErrors,
+    'assertRecordedOn: < -> <=': handles,
+    'assertRecordedOn: 0 -> 1': handles,
+    'StreamOrdering.freedWith: errors swallowed of lane.freeWithRecording(fence);': 'it calls nothing that could fail',
+  },
+};

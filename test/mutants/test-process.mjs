@@ -1,0 +1,230 @@
+// Runs tests in one process, as often as it is asked, each time on modules that are evaluated anew: started by run-mutants.mjs, which
+// hands over the text of every module.
+import process from 'node:process';
+import vm from 'node:vm';
+import { startTests } from '@vitest/runner';
+import { createNodeImportMeta, ModuleRunner } from 'vite/module-runner';
+
+const testLimitMilliseconds = 8_000;
+
+let requests = 0;
+const answers = new Map();
+function ask(message) {
+  return new Promise((resolve, reject) => {
+    const number = ++requests;
+    answers.set(number, { resolve, reject });
+    process.send({ ...message, request: number });
+  });
+}
+
+/** What the parent said of a module: the same for every run. */
+const fetched = new Map();
+/** The module that is changed in this run: its id, and its text. */
+let changed;
+
+async function fetchModule(url, importer, { cached }) {
+  if (cached) return { cache: true };
+  const key = url.startsWith('.') ? `${url} ${importer}` : url;
+  let module = fetched.get(key);
+  if (module === undefined) {
+    module = await ask({ kind: 'fetch', url, importer });
+    fetched.set(key, module);
+  }
+  return { ...module, invalidate: false };
+}
+
+const compiled = new Map();
+function compile(code, id) {
+  const names =
+    '__vite_ssr_exports__, __vite_ssr_import__, __vite_ssr_dynamic_import__, __vite_ssr_exportAll__, __vite_ssr_exportName__, __vite_ssr_import_meta__';
+  return new vm.Script(`'use strict'; (async (${names}) => {\n${code}\n})`, { filename: id }).runInThisContext();
+}
+
+const evaluator = {
+  startOffset: 1,
+  async runInlinedModule(context, code, { id }) {
+    let run;
+    if (changed?.id === id) {
+      changed.run ??= compile(changed.code, id);
+      run = changed.run;
+    } else {
+      run = compiled.get(id);
+      if (run === undefined) {
+        run = compile(overridden.get(id) ?? code, id);
+        compiled.set(id, run);
+      }
+    }
+    const keys = ['exports', 'import', 'dynamic_import', 'exportAll', 'exportName', 'import_meta'];
+    await run(...keys.map((key) => context[`__vite_ssr_${key}__`]));
+  },
+  runExternalModule: (file) => import(file),
+};
+/** Modules that count which of their statements are run, by id. */
+const overridden = new Map();
+
+const modules = new ModuleRunner(
+  {
+    hmr: false,
+    sourcemapInterceptor: false,
+    createImportMeta: createNodeImportMeta,
+    transport: {
+      async invoke({ data: { name, data } }) {
+        return { result: name === 'getBuiltins' ? await ask({ kind: 'builtins' }) : await fetchModule(...data) };
+      },
+    },
+  },
+  evaluator,
+);
+
+/** What went wrong outside of any test. */
+let strayError;
+process.on('uncaughtException', (error) => {
+  strayError ??= error;
+});
+process.on('unhandledRejection', (error) => {
+  strayError ??= error;
+});
+
+const config = (root) => ({
+  root,
+  setupFiles: [],
+  name: undefined,
+  passWithNoTests: true,
+  testNamePattern: undefined,
+  allowOnly: true,
+  sequence: { seed: 0, hooks: 'stack', setupFiles: 'list' },
+  chaiConfig: undefined,
+  maxConcurrency: 5,
+  testTimeout: testLimitMilliseconds,
+  hookTimeout: testLimitMilliseconds,
+  retry: 0,
+  includeTaskLocation: false,
+  tags: [],
+  tagsFilter: undefined,
+  strictTags: false,
+});
+
+/** The place of a test in its file: names may be there twice. */
+const placeOf = ({ id }) => id.slice(id.indexOf('_') + 1);
+const nameOf = (task) => (task.suite === undefined || task.suite.filepath !== undefined ? task.name : `${nameOf(task.suite)} ${task.name}`);
+
+/**
+ * Runs tests of one file.
+ * @param places those to run; all if there are none
+ * @param options whether to go on after a failure; what is called around each test
+ */
+async function runFile(root, path, places, { isWhole = false, onBeforeTest, onTest } = {}) {
+  const failures = [];
+  let isOver = false;
+  modules.clearCache();
+  strayError = undefined;
+  const wanted = places === undefined ? undefined : new Set(places);
+  function choose(suite) {
+    let found = false;
+    for (const task of suite.tasks) {
+      if (task.type === 'suite') {
+        if (choose(task)) found = true;
+        else task.mode = 'skip';
+      } else if (task.mode === 'run' || task.mode === 'queued') {
+        if (wanted === undefined || wanted.has(placeOf(task))) found = true;
+        else task.mode = 'skip';
+      }
+    }
+    return found;
+  }
+  const fail = (name, error, place) => {
+    failures.push({ name, place, message: String(error?.message ?? error), stack: String(error?.stack ?? '').slice(0, 2000) });
+    if (!isWhole) isOver = true;
+  };
+  const runner = {
+    config: config(root),
+    importFile: (file) => modules.import(file),
+    onCollected(files) {
+      for (const file of files) {
+        if (file.result?.state === 'fail') fail('(import)', file.result.errors?.[0]);
+        if (!choose(file) && wanted !== undefined) file.mode = 'skip';
+      }
+    },
+    onBeforeRunSuite(suite) {
+      if (isOver) suite.mode = 'skip';
+    },
+    onBeforeRunTask(test) {
+      if (isOver) test.mode = 'skip';
+      test.startedAt = performance.now();
+      onBeforeTest?.();
+    },
+    onAfterRunTask(test) {
+      if (test.mode === 'skip') return;
+      if (strayError !== undefined) fail(nameOf(test), strayError, placeOf(test));
+      else if (test.result?.state === 'fail') fail(nameOf(test), test.result.errors?.[0], placeOf(test));
+      strayError = undefined;
+      onTest?.(placeOf(test), nameOf(test), performance.now() - test.startedAt);
+    },
+    onAfterRunSuite(suite) {
+      // A hook failed.
+      const [error] = suite.result?.errors ?? [];
+      if (error !== undefined && !isOver) fail(`(hook of ${suite.name})`, error);
+    },
+  };
+  await startTests([path], runner);
+  return failures;
+}
+
+/** Runs all tests of a file, and tells which statements each came to. */
+async function cover(root, path, probes) {
+  for (const [id, { code }] of Object.entries(probes)) overridden.set(id, code);
+  const hits = new Uint8Array(Object.values(probes).reduce((sum, { count }) => sum + count, 0));
+  globalThis.__hit = (number) => {
+    hits[number] = 1;
+  };
+  const take = () => {
+    const found = [];
+    hits.forEach((hit, number) => {
+      if (hit === 1) found.push(number);
+    });
+    hits.fill(0);
+    return found;
+  };
+  const tests = [];
+  const outside = new Set();
+  const leave = () => {
+    for (const number of take()) outside.add(number);
+  };
+  const startedAt = performance.now();
+  const failures = await runFile(root, path, undefined, {
+    isWhole: true,
+    onBeforeTest: leave,
+    onTest: (place, name, milliseconds) => tests.push({ place, name, milliseconds, statements: take() }),
+  });
+  leave();
+  return { tests, outside: [...outside], failures, milliseconds: performance.now() - startedAt };
+}
+
+async function answer(message) {
+  const { kind, root } = message;
+  if (kind === 'cover') return cover(root, message.path, message.probes);
+  changed = message.changed;
+  for (const { path, places } of message.files) {
+    process.send({ kind: 'began', path });
+    const [failure] = await runFile(root, path, places);
+    if (failure !== undefined) return { path, failure, memory: process.memoryUsage.rss() };
+  }
+  return { failure: undefined, memory: process.memoryUsage.rss() };
+}
+
+process.on('message', async (message) => {
+  if (message.kind === 'answer') {
+    const { resolve, reject } = answers.get(message.request);
+    answers.delete(message.request);
+    if (message.error === undefined) resolve(message.result);
+    else reject(new Error(message.error));
+    return;
+  }
+  try {
+    process.send({ kind: 'done', result: await answer(message) });
+  } catch (error) {
+    process.send({ kind: 'done', error: String(error?.stack ?? error) });
+  }
+});
+process.on('disconnect', () => process.exit());
+process.send({ kind: 'ready' });

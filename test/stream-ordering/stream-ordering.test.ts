@@ -1,0 +1,742 @@
+import { afterEach, describe, expect, test } from 'vitest';
+import {
+  CudaMemoryResource,
+  type DeallocationEvents,
+  Device,
+  DriverError,
+  Event,
+  failCall,
+  Stream,
+  type StreamHold,
+} from '../../src/index.js';
+import type { Lane } from '../../src/stream-ordering/lane.js';
+import { type LaneMemory, StreamOrdering } from '../../src/stream-ordering/stream-ordering.js';
+import { eventCalls, madeElsewhere } from '../support/stream-order.js';
+
+/** Lanes that hold so many bytes each, and what was done to them. */
+class Lanes implements LaneMemory {
+  readonly bytes: number[] = [];
+  readonly calls: string[] = [];
+  awaited: number | undefined;
+
+  addLane(): number {
+    return this.bytes.push(0) - 1;
+  }
+
+  isEmpty(lane: number): boolean {
+    return this.bytes[lane] === 0;
+  }
+
+  transfer(from: number, to: number): void {
+    this.calls.push(`transfer ${from} ${to}`);
+    this.bytes[to] = (this.bytes[to] as number) + (this.bytes[from] as number);
+    this.bytes[from] = 0;
+  }
+
+  isAwaited(lane: number): boolean {
+    return lane === this.awaited;
+  }
+
+  redirect(from: number, to: number): void {
+    this.calls.push(`redirect ${from} ${to}`);
+  }
+}
+
+function make(policy: DeallocationEvents = 'deferred') {
+  const memory = new Lanes();
+  const ordering = new StreamOrdering(policy, memory, Device.get(), 'device');
+  /** Frees memory on a stream. */
+  const free = (stream: Stream, bytes = 256): Lane => {
+    const lane = ordering.laneOf(stream, 'deallocate');
+    memory.bytes[lane.number] = (memory.bytes[lane.number] as number) + bytes;
+    ordering.freed(lane);
+    return lane;
+  };
+  return { memory, ordering, free };
+}
+
+/** How often a stream is made to wait for a lane. */
+function waitsFor(ordering: StreamOrdering, waiter: Stream, lane: number): number {
+  return eventCalls(() => ordering.order(waiter, lane)).waits;
+}
+
+const held: StreamHold[] = [];
+
+/** Holds a stream to the end of the test at the latest, so that one that fails does not leave it standing. */
+function hold(stream: Stream): StreamHold {
+  const one = stream.hold();
+  held.push(one);
+  return one;
+}
+
+afterEach(() => {
+  for (const one of held.splice(0)) one.release();
+  for (const name of [
+    'cuEventRecord',
+    'cuStreamWaitEvent',
+    'cuEventQuery',
+    'cuStreamQuery',
+    'cuStreamSynchronize',
+    'cuEventCreate',
+    'cuCtxSynchronize',
+  ])
+    failCall(name, 0);
+  Device.get().synchronizeSync();
+});
+
+describe('lanes', () => {
+  test('are one for each stream and kind, and known by number', () => {
+    const { ordering } = make();
+    using a = new Stream();
+    using b = new Stream();
+    const lane = ordering.laneOf(a, 'allocate');
+    expect(ordering.laneOf(a, 'allocate')).toBe(lane);
+    expect(ordering.secondLaneOf(a)).toBeUndefined();
+    const held = ordering.heldLaneOf(a);
+    expect(held).not.toBe(lane);
+    expect([lane.isHeld, held.isHeld]).toEqual([false, true]);
+    expect(ordering.secondLaneOf(a)).toBe(held);
+    expect(ordering.heldLaneOf(a)).toBe(held);
+    const other = ordering.laneOf(b, 'allocate');
+    expect([lane, held, other].map(({ number }) => ordering.lane(number))).toEqual([lane, held, other]);
+    expect(ordering.lanes).toEqual([lane, held, other]);
+    expect(ordering.lane(ordering.endedLane)).toBeUndefined();
+    expect(ordering.laneNumbers()).toEqual([ordering.endedLane, lane.number, held.number, other.number]);
+  });
+
+  test('are held ones without events', () => {
+    const { ordering } = make('off');
+    using a = new Stream();
+    const lane = ordering.laneOf(a, 'allocate');
+    expect(lane.isHeld).toBe(true);
+    expect(ordering.heldLaneOf(a)).toBe(lane);
+    expect(ordering.secondLaneOf(a)).toBeUndefined();
+    using event = new Event();
+    event.record(a);
+    const shared = ordering.freedWith('deferred', a, lane.owner);
+    expect(shared.isHeld).toBe(false);
+    expect(ordering.secondLaneOf(a)).toBe(shared);
+  });
+
+  test('are numbered again when their streams have ended', () => {
+    const { memory, ordering, free } = make();
+    for (let i = 0; i < 20; i++) {
+      using stream = new Stream();
+      free(stream);
+      ordering.heldLaneOf(stream);
+    }
+    expect(memory.bytes).toHaveLength(3);
+    expect(ordering.lanes).toEqual([]);
+    expect(memory.bytes[ordering.endedLane]).toBe(20 * 256);
+  });
+
+  test('are of live streams only, of the device', () => {
+    const { ordering } = make();
+    const ended = new Stream();
+    ended.dispose();
+    expect(() => ordering.laneOf(ended, 'allocate')).toThrow('disposed');
+    using other = new Stream({ device: Device.get(1) });
+    expect(() => ordering.laneOf(other, 'allocate')).toThrow('device');
+    expect(() => make('never' as DeallocationEvents)).toThrow('deallocationEvents');
+  });
+});
+
+describe('what a free does', () => {
+  test.each([
+    { policy: 'eager', records: 1 },
+    { policy: 'deferred', records: 0 },
+    { policy: 'off', records: 0 },
+  ] as const)('is what the policy says: $policy', ({ policy, records }) => {
+    const { free } = make(policy);
+    using a = new Stream();
+    expect(eventCalls(() => free(a))).toEqual({ records, waits: 0 });
+  });
+
+  test.each([
+    { fence: 'eager', records: 1, isHeld: false },
+    { fence: 'deferred', records: 0, isHeld: false },
+    { fence: 'off', records: 0, isHeld: true },
+  ] as const)('is what its fence says: $fence', ({ fence, records, isHeld }) => {
+    const { ordering } = make();
+    using a = new Stream();
+    hold(a);
+    let lane: Lane | undefined;
+    const { owner } = ordering.laneOf(a, 'allocate');
+    expect(eventCalls(() => (lane = ordering.freedWith(fence, a, owner))).records).toBe(records);
+    expect(lane?.isHeld).toBe(isHeld);
+    expect(lane?.isIdle).toBe(false);
+  });
+
+  test('with an event of the caller records nothing, if the memory was allocated on the stream', () => {
+    const { memory, ordering } = make();
+    using a = new Stream();
+    using b = new Stream();
+    hold(a);
+    using event = new Event();
+    const { owner, number } = ordering.laneOf(a, 'allocate');
+    event.record(a);
+    memory.bytes[number] = 1;
+    expect(ordering.freedWith(event, a, owner).number).toBe(number);
+    expect(eventCalls(() => ordering.order(b, number))).toEqual({ records: 0, waits: 1 });
+    ordering.freedWith(event, a, owner + 1);
+    expect(eventCalls(() => ordering.order(b, number))).toEqual({ records: 1, waits: 1 });
+  });
+
+  test('where the end of the stream is not announced is recorded, whatever the caller has recorded', () => {
+    const { ordering } = make();
+    const foreign = madeElsewhere();
+    using stream = Stream.fromHandle(foreign.address);
+    using waiter = new Stream();
+    using event = new Event();
+    event.record(stream);
+    const lane = ordering.laneOf(stream, 'allocate');
+    expect(eventCalls(() => ordering.freedWith(event, stream, lane.owner)).records).toBe(1);
+    expect(eventCalls(() => ordering.freed(lane)).records).toBe(1);
+    expect(lane.isIdle).toBe(false);
+    expect(eventCalls(() => ordering.order(waiter, lane.number))).toEqual({ records: 0, waits: 1 });
+    failCall('cuEventRecord', 1, 999);
+    expect(() => ordering.freedWith(event, stream, lane.owner)).toThrow(DriverError);
+    stream.dispose();
+    foreign.destroy();
+  });
+
+  test('later records later if the driver refuses, unless that may be too late', () => {
+    const { ordering } = make('eager');
+    using a = new Stream();
+    using b = new Stream();
+    hold(a);
+    const lane = ordering.laneOf(a, 'allocate');
+    failCall('cuEventRecord', 1, 999);
+    ordering.freedLater(lane);
+    expect(lane.isIdle).toBe(false);
+    expect(eventCalls(() => ordering.order(b, lane.number))).toEqual({ records: 1, waits: 1 });
+    const foreign = madeElsewhere();
+    using unannounced = Stream.fromHandle(foreign.address);
+    const own = ordering.laneOf(unannounced, 'allocate');
+    expect(own.mustRecord).toBe(true);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => ordering.freedLater(own)).toThrow(DriverError);
+    unannounced.dispose();
+    foreign.destroy();
+  });
+
+  test('is refused with a fence that is none', () => {
+    const { ordering } = make();
+    using a = new Stream();
+    using b = new Stream();
+    using event = new Event();
+    const { owner } = ordering.laneOf(a, 'allocate');
+    expect(() => ordering.freedWith(event, a, owner)).toThrow('got one that was never recorded');
+    event.record(b);
+    expect(() => ordering.freedWith(event, a, owner)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+    expect(() => ordering.freedWith(event, a, owner)).toThrow(`got one recorded on stream ${b.id}`);
+    event.dispose();
+    expect(() => ordering.freedWith(event, a, owner)).toThrow('already disposed');
+    expect(() => ordering.freedWith('none' as DeallocationEvents, a, owner)).toThrow('fence');
+  });
+});
+
+describe('streams that have ended', () => {
+  test('leave their memory to one lane, which waits for each of those that were busy', () => {
+    const { memory, ordering, free } = make();
+    using waiter = new Stream();
+    const a = new Stream();
+    const b = new Stream();
+    const idle = new Stream();
+    const holds = [hold(a), hold(b)];
+    const number = free(a).number;
+    free(b);
+    free(idle);
+    idle.synchronizeSync();
+    expect(eventCalls(() => idle.dispose()).records).toBe(0);
+    expect(eventCalls(() => a.dispose()).records).toBe(1);
+    expect([ordering.isIdle(ordering.endedLane), ordering.order(waiter, ordering.endedLane)]).toEqual([false, true]);
+    expect(memory.calls.slice(-2)).toEqual([`transfer ${number} ${ordering.endedLane}`, `redirect ${number} ${ordering.endedLane}`]);
+    b.dispose();
+    expect(ordering.isIdle(ordering.endedLane)).toBe(false);
+    expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(2);
+    for (const one of holds) one.release();
+    Device.get().synchronizeSync();
+    expect(ordering.isIdle(ordering.endedLane)).toBe(true);
+    expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(0);
+    expect(ordering.order(waiter, ordering.endedLane)).toBe(false);
+  });
+
+  test('are not recorded on for lanes without memory', () => {
+    const { memory, free } = make();
+    const a = new Stream();
+    hold(a);
+    const lane = free(a);
+    memory.bytes[lane.number] = 0;
+    expect(eventCalls(() => a.dispose()).records).toBe(0);
+  });
+
+  test('settle each of their lanes, and leave none to who comes next', () => {
+    const { memory, ordering, free } = make();
+    const a = new Stream();
+    hold(a);
+    const held = ordering.heldLaneOf(a);
+    const lane = free(a);
+    expect(eventCalls(() => a.dispose()).records).toBe(1);
+    expect(memory.calls).toEqual([
+      `redirect ${held.number} ${ordering.endedLane}`,
+      `transfer ${lane.number} ${ordering.endedLane}`,
+      `redirect ${lane.number} ${ordering.endedLane}`,
+    ]);
+    using next = new Stream();
+    expect(next.timeline.slot).toBe(a.timeline.slot);
+    expect(ordering.heldLaneOf(next).timeline).toBe(next.timeline);
+    expect(ordering.laneOf(next, 'allocate').timeline).toBe(next.timeline);
+  });
+
+  test('are recorded on for memory in use that is awaited', () => {
+    const { memory, ordering } = make();
+    using waiter = new Stream();
+    const a = new Stream();
+    hold(a);
+    const { number } = ordering.laneOf(a, 'allocate');
+    memory.awaited = number;
+    expect(eventCalls(() => a.dispose()).records).toBe(1);
+    expect(memory.calls).toEqual([`transfer ${number} ${ordering.endedLane}`, `redirect ${number} ${ordering.endedLane}`]);
+    expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(1);
+  });
+
+  test('do not leave events behind that are over, though nobody takes the memory', () => {
+    const { ordering, free } = make();
+    const waits: number[] = [];
+    for (let i = 0; i < 40; i++) {
+      const stream = new Stream();
+      const own = hold(stream);
+      free(stream);
+      stream.dispose();
+      own.release();
+      Device.get().synchronizeSync();
+    }
+    using waiter = new Stream();
+    // Were the events of all kept, each would be looked at here.
+    failCall('cuEventQuery', 17, 999);
+    waits.push(waitsFor(ordering, waiter, ordering.endedLane));
+    expect(failCall('cuEventQuery', 0)).toBe(true);
+    expect(waits).toEqual([0]);
+  });
+
+  test('are waited for by one event, once a stream has waited for many', () => {
+    const { ordering, free } = make();
+    const holds = Array.from({ length: 9 }, () => {
+      const stream = new Stream();
+      const own = hold(stream);
+      free(stream);
+      stream.dispose();
+      return own;
+    });
+    using first = new Stream();
+    using second = new Stream();
+    expect(eventCalls(() => ordering.order(first, ordering.endedLane))).toEqual({ records: 1, waits: 9 });
+    expect(eventCalls(() => ordering.order(second, ordering.endedLane))).toEqual({ records: 0, waits: 1 });
+    // The event is the first stream's own.
+    expect(waitsFor(ordering, first, ordering.endedLane)).toBe(0);
+    for (const one of holds) one.release();
+  });
+
+  test('are waited for one by one, if no event can stand for all, and up to eight', () => {
+    const { ordering, free } = make();
+    const holds = Array.from({ length: 9 }, (_, i) => {
+      const stream = new Stream();
+      const own = hold(stream);
+      free(stream);
+      stream.dispose();
+      using first = new Stream();
+      if (i === 7) expect(eventCalls(() => ordering.order(first, ordering.endedLane))).toEqual({ records: 0, waits: 8 });
+      return own;
+    });
+    using first = new Stream();
+    failCall('cuEventRecord', 1, 999);
+    expect(waitsFor(ordering, first, ordering.endedLane)).toBe(9);
+    expect(waitsFor(ordering, first, ordering.endedLane)).toBe(9);
+    for (const one of holds) one.release();
+  });
+
+  test('are not told of any more once the ordering is disposed', () => {
+    const { memory, ordering, free } = make();
+    const a = new Stream();
+    hold(a);
+    free(a);
+    ordering.heldLaneOf(a);
+    const b = new Stream();
+    free(b);
+    ordering[Symbol.dispose]();
+    expect(eventCalls(() => a.dispose()).records).toBe(0);
+    b.dispose();
+    expect(memory.calls).toEqual([]);
+  });
+});
+
+describe('an error of the driver', () => {
+  test('while a stream is made to wait is passed on', () => {
+    const { ordering, free } = make();
+    using a = new Stream();
+    using waiter = new Stream();
+    const ended = new Stream();
+    const holds = [hold(a), hold(ended)];
+    const lane = free(a);
+    free(ended);
+    ended.dispose();
+    for (const number of [lane.number, ordering.endedLane]) {
+      failCall('cuStreamWaitEvent', 1, 999);
+      expect(() => ordering.order(waiter, number)).toThrow(DriverError);
+    }
+    for (const one of holds) one.release();
+  });
+
+  test('while an event is asked for means that it is waited for', () => {
+    const { ordering, free } = make();
+    using waiter = new Stream();
+    const a = new Stream();
+    const own = hold(a);
+    free(a);
+    a.dispose();
+    own.release();
+    Device.get().synchronizeSync();
+    failCall('cuEventQuery', 1, 999);
+    expect(ordering.isIdle(ordering.endedLane)).toBe(false);
+    failCall('cuEventQuery', 1, 999);
+    expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(1);
+  });
+
+  test('while a stream is asked for its end means that it may be busy', () => {
+    const { ordering, free } = make();
+    using a = new Stream();
+    const lane = free(a);
+    failCall('cuStreamQuery', 1, 999);
+    ordering.queryOwn(lane);
+    expect(lane.isIdle).toBe(false);
+    ordering.queryOwn(lane);
+    expect(lane.isIdle).toBe(true);
+  });
+
+  test('while a held stream is waited for is passed on', () => {
+    const { ordering, free } = make('off');
+    using a = new Stream();
+    free(a);
+    failCall('cuStreamSynchronize', 1, 999);
+    expect(() => ordering.synchronizeHeld()).toThrow(DriverError);
+    expect(ordering.synchronizeHeld()).toBe(1);
+    expect(ordering.synchronizeHeld()).toBe(0);
+  });
+});
+
+describe('a common lane', () => {
+  test('waits for what came on a stream, unless that was idle', () => {
+    const { ordering } = make();
+    using a = new Stream();
+    using b = new Stream();
+    const common = ordering.addCommonLane();
+    expect(ordering.laneNumbers()).toEqual([ordering.endedLane, common]);
+    expect(eventCalls(() => ordering.receivedInCommon(common, a)).records).toBe(0);
+    expect(ordering.isIdle(common)).toBe(true);
+    hold(a);
+    using older = new Event();
+    older.record(a);
+    expect(eventCalls(() => ordering.receivedInCommon(common, a)).records).toBe(1);
+    expect(ordering.isIdle(common)).toBe(false);
+    expect([waitsFor(ordering, a, common), waitsFor(ordering, b, common)]).toEqual([0, 1]);
+    expect(a.timeline.receivedAt).toBeGreaterThan(older.version);
+  });
+
+  test('waits for the later one of two recordings on a stream', () => {
+    const { ordering } = make();
+    using a = new Stream();
+    using b = new Stream();
+    const common = ordering.addCommonLane();
+    const first = hold(a);
+    ordering.receivedInCommon(common, a);
+    using between = new Event();
+    between.record(a);
+    const second = hold(a);
+    // A stream that the driver does not tell of may be busy.
+    failCall('cuStreamQuery', 1, 999);
+    ordering.receivedInCommon(common, a);
+    expect(waitsFor(ordering, b, common)).toBe(1);
+    first.release();
+    between.synchronizeSync();
+    expect(ordering.isIdle(common)).toBe(false);
+    second.release();
+    a.synchronizeSync();
+    expect(ordering.isIdle(common)).toBe(true);
+  });
+
+  test('collects what is free, with what has to be waited for, and leaves nothing behind', () => {
+    const { memory, ordering, free } = make();
+    using a = new Stream();
+    using b = new Stream();
+    using waiter = new Stream();
+    const ended = new Stream();
+    const idle = new Stream();
+    const common = ordering.addCommonLane();
+    const holds = [hold(a), hold(b), hold(ended)];
+    free(ended);
+    ended.dispose();
+    const lane = free(a);
+    const held = ordering.heldLaneOf(b);
+    memory.bytes[held.number] = 512;
+    held.freeUnrecorded();
+    free(idle);
+    idle.synchronizeSync();
+    expect(eventCalls(() => ordering.collect(common))).toEqual({ records: 1, waits: 0 });
+    expect(memory.bytes[common]).toBe(3 * 256);
+    expect(memory.bytes[held.number]).toBe(512);
+    expect([ordering.isIdle(ordering.endedLane), ordering.isIdle(lane.number), ordering.isIdle(common)]).toEqual([true, true, false]);
+    expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(0);
+    expect(waitsFor(ordering, waiter, lane.number)).toBe(0);
+    expect(waitsFor(ordering, waiter, common)).toBe(2);
+    // The stream itself may have what is held for it.
+    ordering.collect(common, b);
+    expect(memory.bytes[common]).toBe(3 * 256 + 512);
+    expect(waitsFor(ordering, waiter, common)).toBe(3);
+    memory.calls.length = 0;
+    ordering.collect(common);
+    expect(memory.calls).toEqual([]);
+    for (const one of holds) one.release();
+    Device.get().synchronizeSync();
+    ordering.collect(common);
+    failCall('cuEventQuery', 1, 999);
+    expect(ordering.isIdle(common)).toBe(true);
+    expect(failCall('cuEventQuery', 0)).toBe(true);
+    idle.dispose();
+  });
+
+  test('does not take what comes on a stream that has ended, or on one that no event can be recorded on', () => {
+    const { ordering } = make();
+    const common = ordering.addCommonLane();
+    const ended = new Stream();
+    ended.dispose();
+    expect(() => ordering.receivedInCommon(common, ended)).toThrow('cannot keep memory');
+    using a = new Stream();
+    hold(a);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => ordering.receivedInCommon(common, a)).toThrow(DriverError);
+    expect(ordering.isIdle(common)).toBe(true);
+  });
+
+  test('collects what is in several others', () => {
+    const { memory, ordering } = make();
+    using a = new Stream();
+    using b = new Stream();
+    using waiter = new Stream();
+    hold(a);
+    hold(b);
+    const [into, first, second] = [ordering.addCommonLane(), ordering.addCommonLane(), ordering.addCommonLane()];
+    for (const number of [first, second]) memory.bytes[number] = 256;
+    ordering.receivedInCommon(first, a);
+    ordering.receivedInCommon(second, b);
+    ordering.collect(into);
+    expect([into, first, second].map((number) => memory.bytes[number])).toEqual([512, 0, 0]);
+    expect(waitsFor(ordering, waiter, into)).toBe(2);
+  });
+
+  test('keeps its own events when it is collected into', () => {
+    const { memory, ordering } = make();
+    using a = new Stream();
+    using b = new Stream();
+    hold(a);
+    const common = ordering.addCommonLane();
+    memory.bytes[common] = 256;
+    ordering.receivedInCommon(common, a);
+    ordering.collect(common);
+    expect(memory.calls).toEqual([]);
+    expect(waitsFor(ordering, b, common)).toBe(1);
+  });
+
+  test('is waited for by who takes memory of ended streams, if it says so', () => {
+    const { ordering, free } = make();
+    using a = new Stream();
+    using b = new Stream();
+    using waiter = new Stream();
+    const common = ordering.addCommonLane();
+    hold(a);
+    hold(b);
+    ordering.orderEnded(common);
+    expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(0);
+    ordering.receivedInCommon(common, a);
+    ordering.orderEnded(common);
+    expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(1);
+    const lane = free(b);
+    expect(eventCalls(() => ordering.orderEnded(lane.number)).records).toBe(1);
+    expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(2);
+  });
+});
+
+describe('the lane of a stream', () => {
+  test('tells who waits for it whether that has to, and whether it is idle', () => {
+    const { ordering, free } = make();
+    using a = new Stream();
+    using b = new Stream();
+    const { number } = free(a);
+    expect([ordering.isIdle(number), ordering.order(b, number)]).toEqual([false, true]);
+    a.synchronizeSync();
+    expect([ordering.isIdle(number), ordering.order(b, number)]).toEqual([true, false]);
+  });
+});
+
+describe('other lanes', () => {
+  test('are visited if they have memory that may be taken, common ones first', () => {
+    const { memory, ordering, free } = make();
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const common = ordering.addCommonLane();
+    memory.bytes[common] = 256;
+    const own = free(a);
+    const other = free(b);
+    const empty = ordering.laneOf(c, 'allocate');
+    hold(c);
+    const held = ordering.heldLaneOf(c);
+    memory.bytes[held.number] = 256;
+    held.freeUnrecorded();
+    const visited = (until?: number) => {
+      const numbers: number[] = [];
+      const found = ordering.others(a, (number) => {
+        numbers.push(number);
+        return number === until;
+      });
+      return { numbers, found };
+    };
+    expect(empty.number).toBeGreaterThan(other.number);
+    expect(visited()).toEqual({ numbers: [common, other.number], found: false });
+    expect(visited(common)).toEqual({ numbers: [common], found: true });
+    expect(visited(other.number)).toEqual({ numbers: [common, other.number], found: true });
+    const last = free(c);
+    expect(visited(other.number).numbers).toEqual([common, other.number]);
+    expect(visited().numbers).toEqual([common, other.number, last.number]);
+    expect(own.isIdle).toBe(false);
+  });
+
+  test('are gathered on one stream, which waits for all of them', () => {
+    const { memory, ordering, free } = make();
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    using later = new Stream();
+    const holds = [hold(b), hold(c)];
+    const into = ordering.laneOf(a, 'trim');
+    free(b);
+    ordering.laneOf(c, 'allocate');
+    const held = ordering.heldLaneOf(c);
+    memory.bytes[held.number] = 256;
+    held.freeUnrecorded();
+    failCall('cuStreamWaitEvent', 1, 999);
+    expect(() => ordering.gather(a, into)).toThrow(DriverError);
+    expect(memory.calls).toEqual([]);
+    expect(eventCalls(() => ordering.gather(a, into)).waits).toBe(2);
+    expect(memory.bytes[into.number]).toBe(512);
+    expect(memory.calls).toHaveLength(2);
+    expect(into.isIdle).toBe(false);
+    expect(eventCalls(() => ordering.order(later, into.number))).toEqual({ records: 1, waits: 1 });
+    memory.calls.length = 0;
+    ordering.gather(a, into);
+    expect(memory.calls).toEqual([]);
+    for (const one of holds) one.release();
+  });
+});
+
+describe('memory that is held', () => {
+  test('is asked for and waited for, of other streams only', () => {
+    const { memory, ordering, free } = make('off');
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const own = hold(b);
+    const lane = free(a);
+    free(b);
+    const empty = free(c);
+    memory.bytes[empty.number] = 0;
+    expect(ordering.queryHeld(a)).toBe(false);
+    expect(lane.isIdle).toBe(false);
+    expect(ordering.queryHeld(b)).toBe(true);
+    expect([lane.isIdle, empty.isIdle]).toEqual([true, false]);
+    expect(ordering.queryHeld(b)).toBe(false);
+    own.release();
+    expect(ordering.synchronizeHeld(b)).toBe(0);
+    expect(ordering.synchronizeHeld(a)).toBe(1);
+    expect(ordering.lanes.map(({ isIdle }) => isIdle)).toEqual([true, true, false]);
+  });
+
+  test('is asked for on every stream, not up to the first that is idle', () => {
+    const { ordering, free } = make('off');
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    free(a);
+    free(b);
+    expect(ordering.queryHeld(c)).toBe(true);
+    expect(ordering.lanes.map(({ isIdle }) => isIdle)).toEqual([true, true]);
+  });
+
+  test('for a stream that may be gone is had by waiting for the device', () => {
+    const { ordering, free } = make('off');
+    const foreign = madeElsewhere();
+    const unannounced = Stream.fromHandle(foreign.address);
+    using a = new Stream();
+    const lane = free(unannounced);
+    foreign.destroy();
+    expect(ordering.queryHeld(a)).toBe(false);
+    expect(lane.isIdle).toBe(false);
+    expect(ordering.others(a, () => true)).toBe(false);
+    failCall('cuCtxSynchronize', 1, 999);
+    expect(() => ordering.synchronizeHeld(a)).toThrow(DriverError);
+    expect(ordering.synchronizeHeld(a)).toBe(1);
+    expect(lane.isIdle).toBe(true);
+    ordering.freed(lane);
+    ordering.synchronizeUnannounced(unannounced);
+    expect(lane.isIdle).toBe(false);
+    failCall('cuCtxSynchronize', 1, 999);
+    expect(() => ordering.synchronizeUnannounced(a)).toThrow(DriverError);
+    ordering.synchronizeUnannounced(a);
+    expect(lane.isIdle).toBe(true);
+    free(a);
+    using b = new Stream();
+    ordering.synchronizeUnannounced(b);
+    expect(ordering.laneOf(a, 'allocate').isIdle).toBe(false);
+    unannounced.dispose();
+  });
+
+  test('in a host function is not waited for', () => {
+    const { ordering, free } = make('off');
+    using a = new Stream();
+    using b = new Stream();
+    const own = hold(a);
+    free(a);
+    const counts: number[] = [];
+    b.launchHostFunction(() => counts.push(ordering.synchronizeHeld(b)));
+    b.synchronizeSync();
+    expect(counts).toEqual([0]);
+    own.release();
+  });
+
+  test('by a stream that ends while it is waited for is had', () => {
+    const { memory, ordering, free } = make('off');
+    using a = new Stream();
+    const b = new Stream();
+    free(a);
+    free(b);
+    const lanes = ordering.lanes.length;
+    a.launchHostFunction(() => b.dispose());
+    expect(ordering.synchronizeHeld()).toBe(1);
+    expect(ordering.lanes).toHaveLength(lanes - 1);
+    expect(memory.bytes[ordering.endedLane]).toBe(256);
+  });
+});
+
+test('the memory that a keeper of one device takes is that device’s', () => {
+  using resource = new CudaMemoryResource({ device: Device.get(1) });
+  const memory = new Lanes();
+  const ordering = new StreamOrdering('deferred', memory, resource.device, 'device');
+  using a = new Stream({ device: Device.get(1) });
+  using b = new Stream({ device: Device.get(1) });
+  hold(a);
+  const common = ordering.addCommonLane();
+  ordering.receivedInCommon(common, a);
+  expect(waitsFor(ordering, b, common)).toBe(1);
+  ordering.freed(ordering.laneOf(a, 'free'));
+  expect(waitsFor(ordering, b, ordering.laneOf(a, 'free').number)).toBe(1);
+});
