@@ -233,7 +233,9 @@ function freeRemembered({ live, deallocate }: RememberingResource, taken: TakenM
     const stream = live.holderOf(pointer);
     if (stream === undefined || !taken.has(pointer)) continue;
     try {
-      deallocate(pointer, live.bytesOf(pointer), usableStream(stream));
+      const usable = lastingStream(stream);
+      // Host functions may have run during a wait, and freed it.
+      if (live.holderOf(pointer) === stream && taken.has(pointer)) deallocate(pointer, live.bytesOf(pointer), usable);
     } catch (error) {
       if (error instanceof LifetimeError) live.remove(pointer);
       else refused.push({ pointer, error });
@@ -243,8 +245,19 @@ function freeRemembered({ live, deallocate }: RememberingResource, taken: TakenM
 
 /** The stream to free on what was allocated on a stream. Blocks until the device is idle if that stream was disposed. */
 export function usableStream(stream: Stream): Stream {
-  if (!stream.isDisposed) return stream;
-  // Work that was queued on it may still be running, and no event of it can be had any more.
-  stream.device.synchronizeSync();
-  return Stream.legacyDefault(stream.device);
+  return stream.isDisposed ? idleStream(stream) : stream;
+}
+
+/**
+ * The same for a free that the program did not ask for at this time. A stream made elsewhere, whose end is not announced, may be gone by then:
+ * its handle must not be named, since the driver may have given it to another stream.
+ */
+export function lastingStream(stream: Stream): Stream {
+  return stream.isDisposed || !stream.timeline.announcesEnd ? idleStream(stream) : stream;
+}
+
+/** The legacy default stream, once everything has run that was queued on the device: no event of the other stream can be had. */
+function idleStream({ device }: Stream): Stream {
+  device.synchronizeSync();
+  return Stream.legacyDefault(device);
 }

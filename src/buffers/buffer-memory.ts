@@ -1,5 +1,5 @@
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
-import { addOwner, type MemoryOwner, removeOwner, usableStream } from '../bulk-frees.js';
+import { addOwner, lastingStream, type MemoryOwner, removeOwner, usableStream } from '../bulk-frees.js';
 import { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
@@ -115,25 +115,13 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
    * Gives the memory back, in the order of the stream; if that is disposed, after everything that was queued on the device has run. If that is
    * refused, the memory is still here and may be given back later, unless the resource says that it never will be its own to free.
    */
-  free(fence?: DeallocationFence): void {
-    if (this.#pointer === 0) return;
-    const { stream } = this;
-    // Host functions may run here, and give the memory back.
-    const usable = usableStream(stream);
-    const pointer = this.#pointer;
-    const bytes = this.#bytes;
-    if (pointer === 0) return;
-    this.#setPointer(0, 0);
-    this.#isBeingFreed = true;
-    try {
-      // An event of a stream that has ended is over.
-      this.#deallocate(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence);
-    } catch (error) {
-      if (!isLost(error)) this.#setPointer(pointer, bytes);
-      throw error;
-    } finally {
-      this.#isBeingFreed = false;
-    }
+  freeNow(fence?: DeallocationFence): void {
+    if (this.#pointer !== 0) this.#free(usableStream, fence);
+  }
+
+  /** The same at a time that the owner of the stream knows nothing of, who may have ended it if it was made elsewhere. */
+  free(): void {
+    if (this.#pointer !== 0) this.#free(lastingStream, undefined);
   }
 
   /** Takes over memory that was allocated from the resource. */
@@ -167,6 +155,26 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     this.#pointer = pointer;
     this.#bytes = bytes;
     if (pointer !== 0) addOwner(pointer, bytes, this);
+  }
+
+  #free(streamFor: (stream: Stream) => Stream, fence: DeallocationFence | undefined): void {
+    const { stream } = this;
+    // Host functions may run here, and give the memory back.
+    const usable = streamFor(stream);
+    const pointer = this.#pointer;
+    const bytes = this.#bytes;
+    if (pointer === 0) return;
+    this.#setPointer(0, 0);
+    this.#isBeingFreed = true;
+    try {
+      // An event of a stream that has ended is over.
+      this.#deallocate(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence);
+    } catch (error) {
+      if (!isLost(error)) this.#setPointer(pointer, bytes);
+      throw error;
+    } finally {
+      this.#isBeingFreed = false;
+    }
   }
 
   /** Frees memory of the resource. A host function that ends the stream meanwhile does not keep it from being freed. */

@@ -507,7 +507,7 @@ export class DeviceBuffer implements Disposable {
     this.#slot = -1;
     this.#memory.byteLength = 0;
     try {
-      this.#memory.free(fence);
+      this.#memory.freeNow(fence);
     } finally {
       // Called while a scope that ends frees the memory, this leaves it to that.
       if (this.#memory.pointer === 0 && !this.#memory.isBeingFreed) {

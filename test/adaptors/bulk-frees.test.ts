@@ -26,6 +26,7 @@ import {
   Stream,
   TrackingResourceAdaptor,
 } from '../../src/index.js';
+import { madeElsewhere } from '../support/stream-order.js';
 
 const cuda = new CudaMemoryResource();
 let stream: Stream;
@@ -341,6 +342,24 @@ describe('a run', () => {
       resource.allocate(1000, stream);
     });
     expect(resource.liveBytes).toBe(0);
+  });
+});
+
+describe('what was allocated on a stream made elsewhere, which was destroyed without notice,', () => {
+  test.each(takers)('is freed by $name', ({ make, run }) => {
+    const resource = make();
+    const limit = new LimitingResourceAdaptor(resource, { limitBytes: MiB });
+    const foreign = madeElsewhere();
+    const unannounced = Stream.fromHandle(foreign.address);
+    let buffer: DeviceBuffer | undefined;
+    run(resource, () => {
+      limit.allocate(1000, unannounced);
+      buffer = bufferOf(2000, limit, unannounced);
+      foreign.destroy();
+    });
+    expect([buffer?.isDisposed, limit.allocatedBytes]).toEqual([true, 0]);
+    unannounced.dispose();
+    resource[Symbol.dispose]();
   });
 });
 

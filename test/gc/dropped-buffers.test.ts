@@ -13,6 +13,7 @@ import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-r
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { GiB, MiB } from '../../src/units.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
+import { madeElsewhere } from '../support/stream-order.js';
 import { collectGarbage } from './collection.js';
 
 let stream: Stream;
@@ -100,6 +101,24 @@ describe('a buffer dropped without dispose', () => {
     await collectGarbage();
     expect(addresses.frees.map((free) => free.stream)).toEqual([Stream.legacyDefault(), Stream.legacyDefault()]);
     expect(warnings).toEqual([]);
+  });
+
+  it.each([
+    ['a pool', () => new PoolMemoryResource(new CudaMemoryResource())],
+    ['a driver’s pool', () => new CudaAsyncMemoryResource()],
+  ])('is freed although its stream was made elsewhere and destroyed there without notice, into %s', async (_, make) => {
+    const resource = make();
+    const foreign = madeElsewhere();
+    const unannounced = Stream.fromHandle(foreign.address);
+    (() => {
+      new DeviceBuffer(1000, { resource, stream: unannounced });
+    })();
+    foreign.destroy();
+    await collectGarbage();
+    expect(warnings).toEqual([]);
+    if (resource instanceof PoolMemoryResource) expect(resource.statistics().allocatedBytes).toBe(0);
+    unannounced.dispose();
+    resource.dispose();
   });
 
   it('is not freed again where it was disposed, nor a live one at all', async () => {
