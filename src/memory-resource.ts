@@ -36,6 +36,7 @@ export interface DeallocationEventsOption {
   readonly deallocationEvents?: DeallocationEvents;
 }
 
+/** @internal */
 export const deallocationEventsOptionNames = optionNames<DeallocationEventsOption>({ deallocationEvents: true });
 
 /**
@@ -98,6 +99,7 @@ export interface TrimOptions {
   readonly bytesToKeep?: number;
 }
 
+/** @internal */
 export const trimOptionNames = optionNames<TrimOptions>({ bytesToKeep: true });
 
 /** A resource that keeps memory which nobody uses, and can be asked to give it back. */

@@ -131,7 +131,7 @@ export class MonotonicMark implements Disposable {
     refuseCloning(this);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(this, { id: this.id, isStanding: this.#isStanding }, depth, options, inspect);
   }

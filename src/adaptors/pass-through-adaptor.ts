@@ -56,7 +56,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     this.rememberIfTakenBack(upstream);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(this, this.#shown(), depth, options, inspect);
   }

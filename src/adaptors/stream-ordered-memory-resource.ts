@@ -133,7 +133,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     refuseCloning(this);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(
       this,

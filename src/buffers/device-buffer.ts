@@ -184,7 +184,7 @@ export class DeviceBuffer implements Disposable {
     }
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(this, this.#shown(), depth, options, inspect);
   }

@@ -74,7 +74,7 @@ export class Device {
     this.totalBytes = mailbox[1] as number;
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(
       this,

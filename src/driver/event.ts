@@ -56,7 +56,7 @@ export class Event implements Disposable {
     refuseCloning(this);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(
       this,

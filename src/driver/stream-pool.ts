@@ -57,7 +57,7 @@ export class StreamPool implements Disposable, Iterable<Stream> {
     refuseCloning(this);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(
       this,

@@ -113,7 +113,7 @@ export class Stream implements Disposable {
     refuseCloning(this);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(
       this,
@@ -294,7 +294,7 @@ export class StreamHold implements Disposable {
     refuseCloning(this);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(this, { isReleased: this.#released }, depth, options, inspect);
   }

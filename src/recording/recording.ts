@@ -131,7 +131,7 @@ export class Recording implements Disposable {
   readonly #stacks = new NameTable(maximumStacks, '(more stacks)', (index, stack) => this.#define(RecordKind.defineStack, index, stack));
   readonly #labels = new NameTable(maximumLabels, '(more labels)', (index, label) => this.#define(RecordKind.defineLabel, index, label));
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(this, { file: this.file, isDisposed: inspectedDisposal(this.#isDisposed) }, depth, options, inspect);
   }

@@ -75,7 +75,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
     if (initialBytes > 0) this.#prime(initialBytes);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(
       this,

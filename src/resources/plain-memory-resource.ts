@@ -43,7 +43,7 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     refuseCloning(this);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(
       this,

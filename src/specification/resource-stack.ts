@@ -83,7 +83,7 @@ export class ResourceStack implements Disposable {
     refuseCloning(this);
   }
 
-  /** What `console.log` shows. */
+  /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
     return inspectObject(this, { name: this.name, resource: this.resource }, depth, options, inspect);
   }
