@@ -394,9 +394,12 @@ export class DriverModel implements Disposable {
    * @param queue enters what the call queues, and returns what it waits for
    */
   #block(handle: number, queue: () => Clock, hasRun: () => boolean, call: () => void): void {
-    const stopped = this.#stopped?.handle === handle ? this.#stopped.position : undefined;
-    this.#stopped = undefined;
-    let position = stopped;
+    let position: Clock | undefined;
+    // Calls of host functions are no repetitions, and none of them stops.
+    if (!this.isInHostFunction) {
+      if (this.#stopped?.handle === handle) position = this.#stopped.position;
+      this.#stopped = undefined;
+    }
     if (position === undefined) {
       if (!this.isInHostFunction) this.#releaseHolds();
       position = queue().slice();

@@ -541,7 +541,8 @@ class Run {
 
   /** An event that was recorded on the stream after every use of memory, perhaps before the memory was allocated. */
   #oldFence(number: number, { writer, readers, isUsed }: Allocation, slot: StreamSlot): Event | undefined {
-    const uses = isUsed ? [writer, ...readers] : [];
+    // A sanitizing adaptor holds the next owner against the allocation, too, though nothing used it.
+    const uses = isUsed || this.#stack.isSanitized ? [writer, ...readers] : [];
     return rotated(this.#events, number).find(
       (event) => event.recordedOn === slot.stream.id && uses.every(({ place }) => this.#model.isCovered(place, event)),
     );
@@ -877,11 +878,11 @@ function ends(bytes: number): [number, number][] {
 }
 
 function pick<T>(values: readonly T[], number: number): T {
-  return values[number % values.length] as T;
+  return values.at(number % values.length) as T;
 }
 
 function rotated<T>(values: readonly T[], number: number): T[] {
-  const start = number % values.length;
+  const start = number < 0 ? values.length - 1 : number % values.length;
   return [...values.slice(start), ...values.slice(0, start)];
 }
 

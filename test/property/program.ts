@@ -53,6 +53,7 @@ export type Command =
     }
   | {
       readonly do: 'free';
+      /** -1 is the last one. */
       readonly allocation: number;
       /** On the stream that it was allocated on where there is none. */
       readonly stream?: number | undefined;
@@ -221,11 +222,54 @@ const marking: [number, fc.Arbitrary<Command>][] = [
     }),
   ],
 ];
+/**
+ * Memory that changes hands with fences that are older than what its stream waited for: used and freed on one stream, it comes to another by
+ * an allocation or by the user's own wait, is not used there, and is freed with an event that was recorded before; then a third one takes it.
+ */
+const relay = fc
+  .record({
+    from: streamNumber,
+    by: streamNumber,
+    to: streamNumber,
+    units: fc.integer({ min: 1, max: 8 }),
+    event: eventNumber,
+    isTaken: fc.boolean(),
+  })
+  .map(({ from, by, to, units, event, isTaken }): Command[] => {
+    const allocation = { do: 'allocate', units, less: 0, alignment: 256, isSide: false } as const;
+    return [
+      { ...allocation, stream: from, fills: true },
+      { do: 'free', allocation: -1, count: 1 },
+      { do: 'record', event, stream: by },
+      { ...allocation, stream: isTaken ? by : from, fills: false },
+      { do: 'free', allocation: -1, stream: by, fence: event, how: 'old', count: 1 },
+      { ...allocation, stream: to, fills: true },
+    ];
+  });
+
+/** Two frees on one stream, the later one with an event that is older than the other's; a second stream takes what was freed first. */
+const twoFences = fc
+  .record({ from: streamNumber, to: streamNumber, units: fc.integer({ min: 1, max: 8 }), event: eventNumber, fence: maybePolicy })
+  .map(({ from, to, units, event, fence }): Command[] => {
+    const allocation = { do: 'allocate', less: 0, alignment: 256, fills: true, isSide: false } as const;
+    return [
+      { ...allocation, units, stream: from },
+      { do: 'record', event, stream: from },
+      { ...allocation, units, stream: from },
+      { do: 'free', allocation: -1, stream: from, fence, count: 1 },
+      { do: 'free', allocation: -1, stream: from, fence: event, how: 'old', count: 1 },
+      { ...allocation, units, stream: to },
+      { ...allocation, units, stream: to },
+    ];
+  });
+
 const commandsIn = (depth: number, maxLength: number): fc.Arbitrary<Command[]> => {
   const entries = [...simple, ...stalling, ...marking];
   entries.push([2, command('keep', { allocation: allocationNumber })]);
   if (depth < 2) entries.push([3, command('scope', { cache: small(1), frees: fc.boolean(), body: commandsIn(depth + 1, 12) })]);
-  return fc.array(fc.oneof(...entries.map(([weight, arbitrary]) => ({ weight, arbitrary }))), { maxLength, size: 'max' });
+  const one = fc.oneof(...entries.map(([weight, arbitrary]) => ({ weight, arbitrary })));
+  const some = weighted<Command[]>([60, one.map((each) => [each])], [1, relay], [1, twoFences]);
+  return fc.array(some, { maxLength, size: 'max' }).map((parts) => parts.flat());
 };
 
 /** Capacities come in units of what a program allocates, so that memory runs out now and then. */
