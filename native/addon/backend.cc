@@ -32,7 +32,7 @@ Status OpenBackend(Environment& environment, Arguments& arguments) {
 }
 
 Status CudaUnavailableReason(Environment&, Arguments& arguments) {
-  const std::string& reason = cuda::Load().reason;
+  const std::string reason = cuda::Load().reason;
   napi_create_string_utf8(arguments.env(), reason.data(), reason.size(), &arguments.result);
   return kSuccess;
 }
@@ -40,8 +40,12 @@ Status CudaUnavailableReason(Environment&, Arguments& arguments) {
 Status ConfigureSoftware(Environment&, Arguments& arguments) {
   std::uint64_t total_bytes;
   int device_count;
+  bool is_strict;
   if (!arguments.Integer(0, &total_bytes) || !arguments.Int(1, &device_count) || device_count < 0) return kInvalidArgument;
-  return software::Configure(total_bytes, device_count);
+  const bool sets_strict = arguments.Boolean(2, &is_strict);
+  const Status status = software::Configure(total_bytes, device_count);
+  if (status == kSuccess && sets_strict) software::SetStrict(is_strict);
+  return status;
 }
 
 Status SetLatency(Environment&, Arguments& arguments) {

@@ -6,12 +6,11 @@
 #include <system_error>
 
 #include "addon/bindings.h"
+#include "addon/host_functions.h"
 #include "addon/order.h"
 
 namespace cistern {
-namespace {
 
-// On the poller's thread.
 Status MakeCurrent(const DriverTable& driver, Context context, Context* current) {
   if (context == *current) return kSuccess;
   const Status status = driver.CtxSetCurrent(context);
@@ -25,16 +24,29 @@ Status MakeCurrent(const DriverTable& driver, Context context, Context* current)
   return kSuccess;
 }
 
+namespace {
+
 void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
   constexpr std::chrono::microseconds kShortest{10};
   constexpr std::chrono::microseconds kLongest{1000};
   std::chrono::microseconds delay = kShortest;
+  constexpr std::chrono::milliseconds kBetweenLooks{100};
   Context current = nullptr;
   int waiting = 0;
+  auto next_look = std::chrono::steady_clock::now();
   std::unique_lock<std::mutex> lock(loop->mutex);
   while (!loop->closed) {
+    if (!loop->outstanding_host_functions.empty() && std::chrono::steady_clock::now() >= next_look) {
+      FailLostHostFunctions(*loop, driver, &current, lock);
+      next_look = std::chrono::steady_clock::now() + kBetweenLooks;
+      continue;
+    }
     if (loop->pending_completions.empty()) {
-      loop->for_poller.wait(lock);
+      if (loop->outstanding_host_functions.empty()) {
+        loop->for_poller.wait(lock);
+      } else {
+        loop->for_poller.wait_until(lock, next_look);
+      }
       delay = kShortest;
       continue;
     }
@@ -65,7 +77,7 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
 
 void FreeSurplus(Environment& environment, int device) {
   const ContextScope context(environment, device);
-  // The driver's free waits for the device. Where it may not now, it has its turn with a later delivery.
+  // The driver's free waits for the device. If it may not now, it has its turn with a later delivery.
   const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
   if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.backend);
 }

@@ -1,7 +1,8 @@
 // Promises for work on a device.
 //
 // One thread for each environment asks, with growing pauses, which of the events that promises wait for have happened, and has the event
-// loop resolve those. It starts with the first promise that has to wait.
+// loop resolve those. It also looks after host functions, whose turn never comes once their device is in error. It starts with the first
+// promise that has to wait, or the first host function.
 #ifndef CISTERN_ADDON_COMPLETIONS_H_
 #define CISTERN_ADDON_COMPLETIONS_H_
 
@@ -39,6 +40,9 @@ struct Completion {
   bool gives_bytes = false;        // resolves with the first bytes of the block instead of the status
   napi_ref destination = nullptr;  // a view that is filled with them; null: none
 };
+
+// Makes a context the current one of the completion thread. `current` is the one that is.
+Status MakeCurrent(const DriverTable& driver, Context context, Context* current);
 
 // Starts the thread if need be. False where that fails.
 bool StartPoller(Environment& environment);

@@ -114,7 +114,9 @@ Status SynchronizeDevice(Environment& environment, Arguments& arguments) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
-  return environment.Counted<Call::kCtxSynchronize>();
+  const Status synchronized = environment.Counted<Call::kCtxSynchronize>();
+  if (synchronized == kSuccess) environment.ReapOrphans();
+  return synchronized;
 }
 
 }  // namespace cistern

@@ -69,9 +69,11 @@ void Environment::Close() {
   loop->Close();
   if (poller.joinable()) poller.join();
   RemoveFromExitList(loop);
-  stalls.End(outstanding_host_functions + unreleased_holds);
+  stalls.EndHostFunctions(outstanding_host_functions);
+  stalls.EndHolds(unreleased_holds);
   outstanding_host_functions = 0;
   unreleased_holds = 0;
+  ForgetHostFunctions(*loop);
   LeaveOrderCheck(*this);
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;
   while (Completion* completion = loop->finished_completions.TakeFirst()) delete completion;
@@ -146,6 +148,7 @@ Status Environment::OpenBackend(const DriverTable* table) {
   JoinOrderCheck(*this);
   contexts_.assign(devices.size(), nullptr);
   reads_pageable_memory_.assign(devices.size(), -1);
+  has_memory_operations_.assign(devices.size(), -1);
   devices_ = std::move(devices);
   static std::once_flag once;
   std::call_once(once, CloseEventLoopsAtExit);

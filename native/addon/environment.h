@@ -23,7 +23,7 @@
 
 namespace cistern {
 
-struct Hold;
+struct Gate;
 struct WatchedEvent;
 
 struct StreamEntry {
@@ -54,6 +54,12 @@ struct StoppedCall {
   std::uint64_t source = 0;
   std::uint64_t bytes = 0;
   std::uint64_t next_call = 0;  // the number of the call that may go on with it
+};
+
+// An allocation that has stopped for host functions: for those that were outstanding as it began, whatever they queue.
+struct StoppedAllocation {
+  std::uint64_t last_function = 0;
+  std::uint64_t next_call = 0;  // as above
 };
 
 // The table that calls go through: the backend's own, or while stream order is checked one in front of it. Another thread may exchange it
@@ -128,6 +134,9 @@ class Environment {
   // need to have read it when an asynchronous copy returns.
   bool ReadsPageableMemory(int device);
 
+  // Whether streams of the device can wait for a word of memory: -1 if nobody has tried yet.
+  signed char& HasMemoryOperations(int device) { return has_memory_operations_[static_cast<std::size_t>(device)]; }
+
   // What pends keeps the process alive.
   void KeepAlive();
   void LetGo();
@@ -149,7 +158,7 @@ class Environment {
   HandleTable<StreamEntry> streams;
   HandleTable<EventEntry> events;
   HandleTable<PoolEntry> pools;
-  HandleTable<std::shared_ptr<Hold>> holds;
+  HandleTable<std::shared_ptr<Gate>> holds;
   AllocationRegistry allocations;
   InternalEvents internal_events;
   std::vector<WatchedEvent*> watched_events;
@@ -164,10 +173,11 @@ class Environment {
 
   std::uint64_t calls = 0;  // of JavaScript to the addon
   StoppedCall stopped_call;
+  StoppedAllocation stopped_allocation;
+  std::uint64_t launched_host_functions = 0;
   int outstanding_host_functions = 0;
   int running_host_functions = 0;
   int unreleased_holds = 0;
-  int stalling_device = 0;  // of the host function queued last
 
   // True where a driver call that waits for a stream might wait for this very thread.
   bool MayStall() const { return outstanding_host_functions > 0 || unreleased_holds > 0; }
@@ -181,6 +191,7 @@ class Environment {
   std::vector<DeviceOrdinal> devices_;
   std::vector<Context> contexts_;
   std::vector<signed char> reads_pageable_memory_;  // -1: not asked yet
+  std::vector<signed char> has_memory_operations_;
   napi_ref mailbox_reference_ = nullptr;
   napi_ref counters_reference_ = nullptr;
   napi_threadsafe_function wake_ = nullptr;

@@ -1,30 +1,34 @@
 #include "addon/event_loop.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <set>
+#include <thread>
+
+#include "addon/gates.h"
 
 namespace cistern {
 
 // Never destroyed: threads may still use it while the process ends.
 Stalls& stalls = *new Stalls;
 
-void Stalls::Begin() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  count_ += 1;
-}
-
-void Stalls::End(int number) { count_ -= number; }
-
 std::unique_lock<std::mutex> Stalls::Exclude() {
   std::unique_lock<std::mutex> lock(mutex_);
-  if (count_ != 0) lock.unlock();
+  if (AnyLeft()) lock.unlock();
   return lock;
 }
 
 std::unique_lock<std::mutex> Stalls::TryExclude() {
   std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
-  if (lock.owns_lock() && count_ != 0) lock.unlock();
+  if (lock.owns_lock() && AnyLeft()) lock.unlock();
   return lock;
+}
+
+void Stalls::AwaitSome() const {
+  constexpr std::chrono::milliseconds kPatience{100};
+  constexpr std::chrono::microseconds kPause{200};
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  while (host_functions_ != 0 && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(kPause);
 }
 
 namespace {
@@ -52,6 +56,8 @@ void EventLoop::Close() {
   closed = true;
   wake = nullptr;
   ready_host_functions.TakeAll();
+  for (Gate* gate : shut_gates) OpenLocked(*gate);
+  shut_gates.clear();
   for_javascript.notify_all();
   for_streams.notify_all();
   for_poller.notify_all();

@@ -1,7 +1,7 @@
 // The part of an environment that other threads hold on to: how they reach its event loop, and what they wait for.
 //
-// The driver's threads stand still in a host function or a hold until JavaScript lets them go, and the completion thread waits for work to
-// look after. All of them may outlive the environment, so they share ownership of this object; Close lets every one of them go.
+// The driver's threads say here that a host function's turn has come, and the completion thread waits here for work to look after. They may
+// outlive the environment, so they share ownership of this object; Close lets every one of them go, and every stream that stands still.
 #ifndef CISTERN_ADDON_EVENT_LOOP_H_
 #define CISTERN_ADDON_EVENT_LOOP_H_
 
@@ -11,13 +11,16 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <vector>
 
 #include "cuda/driver_table.h"
 
 namespace cistern {
 
-struct QueuedFunction;
 struct Completion;
+struct Gate;
+struct QueuedFunction;
 
 // A list threaded through its members' `next`: appending to it allocates nothing, so it cannot fail on a driver's thread.
 template <typename Node>
@@ -39,6 +42,13 @@ class IntrusiveList {
     for (const Node* node = first_; node != nullptr; node = node->next) count += 1;
     return count;
   }
+  void Remove(Node* node) {
+    IntrusiveList others;
+    while (Node* each = TakeFirst()) {
+      if (each != node) others.Append(each);
+    }
+    *this = others;
+  }
   IntrusiveList TakeAll() {
     const IntrusiveList all = *this;
     first_ = nullptr;
@@ -53,7 +63,7 @@ class IntrusiveList {
 struct EventLoop {
   std::mutex mutex;
   std::condition_variable for_javascript;  // a host function became ready
-  std::condition_variable for_streams;     // a host function finished, a hold was released
+  std::condition_variable for_streams;     // a gate was opened
   std::condition_variable for_poller;      // a completion is to be waited for
   std::condition_variable for_close;       // the poller is out of the driver
 
@@ -62,6 +72,8 @@ struct EventLoop {
   bool wake_posted = false;
   bool poller_in_driver = false;
   napi_threadsafe_function wake = nullptr;
+  std::set<Gate*> shut_gates;
+  std::vector<QueuedFunction*> outstanding_host_functions;
   IntrusiveList<QueuedFunction> ready_host_functions;
   IntrusiveList<Completion> pending_completions;
   IntrusiveList<Completion> finished_completions;
@@ -77,18 +89,31 @@ struct EventLoop {
 class Stalls {
  public:
   // Counts one that is about to be queued. Waits while somebody has excluded them.
-  void Begin();
-  // Counts `number` less.
-  void End(int number = 1);
-  // Keeps new ones from beginning as long as the lock lives; the lock is not owned where there is one already. Under it a wait for a device
-  // ends by itself.
+  void BeginHostFunction() { Begin(host_functions_); }
+  void BeginHold() { Begin(holds_); }
+  void EndHostFunctions(int number = 1) { host_functions_ -= number; }
+  void EndHolds(int number = 1) { holds_ -= number; }
+  // Keeps new ones from beginning as long as the lock lives; the lock is not owned if there is one already. Under it a wait for a device
+  // ends by itself, and so does a call that waits while it keeps other threads out of the driver.
   std::unique_lock<std::mutex> Exclude();
-  // The same, but not owned either where somebody else holds it, perhaps for as long as a device works.
+  // The same, but not owned either if somebody else holds it, perhaps for as long as a device works.
   std::unique_lock<std::mutex> TryExclude();
+  // Waits until no host function is outstanding in the process, but not for long.
+  void AwaitHostFunctions() const {
+    if (host_functions_ != 0) AwaitSome();
+  }
 
  private:
+  void Begin(std::atomic<int>& count) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    count += 1;
+  }
+  void AwaitSome() const;
+  bool AnyLeft() const { return host_functions_ != 0 || holds_ != 0; }
+
   std::mutex mutex_;
-  std::atomic<int> count_{0};
+  std::atomic<int> host_functions_{0};
+  std::atomic<int> holds_{0};
 };
 
 extern Stalls& stalls;

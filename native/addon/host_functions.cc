@@ -1,85 +1,122 @@
 #include "addon/host_functions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "addon/bindings.h"
+#include "addon/completions.h"
+#include "addon/gates.h"
 #include "addon/order.h"
 #include "addon/stopped_calls.h"
 
 namespace cistern {
 namespace {
 
-// Runs on a thread of the driver.
-void WaitForJavaScript(void* data) {
-  const std::unique_ptr<QueuedFunction> function(static_cast<QueuedFunction*>(data));
+void Release(QueuedFunction* function) {
+  if (--function->owners == 0) delete function;
+}
+
+// Gives a function to JavaScript, unless that has it or has given it up. The loop's mutex is held.
+bool Announce(QueuedFunction* function) {
   EventLoop& loop = *function->loop;
-  std::unique_lock<std::mutex> lock(loop.mutex);
-  if (loop.closed) return;
-  loop.ready_host_functions.Append(function.get());
+  if (loop.closed || function->is_called) return false;
+  function->is_called = true;
+  loop.ready_host_functions.Append(function);
   loop.for_javascript.notify_all();
   loop.PostWake();
-  loop.for_streams.wait(lock, [&] { return function->finished || loop.closed; });
-  // The lock is destroyed before the function, and with it perhaps the loop.
+  return true;
 }
 
-// Runs on a thread of the driver.
+// The next three run on a thread of the driver.
+
+void SayTurn(void* data) {
+  QueuedFunction* function = static_cast<QueuedFunction*>(data);
+  const std::shared_ptr<EventLoop> loop = function->loop;
+  {
+    const std::lock_guard<std::mutex> lock(loop->mutex);
+    Announce(function);
+  }
+  Release(function);
+}
+
+void SayTurnAndWait(void* data) {
+  QueuedFunction* function = static_cast<QueuedFunction*>(data);
+  const std::shared_ptr<EventLoop> loop = function->loop;
+  {
+    std::unique_lock<std::mutex> lock(loop->mutex);
+    if (Announce(function)) WaitAtGate(lock, *function->gate);
+  }
+  Release(function);
+}
+
 void WaitForRelease(void* data) {
-  const std::unique_ptr<std::shared_ptr<Hold>> owner(static_cast<std::shared_ptr<Hold>*>(data));
-  const Hold& hold = **owner;
-  EventLoop& loop = *hold.loop;
-  std::unique_lock<std::mutex> lock(loop.mutex);
-  loop.for_streams.wait(lock, [&] { return hold.released || loop.closed; });
+  const std::unique_ptr<std::shared_ptr<Gate>> owner(static_cast<std::shared_ptr<Gate>*>(data));
+  const std::shared_ptr<EventLoop> loop = (*owner)->loop;
+  std::unique_lock<std::mutex> lock(loop->mutex);
+  WaitAtGate(lock, **owner);
 }
 
-// After an asynchronous error the driver never calls the host functions that are queued: waiting for them would last for ever.
-Status DeviceHealth(Environment& environment) {
-  const ContextScope context(environment, environment.stalling_device);
-  if (context.status() != kSuccess) return context.status();
-  const Status status = environment.backend->StreamQuery(LegacyStream());
-  return status == kErrorNotReady ? kSuccess : status;
-}
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and what follows it: of a capture that another library makes, and not of the device.
+bool IsOfCapture(Status status) { return status >= 900 && status < 911; }
 
 // Until a host function is ready, or none ever will be because the process ends.
-Status WaitUntilReady(Environment& environment) {
+void WaitUntilReady(Environment& environment) {
   EventLoop& loop = *environment.loop;
-  for (;;) {
-    {
-      std::unique_lock<std::mutex> lock(loop.mutex);
-      const auto ready = [&] { return loop.closed || !loop.ready_host_functions.empty(); };
-      if (loop.for_javascript.wait_for(lock, std::chrono::milliseconds{50}, ready)) return kSuccess;
-    }
-    const Status status = DeviceHealth(environment);
-    if (status != kSuccess) return status;
-  }
+  std::unique_lock<std::mutex> lock(loop.mutex);
+  loop.for_javascript.wait(lock, [&] { return loop.closed || !loop.ready_host_functions.empty(); });
 }
 
-void Run(Environment& environment, napi_env env, QueuedFunction* function, napi_ref reference, const order::Position& position) {
-  NoteHostReached(environment, position);
+std::uint64_t OldestOutstanding(EventLoop& loop) {
+  const std::lock_guard<std::mutex> lock(loop.mutex);
+  std::uint64_t oldest = UINT64_MAX;
+  for (const QueuedFunction* function : loop.outstanding_host_functions) oldest = std::min(oldest, function->number);
+  return oldest;
+}
+
+void Remove(std::vector<QueuedFunction*>& functions, QueuedFunction* function) {
+  const auto found = std::find(functions.begin(), functions.end(), function);
+  if (found == functions.end()) return;
+  *found = functions.back();
+  functions.pop_back();
+}
+
+// The stream goes on. Not for one that the environment has forgotten.
+void EndHostFunction(Environment& environment, napi_env env, QueuedFunction* function) {
+  environment.outstanding_host_functions -= 1;
+  stalls.EndHostFunctions();
+  napi_delete_reference(env, function->callback);
+  function->gate->Open();
+  {
+    EventLoop& loop = *environment.loop;
+    const std::lock_guard<std::mutex> lock(loop.mutex);
+    Remove(loop.outstanding_host_functions, function);
+  }
+  Release(function);
+  environment.LetGo();
+}
+
+void Run(Environment& environment, napi_env env, QueuedFunction* function) {
+  // No other thread changes it any more.
+  const Status status = function->status;
+  if (status == kSuccess) NoteHostReached(environment, function->position);
   napi_handle_scope scope = nullptr;
   napi_open_handle_scope(env, &scope);
   napi_value callback = nullptr;
   napi_value receiver = nullptr;
+  napi_value argument = nullptr;
   napi_value error = nullptr;
-  napi_get_reference_value(env, reference, &callback);
+  napi_get_reference_value(env, function->callback, &callback);
   napi_get_undefined(env, &receiver);
+  napi_create_int32(env, status, &argument);
 
   environment.running_host_functions += 1;
-  if (napi_call_function(env, receiver, callback, 0, nullptr, nullptr) != napi_ok) {
+  if (napi_call_function(env, receiver, callback, 1, &argument, nullptr) != napi_ok) {
     bool pending = false;
     napi_is_exception_pending(env, &pending);
     if (pending) napi_get_and_clear_last_exception(env, &error);
   }
   environment.running_host_functions -= 1;
-  environment.outstanding_host_functions -= 1;
-  stalls.End();
-  napi_delete_reference(env, reference);
-  {
-    EventLoop& loop = *environment.loop;
-    const std::lock_guard<std::mutex> lock(loop.mutex);
-    if (!loop.closed) function->finished = true;  // else the driver's thread was let go, and deletes it
-    loop.for_streams.notify_all();
-  }
-  environment.LetGo();
+  EndHostFunction(environment, env, function);
   // Last, since a handler of uncaught exceptions may end the process.
   if (error != nullptr) napi_fatal_exception(env, error);
   if (scope != nullptr) napi_close_handle_scope(env, scope);
@@ -98,28 +135,73 @@ int RunReadyHostFunctions(Environment& environment, napi_env env) {
   // One that becomes ready meanwhile has its turn later: functions that queue the next one each time must not starve the event loop.
   for (; ran < limit; ++ran) {
     QueuedFunction* function;
-    napi_ref callback = nullptr;
-    order::Position position;
     {
       const std::lock_guard<std::mutex> lock(loop.mutex);
       function = loop.ready_host_functions.TakeFirst();
-      if (function != nullptr) {
-        callback = function->callback;
-        position = std::move(function->position);
-      }
     }
     if (function == nullptr) break;
-    Run(environment, env, function, callback, position);
+    Run(environment, env, function);
   }
   return ran;
+}
+
+void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* current, std::unique_lock<std::mutex>& lock) {
+  std::vector<std::pair<Context, Status>> contexts;
+  for (const QueuedFunction* function : loop.outstanding_host_functions) {
+    if (function->is_called) continue;
+    const auto is_same = [function](const auto& entry) { return entry.first == function->context; };
+    if (std::none_of(contexts.begin(), contexts.end(), is_same)) contexts.push_back({function->context, kSuccess});
+  }
+  if (contexts.empty()) return;
+  loop.poller_in_driver = true;
+  lock.unlock();
+  for (auto& [context, status] : contexts) {
+    status = MakeCurrent(driver, context, current);
+    if (status == kSuccess) status = driver.StreamQuery(LegacyStream());
+  }
+  lock.lock();
+  loop.poller_in_driver = false;
+  loop.for_close.notify_all();
+  if (loop.closed) return;
+  for (const auto& [context, status] : contexts) {
+    if (status == kSuccess || status == kErrorNotReady || IsOfCapture(status)) continue;
+    for (QueuedFunction* function : loop.outstanding_host_functions) {
+      if (function->context != context || function->is_called) continue;
+      function->status = status;
+      Announce(function);
+    }
+  }
+}
+
+void ForgetHostFunctions(EventLoop& loop) {
+  std::vector<QueuedFunction*> functions;
+  {
+    const std::lock_guard<std::mutex> lock(loop.mutex);
+    functions.swap(loop.outstanding_host_functions);
+  }
+  for (QueuedFunction* function : functions) Release(function);
 }
 
 Status BeforeWaitingForDevice(Environment& environment) {
   if (environment.outstanding_host_functions == 0) return kSuccess;
   if (environment.running_host_functions > 0) return kErrorNotPermitted;
-  const Status status = WaitUntilReady(environment);
-  if (status != kSuccess) return status;
+  WaitUntilReady(environment);
   return HostFunctionIsReady(*environment.loop) ? kHostFunctionReady : kSuccess;
+}
+
+Status BeforeAllocating(Environment& environment) {
+  if (environment.outstanding_host_functions > 0) {
+    if (environment.running_host_functions > 0) return kErrorNotPermitted;
+    if (environment.unreleased_holds > 0) return kSuccess;
+    StoppedAllocation& stopped = environment.stopped_allocation;
+    if (stopped.next_call != environment.calls) stopped.last_function = environment.launched_host_functions;
+    if (OldestOutstanding(*environment.loop) > stopped.last_function) return kSuccess;
+    const Status status = BeforeWaitingForDevice(environment);
+    if (status == kHostFunctionReady) stopped.next_call = environment.calls + 1;
+    return status;
+  }
+  if (environment.unreleased_holds == 0) stalls.AwaitHostFunctions();
+  return kSuccess;
 }
 
 Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
@@ -127,35 +209,71 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
   napi_valuetype type;
   if (!arguments.Number(0, &handle)) return kInvalidArgument;
   if (napi_typeof(arguments.env(), arguments[1], &type) != napi_ok || type != napi_function) return kInvalidArgument;
-  StreamEntry* stream;
-  Status status = environment.streams.Find(handle, &stream);
+  StreamEntry* entry;
+  Status status = environment.streams.Find(handle, &entry);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const StreamEntry stream = *entry;
+  const ContextScope context(environment, stream.device);
   if (context.status() != kSuccess) return context.status();
+  if (!StartPoller(environment)) return kHostOutOfMemory;
 
-  auto function = std::make_unique<QueuedFunction>();
-  function->loop = environment.loop;
-  if (napi_create_reference(arguments.env(), arguments[1], 1, &function->callback) != napi_ok) return kInvalidArgument;
-  const napi_ref callback = function->callback;
-  function->position = PositionBeforeNext(environment, stream->stream);
-  stalls.Begin();
-  status = environment.Counted<Call::kLaunchHostFunc>(stream->stream, WaitForJavaScript, static_cast<void*>(function.get()));
+  if (!environment.MayStall()) environment.staging.Reserve(*environment.backend);
+  std::shared_ptr<Gate> gate;
+  status = MakeGate(environment, stream, &gate);
+  if (status != kSuccess) return status;
+  auto owner = std::make_unique<QueuedFunction>();
+  owner->loop = environment.loop;
+  owner->gate = gate;
+  owner->number = environment.launched_host_functions += 1;
+  owner->position = PositionBeforeNext(environment, stream.stream);
+  environment.ContextOf(stream.device, &owner->context);
+  {
+    const std::lock_guard<std::mutex> lock(environment.loop->mutex);
+    std::vector<QueuedFunction*>& outstanding = environment.loop->outstanding_host_functions;
+    if (outstanding.size() == outstanding.capacity()) outstanding.reserve(2 * outstanding.size() + 8);
+  }
+  if (napi_create_reference(arguments.env(), arguments[1], 1, &owner->callback) != napi_ok) return kInvalidArgument;
+  QueuedFunction* function = owner.get();
+  const bool has_word = gate->word.word != nullptr;
+  gate->Shut();
+  stalls.BeginHostFunction();
+  status = environment.Counted<Call::kLaunchHostFunc>(stream.stream, has_word ? SayTurn : SayTurnAndWait, static_cast<void*>(function));
   if (status != kSuccess) {
-    stalls.End();
-    napi_delete_reference(arguments.env(), callback);
+    stalls.EndHostFunctions();
+    gate->Open();
+    napi_delete_reference(arguments.env(), function->callback);
     return status;
   }
-  function.release();
+  owner.release();
   environment.outstanding_host_functions += 1;
-  environment.stalling_device = stream->device;
   environment.KeepAlive();
-  return kSuccess;
+  {
+    EventLoop& loop = *environment.loop;
+    const std::lock_guard<std::mutex> lock(loop.mutex);
+    loop.outstanding_host_functions.push_back(function);
+    if (loop.outstanding_host_functions.size() == 1) loop.for_poller.notify_one();
+  }
+  if (has_word) status = QueueGate(environment, stream, *gate);
+  if (status != kSuccess) {
+    // Nothing would keep the stream from going on, so the function is not to run: what has been queued of it says its turn to nobody.
+    EventLoop& loop = *environment.loop;
+    {
+      const std::lock_guard<std::mutex> lock(loop.mutex);
+      function->is_called = true;
+      loop.ready_host_functions.Remove(function);
+    }
+    EndHostFunction(environment, arguments.env(), function);
+  }
+  return status;
 }
 
 Status RunHostFunctions(Environment& environment, Arguments& arguments) {
   const StoppedCall stopped = SetStoppedCallAside(environment);
+  const StoppedAllocation allocation = environment.stopped_allocation;
+  const bool will_allocate = allocation.next_call == environment.calls;
   const int ran = RunReadyHostFunctions(environment, arguments.env());
   ResumeStoppedCall(environment, stopped);
+  if (will_allocate) environment.stopped_allocation = {allocation.last_function, environment.calls + 1};
   environment.Out(1, ran);
   return kSuccess;
 }
@@ -164,7 +282,8 @@ Status WaitForHostFunction(Environment& environment, Arguments&) {
   if (environment.outstanding_host_functions == environment.running_host_functions) return kSuccess;
   // Called by a host function, this would wait for ones that may be queued behind that very function.
   if (environment.running_host_functions > 0) return HostFunctionIsReady(*environment.loop) ? kSuccess : kErrorNotPermitted;
-  return WaitUntilReady(environment);
+  WaitUntilReady(environment);
+  return kSuccess;
 }
 
 Status ReleaseAllStalls(Environment&, Arguments&) {
@@ -178,25 +297,31 @@ Status OutstandingHostFunctions(Environment& environment) {
 }
 
 Status HoldStream(Environment& environment, Arguments& arguments) {
-  StreamEntry* stream;
-  Status status = FindStream(environment, arguments, 0, &stream);
+  StreamEntry* entry;
+  Status status = FindStream(environment, arguments, 0, &entry);
   if (status != kSuccess) return status;
-  const ContextScope context(environment, stream->device);
+  const StreamEntry stream = *entry;
+  const ContextScope context(environment, stream.device);
   if (context.status() != kSuccess) return context.status();
 
-  const auto hold = std::make_shared<Hold>();
-  hold->loop = environment.loop;
-  auto owner = std::make_unique<std::shared_ptr<Hold>>(hold);
-  const std::uint64_t hold_handle = environment.holds.Add(hold);
+  std::shared_ptr<Gate> gate;
+  status = MakeGate(environment, stream, &gate);
+  if (status != kSuccess) return status;
+  auto owner = std::make_unique<std::shared_ptr<Gate>>(gate);
+  const std::uint64_t hold_handle = environment.holds.Add(gate);
   if (hold_handle == 0) return kHostOutOfMemory;
-  stalls.Begin();
-  status = environment.Counted<Call::kLaunchHostFunc>(stream->stream, WaitForRelease, static_cast<void*>(owner.get()));
+  gate->Shut();
+  stalls.BeginHold();
+  const bool has_word = gate->word.word != nullptr;
+  status = has_word ? QueueGate(environment, stream, *gate)
+                    : environment.Counted<Call::kLaunchHostFunc>(stream.stream, WaitForRelease, static_cast<void*>(owner.get()));
   if (status != kSuccess) {
-    stalls.End();
+    stalls.EndHolds();
+    gate->Open();
     environment.holds.Remove(hold_handle);
     return status;
   }
-  owner.release();
+  if (!has_word) owner.release();
   environment.unreleased_holds += 1;
   environment.Out(1, static_cast<double>(hold_handle));
   return kSuccess;
@@ -205,18 +330,13 @@ Status HoldStream(Environment& environment, Arguments& arguments) {
 Status ReleaseHold(Environment& environment, Arguments& arguments) {
   double handle;
   if (!arguments.Number(0, &handle)) return kInvalidArgument;
-  std::shared_ptr<Hold>* hold;
+  std::shared_ptr<Gate>* hold;
   const Status status = environment.holds.Find(handle, &hold);
   if (status != kSuccess) return status;
-  {
-    EventLoop& loop = *environment.loop;
-    const std::lock_guard<std::mutex> lock(loop.mutex);
-    (*hold)->released = true;
-    loop.for_streams.notify_all();
-  }
+  (*hold)->Open();
   environment.holds.Remove(static_cast<std::uint64_t>(handle));
   environment.unreleased_holds -= 1;
-  stalls.End();
+  stalls.EndHolds();
   return kSuccess;
 }
 

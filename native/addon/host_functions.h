@@ -1,13 +1,18 @@
 // JavaScript functions in a stream's order, and what a blocking call has to do about them.
 //
-// The stream stands still while its host function waits for the JavaScript thread. So that thread must not block in the driver while a host
-// function is outstanding: it polls instead, and hands control back (kHostFunctionReady) once one is ready to run.
+//     stream:  ... work | say that its turn has come | gate | work ...
+//     JavaScript thread:                  run the function, open the gate
+//
+// The driver's callback says only that a function's turn has come; what the stream stands still at is a gate (gates.h). As long as a function
+// is outstanding, the JavaScript thread must not wait for a stream inside the driver: it polls instead, and hands control back
+// (kHostFunctionReady) once a function is ready to run. docs/design/013-host-functions-and-holds.md has the whole of it.
 #ifndef CISTERN_ADDON_HOST_FUNCTIONS_H_
 #define CISTERN_ADDON_HOST_FUNCTIONS_H_
 
 #include <node_api.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -17,32 +22,44 @@
 
 namespace cistern {
 
-// Owned by the driver from its launch to the end of its turn; JavaScript borrows it in between.
+// Held by the driver until it has called back, which after an error of the device it never does, and by its environment.
 struct QueuedFunction {
+  std::atomic<int> owners{2};
   QueuedFunction* next = nullptr;
   std::shared_ptr<EventLoop> loop;
+  std::shared_ptr<Gate> gate;
+  std::uint64_t number = 0;  // of those that the environment has launched
+  Context context = nullptr;
   napi_ref callback = nullptr;
   order::Position position;  // what comes before it, for the order checker
-  bool finished = false;     // guarded by the loop's mutex
-};
-
-struct Hold {
-  std::shared_ptr<EventLoop> loop;
-  bool released = false;  // guarded by the loop's mutex
+  // Guarded by the loop's mutex.
+  bool is_called = false;     // its turn has come, or never will
+  Status status = kSuccess;   // why it never will
 };
 
 // Runs the host functions that are ready when it begins, and returns how many it ran.
 int RunReadyHostFunctions(Environment& environment, napi_env env);
 
-// Before a driver call that waits for all of a device: kSuccess where nothing can stall, else the status to hand back.
+// Makes those ready that will never have their turn, because their device is in error. On the thread that looks after completions; the lock,
+// which is the loop's, is released meanwhile.
+void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* current, std::unique_lock<std::mutex>& lock);
+
+// The environment ends: gives up its part of all that are left.
+void ForgetHostFunctions(EventLoop& loop);
+
+// Before a driver call that waits for all of a device: kSuccess if nothing of this environment can stall, else the status to hand back.
 Status BeforeWaitingForDevice(Environment& environment);
+
+// Before a driver call that allocates plain memory, which may wait for the device: the same, for the host functions that are outstanding as it
+// begins. If streams are held the call is made all the same, since the host functions may be behind a hold.
+Status BeforeAllocating(Environment& environment);
 
 inline bool HostFunctionIsReady(EventLoop& loop) {
   const std::lock_guard<std::mutex> lock(loop.mutex);
   return !loop.ready_host_functions.empty();
 }
 
-// Before a driver call that waits for what `query` asks about: kSuccess where it has happened or nothing can stall.
+// Before a driver call that waits for what `query` asks about: kSuccess if it has happened or nothing can stall.
 template <typename Query>
 Status BeforeWaitingFor(Environment& environment, Query&& query) {
   if (environment.outstanding_host_functions == 0) return kSuccess;

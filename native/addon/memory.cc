@@ -21,6 +21,8 @@ Status AllocateHost(Environment& environment, std::uint64_t bytes, std::uint64_t
 }
 
 Status AllocateFromDriver(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address) {
+  const Status ready = BeforeAllocating(environment);
+  if (ready != kSuccess) return ready;
   const ContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   return environment.WithReclaim([&] {
@@ -51,6 +53,12 @@ Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t
   if (context.status() != kSuccess) return context.status();
   if (kind == MemoryKind::kPinnedHost) return environment.Counted<Call::kMemFreeHost>(pointer);
   return environment.Counted<Call::kMemFree>(static_cast<DevicePointer>(address));
+}
+
+Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocation* allocation) {
+  const Status status = Free(environment, kind, device, allocation->address);
+  if (status == kSuccess) environment.allocations.Erase(allocation);
+  return status;
 }
 
 }  // namespace
@@ -106,13 +114,18 @@ Status Deallocate(Environment& environment) {
   Allocation* allocation;
   Status status = FindAllocation(environment, address, bytes, PlainOwner(kind, device), &allocation);
   if (status != kSuccess) return status;
-  if (kind != MemoryKind::kHost) {
+  if (kind == MemoryKind::kHost) return FreeLive(environment, kind, device, allocation);
+  if (environment.running_host_functions > 0 || environment.unreleased_holds == 0) {
     status = BeforeWaitingForDevice(environment);
     if (status != kSuccess) return status;
   }
-  status = Free(environment, kind, device, address);
-  if (status == kSuccess) environment.allocations.Erase(allocation);
-  return status;
+  environment.ReapOrphans();
+  // The free may wait for the device, and keep every other thread out of the driver meanwhile: one that is to end a stall there, too.
+  const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
+  if (no_stalls.owns_lock()) return FreeLive(environment, kind, device, allocation);
+  LeaveOrphans(environment.backend, {OrphanOf(environment, *allocation)});
+  environment.allocations.Erase(allocation);
+  return kSuccess;
 }
 
 }  // namespace cistern

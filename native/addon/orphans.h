@@ -1,4 +1,4 @@
-// What finished environments left behind.
+// What finished environments left behind, and what could not be freed at once because JavaScript stalls a stream.
 //
 // A dying worker calls no driver: its memory, streams, events and pools go onto one list of the process, and environments that live on free
 // them at calls that are slow anyway, or when memory runs out. At the process's end nobody does; the driver takes it all back by itself.

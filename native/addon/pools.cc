@@ -2,6 +2,7 @@
 
 #include "addon/bindings.h"
 #include "addon/memory.h"
+#include "addon/orphans.h"
 
 namespace cistern {
 namespace {
@@ -17,20 +18,14 @@ bool IsIntAttribute(int attribute) {
 
 bool IsPoolAttribute(int attribute) { return attribute >= kPoolReuseFollowEventDependencies && attribute <= kPoolUsedHigh; }
 
-// What is still allocated from a pool, each freed in the order of the stream it was allocated on.
-Status FreePoolMemory(Environment& environment, std::uint64_t pool) {
-  std::vector<Allocation> allocations;
+// What is still allocated from a pool, and nobody's any more.
+std::vector<Orphan> TakeMemoryOf(Environment& environment, std::uint64_t pool) {
+  std::vector<Orphan> orphans;
   environment.allocations.ForEach([&](const Allocation& allocation) {
-    if (allocation.owner == pool) allocations.push_back(allocation);
+    if (allocation.owner == pool) orphans.push_back(OrphanOf(environment, allocation));
   });
-  for (const Allocation& allocation : allocations) {
-    const StreamEntry* stream = environment.streams.Peek(allocation.stream);
-    const Status status = environment.Counted<Call::kMemFreeAsync>(static_cast<DevicePointer>(allocation.address),
-                                                                   stream != nullptr ? stream->stream : LegacyStream());
-    if (status != kSuccess) return status;
-    environment.allocations.Erase(environment.allocations.Find(allocation.address));
-  }
-  return kSuccess;
+  for (const Orphan& orphan : orphans) environment.allocations.Erase(environment.allocations.Find(orphan.address));
+  return orphans;
 }
 
 }  // namespace
@@ -119,10 +114,19 @@ Status DestroyPool(Environment& environment, Arguments& arguments) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, pool->device);
   if (context.status() != kSuccess) return context.status();
-  status = FreePoolMemory(environment, handle);
-  if (status == kSuccess) status = environment.Counted<Call::kMemPoolDestroy>(pool->pool);
-  if (status == kSuccess) environment.pools.Remove(handle);
-  return status;
+  std::vector<Orphan> orphans = TakeMemoryOf(environment, handle);
+  if (orphans.empty()) {
+    status = environment.Counted<Call::kMemPoolDestroy>(pool->pool);
+    if (status == kSuccess) environment.pools.Remove(handle);
+    return status;
+  }
+  // Any stream of the device may be using that memory, and the streams it was allocated on may be gone. So it is freed once the device has
+  // run all of its work; if that may never be, because JavaScript stalls a stream, at a later call.
+  orphans.push_back({OrphanKind::kPool, pool->device, reinterpret_cast<std::uintptr_t>(pool->pool)});
+  LeaveOrphans(environment.backend, std::move(orphans));
+  environment.pools.Remove(handle);
+  environment.ReapOrphans();
+  return kSuccess;
 }
 
 Status TrimPool(Environment& environment, Arguments& arguments) {

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "addon/completions.h"
+#include "addon/host_functions.h"
 #include "addon/order.h"
 
 namespace cistern {
@@ -95,6 +96,8 @@ Status StageForHost(Environment& environment, Location source, std::uint64_t byt
 
 Status AcquireStaging(Environment& environment, std::uint64_t bytes, StagingBlock* block) {
   if (!StartPoller(environment)) return kHostOutOfMemory;
+  const Status status = environment.staging.HasIdle(bytes) ? kSuccess : BeforeAllocating(environment);
+  if (status != kSuccess) return status;
   return environment.staging.Acquire(*environment.backend, bytes, block);
 }
 

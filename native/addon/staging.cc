@@ -20,16 +20,33 @@ std::uint64_t BlockBytes(std::uint64_t bytes) {
 
 }  // namespace
 
-Status Staging::Acquire(const DriverTable& driver, std::uint64_t bytes, StagingBlock* block) {
-  const std::uint64_t block_bytes = BlockBytes(bytes);
+StagingBlock* Staging::SmallestIdle(std::uint64_t bytes) {
+  StagingBlock* smallest = nullptr;
   for (StagingBlock& idle : idle_) {
-    if (idle.bytes != block_bytes) continue;
-    *block = idle;
-    idle_bytes_ -= idle.bytes;
-    idle = idle_.back();
-    idle_.pop_back();
-    return kSuccess;
+    if (idle.bytes >= bytes && (smallest == nullptr || idle.bytes < smallest->bytes)) smallest = &idle;
   }
+  return smallest;
+}
+
+void Staging::Reserve(const DriverTable& driver) {
+  constexpr std::size_t kBlocks = 16;
+  constexpr std::uint64_t kBytes = std::uint64_t{64} << 10;
+  std::size_t count = 0;
+  for (const StagingBlock& idle : idle_) count += idle.bytes >= kBytes ? 1 : 0;
+  for (StagingBlock block; count < kBlocks && Allocate(driver, kBytes, &block) == kSuccess; ++count) Release(block);
+}
+
+Status Staging::Acquire(const DriverTable& driver, std::uint64_t bytes, StagingBlock* block) {
+  StagingBlock* idle = SmallestIdle(bytes);
+  if (idle == nullptr) return Allocate(driver, BlockBytes(bytes), block);
+  *block = *idle;
+  idle_bytes_ -= idle->bytes;
+  *idle = idle_.back();
+  idle_.pop_back();
+  return kSuccess;
+}
+
+Status Staging::Allocate(const DriverTable& driver, std::uint64_t block_bytes, StagingBlock* block) {
   // Room in both lists now, so that neither this block is lost nor Release can fail.
   if (all_.size() == all_.capacity()) all_.reserve(2 * all_.size() + 8);
   idle_.reserve(all_.capacity());

@@ -17,6 +17,10 @@ struct StagingBlock {
 
 class Staging {
  public:
+  // Whether a block can be had without an allocation.
+  bool HasIdle(std::uint64_t bytes) { return SmallestIdle(bytes) != nullptr; }
+  // Allocates some blocks ahead, for the copies that are made while none may be allocated. A context is current.
+  void Reserve(const DriverTable& driver);
   // A context is current.
   Status Acquire(const DriverTable& driver, std::uint64_t bytes, StagingBlock* block);
   // What is over the total is kept as well until FreeSurplus.
@@ -29,6 +33,9 @@ class Staging {
   const std::vector<StagingBlock>& all() const { return all_; }
 
  private:
+  StagingBlock* SmallestIdle(std::uint64_t bytes);
+  Status Allocate(const DriverTable& driver, std::uint64_t block_bytes, StagingBlock* block);
+
   std::vector<StagingBlock> all_;
   std::vector<StagingBlock> idle_;
   std::uint64_t idle_bytes_ = 0;

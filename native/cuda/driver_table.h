@@ -50,6 +50,8 @@ inline Stream PerThreadStream() { return reinterpret_cast<Stream>(std::uintptr_t
 
 enum : unsigned { kStreamDefault = 0, kStreamNonBlocking = 1 };
 enum : unsigned { kEventDefault = 0, kEventBlockingSync = 1, kEventDisableTiming = 2 };
+// CUstreamWaitValue_flags: the stream goes on once (int32_t)(*address - value) >= 0.
+enum : unsigned { kWaitValueGreaterOrEqual = 0 };
 enum : unsigned { kMemAttachGlobal = 1 };
 enum : unsigned { kHostAllocPortable = 1, kHostAllocDeviceMap = 2 };
 
@@ -148,6 +150,8 @@ enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
   X(StreamGetFlags, "cuStreamGetFlags", 5050, (Stream stream, unsigned* flags))                                                      \
   X(StreamGetPriority, "cuStreamGetPriority", 5050, (Stream stream, int* priority))                                                  \
   X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (Stream stream, Event event, unsigned flags))                                        \
+  X(StreamWaitValue32, "cuStreamWaitValue32", 11070,                                                                                 \
+    (Stream stream, DevicePointer address, std::uint32_t value, unsigned flags))                                                     \
   X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, (int* mode))                                        \
   X(EventCreate, "cuEventCreate", 2000, (Event * event, unsigned flags))                                                             \
   X(EventDestroy, "cuEventDestroy", 4000, (Event event))                                                                             \

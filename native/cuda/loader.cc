@@ -1,6 +1,8 @@
 #include "cuda/loader.h"
 
 #include <cstring>
+#include <mutex>
+#include <utility>
 
 #include "cuda/driver_library.h"
 
@@ -42,6 +44,9 @@ Status PrefetchThroughOldForm(DevicePointer pointer, std::size_t bytes, MemLocat
   const Status status = OldOrdinal(location, &device);
   return status == kSuccess ? old_mem_prefetch_async(pointer, bytes, device, stream) : status;
 }
+
+// For a driver that has no memory operations in streams; see addon/gates.h.
+Status NoWaitValue(Stream, DevicePointer, std::uint32_t, unsigned) { return kErrorNotSupported; }
 
 class Resolver {
  public:
@@ -97,12 +102,14 @@ std::string Fill(DriverTable* table) {
   // has instead, a call through it would pass the wrong parameters.
   const bool old_locations = version < kLocationVersion;
   const char* missing = nullptr;
+  const auto is_optional = [](const char* symbol) { return std::strcmp(symbol, "cuStreamWaitValue32") == 0; };
 #define CISTERN_RESOLVE(member, symbol, symbol_version, parameters)                                                          \
   if (!(old_locations && symbol_version == kLocationVersion) && !resolver.Resolve(symbol, symbol_version, &table->member)) { \
-    missing = symbol;                                                                                                        \
+    if (!is_optional(symbol)) missing = symbol;                                                                              \
   }
   CISTERN_DRIVER_FUNCTIONS(CISTERN_RESOLVE)
 #undef CISTERN_RESOLVE
+  if (table->StreamWaitValue32 == nullptr) table->StreamWaitValue32 = NoWaitValue;
   if (old_locations) {
     if (!resolver.Resolve("cuMemAdvise", 8000, &old_mem_advise)) missing = "cuMemAdvise";
     if (!resolver.Resolve("cuMemPrefetchAsync", 8000, &old_mem_prefetch_async)) missing = "cuMemPrefetchAsync";
@@ -122,14 +129,19 @@ std::string Fill(DriverTable* table) {
 
 }  // namespace
 
-const LoadResult& Load() {
+LoadResult Load() {
   // Never destroyed: a thread may still call through the table while the process's static objects are being destroyed.
-  static const LoadResult& result = *[] {
-    DriverTable* table = new DriverTable{};
-    std::string reason = Fill(table);
-    return new LoadResult{reason.empty() ? table : nullptr, std::move(reason)};
-  }();
-  return result;
+  struct Loaded {
+    std::mutex mutex;
+    DriverTable table = {};
+    bool is_usable = false;
+  };
+  static Loaded& loaded = *new Loaded;
+  const std::lock_guard<std::mutex> lock(loaded.mutex);
+  if (loaded.is_usable) return {&loaded.table, ""};
+  std::string reason = Fill(&loaded.table);
+  loaded.is_usable = reason.empty();
+  return {loaded.is_usable ? &loaded.table : nullptr, std::move(reason)};
 }
 
 }  // namespace cistern::cuda

@@ -13,8 +13,9 @@ struct LoadResult {
   std::string reason;        // empty where table is set; else what was searched for, where, and what failed, in one sentence
 };
 
-// Loads libcuda, resolves the table and initialises the driver, once per process; later calls return the same result. Thread-safe.
-const LoadResult& Load();
+// Loads libcuda, resolves the table and initialises the driver. What succeeded is kept for the process; what failed is tried again by the next
+// call: the driver may be installed, or a device be made visible, meanwhile. Thread-safe.
+LoadResult Load();
 
 }  // namespace cistern::cuda
 

@@ -113,6 +113,10 @@ struct Functions {
     return Noted(Next().LaunchHostFunc(stream, function, user_data), [=] { Checker().Submitted(stream); });
   }
 
+  static Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
+    return Noted(Next().StreamWaitValue32(stream, address, value, flags), [=] { Checker().Submitted(stream); });
+  }
+
   static Status MemAlloc(DevicePointer* pointer, std::size_t bytes) {
     return Noted(Next().MemAlloc(pointer, bytes), [=] { Checker().Allocated(*pointer, bytes, AllocationKind::kDevice); });
   }
@@ -191,6 +195,7 @@ struct Functions {
     CISTERN_REPLACE(EventQuery)
     CISTERN_REPLACE(EventSynchronize)
     CISTERN_REPLACE(LaunchHostFunc)
+    CISTERN_REPLACE(StreamWaitValue32)
     CISTERN_REPLACE(MemAlloc)
     CISTERN_REPLACE(MemAllocManaged)
     CISTERN_REPLACE(MemHostAlloc)

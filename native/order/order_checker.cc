@@ -1,6 +1,7 @@
 #include "order/order_checker.h"
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <utility>
 
@@ -20,6 +21,12 @@ constexpr std::uint64_t kLastDefaultHandle = 2;
 template <typename Handle>
 std::uint64_t Bits(Handle handle) {
   return reinterpret_cast<std::uintptr_t>(handle);
+}
+
+std::uint64_t ThisThread() {
+  static std::atomic<std::uint64_t> last{0};
+  thread_local const std::uint64_t number = ++last;
+  return number;
 }
 
 }  // namespace
@@ -87,8 +94,9 @@ OrderChecker::StreamBooks* OrderChecker::Find(Stream stream) {
   // The handle of a default stream stands for another stream in each context and, one of them, in each thread.
   unsigned long long id = 0;
   if (next_->StreamGetId(stream, &id) != kSuccess) return nullptr;
-  const auto known = by_id_.find(id);
-  if (known == by_id_.end()) return &Add(handle, id, stream);
+  const Identity identity = IdentityOf(handle, id);
+  const auto known = by_id_.find(identity);
+  if (known == by_id_.end()) return &Add(handle, identity, stream);
   StreamBooks& books = streams_.at(known->second);
   if (handle > kLastDefaultHandle) {
     by_handle_[handle] = known->second;
@@ -97,18 +105,26 @@ OrderChecker::StreamBooks* OrderChecker::Find(Stream stream) {
   return &books;
 }
 
-OrderChecker::StreamBooks& OrderChecker::Add(std::uint64_t handle, std::uint64_t id, Stream stream) {
+OrderChecker::Identity OrderChecker::IdentityOf(std::uint64_t handle, std::uint64_t id) const {
+  if (handle > kLastDefaultHandle) return {id, nullptr, 0};
+  Context context = nullptr;
+  next_->CtxGetCurrent(&context);
+  return {id, context, handle == Bits(PerThreadStream()) ? ThisThread() : 0};
+}
+
+OrderChecker::StreamBooks& OrderChecker::Add(std::uint64_t handle, const Identity& identity, Stream stream) {
   const Process process = ++last_process_;
   StreamBooks& books = streams_[process];
   books.process = process;
   books.handle = handle;
-  books.id = id;
+  books.id = std::get<0>(identity);
+  books.identity = identity;
   next_->CtxGetCurrent(&books.context);
   unsigned flags = kStreamDefault;
   next_->StreamGetFlags(stream, &flags);
   books.is_legacy = handle <= kLegacyHandle;
   books.is_blocking = !books.is_legacy && (flags & kStreamNonBlocking) == 0;
-  by_id_[id] = process;
+  by_id_[identity] = process;
   if (handle > kLastDefaultHandle) by_handle_[handle] = process;
   return books;
 }
@@ -119,7 +135,7 @@ void OrderChecker::Forget(Process process) {
   const StreamBooks& books = found->second;
   const auto by_handle = by_handle_.find(books.handle);
   if (by_handle != by_handle_.end() && by_handle->second == process) by_handle_.erase(by_handle);
-  const auto by_id = by_id_.find(books.id);
+  const auto by_id = by_id_.find(books.identity);
   if (by_id != by_id_.end() && by_id->second == process) by_id_.erase(by_id);
   streams_.erase(found);
 }

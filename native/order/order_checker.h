@@ -23,6 +23,7 @@
 #include <deque>
 #include <map>
 #include <mutex>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -112,10 +113,13 @@ class OrderChecker {
   Size size();
 
  private:
+  // What tells streams apart: the driver's id, and of default streams, which may have the same id in each context and thread, these too.
+  using Identity = std::tuple<std::uint64_t, Context, std::uint64_t>;
   struct StreamBooks {
     Process process = 0;
     std::uint64_t handle = 0;
     std::uint64_t id = 0;
+    Identity identity;
     Context context = nullptr;
     bool is_legacy = false;
     bool is_blocking = false;
@@ -131,7 +135,8 @@ class OrderChecker {
   class Findings;
 
   StreamBooks* Find(Stream stream);
-  StreamBooks& Add(std::uint64_t handle, std::uint64_t id, Stream stream);
+  Identity IdentityOf(std::uint64_t handle, std::uint64_t id) const;
+  StreamBooks& Add(std::uint64_t handle, const Identity& identity, Stream stream);
   void Forget(Process process);
   void End(StreamBooks& stream);
   bool IsKnownToHost(Process process, std::uint64_t count) const;
@@ -159,7 +164,7 @@ class OrderChecker {
   Process last_process_ = kHost;
   std::unordered_map<Process, StreamBooks> streams_;
   std::unordered_map<std::uint64_t, Process> by_handle_;
-  std::unordered_map<std::uint64_t, Process> by_id_;
+  std::map<Identity, Process> by_id_;
   std::deque<Process> ended_;  // oldest first; forgotten ones may be among them
   std::unordered_map<std::uint64_t, VectorClock> events_;
   std::map<std::uint64_t, Allocation> allocations_;

@@ -83,6 +83,8 @@ Status Configure(std::uint64_t total_bytes, int count) {
   return kSuccess;
 }
 
+void SetStrict(bool strict) { is_strict = strict; }
+
 Status Device::Prepare() {
   std::lock_guard<std::mutex> guard(context_mutex_);
   if (is_prepared_) return kSuccess;

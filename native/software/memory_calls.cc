@@ -2,10 +2,16 @@
 #include "software/host_memory.h"
 #include "software/legacy_order.h"
 #include "software/resolve.h"
+#include "software/settings.h"
 #include "software/transfer.h"
 
 namespace cistern::software::calls {
 namespace {
+
+// "Any CUDA API call may block or synchronize for various reasons."
+void BeforeAllocating(Device& device) {
+  if (IsStrict()) device.Synchronize();
+}
 
 // Plain memory may be freed in stream order too.
 Status FreePlainAsync(Device& device, DevicePointer pointer, StreamState& stream) {
@@ -41,6 +47,7 @@ Status MemAlloc(DevicePointer* pointer, std::size_t bytes) {
   Status status = RequireDevice(&device);
   if (status != kSuccess) return status;
   if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
+  BeforeAllocating(*device);
   std::uint64_t address;
   status = device->memory.Allocate(bytes, &address);
   if (status == kErrorOutOfMemory && ReclaimPools(*device, Reclaim::kAll)) status = device->memory.Allocate(bytes, &address);
@@ -71,6 +78,7 @@ Status MemAllocManaged(DevicePointer* pointer, std::size_t bytes, unsigned flags
   Status status = RequireDevice(&device);
   if (status != kSuccess) return status;
   if (pointer == nullptr || bytes == 0 || (flags != kMemAttachGlobal && flags != kMemAttachHost)) return kErrorInvalidValue;
+  BeforeAllocating(*device);
   std::uint64_t address;
   status = AllocateHostMemory(HostMemoryKind::kManaged, device->ordinal, bytes, &address);
   if (status == kSuccess) *pointer = address;
@@ -83,6 +91,7 @@ Status MemHostAlloc(void** pointer, std::size_t bytes, unsigned flags) {
   Status status = RequireDevice(&device);
   if (status != kSuccess) return status;
   if (pointer == nullptr || bytes == 0 || flags > kAllFlags) return kErrorInvalidValue;
+  BeforeAllocating(*device);
   std::uint64_t address;
   status = AllocateHostMemory(HostMemoryKind::kPinned, device->ordinal, bytes, &address);
   if (status == kSuccess) *pointer = reinterpret_cast<void*>(address);

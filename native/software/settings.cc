@@ -57,7 +57,14 @@ std::uint64_t ParseBytes(const char* text) {
   return shift < 0 || value > kMaxTotalBytes >> shift ? 0 : value << shift;
 }
 
+bool StrictFromEnvironment() {
+  const char* text = std::getenv("CISTERN_SOFTWARE_STRICT");
+  return text != nullptr && std::strcmp(text, "1") == 0;
+}
+
 }  // namespace
+
+std::atomic<bool> is_strict{StrictFromEnvironment()};
 
 std::uint64_t MachineMemory() {
   static const std::uint64_t bytes = std::min(

@@ -2,6 +2,7 @@
 #ifndef CISTERN_SOFTWARE_SETTINGS_H_
 #define CISTERN_SOFTWARE_SETTINGS_H_
 
+#include <atomic>
 #include <cstdint>
 
 #include "cuda/driver_table.h"
@@ -17,6 +18,11 @@ struct Settings {
 
 // Memory of the machine, or of the control group that this process lives in where that is less.
 std::uint64_t MachineMemory();
+
+// Whether the device uses the freedom that the driver's documentation leaves it: host functions run one at a time, plain allocations wait for
+// the device, and the default streams of every device and thread have the ids 1 and 2.
+extern std::atomic<bool> is_strict;
+inline bool IsStrict() { return is_strict.load(std::memory_order_relaxed); }
 
 // Fills in what is not set. kErrorInvalidValue where CISTERN_SOFTWARE_MEMORY or CISTERN_SOFTWARE_DEVICES is needed and malformed.
 Status CompleteSettings(Settings* settings);

@@ -17,6 +17,9 @@ const DriverTable& Table();
 // comes too late; nothing is changed then.
 Status Configure(std::uint64_t total_bytes, int device_count);
 
+// See IsStrict in settings.h. May change at any time; false at first unless CISTERN_SOFTWARE_STRICT is 1.
+void SetStrict(bool strict);
+
 // Every later call of this function takes at least this long on the calling thread. Zero ends it.
 void SetLatency(Call call, std::uint64_t nanoseconds);
 

@@ -4,23 +4,36 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "software/device.h"
 #include "software/event.h"
 #include "software/legacy_order.h"
+#include "software/settings.h"
 
 namespace cistern::software {
 namespace {
 
-std::atomic<std::uint64_t> next_stream_id{1};
+// Above the ids that the default streams have in the strict mode.
+std::atomic<std::uint64_t> next_stream_id{3};
 
 struct Executor {
   Mark mark;
 
   void operator()(const WaitWork& work) const { WaitForMark(work.mark); }
+  void operator()(const ValueWork& work) const {
+    // Nobody says when the word is written. Looks often at first, and then as often as a small part of the time that has passed.
+    constexpr std::chrono::microseconds kLongest{200};
+    std::chrono::microseconds pause{1};
+    while (!work.IsReached()) {
+      std::this_thread::sleep_for(pause);
+      pause = std::min(pause + pause / 4 + std::chrono::microseconds{1}, kLongest);
+    }
+  }
   void operator()(const CopyWork& work) const {
     std::memmove(work.destination, work.source, work.bytes);
     std::free(work.staged);
@@ -33,6 +46,10 @@ struct Executor {
     }
   }
   void operator()(const HostFunctionWork& work) const {
+    // "Host functions … may be serialized."
+    static std::mutex& one_at_a_time = *new std::mutex;
+    std::unique_lock<std::mutex> lock(one_at_a_time, std::defer_lock);
+    if (IsStrict()) lock.lock();
     thread_state.is_in_host_function = true;
     work.function(work.user_data);
     thread_state.is_in_host_function = false;

@@ -59,6 +59,12 @@ struct FillWork {
   std::size_t count;
   bool is_bytes;
 };
+// Lasts until (int32_t)(*word - value) >= 0.
+struct ValueWork {
+  const std::atomic<std::uint32_t>* word;
+  std::uint32_t value;
+  bool IsReached() const { return static_cast<std::int32_t>(word->load(std::memory_order_acquire) - value) >= 0; }
+};
 struct HostFunctionWork {
   HostFunction function;
   void* user_data;
@@ -72,7 +78,7 @@ struct FreeWork {
   Device* device;
   std::uint32_t block;
 };
-using Work = std::variant<WaitWork, CopyWork, FillWork, HostFunctionWork, StampWork, FreeWork>;
+using Work = std::variant<WaitWork, ValueWork, CopyWork, FillWork, HostFunctionWork, StampWork, FreeWork>;
 
 enum class StreamRole { kCreated, kLegacy, kPerThread };
 

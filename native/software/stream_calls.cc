@@ -3,6 +3,8 @@
 #include "software/calls.h"
 #include "software/legacy_order.h"
 #include "software/resolve.h"
+#include "software/settings.h"
+#include "software/transfer.h"
 
 namespace cistern::software::calls {
 namespace {
@@ -65,7 +67,8 @@ Status StreamGetId(Stream stream, unsigned long long* id) {
   Status status = ResolveStream(stream, &state);
   if (status != kSuccess) return status;
   if (id == nullptr) return kErrorInvalidValue;
-  *id = state->id;
+  // "The Id is unique for the life of the program", and one may doubt whether that is meant of the default streams of two devices.
+  *id = !IsStrict() || state->role == StreamRole::kCreated ? state->id : state->role == StreamRole::kLegacy ? 1 : 2;
   return kSuccess;
 }
 
@@ -96,6 +99,19 @@ Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
   if (flags != 0) return kErrorInvalidValue;
   Mark mark = event_state->mark.load(std::memory_order_acquire);
   return mark == 0 ? kSuccess : SubmitWait(*state, mark);
+}
+
+Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  if (flags != kWaitValueGreaterOrEqual) return kErrorNotSupported;
+  AddressKind kind = address % sizeof value == 0 ? Classify(address, sizeof value, false).kind : AddressKind::kInvalid;
+  if (kind != AddressKind::kPinned && kind != AddressKind::kDevice) return kErrorInvalidValue;
+  ValueWork work{reinterpret_cast<const std::atomic<std::uint32_t>*>(address), value};
+  Status ordered = OrderWithLegacy(*state);
+  if (ordered != kSuccess || (IsIdle(*state) && work.IsReached())) return ordered;
+  return Submit(*state, work, nullptr);
 }
 
 // There is no capture here, so no mode of it matters.

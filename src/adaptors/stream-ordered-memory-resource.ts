@@ -1,5 +1,6 @@
 import { type TakenMemory, takeBack } from '../bulk-frees.js';
 import { type Device, usedDevices } from '../driver/device.js';
+import { Event } from '../driver/event.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -11,6 +12,7 @@ import {
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { notPermittedStatus } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
+import { StreamTimeline } from '../driver/stream-timeline.js';
 import { DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
 import {
   type DeallocationEvents,
@@ -105,6 +107,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    */
   #refusedBytes = Number.POSITIVE_INFINITY;
   readonly #memory: KeptMemory;
+  /** Whether memory is to be given back that was still allocated at the end, and may be in use. */
+  #endsInUse = false;
   #isDisposed = false;
   /** What the upstream would not take back when this was disposed. */
   #leftSegments: readonly Segment[] = [];
@@ -218,8 +222,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * Gives everything back to the upstream, also what is still allocated; buffers in it are disposed first. Does nothing the second time, unless
-   * the upstream refused something the first time: then that is tried again.
+   * Gives everything back to the upstream, also what is still allocated; buffers in it are disposed first. What is allocated then goes back after
+   * everything that is queued by now on the device's streams that this environment knows. Does nothing the second time, unless the upstream
+   * refused something the first time: then that is tried again.
    * @throws what the free of a buffer threw that still has its memory, nothing else has changed then; what the upstream threw first, once
    * everything was tried.
    */
@@ -232,6 +237,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     if (!this.#isDisposed) {
       this.enter(stream, 'dispose');
       this.ordering.gather(stream, this.lane as Lane);
+      this.#endsInUse = this.keeperStatistics().allocatedBytes > 0;
       this.#isDisposed = true;
       this.lastStream = noStream;
       this.lane = undefined;
@@ -246,6 +252,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     const errors: unknown[] = [];
     for (const segment of segments) {
       try {
+        // Any stream may be using what is still allocated, and the upstream may free in the order of this one.
+        if (this.#endsInUse) followEveryStream(stream);
+        this.#endsInUse = false;
         this.#giveBack(segment, stream);
         this.#reservedBytes -= segment.bytes;
       } catch (error) {
@@ -675,4 +684,22 @@ export function isWithin(segments: readonly Segment[], address: number): boolean
 
 export function throwFirst(errors: readonly unknown[]): void {
   if (errors.length > 0) throw errors[0];
+}
+
+/** Makes a stream wait for every other one of its device. One whose end is not announced may be gone: then the host waits for the device. */
+function followEveryStream(stream: Stream): void {
+  const others = StreamTimeline.ofDevice(stream.device.index).filter((timeline) => timeline !== stream.timeline);
+  if (others.some(({ announcesEnd }) => !announcesEnd)) {
+    stream.device.synchronizeSync();
+    return;
+  }
+  for (const timeline of others) {
+    const event = new Event({ device: stream.device });
+    try {
+      event.recordOn(timeline);
+      stream.timeline.wait(event);
+    } finally {
+      event.dispose();
+    }
+  }
 }

@@ -42,7 +42,7 @@ export class Event implements Disposable {
   handle: number;
   /** @internal The number of its last recording, of all events': tells whether one that somebody relies on still stands, and which is later. */
   version = 0;
-  /** @internal The id of the stream it was recorded on last; `undefined` where that recording was refused. */
+  /** @internal The key of the timeline it was recorded on last; `undefined` where that recording was refused. */
   recordedOn: number | undefined;
 
   /** @throws ArgumentTypeError for options that are none, DriverError where the driver refuses. */
@@ -86,7 +86,7 @@ export class Event implements Disposable {
     mailbox[1] = timeline.handle;
     native().recordEvent();
     if (mailbox[0] !== 0) this.#refuse('record an event');
-    this.recordedOn = timeline.id;
+    this.recordedOn = timeline.key;
     eventObserver?.eventRecorded(timeline, this.version);
   }
 

@@ -56,12 +56,12 @@ export interface NativeBinding {
   /** Opens the backend for this environment: 0 CUDA, 1 software. `noBackend` when the other one is already open. */
   openBackend(kind: number): void;
   /**
-   * Why CUDA cannot be used: what was searched for and what failed, in one sentence; an empty string where it can. The first call in the
-   * process loads and initialises the driver.
+   * Why CUDA cannot be used: what was searched for and what failed, in one sentence; an empty string where it can. Loads and
+   * initialises the driver, unless that succeeded in this process before.
    */
   cudaUnavailableReason(): string;
-  /** The process-wide settings of the software device; zero leaves a value as it is. */
-  configureSoftware(totalBytes: number, deviceCount: number): void;
+  /** The process-wide settings of the software device; zero, or `undefined`, leaves a value as it is. */
+  configureSoftware(totalBytes: number, deviceCount: number, isStrict?: boolean): void;
   /** Delays every later call of a driver function of the software device. */
   setLatency(functionName: string, nanoseconds: number): void;
   /** Lets the nth next call of a driver function of the software device fail with a status. `[1]`: 1 if the one before is still to come. */
@@ -112,15 +112,18 @@ export interface NativeBinding {
   queryStream(): void;
   /** Resolves with a status once everything queued on the stream at this call has run. Blocks no thread of Node's pool. */
   streamCompletion(stream: number): Promise<number>;
-  /** Queues a JavaScript function: the stream stands still from there until the function has returned. */
-  launchHostFunction(stream: number, callback: () => void): void;
+  /**
+   * Queues a JavaScript function: the stream stands still from there until the function has returned. It is given a status: success, or why its
+   * turn will never come. May stop with `hostFunctionReady`.
+   */
+  launchHostFunction(stream: number, callback: (status: number) => void): void;
   /** Runs every host function of this environment whose turn has come. `[1]`: how many ran. */
   runHostFunctions(): void;
   /** Blocks until a host function of this environment is ready to run, or none is outstanding. */
   waitForHostFunction(): void;
   /** Hot enough. `[1]`: host functions of this environment that are queued and have not finished. */
   outstandingHostFunctions(): void;
-  /** Makes the stream stand still from here until the hold is released. `[1]`: a handle. */
+  /** Makes the stream stand still from here until the hold is released. `[1]`: a handle. May stop with `hostFunctionReady`. */
   holdStream(stream: number): void;
   releaseHold(hold: number): void;
   /** Ends every hold of the process and lets streams pass host functions without running them, from here on: for the process's end. */
@@ -142,9 +145,15 @@ export interface NativeBinding {
   /** `[1]`: milliseconds between two timing events. */
   elapsedMilliseconds(start: number, end: number): void;
 
-  /** Hot. In: bytes, kind (`NativeMemoryKind`), device, alignment (used by kind host alone). `[1]`: address. */
+  /**
+   * Hot. In: bytes, kind (`NativeMemoryKind`), device, alignment (used by kind host alone). `[1]`: address. May stop with `hostFunctionReady`,
+   * unless of kind host.
+   */
   allocate(): void;
-  /** Hot. In: address, bytes, kind, device. Frees of the driver's memory may stop with `hostFunctionReady`. */
+  /**
+   * Hot. In: address, bytes, kind, device. May stop with `hostFunctionReady`, unless of kind host. What may not be freed now, because a hold or
+   * another thread stalls a stream, is freed later.
+   */
   deallocate(): void;
   /** Hot. In: bytes, pool, stream. `[1]`: address. */
   allocateAsync(): void;
@@ -152,7 +161,10 @@ export interface NativeBinding {
   deallocateAsync(): void;
   /** `[1]`: a handle for a new stream-ordered pool of device memory. */
   createPool(device: number, releaseThresholdBytes: number): void;
-  /** Destroys the pool; its live allocations are freed with it, in stream order where they have one. */
+  /**
+   * Destroys the pool. Its live allocations are freed with it, once everything has run that is queued on the device: it waits for that, unless
+   * something stalls a stream, and then leaves it to a later call.
+   */
   destroyPool(pool: number): void;
   trimPool(pool: number, bytesToKeep: number): void;
   /** `[1]`: a `CUmemPool_attribute`'s value. A release threshold of 2^64 - 1 reads as Infinity. */
@@ -162,10 +174,10 @@ export interface NativeBinding {
 
   /**
    * Copies between two addresses (device, managed, pinned or host memory of resources) in stream order. The driver may block on memory of
-   * kind host, but never while a host function or a hold of this environment stalls a stream.
+   * kind host, but never while a host function or a hold of this environment stalls a stream; it may stop with `hostFunctionReady`.
    */
   copy(destination: number, source: number, bytes: number, stream: number): void;
-  /** Copies `bytes` from a view's start to an address, in stream order; the host bytes have been read when it returns. */
+  /** Copies `bytes` from a view's start to an address, in stream order; the host bytes have been read when it returns. May stop as `copy`. */
   copyFromHost(destination: number, source: ArrayBufferView, bytes: number, stream: number): void;
   /**
    * Copies in stream order into a view and blocks until done, or `hostFunctionReady`. Repeated as `synchronizeStream` is, it copies once.
@@ -174,7 +186,8 @@ export interface NativeBinding {
   copyToHostSync(destination: ArrayBufferView, source: number, bytes: number, stream: number): void;
   /**
    * Queues a copy out of device memory now; resolves with the bytes, or with a status on failure. With a destination it fills that, and resolves
-   * with a status: `invalidArgument` if there is no room for the bytes, or none any more.
+   * with a status: `invalidArgument` if there is no room for the bytes, or none any more. May stop as
+   * `copy`.
    */
   copyToHost(source: number, bytes: number, stream: number, destination?: ArrayBufferView): Promise<ArrayBuffer | number>;
   /** Sets `count` elements of 1 or 4 bytes, to an unsigned value that fits them, in stream order. */

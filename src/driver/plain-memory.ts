@@ -8,6 +8,10 @@ export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
 /**
  * Memory of one kind on one device straight from the driver, without stream order: an allocation may be used at once by every stream, a free
  * waits for the device. One object per kind and device, which counts what is reserved.
+ *
+ * The driver may wait for the device in an allocation, too. So host functions that are outstanding run first, in both; in a host function neither
+ * is permitted, other than of memory of kind `host`. What cannot be freed because a hold, or another thread, keeps a stream from going on is
+ * freed later.
  */
 export class PlainMemory {
   readonly kind: MemoryKind;
@@ -44,13 +48,17 @@ export class PlainMemory {
    * @throws OutOfMemoryError, DriverError
    */
   allocate(bytes: number, alignment: number): number {
-    mailbox[0] = bytes;
-    mailbox[1] = this.#number;
-    mailbox[2] = this.device.index;
-    mailbox[3] = alignment;
-    native().allocate();
-    const status = mailbox[0] as number;
-    if (status !== NativeStatus.success) throw this.#allocationError(bytes, status);
+    for (;;) {
+      mailbox[0] = bytes;
+      mailbox[1] = this.#number;
+      mailbox[2] = this.device.index;
+      mailbox[3] = alignment;
+      native().allocate();
+      const status = mailbox[0] as number;
+      if (status === NativeStatus.success) break;
+      if (status !== NativeStatus.hostFunctionReady) throw this.#allocationError(bytes, status);
+      native().runHostFunctions();
+    }
     const address = mailbox[1] as number;
     this.liveBytes += bytes;
     if (this.liveBytes > this.peakBytes) this.peakBytes = this.liveBytes;

@@ -1,4 +1,4 @@
-import { ArgumentRangeError, formatValue } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { assertOptions, optionNames } from '../validation.js';
 import { mailbox, native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
@@ -15,9 +15,15 @@ export interface SoftwareDeviceSettings {
    * @defaultValue `CISTERN_SOFTWARE_DEVICES`, else 1
    */
   readonly devices?: number;
+  /**
+   * Whether the device uses the freedom that CUDA's documentation leaves a driver: host functions of all streams run one at a time, plain
+   * allocations wait for the device, and the default streams of every device have the same ids. May change at any time.
+   * @defaultValue whether `CISTERN_SOFTWARE_STRICT` is 1
+   */
+  readonly strict?: boolean;
 }
 
-const knownSettings = optionNames<SoftwareDeviceSettings>({ devices: true, totalBytes: true });
+const knownSettings = optionNames<SoftwareDeviceSettings>({ devices: true, strict: true, totalBytes: true });
 
 /**
  * Sets the size and number of the software devices.
@@ -25,14 +31,17 @@ const knownSettings = optionNames<SoftwareDeviceSettings>({ devices: true, total
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
-  const { totalBytes, devices } = settings;
+  const { totalBytes, devices, strict } = settings;
   if (totalBytes !== undefined && (!Number.isSafeInteger(totalBytes) || totalBytes < 1)) {
     throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^53 - 1, got ${formatValue(totalBytes)}`);
   }
   if (devices !== undefined && (!Number.isInteger(devices) || devices < 1 || devices > 8)) {
     throw new ArgumentRangeError(`devices must be an integer from 1 to 8, got ${formatValue(devices)}`);
   }
-  native().configureSoftware(totalBytes ?? 0, devices ?? 0);
+  if (strict !== undefined && typeof strict !== 'boolean') {
+    throw new ArgumentTypeError(`strict must be a boolean, got ${formatValue(strict)}`);
+  }
+  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict);
   check('configure the software device');
 }
 

@@ -19,12 +19,16 @@ export function check(operation: string): void {
 
 /** Repeats a blocking native call, running the host functions that it stopped for, until it is done; then checks its status. */
 export function checkBlocking(operation: string, call: () => void): void {
-  call();
-  while (mailbox[0] === NativeStatus.hostFunctionReady) {
-    native().runHostFunctions();
-    call();
-  }
+  do call();
+  while (runHostFunctionsIfReady());
   check(operation);
+}
+
+/** Runs host functions if the last native call stopped for them. Returns whether it did: the call is to be made again then. */
+export function runHostFunctionsIfReady(): boolean {
+  if (mailbox[0] !== NativeStatus.hostFunctionReady) return false;
+  native().runHostFunctions();
+  return true;
 }
 
 /** The error for a status that is not success. */

@@ -22,7 +22,7 @@ let timelines = 0;
 
 /**
  * What this environment knows of one driver stream, shared by every `Stream` object that names it: its identity, and how far it is known
- * to have run. The driver's stream id is never reused (a handle is: rapidsai/rmm#2251); `slot` is a small integer for arrays, which is given
+ * to have run. The driver's stream id is never reused on a device (a handle is: rapidsai/rmm#2251); `slot` is a small integer for arrays, which is given
  * to another stream only after every observer heard of this one's end.
  */
 export class StreamTimeline {
@@ -30,6 +30,8 @@ export class StreamTimeline {
   static recordings = 0;
 
   readonly id: number;
+  /** Tells the streams of all devices apart; on the first device it is the id. */
+  readonly key: number;
   readonly slot: number;
   /** A 32-bit integer that no other stream of this environment had within the last 2^32. */
   readonly serial = ++timelines | 0;
@@ -56,6 +58,7 @@ export class StreamTimeline {
 
   private constructor(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean) {
     this.id = id;
+    this.key = keyOf(id, device);
     this.handle = handle;
     this.slot = vacantSlots.pop() ?? slots++;
     this.device = device;
@@ -65,13 +68,13 @@ export class StreamTimeline {
 
   /** The timeline of a driver stream, which takes over the native handle; to be followed by `join`. */
   static of(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean): StreamTimeline {
-    const known = live.get(id);
+    const known = live.get(keyOf(id, device));
     if (known !== undefined && !known.#isEnding) {
       native().releaseStream(handle);
       return known;
     }
     const timeline = new StreamTimeline(id, device, handle, isOwned, announcesEnd);
-    live.set(id, timeline);
+    live.set(timeline.key, timeline);
     return timeline;
   }
 
@@ -183,11 +186,16 @@ export class StreamTimeline {
       throw error;
     }
     this.#streams.clear();
-    if (live.get(this.id) === this) live.delete(this.id);
+    if (live.get(this.key) === this) live.delete(this.key);
     this.#observers.clear();
     for (const observer of observers) observer.streamEnded(this, event);
     vacantSlots.push(this.slot);
   }
+}
+
+/** The driver may give the default streams of every device the same ids. */
+function keyOf(id: number, device: number): number {
+  return device * 2 ** 45 + id;
 }
 
 /** Returns whether the object is still there. */

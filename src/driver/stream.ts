@@ -6,7 +6,7 @@ import { finalizationRegistry } from './finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
 import { mailbox, native } from './native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from './order-checker.js';
-import { check } from './status.js';
+import { check, checkBlocking } from './status.js';
 import { StreamTimeline } from './stream-timeline.js';
 
 /** Options of {@link Stream}. */
@@ -76,7 +76,9 @@ const defaultStreams = new Map<string, Stream>();
  */
 export class Stream implements Disposable {
   readonly device: Device;
-  /** Unique among the streams of this process, never reused. */
+  /**
+   * The driver's id of the stream: unique among the streams of its device, never reused. The default streams of two devices may have the same.
+   */
   readonly id: number;
   /** @internal The native handle; -1 once disposed. */
   handle: number;
@@ -135,8 +137,8 @@ export class Stream implements Disposable {
   }
 
   /**
-   * A stream made elsewhere, by its driver handle (a `CUstream` or `cudaStream_t` as an address). The stream stays its owner's: dispose this
-   * object before the owner destroys it.
+   * A stream made elsewhere, by its driver handle (a `CUstream` or `cudaStream_t` as an address). The stream stays its owner's. Without a
+   * promise ({@link ForeignStreamOptions.announcesEnd}) the owner may destroy it at any time, if nothing is queued through this object any more.
    * @throws ArgumentRangeError for what cannot be a handle, DriverError for a handle that the driver does not know.
    */
   static fromHandle(handle: number | bigint, options: ForeignStreamOptions = {}): Stream {
@@ -218,13 +220,20 @@ export class Stream implements Disposable {
 
   /**
    * Queues a function: the stream stands still until its turn has come and it has run, on this thread, from the event loop or from within
-   * a blocking call. What it throws is reported as an uncaught exception.
+   * a blocking call. What it throws is reported as an uncaught exception. If the device fails before, the function never runs, and a process
+   * warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
+   *
+   * As with CUDA's own host functions, nothing in it may wait for a device: synchronizing, and allocating or freeing plain memory, are refused
+   * there with a {@link DriverError} (`CUDA_ERROR_NOT_PERMITTED`). What a pool has in stock can be had.
    */
   launchHostFunction(callback: () => void): void {
     this.#assertLive('launch a host function');
     if (typeof callback !== 'function') throw new ArgumentTypeError(`callback must be a function, got ${formatValue(callback)}`);
-    native().launchHostFunction(this.handle, callback);
-    check('launch a host function');
+    const run = (status: number) => {
+      if (status > 0) warnOfLostFunction(this.id, status);
+      else callback();
+    };
+    checkBlocking('launch a host function', () => native().launchHostFunction(this.handle, run));
   }
 
   /**
@@ -248,25 +257,29 @@ export class Stream implements Disposable {
 
   /**
    * Makes the stream stand still from here until the hold is released. For tests of stream order; a blocking call that waits for a held
-   * stream never returns. CUDA does not promise that host functions of different streams run side by side, which holds are made of: on a GPU,
-   * hold one stream at a time.
+   * stream never returns.
+   *
+   * Any number of streams can be held at a time. On a GPU, streams that share one of its queues (there are `CUDA_DEVICE_MAX_CONNECTIONS` of them)
+   * may stand still with a held one; and a device without memory operations in streams, on which a host function of the driver waits instead,
+   * can be held on one stream at a time, with no other host function outstanding.
    */
   hold(): StreamHold {
     this.#assertLive('hold a stream');
-    native().holdStream(this.handle);
-    check('hold a stream');
+    checkBlocking('hold a stream', () => native().holdStream(this.handle));
     return new StreamHold(mailbox[1] as number);
   }
 
   /**
    * Settles what resources hold back for the stream and gives it back to the driver. Work that is queued still runs. Does nothing the second
-   * time.
+   * time. An object for a foreign stream whose end is not announced ({@link ForeignStreamOptions.announcesEnd}) leaves that alone, since it may
+   * be gone: if there is something to settle it waits for the device.
    * @throws DriverError where nothing can be settled, because the driver neither records an event nor waits, and where it refuses to destroy the
    * stream; the stream is not disposed then, and this can be tried again.
    */
   [Symbol.dispose](): void {
     if (this.handle < 0 || this.#isDefault) return;
-    const settle = () => settlement(this.device, this.timeline, true);
+    // Only an owner that announces the stream's end is known not to have destroyed it.
+    const settle = () => settlement(this.device, this.timeline, this.#endsTimeline || this.timeline.announcesEnd);
     if (this.#endsTimeline) this.timeline.end(settle);
     else this.timeline.leave(this.#reference, settle);
     this.handle = -1;
@@ -345,6 +358,11 @@ function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
     defaultStreams.set(key, stream);
   }
   return stream;
+}
+
+function warnOfLostFunction(stream: number, status: number): void {
+  const name = native().statusName(status) || `status ${status}`;
+  process.emitWarning(`a host function of stream ${stream} will never run: ${name}`, { code: 'CISTERN_LOST_HOST_FUNCTION' });
 }
 
 /** The id of the driver's stream. Where the driver does not tell it the handle is given back, now or with the next collection. */

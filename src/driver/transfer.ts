@@ -1,7 +1,7 @@
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../errors.js';
 import { assertBytes, assertPointer } from '../validation.js';
 import { mailbox, NativeStatus, native } from './native.js';
-import { check, checkBlocking, statusError } from './status.js';
+import { check, checkBlocking, runHostFunctionsIfReady, statusError } from './status.js';
 import { assertStream, type Stream } from './stream.js';
 
 /**
@@ -13,8 +13,8 @@ export function copy(destination: number, source: number, bytes: number, stream:
   assertPointer(destination, 'destination');
   assertPointer(source, 'source');
   assertBytes(bytes);
-  native().copy(destination, source, bytes, stream.handle);
-  check(`copy ${bytes} bytes`);
+  const { handle } = stream;
+  checkBlocking(`copy ${bytes} bytes`, () => native().copy(destination, source, bytes, handle));
 }
 
 /** Copies between two pointers and blocks until it is done. */
@@ -29,8 +29,13 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
   assertPointer(destination, 'destination');
   assertView(source, 'source');
   const bytes = viewBytes(source);
-  native().copyFromHost(destination, source, bytes, stream.handle);
-  check(`copy ${bytes} bytes from the host`);
+  const { handle } = stream;
+  try {
+    checkBlocking(`copy ${bytes} bytes from the host`, () => native().copyFromHost(destination, source, bytes, handle));
+  } catch (error) {
+    assertStillHolds(source, bytes);
+    throw error;
+  }
 }
 
 /**
@@ -56,7 +61,7 @@ export async function copyToHost(source: number, bytes: number, stream: Stream):
   assertStream(stream, 'copy to the host');
   assertPointer(source, 'source');
   assertBytes(bytes);
-  const result = await native().copyToHost(source, bytes, stream.handle);
+  const result = await queueCopyToHost(source, bytes, stream);
   if (typeof result === 'number') throw statusError(`copy ${bytes} bytes to the host`, result);
   return result;
 }
@@ -71,10 +76,18 @@ export async function copyIntoHost(destination: ArrayBufferView, source: number,
   assertView(destination, 'destination');
   assertPointer(source, 'source');
   const bytes = viewBytes(destination);
-  const status = await native().copyToHost(source, bytes, stream.handle, destination);
+  const status = await queueCopyToHost(source, bytes, stream, destination);
   if (status === NativeStatus.success) return;
   assertStillHolds(destination, bytes);
   throw statusError(`copy ${bytes} bytes to the host`, status as number);
+}
+
+function queueCopyToHost(source: number, bytes: number, stream: Stream, destination?: ArrayBufferView): Promise<ArrayBuffer | number> {
+  const { handle } = stream;
+  let copied: Promise<ArrayBuffer | number>;
+  do copied = native().copyToHost(source, bytes, handle, destination);
+  while (runHostFunctionsIfReady());
+  return copied;
 }
 
 /**

@@ -147,7 +147,10 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
     return other === this;
   }
 
-  /** Destroys the pool. What is still allocated from it is freed with it. */
+  /**
+   * Destroys the pool. What is still allocated from it is freed with it, once everything has run that is queued on the device, whatever its
+   * stream: this waits for that. If a hold or a host function keeps a stream from going on, it does not wait, and the memory is freed later.
+   */
   [Symbol.dispose](): void {
     this.#isDisposed = true;
     this.#lastStream = noStream;

@@ -203,7 +203,7 @@ export class StreamOrdering implements StreamObserver {
     const common = this.#commonLane(number);
     if (common === undefined) return (this.lane(number) as Lane).order(waiter);
     forgetPastEvents(common);
-    for (const event of common.events) if (event.recordedOn !== waiter.timeline.id) waiter.timeline.wait(event);
+    for (const event of common.events) if (event.recordedOn !== waiter.timeline.key) waiter.timeline.wait(event);
     if (common.events.length > maximumCommonEvents) this.#unite(common, waiter);
     return common.events.length > 0;
   }
@@ -431,7 +431,7 @@ export function assertFence(fence: DeallocationFence, stream: Stream): void {
 
 function assertRecordedOn(event: Event, stream: Stream): void {
   if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'fence is an event that is already disposed');
-  if (event.recordedOn === stream.timeline.id) return;
-  const found = event.recordedOn === undefined ? 'one that was never recorded' : `one recorded on stream ${event.recordedOn}`;
+  if (event.recordedOn === stream.timeline.key) return;
+  const found = event.recordedOn === undefined ? 'one that was never recorded' : 'one recorded on another stream';
   throw new ArgumentRangeError(`fence must be an event recorded on stream ${stream.id}, got ${found}`, 'ERR_INVALID_ARG_VALUE');
 }

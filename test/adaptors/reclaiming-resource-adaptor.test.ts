@@ -99,10 +99,12 @@ describe('each stage alone saves an allocation that nothing else could', () => {
   test('settle: a free that is queued on a stream', () => {
     using other = new CudaAsyncMemoryResource({ releaseThresholdBytes: 0 });
     using device = new CudaMemoryResource();
+    using releasing = new Stream({ nonBlocking: true });
     const fill = () => {
       const pointer = other.allocate(600 * MiB, stream);
-      // The driver's pool cannot give it back before the stream has got so far.
-      stream.launchHostFunction(() => {});
+      // The driver's pool cannot give it back before the stream has got so far. An allocation does not wait for a held stream.
+      const hold = stream.hold();
+      releasing.launchHostFunction(() => hold.release());
       other.deallocate(pointer, 600 * MiB, stream);
     };
     const without = everyStage.filter((stage) => stage !== 'settle');

@@ -316,7 +316,13 @@ describe('a buffer that is changed while its resource looks for memory', () => {
 it('memory that a host function could not free is freed in the next turn of the event loop', async () => {
   const plain = new CudaMemoryResource();
   const before = plain.reservedBytes;
-  const buffer = new DeviceBuffer(MiB, { resource: plain, stream });
+  const stock: number[] = [];
+  const stocking = new CallbackMemoryResource(
+    (bytes, on) => stock.pop() ?? plain.allocate(bytes, on),
+    (pointer, bytes, on) => plain.deallocate(pointer, bytes, on),
+  );
+  const buffer = new DeviceBuffer(MiB, { resource: stocking, stream });
+  stock.push(plain.allocate(2 * MiB, stream));
   stream.launchHostFunction(() => expect(() => buffer.resize(2 * MiB)).toThrow(DriverError));
   stream.synchronizeSync();
   expect(plain.reservedBytes - before).toBe(3 * MiB);

@@ -1,3 +1,6 @@
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
 import { deviceMemory } from '../support/device-memory.js';
 import { runModule } from '../support/run-module.js';
@@ -364,4 +367,23 @@ describe('the choice of a device', () => {
     expect(stderr).toMatch(/the native addon of cistern cannot be loaded: run "npm rebuild cistern"/);
     expect(stderr).toContain('ERR_CISTERN_ADDON_MISSING');
   });
+});
+
+test('a driver that could not be loaded is looked for again', () => {
+  const folder = mkdtempSync(join(tmpdir(), 'cistern-driver-'));
+  try {
+    const end = runModule(
+      `
+      import { cudaUnavailableReason } from 'cistern';
+      import { writeFileSync } from 'node:fs';
+      const before = cudaUnavailableReason();
+      writeFileSync(process.env.LD_LIBRARY_PATH + '/libcuda.so.1', 'no library');
+      console.log(before.includes('libcuda.so.1'), before === cudaUnavailableReason());
+    `,
+      { ...software, LD_LIBRARY_PATH: folder },
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'true false\n', stderr: '' });
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
 });

@@ -125,6 +125,19 @@ describe('the end of a stream', () => {
     foreign.destroy();
   });
 
+  test('made elsewhere is settled without it where nobody announces it, since it may be gone', () => {
+    const foreign = madeElsewhere();
+    const stream = Stream.fromHandle(foreign.address);
+    const observer = new Observer(true);
+    stream.timeline.observe(observer);
+    foreign.destroy();
+    const before = driverCallCounts();
+    stream.dispose();
+    const after = driverCallCounts();
+    expect(observer.ends).toMatchObject([{ event: undefined }]);
+    expect([after.eventRecords, after.synchronizations - before.synchronizations]).toEqual([before.eventRecords, 1]);
+  });
+
   test('does not come where nothing can be settled, and can be tried again', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);

@@ -518,13 +518,13 @@ export class DriverModel implements Disposable {
       launchHostFunction: (handle, callback) => {
         const books = this.#named(handle, 'a launch');
         const stall = this.#stall(books);
-        own.launchHostFunction(handle, () => {
+        own.launchHostFunction(handle, (status) => {
           this.#hostFunctions.splice(this.#hostFunctions.indexOf(stall), 1);
           join(this.#host, stall.before);
           // Its stream stands still until it has returned.
           this.#running.push(stall);
           try {
-            callback();
+            callback(status);
           } finally {
             this.#running.pop();
           }
@@ -628,10 +628,10 @@ export class DriverModel implements Disposable {
           () => own.copyToHostSync(destination, source, bytes, handle),
         );
       },
-      copyToHost: (source, bytes, handle) => {
+      copyToHost: (source, bytes, handle, destination) => {
         const books = this.#named(handle, 'a copy');
-        const result = own.copyToHost(source, bytes, handle);
-        if (bytes === 0) return result;
+        const result = own.copyToHost(source, bytes, handle, destination);
+        if (!isDone() || bytes === 0) return result;
         this.#submit(books);
         this.#use(books, source, bytes, false, 'copy from');
         return result;

@@ -1,5 +1,17 @@
 import { describe, expect, test } from 'vitest';
-import { CudaAsyncMemoryResource, Device, driverCallCounts, failCall, MiB, OutOfMemoryError, Stream } from '../../src/index.js';
+import { mailbox, native } from '../../src/driver/native.js';
+import {
+  CudaAsyncMemoryResource,
+  Device,
+  driverCallCounts,
+  Event,
+  failCall,
+  MiB,
+  OutOfMemoryError,
+  PoolMemoryResource,
+  Stream,
+  set,
+} from '../../src/index.js';
 
 describe('CudaAsyncMemoryResource', () => {
   test('is equal to itself only, since each has a pool of its own', () => {
@@ -80,5 +92,53 @@ describe('CudaAsyncMemoryResource', () => {
     resource.dispose();
     device.synchronizeSync();
     expect(device.memoryInfo().freeBytes).toBe(freeBytes);
+  });
+
+  describe('that is disposed with live memory', () => {
+    test('frees nothing on a stream that may be gone', () => {
+      const device = Device.get();
+      const { freeBytes } = device.memoryInfo();
+      native().createStream(0, true, 0);
+      const owner = mailbox[1] as number;
+      native().streamAddress(owner);
+      using stream = Stream.fromHandle(mailbox[1] as number);
+      const resource = new CudaAsyncMemoryResource();
+      resource.allocate(1 * MiB, stream);
+      native().releaseStream(owner);
+      resource.dispose();
+      device.synchronizeSync();
+      expect(device.memoryInfo().freeBytes).toBe(freeBytes);
+    });
+
+    test.each(['the resource', 'a pool above it'])('lets every stream finish with it first: %s', (which) => {
+      using writer = new Stream({ nonBlocking: true });
+      using owner = new Stream({ nonBlocking: true });
+      using resource = new CudaAsyncMemoryResource();
+      using pool = new PoolMemoryResource(resource);
+      const isPool = which !== 'the resource';
+      const pointer = (isPool ? pool : resource).allocate(64 * MiB, owner);
+      using event = new Event();
+      event.record(owner);
+      writer.wait(event);
+      for (let value = 0; value < 8; value++) set(pointer, value, 1, 64 * MiB, writer);
+      (isPool ? pool : resource).dispose();
+      // Where the memory is freed.
+      Stream.legacyDefault().synchronizeSync();
+      expect(writer.query()).toBe(true);
+    });
+
+    test('does not wait for a stream that is held, and frees it later', () => {
+      const device = Device.get();
+      const { freeBytes } = device.memoryInfo();
+      using stream = new Stream({ nonBlocking: true });
+      const resource = new CudaAsyncMemoryResource();
+      resource.allocate(1 * MiB, stream);
+      using hold = stream.hold();
+      resource.dispose();
+      expect(device.memoryInfo().freeBytes).toBeLessThan(freeBytes);
+      hold.release();
+      device.synchronizeSync();
+      expect(device.memoryInfo().freeBytes).toBe(freeBytes);
+    });
   });
 });
