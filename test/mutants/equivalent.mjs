@@ -2,6 +2,7 @@
 const notBelowZero = 'the number of synchronizations that it is compared with is never below 0';
 const handles = "a live event's handle is at least 2 ** 20, a disposed one's is -1";
 const onlyDriverErrors = 'recording a live lane fails with a DriverError only';
+const cost = 'it decides only when events that are over are looked for: whoever takes memory looks for them anyway';
 
 export const equivalent = {
   'src/stream-ordering/lane.ts': {
@@ -12,6 +13,13 @@ export const equivalent = {
   },
   'src/stream-ordering/stream-ordering.ts': {
     'StreamOrdering.freedLater: !(error instanceof DriverError) -> false': onlyDriverErrors,
+    'StreamOrdering.streamEnded: isAwaited -> true': 'it adds an event that is over, which is forgotten before it is waited for',
+    'StreamOrdering.streamEnded: >= -> >': cost,
+    'StreamOrdering.#unite: !(error instanceof DriverError) -> false': onlyDriverErrors,
+    'dependOn: < -> <=': 'no two recordings have one number',
+    'forgetPastEvents: common.events.length === 0 -> false': cost,
+    'forgetPastEvents: 2 -> 3': cost,
+    'isIdleNow: !(error instanceof DriverError) -> false': 'a live stream refuses a query with a DriverError only',
     'assertRecordedOn: < -> <=': handles,
     'assertRecordedOn: 0 -> 1': handles,
     'StreamOrdering.freedWith: errors swallowed of lane.freeWithRecording(fence);': 'it calls nothing that could fail',

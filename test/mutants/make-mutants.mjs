@@ -418,10 +418,10 @@ export function typeChecked(mutants, sources, options, onProgress) {
   }
 
   const good = new Set();
-  let waiting = mutants.filter((mutant) => parses(mutant, sources.get(mutant.file)));
-  for (const regionOf of [(mutant) => (mutant.reachesOut ? mutant.file : `${mutant.file} ${mutant.region}`), ({ file }) => file]) {
-    const again = [];
-    const rounds = roundsOf(waiting, regionOf);
+  const parsed = mutants.filter((mutant) => parses(mutant, sources.get(mutant.file)));
+  const again = parsed.filter(({ reachesOut }) => reachesOut);
+  function checkAll(list, regionOf) {
+    const rounds = roundsOf(list, regionOf);
     for (const [number, round] of rounds.entries()) {
       for (const [mutant, verdict] of check(round)) {
         if (verdict === 'good') good.add(mutant);
@@ -429,8 +429,10 @@ export function typeChecked(mutants, sources, options, onProgress) {
       }
       onProgress?.(number + 1, rounds.length);
     }
-    waiting = again;
   }
+  const within = parsed.filter(({ reachesOut }) => !reachesOut);
+  checkAll(within, ({ file, region }) => `${file} ${region}`);
+  checkAll(again.splice(0), ({ file }) => file);
   return mutants.filter((mutant) => good.has(mutant));
 }
 

@@ -300,11 +300,12 @@ async function coverage(sources, count, own) {
   return { statements: Object.fromEntries(statements), files: Object.fromEntries(paths.map((path) => [path, found[path]])) };
 }
 
-/** The number of the innermost statement that a mutant is in, if it is in one of a function; of several, the last that it reaches. */
+/** The number of the innermost statement that a mutant is in, if it is in one of a function; of one by hand, that where it begins. */
 function statementOf({ first, list }, { start, end, kind }) {
   let best;
   if (kind === 'by hand') {
-    const last = list.findLastIndex((statement) => statement.start < end && statement.end > start);
+    const reached = list.findLastIndex((statement) => statement.start <= start && statement.end > start);
+    const last = reached >= 0 ? reached : list.findLastIndex((statement) => statement.start < end && statement.end > start);
     return last < 0 ? undefined : first + last;
   }
   for (const [number, statement] of list.entries()) {

@@ -85,6 +85,19 @@ describe('a free', () => {
     expect(lane.cover()).toBe(event);
   });
 
+  test('during a synchronization of its stream is not covered by that', () => {
+    using stream = new Stream();
+    for (const free of ['freeUnrecorded', 'freeRecorded'] as const) {
+      const lane = laneOf(stream);
+      const complete = stream.timeline.beginSynchronization();
+      lane[free]();
+      complete();
+      expect(lane.isIdle).toBe(false);
+      stream.synchronizeSync();
+      expect(lane.isIdle).toBe(true);
+    }
+  });
+
   test('is held back from other streams in a held lane until its stream is idle', () => {
     using stream = new Stream();
     const lane = laneOf(stream, true);

@@ -6,6 +6,7 @@ import {
   DriverError,
   Event,
   failCall,
+  type MemoryKind,
   Stream,
   type StreamHold,
 } from '../../src/index.js';
@@ -42,9 +43,9 @@ class Lanes implements LaneMemory {
   }
 }
 
-function make(policy: DeallocationEvents = 'deferred') {
+function make(policy: DeallocationEvents = 'deferred', kind: MemoryKind = 'device') {
   const memory = new Lanes();
-  const ordering = new StreamOrdering(policy, memory, Device.get(), 'device');
+  const ordering = new StreamOrdering(policy, memory, Device.get(), kind);
   /** Frees memory on a stream. */
   const free = (stream: Stream, bytes = 256): Lane => {
     const lane = ordering.laneOf(stream, 'deallocate');
@@ -137,6 +138,7 @@ describe('lanes', () => {
     expect(() => ordering.laneOf(ended, 'allocate')).toThrow('disposed');
     using other = new Stream({ device: Device.get(1) });
     expect(() => ordering.laneOf(other, 'allocate')).toThrow('device');
+    expect(make('deferred', 'managed').ordering.laneOf(other, 'allocate').timeline).toBe(other.timeline);
     expect(() => make('never' as DeallocationEvents)).toThrow('deallocationEvents');
   });
 });
@@ -320,6 +322,56 @@ describe('streams that have ended', () => {
     expect(waits).toEqual([0]);
   });
 
+  test('do not leave such events behind after many that were not over', () => {
+    const { ordering, free } = make();
+    const end = () => {
+      const stream = new Stream();
+      const own = hold(stream);
+      free(stream);
+      stream.dispose();
+      return own;
+    };
+    for (const own of Array.from({ length: 9 }, end)) own.release();
+    Device.get().synchronizeSync();
+    for (let i = 0; i < 30; i++) {
+      end().release();
+      Device.get().synchronizeSync();
+    }
+    failCall('cuEventQuery', 18, 999);
+    expect(ordering.isIdle(ordering.endedLane)).toBe(true);
+    expect(failCall('cuEventQuery', 0)).toBe(true);
+  });
+
+  test('are not all asked at each end', () => {
+    const { free } = make();
+    failCall('cuEventQuery', 100, 999);
+    for (let i = 0; i < 40; i++) {
+      const stream = new Stream();
+      hold(stream);
+      free(stream);
+      stream.dispose();
+    }
+    expect(failCall('cuEventQuery', 0)).toBe(true);
+  });
+
+  test('on another device are waited for by one event of that device', () => {
+    const device = Device.get(1);
+    const memory = new Lanes();
+    const ordering = new StreamOrdering('deferred', memory, device, 'device');
+    for (let i = 0; i < 9; i++) {
+      const stream = new Stream({ device });
+      hold(stream);
+      const lane = ordering.laneOf(stream, 'deallocate');
+      memory.bytes[lane.number] = 256;
+      ordering.freed(lane);
+      stream.dispose();
+    }
+    using first = new Stream({ device });
+    using second = new Stream({ device });
+    expect(eventCalls(() => ordering.order(first, ordering.endedLane))).toEqual({ records: 1, waits: 9 });
+    expect(waitsFor(ordering, second, ordering.endedLane)).toBe(1);
+  });
+
   test('are waited for by one event, once a stream has waited for many', () => {
     const { ordering, free } = make();
     const holds = Array.from({ length: 9 }, () => {
@@ -441,6 +493,23 @@ describe('a common lane', () => {
     expect(ordering.isIdle(common)).toBe(false);
     expect([waitsFor(ordering, a, common), waitsFor(ordering, b, common)]).toEqual([0, 1]);
     expect(a.timeline.receivedAt).toBeGreaterThan(older.version);
+  });
+
+  test('waits for the later one of two recordings that it collects', () => {
+    const { memory, ordering } = make();
+    using a = new Stream();
+    const [into, other] = [ordering.addCommonLane(), ordering.addCommonLane()];
+    memory.bytes[other] = 256;
+    const first = hold(a);
+    ordering.receivedInCommon(other, a);
+    using between = new Event();
+    between.record(a);
+    hold(a);
+    ordering.receivedInCommon(into, a);
+    ordering.collect(into);
+    first.release();
+    between.synchronizeSync();
+    expect(ordering.isIdle(into)).toBe(false);
   });
 
   test('waits for the later one of two recordings on a stream', () => {
@@ -698,6 +767,26 @@ describe('memory that is held', () => {
     ordering.synchronizeUnannounced(b);
     expect(ordering.laneOf(a, 'allocate').isIdle).toBe(false);
     unannounced.dispose();
+  });
+
+  test('for several streams is waited for on each', () => {
+    const { ordering, free } = make('off');
+    using a = new Stream();
+    using b = new Stream();
+    free(a);
+    free(b);
+    expect(ordering.synchronizeHeld()).toBe(2);
+    expect(ordering.lanes.map(({ isIdle }) => isIdle)).toEqual([true, true]);
+  });
+
+  test('by a stream that ends itself while it is waited for is had', () => {
+    const { memory, ordering, free } = make('off');
+    const a = new Stream();
+    free(a);
+    a.launchHostFunction(() => a.dispose());
+    failCall('cuStreamSynchronize', 2, 999);
+    expect(ordering.synchronizeHeld()).toBe(1);
+    expect(memory.bytes[ordering.endedLane]).toBe(256);
   });
 
   test('in a host function is not waited for', () => {
