@@ -231,7 +231,7 @@ describe('what a free does', () => {
     expect(() => ordering.freedWith(event, a, owner)).toThrow('got one that was never recorded');
     event.record(b);
     expect(() => ordering.freedWith(event, a, owner)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
-    expect(() => ordering.freedWith(event, a, owner)).toThrow(`got one recorded on stream ${b.id}`);
+    expect(() => ordering.freedWith(event, a, owner)).toThrow(`recorded on stream ${a.id}, got one recorded on another stream`);
     event.dispose();
     expect(() => ordering.freedWith(event, a, owner)).toThrow('already disposed');
     expect(() => ordering.freedWith('none' as DeallocationEvents, a, owner)).toThrow('fence');
