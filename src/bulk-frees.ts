@@ -232,6 +232,9 @@ function freeRemembered({ live, deallocate }: RememberingResource, taken: TakenM
   for (const pointer of live.among(taken)) {
     const stream = live.holderOf(pointer);
     if (stream === undefined || !taken.has(pointer)) continue;
+    // What somebody above could not free is still theirs.
+    const end = pointer + live.bytesOf(pointer);
+    if (refused.some((each) => each.pointer >= pointer && each.pointer < end)) continue;
     try {
       const usable = lastingStream(stream);
       // Host functions may have run during a wait, and freed it.

@@ -11,7 +11,7 @@
  *  5. under `'off'`, all of the above again, once the streams that blocks are held for have been synchronized;
  *  6. the fallback, which serves that one allocation.
  */
-import { markAsTaker, rememberedSoFar, type TakenMemory } from '../bulk-frees.js';
+import { addRemembering, LiveAllocations, markAsTaker, rememberedSoFar, type TakenMemory, takesBack } from '../bulk-frees.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { Stream } from '../driver/stream.js';
 import {
@@ -38,8 +38,9 @@ import { none, type Segment } from '../suballocation/blocks.js';
 import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../suballocation/bump-chains.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
+import { layersOf } from './layers.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
-import { isWithin, type KeeperStatistics, StreamOrderedMemoryResource, throwFirst } from './stream-ordered-memory-resource.js';
+import { isWithin, type KeeperStatistics, StreamOrderedMemoryResource, stillUsed, throwFirst } from './stream-ordered-memory-resource.js';
 
 const maximumGrowthFactor = 64;
 
@@ -94,6 +95,13 @@ interface FallbackBlock {
   readonly stream: Stream;
   /** How many the fallback had given by then, this one included. */
   readonly serial: number;
+}
+
+/** Refuses to let memory go that the fallback gave. */
+interface FallbackGuard {
+  readonly live: LiveAllocations<Stream>;
+  readonly below: ReadonlySet<MemoryResource>;
+  deallocate(pointer: DevicePointer, bytes: number): void;
 }
 
 /**
@@ -173,7 +181,8 @@ export class MonotonicMark implements Disposable {
  * handed out.
  *
  * What a rewind takes back is first freed through the resources above, so that limits, tracking and the like count it as freed; a
- * {@link DeviceBuffer} in it is disposed.
+ * {@link DeviceBuffer} in it is disposed. A pool, or anything else above that keeps memory, gives its free blocks back then; a bare pointer that is
+ * allocated there keeps the rewind from happening.
  *
  * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, in the order of the stream that it was allocated on. A
  * rewind waits for the device, once, if that stream has ended, or may be gone because its end is not announced.
@@ -219,6 +228,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** Those that stand, from the first to the last. */
   readonly #marks: MonotonicMark[] = [];
   readonly #fallbackBlocks = new Map<DevicePointer, FallbackBlock>();
+  /** The same for a fallback that takes memory back: it must not while they are live. */
+  readonly #fallbackGuard: FallbackGuard | undefined;
   #markCount = 0;
   #rewinds = 0;
   #fallbackAllocations = 0;
@@ -247,6 +258,17 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     this.fallback = fallback;
     if (fallback !== undefined) this.alternates = [fallback];
     this.#fallbackEvents = deallocationEvents;
+    const fallbackLayers = fallback === undefined ? [] : layersOf(fallback);
+    if (fallbackLayers.some(takesBack)) {
+      this.#fallbackGuard = {
+        live: new LiveAllocations(),
+        below: new Set(fallbackLayers),
+        deallocate: (pointer, bytes) => {
+          throw stillUsed(this, pointer, bytes);
+        },
+      };
+      addRemembering(this.#fallbackGuard);
+    }
     markAsTaker(this);
   }
 
@@ -293,6 +315,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
    * rewound to again. Blocks beyond it become free, but for the first block of a stream, if all of it is taken back.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) for a mark that no longer stands; nothing has changed then.
    * @throws ArgumentTypeError, ArgumentRangeError for what is no mark of this resource.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) also if a resource above that keeps memory, such as a pool, has some of it with something
+   * allocated in it that only the program can free; nothing is rewound then.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource is disposed.
    * @throws DriverError where an event cannot be recorded or waited for, or a buffer cannot be freed: nothing is rewound then, and it can be tried
    * again; or what the fallback throws at a free, after everything else: that memory is tried again at the next rewind.
@@ -432,7 +456,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
       throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
     }
     const serial = ++this.#fallbackAllocations;
-    this.#fallbackBlocks.set(pointer, { bytes, stream, serial });
+    this.#keepFallback(pointer, { bytes, stream, serial });
     // Host functions may have disposed this meanwhile.
     if (this.isDisposed) {
       this[Symbol.dispose]();
@@ -479,13 +503,23 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
       throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: it was allocated with ${block.bytes} bytes`);
     }
     // Taken out before the call: host functions that run in it may rewind.
-    this.#fallbackBlocks.delete(pointer);
+    this.#dropFallback(pointer);
     try {
       this.fallback?.deallocate(pointer, bytes, stream, fence ?? this.#fallbackEvents);
     } catch (error) {
-      this.#fallbackBlocks.set(pointer, block);
+      this.#keepFallback(pointer, block);
       throw error;
     }
+  }
+
+  #keepFallback(pointer: DevicePointer, block: FallbackBlock): void {
+    this.#fallbackBlocks.set(pointer, block);
+    this.#fallbackGuard?.live.add(pointer, block.bytes, Stream.legacyDefault(this.device));
+  }
+
+  #dropFallback(pointer: DevicePointer): void {
+    this.#fallbackBlocks.delete(pointer);
+    this.#fallbackGuard?.live.remove(pointer);
   }
 
   /** Returns what the fallback threw. */
@@ -563,7 +597,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   #freeFallbackSince(fallbackAllocations: number): unknown[] {
     const freed = this.#fallbackBlocksSince(fallbackAllocations);
     // Taken out first: host functions that run in the calls may rewind.
-    for (const [pointer] of freed) this.#fallbackBlocks.delete(pointer);
+    for (const [pointer] of freed) this.#dropFallback(pointer);
     const errors: unknown[] = [];
     let hasWaited = false;
     for (const [pointer, block] of freed) {
@@ -578,7 +612,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
         this.fallback?.deallocate(pointer, block.bytes, stream, this.#fallbackEvents);
       } catch (error) {
         errors.push(error);
-        this.#fallbackBlocks.set(pointer, block);
+        this.#keepFallback(pointer, block);
       }
     }
     return errors;

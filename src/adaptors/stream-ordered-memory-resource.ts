@@ -1,4 +1,4 @@
-import { type TakenMemory, takeBack } from '../bulk-frees.js';
+import { addRemembering, LiveAllocations, type TakenMemory, takeBack, takesBack } from '../bulk-frees.js';
 import { type Device, usedDevices } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import {
@@ -13,7 +13,7 @@ import type { MemoryKind } from '../driver/plain-memory.js';
 import { notPermittedStatus } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
 import { StreamTimeline } from '../driver/stream-timeline.js';
-import { DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
+import { CisternError, DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
 import {
   type DeallocationEvents,
   type DeallocationFence,
@@ -31,6 +31,7 @@ import { type LaneMemory, StreamOrdering } from '../stream-ordering/stream-order
 import { type AddressClass, type BlockView, none, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
 import { assertBytes, assertOptions, assertPointer } from '../validation.js';
+import { layersOf } from './layers.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
 
 /** What every resource that keeps memory tells of it. */
@@ -134,6 +135,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#memory = memory;
     this.deallocationEvents = deallocationEvents;
     this.ordering = new StreamOrdering(deallocationEvents, memory, this.device, this.memoryKind);
+    const layers = layersOf(upstream);
+    if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
     refuseCloning(this);
   }
 
@@ -576,6 +579,28 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     for (const device of this.memoryKind === 'device' ? [this.device] : usedDevices()) device.synchronizeSync();
   }
 
+  /** Gives free blocks back when a resource below takes its memory back; keeps it from doing so while something is allocated in one of them. */
+  #giveBackWhenTaken(layers: readonly MemoryResource[]): void {
+    const live = new LiveAllocations<Stream>();
+    const stream = Stream.legacyDefault(this.device);
+    const segments = {
+      live,
+      below: new Set(layers),
+      isDone: false,
+      grew: (pointer: DevicePointer, bytes: number) => live.add(pointer, bytes, stream),
+      releases: (pointer: DevicePointer) => live.remove(pointer),
+      ended: () => {},
+      deallocate: (pointer: DevicePointer, bytes: number) => {
+        // What those above could free is free by now.
+        if (this.#isDisposed) this[Symbol.dispose]();
+        else this.trim(stream);
+        if (live.holderOf(pointer) !== undefined) throw stillUsed(this, pointer, bytes);
+      },
+    };
+    addRemembering(segments);
+    this.#growthObservers = [segments];
+  }
+
   #giveBack({ address, bytes }: Segment, stream: Stream): void {
     for (const observer of this.#growthObservers) observer.releases(address, bytes, stream);
     try {
@@ -667,6 +692,14 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#reuses++;
     return address;
   }
+}
+
+/** The error of a call that would take memory back which a resource above has, and has handed out. */
+export function stillUsed(keeper: MemoryResource, pointer: DevicePointer, bytes: number): CisternError {
+  return new CisternError(
+    'ERR_CISTERN_INVALID_STATE',
+    `cannot take ${formatBytes(bytes)} at ${formatPointer(pointer)} back: a ${keeper.constructor.name} has them, and something in them is still allocated`,
+  );
 }
 
 /** Whether an address lies in one of the blocks, which are in the order of their addresses. */

@@ -345,6 +345,101 @@ describe('a run', () => {
   });
 });
 
+const keepers: readonly [string, (upstream: MemoryResource) => MemoryResource & { validate?(): void; reservedBytes?: number }][] = [
+  ['a pool', (upstream) => new PoolMemoryResource(upstream)],
+  ['a pool through a limit', (upstream) => new PoolMemoryResource(new LimitingResourceAdaptor(upstream, { limitBytes: 64 * MiB }))],
+  ['a pool on a pool', (upstream) => new PoolMemoryResource(new PoolMemoryResource(upstream, { deallocationEvents: 'off' }))],
+  ['an arena', (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 4 * MiB })],
+  ['blocks of fixed size', (upstream) => new FixedSizeMemoryResource(upstream, { blockBytes: 4 * KiB, blocksToPreallocate: 2 })],
+  ['bins', (upstream) => new BinningMemoryResource(upstream, { bins: [4 * KiB] })],
+];
+
+const bottoms: readonly [string, () => MonotonicMemoryResource][] = [
+  ['blocks', () => new MonotonicMemoryResource(cuda)],
+  ['the fallback', () => new MonotonicMemoryResource(cuda, { maximumBytes: 0, fallback: new PoolMemoryResource(cuda) })],
+];
+
+describe.each(bottoms)('memory of %s that is taken back', (_, makeBottom) => {
+  describe.each(keepers)('under %s', (name, makeKeeper) => {
+    test.each(['rewind', 'reset', 'release'] as const)('by %s does not serve two', (operation) => {
+      const scratch = makeBottom();
+      const mark = scratch.mark();
+      const keeper = makeKeeper(scratch);
+      const limit = new LimitingResourceAdaptor(keeper, { limitBytes: 64 * MiB });
+      const take = () =>
+        operation === 'rewind' ? scratch.rewind(mark) : operation === 'release' ? scratch.release(stream) : scratch.reset();
+      for (let pass = 0; pass < 3; pass++) {
+        const buffer = bufferOf(3000, limit, pass === 1 ? other : stream);
+        limit.allocate(2000, other);
+        keeper.deallocate(keeper.allocate(1000, stream), 1000, stream);
+        take();
+        expect([buffer.isDisposed, limit.allocatedBytes, scratch.statistics().usedBytes, scratch.statistics().fallbackBytes]).toEqual([
+          true,
+          0,
+          0,
+          0,
+        ]);
+        keeper.validate?.();
+        scratch.validate();
+        const theirs = Array.from({ length: 4 }, () => scratch.allocate(3 * KiB, stream));
+        const own = Array.from({ length: 4 }, () => keeper.allocate(3 * KiB, stream));
+        for (const pointer of own) expect(theirs.some((each) => Math.abs(each - pointer) < 3 * KiB)).toBe(false);
+        for (const pointer of own) keeper.deallocate(pointer, 3 * KiB, stream);
+        for (const pointer of theirs) scratch.deallocate(pointer, 3 * KiB, stream);
+        take();
+      }
+      keeper[Symbol.dispose]();
+      scratch.dispose();
+    });
+
+    // Bins remember what is allocated through them.
+    if (name === 'bins') return;
+    test('stays while a bare pointer in it is allocated', () => {
+      const scratch = makeBottom();
+      const mark = scratch.mark();
+      const keeper = makeKeeper(scratch);
+      const pointer = keeper.allocate(1000, stream);
+      for (const take of [() => scratch.rewind(mark), () => scratch.reset(), () => scratch.release(stream), () => scratch.dispose()]) {
+        expect(take).toThrow(
+          expect.objectContaining({ code: 'ERR_CISTERN_INVALID_STATE', message: expect.stringContaining('still allocated') }),
+        );
+        expect(mark.isStanding).toBe(true);
+      }
+      keeper.validate?.();
+      keeper.deallocate(pointer, 1000, stream);
+      scratch.rewind(mark);
+      expect([scratch.statistics().usedBytes, scratch.statistics().fallbackBytes]).toEqual([0, 0]);
+      keeper[Symbol.dispose]();
+      scratch.dispose();
+    });
+  });
+
+  test('stays while another monotonic resource has used some of it, to which no single free gives anything back', () => {
+    const lower = makeBottom();
+    const upper = new MonotonicMemoryResource(lower, { initialBytes: 4 * KiB });
+    upper.deallocate(upper.allocate(1000, stream), 1000, stream);
+    expect(() => lower.reset()).toThrow(/a MonotonicMemoryResource has them/);
+    upper.reset();
+    lower.reset();
+    expect([upper.reservedBytes, lower.statistics().usedBytes]).toEqual([0, 0]);
+    upper.dispose();
+    lower.dispose();
+  });
+
+  test('stays while it is the fallback’s of another monotonic resource', () => {
+    const lower = makeBottom();
+    const upper = new MonotonicMemoryResource(cuda, { maximumBytes: 0, fallback: lower });
+    const pointer = upper.allocate(1000, stream);
+    const buffer = bufferOf(1000, upper);
+    expect(() => lower.reset()).toThrow(/a MonotonicMemoryResource has them/);
+    expect(buffer.isDisposed).toBe(true);
+    upper.deallocate(pointer, 1000, stream);
+    lower.reset();
+    upper.dispose();
+    lower.dispose();
+  });
+});
+
 describe('what was allocated on a stream made elsewhere, which was destroyed without notice,', () => {
   test.each(takers)('is freed by $name', ({ make, run }) => {
     const resource = make();
