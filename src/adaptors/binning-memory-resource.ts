@@ -1,3 +1,4 @@
+import { takesBack } from '../bulk-frees.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
 import {
@@ -14,7 +15,7 @@ import { none } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
 import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { FixedSizeMemoryResource } from './fixed-size-memory-resource.js';
-import { disposeAll } from './layers.js';
+import { disposeAll, layersOf } from './layers.js';
 import { assertMemoryResource, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** A bin of a {@link BinningMemoryResource}: the requests up to a size, and what serves them. */
@@ -132,9 +133,12 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
    *
    * Counterpart of `rmm::mr::binning_memory_resource::add_bin`, which leaves that to the caller.
    * @param bin bytes for one of fixed-size blocks, or a resource with the largest request that it serves
-   * @throws ArgumentTypeError, ArgumentRangeError as the constructor does, and for a size that there is a bin of.
+   * @throws ArgumentTypeError, ArgumentRangeError as the constructor does, and for a size that there is a bin of; also for a resource that takes
+   * memory back while it is in use, such as a {@link CachingMemoryResource}, or is built on one, unless this resource is built on that already:
+   * adaptors above this one were made without knowing of it. Give it to the constructor instead.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while the bin or the upstream that served these requests has allocations.
-   * @throws OutOfMemoryError where the upstream has not the blocks to be taken at once. Nothing is changed where it throws.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this resource is disposed.
+   * @throws OutOfMemoryError if the upstream does not have the blocks to be taken at once. Nothing is changed if it throws.
    * @example
    * ```ts
    * using resource = new BinningMemoryResource(pool);
@@ -143,19 +147,8 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
    * ```
    */
   addBin(bin: number | Bin): void {
-    this.assertLive('add a bin');
     const wanted = wantedBin(bin, 'bin', this.upstream);
-    if (this.#bins.some(({ bytes }) => bytes === wanted.bytes)) {
-      throw new ArgumentRangeError(`bins must differ in size, got a second one of ${wanted.bytes} bytes`);
-    }
-    const { liveCount, resource } = this.#servers[this.#binOf(wanted.bytes)] as Server;
-    if (liveCount > 0) {
-      const where = resource === this.upstream ? 'the upstream' : 'the next larger bin';
-      throw new CisternError(
-        'ERR_CISTERN_INVALID_STATE',
-        `cannot add a bin of ${wanted.bytes} bytes: ${where}, which serves such requests, has ${liveCount} allocations that are not freed`,
-      );
-    }
+    this.#assertAddable(wanted);
     try {
       this.#add(wanted);
     } catch (error) {
@@ -217,6 +210,29 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     disposeAll(this.#made);
   }
 
+  /** @throws what `addBin` throws if there can be no such bin now. */
+  #assertAddable({ bytes, resource }: WantedBin): void {
+    this.assertLive('add a bin');
+    if (this.#bins.some((bin) => bin.bytes === bytes)) {
+      throw new ArgumentRangeError(`bins must differ in size, got a second one of ${bytes} bytes`);
+    }
+    const server = this.#servers[this.#binOf(bytes)] as Server;
+    if (server.liveCount > 0) {
+      const where = server.resource === this.upstream ? 'the upstream' : 'the next larger bin';
+      throw new CisternError(
+        'ERR_CISTERN_INVALID_STATE',
+        `cannot add a bin of ${bytes} bytes: ${where}, which serves such requests, has ${server.liveCount} allocations that are not freed`,
+      );
+    }
+    const known = layersOf(this);
+    const taker = resource && layersOf(resource).find((layer) => takesBack(layer) && !known.includes(layer));
+    if (taker === undefined) return;
+    throw new ArgumentRangeError(
+      `bin.resource must not take memory back while it is in use, unless the constructor was given it, got ${formatValue(resource)}`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
+
   /** Makes a bin that there is none of yet, and puts it in its place. Nothing is changed where that fails. */
   #add({ bytes, resource }: WantedBin): void {
     const { deallocationEvents } = this;
@@ -228,9 +244,17 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
         blocksToPreallocate: this.#blocksToPreallocate,
         ...policy,
       });
+      // The upstream is foreign code: it may have allocated from this, added a bin or disposed this meanwhile.
+      try {
+        this.#assertAddable({ bytes });
+      } catch (error) {
+        made.dispose();
+        throw error;
+      }
       this.#made = [...this.#made, made].sort((a, b) => a.blockBytes - b.blockBytes);
       serves = made;
     }
+    this.rememberIfTakenBack(serves);
     const place = this.#bins.filter((bin) => bin.bytes < bytes).length;
     const server: Server = { resource: serves, policy: resource === undefined ? undefined : deallocationEvents, liveCount: 0 };
     this.#bins = Object.freeze(this.#bins.toSpliced(place, 0, Object.freeze({ bytes, resource: serves })));

@@ -4,6 +4,8 @@ import {
   type Bin,
   BinningMemoryResource,
   type BinningMemoryResourceOptions,
+  CachingMemoryResource,
+  CallbackMemoryResource,
   CudaMemoryResource,
   createResourceStack,
   Device,
@@ -18,6 +20,7 @@ import {
   OutOfMemoryError,
   PoolMemoryResource,
   ResourceStack,
+  StatisticsResourceAdaptor,
   Stream,
 } from '../../src/index.js';
 import { RecordingResource } from './recording-resource.js';
@@ -166,6 +169,58 @@ describe('a binning resource', () => {
       resource.deallocate(large, MiB, stream);
       resource.addBin(2048);
       expect(resource.bins.map(({ bytes }) => bytes)).toEqual([768, 1024, 2048]);
+    });
+
+    test.each<[string, (bins: BinningMemoryResource) => void, string]>([
+      ['allocates', (bins) => bins.allocate(5000, stream), 'ERR_CISTERN_INVALID_STATE'],
+      ['adds the same bin', (bins) => bins.addBin(64 * KiB), 'ERR_OUT_OF_RANGE'],
+      ['disposes it', (bins) => bins.dispose(), 'ERR_CISTERN_DISPOSED'],
+    ])('refuses a bin if the upstream %s while its blocks are taken', (_, act, expected) => {
+      using cuda = new CudaMemoryResource();
+      const before = cuda.reservedBytes;
+      let bins: BinningMemoryResource | undefined;
+      let isFirst = true;
+      const upstream = new CallbackMemoryResource(
+        (bytes, on) => {
+          if (bins !== undefined && isFirst) {
+            isFirst = false;
+            act(bins);
+          }
+          return cuda.allocate(bytes, on);
+        },
+        (pointer, bytes, on) => cuda.deallocate(pointer, bytes, on),
+      );
+      bins = new BinningMemoryResource(upstream, { blocksToPreallocate: 2 });
+      expect(() => bins.addBin(64 * KiB)).toThrow(code(expected));
+      expect(isFirst).toBe(false);
+      const sizes = bins.bins.map(({ bytes }) => bytes);
+      expect(sizes).toEqual(expected === 'ERR_OUT_OF_RANGE' ? [64 * KiB] : []);
+      bins.dispose();
+      expect(cuda.reservedBytes - before).toBe(expected === 'ERR_CISTERN_INVALID_STATE' ? 5000 : 0);
+    });
+
+    test('is not kept from adding by what a cache took back at the end of a run', () => {
+      using cuda = new CudaMemoryResource();
+      using cache = new CachingMemoryResource(cuda);
+      using resource = new BinningMemoryResource(cuda, { bins: [{ bytes: MiB, resource: cache }] });
+      cache.run(() => resource.allocate(5000, stream));
+      resource.addBin(64 * KiB);
+      expect(resource.bins).toHaveLength(2);
+    });
+
+    test('refuses a resource that takes memory back, of which adaptors above cannot know, unless it has that already', () => {
+      using cuda = new CudaMemoryResource();
+      using cache = new CachingMemoryResource(cuda);
+      using other = new CachingMemoryResource(cuda);
+      using resource = new BinningMemoryResource(cuda, { bins: [{ bytes: MiB, resource: cache }] });
+      const above = new StatisticsResourceAdaptor(resource);
+      for (const taker of [other, new StatisticsResourceAdaptor(other)]) {
+        expect(() => resource.addBin({ bytes: KiB, resource: taker })).toThrow(code('ERR_INVALID_ARG_VALUE'));
+      }
+      expect(resource.bins).toHaveLength(1);
+      resource.addBin({ bytes: KiB, resource: cache });
+      cache.run(() => above.allocate(500, stream));
+      expect(above.statistics().bytes.current).toBe(0);
     });
 
     test('counts neither zero bytes nor what failed', () => {
