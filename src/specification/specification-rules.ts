@@ -87,9 +87,14 @@ function readValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>, va
   }
 }
 
-/** A share of the device's memory in its one form, such as `12.5%`: how many bytes that is depends on the device. */
+/**
+ * A share of the device's memory in its one form, such as `12.5%`: how many bytes that is depends on the device. The digits are those that were
+ * written, without zeros that say nothing: as a number a small share would get an exponent.
+ */
 function shareText(text: string): string | undefined {
-  return parseShare(text) === undefined ? undefined : `${Number(text.replace('%', ''))}%`;
+  if (parseShare(text) === undefined) return undefined;
+  const [, whole, fraction] = /^0*(\d+)(?:\.(\d*?)0*)?\s*%$/.exec(text.trim()) as RegExpExecArray;
+  return fraction ? `${whole}.${fraction}%` : `${whole}%`;
 }
 
 /** What a value of the option must be, for people. */

@@ -372,6 +372,9 @@ describe('a share of the memory of the device', () => {
     ['pool(cuda, max=50%)', 'pool(cuda, max=50%)'],
     ['pool(cuda, initial= 12.50 %, max=100%)', 'pool(cuda, initial=12.5%, max=100%)'],
     ['binning(cuda, bins=[1%, 64KiB])', 'binning(cuda, bins=[1%, 64KiB])'],
+    ['limiting(cuda, limit=0.0000001%)', 'limiting(cuda, limit=0.0000001%)'],
+    ['limiting(cuda, limit=0033.33333333333333333333%)', 'limiting(cuda, limit=33.33333333333333333333%)'],
+    ['pool(cuda, initial=010.0%, max=00.10 %)', 'pool(cuda, initial=10%, max=0.1%)'],
     ['fallback(cuda, to=limiting(pinned-host, limit=5%))', 'fallback(cuda, to=limiting(pinned-host, limit=5%))'],
   ])('is read and written again: %s', (text, written) => {
     expect(formatSpecification(parseSpecification(text))).toBe(written);
