@@ -1,8 +1,9 @@
 import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
+import { Event } from '../driver/event.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
-import { copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
+import { assertStillHolds, copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { creationStack, disown, freeSoonerOrLater, own } from '../reclaim/unreachable-buffers.js';
@@ -149,8 +150,8 @@ export class DeviceBuffer implements Disposable {
    * @param source the length in bytes, an integer from 0 to 2^53 - 1, whose contents are undefined; or host data, or device memory, to copy
    * @throws OutOfMemoryError where the resource has no memory, after unreachable buffers were freed.
    * @throws ArgumentTypeError, ArgumentRangeError for an argument that is none of the above, or a stream of a device that does not reach the
-   * memory.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource or the stream is disposed.
+   * memory; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a source that became shorter while the memory was allocated.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource, the stream or a buffer that is copied is disposed, also meanwhile.
    * @throws DriverError where the driver refuses the copy, for example of memory that it does not know.
    * @example
    * ```ts
@@ -176,7 +177,12 @@ export class DeviceBuffer implements Disposable {
     this.#memory.reallocate(capacityBytes);
     this.#memory.byteLength = byteLength;
     try {
-      if (data !== undefined && byteLength > 0) this.#queueCopy(data, 0, 0, byteLength);
+      if (data !== undefined && byteLength > 0) {
+        // The resource is foreign code, and host functions run in it: either may have moved the source, or made it shorter.
+        const current = data instanceof Uint8Array ? data : readable(source as DeviceMemory);
+        assertStillHolds('source', current.byteLength, byteLength);
+        this.#queueCopy(current, 0, 0, byteLength);
+      }
       this.#slot = own(this, this.#memory);
     } catch (error) {
       freeSoonerOrLater(this.#memory);
@@ -354,11 +360,13 @@ export class DeviceBuffer implements Disposable {
     if (data instanceof DeviceBuffer) data.#assertUsable('copy from a buffer');
     const from = resolveRange({ byteOffset: options.sourceByteOffset, byteLength: options.byteLength }, data.byteLength, 'source');
     const to = resolveRange({ byteOffset: options.byteOffset, byteLength: from.byteLength }, this.#memory.byteLength, 'buffer');
-    const distance = 'ptr' in data ? data.ptr + from.byteOffset - (this.#memory.pointer + to.byteOffset) : Number.POSITIVE_INFINITY;
-    if (Math.abs(distance) < from.byteLength) {
-      throw new ArgumentRangeError(
-        `the source must not overlap the destination, got ${from.byteLength} bytes from ${from.byteOffset} to ${to.byteOffset} of one buffer`,
-      );
+    if ('ptr' in data) {
+      const begin = data.ptr + from.byteOffset;
+      const target = this.#memory.pointer + to.byteOffset;
+      if (Math.abs(begin - target) < from.byteLength) {
+        const addresses = `from ${formatPointer(begin)} to ${formatPointer(target)}`;
+        throw new ArgumentRangeError(`the source must not overlap the destination, got ${from.byteLength} bytes ${addresses}`);
+      }
     }
     if (from.byteLength > 0) this.#queueCopy(data, from.byteOffset, to.byteOffset, from.byteLength);
   }
@@ -498,9 +506,11 @@ export class DeviceBuffer implements Disposable {
   }
 
   #free(fence: DeallocationFence | undefined): void {
-    if (this.#slot < 0) return;
     const { stream } = this.#memory;
-    if (fence !== undefined && !stream.isDisposed) assertFence(fence, stream);
+    // An event of a stream that has ended is over.
+    const isOver = fence instanceof Event && (this.#slot < 0 || stream.isDisposed);
+    if (fence !== undefined && !isOver) assertFence(fence, stream);
+    if (this.#slot < 0) return;
     const slot = this.#slot;
     const { byteLength } = this.#memory;
     // The resource is foreign code: what it does with the buffer meanwhile must find it disposed.

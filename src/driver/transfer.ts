@@ -33,7 +33,7 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
   try {
     checkBlocking(`copy ${bytes} bytes from the host`, () => native().copyFromHost(destination, source, bytes, handle));
   } catch (error) {
-    assertStillHolds(source, bytes);
+    assertStillHolds('source', viewBytes(source), bytes);
     throw error;
   }
 }
@@ -51,7 +51,7 @@ export function copyToHostSync(destination: ArrayBufferView, source: number, str
   try {
     checkBlocking(`copy ${bytes} bytes to the host`, () => native().copyToHostSync(destination, source, bytes, handle));
   } catch (error) {
-    assertStillHolds(destination, bytes);
+    assertStillHolds('destination', viewBytes(destination), bytes);
     throw error;
   }
 }
@@ -78,7 +78,7 @@ export async function copyIntoHost(destination: ArrayBufferView, source: number,
   const bytes = viewBytes(destination);
   const status = await queueCopyToHost(source, bytes, stream, destination);
   if (status === NativeStatus.success) return;
-  assertStillHolds(destination, bytes);
+  assertStillHolds('destination', viewBytes(destination), bytes);
   throw statusError(`copy ${bytes} bytes to the host`, status as number);
 }
 
@@ -149,11 +149,11 @@ function viewBytes(view: ArrayBufferView): number {
   }
 }
 
-function assertStillHolds(destination: ArrayBufferView, bytes: number): void {
-  const leftBytes = viewBytes(destination);
+/** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for memory that became shorter while a copy of all its bytes was prepared. */
+export function assertStillHolds(name: string, leftBytes: number, bytes: number): void {
   if (leftBytes >= bytes) return;
   throw new ArgumentRangeError(
-    `destination must keep its ${bytes} bytes until they are copied, and has ${leftBytes} left`,
+    `${name} must keep its ${bytes} bytes until they are copied, and has ${leftBytes} left`,
     'ERR_INVALID_ARG_VALUE',
   );
 }

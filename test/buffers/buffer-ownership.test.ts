@@ -1,7 +1,7 @@
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
-import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { DeviceBuffer, type HostData } from '../../src/buffers/device-buffer.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { Event } from '../../src/driver/event.js';
@@ -32,6 +32,13 @@ afterEach(() => {
   stream.dispose();
   resource.dispose();
 });
+
+/** Of ES2024; the sources are compiled for an older library. */
+type ResizableArrayBuffer = ArrayBuffer & { resize(byteLength: number): void };
+
+function resizable(byteLength: number): ResizableArrayBuffer {
+  return Reflect.construct(ArrayBuffer, [byteLength, { maxByteLength: byteLength }]);
+}
 
 const ramp = (length: number) => Uint8Array.from({ length }, (_, i) => i);
 
@@ -301,6 +308,56 @@ describe('a buffer that is changed while its resource looks for memory', () => {
     expect(buffer.toHostSync().subarray(0, 100)).toEqual(ramp(100));
   });
 
+  it.each<[string, () => HostData | DeviceBuffer, (source: never) => void, string]>([
+    [
+      'a buffer that is shrunk',
+      () => new DeviceBuffer(ramp(100), { resource, stream }),
+      (source: DeviceBuffer) => {
+        source.resize(10);
+        source.shrinkToFit();
+      },
+      'ERR_INVALID_ARG_VALUE',
+    ],
+    [
+      'a buffer that is disposed',
+      () => new DeviceBuffer(100, { resource, stream }),
+      (source: DeviceBuffer) => source.dispose(),
+      'ERR_CISTERN_DISPOSED',
+    ],
+    [
+      'an ArrayBuffer that is shortened',
+      () => resizable(100),
+      (source: ResizableArrayBuffer) => source.resize(50),
+      'ERR_INVALID_ARG_VALUE',
+    ],
+    [
+      'an array that is shortened',
+      () => new Uint8Array(resizable(100), 0, 100),
+      ({ buffer }: Uint8Array<ResizableArrayBuffer>) => buffer.resize(50),
+      'ERR_INVALID_ARG_VALUE',
+    ],
+    [
+      'an array that is transferred',
+      () => new Uint8Array(100),
+      ({ buffer }: Uint8Array<ArrayBuffer>) => structuredClone(buffer, { transfer: [buffer] }),
+      'ERR_INVALID_ARG_VALUE',
+    ],
+  ])('is not made of %s meanwhile', (_, make, change, expected) => {
+    using memory = changing();
+    const source = make();
+    meanwhile = () => change(source as never);
+    expect(() => new DeviceBuffer(source, { resource: memory, stream })).toThrow(expect.objectContaining({ code: expected }));
+    if (source instanceof DeviceBuffer) source.dispose();
+  });
+
+  it('is made of a buffer that moved meanwhile', () => {
+    using memory = changing();
+    using source = new DeviceBuffer(ramp(100), { resource, stream });
+    meanwhile = () => source.resize(4000);
+    using copy = new DeviceBuffer(source, { resource: memory, stream });
+    expect(copy.toHostSync()).toEqual(ramp(100));
+  });
+
   it('and released leaves the memory to the caller', () => {
     using memory = changing();
     const buffer = new DeviceBuffer(ramp(100), { resource: memory, stream });
@@ -330,4 +387,21 @@ it('memory that a host function could not free is freed in the next turn of the 
   await setImmediate();
   expect(plain.reservedBytes - before).toBe(1 * MiB);
   buffer.dispose();
+});
+
+it('says at which addresses a copy would overlap', () => {
+  using buffer = new DeviceBuffer(ramp(16), { resource, stream });
+  const [from, to] = [buffer.ptr + 4, buffer.ptr].map((pointer) => `0x${pointer.toString(16)}`);
+  expect(() => buffer.copyFrom({ ptr: buffer.ptr + 4, byteLength: 8 })).toThrow(`got 8 bytes from ${from} to ${to}`);
+});
+
+it('checks the policy of a free whose stream has ended, or that has nothing left to free', () => {
+  const ended = new Stream();
+  const buffer = new DeviceBuffer(100, { resource, stream: ended });
+  ended.dispose();
+  for (const isDisposed of [false, true]) {
+    expect(() => buffer.dispose('nonsense' as never)).toThrow(ArgumentRangeError);
+    expect(buffer.isDisposed).toBe(isDisposed);
+    buffer.dispose('eager');
+  }
 });
