@@ -5,7 +5,7 @@
 //
 // The driver's callback says only that a function's turn has come; what the stream stands still at is a gate (gates.h). As long as a function
 // is outstanding, the JavaScript thread must not wait for a stream inside the driver: it polls instead, and hands control back
-// (kHostFunctionReady) once a function is ready to run. docs/design/013-host-functions-and-holds.md has the whole of it.
+// (kHostFunctionReady) once a function is ready to run. docs/design/015-host-functions-and-holds.md has the whole of it.
 #ifndef CISTERN_ADDON_HOST_FUNCTIONS_H_
 #define CISTERN_ADDON_HOST_FUNCTIONS_H_
 

@@ -228,8 +228,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    * Gives everything back to the upstream, also what is still allocated; buffers in it are disposed first. What is allocated then goes back after
    * everything that is queued by now on the device's streams that this environment knows. Does nothing the second time, unless the upstream
    * refused something the first time: then that is tried again.
-   * @throws what the free of a buffer threw that still has its memory, nothing else has changed then; what the upstream threw first, once
-   * everything was tried.
+   * @throws what the free of a buffer threw, if it still has its memory: this is not disposed then, and can be disposed again; other buffers in it
+   * are disposed. Else what the upstream threw first, once everything was tried.
    */
   [Symbol.dispose](): void {
     const stream = Stream.legacyDefault(this.device);
