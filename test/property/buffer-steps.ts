@@ -1,5 +1,4 @@
 import { type CachingMemoryResource, DeviceBuffer, type MemoryResource } from '../../src/index.js';
-import { leavesOut } from './awaited.js';
 import type { DriverModel } from './driver-model.js';
 import { compareBytes, type Inspector } from './inspector.js';
 import type { Command } from './program.js';
@@ -17,7 +16,7 @@ export interface BufferProgram {
   /** Makes a stream wait for places on others. */
   order(slot: StreamSlot, before: readonly Token[], by?: 'known'): void;
   /** Calls a function that may find no memory, or that it must not wait. Returns whether it did what it was to do. */
-  attempt(action: () => void, mayBeRefused: () => boolean): boolean;
+  attempt(action: () => void, mayBeRefused: (code: string) => boolean): boolean;
   innermostScope(): Scope | undefined;
   /** How many allocations there were before. */
   serial(): number;
@@ -37,11 +36,11 @@ interface ModelBuffer {
   hasMoved: boolean;
   /** How often it was changed. */
   version: number;
-  isBusy?: boolean;
   /** Whether its memory is being freed by a rewind. */
   isRewound?: boolean;
 }
 
+const disposed = 'ERR_CISTERN_DISPOSED';
 const maximumBuffers = 6;
 const maximumBytes = 60_000;
 
@@ -77,7 +76,7 @@ export class BufferSteps {
       buffer = new DeviceBuffer(hasData ? data : bytes, options);
     };
     // A host function may have ended the stream meanwhile.
-    if (!program.attempt(make, () => slot.last !== undefined) || buffer === undefined) return;
+    if (!program.attempt(make, (code) => code === disposed && slot.last !== undefined) || buffer === undefined) return;
     // It has been read when the call returns.
     data.fill(0);
     const last = program.token(slot);
@@ -88,15 +87,9 @@ export class BufferSteps {
   step(command: BufferCommand): void {
     // One that is being disposed is not to be used any more.
     const usable = this.#buffers.filter(({ buffer }) => !buffer.isDisposed);
-    const model = usable[command.buffer % usable.length];
+    const model = usable.at(command.buffer % usable.length);
     if (model === undefined) return;
-    if (leavesOut.stepsMeanwhile && model.isBusy) return;
-    model.isBusy = true;
-    try {
-      this.#do(model, command);
-    } finally {
-      model.isBusy = false;
-    }
+    this.#do(model, command);
     this.#sweep();
   }
 
@@ -223,8 +216,7 @@ export class BufferSteps {
   }
 
   #copy(model: ModelBuffer, command: BufferCommand, from: number, bytes: number): void {
-    const source = this.#buffers[command.other % this.#buffers.length] as ModelBuffer;
-    if (leavesOut.stepsMeanwhile && source.isBusy) return;
+    const source = this.#buffers.at(command.other % this.#buffers.length) as ModelBuffer;
     if (source === model || source.buffer.isDisposed || source.slot.last !== undefined) return;
     const byteLength = Math.min(bytes, source.bytes.length);
     const sourceByteOffset = command.bytes % (source.bytes.length - byteLength + 1);
@@ -278,12 +270,12 @@ export class BufferSteps {
     this.#program.order(slot, [model.last], by);
     model.buffer.setStream(slot.stream);
     model.slot = slot;
+    model.version++;
     model.last = this.#program.token(slot);
   }
 
   #read(model: ModelBuffer, from: number, bytes: number): void {
     if (this.#program.model.isInHostFunction) return;
-    if (leavesOut.stepsMeanwhile && this.#program.model.hostFunctionStream !== undefined) return;
     const { version } = model;
     const expected = model.bytes.slice(from, from + bytes);
     const known = model.known.slice(from, from + bytes);
@@ -319,7 +311,12 @@ export class BufferSteps {
   }
 
   #attempt(model: ModelBuffer, action: () => void): boolean {
-    return this.#program.attempt(action, () => model.buffer.isDisposed || model.slot.last !== undefined);
+    const { version } = model;
+    return this.#program.attempt(action, (code) => {
+      if (code === disposed) return model.buffer.isDisposed || model.slot.last !== undefined;
+      // It was changed while it was being moved.
+      return code === 'ERR_CISTERN_INVALID_STATE' && model.version !== version;
+    });
   }
 
   #data(bytes: number): Uint8Array {
@@ -332,9 +329,8 @@ export class BufferSteps {
   /** Forgets the buffers that are disposed. */
   #sweep(): void {
     for (const model of this.#buffers.filter(({ buffer }) => buffer.isDisposed)) {
-      this.#buffers.splice(this.#buffers.indexOf(model), 1);
-      // One whose run has ended is watched until then.
-      model.buffer.dispose();
+      // One whose run has ended is watched until it is disposed; while that is going on, a host function can do nothing about it.
+      if (this.#attempt(model, () => model.buffer.dispose())) this.#buffers.splice(this.#buffers.indexOf(model), 1);
     }
   }
 }

@@ -28,7 +28,6 @@ import { runInNewContext } from 'node:vm';
 import { interpose, mailbox, type NativeBinding, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
 import { formatPointer } from '../../src/errors.js';
 import { Device, type Event, type Stream, type StreamHold } from '../../src/index.js';
-import { leavesOut } from './awaited.js';
 import { Violation } from './violation.js';
 
 /** By the number of a stream: how many of its operations. */
@@ -303,7 +302,7 @@ export class DriverModel implements Disposable {
   /** The books of a stream that a call names. */
   #named(handle: number, call: string): StreamBooks {
     const books = this.#books(handle);
-    if (books.isGone && !leavesOut.callsOnDestroyedStreams) this.#report(`${call} names stream ${books.id}, which its owner has destroyed`);
+    if (books.isGone) this.#report(`${call} names stream ${books.id}, which its owner has destroyed`);
     return books;
   }
 

@@ -13,7 +13,6 @@ import {
   declareFree,
   Event,
   formatOrderReport,
-  LifetimeError,
   type MonotonicMark,
   type MonotonicMemoryResource,
   type OrderChecker,
@@ -24,7 +23,6 @@ import {
 } from '../../src/index.js';
 import { freeUnreachableBuffers, watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { madeElsewhere } from '../support/stream-order.js';
-import { leavesOut } from './awaited.js';
 import { BufferSteps } from './buffer-steps.js';
 import { DeclaringResource } from './declaring-resource.js';
 import { DriverModel } from './driver-model.js';
@@ -134,13 +132,8 @@ export class ProgramRunner implements Disposable {
       throw error;
     }
     const run = new Run(program, stack, this.#model, this.#inspector, this.#checker, this.counts);
-    try {
-      run.run();
-      this.#reads = run.reads;
-    } catch (error) {
-      run.abandon();
-      throw error;
-    }
+    run.run();
+    this.#reads = run.reads;
   }
 
   /** Whether the last program has read something without blocking. */
@@ -250,6 +243,9 @@ class Run {
     try {
       this.#steps(this.#program.commands);
       this.#finish();
+    } catch (error) {
+      this.#abandon();
+      throw error;
     } finally {
       process.emitWarning = emitWarning;
       process.setUncaughtExceptionCaptureCallback(null);
@@ -257,7 +253,7 @@ class Run {
   }
 
   /** Ends what can be ended after a violation. */
-  abandon(): void {
+  #abandon(): void {
     this.#isQuiet = true;
     this.#model.finish();
     this.#buffers.abandon();
@@ -279,12 +275,14 @@ class Run {
       this.#model.finish();
       this.#stack.top.device.synchronizeSync();
     }
-    this.#buffers.dispose();
+    // The resource takes back what is alive when it is disposed, and disposes the buffers in it.
+    const isTaken = ending === 'synchronize' && this.#stack.ownsAllocations;
+    if (isTaken) this.#buffers.beforeRewind();
+    else this.#buffers.dispose();
     this.#model.collect();
     freeUnreachableBuffers();
     for (const allocation of [...this.#live]) {
-      const isLeft = ending === 'synchronize' && this.#stack.ownsAllocations && allocation.from === this.#stack.top;
-      if (!isLeft) this.#free([allocation], this.#usable(allocation.stream), {});
+      if (!(isTaken && allocation.from === this.#stack.top)) this.#free([allocation], this.#usable(allocation.stream), {});
     }
     this.#check('all');
     if (ending === 'end-streams') {
@@ -298,6 +296,8 @@ class Run {
       this.#counts.synchronizations += synchronizations;
     }
     this.#stack.end();
+    if (isTaken) this.#buffers.afterRewind();
+    this.#buffers.dispose();
     this.#checkOrder();
     for (const slot of [...this.#streams]) if (!isDefault(slot)) this.#end(slot, false);
     for (const stream of this.#orphans) stream.dispose();
@@ -663,13 +663,19 @@ class Run {
     // Not in the middle of a call, which may be about to use it.
     if (kind === 'unannounced' && isUnannounced && this.#depth === 0) {
       this.#buffers.leave(slot, () => this.#stream(0));
-      if (leavesOut.callsOnDestroyedStreams) {
-        this.#model.collect();
-        freeUnreachableBuffers();
-      }
       this.#orphans.push(stream);
     } else {
-      stream.dispose();
+      const dispose = () => {
+        stream.dispose();
+        return true;
+      };
+      // For a stream that may be gone the device is waited for, which a host function must not.
+      if (this.#attempt(dispose, isNever) === undefined) {
+        slot.last.dispose();
+        slot.last = undefined;
+        this.#streams.push(slot);
+        return;
+      }
       this.#ended.push(stream);
     }
     destroy?.();
@@ -699,7 +705,7 @@ class Run {
     const target = this.#marks[chosen];
     const slot = this.#stream(mark);
     this.#quietly(() => {
-      if (leavesOut.rewindsOfBuffers || frees || !monotonic.isTop) {
+      if (frees || !monotonic.isTop) {
         this.#buffers.dispose(target?.serial);
         this.#model.collect();
         freeUnreachableBuffers();
@@ -804,13 +810,13 @@ class Run {
   }
 
   /** Calls a function that may find no memory, that it must not wait, or that something that it needs was ended by an interruption. */
-  #attempt<T>(action: () => T, mayBeRefused: () => boolean): T | undefined {
+  #attempt<T>(action: () => T, mayBeRefused: (code: string) => boolean): T | undefined {
     try {
       return action();
     } catch (error) {
       if (error instanceof OutOfMemoryError) this.#counts.refusals++;
       else if (error instanceof DriverError && error.driverStatus === notPermitted && this.#model.isInHostFunction) return undefined;
-      else if (error instanceof LifetimeError && error.code === 'ERR_CISTERN_DISPOSED' && mayBeRefused()) return undefined;
+      else if (error instanceof CisternError && mayBeRefused(error.code)) return undefined;
       else throw error;
       return undefined;
     }
@@ -848,8 +854,8 @@ function makeStream(kind: StreamKind): Stream {
   return kind === 'per-thread-default' ? Stream.perThreadDefault() : new Stream({ nonBlocking: kind === 'non-blocking' });
 }
 
-function mayHaveEnded(slot: StreamSlot): () => boolean {
-  return () => slot.last !== undefined;
+function mayHaveEnded(slot: StreamSlot): (code: string) => boolean {
+  return (code) => code === 'ERR_CISTERN_DISPOSED' && slot.last !== undefined;
 }
 
 function isNever(): boolean {
@@ -882,7 +888,7 @@ function pick<T>(values: readonly T[], number: number): T {
 }
 
 function rotated<T>(values: readonly T[], number: number): T[] {
-  const start = number < 0 ? values.length - 1 : number % values.length;
+  const start = (number % values.length) + (number < 0 ? values.length : 0);
   return [...values.slice(start), ...values.slice(0, start)];
 }
 

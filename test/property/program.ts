@@ -53,7 +53,7 @@ export type Command =
     }
   | {
       readonly do: 'free';
-      /** -1 is the last one. */
+      /** -1 is the last one, and so on. */
       readonly allocation: number;
       /** On the stream that it was allocated on where there is none. */
       readonly stream?: number | undefined;
@@ -84,6 +84,7 @@ export type Command =
   | {
       readonly do: 'buffer-step';
       readonly what: BufferStep;
+      /** -1 is the last one, and so on. */
       readonly buffer: number;
       /** Another buffer, or a stream. */
       readonly other: number;
@@ -247,6 +248,23 @@ const relay = fc
     ];
   });
 
+/** The same, but that the second stream is ordered after the first by the legacy default stream alone, if the streams are those of `legacyFirst`. */
+const legacyRelay = fc
+  .record({ units: fc.integer({ min: 1, max: 8 }), event: eventNumber, to: streamNumber })
+  .map(({ units, event, to }): Command[] => {
+    const allocation = { do: 'allocate', units, less: 0, alignment: 256, isSide: false } as const;
+    return [
+      { ...allocation, stream: 0, fills: true },
+      { do: 'free', allocation: -1, count: 1 },
+      { do: 'record', event, stream: 1 },
+      { ...allocation, stream: 0, fills: false },
+      { ...allocation, stream: 2, fills: true },
+      { ...allocation, stream: 1, fills: true },
+      { do: 'free', allocation: -3, stream: 1, fence: event, how: 'old', by: 'known', count: 1 },
+      { ...allocation, stream: to, fills: true },
+    ];
+  });
+
 /** Two frees on one stream, the later one with an event that is older than the other's; a second stream takes what was freed first. */
 const twoFences = fc
   .record({ from: streamNumber, to: streamNumber, units: fc.integer({ min: 1, max: 8 }), event: eventNumber, fence: maybePolicy })
@@ -263,12 +281,54 @@ const twoFences = fc
     ];
   });
 
+/** A copy between buffers on two streams, and then a use of its source on the source's stream. */
+const copyAndUse = fc
+  .record({
+    from: streamNumber,
+    to: streamNumber,
+    bytes: fc.integer({ min: 1, max: 700 }),
+    use: fc.constantFrom<BufferStep>('write', 'fill', 'dispose'),
+  })
+  .map(({ from, to, bytes, use: what }): Command[] => {
+    const step = { do: 'buffer-step', other: -2, from: 0, bytes } as const;
+    return [
+      { do: 'buffer', stream: from, bytes, spare: 0, hasData: true },
+      { do: 'buffer', stream: to, bytes, spare: 0, hasData: true },
+      { ...step, what: 'copy', buffer: -1 },
+      { ...step, what, buffer: -2 },
+    ];
+  });
+
+/** A buffer that is used by an interruption of the call that moves it. */
+const movedMeanwhile = fc
+  .record({
+    stream: streamNumber,
+    bytes: fc.integer({ min: 1, max: 700 }),
+    what: fc.constantFrom<BufferStep>('resize', 'write', 'fill', 'dispose', 'shrink'),
+  })
+  .map(({ stream, bytes, what }): Command[] => {
+    const step = { do: 'buffer-step', buffer: -1, other: 0, from: 0 } as const;
+    return [
+      { do: 'buffer', stream, bytes, spare: 0, hasData: true },
+      { do: 'interrupt', leaf: 0, call: 'allocate', body: [{ ...step, what, bytes: 2 * bytes }] },
+      { ...step, what: 'resize', bytes: 5000 + bytes },
+      { ...step, what: 'check', bytes },
+    ];
+  });
+
 const commandsIn = (depth: number, maxLength: number): fc.Arbitrary<Command[]> => {
   const entries = [...simple, ...stalling, ...marking];
   entries.push([2, command('keep', { allocation: allocationNumber })]);
   if (depth < 2) entries.push([3, command('scope', { cache: small(1), frees: fc.boolean(), body: commandsIn(depth + 1, 12) })]);
   const one = fc.oneof(...entries.map(([weight, arbitrary]) => ({ weight, arbitrary })));
-  const some = weighted<Command[]>([60, one.map((each) => [each])], [1, relay], [1, twoFences]);
+  const some = weighted<Command[]>(
+    [60, one.map((each) => [each])],
+    [1, relay],
+    [1, legacyRelay],
+    [1, twoFences],
+    [1, copyAndUse],
+    [1, movedMeanwhile],
+  );
   return fc.array(some, { maxLength, size: 'max' }).map((parts) => parts.flat());
 };
 
@@ -368,6 +428,7 @@ function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind'])
   }
 }
 
+const legacyFirst: StreamKind[] = ['blocking', 'blocking', 'legacy-default', 'non-blocking'];
 const begins = fc.array(
   weighted<StreamKind>(
     [6, fc.constant('non-blocking')],
@@ -382,7 +443,7 @@ export function programs(maxLength = 50): fc.Arbitrary<Program> {
     .record({
       capacities,
       isDefaultHeld: weighted([5, fc.constant(false)], [1, fc.constant(true)]),
-      streams: begins,
+      streams: weighted([5, begins], [1, fc.constant(legacyFirst)]),
       commands: commandsIn(0, maxLength),
       ending: fc.constantFrom<Program['ending']>('free', 'end-streams', 'synchronize'),
     })
