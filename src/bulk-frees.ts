@@ -29,9 +29,8 @@ export function rememberedSoFar(): number {
   return latestNumber;
 }
 
-/** Live allocations, each with what it takes to free it. */
-export class LiveAllocations<Holder> {
-  readonly #records = new AddressMap();
+/** Live allocations, each with what it takes to free it, as records in a list. One address may have several. */
+export class AllocationList<Holder> {
   #pointers = new Float64Array(initialRecords);
   #bytes = new Float64Array(initialRecords);
   #numbers = new Float64Array(initialRecords);
@@ -43,16 +42,9 @@ export class LiveAllocations<Holder> {
   #spare: number = none;
   #used = 0;
 
-  get count(): number {
-    return this.#records.count;
-  }
-
-  /** Adds an allocation. One that is known at the address already was freed by somebody who did not say so. */
-  add(pointer: DevicePointer, bytes: number, holder: Holder): void {
-    const known = this.#records.get(pointer);
-    const record = known === none ? this.#takeRecord() : known;
-    if (known === none) this.#records.insert(pointer, record);
-    else this.#unlink(record);
+  /** Adds an allocation, and returns its record. */
+  add(pointer: DevicePointer, bytes: number, holder: Holder): number {
+    const record = this.#takeRecord();
     this.#pointers[record] = pointer;
     this.#bytes[record] = bytes;
     this.#holders[record] = holder;
@@ -61,38 +53,42 @@ export class LiveAllocations<Holder> {
     this.#earlier[record] = this.#latest;
     if (this.#latest !== none) this.#later[this.#latest] = record;
     this.#latest = record;
+    return record;
   }
 
-  /** The holder of the allocation at an address. */
-  holderOf(pointer: DevicePointer): Holder | undefined {
-    const record = this.#records.get(pointer);
-    return record === none ? undefined : this.#holders[record];
+  holderOf(record: number): Holder | undefined {
+    return this.#holders[record];
   }
 
-  /** The bytes of the allocation at an address, which is known. */
-  bytesOf(pointer: DevicePointer): number {
-    return this.#bytes[this.#records.get(pointer)] as number;
+  pointerOf(record: number): DevicePointer {
+    return this.#pointers[record] as number;
   }
 
-  /** Removes the allocation at an address, if one is known. */
-  remove(pointer: DevicePointer): void {
-    const record = this.#records.take(pointer);
-    if (record === none) return;
+  bytesOf(record: number): number {
+    return this.#bytes[record] as number;
+  }
+
+  /** The number of a record: the later it was added, the greater. */
+  numberOf(record: number): number {
+    return this.#numbers[record] as number;
+  }
+
+  remove(record: number): void {
     this.#unlink(record);
     this.#holders[record] = undefined;
     this.#earlier[record] = this.#spare;
     this.#spare = record;
   }
 
-  /** The addresses among memory that is taken back, the latest first. */
-  among(taken: TakenMemory): DevicePointer[] {
-    const pointers: DevicePointer[] = [];
+  /** The records among memory that is taken back, the latest first. */
+  among(taken: TakenMemory): number[] {
+    const records: number[] = [];
     for (let record = this.#latest; record !== none; record = this.#earlier[record] as number) {
-      if ((this.#numbers[record] as number) <= taken.since) break;
-      const pointer = this.#pointers[record] as number;
-      if (taken.has(pointer)) pointers.push(pointer);
+      const number = this.numberOf(record);
+      if (number <= taken.since) break;
+      if (taken.has(this.pointerOf(record), number)) records.push(record);
     }
-    return pointers;
+    return records;
   }
 
   #unlink(record: number): void {
@@ -129,16 +125,62 @@ export class LiveAllocations<Holder> {
 
 const initialRecords = 16;
 
+/** Live allocations that are found by their addresses, each of which has one at most. */
+export class LiveAllocations<Holder> {
+  readonly #list = new AllocationList<Holder>();
+  readonly #records = new AddressMap();
+
+  get count(): number {
+    return this.#records.count;
+  }
+
+  /** Adds an allocation. One that is known at the address already was freed by somebody who did not say so. */
+  add(pointer: DevicePointer, bytes: number, holder: Holder): void {
+    this.remove(pointer);
+    this.#records.insert(pointer, this.#list.add(pointer, bytes, holder));
+  }
+
+  /** The holder of the allocation at an address. */
+  holderOf(pointer: DevicePointer): Holder | undefined {
+    const record = this.#records.get(pointer);
+    return record === none ? undefined : this.#list.holderOf(record);
+  }
+
+  /** The bytes of the allocation at an address, which is known. */
+  bytesOf(pointer: DevicePointer): number {
+    return this.#list.bytesOf(this.#records.get(pointer));
+  }
+
+  /** The number of the allocation at an address, which is known. */
+  numberOf(pointer: DevicePointer): number {
+    return this.#list.numberOf(this.#records.get(pointer));
+  }
+
+  /** Removes the allocation at an address, if one is known. */
+  remove(pointer: DevicePointer): void {
+    const record = this.#records.take(pointer);
+    if (record !== none) this.#list.remove(record);
+  }
+
+  /** The addresses among memory that is taken back, the latest first. */
+  among(taken: TakenMemory): DevicePointer[] {
+    return this.#list.among(taken).map((record) => this.#list.pointerOf(record));
+  }
+}
+
 /** Memory that a resource is about to take back. */
 export interface TakenMemory {
-  /** That resource. What it is built on has allocations at the same addresses, which stay. */
+  /** That resource. */
   readonly by: MemoryResource;
   /** Nothing of it was remembered with this number or a lower one. */
   readonly since: number;
   /** Why it goes, for whoever uses a buffer in it later: a clause such as `the pool is disposed`. */
   readonly reason: string;
-  /** Whether an address lies in it. */
-  has(pointer: DevicePointer): boolean;
+  /**
+   * Whether the allocation that was remembered with a number at an address lies in it. What the resource is built on may have one at the same
+   * address, which stays: that was remembered before the resource had the memory.
+   */
+  has(pointer: DevicePointer, number: number): boolean;
 }
 
 /** Owns memory, and gives it up when that is taken back. */
@@ -152,16 +194,16 @@ export interface MemoryOwner {
 }
 
 /** Those whose memory has an owner. */
-const owned = new LiveAllocations<MemoryOwner>();
+const owned = new AllocationList<MemoryOwner>();
 
-/** Memory has an owner from now on, who is told when it is taken back. */
-export function addOwner(pointer: DevicePointer, bytes: number, owner: MemoryOwner): void {
-  owned.add(pointer, bytes, owner);
+/** Memory has an owner from now on, who is told when it is taken back. Returns a record for {@link removeOwner}. */
+export function addOwner(pointer: DevicePointer, bytes: number, owner: MemoryOwner): number {
+  return owned.add(pointer, bytes, owner);
 }
 
 /** Ends what {@link addOwner} began. */
-export function removeOwner(pointer: DevicePointer, owner: MemoryOwner): void {
-  if (owned.holderOf(pointer) === owner) owned.remove(pointer);
+export function removeOwner(record: number): void {
+  owned.remove(record);
 }
 
 /** Resources that take memory back while they are in use. */
@@ -204,44 +246,76 @@ export interface RefusedFree {
   readonly error: unknown;
 }
 
+/** So often foreign code may allocate anew, while its memory is taken back, what is taken back, too. */
+const maximumPasses = 16;
+
 /**
  * Lets everybody free what they remember of memory that is about to be taken back. Calls foreign code, which may use the resource that takes it
- * back, and even dispose it. Returns what was refused; a LifetimeError says that the memory was lost already, and is no refusal.
+ * back, and even dispose it; what that allocates meanwhile is freed as well. Returns what was refused; a LifetimeError says that the memory was
+ * lost already, and is no refusal.
  */
 export function takeBack(taken: TakenMemory): RefusedFree[] {
-  const refused: RefusedFree[] = [];
-  for (const pointer of owned.count === 0 ? [] : owned.among(taken)) {
-    const owner = owned.holderOf(pointer);
+  const refused = new Refusals();
+  for (let pass = 0; pass < maximumPasses; pass++) {
+    const before = latestNumber;
+    endOwned(taken, refused);
+    const all = remembering;
+    for (let i = all.length - 1; i >= 0; i--) {
+      const resource = (all[i] as WeakRef<RememberingResource>).deref();
+      if (resource !== undefined && resource.live.count > 0 && resource.below.has(taken.by)) freeRemembered(resource, taken, refused);
+    }
+    // Nobody has allocated anything meanwhile.
+    if (latestNumber === before) break;
+  }
+  return refused.frees;
+}
+
+/** What was refused so far, and to whom. */
+class Refusals {
+  readonly frees: RefusedFree[] = [];
+  readonly #pointers = new Map<object, Set<DevicePointer>>();
+
+  add(holder: object, pointer: DevicePointer, error: unknown): void {
+    const pointers = this.#pointers.get(holder) ?? new Set();
+    this.#pointers.set(holder, pointers.add(pointer));
+    this.frees.push({ pointer, error });
+  }
+
+  has(holder: object, pointer: DevicePointer): boolean {
+    return this.#pointers.get(holder)?.has(pointer) === true;
+  }
+}
+
+function endOwned(taken: TakenMemory, refused: Refusals): void {
+  for (const record of owned.among(taken)) {
+    const owner = owned.holderOf(record);
+    const pointer = owned.pointerOf(record);
     // Foreign code may have freed it meanwhile.
-    if (owner === undefined || !taken.has(pointer)) continue;
+    if (owner === undefined || refused.has(owner, pointer) || !taken.has(pointer, owned.numberOf(record))) continue;
     try {
       owner.endMemory(taken.reason);
     } catch (error) {
-      if (owner.pointer !== 0) refused.push({ pointer, error });
+      if (owner.pointer !== 0) refused.add(owner, pointer, error);
     }
   }
-  const all = remembering;
-  for (let i = all.length - 1; i >= 0; i--) {
-    const resource = (all[i] as WeakRef<RememberingResource>).deref();
-    if (resource !== undefined && resource.live.count > 0 && resource.below.has(taken.by)) freeRemembered(resource, taken, refused);
-  }
-  return refused;
 }
 
-function freeRemembered({ live, deallocate }: RememberingResource, taken: TakenMemory, refused: RefusedFree[]): void {
+function freeRemembered(resource: RememberingResource, taken: TakenMemory, refused: Refusals): void {
+  const { live, deallocate } = resource;
+  const isTaken = (pointer: DevicePointer) => taken.has(pointer, live.numberOf(pointer));
   for (const pointer of live.among(taken)) {
     const stream = live.holderOf(pointer);
-    if (stream === undefined || !taken.has(pointer)) continue;
+    if (stream === undefined || refused.has(resource, pointer) || !isTaken(pointer)) continue;
     // What somebody above could not free is still theirs.
     const end = pointer + live.bytesOf(pointer);
-    if (refused.some((each) => each.pointer >= pointer && each.pointer < end)) continue;
+    if (refused.frees.some((each) => each.pointer >= pointer && each.pointer < end)) continue;
     try {
       const usable = lastingStream(stream);
       // Host functions may have run during a wait, and freed it.
-      if (live.holderOf(pointer) === stream && taken.has(pointer)) deallocate(pointer, live.bytesOf(pointer), usable);
+      if (live.holderOf(pointer) === stream && isTaken(pointer)) deallocate(pointer, live.bytesOf(pointer), usable);
     } catch (error) {
       if (error instanceof LifetimeError) live.remove(pointer);
-      else refused.push({ pointer, error });
+      else refused.add(resource, pointer, error);
     }
   }
 }

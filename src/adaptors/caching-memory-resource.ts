@@ -541,7 +541,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   /** Lets the adaptors above free what was allocated through them, and has no owner. What they are refused stays allocated. */
   #freeRemembered(run: Run): unknown[] {
     let blocks: Segment[] | undefined;
-    const has = (pointer: DevicePointer) => {
+    const has = (pointer: DevicePointer, number: number) => {
+      if (!this.arrivedBefore(pointer, number)) return false;
       const block = this.#blocks.usedBlock(pointer);
       if (block !== none) return this.#isBareBlockOf(run, block);
       // An adaptor above may have moved the pointer, to align it.
@@ -550,7 +551,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     };
     const { name } = this;
     return takeBack({ by: this, since: run.remembered, reason: endedRun(name), has }).map(({ pointer, error }) => {
-      this.#groups.remove(this.#usedBlockAround(pointer));
+      const block = this.#usedBlockAround(pointer);
+      if (block !== none) this.#groups.remove(block);
       return error;
     });
   }
@@ -558,13 +560,19 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   /** Whether a used block belongs to a run, and no owner will free it. */
   #isBareBlockOf(run: Run, block: number): boolean {
     const group = this.#groups.groupOf(block);
-    return group !== none && this.#groupRuns[group] === run && this.#owners[block / blockFields] === undefined;
+    return group !== none && this.#groupRuns[group] === run && this.#isBare(block);
+  }
+
+  /** Whether a block has no owner, or one that has given its memory up. */
+  #isBare(block: number): boolean {
+    const owner = this.#owners[block / blockFields];
+    return owner === undefined || owner.pointer === 0;
   }
 
   #bareBlocksOf(run: Run): Segment[] {
     return [...run.groups.values()]
       .flatMap((group) => [...this.#groups.blocks(group)])
-      .filter((block) => this.#owners[block / blockFields] === undefined)
+      .filter((block) => this.#isBare(block))
       .map((block) => ({ address: this.#blocks.addressOf(block), bytes: this.#blocks.blockBytes(block) }))
       .sort((a, b) => a.address - b.address);
   }

@@ -40,7 +40,7 @@ import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../u
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { layersOf } from './layers.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
-import { isWithin, type KeeperStatistics, StreamOrderedMemoryResource, stillUsed, throwFirst } from './stream-ordered-memory-resource.js';
+import { type KeeperStatistics, StreamOrderedMemoryResource, segmentAround, stillUsed, throwFirst } from './stream-ordered-memory-resource.js';
 
 const maximumGrowthFactor = 64;
 
@@ -95,6 +95,8 @@ interface FallbackBlock {
   readonly stream: Stream;
   /** How many the fallback had given by then, this one included. */
   readonly serial: number;
+  /** What was remembered before it came has this number at the most. */
+  readonly remembered: number;
 }
 
 /** Refuses to let memory go that the fallback gave. */
@@ -127,7 +129,7 @@ export class MonotonicMark implements Disposable {
   /** @internal How many allocations the fallback had served. */
   readonly fallbackAllocations: number;
   /** @internal What was remembered since by those above the resource has higher numbers. */
-  readonly remembered = rememberedSoFar();
+  remembered = rememberedSoFar();
   #isStanding = true;
 
   /** @internal */
@@ -372,9 +374,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** Also frees what the fallback gave. */
   override [Symbol.dispose](): void {
     let refused: unknown[] = [];
-    if (!this.isDisposed) this.takeBack(this.#takenSince(undefined, `the ${this.constructor.name} is disposed`));
+    const taken = this.#takenSince(undefined, `the ${this.constructor.name} is disposed`);
+    if (!this.isDisposed) this.takeBack(taken);
     // Host functions may have disposed this meanwhile.
-    if (!this.isDisposed) this.#takeBackBlocks(undefined, false, 'dispose');
+    if (!this.isDisposed) this.#takeBackBlocks(taken, undefined, false, 'dispose');
     try {
       super[Symbol.dispose]();
     } finally {
@@ -456,7 +459,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
       throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
     }
     const serial = ++this.#fallbackAllocations;
-    this.#keepFallback(pointer, { bytes, stream, serial });
+    this.#keepFallback(pointer, { bytes, stream, serial, remembered: rememberedSoFar() });
     // Host functions may have disposed this meanwhile.
     if (this.isDisposed) {
       this[Symbol.dispose]();
@@ -526,31 +529,36 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   #takeBackSince(mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: 'rewind' | 'reset' | 'release'): unknown[] {
     this.assertLive(operation);
     assertStanding(mark, operation, this.constructor.name);
-    this.takeBack(this.#takenSince(mark, `the ${this.constructor.name} took its memory back by a ${operation}`));
-    this.#takeBackBlocks(mark, keepsFirstBlock, operation);
+    const taken = this.#takenSince(mark, `the ${this.constructor.name} took its memory back by a ${operation}`);
+    this.#takeBackBlocks(taken, mark, keepsFirstBlock, operation);
     this.#rewinds++;
+    if (mark !== undefined) mark.remembered = rememberedSoFar();
     return this.#freeFallbackSince(mark?.fallbackAllocations ?? 0);
   }
 
   /** What was handed out since a mark, or ever. */
   #takenSince(mark: MonotonicMark | undefined, reason: string): TakenMemory {
     const fallbackAllocations = mark?.fallbackAllocations ?? 0;
-    let fallbackSegments: Segment[] | undefined;
-    const has = (pointer: DevicePointer) => {
+    let fallbackSegments: (Segment & { readonly remembered: number })[] | undefined;
+    const has = (pointer: DevicePointer, number: number) => {
       const block = this.#memory.blockAt(pointer);
-      if (block !== undefined) return isSince(mark, block, pointer);
+      if (block !== undefined) return this.arrivedBefore(pointer, number) && isSince(mark, block, pointer);
       // An adaptor above may have moved the pointer, to align it.
       fallbackSegments ??= this.#fallbackBlocksSince(fallbackAllocations)
-        .map(([address, { bytes }]) => ({ address, bytes }))
+        .map(([address, { bytes, remembered }]) => ({ address, bytes, remembered }))
         .sort((a, b) => a.address - b.address);
-      return isWithin(fallbackSegments, pointer);
+      const segment = segmentAround(fallbackSegments, pointer);
+      return segment !== undefined && segment.remembered < number;
     };
-    return { by: this, since: mark?.remembered ?? 0, reason, has };
+    return { by: this, since: mark?.remembered ?? this.remembered, reason, has };
   }
 
   /** Takes everything back that the blocks handed out since a mark, or ever. */
-  #takeBackBlocks(mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: string): void {
+  #takeBackBlocks(taken: TakenMemory, mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: string): void {
     this.#stepBack(() => {
+      this.takeBack(taken);
+      // Foreign code may have disposed this.
+      this.assertLive(operation);
       assertStanding(mark, operation, this.constructor.name);
       return this.#memory.stepsBackTo(mark?.positions ?? [], keepsFirstBlock);
     }, operation);

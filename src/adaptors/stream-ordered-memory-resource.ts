@@ -1,4 +1,4 @@
-import { addRemembering, LiveAllocations, type TakenMemory, takeBack, takesBack } from '../bulk-frees.js';
+import { addRemembering, LiveAllocations, rememberedSoFar, type TakenMemory, takeBack, takesBack } from '../bulk-frees.js';
 import { type Device, usedDevices } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import {
@@ -52,6 +52,12 @@ export interface KeeperStatistics {
   readonly reuses: number;
   /** How many streams were synchronized because memory ran out under `'off'`. */
   readonly synchronizations: number;
+}
+
+/** A block of the upstream. */
+interface Arrival extends Segment {
+  /** What was remembered before it came has this number at the most. */
+  readonly remembered: number;
 }
 
 /** Told of the blocks that a resource holds of its upstream. */
@@ -117,6 +123,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   #lateSegments: readonly Segment[] = [];
 
   #growthObservers: readonly GrowthObserver[] = [];
+  /** What came from the upstream and has not gone back, by its address, and the same in the order of the addresses, once that was asked for. */
+  readonly #arrivals = new Map<DevicePointer, Arrival>();
+  #sortedArrivals: readonly Arrival[] | undefined;
+  /** What was remembered since this was made has higher numbers. */
+  protected readonly remembered = rememberedSoFar();
 
   #reservedBytes = 0;
   /** Bytes that the upstream is being asked for right now. */
@@ -233,9 +244,12 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    */
   [Symbol.dispose](): void {
     const stream = Stream.legacyDefault(this.device);
-    if (!this.#isDisposed)
-      this.takeBack({ by: this, since: 0, reason: `the ${this.constructor.name} is disposed`, has: this.memoryTest() });
-    if (!this.#isDisposed) this.ordering.synchronizeUnannounced(stream);
+    if (!this.#isDisposed) {
+      const taken = { by: this, since: this.remembered, reason: `the ${this.constructor.name} is disposed`, has: this.memoryTest() };
+      this.takeBack(taken);
+      // Host functions may run during the wait, and allocate.
+      if (!this.#isDisposed && this.ordering.synchronizeUnannounced(stream) && !this.#isDisposed) this.takeBack(taken);
+    }
     // Host functions may have disposed this while streams were waited for.
     if (!this.#isDisposed) {
       this.enter(stream, 'dispose');
@@ -320,12 +334,15 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /** Tells whether an address lies in memory that this gave, as it is at the first question. */
-  protected memoryTest(): (pointer: DevicePointer) => boolean {
-    let segments: Segment[] | undefined;
-    return (pointer) => {
-      segments ??= this.#segments().sort((a, b) => a.address - b.address);
-      return isWithin(segments, pointer);
-    };
+  protected memoryTest(): TakenMemory['has'] {
+    return (pointer, number) => this.arrivedBefore(pointer, number);
+  }
+
+  /** Whether an address lies in memory that came from the upstream before something was remembered with a number. */
+  protected arrivedBefore(pointer: DevicePointer, number: number): boolean {
+    this.#sortedArrivals ??= [...this.#arrivals.values()].sort((a, b) => a.address - b.address);
+    const arrival = segmentAround(this.#sortedArrivals, pointer);
+    return arrival !== undefined && arrival.remembered < number;
   }
 
   /** Called once, when this is disposed and before its blocks are forgotten. */
@@ -441,6 +458,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#growths++;
     this.#reservedBytes += bytes;
     if (this.#reservedBytes > this.#peakReservedBytes) this.#peakReservedBytes = this.#reservedBytes;
+    this.#arrive(address, bytes);
     for (const observer of this.#growthObservers) observer.grew(address, bytes, stream);
     if (this.#isDisposed) {
       this.#lateSegments = [...this.#lateSegments, { address, bytes }];
@@ -603,13 +621,23 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   #giveBack({ address, bytes }: Segment, stream: Stream): void {
     for (const observer of this.#growthObservers) observer.releases(address, bytes, stream);
+    const arrival = this.#arrivals.get(address);
+    this.#arrivals.delete(address);
+    this.#sortedArrivals = undefined;
     try {
       this.upstream.deallocate(address, bytes, stream);
     } catch (error) {
+      if (arrival !== undefined) this.#arrive(address, bytes, arrival.remembered);
       for (const observer of this.#growthObservers) observer.grew(address, bytes, stream);
       throw error;
     }
     this.#refusedBytes += bytes;
+  }
+
+  /** Notes when memory came from the upstream. */
+  #arrive(address: number, bytes: number, remembered = rememberedSoFar()): void {
+    this.#arrivals.set(address, { address, bytes, remembered });
+    this.#sortedArrivals = undefined;
   }
 
   /** What is held of the upstream. */
@@ -704,6 +732,11 @@ export function stillUsed(keeper: MemoryResource, pointer: DevicePointer, bytes:
 
 /** Whether an address lies in one of the blocks, which are in the order of their addresses. */
 export function isWithin(segments: readonly Segment[], address: number): boolean {
+  return segmentAround(segments, address) !== undefined;
+}
+
+/** The one of several blocks, which are in the order of their addresses, that an address lies in. */
+export function segmentAround<T extends Segment>(segments: readonly T[], address: number): T | undefined {
   let low = 0;
   let high = segments.length;
   while (low < high) {
@@ -712,7 +745,7 @@ export function isWithin(segments: readonly Segment[], address: number): boolean
     else high = middle;
   }
   const last = segments[low - 1];
-  return last !== undefined && address < last.address + last.bytes;
+  return last !== undefined && address < last.address + last.bytes ? last : undefined;
 }
 
 export function throwFirst(errors: readonly unknown[]): void {

@@ -23,6 +23,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   #home: ScopeFrame | undefined = innermostFrame();
   #endReason: string | undefined;
   #pointer: DevicePointer = 0;
+  /** Under which it is told that its memory is taken back. */
+  #record = -1;
   #bytes = 0;
   #isBeingFreed = false;
   /** Where its bytes are counted, so that garbage is collected before memory runs out. */
@@ -150,11 +152,11 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   }
 
   #setPointer(pointer: DevicePointer, bytes: number): void {
-    if (this.#pointer !== 0) removeOwner(this.#pointer, this);
+    if (this.#pointer !== 0) removeOwner(this.#record);
     this.#held.heldBytes += bytes - this.#bytes;
     this.#pointer = pointer;
     this.#bytes = bytes;
-    if (pointer !== 0) addOwner(pointer, bytes, this);
+    if (pointer !== 0) this.#record = addOwner(pointer, bytes, this);
   }
 
   #free(streamFor: (stream: Stream) => Stream, fence: DeallocationFence | undefined): void {

@@ -244,11 +244,12 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * Blocks until the device is idle if memory is held back for a stream that may be gone, on which no event can be recorded: to be called
-   * before `gather`. Host functions may run meanwhile.
+   * before `gather`. Host functions may run meanwhile. Returns whether it waited.
    */
-  synchronizeUnannounced(stream: Stream): void {
+  synchronizeUnannounced(stream: Stream): boolean {
     const lanes = this.#heldBack(stream).filter((lane) => !lane.timeline.announcesEnd);
     for (const device of new Set(lanes.map((lane) => deviceOf(lane.timeline)))) device.synchronizeSync();
+    return lanes.length > 0;
   }
 
   /** Makes a stream wait for every lane with memory, held ones too, and moves all of it to one lane of that stream. */
