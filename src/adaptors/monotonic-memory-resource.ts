@@ -40,7 +40,13 @@ import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../u
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { layersOf } from './layers.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
-import { type KeeperStatistics, StreamOrderedMemoryResource, segmentAround, stillUsed, throwFirst } from './stream-ordered-memory-resource.js';
+import {
+  type KeeperStatistics,
+  StreamOrderedMemoryResource,
+  segmentAround,
+  stillUsed,
+  throwFirst,
+} from './stream-ordered-memory-resource.js';
 
 const maximumGrowthFactor = 64;
 

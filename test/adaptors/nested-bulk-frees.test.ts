@@ -118,6 +118,10 @@ test('a buffer that adopted memory of a run outside of it ends with the run', ()
 
 test('a cache stays whole if an adaptor above throws after it has freed', () => {
   class Failing extends PassThroughAdaptor {
+    constructor(upstream: MemoryResource) {
+      super(upstream, {});
+    }
+
     allocate(bytes: number, stream: Stream): DevicePointer {
       return this.upstream.allocate(bytes, stream);
     }
@@ -129,7 +133,7 @@ test('a cache stays whole if an adaptor above throws after it has freed', () => 
   }
   using stream = new Stream();
   using cache = new CachingMemoryResource(new CudaMemoryResource());
-  const failing = new Failing(cache, {});
+  const failing = new Failing(cache);
   const limit = new LimitingResourceAdaptor(failing, { limitBytes: MiB });
   expect(() => cache.run(() => limit.allocate(4 * KiB, stream))).toThrow('freed nevertheless');
   cache.validate();

@@ -29,7 +29,9 @@ describe.skipIf(!isThere('bash'))('in bash (skipped where it is not installed)',
   /** What bash offers for the last of these words. */
   function offered(...words: string[]): string[] {
     const program = `source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _cistern; printf '%s\\n' "\${COMPREPLY[@]}"`;
-    const { stdout, stderr, status } = spawnSync('bash', ['-uc', program, 'bash', script, 'cistern', ...words], { encoding: 'utf8' });
+    const { stdout, stderr, status } = spawnSync('bash', ['--norc', '-uc', program, 'bash', script, 'cistern', ...words], {
+      encoding: 'utf8',
+    });
     expect([stderr, status]).toEqual(['', 0]);
     return stdout.split('\n').filter((word) => word !== '');
   }
