@@ -141,6 +141,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
    * @throws OutOfMemoryError if the upstream does not have the blocks to be taken at once. Nothing is changed if it throws.
    * @example
    * ```ts
+   * using pool = new PoolMemoryResource(new CudaMemoryResource());
    * using resource = new BinningMemoryResource(pool);
    * resource.addBin(64 * KiB);
    * resource.addBin({ bytes: 1 * MiB, resource: new FixedSizeMemoryResource(pool, { blockBytes: 1 * MiB }) });

@@ -24,7 +24,10 @@ const maximumSize = 65_536;
  * @example
  * ```ts
  * using pool = new StreamPool({ size: 4, nonBlocking: true });
- * for (const batch of batches) process(batch, pool.next());
+ * for (let part = 0; part < 16; part++) {
+ *   using buffer = new DeviceBuffer(4096, { stream: pool.next() });
+ *   buffer.fill(part);
+ * }
  * for (const stream of pool) await stream.synchronize();
  * ```
  */
