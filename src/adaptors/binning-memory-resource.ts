@@ -174,7 +174,9 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    const server = this.#servers[this.#binOf(bytes)] as Server;
+    const bin = this.#binOf(bytes);
+    const server = this.#servers[bin] as Server;
+    if (bin === this.#bins.length) this.#refuseBlockOfBin(pointer, bytes);
     try {
       server.resource.deallocate(pointer, bytes, stream, fence ?? server.policy);
     } catch (error) {
@@ -279,7 +281,20 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   #wrongBin(error: unknown, pointer: DevicePointer, bytes: number): unknown {
     if (!(error instanceof LifetimeError) || error.code === 'ERR_CISTERN_DISPOSED') return error;
     const asked = this.#made.reduce((found, bin) => Math.max(found, bin.askedBytesAt(pointer)), none);
-    if (asked === none) return error;
+    return asked === none ? error : this.#wrongSize(pointer, bytes, asked);
+  }
+
+  /** The upstream would free a whole block that a bin has of it, if the wrong size is that of the block. */
+  #refuseBlockOfBin(pointer: DevicePointer, bytes: number): void {
+    const owner = this.#made.find((bin) => bin.hasUpstreamBlockAt(pointer));
+    if (owner === undefined) return;
+    const asked = owner.askedBytesAt(pointer);
+    if (asked !== none) throw this.#wrongSize(pointer, bytes, asked);
+    const where = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
+    throw new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
+  }
+
+  #wrongSize(pointer: DevicePointer, bytes: number, asked: number): LifetimeError {
     return new LifetimeError(
       'ERR_CISTERN_WRONG_SIZE',
       `the ${this.constructor.name} cannot free ${formatPointer(pointer)} with ${bytes} bytes: it was allocated with ${asked} bytes`,

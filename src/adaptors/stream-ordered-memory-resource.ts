@@ -290,6 +290,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this[Symbol.dispose]();
   }
 
+  /** @internal Whether a block of the upstream that this holds begins at an address. */
+  hasUpstreamBlockAt(pointer: DevicePointer): boolean {
+    return this.#arrivals.has(pointer);
+  }
+
   /** @internal Tells of every block that is held of the upstream, and of each that comes or goes from now on. Linear in the number of blocks. */
   observeGrowth(observer: GrowthObserver): void {
     this.#growthObservers = [...this.#growthObservers.filter(({ isDone }) => !isDone), observer];

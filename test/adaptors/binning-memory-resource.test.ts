@@ -14,6 +14,7 @@ import {
   failCall,
   GiB,
   KiB,
+  LifetimeError,
   ManagedMemoryResource,
   type MemoryResource,
   MiB,
@@ -324,6 +325,21 @@ describe('a binning resource', () => {
     resource.deallocate(pointer, 3000, stream);
     expect(() => resource.deallocate(pointer, 3000, stream)).toThrow(code('ERR_CISTERN_DOUBLE_FREE'));
     expect(() => resource.deallocate(pointer, 1000, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
+  });
+
+  test('does not let a wrong size free the block of the upstream that a bin has', () => {
+    const upstream = new CudaMemoryResource();
+    using resource = new BinningMemoryResource(upstream, { bins: [1024], blocksToPreallocate: 2 });
+    const first = resource.allocate(768, stream);
+    const second = resource.allocate(768, stream);
+    const reservedBytes = upstream.reservedBytes;
+    for (const pointer of [first, second]) {
+      expect(() => resource.deallocate(pointer, 2048, stream)).toThrow(LifetimeError);
+    }
+    resource.deallocate(first, 768, stream);
+    expect(() => resource.deallocate(first, 2048, stream)).toThrow(LifetimeError);
+    expect(upstream.reservedBytes).toBe(reservedBytes);
+    resource.deallocate(second, 768, stream);
   });
 
   test('gives its bins its policy, and asks it of the upstream and of resources given as bins', () => {
