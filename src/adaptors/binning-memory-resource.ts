@@ -288,6 +288,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   #refuseBlockOfBin(pointer: DevicePointer, bytes: number): void {
     const owner = this.#made.find((bin) => bin.hasUpstreamBlockAt(pointer));
     if (owner === undefined) return;
+    assertBytes(bytes);
     const asked = owner.askedBytesAt(pointer);
     if (asked !== none) throw this.#wrongSize(pointer, bytes, asked);
     const where = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
