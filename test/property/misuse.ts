@@ -35,7 +35,7 @@ const misuses: Readonly<Record<string, (context: MisuseContext) => Call | undefi
   'a double free': ({ resource, checksFrees, freed, stream }) =>
     checksFrees && freed !== undefined ? () => resource.deallocate(freed.pointer, freed.bytes, stream) : undefined,
   'a free with twice the size': ({ resource, checksFrees, live, stream }) =>
-    checksFrees && live !== undefined ? () => resource.deallocate(live.pointer, 2 * live.bytes + 512, stream) : undefined,
+    checksFrees && live !== undefined ? () => resource.deallocate(live.pointer, 2 * live.bytes + 1024, stream) : undefined,
   'a free with no size': ({ resource, checksFrees, live, stream }) =>
     checksFrees && live !== undefined ? () => resource.deallocate(live.pointer, 0, stream) : undefined,
   'a free of a pointer into an allocation': ({ resource, checksFrees, live, stream }) =>

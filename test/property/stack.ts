@@ -207,7 +207,7 @@ export class Stack {
 
   /** Whether frees that are wrong are refused, whatever they are. */
   get checksFrees(): boolean {
-    return this.#main.every(({ kind }) => kind !== 'monotonic' && kind !== 'binning');
+    return this.#main.every(({ kind }) => kind !== 'monotonic');
   }
 
   get isSanitized(): boolean {
