@@ -23,6 +23,10 @@ std::uint64_t Bits(Handle handle) {
   return reinterpret_cast<std::uintptr_t>(handle);
 }
 
+ReportKind KindOfReuse(const Operation& earlier) {
+  return earlier.action == Action::kAllocate ? ReportKind::kUseBeforeAllocation : ReportKind::kReuseWithoutWait;
+}
+
 std::uint64_t ThisThread() {
   static std::atomic<std::uint64_t> last{0};
   thread_local const std::uint64_t number = ++last;
@@ -343,6 +347,7 @@ void OrderChecker::Watch(std::uint64_t begin, std::uint64_t bytes, AllocationKin
   }
   allocations_[begin] = {end, kind};
   Cell cell;
+  if (allocated != nullptr) cell.before_allocation.push_back(allocated);
   cell.allocated = std::move(allocated);
   shadow_.Replace(begin, end, std::move(cell));
   Tidy();
@@ -402,14 +407,14 @@ void OrderChecker::FinishFree(StreamBooks* stream, const FreeInProgress& freed) 
   if (freed.end == 0) return;
   const OperationPointer free = Submit(stream, Action::kFree, Access::kNone, freed.begin, freed.end - freed.begin);
   Findings findings;
-  for (const auto& [begin, cell] : freed.cells) CheckFree(stream, begin, cell, findings);
+  for (const auto& [begin, cell] : freed.cells) CheckFree(stream, begin, cell, false, findings);
   findings.Publish(*this, free);
   Bury(freed.begin, freed.end, free);
   Tidy();
 }
 
 // The latest operation that is not ordered before says it all: those before it are ordered before it, or were reported.
-void OrderChecker::CheckFree(const StreamBooks* stream, std::uint64_t begin, const Cell& cell, Findings& findings) const {
+void OrderChecker::CheckFree(const StreamBooks* stream, std::uint64_t begin, const Cell& cell, bool is_declared, Findings& findings) const {
   if (cell.freed != nullptr) {
     if (!IsBefore(cell.freed, stream)) findings.Add(ReportKind::kFreedWhileInUse, begin, cell.end, cell.freed);
     return;
@@ -423,8 +428,13 @@ void OrderChecker::CheckFree(const StreamBooks* stream, std::uint64_t begin, con
   if (is_in_use) return;
   if (!IsBefore(cell.written, stream)) {
     findings.Add(ReportKind::kFreedWhileInUse, begin, cell.end, cell.written);
-  } else if (!IsBefore(cell.allocated, stream)) {
+  } else if (is_declared && !IsBefore(cell.allocated, stream)) {
     findings.Add(ReportKind::kUseBeforeAllocation, begin, cell.end, cell.allocated);
+  } else if (!is_declared) {
+    // What was declared allocated may have been freed since, in the order of an event.
+    for (const OperationPointer& each : cell.before_allocation) {
+      if (!IsBefore(each, stream)) findings.Add(KindOfReuse(*each), begin, cell.end, each);
+    }
   }
 }
 
@@ -483,6 +493,7 @@ void OrderChecker::Use(const StreamBooks& stream, const OperationPointer& use) {
       cell.freed = nullptr;
       cell.allocated = nullptr;
     }
+    cell.before_allocation.clear();
     // As in CheckFree, the latest says it all.
     bool is_in_conflict = false;
     if (is_write) {
@@ -526,23 +537,17 @@ void OrderChecker::DeclareAllocation(Stream stream, std::uint64_t address, std::
   Findings findings;
   shadow_.ForEach(address, address + bytes, [&](std::uint64_t begin, Cell& cell) {
     if (cell.is_grave) return;
-    std::vector<OperationPointer> before;
-    if (cell.freed != nullptr) {
-      before.push_back(cell.freed);
-    } else {
-      before = cell.reads;
-      before.push_back(cell.written);
-    }
+    std::vector<OperationPointer> before = cell.Latest();
     bool is_in_conflict = false;
     for (const OperationPointer& each : before) {
       // A write before an unordered read is ordered before that read, or was reported.
       if (IsBefore(each, books) || (is_in_conflict && each == cell.written)) continue;
-      findings.Add(ReportKind::kReuseWithoutWait, begin, cell.end, each);
+      findings.Add(KindOfReuse(*each), begin, cell.end, each);
       is_in_conflict = true;
     }
-    if (!is_in_conflict && !IsBefore(cell.allocated, books)) {
-      findings.Add(ReportKind::kUseBeforeAllocation, begin, cell.end, cell.allocated);
-    }
+    // One fault, one report.
+    if (is_in_conflict) before.clear();
+    cell.before_allocation = std::move(before);
     cell.allocated = allocation;
     cell.freed = nullptr;
     cell.written = nullptr;
@@ -560,8 +565,9 @@ void OrderChecker::DeclareFree(Stream stream, std::uint64_t address, std::uint64
   Findings findings;
   shadow_.ForEach(address, address + bytes, [&](std::uint64_t begin, Cell& cell) {
     if (cell.is_grave) return;
-    CheckFree(books, begin, cell, findings);
+    CheckFree(books, begin, cell, true, findings);
     cell.allocated = nullptr;
+    cell.before_allocation.clear();
     cell.freed = free;
     cell.written = nullptr;
     cell.reads.clear();
@@ -577,7 +583,9 @@ void OrderChecker::Tidy() {
   shadow_.ForEach(0, ~std::uint64_t{0}, [&](std::uint64_t, Cell& cell) {
     if (is_known(cell.allocated)) cell.allocated = nullptr;
     if (is_known(cell.written)) cell.written = nullptr;
-    cell.reads.erase(std::remove_if(cell.reads.begin(), cell.reads.end(), is_known), cell.reads.end());
+    for (std::vector<OperationPointer>* operations : {&cell.before_allocation, &cell.reads}) {
+      operations->erase(std::remove_if(operations->begin(), operations->end(), is_known), operations->end());
+    }
   });
   std::vector<Process> known;
   for (auto& [process, stream] : streams_) {

@@ -21,13 +21,25 @@ struct Cell {
   std::uint64_t end = 0;
   bool is_grave = false;       // nothing is allocated here any more; `freed` says who freed it
   OperationPointer allocated;  // null: before everything
-  OperationPointer freed;      // null: live
+  // What the allocation had to come after. Memory that is never used may be freed in the order of an event from before it was allocated;
+  // this is then what the next owner has to come after, and not the allocation.
+  std::vector<OperationPointer> before_allocation;
+  OperationPointer freed;  // null: live
   OperationPointer written;
   std::vector<OperationPointer> reads;  // since it was written; none of them is ordered after another
 
   bool SaysTheSameAs(const Cell& other) const {
-    return is_grave == other.is_grave && allocated == other.allocated && freed == other.freed && written == other.written &&
-           reads == other.reads;
+    return is_grave == other.is_grave && allocated == other.allocated && before_allocation == other.before_allocation &&
+           freed == other.freed && written == other.written && reads == other.reads;
+  }
+
+  // What the next owner has to come after.
+  std::vector<OperationPointer> Latest() const {
+    if (freed != nullptr) return {freed};
+    if (written == nullptr && reads.empty()) return before_allocation;
+    std::vector<OperationPointer> latest = reads;
+    if (written != nullptr) latest.push_back(written);
+    return latest;
   }
 };
 

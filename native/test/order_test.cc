@@ -450,6 +450,44 @@ TEST("declared parts of an allocation have lives of their own") {
   Touch(4096, 256, Access::kWrite, a);
 }
 
+TEST("memory that nobody used is held against who had it before, not against its last allocation") {
+  Checking checking;
+  TestStream a;
+  TestStream b;
+  TestStream c;
+  TestPool pool;
+  DevicePointer chunk = 0;
+  order::OrderChecker& checker = Checker();
+  CHECK_OK(Checked().MemAllocFromPoolAsync(&chunk, 1 << 16, pool, a));
+  Wait(b, a);
+  // Freed in the order of an event from before the allocation, which nobody declares.
+  checker.DeclareAllocation(a, chunk, 256);
+  checker.DeclareAllocation(b, chunk, 256);
+  CHECK(checking.Reports().empty());
+  Touch(chunk, 256, Access::kWrite, b);
+  CHECK(checking.Reports().empty());
+  // However often that is done, the last use stays.
+  Wait(a, b);
+  checker.DeclareFree(b, chunk, 256);
+  Wait(a, b);
+  checker.DeclareAllocation(a, chunk, 256);
+  checker.DeclareAllocation(a, chunk, 128);
+  checker.DeclareAllocation(c, chunk, 128);
+  CHECK(checking.ReportsOne(ReportKind::kReuseWithoutWait, b, c));
+  // Who uses it has to come after the allocation all the same.
+  Touch(chunk + 128, 8, Access::kRead, b);
+  CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, a, b));
+  // The driver gets back what nobody used, ordered after what it gave out.
+  checker.DeclareAllocation(a, chunk + 4096, 256);
+  Wait(b, c);
+  CHECK_OK(Checked().MemFreeAsync(chunk, b));
+  CHECK(checking.Reports().empty());
+  CHECK_OK(Checked().MemAllocFromPoolAsync(&chunk, 4096, pool, a));
+  checker.DeclareAllocation(a, chunk, 4096);
+  CHECK_OK(Checked().MemFreeAsync(chunk, c));
+  CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, a, c));
+}
+
 TEST("nothing is held against what happened before the check began, or after it ended") {
   TestStream a;
   TestStream b;

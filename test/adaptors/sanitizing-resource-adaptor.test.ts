@@ -342,6 +342,23 @@ describe('SanitizingResourceAdaptor', () => {
     expect(resource.reports).toEqual([]);
   });
 
+  test('reports nothing of memory that nobody used, freed with an event from before its allocation', () => {
+    using upstream = new CudaMemoryResource();
+    using pool = new PoolMemoryResource(upstream, { initialBytes: bytes, maximumBytes: bytes });
+    using sanitizer = new SanitizingResourceAdaptor(pool);
+    const first = sanitizer.allocate(bytes, a);
+    set(first, 0, 1, bytes, a);
+    sanitizer.deallocate(first, bytes, a);
+    using event = new Event();
+    event.record(a);
+    sanitizer.deallocate(sanitizer.allocate(bytes, a), bytes, a, event);
+    const pointer = sanitizer.allocate(bytes, b);
+    expect(pointer).toBe(first);
+    set(pointer, 0, 1, bytes, b);
+    sanitizer.deallocate(pointer, bytes, b);
+    expect(sanitizer.reports).toEqual([]);
+  });
+
   test('reports nothing where one sits above a pool and another below', () => {
     using leaf = new CudaMemoryResource();
     using inner = new SanitizingResourceAdaptor(leaf);

@@ -439,6 +439,7 @@ class Run {
       return;
     }
     this.#counts.allocations++;
+    if (slot.last === undefined) declareAllocation(pointer, bytes, slot.stream);
     const writer = this.#token(slot);
     const allocation: Allocation = {
       pointer,
@@ -478,7 +479,7 @@ class Run {
   /** Writes the first and the last bytes, and says that it is all. */
   #fill(allocation: Allocation, slot: StreamSlot): void {
     const { pointer, bytes } = allocation;
-    this.#declare(allocation, slot);
+    allocation.isUsed = true;
     const value = 1 + (this.#values++ % 255);
     for (const [offset, count] of ends(bytes)) set(pointer + offset, value, 1, count, slot.stream);
     slot.stream.touch(pointer, bytes, 'write');
@@ -487,17 +488,9 @@ class Run {
     allocation.readers = [];
   }
 
-  /** The order checker hears of memory as it is used first: of what is never used, and freed with an older fence, there is nothing to wait for. */
-  #declare(allocation: Allocation, slot: StreamSlot): void {
-    if (allocation.isUsed) return;
-    allocation.isUsed = true;
-    declareAllocation(allocation.pointer, allocation.bytes, slot.stream);
-    allocation.writer = this.#token(slot);
-  }
-
   #read(allocation: Allocation, slot: StreamSlot): void {
     const { pointer, bytes, value } = allocation;
-    this.#declare(allocation, slot);
+    allocation.isUsed = true;
     if (value !== undefined) {
       for (const [offset, count] of ends(bytes)) {
         this.#inspector.read(pointer + offset, slot.stream, `${bytes} bytes of memory`, new Uint8Array(count).fill(value));
@@ -541,8 +534,7 @@ class Run {
 
   /** An event that was recorded on the stream after every use of memory, perhaps before the memory was allocated. */
   #oldFence(number: number, { writer, readers, isUsed }: Allocation, slot: StreamSlot): Event | undefined {
-    // A sanitizing adaptor holds the next owner against the allocation, too, though nothing used it.
-    const uses = isUsed || this.#stack.isSanitized ? [writer, ...readers] : [];
+    const uses = isUsed ? [writer, ...readers] : [];
     return rotated(this.#events, number).find(
       (event) => event.recordedOn === slot.stream.id && uses.every(({ place }) => this.#model.isCovered(place, event)),
     );
@@ -563,7 +555,7 @@ class Run {
     // Refused, because the stream has ended or a host function must not wait.
     const home = this.#usable(slot);
     this.#order(home, [this.#token(slot)]);
-    if (allocation.isUsed) declareAllocation(pointer, bytes, home.stream);
+    declareAllocation(pointer, bytes, home.stream);
     this.#live.push({ ...allocation, writer: this.#token(home), readers: [], value: undefined });
   }
 
@@ -572,7 +564,7 @@ class Run {
     this.#order(slot, [allocation.writer, ...allocation.readers], by);
     if (!isBefore) {
       if (allocation.value !== undefined) this.#read(allocation, slot);
-      if (allocation.isUsed) declareFree(allocation.pointer, allocation.bytes, slot.stream);
+      declareFree(allocation.pointer, allocation.bytes, slot.stream);
     }
     this.#live.splice(this.#live.indexOf(allocation), 1);
   }

@@ -210,10 +210,6 @@ export class Stack {
     return this.#main.every(({ kind }) => kind !== 'monotonic');
   }
 
-  get isSanitized(): boolean {
-    return this.layers.some(({ kind }) => kind === 'sanitizing');
-  }
-
   get #main(): readonly Layer[] {
     return this.layers.filter(({ isSide }) => !isSide);
   }
