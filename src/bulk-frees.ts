@@ -15,6 +15,7 @@
  * Invariants: the numbers of a list fall from its head on; an address is in a list at most once; a record is in the list or spare.
  * Cost: adding and removing take constant time; `takeBack` looks at what was allocated since, is live, and is remembered.
  */
+import type { Device } from './driver/device.js';
 import { Stream } from './driver/stream.js';
 import { LifetimeError } from './errors.js';
 import type { DevicePointer, MemoryResource } from './memory-resource.js';
@@ -183,14 +184,18 @@ export interface TakenMemory {
   has(pointer: DevicePointer, number: number): boolean;
 }
 
+/** The stream to free on what is ordered on a stream: that one, or another one after a wait. */
+export type StreamFor = (stream: Stream) => Stream;
+
 /** Owns memory, and gives it up when that is taken back. */
 export interface MemoryOwner {
   readonly pointer: DevicePointer;
   /**
    * Frees the memory through everything that it was allocated through; the owner has none from then on. Where that is refused, `pointer` is as
    * before, unless the memory is lost for good.
+   * @param streamFor the stream to free on what is ordered on a stream
    */
-  endMemory(reason: string): void;
+  endMemory(reason: string, streamFor: StreamFor): void;
 }
 
 /** Those whose memory has an owner. */
@@ -254,15 +259,16 @@ const maximumPasses = 16;
  * back, and even dispose it; what that allocates meanwhile is freed as well. Returns what was refused; a LifetimeError says that the memory was
  * lost already, and is no refusal.
  */
-export function takeBack(taken: TakenMemory): RefusedFree[] {
+export function takeBack(taken: TakenMemory, waits = new DeviceWaits()): RefusedFree[] {
   const refused = new Refusals();
   for (let pass = 0; pass < maximumPasses; pass++) {
     const before = latestNumber;
-    endOwned(taken, refused);
+    endOwned(taken, refused, waits);
     const all = remembering;
     for (let i = all.length - 1; i >= 0; i--) {
       const resource = (all[i] as WeakRef<RememberingResource>).deref();
-      if (resource !== undefined && resource.live.count > 0 && resource.below.has(taken.by)) freeRemembered(resource, taken, refused);
+      if (resource !== undefined && resource.live.count > 0 && resource.below.has(taken.by))
+        freeRemembered(resource, taken, refused, waits);
     }
     // Nobody has allocated anything meanwhile.
     if (latestNumber === before) break;
@@ -286,21 +292,22 @@ class Refusals {
   }
 }
 
-function endOwned(taken: TakenMemory, refused: Refusals): void {
+function endOwned(taken: TakenMemory, refused: Refusals, waits: DeviceWaits): void {
   for (const record of owned.among(taken)) {
     const owner = owned.holderOf(record);
     const pointer = owned.pointerOf(record);
     // Foreign code may have freed it meanwhile.
-    if (owner === undefined || refused.has(owner, pointer) || !taken.has(pointer, owned.numberOf(record))) continue;
+    const number = owned.numberOf(record);
+    if (owner === undefined || refused.has(owner, pointer) || !taken.has(pointer, number)) continue;
     try {
-      owner.endMemory(taken.reason);
+      owner.endMemory(taken.reason, (stream) => waits.streamFor(stream, number));
     } catch (error) {
       if (owner.pointer !== 0) refused.add(owner, pointer, error);
     }
   }
 }
 
-function freeRemembered(resource: RememberingResource, taken: TakenMemory, refused: Refusals): void {
+function freeRemembered(resource: RememberingResource, taken: TakenMemory, refused: Refusals, waits: DeviceWaits): void {
   const { live, deallocate } = resource;
   const isTaken = (pointer: DevicePointer) => taken.has(pointer, live.numberOf(pointer));
   for (const pointer of live.among(taken)) {
@@ -310,7 +317,7 @@ function freeRemembered(resource: RememberingResource, taken: TakenMemory, refus
     const end = pointer + live.bytesOf(pointer);
     if (refused.frees.some((each) => each.pointer >= pointer && each.pointer < end)) continue;
     try {
-      const usable = lastingStream(stream);
+      const usable = waits.streamFor(stream, live.numberOf(pointer));
       // Host functions may have run during a wait, and freed it.
       if (live.holderOf(pointer) === stream && isTaken(pointer)) deallocate(pointer, live.bytesOf(pointer), usable);
     } catch (error) {
@@ -330,7 +337,25 @@ export function usableStream(stream: Stream): Stream {
  * its handle must not be named, since the driver may have given it to another stream.
  */
 export function lastingStream(stream: Stream): Stream {
-  return stream.isDisposed || !stream.timeline.announcesEnd ? idleStream(stream) : stream;
+  return new DeviceWaits().streamFor(stream);
+}
+
+/** Does what `lastingStream` does for all frees of one bulk free, and waits for each device once. */
+export class DeviceWaits {
+  /** What had been remembered when the wait for a device began has this number at the most. */
+  readonly #begun = new Map<Device, number>();
+
+  /** @param number with which the allocation was remembered; 0 for one that is older than the bulk free */
+  streamFor(stream: Stream, number = 0): Stream {
+    const { device, isDisposed, timeline } = stream;
+    if (!isDisposed && timeline.announcesEnd) return stream;
+    const begun = this.#begun.get(device);
+    if (begun !== undefined && number <= begun) return Stream.legacyDefault(device);
+    const remembered = latestNumber;
+    const idle = idleStream(stream);
+    this.#begun.set(device, remembered);
+    return idle;
+  }
 }
 
 /** The legacy default stream, once everything has run that was queued on the device: no event of the other stream can be had. */

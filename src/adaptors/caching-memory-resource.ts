@@ -18,9 +18,11 @@
  *
  * Steps 1 and 2 take constant time for a given number of streams and sizes; so does a free. The end of a run costs as much as what it takes back.
  *
- * Invariants: an owner's block is in a group; a block in a group is used; the groups are those of the runs that have not ended.
+ * Invariants: an owner's block is in a group; a block in a group is used; the groups are those of the runs that have not ended,
+ * and of those that ended in a host function and left something.
  */
-import { markAsTaker, rememberedSoFar, takeBack } from '../bulk-frees.js';
+import { DeviceWaits, markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../bulk-frees.js';
+import { isNotPermitted } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
@@ -108,8 +110,10 @@ class Run implements CachingScope {
  *
  * Stream order: a block that is freed, by a call or by the end of a run, serves its stream at once, and other streams by the rules of
  * `deallocationEvents`. The end of a run frees on the stream that a block was allocated on, and a buffer on the buffer's stream. Nothing waits
- * on the host, except where the upstream does; for a stream that was disposed meanwhile the end of a run waits for the device; and under
- * `'off'` an allocation waits instead of an out-of-memory.
+ * on the host, except where the upstream does; if streams were disposed meanwhile the end of a run waits for the device, once; and under
+ * `'off'` an allocation waits instead of an out-of-memory. A stream made elsewhere whose end is not announced may be gone when a run ends: its
+ * blocks are kept for it as under `'off'`, and for its buffers the end of the run waits for the device. Inside a host function, which must not
+ * wait, a run leaves bare pointers of such streams, and of disposed ones, to the end of a later run.
  *
  * Sizes are rounded up to a multiple of 256 bytes, and a block serves its exact size alone: put a {@link RoundingResourceAdaptor} above a cache
  * for sizes that nearly match. The alignment is 256, in runs or not; an {@link AlignedResourceAdaptor} above gives more.
@@ -159,6 +163,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   #knownRun: Run | undefined;
   #runs = 0;
   #activeRuns = 0;
+  /** Runs that ended in a host function with memory that only a wait lets go, which a host function must not do. */
+  #lateRuns: Run[] = [];
   #hits = 0;
   #misses = 0;
   #hasGrown = false;
@@ -325,7 +331,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
       const block = this.#blocks.usedBlock(address);
       const group = this.#groups.groupOf(block);
       if (group !== none) grouped++;
-      if (group !== none && (this.#groupRuns[group] as Run).hasEnded) throw new Error(`block ${block} belongs to a run that has ended`);
+      const run = group === none ? undefined : (this.#groupRuns[group] as Run);
+      if (run?.hasEnded && !this.#lateRuns.includes(run)) throw new Error(`block ${block} belongs to a run that has ended`);
       if (group === none && this.#owners[block / blockFields] !== undefined) throw new Error(`block ${block} has an owner, but no run`);
     }
     if (grouped !== this.#groups.count)
@@ -335,6 +342,14 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
 
   protected override beforeEnd(): void {
     this.#ended = new Set([...this.#blocks.blocks()].filter(({ lane }) => lane < 0).map(({ address }) => address));
+  }
+
+  /** Also ends the runs that could not end before. */
+  protected override keepLateMemory(): boolean {
+    const hasKept = super.keepLateMemory();
+    const runs = this.#lateRuns;
+    throwFirst(this.#endLateRuns());
+    return hasKept || runs.length > this.#lateRuns.length;
   }
 
   protected allocateIn(lane: number, bytes: number): number {
@@ -513,54 +528,75 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     } catch {}
   }
 
-  /** Takes back what is left of a run. Freeing what has an owner calls foreign code, which may use this very cache, or dispose it. */
+  /** Takes back what is left of a run, and of runs before. */
   #end(run: Run): void {
     run.hasEnded = true;
     this.#knownFrame = undefined;
     this.#knownRun = undefined;
-    const errors = this.isDisposed ? [] : this.#freeRemembered(run);
-    for (const [stream, group] of run.groups) {
-      for (let block = this.#groups.first(group); block !== none && !this.isDisposed; block = this.#groups.first(group)) {
-        const owner = this.#owners[block / blockFields];
-        try {
-          if (owner === undefined) this.#takeBack(group, stream);
-          else this.#endOwner(owner, block, group);
-        } catch (error) {
-          errors.push(error);
-        }
-      }
-      this.#groups.removeGroup(group);
-      this.#groupStreams[group] = noStream;
-    }
-    run.groups.clear();
-    run.stream = noStream;
+    this.#lateRuns = [...this.#lateRuns, run];
+    const errors = this.#endLateRuns();
     this.#activeRuns--;
     throwFirst(errors);
   }
 
-  /** Lets the adaptors above free what was allocated through them, and has no owner. What they are refused stays allocated. */
-  #freeRemembered(run: Run): unknown[] {
+  /** Takes back what ended runs left. Returns what was refused. */
+  #endLateRuns(): unknown[] {
+    const runs = this.#lateRuns;
+    if (runs.length === 0) return [];
+    this.#lateRuns = [];
+    const waits = new DeviceWaits();
+    return runs.flatMap((run) => this.#takeBackFrom(run, waits));
+  }
+
+  /**
+   * Takes back what is left of a run. Frees call foreign code, which may use this very cache, or dispose it. Returns what was refused: that stays
+   * allocated. What a host function would have to wait for stays the run's, and is tried again later.
+   */
+  #takeBackFrom(run: Run, waits: DeviceWaits): unknown[] {
+    const errors: unknown[] = [];
+    let isLate = false;
+    for (const { pointer, error } of this.isDisposed ? [] : this.#freeRemembered(run, waits)) {
+      const block = this.#usedBlockAround(pointer);
+      if (block !== none && this.#isBare(block) && isNotPermitted(error)) {
+        isLate = true;
+        continue;
+      }
+      if (block !== none) this.#forget(block);
+      errors.push(error);
+    }
+    // An adaptor above may still have any of the blocks.
+    for (const [stream, group] of isLate ? [] : run.groups) {
+      try {
+        if (!this.isDisposed) this.#takeBack(group, stream, waits);
+      } catch (error) {
+        if (isNotPermitted(error)) {
+          isLate = true;
+          continue;
+        }
+        for (const block of [...this.#groups.blocks(group)]) this.#forget(block);
+        errors.push(error);
+      }
+      run.groups.delete(stream);
+      this.#groups.removeGroup(group);
+      this.#groupStreams[group] = noStream;
+    }
+    run.stream = noStream;
+    if (isLate) this.#lateRuns.push(run);
+    return errors;
+  }
+
+  /** Lets everybody free what they remember of a run. Returns what was refused. */
+  #freeRemembered(run: Run, waits: DeviceWaits): RefusedFree[] {
     let blocks: Segment[] | undefined;
     const has = (pointer: DevicePointer, number: number) => {
       if (!this.arrivedBefore(pointer, number)) return false;
       const block = this.#blocks.usedBlock(pointer);
-      if (block !== none) return this.#isBareBlockOf(run, block);
+      if (block !== none) return this.#groupRuns[this.#groups.groupOf(block)] === run;
       // An adaptor above may have moved the pointer, to align it.
-      blocks ??= this.#bareBlocksOf(run);
+      blocks ??= this.#blocksOf(run);
       return isWithin(blocks, pointer);
     };
-    const { name } = this;
-    return takeBack({ by: this, since: run.remembered, reason: endedRun(name), has }).map(({ pointer, error }) => {
-      const block = this.#usedBlockAround(pointer);
-      if (block !== none) this.#groups.remove(block);
-      return error;
-    });
-  }
-
-  /** Whether a used block belongs to a run, and no owner will free it. */
-  #isBareBlockOf(run: Run, block: number): boolean {
-    const group = this.#groups.groupOf(block);
-    return group !== none && this.#groupRuns[group] === run && this.#isBare(block);
+    return takeBack({ by: this, since: run.remembered, reason: endedRun(this.name), has }, waits);
   }
 
   /** Whether a block has no owner, or one that has given its memory up. */
@@ -569,45 +605,36 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     return owner === undefined || owner.pointer === 0;
   }
 
-  #bareBlocksOf(run: Run): Segment[] {
+  #blocksOf(run: Run): Segment[] {
     return [...run.groups.values()]
       .flatMap((group) => [...this.#groups.blocks(group)])
-      .filter((block) => this.#isBare(block))
       .map((block) => ({ address: this.#blocks.addressOf(block), bytes: this.#blocks.blockBytes(block) }))
       .sort((a, b) => a.address - b.address);
   }
 
-  /** Takes back the first blocks of a group that have no owner, by one free. Where that is refused, the very first stays allocated. */
-  #takeBack(group: number, stream: Stream): void {
-    const refused = this.#groups.first(group);
-    let lane: Lane;
-    try {
-      const owner = stream.isDisposed ? Stream.legacyDefault(this.device) : stream;
-      if (stream.isDisposed) this.synchronizeDevice();
-      // Host functions may have disposed this during the wait.
-      if (this.isDisposed) return;
-      lane = this.ordering.laneOf(owner, 'end a run');
-      this.ordering.freedLater(lane);
-    } catch (error) {
-      if (this.#groups.groupOf(refused) === group) this.#groups.remove(refused);
-      throw error;
-    }
-    for (;;) {
-      const block = this.#groups.first(group);
-      if (block === none || this.#owners[block / blockFields] !== undefined) return;
-      this.#groups.remove(block);
+  /** Takes back what is left of a group, by one free. */
+  #takeBack(group: number, stream: Stream, waits: DeviceWaits): void {
+    if (this.#groups.first(group) === none) return;
+    const usable = stream.isDisposed ? waits.streamFor(stream) : stream;
+    // Host functions may have disposed this during the wait.
+    if (this.isDisposed) return;
+    const lane = this.#laneToFreeIn(usable);
+    for (let block = this.#groups.first(group); block !== none; block = this.#groups.first(group)) {
+      this.#forget(block);
       this.#blocks.free(block, lane.number);
     }
   }
 
-  /** Lets an owner free its block. Where that is refused the block stays the owner's; one that the owner has given up is left to `#takeBack`. */
-  #endOwner(owner: ScopedMemory, block: number, group: number): void {
-    this.#owners[block / blockFields] = undefined;
-    try {
-      owner.endMemory(endedRun(this.name));
-    } finally {
-      if (owner.pointer !== 0 && this.#groups.groupOf(block) === group) this.#groups.remove(block);
+  /** Does what a free does on a stream, and returns the lane that the memory belongs to now. A stream that may be gone is not named. */
+  #laneToFreeIn(stream: Stream): Lane {
+    if (!stream.timeline.announcesEnd) {
+      const lane = this.ordering.heldLaneOf(stream);
+      lane.freeUnrecorded();
+      return lane;
     }
+    const lane = this.ordering.laneOf(stream, 'end a run');
+    this.ordering.freedLater(lane);
+    return lane;
   }
 }
 

@@ -14,9 +14,9 @@
  * The stages are one generator, which stops where there is something to wait for: `allocate` blocks there, `allocateAsync` awaits.
  */
 import { setImmediate } from 'node:timers/promises';
-import { notPermittedStatus } from '../driver/status.js';
+import { isNotPermitted } from '../driver/status.js';
 import type { Stream } from '../driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, OutOfMemoryError, type RecoveryStage } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError, type RecoveryStage } from '../errors.js';
 import type {
   DeallocationEventsOption,
   DeallocationFence,
@@ -437,10 +437,6 @@ function isEarly({ stage }: StageSums): boolean {
 
 function isTrimming(layer: MemoryResource): layer is TrimmingMemoryResource {
   return typeof (layer as Partial<TrimmingMemoryResource>).trim === 'function';
-}
-
-function isNotPermitted(error: unknown): boolean {
-  return error instanceof DriverError && error.driverStatus === notPermittedStatus;
 }
 
 /** What the resources at the bottom hold of the device, as far as they tell. */

@@ -10,10 +10,10 @@ import {
   refuseCloning,
 } from '../driver/local-object.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
-import { notPermittedStatus } from '../driver/status.js';
+import { isNotPermitted } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
 import { StreamTimeline } from '../driver/stream-timeline.js';
-import { CisternError, DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
+import { CisternError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
 import {
   type DeallocationEvents,
   type DeallocationFence,
@@ -210,7 +210,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.enter(stream, 'trim');
-    this.#keepLateSegments();
+    this.keepLateMemory();
     this.ordering.synchronizeUnannounced(stream);
     // Host functions may have run.
     this.enter(stream, 'trim');
@@ -247,8 +247,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     if (!this.#isDisposed) {
       const taken = { by: this, since: this.remembered, reason: `the ${this.constructor.name} is disposed`, has: this.memoryTest() };
       this.takeBack(taken);
+      const hasWaited = !this.#isDisposed && [this.keepLateMemory(), this.ordering.synchronizeUnannounced(stream)].includes(true);
       // Host functions may run during the wait, and allocate.
-      if (!this.#isDisposed && this.ordering.synchronizeUnannounced(stream) && !this.#isDisposed) this.takeBack(taken);
+      if (hasWaited && !this.#isDisposed) this.takeBack(taken);
     }
     // Host functions may have disposed this while streams were waited for.
     if (!this.#isDisposed) {
@@ -262,7 +263,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       this.beforeEnd();
       this.#leftSegments = this.#memory.removeAllSegments();
     }
-    this.#keepLateSegments();
+    this.keepLateMemory();
     // Taken out first: the upstream may run host functions, and these may dispose this again.
     const segments = this.#leftSegments;
     this.#leftSegments = [];
@@ -385,7 +386,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** Waits on the host for streams that memory is held for. Returns how many that were. */
   protected synchronizeHeld(stream: Stream): number {
-    return (this.#keepLateSegments() ? 1 : 0) + this.ordering.synchronizeHeld(stream);
+    return (this.keepLateMemory() ? 1 : 0) + this.ordering.synchronizeHeld(stream);
   }
 
   /** Waits on the host for everything on the device, and counts it. The state must be whole: host functions may run meanwhile. */
@@ -589,7 +590,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected keepSegment(segment: Segment, stream: Stream): void {
     if (stream.isDisposed) {
       this.#lateSegments = [...this.#lateSegments, segment];
-      this.#keepLateSegments();
+      this.keepLateMemory();
       return;
     }
     const lane = this.ordering.laneOf(stream, 'keep memory');
@@ -656,13 +657,13 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return [...segments, ...this.#leftSegments, ...this.#lateSegments];
   }
 
-  /** Lets late segments be used, or given back, once the device is idle; returns whether it did. Inside a host function they stay. */
-  #keepLateSegments(): boolean {
+  /** Lets memory be used, or given back, that has to wait until the device is idle; returns whether it did. Inside a host function it stays. */
+  protected keepLateMemory(): boolean {
     if (this.#lateSegments.length === 0) return false;
     try {
       this.#waitForDevices();
     } catch (error) {
-      if (error instanceof DriverError && error.driverStatus === notPermittedStatus) return false;
+      if (isNotPermitted(error)) return false;
       throw error;
     }
     const segments = this.#lateSegments;

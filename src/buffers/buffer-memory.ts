@@ -1,5 +1,5 @@
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
-import { addOwner, lastingStream, type MemoryOwner, removeOwner, usableStream } from '../bulk-frees.js';
+import { addOwner, lastingStream, type MemoryOwner, removeOwner, type StreamFor, usableStream } from '../bulk-frees.js';
 import { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
@@ -122,8 +122,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   }
 
   /** The same at a time that the owner of the stream knows nothing of, who may have ended it if it was made elsewhere. */
-  free(): void {
-    if (this.#pointer !== 0) this.#free(lastingStream, undefined);
+  free(streamFor: StreamFor = lastingStream): void {
+    if (this.#pointer !== 0) this.#free(streamFor, undefined);
   }
 
   /** Takes over memory that was allocated from the resource. */
@@ -138,10 +138,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     this.#setPointer(0, 0);
   }
 
-  endMemory(reason: string): void {
+  endMemory(reason: string, streamFor: StreamFor): void {
     this.#endReason = reason;
     try {
-      this.free();
+      this.free(streamFor);
     } finally {
       if (this.#pointer !== 0) this.#endReason = undefined;
     }
@@ -159,7 +159,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     if (pointer !== 0) this.#record = addOwner(pointer, bytes, this);
   }
 
-  #free(streamFor: (stream: Stream) => Stream, fence: DeallocationFence | undefined): void {
+  #free(streamFor: StreamFor, fence: DeallocationFence | undefined): void {
     const { stream } = this;
     // Host functions may run here, and give the memory back.
     const usable = streamFor(stream);

@@ -9,7 +9,7 @@ export const outOfMemoryStatus = 2;
 /** CUDA_ERROR_INVALID_DEVICE. */
 export const invalidDeviceStatus = 101;
 /** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
-export const notPermittedStatus = 800;
+const notPermittedStatus = 800;
 
 /** Throws what the last native call left as its status, unless it succeeded. */
 export function check(operation: string): void {
@@ -41,6 +41,11 @@ export function statusError(operation: string, status: number): Error {
   }
   const name = native().statusName(status) || 'CUDA_ERROR_UNNAMED';
   return new DriverError(operation, name, status, native().statusDescription(status) || 'which the driver does not describe');
+}
+
+/** Whether something was refused because a host function must not wait. */
+export function isNotPermitted(error: unknown): boolean {
+  return error instanceof DriverError && error.driverStatus === notPermittedStatus;
 }
 
 /** The error for an allocation that failed: out of memory where that is the reason. */

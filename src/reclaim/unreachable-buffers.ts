@@ -22,6 +22,7 @@
  * Cost: O(1) a buffer; a sweep reads every slot, and every memory of the list, once.
  */
 import { channel } from 'node:diagnostics_channel';
+import { DeviceWaits, type StreamFor } from '../bulk-frees.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/object-watch.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 
@@ -35,7 +36,7 @@ export interface OwnedMemory {
   /** What people call the buffer. */
   readonly label: string | undefined;
   /** Gives the memory back. Where that is refused, `pointer` is 0 if it is lost for good, else as before. */
-  free(): void;
+  free(streamFor?: StreamFor): void;
 }
 
 /**
@@ -110,10 +111,10 @@ export function watchedBuffers(): { readonly count: number; readonly slots: numb
 }
 
 /** Frees memory that no buffer has; where that is refused, a later sweep does. Returns how many bytes were freed. Never throws. */
-export function freeSoonerOrLater(memory: OwnedMemory): number {
+export function freeSoonerOrLater(memory: OwnedMemory, streamFor?: StreamFor): number {
   const { bytes } = memory;
   try {
-    memory.free();
+    memory.free(streamFor);
     return bytes;
   } catch {
     keepRefused(memory);
@@ -160,6 +161,7 @@ function freeTaken(unreachable: readonly OwnedMemory[]): number {
   let freedBytes = 0;
   let failures = 0;
   let firstFailure: unknown;
+  const streamFor = waitingOnce();
   for (const memory of unreachable) {
     const { pointer, bytes } = memory;
     if (leaks.hasSubscribers && bytes > 0) {
@@ -168,7 +170,7 @@ function freeTaken(unreachable: readonly OwnedMemory[]): number {
       leaks.publish(leak);
     }
     try {
-      memory.free();
+      memory.free(streamFor);
       freedBytes += bytes;
     } catch (error) {
       if (failures++ === 0) firstFailure = error;
@@ -188,8 +190,15 @@ function freeRefused(): number {
   const memories = refused;
   refused = [];
   let freedBytes = 0;
-  for (const memory of memories) freedBytes += freeSoonerOrLater(memory);
+  const streamFor = waitingOnce();
+  for (const memory of memories) freedBytes += freeSoonerOrLater(memory, streamFor);
   return freedBytes;
+}
+
+/** Nobody uses what is freed here any more: one wait for a device covers all of it. */
+function waitingOnce(): StreamFor {
+  const waits = new DeviceWaits();
+  return (stream) => waits.streamFor(stream);
 }
 
 /** Takes them all out of the table before any is freed: a resource is foreign code, and may make buffers or sweep itself. */

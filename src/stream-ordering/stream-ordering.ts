@@ -21,7 +21,7 @@
 import { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
-import { notPermittedStatus } from '../driver/status.js';
+import { isNotPermitted } from '../driver/status.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import type { StreamObserver, StreamTimeline } from '../driver/stream-timeline.js';
 import { ArgumentRangeError, DriverError, LifetimeError } from '../errors.js';
@@ -292,7 +292,7 @@ export class StreamOrdering implements StreamObserver {
         else deviceOf(lane.timeline).synchronizeSync();
       } catch (error) {
         // A host function must not wait for a stream: for it, there is no more memory.
-        if (error instanceof DriverError && error.driverStatus === notPermittedStatus) break;
+        if (isNotPermitted(error)) break;
         // One that ran during this very wait may have ended the stream, too: then its memory can be had.
         if (this.#lanes.includes(lane)) throw error;
       }

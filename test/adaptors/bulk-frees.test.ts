@@ -210,6 +210,66 @@ describe.each(takers)('$name', ({ make, run }) => {
   });
 });
 
+describe('a wait for the device covers all that is ordered on streams that have ended', () => {
+  /** Allocates in several ways on streams that end; counts waits from then on. */
+  const useEndingStreams = (resource: MemoryResource, limit: MemoryResource) => {
+    for (const ending of [new Stream(), new Stream(), new Stream()]) {
+      bufferOf(1000, resource, ending);
+      bufferOf(1000, limit, ending);
+      limit.allocate(1000, ending);
+      ending.dispose();
+    }
+    return vi.spyOn(stream.device, 'synchronizeSync');
+  };
+
+  test.each(takers)('by $name', ({ make, run }) => {
+    const resource = make();
+    const limit = new LimitingResourceAdaptor(resource, { limitBytes: MiB });
+    let waits: ReturnType<typeof useEndingStreams> | undefined;
+    run(resource, () => {
+      waits = useEndingStreams(resource, limit);
+    });
+    expect(waits).toHaveBeenCalledTimes(1);
+    expect(limit.allocatedBytes).toBe(0);
+    resource[Symbol.dispose]();
+  });
+
+  test('by dispose', () => {
+    const pool = new PoolMemoryResource(cuda);
+    const waits = useEndingStreams(pool, pool);
+    pool.dispose();
+    expect(waits).toHaveBeenCalledTimes(1);
+  });
+
+  test('by the end of a run, also for bare pointers of the cache', () => {
+    using cache = new CachingMemoryResource(cuda);
+    let waits: ReturnType<typeof useEndingStreams> | undefined;
+    cache.run(() => {
+      waits = useEndingStreams(cache, cache);
+    });
+    expect(waits).toHaveBeenCalledTimes(1);
+    expect(cache.statistics().busyBlocks).toBe(0);
+  });
+
+  test('but not what is allocated after it', () => {
+    using scratch = new MonotonicMemoryResource(cuda);
+    const limit = new LimitingResourceAdaptor(scratch, { limitBytes: MiB });
+    const waits = useEndingStreams(scratch, limit);
+    let late: DeviceBuffer | undefined;
+    const deallocate = limit.deallocate.bind(limit);
+    limit.deallocate = (...args) => {
+      deallocate(...args);
+      if (late !== undefined) return;
+      const ending = new Stream();
+      late = bufferOf(1000, scratch, ending);
+      ending.dispose();
+    };
+    scratch.reset();
+    expect(late?.isDisposed).toBe(true);
+    expect(waits).toHaveBeenCalledTimes(2);
+  });
+});
+
 describe('a rewind', () => {
   test('of a fallback does not leave memory to be freed once more when it is somebody else’s', () => {
     using pool = new PoolMemoryResource(cuda);

@@ -32,7 +32,7 @@ import {
   withResource,
 } from '../../src/index.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
-import { eventCalls } from '../support/stream-order.js';
+import { eventCalls, inHostFunction, madeElsewhere } from '../support/stream-order.js';
 import { RecordingResource } from './recording-resource.js';
 
 const policies = ['eager', 'deferred', 'off'] as const;
@@ -569,9 +569,114 @@ describe('a buffer made in a run', () => {
       cache.validate();
     }
     busy.meanwhile = () => cache.dispose();
-    expect(() => cache.run(() => void bufferOf(1000, busy))).toThrow(disposed);
+    const buffer = cache.run(() => bufferOf(1000, busy));
+    expect(buffer.isDisposed).toBe(true);
     expect(upstream.live.size).toBe(0);
   });
+});
+
+describe('memory of a stream that has ended, which a run leaves that ends in a host function,', () => {
+  /** Leaves memory that only a wait for the device lets go, which a host function must not do. */
+  const leave = (cache: CachingMemoryResource, resource: MemoryResource = cache) =>
+    inHostFunction(() => {
+      cache.run(() => {
+        using ending = new Stream();
+        cache.allocate(1000, stream);
+        resource.allocate(5000, ending);
+        resource.allocate(3000, ending);
+      });
+      cache.validate();
+    });
+
+  test('is no run’s and not kept', () => {
+    const { cache } = countingCache();
+    leave(cache);
+    expect(cache.statistics()).toMatchObject({ activeRuns: 0, busyBlocks: 2, keptBlocks: 0 });
+    leave(cache);
+    expect(cache.statistics()).toMatchObject({ activeRuns: 0, busyBlocks: 4, keptBlocks: 0 });
+  });
+
+  test('is taken back by the end of the next run', () => {
+    const { cache } = countingCache();
+    leave(cache);
+    cache.run(() => {});
+    expect(cache.statistics()).toMatchObject({ busyBlocks: 0, freeBlocks: 3 });
+    cache.validate();
+  });
+
+  test('is taken back by trim', () => {
+    const { upstream, cache } = countingCache();
+    leave(cache);
+    expect(cache.trim(stream)).toBe(1024 + 5120 + 3072);
+    expect(upstream.live.size).toBe(0);
+    cache.validate();
+  });
+
+  test('serves an allocation that would else be out of memory', () => {
+    using cache = new CachingMemoryResource(new CountingResource(), { maximumBytes: 10_000 });
+    leave(cache);
+    cache.run(() => expect(cache.allocate(5000, stream)).toBeGreaterThan(0));
+    expect(cache.statistics()).toMatchObject({ busyBlocks: 0, growths: 3 });
+    cache.validate();
+  });
+
+  test('is taken back through the adaptors above', () => {
+    const { cache } = countingCache();
+    const limit = new LimitingResourceAdaptor(cache, { limitBytes: MiB });
+    leave(cache, limit);
+    expect(limit.allocatedBytes).toBe(5120 + 3072);
+    cache.validate();
+    cache.run(() => {});
+    expect(limit.allocatedBytes).toBe(0);
+    expect(cache.statistics()).toMatchObject({ busyBlocks: 0, freeBlocks: 3 });
+    cache.validate();
+  });
+
+  test('is the upstream’s again once the cache is disposed', () => {
+    const { upstream, cache } = countingCache();
+    const limit = new LimitingResourceAdaptor(cache, { limitBytes: MiB });
+    leave(cache, limit);
+    leave(cache);
+    cache.dispose();
+    expect([upstream.live.size, limit.allocatedBytes]).toEqual([0, 0]);
+  });
+
+  test('can be freed, and kept', () => {
+    const { cache } = countingCache();
+    let freed: DevicePointer = 0;
+    let kept: DevicePointer = 0;
+    inHostFunction(() =>
+      cache.run(() => {
+        using ending = new Stream();
+        freed = cache.allocate(5000, ending);
+        kept = cache.allocate(3000, ending);
+      }),
+    );
+    cache.deallocate(freed, 5000, stream);
+    cache.keep(kept);
+    cache.run(() => {});
+    expect(cache.statistics()).toMatchObject({ busyBlocks: 1, keptBlocks: 1 });
+    cache.deallocate(kept, 3000, stream);
+    cache.validate();
+  });
+});
+
+test('the end of a run does not name a stream made elsewhere that may be gone', () => {
+  const { cache } = countingCache();
+  const foreign = madeElsewhere();
+  const unannounced = Stream.fromHandle(foreign.address);
+  let pointer: DevicePointer = 0;
+  cache.run(() => {
+    pointer = cache.allocate(1000, unannounced);
+  });
+  expect(eventRecords(() => cache.run(() => expect(cache.allocate(1000, unannounced)).toBe(pointer)))).toBe(0);
+  cache.run(() => {
+    cache.allocate(1000, unannounced);
+    foreign.destroy();
+  });
+  expect(cache.statistics()).toMatchObject({ busyBlocks: 0, freeBlocks: 1 });
+  unannounced.dispose();
+  cache.run(() => expect(cache.allocate(1000, stream)).toBe(pointer));
 });
 
 describe('a buffer made outside of a run', () => {

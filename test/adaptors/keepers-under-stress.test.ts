@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { ArenaMemoryResource, type DevicePointer, Event, failCall, KiB, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
-import { eventCalls, expectWaiting, madeElsewhere } from '../support/stream-order.js';
+import { eventCalls, expectWaiting, inHostFunction, madeElsewhere } from '../support/stream-order.js';
 import { RecordingResource } from './recording-resource.js';
 
 /** Memory that nobody uses, with a count of what is live. */
@@ -17,21 +17,6 @@ class Upstream extends RecordingResource {
     super.deallocate(pointer, bytes, stream);
     this.liveBytes -= bytes;
   }
-}
-
-/** Runs `action` in a host function, and throws what it throws. */
-function inHostFunction(action: () => void): void {
-  using stream = new Stream({ nonBlocking: true });
-  const errors: unknown[] = [];
-  stream.launchHostFunction(() => {
-    try {
-      action();
-    } catch (error) {
-      errors.push(error);
-    }
-  });
-  stream.synchronizeSync();
-  if (errors.length > 0) throw errors[0];
 }
 
 const disposed = expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' });

@@ -1,6 +1,6 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { setImmediate } from 'node:timers/promises';
-import { afterEach, beforeEach, describe, expect, it } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
 import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { Device } from '../../src/driver/device.js';
@@ -95,10 +95,13 @@ describe('a buffer dropped without dispose', () => {
     expect(warnings).toEqual([]);
   });
 
-  it('is freed although its stream was disposed', async () => {
+  it('is freed although its stream was disposed, after one wait for all', async () => {
     drop(2, 1000);
     stream.dispose();
+    const waits = vi.spyOn(stream.device, 'synchronizeSync');
     await collectGarbage();
+    expect(waits).toHaveBeenCalledTimes(1);
+    waits.mockRestore();
     expect(addresses.frees.map((free) => free.stream)).toEqual([Stream.legacyDefault(), Stream.legacyDefault()]);
     expect(warnings).toEqual([]);
   });

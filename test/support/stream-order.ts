@@ -1,6 +1,6 @@
 import { expect } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
-import { copyToHostSync, Device, driverCallCounts, type Stream, type StreamHold, set } from '../../src/index.js';
+import { copyToHostSync, Device, driverCallCounts, Stream, type StreamHold, set } from '../../src/index.js';
 
 /** Fails if the stream gets past what it should be waiting for. Long enough for work that does not wait to be over. */
 export function expectWaiting(stream: Stream): void {
@@ -41,4 +41,19 @@ export function madeElsewhere(): { address: number; destroy: () => void } {
   const handle = mailbox[1] as number;
   native().streamAddress(handle);
   return { address: mailbox[1] as number, destroy: () => native().releaseStream(handle) };
+}
+
+/** Runs `action` in a host function, and throws what it throws. */
+export function inHostFunction(action: () => void): void {
+  using stream = new Stream({ nonBlocking: true });
+  const errors: unknown[] = [];
+  stream.launchHostFunction(() => {
+    try {
+      action();
+    } catch (error) {
+      errors.push(error);
+    }
+  });
+  stream.synchronizeSync();
+  if (errors.length > 0) throw errors[0];
 }
