@@ -72,7 +72,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
 
   /**
    * Moves to other memory of `bytes` bytes, with what fits of the first `byteLength` bytes. Whatever is thrown, everything is as before. Returns
-   * false if it was changed while the resource looked for memory, by a host function or by the resource: nothing is moved then.
+   * false if it was changed meanwhile, by a host function or by the resource, or if the new memory was taken back: nothing is moved then.
    * @param events what is asked of the resource for the free of the old memory
    */
   reallocate(bytes: number, events?: DeallocationEvents): boolean {
@@ -84,15 +84,24 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     const pointer = bytes === 0 ? 0 : allocateReclaiming(resource, bytes, stream, this.alignment);
     const isAsBefore = () =>
       this.#pointer === oldPointer && this.#bytes === oldBytes && this.byteLength === byteLength && this.stream === stream;
-    try {
-      if (isAsBefore() && byteLength > 0 && bytes > 0) copy(pointer, oldPointer, Math.min(byteLength, bytes), stream);
-    } catch (error) {
-      this.#giveBack(pointer, bytes, stream);
-      throw error;
-    }
     if (!isAsBefore()) {
-      this.#giveBack(pointer, bytes, stream);
+      freeSoonerOrLater(this.#separate(pointer, bytes, stream));
       return false;
+    }
+    if (byteLength > 0 && bytes > 0) {
+      // Host functions may run before the copy: one that takes the new memory back must find who has it.
+      const target = this.#separate(pointer, bytes, stream);
+      try {
+        copy(pointer, oldPointer, Math.min(byteLength, bytes), stream);
+      } catch (error) {
+        freeSoonerOrLater(target);
+        throw error;
+      }
+      if (!isAsBefore() || target.pointer !== pointer) {
+        freeSoonerOrLater(target);
+        return false;
+      }
+      target.release();
     }
     this.#setPointer(pointer, bytes);
     if (pointer !== 0) adoptInScope(pointer, this);
@@ -104,9 +113,9 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
       if (isLost(error)) throw error;
       if (this.#pointer === pointer && this.#bytes === bytes) {
         this.#setPointer(oldPointer, oldBytes);
-        this.#giveBack(pointer, bytes, stream);
+        freeSoonerOrLater(this.#separate(pointer, bytes, stream));
       } else {
-        this.#giveBack(oldPointer, oldBytes, stream);
+        freeSoonerOrLater(this.#separate(oldPointer, oldBytes, stream));
       }
       throw error;
     }
@@ -195,12 +204,11 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     RecordingResourceAdaptor.labelAllocation(this.resource, pointer, this.#label);
   }
 
-  /** Gives memory back that is not this one's any more, or never was. */
-  #giveBack(pointer: DevicePointer, bytes: number, stream: Stream): void {
-    if (pointer === 0) return;
+  /** Memory of the resource that is not this one's any more, or not yet. */
+  #separate(pointer: DevicePointer, bytes: number, stream: Stream): BufferMemory {
     const memory = new BufferMemory(this.resource, stream, this.alignment, undefined);
-    memory.adopt(pointer, bytes);
-    freeSoonerOrLater(memory);
+    memory.#setPointer(pointer, bytes);
+    return memory;
   }
 }
 

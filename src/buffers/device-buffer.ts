@@ -303,7 +303,8 @@ export class DeviceBuffer implements Disposable {
    * @param events what is asked of the resource for the free of the old memory, as in {@link MemoryResource.deallocate}. No event will do as a
    * fence: the memory is used last by the copy that is queued here.
    * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError; the buffer is then as it was.
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a host function or by its resource.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a host function or by its resource, or if its new
+   * memory was taken back.
    */
   resize(byteLength: number, events?: DeallocationEvents): void {
     this.#assertUsable('resize a buffer');

@@ -10,6 +10,7 @@ import {
   DeviceBuffer,
   FallbackResourceAdaptor,
   FixedSizeMemoryResource,
+  HostMemoryResource,
   KiB,
   LimitingResourceAdaptor,
   ManagedMemoryResource,
@@ -26,6 +27,7 @@ import {
   Stream,
   TrackingResourceAdaptor,
 } from '../../src/index.js';
+import { freeUnreachableBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { madeElsewhere } from '../support/stream-order.js';
 
 const cuda = new CudaMemoryResource();
@@ -267,6 +269,42 @@ describe('a wait for the device covers all that is ordered on streams that have 
     scratch.reset();
     expect(late?.isDisposed).toBe(true);
     expect(waits).toHaveBeenCalledTimes(2);
+  });
+});
+
+describe('a buffer whose memory is taken back while it moves there', () => {
+  test.each([
+    ['rewind', 'resize'],
+    ['reset', 'reserve'],
+    ['dispose', 'resize'],
+  ] as const)('by %s, in a host function that runs before the copy, is as it was: %s', (operation, move) => {
+    using host = new HostMemoryResource();
+    const scratch = new MonotonicMemoryResource(host);
+    using limit = new LimitingResourceAdaptor(cuda, { limitBytes: 32 * MiB });
+    using resource = new FallbackResourceAdaptor(limit, scratch);
+    // More than what is staged without an allocation, before which host functions run.
+    using buffer = bufferOf(32 * MiB, resource);
+    buffer.fill(7);
+    const { ptr } = buffer;
+    const mark = scratch.mark();
+    const next: DeviceBuffer[] = [];
+    stream.launchHostFunction(() => {
+      if (operation === 'rewind') scratch.rewind(mark);
+      else if (operation === 'reset') scratch.reset();
+      // The host's memory cannot be waited for here: the last dispose gives it back.
+      else expect(() => scratch.dispose()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+      if (operation !== 'dispose') next.push(bufferOf(KiB, scratch));
+    });
+    expect(() => buffer[move](33 * MiB)).toThrow(
+      expect.objectContaining({ code: 'ERR_CISTERN_INVALID_STATE', message: expect.stringContaining('changed meanwhile') }),
+    );
+    expect([buffer.ptr, buffer.byteLength, buffer.capacityBytes]).toEqual([ptr, 32 * MiB, 32 * MiB]);
+    expect([resource.fallbackBytes, limit.allocatedBytes]).toEqual([0, 32 * MiB]);
+    freeUnreachableBuffers();
+    expect(next.map(({ isDisposed }) => isDisposed)).toEqual(operation === 'dispose' ? [] : [false]);
+    for (const each of next) each.dispose();
+    scratch.dispose();
+    expect(host.reservedBytes).toBe(0);
   });
 });
 
