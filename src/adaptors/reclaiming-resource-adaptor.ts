@@ -300,9 +300,12 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
           recoveredBytes = freeUnreachableBuffers();
           if (yield 'device') isWorthATry = true;
           break;
-        case 'trim':
-          recoveredBytes = this.#trim(layers, request.stream);
+        case 'trim': {
+          const released = yield* this.#trim(layers, request.stream);
+          recoveredBytes = released.toBottomBytes;
+          if (released.bytes > 0) isWorthATry = true;
           break;
+        }
         case 'minor-collection':
           recoveredBytes = reclaimUnreachableBuffers('minor');
           break;
@@ -345,18 +348,29 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** Lets every layer give back what it keeps, the outermost first. Returns the most that any of them gave back. */
-  #trim(layers: readonly MemoryResource[], stream: Stream): number {
-    let mostBytes = 0;
-    for (const layer of layers) {
-      if (!isTrimming(layer) || layer.device !== stream.device) continue;
+  /**
+   * Lets every layer give back what it keeps, the outermost first. Returns how many bytes all of them gave back, and how many of those went to no
+   * other layer that keeps memory.
+   */
+  *#trim(layers: readonly MemoryResource[], stream: Stream): Steps<{ bytes: number; toBottomBytes: number }> {
+    const trimming = layers.filter(isTrimming).filter(({ device }) => device === stream.device);
+    const released = { bytes: 0, toBottomBytes: 0 };
+    for (const layer of trimming) {
+      const { upstream } = layer as Partial<MemoryResourceAdaptor>;
+      // A driver's pool gives back only what a synchronization has seen to be free.
+      if (upstream === undefined && released.bytes > 0) yield 'device';
+      let bytes = 0;
       try {
-        mostBytes = Math.max(mostBytes, layer.trim(stream));
+        bytes = layer.trim(stream);
       } catch (error) {
         if (!isNotPermitted(error)) throw error;
       }
+      released.bytes += bytes;
+      if (upstream === undefined || !layersOf(upstream).some((below) => trimming.some((each) => each === below))) {
+        released.toBottomBytes += bytes;
+      }
     }
-    return mostBytes;
+    return released;
   }
 
   #callBack({ bytes, stream }: Request): number | boolean {

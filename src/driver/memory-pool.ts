@@ -62,7 +62,7 @@ export class DriverMemoryPool implements Disposable {
     if (mailbox[0] !== NativeStatus.success) throw deallocationError(this.#name, address, bytes, mailbox[0] as number);
   }
 
-  /** Gives memory that nobody uses back to the device, down to `bytesToKeep`. Frees that have not run yet count as use. */
+  /** Gives memory that nobody uses back to the device, down to `bytesToKeep`. Frees that no synchronization has seen may count as use. */
   trim(bytesToKeep: number): void {
     native().trimPool(this.#handle, bytesToKeep);
     check('trim a memory pool');

@@ -130,7 +130,9 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
   }
 
   /**
-   * Gives memory that nobody uses back to the device. Does not wait: what a stream still uses stays.
+   * Gives memory that nobody uses back to the device. Does not wait: what a stream still uses stays. A free counts once the driver has seen it to
+   * be over, which CUDA promises only of one that something was synchronized after: synchronize `stream` first to give everything back that
+   * was freed on it. If it has run everything, this does so.
    * @returns the bytes given back
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
@@ -138,6 +140,9 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
     const { bytesToKeep = 0 } = options;
     assertBytes(bytesToKeep, 'bytesToKeep');
     this.#enter(stream, 'trim');
+    // Does not wait, but lets the driver see what is free.
+    if (stream.query()) stream.synchronizeSync();
+    this.#assertLive('trim');
     const before = this.reservedBytes;
     this.#pool.trim(bytesToKeep);
     return before - this.reservedBytes;

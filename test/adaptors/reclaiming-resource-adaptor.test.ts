@@ -253,6 +253,23 @@ describe('the stages', () => {
     expect(device.reservedBytes).toBe(0);
   });
 
+  test('count bytes once that a pool of the driver cannot give back before it is waited for', async () => {
+    using device = new CudaAsyncMemoryResource();
+    using pool = new PoolMemoryResource(device);
+    const fill = () => pool.deallocate(pool.allocate(64 * MiB, stream), 64 * MiB, stream);
+    const resource = new ReclaimingResourceAdaptor(pool, { stages: ['settle', 'trim', 'major-collection'] });
+    const recovered = () => timing(resource, 'trim').recoveredBytes;
+    fill();
+    stream.launchHostFunction(() => void caught(() => resource.allocate(2 ** 41, stream)));
+    stream.synchronizeSync();
+    expect(recovered() + device.reservedBytes).toBe(64 * MiB);
+    caught(() => resource.allocate(2 ** 41, stream));
+    expect([recovered(), device.reservedBytes]).toEqual([64 * MiB, 0]);
+    fill();
+    await expect(resource.allocateAsync(2 ** 41, stream)).rejects.toThrow(OutOfMemoryError);
+    expect([recovered(), device.reservedBytes]).toEqual([128 * MiB, 0]);
+  });
+
   test('count bytes once that two equal resources know of', () => {
     const device = new CudaMemoryResource();
     const cache = device.allocate(64 * MiB, stream);
@@ -468,7 +485,7 @@ describe('a soft limit', () => {
   });
 
   test('can be a share of the device', () => {
-    expect(new ReclaimingResourceAdaptor(addresses, { softLimitFraction: 0.25 }).softLimitBytes).toBe(256 * MiB);
+    expect(new ReclaimingResourceAdaptor(addresses, { softLimitFraction: 0.25 }).softLimitBytes).toBe(Device.get().totalBytes / 4);
     expect(new ReclaimingResourceAdaptor(addresses).softLimitBytes).toBe(Number.POSITIVE_INFINITY);
   });
 
@@ -600,7 +617,7 @@ test('a specification can name it', () => {
   expect(resource).toBeInstanceOf(ReclaimingResourceAdaptor);
   expect([resource.softLimitBytes, resource.deallocationEvents]).toEqual([64 * MiB, 'deferred']);
   using shared = createResourceStack('reclaiming(cuda, soft-limit-share=0.5)');
-  expect((shared.resource as ReclaimingResourceAdaptor).softLimitBytes).toBe(512 * MiB);
+  expect((shared.resource as ReclaimingResourceAdaptor).softLimitBytes).toBe(Device.get().totalBytes / 2);
 });
 
 test.each([

@@ -82,6 +82,16 @@ describe('CudaAsyncMemoryResource', () => {
     expect(() => resource.usage()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
   });
 
+  test('gives back what a stream has freed once that has run everything', () => {
+    using resource = new CudaAsyncMemoryResource();
+    using stream = new Stream();
+    resource.deallocate(resource.allocate(4 * MiB, stream), 4 * MiB, stream);
+    const { reservedBytes } = resource;
+    while (!stream.query());
+    expect(resource.trim(stream)).toBe(reservedBytes);
+    expect(resource.reservedBytes).toBe(0);
+  });
+
   test('can be disposed again where the driver refuses', () => {
     const device = Device.get();
     device.synchronizeSync();
