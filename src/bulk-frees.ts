@@ -31,7 +31,7 @@ export function rememberedSoFar(): number {
 }
 
 /** Live allocations, each with what it takes to free it, as records in a list. One address may have several. */
-export class AllocationList<Holder> {
+class AllocationList<Holder> {
   #pointers = new Float64Array(initialRecords);
   #bytes = new Float64Array(initialRecords);
   #numbers = new Float64Array(initialRecords);

@@ -90,6 +90,8 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   readonly #blocksToPreallocate: number;
   #bins: readonly Bin[] = Object.freeze([]);
   #made: readonly FixedSizeMemoryResource[] = [];
+  /** What became no bin, and the upstream would not take back. */
+  #left: readonly FixedSizeMemoryResource[] = [];
   /** By bin; the upstream comes last. */
   #servers: readonly Server[];
   /** By bin: its largest request; that of the upstream is Infinity. */
@@ -210,7 +212,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
-    disposeAll(this.#made);
+    disposeAll([...this.#made, ...this.#left]);
   }
 
   /** @throws what `addBin` throws if there can be no such bin now. */
@@ -251,7 +253,11 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
       try {
         this.#assertAddable({ bytes });
       } catch (error) {
-        made.dispose();
+        try {
+          made.dispose();
+        } catch {
+          this.#left = [...this.#left, made];
+        }
         throw error;
       }
       this.#made = [...this.#made, made].sort((a, b) => a.blockBytes - b.blockBytes);

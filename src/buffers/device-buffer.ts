@@ -161,7 +161,10 @@ export class DeviceBuffer implements Disposable {
    * using part = new DeviceBuffer({ ptr: buffer.ptr + 4, byteLength: 8 }, { stream });
    * ```
    */
-  constructor(source: number | HostData | DeviceMemory, options: DeviceBufferOptions, /** @internal */ adopted?: BufferMemory) {
+  constructor(source: number | HostData | DeviceMemory, options: DeviceBufferOptions);
+  /** @internal */
+  constructor(source: number | HostData | DeviceMemory, options: DeviceBufferOptions, adopted: BufferMemory);
+  constructor(source: number | HostData | DeviceMemory, options: DeviceBufferOptions, adopted?: BufferMemory) {
     refuseCloning(this);
     if (adopted !== undefined) {
       this.#memory = adopted;

@@ -6,6 +6,7 @@
  * Memory: the packed columns, some 10 bytes an event as a rule and 33 at most; up to 70 for each allocation that is live at the same time; and
  * once all is read, instead of these, 8 bytes for each span and 24 for each distinct address.
  */
+import { refuseCloning } from '../driver/local-object.js';
 import { RecordKind } from '../recording/recording-format.js';
 import { nearestLayer } from '../replay/layers.js';
 import type { RecordedRun, RecordingDamage } from '../replay/recorded-run.js';
@@ -44,6 +45,7 @@ export class PackedReportRun {
     this.overview = overview;
     this.#texts = texts;
     this.#columns = columns;
+    refuseCloning(this);
   }
 
   /** @internal The bytes of the run before they are compressed. */

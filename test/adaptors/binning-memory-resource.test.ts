@@ -200,6 +200,37 @@ describe('a binning resource', () => {
       expect(cuda.reservedBytes - before).toBe(expected === 'ERR_CISTERN_INVALID_STATE' ? 5000 : 0);
     });
 
+    test.each<[string, (bins: BinningMemoryResource) => void, string]>([
+      ['adds the same bin', (bins) => bins.addBin(64 * KiB), 'ERR_OUT_OF_RANGE'],
+      ['disposes it', (bins) => bins.dispose(), 'ERR_CISTERN_DISPOSED'],
+    ])('leaves nothing if the upstream %s meanwhile, and will not take the blocks back', (_, act, expected) => {
+      using cuda = new CudaMemoryResource();
+      const before = cuda.reservedBytes;
+      let bins: BinningMemoryResource | undefined;
+      let isFirst = true;
+      let refuses = false;
+      const upstream = new CallbackMemoryResource(
+        (bytes, on) => {
+          const pointer = cuda.allocate(bytes, on);
+          if (bins !== undefined && isFirst) {
+            isFirst = false;
+            act(bins);
+            refuses = true;
+          }
+          return pointer;
+        },
+        (pointer, bytes, on) => {
+          if (refuses) throw new Error('not now');
+          cuda.deallocate(pointer, bytes, on);
+        },
+      );
+      bins = new BinningMemoryResource(upstream, { blocksToPreallocate: 2 });
+      expect(() => bins?.addBin(64 * KiB)).toThrow(code(expected));
+      refuses = false;
+      bins.dispose();
+      expect(cuda.reservedBytes - before).toBe(0);
+    });
+
     test('is not kept from adding by what a cache took back at the end of a run', () => {
       using cuda = new CudaMemoryResource();
       using cache = new CachingMemoryResource(cuda);

@@ -8,7 +8,7 @@ import type { LayerPlan, LeafPlan, StackPlan } from './stack.js';
 export type StreamKind = 'non-blocking' | 'blocking' | 'announced' | 'unannounced' | 'legacy-default' | 'per-thread-default';
 
 /** What is done with a buffer. */
-export type BufferStep =
+type BufferStep =
   | 'write'
   | 'copy'
   | 'fill'
