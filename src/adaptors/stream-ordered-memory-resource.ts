@@ -758,10 +758,13 @@ export function throwFirst(errors: readonly unknown[]): void {
   if (errors.length > 0) throw errors[0];
 }
 
-/** Makes a stream wait for every other one of its device. One whose end is not announced may be gone: then the host waits for the device. */
+/**
+ * Makes a stream wait for every other one of its device. Of a stream that has ended no event can be had, and one whose end is not announced may be
+ * gone: then the host waits for the device.
+ */
 function followEveryStream(stream: Stream): void {
   const others = StreamTimeline.ofDevice(stream.device.index).filter((timeline) => timeline !== stream.timeline);
-  if (others.some(({ announcesEnd }) => !announcesEnd)) {
+  if (StreamTimeline.mayHaveEndedBusy(stream.device.index) || others.some(({ announcesEnd }) => !announcesEnd)) {
     stream.device.synchronizeSync();
     return;
   }

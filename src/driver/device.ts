@@ -174,7 +174,7 @@ export class Device {
    * have that limit.
    */
   synchronizeSync(): void {
-    const complete = StreamTimeline.beginSynchronizations(StreamTimeline.ofDevice(this.index));
+    const complete = StreamTimeline.beginDeviceSynchronization(this.index);
     checkBlocking(`synchronize device ${this.index}`, () => native().synchronizeDevice(this.index));
     complete();
   }

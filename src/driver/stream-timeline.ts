@@ -19,6 +19,9 @@ const live = new Map<number, StreamTimeline>();
 const vacantSlots: number[] = [];
 let slots = 0;
 let timelines = 0;
+/** By device: how many streams have ended before their work had run, and how many of them had when the device was last known to be idle. */
+const endedBusy: number[] = [];
+const endedAndRun: number[] = [];
 
 /**
  * What this environment knows of one driver stream, shared by every `Stream` object that names it: its identity, and how far it is known
@@ -81,6 +84,21 @@ export class StreamTimeline {
   /** The timelines of a device, of streams that may be gone too. */
   static ofDevice(device: number): StreamTimeline[] {
     return [...live.values()].filter((timeline) => timeline.device === device);
+  }
+
+  /** Whether work may still be queued on a device whose stream has ended: nobody can wait for it but with the whole device. */
+  static mayHaveEndedBusy(device: number): boolean {
+    return (endedBusy[device] ?? 0) > (endedAndRun[device] ?? 0);
+  }
+
+  /** Begins a synchronization of a whole device; call the result once it is over. */
+  static beginDeviceSynchronization(device: number): () => void {
+    const complete = StreamTimeline.beginSynchronizations(StreamTimeline.ofDevice(device));
+    const before = endedBusy[device] ?? 0;
+    return () => {
+      complete();
+      endedAndRun[device] = Math.max(endedAndRun[device] ?? 0, before);
+    };
   }
 
   /** Begins a synchronization of several streams; call the result once it is over. */
@@ -159,6 +177,15 @@ export class StreamTimeline {
     return reference;
   }
 
+  /** One that the driver does not tell of may be busy, and so may one that is gone, which must not be named. */
+  #isKnownIdle(): boolean {
+    try {
+      return (this.isOwned || this.announcesEnd) && this.query();
+    } catch {
+      return false;
+    }
+  }
+
   /** One object less; the last one ends the timeline. Does nothing where that has ended. */
   leave(reference: WeakRef<Stream>, record: () => Event | undefined): void {
     if (!this.#streams.has(reference)) return;
@@ -176,7 +203,9 @@ export class StreamTimeline {
     this.#isEnding = true;
     for (const reference of this.#streams) setHandle(reference, -1);
     let event: Event | undefined;
+    let isBusy: boolean;
     try {
+      isBusy = observers.length > 0 && !this.#isKnownIdle();
       if (observers.some((observer) => observer.needsSettlement(this))) event = record();
       native().releaseStream(this.handle);
       check('destroy a stream');
@@ -187,6 +216,7 @@ export class StreamTimeline {
     }
     this.#streams.clear();
     if (live.get(this.key) === this) live.delete(this.key);
+    if (isBusy) endedBusy[this.device] = (endedBusy[this.device] ?? 0) + 1;
     this.#observers.clear();
     for (const observer of observers) observer.streamEnded(this, event);
     vacantSlots.push(this.slot);

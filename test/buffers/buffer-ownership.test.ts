@@ -26,7 +26,7 @@ beforeEach(() => {
 });
 
 afterEach(() => {
-  stream.synchronizeSync();
+  Device.get().synchronizeSync();
   expect(resource.usage().usedBytes, 'bytes that a test left behind').toBe(0);
   expect(watchedBuffers().count, 'buffers that a test left behind').toBe(watched);
   stream.dispose();

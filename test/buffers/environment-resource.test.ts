@@ -1,5 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { GiB, MiB } from '../../src/index.js';
+import { deviceMemory } from '../support/device-memory.js';
 import { runModule } from '../support/run-module.js';
 
 const program = `
@@ -19,7 +20,7 @@ for (const index of [0, 1]) {
 function linesWith(environment: Record<string, string>): string[] {
   const { stdout, stderr } = runModule(program, {
     ...environment,
-    CISTERN_SOFTWARE_MEMORY: '1GiB',
+    ...deviceMemory(1024),
     CISTERN_SOFTWARE_DEVICES: '2',
   });
   expect(stderr).toBe('');

@@ -13,6 +13,7 @@ import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-r
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { GiB, MiB } from '../../src/units.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
+import { needSmallDevice } from '../support/device-memory.js';
 import { madeElsewhere } from '../support/stream-order.js';
 import { collectGarbage } from './collection.js';
 
@@ -32,6 +33,8 @@ afterEach(async () => {
   await collectGarbage();
   process.off('warning', onWarning);
   expect(watchedBuffers().count, 'buffers that a test left behind').toBe(0);
+  // A pool of the driver that was destroyed gives its memory back once the device is seen to be idle.
+  Device.get().synchronizeSync();
 });
 
 function drop(count: number, bytes: number, resource: MemoryResource = addresses): void {
@@ -246,6 +249,8 @@ describe('a resource that refuses to free what was dropped', () => {
 });
 
 describe('a loop that allocates and drops 1,000 buffers of 64 MiB on a device of 1 GiB', () => {
+  beforeEach(needSmallDevice);
+
   const stacks: [string, () => MemoryResource & Disposable][] = [
     ['CudaMemoryResource', () => new CudaMemoryResource()],
     ['CudaAsyncMemoryResource', () => new CudaAsyncMemoryResource()],
@@ -262,7 +267,6 @@ describe('a loop that allocates and drops 1,000 buffers of 64 MiB on a device of
   }
 
   it.each(stacks)('runs to the end over %s, yielding now and then', async (_, make) => {
-    expect(Device.get().totalBytes).toBe(1 * GiB);
     using resource = make();
     await loop(resource, true, [stream]);
     await collectGarbage();

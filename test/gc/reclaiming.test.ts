@@ -13,6 +13,7 @@ import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-r
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { GiB, MiB } from '../../src/units.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
+import { needSmallDevice } from '../support/device-memory.js';
 import { collectGarbage } from './collection.js';
 
 let stream: Stream;
@@ -28,9 +29,13 @@ afterEach(async () => {
   await collectGarbage();
   expect(watchedBuffers().count, 'buffers that a test left behind').toBe(0);
   stream.dispose();
+  // A pool of the driver that was destroyed gives its memory back once the device is seen to be idle.
+  Device.get().synchronizeSync();
 });
 
 describe('a loop that needs 8 GiB if nothing of it is freed, on a device of 1 GiB', () => {
+  beforeEach(needSmallDevice);
+
   const stacks: [string, () => MemoryResource][] = [
     ['CudaMemoryResource', () => new CudaMemoryResource()],
     ['CudaAsyncMemoryResource', () => new CudaAsyncMemoryResource()],
@@ -47,7 +52,6 @@ describe('a loop that needs 8 GiB if nothing of it is freed, on a device of 1 Gi
   }
 
   it.each(stacks)('runs to the end over %s, in one job, on two streams', async (_, make) => {
-    expect(Device.get().totalBytes).toBe(1 * GiB);
     using upstream = make();
     const resource = new ReclaimingResourceAdaptor(upstream);
     using other = new Stream();

@@ -1,3 +1,12 @@
+import { Device } from '../../src/driver/device.js';
+import { GiB } from '../../src/units.js';
+import { skipTest } from './skip-test.js';
+
+/** Skips the test on a device that it would take too long to fill. */
+export function needSmallDevice(): void {
+  if (Device.get().memoryInfo().freeBytes > GiB) skipTest('more than 1 GiB of the device is free');
+}
+
 /** The variables that give each device under test so much memory, if that can be chosen. */
 export function deviceMemory(mebibytes: number): Record<string, string> {
   const megabytes = String(mebibytes);
