@@ -8,6 +8,12 @@ import { createRequire } from 'node:module';
 const [success, invalidValue, invalidDevice, notSupported] = [0, 1, 101, 801];
 const concurrentManagedAccess = 89;
 
+/** Why a test that holds a stream and allocates is skipped. */
+export const heldBackReason = 'an allocation of this driver waits for the stream that the test holds';
+
+/** Whether the device under test is a strict driver whose plain allocations wait for the device. */
+export const allocationsMayWait = process.env.STRICT_DRIVER_ALLOC_SYNCS === '1';
+
 /** The addon that controls the strict driver, if that is the device under test. */
 const controlPath = process.env.STRICT_DRIVER_CONTROL;
 
@@ -22,7 +28,28 @@ export function directFaults(binding, mailbox, skip) {
     binding,
     controlPath === undefined ? refused(mailbox, skip) : controlled(binding, mailbox),
     skipped(binding, mailbox, skip),
+    allocationsMayWait ? heldBack(binding, mailbox, skip) : {},
   );
+}
+
+/** A driver whose allocations wait for the device never returns from one while the program itself keeps a stream from going on. */
+function heldBack(binding, mailbox, skip) {
+  const { allocate, holdStream, releaseHold } = binding;
+  const holds = new Set();
+  return {
+    holdStream: (stream) => {
+      holdStream(stream);
+      if (mailbox[0] === success) holds.add(mailbox[1]);
+    },
+    releaseHold: (hold) => {
+      holds.delete(hold);
+      releaseHold(hold);
+    },
+    allocate: () => {
+      if (holds.size > 0) skip(heldBackReason);
+      allocate();
+    },
+  };
 }
 
 /** What a GPU has no means for. To end what was not begun is no fault. */

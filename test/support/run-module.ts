@@ -1,5 +1,6 @@
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
+import { allocationsMayWait, heldBackReason } from './direct-faults.mjs';
 import { skipTest } from './skip-test.js';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
@@ -27,6 +28,7 @@ export function runModule(
   const isCuda = env['CISTERN_DEVICE'] === 'cuda';
   const isStrict = isCuda && env['STRICT_DRIVER_CONTROL'] !== undefined;
   if (isCuda && !isStrict && /\bfailCall\b/.test(text)) skipTest('a GPU cannot be made to fail');
+  if (allocationsMayWait && /\bhold\(/.test(text)) skipTest(heldBackReason);
   const preload = isStrict ? ['--import', preloadOfPrograms] : [];
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, [...preload, '--input-type=module', '--eval', text], {
     cwd: root,
