@@ -5,7 +5,7 @@
  * a signal that ends it remove the neighbour. It is not made before there are bytes: what is computed first is interrupted as if there were no
  * file.
  */
-import { createWriteStream, type Stats, unlinkSync } from 'node:fs';
+import { createWriteStream, openSync, type Stats, unlinkSync, type WriteStream } from 'node:fs';
 import { access, constants, realpath, rename, rm, stat } from 'node:fs/promises';
 import { basename, dirname, join } from 'node:path';
 import { PassThrough, type Transform } from 'node:stream';
@@ -65,7 +65,7 @@ export async function writeWhole<T>(path: string, write: (sink: FileSink) => Pro
   if (before !== undefined) await access(target, constants.W_OK);
   else await access(dirname(path), constants.W_OK);
   const neighbour = join(dirname(target), `.${basename(target)}.${process.pid}-${nextNumber++}.partial`);
-  const written = isDirect ? new FileWriter(target, gzip) : new FileWriter(neighbour, gzip, before?.mode, () => protect(neighbour));
+  const written = new FileWriter(() => (isDirect ? createWriteStream(target) : createUnfinished(neighbour, before?.mode)), gzip);
   try {
     const result = await write(written);
     await written.end();
@@ -83,29 +83,25 @@ export async function writeWhole<T>(path: string, write: (sink: FileSink) => Pro
 let nextNumber = 0;
 
 class FileWriter implements FileSink {
-  readonly #path: string;
+  readonly #create: () => WriteStream;
   readonly #gzip: boolean;
-  readonly #mode: number | undefined;
-  readonly #onOpen: () => void;
   #head: Transform | undefined;
   #end: Promise<void> | undefined;
   /** Why bytes cannot be written, where that is so. */
   failure: unknown;
 
-  constructor(path: string, gzip: boolean, mode?: number, onOpen: () => void = () => {}) {
-    this.#path = path;
+  constructor(create: () => WriteStream, gzip: boolean) {
+    this.#create = create;
     this.#gzip = gzip;
-    this.#mode = mode;
-    this.#onOpen = onOpen;
   }
 
-  write(contents: string | Uint8Array): Promise<void> {
+  async write(contents: string | Uint8Array): Promise<void> {
     const head = this.#open();
     const taken = new Promise<void>((resolve, reject) => {
       head.write(contents, (error) => (error ? reject(error) : resolve()));
     });
     // What is on its way when the file fails is never called back.
-    return Promise.race([taken, this.#end as Promise<void>]);
+    await Promise.race([taken, this.#end as Promise<void>]);
   }
 
   /** Everything is written. */
@@ -124,15 +120,23 @@ class FileWriter implements FileSink {
 
   #open(): Transform {
     if (this.#head !== undefined) return this.#head;
-    this.#onOpen();
+    const file = this.#create();
     this.#head = this.#gzip ? createGzip() : new PassThrough();
-    const file = createWriteStream(this.#path, { mode: this.#mode === undefined ? 0o666 : this.#mode & 0o777 });
     this.#end = pipeline(this.#head, file);
     this.#end.catch((error) => {
       this.failure = error;
     });
     return this.#head;
   }
+}
+
+/**
+ * Makes a file that is removed if the process ends, until `unprotect`. It is there when this returns: a thread that made it later could do so after
+ * it was removed.
+ */
+function createUnfinished(path: string, mode = 0o666): WriteStream {
+  protect(path);
+  return createWriteStream(path, { fd: openSync(path, 'w', mode & 0o777) });
 }
 
 /** Removes the file if the process ends, until `unprotect`. */

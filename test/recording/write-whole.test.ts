@@ -141,6 +141,20 @@ describe('writeWhole', () => {
     await expect(work).rejects.toMatchObject({ code: 'ENOENT', path: target, message: expect.not.stringContaining('.partial') });
   });
 
+  test('has made its file when a write is over, so that whatever ends the process finds it', () => {
+    const text = `
+      const { writeWhole } = await import('cistern');
+      const { pbkdf2 } = await import('node:crypto');
+      const { readdirSync } = await import('node:fs');
+      await writeWhole(process.env.OUT, async (sink) => {
+        pbkdf2('', '', 300_000, 64, 'sha512', () => {}); // keeps the only thread for files busy
+        await sink.write('half');
+        console.log(readdirSync(process.env.FOLDER).join());
+      });`;
+    const { stdout } = runModule(text, { OUT: path, FOLDER: folder, UV_THREADPOOL_SIZE: '1' });
+    expect(stdout).toMatch(/^\.out\.txt\..*\.partial$/m);
+  });
+
   test.each(['SIGINT', 'SIGTERM', 'SIGHUP'] as const)('leaves nothing behind at %s, which still ends the process', async (signal) => {
     const text = `${writing} await new Promise((resolve) => setTimeout(resolve, 20_000)); });`;
     const child = spawn(process.execPath, ['--input-type=module', '--eval', text], { env: { ...process.env, OUT: path } });
