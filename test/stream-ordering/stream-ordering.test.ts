@@ -79,6 +79,7 @@ afterEach(() => {
     'cuStreamQuery',
     'cuStreamSynchronize',
     'cuEventCreate',
+    'cuEventSynchronize',
     'cuCtxSynchronize',
   ])
     failCall(name, 0);
@@ -756,17 +757,31 @@ describe('memory that is held', () => {
     expect(ordering.synchronizeHeld(a)).toBe(1);
     expect(lane.isIdle).toBe(true);
     ordering.freed(lane);
-    ordering.synchronizeUnannounced(unannounced);
+    expect(ordering.synchronizeUnannounced(unannounced)).toBe(false);
     expect(lane.isIdle).toBe(false);
     failCall('cuCtxSynchronize', 1, 999);
     expect(() => ordering.synchronizeUnannounced(a)).toThrow(DriverError);
-    ordering.synchronizeUnannounced(a);
+    expect(ordering.synchronizeUnannounced(a)).toBe(true);
     expect(lane.isIdle).toBe(true);
     free(a);
     using b = new Stream();
     ordering.synchronizeUnannounced(b);
     expect(ordering.laneOf(a, 'allocate').isIdle).toBe(false);
     unannounced.dispose();
+  });
+
+  test('for streams of two devices that may be gone is had by waiting for both', () => {
+    const { ordering, free } = make('off', 'managed');
+    const streams = [0, 1].map((index) => {
+      const { address, destroy } = madeElsewhere(index);
+      const stream = Stream.fromHandle(address, { device: Device.get(index) });
+      const lane = free(stream);
+      destroy();
+      return { stream, lane };
+    });
+    expect(ordering.synchronizeUnannounced(Stream.legacyDefault())).toBe(true);
+    expect(streams.map(({ lane }) => lane.isIdle)).toEqual([true, true]);
+    for (const { stream } of streams) stream.dispose();
   });
 
   test('for several streams is waited for on each', () => {
@@ -784,7 +799,7 @@ describe('memory that is held', () => {
     const a = new Stream();
     free(a);
     a.launchHostFunction(() => a.dispose());
-    failCall('cuStreamSynchronize', 2, 999);
+    failCall('cuEventSynchronize', 1, 999);
     expect(ordering.synchronizeHeld()).toBe(1);
     expect(memory.bytes[ordering.endedLane]).toBe(256);
   });

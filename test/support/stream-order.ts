@@ -36,8 +36,8 @@ export function eventCalls(during: () => void): { records: number; waits: number
 }
 
 /** A stream that this environment did not make, as far as `Stream` knows. */
-export function madeElsewhere(): { address: number; destroy: () => void } {
-  native().createStream(0, false, 0);
+export function madeElsewhere(device = 0): { address: number; destroy: () => void } {
+  native().createStream(device, false, 0);
   const handle = mailbox[1] as number;
   native().streamAddress(handle);
   return { address: mailbox[1] as number, destroy: () => native().releaseStream(handle) };
