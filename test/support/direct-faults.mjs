@@ -34,9 +34,19 @@ export function directFaults(binding, mailbox, skip) {
 
 /** A driver whose allocations wait for the device never returns from one while the program itself keeps a stream from going on. */
 function heldBack(binding, mailbox, skip) {
-  const { allocate, holdStream, releaseHold } = binding;
+  const { holdStream, releaseHold } = binding;
   const holds = new Set();
+  // Copies may need more staging memory.
+  const allocating = ['allocate', 'copyFromHost', 'copyToHost', 'copyToHostSync'].map((name) => {
+    const call = binding[name];
+    const held = (...args) => {
+      if (holds.size > 0) skip(heldBackReason);
+      return call(...args);
+    };
+    return [name, held];
+  });
   return {
+    ...Object.fromEntries(allocating),
     holdStream: (stream) => {
       holdStream(stream);
       if (mailbox[0] === success) holds.add(mailbox[1]);
@@ -44,10 +54,6 @@ function heldBack(binding, mailbox, skip) {
     releaseHold: (hold) => {
       holds.delete(hold);
       releaseHold(hold);
-    },
-    allocate: () => {
-      if (holds.size > 0) skip(heldBackReason);
-      allocate();
     },
   };
 }
