@@ -101,7 +101,10 @@ function overStrictDriver() {
 }
 
 const steps = {
-  lint: () => run('biome', ['check', '--error-on-warnings', '.']),
+  lint: () => {
+    run('node', ['scripts/levels.mjs', '--check']);
+    run('biome', ['check', '--error-on-warnings', '.']);
+  },
   types: () => {
     for (const project of ['tsconfig.json', 'src/pages', 'test/browser']) run('tsc', ['-p', project]);
   },

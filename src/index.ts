@@ -66,15 +66,10 @@ export {
   type DeviceMemory,
   type HostData,
 } from './buffers/device-buffer.js';
-export {
-  type Conversion,
-  type ConversionProgress,
-  type ConvertedFormat,
-  type ConvertLogOptions,
-  convertLog,
-} from './convert/convert-log.js';
-export { encodeRecording } from './convert/encode-recording.js';
-export type { WrittenEvents } from './convert/written-events.js';
+export { configureEarlyCollection, type EarlyCollectionOptions } from './collector/early-collection.js';
+export { type CollectionKind, reclaimUnreachableBuffers } from './collector/reclaim-unreachable-buffers.js';
+export type { ReclaimStage, ReclaimTimings, StageTiming } from './collector/stage-timings.js';
+export type { BufferLeak } from './collector/unreachable-buffers.js';
 export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend, selectBackend } from './driver/backend.js';
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';
@@ -124,16 +119,25 @@ export {
   setSync,
 } from './driver/transfer.js';
 export * from './errors.js';
+export { type FileSink, type WriteWholeOptions, writeWhole } from './files/write-whole.js';
+export { AllocationLog, type EventChunk, type LogEvent } from './formats/allocation-log.js';
+export {
+  type Conversion,
+  type ConversionProgress,
+  type ConvertedFormat,
+  type ConvertLogOptions,
+  convertLog,
+} from './formats/convert-log.js';
+export type { LogFormat, LogProgress, LogSource, ReadLogOptions } from './formats/log-source.js';
+export { type ReadAllocationLogOptions, readAllocationLog } from './formats/read-allocation-log.js';
+export { type ReadRecordedRunOptions, readRecordedRun } from './formats/read-recorded-run.js';
+export type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from './formats/recorded-run.js';
+export { annotate } from './formats/recording/annotate.js';
+export { encodeRecording } from './formats/recording/convert-to-recording.js';
+export { Recording, type RecordingOptions } from './formats/recording/recording.js';
+export { type CsvSpelling, RecordKind } from './formats/recording/recording-format.js';
+export type { WrittenEvents } from './formats/written-events.js';
 export type * from './memory-resource.js';
-export { configureEarlyCollection, type EarlyCollectionOptions } from './reclaim/early-collection.js';
-export { type CollectionKind, reclaimUnreachableBuffers } from './reclaim/reclaim-unreachable-buffers.js';
-export type { ReclaimStage, ReclaimTimings, StageTiming } from './reclaim/stage-timings.js';
-export type { BufferLeak } from './reclaim/unreachable-buffers.js';
-export { annotate } from './recording/annotate.js';
-export { Recording, type RecordingOptions } from './recording/recording.js';
-export { type CsvSpelling, RecordKind } from './recording/recording-format.js';
-export { type FileSink, type WriteWholeOptions, writeWhole } from './recording/write-whole.js';
-export { AllocationLog, type EventChunk, type LogEvent } from './replay/allocation-log.js';
 export {
   type ExplainFailureOptions,
   explainFailure,
@@ -146,11 +150,7 @@ export {
 export { type FitOptions, type FitProgress, type FitResult, type FittedMaximum, fitLog } from './replay/fit-log.js';
 export { type GenerateLogOptions, generateLog, workloadNames } from './replay/generate-log.js';
 export type { WorkloadName } from './replay/generate-workloads.js';
-export type { LogFormat, LogProgress, LogSource, ReadLogOptions } from './replay/log-source.js';
-export { type ReadAllocationLogOptions, readAllocationLog } from './replay/read-allocation-log.js';
-export { type ReadRecordedRunOptions, readRecordedRun } from './replay/read-recorded-run.js';
 export { type RecordedReplay, type RecordReplayOptions, recordReplay } from './replay/record-replay.js';
-export type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from './replay/recorded-run.js';
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay/replay-result.js';
 export type { MemoryTaking } from './replay/specification-maximum.js';

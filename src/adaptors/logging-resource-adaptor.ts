@@ -1,10 +1,10 @@
 import type { Writable } from 'node:stream';
 import { assertStream, type Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { FileTarget, type LogTarget, WritableTarget } from '../files/log-target.js';
+import { LogAction, LogWriter, type RowText, streamSuffix } from '../formats/rmm-csv/log-writer.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { FileTarget, type LogTarget, WritableTarget } from '../recording/log-target.js';
 import { optionNames } from '../validation.js';
-import { LogAction, LogWriter, type RowText, streamSuffix } from './log-writer.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 interface CommonOptions extends DeallocationEventsOption {

@@ -14,6 +14,9 @@
  * The stages are one generator, which stops where there is something to wait for: `allocate` blocks there, `allocateAsync` awaits.
  */
 import { setImmediate } from 'node:timers/promises';
+import { reclaimUnreachableBuffers } from '../collector/reclaim-unreachable-buffers.js';
+import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../collector/stage-timings.js';
+import { freeUnreachableBuffers } from '../collector/unreachable-buffers.js';
 import { isNotPermitted } from '../driver/status.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError, type RecoveryStage } from '../errors.js';
@@ -26,9 +29,6 @@ import type {
   ReservingMemoryResource,
   TrimmingMemoryResource,
 } from '../memory-resource.js';
-import { reclaimUnreachableBuffers } from '../reclaim/reclaim-unreachable-buffers.js';
-import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../reclaim/stage-timings.js';
-import { freeUnreachableBuffers } from '../reclaim/unreachable-buffers.js';
 import { formatBytes } from '../units.js';
 import { assertBytes, assertOneOf, optionNames } from '../validation.js';
 import { layersOf } from './layers.js';

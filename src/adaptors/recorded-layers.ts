@@ -1,7 +1,7 @@
 import type { Stream } from '../driver/stream.js';
+import type { Recording } from '../formats/recording/recording.js';
+import { RecordKind } from '../formats/recording/recording-format.js';
 import type { DevicePointer, MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
-import type { Recording } from '../recording/recording.js';
-import { RecordKind } from '../recording/recording-format.js';
 import { kindOf, layersOf } from './layers.js';
 import { type GrowthObserver, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 

@@ -1,5 +1,9 @@
 import { assertStream, type Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { callStack } from '../formats/recording/call-stack.js';
+import { Recording } from '../formats/recording/recording.js';
+import { RecordKind } from '../formats/recording/recording-format.js';
+import { acquireRecording, environmentRecording, releaseRecording } from '../formats/recording/shared-recordings.js';
 import type {
   DeallocationEventsOption,
   DeallocationFence,
@@ -7,10 +11,6 @@ import type {
   MemoryResource,
   MemoryResourceAdaptor,
 } from '../memory-resource.js';
-import { callStack } from '../recording/call-stack.js';
-import { Recording } from '../recording/recording.js';
-import { RecordKind } from '../recording/recording-format.js';
-import { acquireRecording, environmentRecording, releaseRecording } from '../recording/shared-recordings.js';
 import { assertBytes, assertPointer, optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 import { type AdaptorLayer, addAdaptorLayer } from './recorded-layers.js';

@@ -1,8 +1,8 @@
+import { reclaimUnreachableBuffers } from '../collector/reclaim-unreachable-buffers.js';
+import { freeUnreachableBuffers } from '../collector/unreachable-buffers.js';
 import type { Stream } from '../driver/stream.js';
 import { OutOfMemoryError, type RecoveryStage } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
-import { reclaimUnreachableBuffers } from '../reclaim/reclaim-unreachable-buffers.js';
-import { freeUnreachableBuffers } from '../reclaim/unreachable-buffers.js';
 
 /**
  * Memory from a resource; where it has none, frees unreachable buffers, in stages that cost more and more, and tries again after each that

@@ -1,12 +1,12 @@
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { addOwner, lastingStream, type MemoryOwner, removeOwner, type StreamFor, usableStream } from '../bulk-frees.js';
+import { type HeldMemory, heldMemory } from '../collector/early-collection.js';
+import { freeSoonerOrLater, type OwnedMemory } from '../collector/unreachable-buffers.js';
 import { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
 import { LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { type HeldMemory, heldMemory } from '../reclaim/early-collection.js';
-import { freeSoonerOrLater, type OwnedMemory } from '../reclaim/unreachable-buffers.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
 

@@ -3,8 +3,8 @@ import { LimitingResourceAdaptor } from '../adaptors/limiting-resource-adaptor.j
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { ArgumentRangeError, formatValue } from '../errors.js';
+import { environmentRecording } from '../formats/recording/shared-recordings.js';
 import type { MemoryResource } from '../memory-resource.js';
-import { environmentRecording } from '../recording/shared-recordings.js';
 import { assertResourceOfDevice, scopedResource } from '../resource-scope.js';
 import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
 import { createResource } from '../specification/resource-stack.js';

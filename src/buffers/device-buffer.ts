@@ -1,12 +1,12 @@
 import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
+import { creationStack, disown, freeSoonerOrLater, own } from '../collector/unreachable-buffers.js';
 import { Event } from '../driver/event.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import { assertStillHolds, copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { creationStack, disown, freeSoonerOrLater, own } from '../reclaim/unreachable-buffers.js';
 import { assertFence, deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, type OptionNames, optionNames } from '../validation.js';

@@ -1,6 +1,6 @@
 import { Command, Option } from 'commander';
-import { type ConvertedFormat, convertedFormats, convertLog } from '../convert/convert-log.js';
-import type { LogFormat } from '../replay/log-source.js';
+import { type ConvertedFormat, convertedFormats, convertLog } from '../formats/convert-log.js';
+import type { LogFormat } from '../formats/log-source.js';
 import { formatBytes } from '../units.js';
 import { type ProgressBar, progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';

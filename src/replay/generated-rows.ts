@@ -1,4 +1,4 @@
-import { logHeader } from '../adaptors/log-writer.js';
+import { logHeader } from '../formats/rmm-csv/log-writer.js';
 import { MiB } from '../units.js';
 
 /** A live allocation of a generated log. */

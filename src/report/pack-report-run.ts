@@ -7,10 +7,10 @@
  * once all is read, instead of these, 8 bytes for each span and 24 for each distinct address.
  */
 import { refuseCloning } from '../driver/local-object.js';
-import { RecordKind } from '../recording/recording-format.js';
-import { nearestLayer } from '../replay/layers.js';
-import type { RecordedRun, RecordingDamage } from '../replay/recorded-run.js';
-import type { RecordedEvents } from '../replay/recorded-run-builder.js';
+import { nearestLayer } from '../formats/layers.js';
+import type { RecordedRun, RecordingDamage } from '../formats/recorded-run.js';
+import type { RecordedEvents } from '../formats/recorded-run-builder.js';
+import { RecordKind } from '../formats/recording/recording-format.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { ColumnWriter, type PackedColumn } from './column.js';
 import type { RunOverview } from './report-contents.js';

@@ -1,6 +1,6 @@
-import { orderLayers } from '../replay/layers.js';
-import { type LogSource, OpenLog } from '../replay/log-source.js';
-import { type ReadRecordedRunOptions, readEvents, readRecordedRunOptionNames, readWholeSnapshot } from '../replay/read-recorded-run.js';
+import { orderLayers } from '../formats/layers.js';
+import { type LogSource, OpenLog } from '../formats/log-source.js';
+import { type ReadRecordedRunOptions, readEvents, readRecordedRunOptionNames, readWholeSnapshot } from '../formats/read-recorded-run.js';
 import { assertOptions } from '../validation.js';
 import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-report-run.js';
 

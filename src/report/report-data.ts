@@ -1,4 +1,4 @@
-import type { RecordedLayer, RecordedPhase, RecordingDamage } from '../replay/recorded-run.js';
+import type { RecordedLayer, RecordedPhase, RecordingDamage } from '../formats/recorded-run.js';
 import { type ColumnHead, type PackedColumn, packedBytes, unpackColumn } from './column.js';
 import { neverEnds, type ReportRun } from './report-run.js';
 

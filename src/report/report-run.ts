@@ -1,5 +1,5 @@
-import { nearestLayer } from '../replay/layers.js';
-import type { RecordedLayer, RecordedPhase, RecordingDamage } from '../replay/recorded-run.js';
+import { nearestLayer } from '../formats/layers.js';
+import type { RecordedLayer, RecordedPhase, RecordingDamage } from '../formats/recorded-run.js';
 
 /** Stands in `ends` for a span that the log never ends. */
 export const neverEnds = 0xffff_ffff;

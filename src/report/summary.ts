@@ -1,4 +1,4 @@
-import type { RecordedLayer } from '../replay/recorded-run.js';
+import type { RecordedLayer } from '../formats/recorded-run.js';
 import { segmentsOf } from './address-layout.js';
 import type { PackedColumn } from './column.js';
 import { externalFragmentation } from './fragmentation.js';

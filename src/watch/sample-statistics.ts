@@ -1,10 +1,10 @@
 import { layersOf } from '../adaptors/layers.js';
 import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../adaptors/statistics-resource-adaptor.js';
 import type { KeeperStatistics } from '../adaptors/stream-ordered-memory-resource.js';
+import { watchedBuffers } from '../collector/unreachable-buffers.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';
 import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
-import { watchedBuffers } from '../reclaim/unreachable-buffers.js';
 import type { DeviceSample, KeeperSample, LayerSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** What a layer is called is the same in every sample, and no two are called the same. */

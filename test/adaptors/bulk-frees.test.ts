@@ -1,5 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 import { type RememberedAllocations, rememberIfTakenBack } from '../../src/adaptors/remember-allocations.js';
+import { freeUnreachableBuffers } from '../../src/collector/unreachable-buffers.js';
 import { failCall } from '../../src/driver/software-device.js';
 import {
   AlignedResourceAdaptor,
@@ -27,7 +28,6 @@ import {
   Stream,
   TrackingResourceAdaptor,
 } from '../../src/index.js';
-import { freeUnreachableBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { madeElsewhere } from '../support/stream-order.js';
 
 const cuda = new CudaMemoryResource();

@@ -6,7 +6,7 @@ import { pathToFileURL } from 'node:url';
 import type { Locator, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { formatBytes, type RecordedRun, readAllocationLog, readRecordedRun, writeReport } from '../../src/index.js';
-import { arrowEtl } from '../replay/logs.js';
+import { arrowEtl } from '../formats/logs.js';
 import { trainingRun } from '../report/runs.js';
 import { accessibilityFaults, describeInBrowser, type OpenPageOptions, openPage, takeFaults } from './support.js';
 

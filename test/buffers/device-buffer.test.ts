@@ -1,12 +1,12 @@
 import { setTimeout } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DeviceBuffer, type DeviceBufferOptions } from '../../src/buffers/device-buffer.js';
+import { watchedBuffers } from '../../src/collector/unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { failCall } from '../../src/driver/software-device.js';
 import { Stream } from '../../src/driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, OutOfMemoryError } from '../../src/errors.js';
-import { watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';

@@ -7,12 +7,12 @@ import { MonotonicMemoryResource } from '../../src/adaptors/monotonic-memory-res
 import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
 import { ReclaimingResourceAdaptor } from '../../src/adaptors/reclaiming-resource-adaptor.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
 import { Event } from '../../src/driver/event.js';
 import { Stream } from '../../src/driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError } from '../../src/errors.js';
 import type { MemoryResource, ReservingMemoryResource } from '../../src/memory-resource.js';
-import { freeUnreachableBuffers, watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';

@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import type { FitResult } from '../../src/index.js';
-import { logText, row } from '../replay/logs.js';
+import { logText, row } from '../formats/logs.js';
 import { runCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));

@@ -2,7 +2,7 @@ import { closeSync, mkdtempSync, openSync, rmSync, writeFileSync } from 'node:fs
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { logText, row } from '../replay/logs.js';
+import { logText, row } from '../formats/logs.js';
 import { runCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));

@@ -5,7 +5,7 @@ import { Writable } from 'node:stream';
 import { afterAll, describe, expect, test } from 'vitest';
 import { runCommand } from '../../src/cli/program.js';
 import { explainFailure, type ReplayResult, readAllocationLog } from '../../src/index.js';
-import { arrowEtl, logText, row } from '../replay/logs.js';
+import { arrowEtl, logText, row } from '../formats/logs.js';
 import { runCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));

@@ -2,7 +2,7 @@ import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import { arrowEtl, logText, row } from '../replay/logs.js';
+import { arrowEtl, logText, row } from '../formats/logs.js';
 import { runCistern } from './run-cistern.js';
 
 const folder = await mkdtemp(join(tmpdir(), 'cistern-report-command-'));

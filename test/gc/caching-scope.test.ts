@@ -1,6 +1,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, describe, expect, it } from 'vitest';
+import { watchedBuffers } from '../../src/collector/unreachable-buffers.js';
 import {
   CachingMemoryResource,
   CudaMemoryResource,
@@ -12,7 +13,6 @@ import {
   Stream,
   uncached,
 } from '../../src/index.js';
-import { watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { collectGarbage } from './collection.js';
 
 const bytes = MiB;

@@ -12,9 +12,9 @@ export const gpuSuites = {
   buffers: suite(
     'buffers, reclaiming, replay',
     'test/buffers',
-    'test/reclaim',
+    'test/collector',
     'test/replay/{record-replay,replay-log}.test.ts',
-    'test/recording/recording.test.ts',
+    'test/formats/recording/recording.test.ts',
   ),
   collector: { ...suite('what the garbage collector finds', 'test/gc'), execArgv: ['--expose-gc'] },
   programs: suite('known faults and random programs', 'test/property'),

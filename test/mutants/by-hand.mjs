@@ -473,7 +473,7 @@ const faults = {
       to: 'this.#collectAtBytes = this.softLimitBytes;',
     },
   ],
-  'src/reclaim/stage-timings.ts': [
+  'src/collector/stage-timings.ts': [
     {
       name: 'trim-before-settle',
       fault: 'resources are trimmed before the device has settled',
@@ -487,7 +487,7 @@ const faults = {
       to: "'trim', 'major-collection', 'minor-collection', 'callback'];",
     },
   ],
-  'src/reclaim/unreachable-buffers.ts': [
+  'src/collector/unreachable-buffers.ts': [
     {
       name: 'sweep-in-sweep',
       fault: 'a sweep within a sweep tries again what was refused',

@@ -44,7 +44,7 @@ const files = [
   'src/adaptors/layers.ts',
   'src/adaptors/limiting-resource-adaptor.ts',
   'src/adaptors/logging-resource-adaptor.ts',
-  'src/adaptors/log-writer.ts',
+  'src/formats/rmm-csv/log-writer.ts',
   'src/adaptors/outstanding-allocations.ts',
   'src/adaptors/reclaiming-resource-adaptor.ts',
   'src/adaptors/rounding-resource-adaptor.ts',
@@ -52,12 +52,12 @@ const files = [
   'src/adaptors/statistics-resource-adaptor.ts',
   'src/adaptors/tracking-resource-adaptor.ts',
   'src/buffers/ordered-copy.ts',
-  'src/reclaim/stage-timings.ts',
-  'src/reclaim/unreachable-buffers.ts',
+  'src/collector/stage-timings.ts',
+  'src/collector/unreachable-buffers.ts',
 ];
 /** Tests that run what is changed in this process; others start processes of their own, or are about what is built on it. */
 const chosenTests =
-  /^test\/(adaptors|buffers|conformance|driver|gc|property|reclaim|resources|stream-ordering|suballocation|testing)\/(?!environment|random-programs).*\.test\.ts$/;
+  /^test\/(adaptors|buffers|collector|conformance|driver|gc|property|resources|stream-ordering|suballocation|testing)\/(?!environment|random-programs).*\.test\.ts$/;
 /** A test that takes longer is left to the end, for what survives all others. */
 const slowMilliseconds = 1_500;
 /** How long all tests of a file may take without a mutant. */

@@ -1,5 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { setImmediate } from 'node:timers/promises';
+import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/unreachable-buffers.js';
 import { formatValue } from '../../src/errors.js';
 import {
   type ArenaMemoryResource,
@@ -21,7 +22,6 @@ import {
   set,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
-import { freeUnreachableBuffers, watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { madeElsewhere } from '../support/stream-order.js';
 import { BufferSteps } from './buffer-steps.js';
 import { DeclaringResource } from './declaring-resource.js';

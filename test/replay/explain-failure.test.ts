@@ -10,7 +10,7 @@ import {
   readAllocationLog,
   replayLog,
 } from '../../src/index.js';
-import { logText, readText, row } from './logs.js';
+import { logText, readText, row } from '../formats/logs.js';
 
 const first = '0x10';
 const second = '0x20';

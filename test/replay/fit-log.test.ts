@@ -12,7 +12,7 @@ import {
   resourceKinds,
 } from '../../src/index.js';
 import { maximumLayers } from '../../src/replay/specification-maximum.js';
-import { logText, readText, row } from './logs.js';
+import { logText, readText, row } from '../formats/logs.js';
 
 const columns = await readAllocationLog(generateLog('dataframe', { events: 6_000 }), { name: 'dataframe' });
 const streams = await readAllocationLog(generateLog('multi-stream', { events: 8_000 }), { name: 'multi-stream' });

@@ -2,9 +2,9 @@ import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
+import { RecordKind } from '../../src/formats/recording/recording-format.js';
 import { createResourceStack, MiB, readAllocationLog, readRecordedRun, recordReplay, replayLog } from '../../src/index.js';
-import { RecordKind } from '../../src/recording/recording-format.js';
-import { arrowEtl, logText, row } from './logs.js';
+import { arrowEtl, logText, row } from '../formats/logs.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
 afterAll(() => rmSync(folder, { recursive: true }));

@@ -23,8 +23,8 @@ import {
   replayLog,
   Stream,
 } from '../../src/index.js';
+import { arrowEtl, header, logText, readText, row } from '../formats/logs.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
-import { arrowEtl, header, logText, readText, row } from './logs.js';
 
 /** A call that a {@link Recorder} got; the stream is numbered in the order of first use. */
 type Call = readonly [action: 'allocate' | 'deallocate', bytes: number, stream: number];

@@ -1,5 +1,5 @@
-import { RecordKind } from '../../src/recording/recording-format.js';
-import type { RecordedRun } from '../../src/replay/recorded-run.js';
+import type { RecordedRun } from '../../src/formats/recorded-run.js';
+import { RecordKind } from '../../src/formats/recording/recording-format.js';
 import { neverEnds, type ReportRun } from '../../src/report/report-run.js';
 import { shortenPaths } from '../../src/report/shorten-paths.js';
 import { AddressMap } from '../../src/suballocation/address-map.js';

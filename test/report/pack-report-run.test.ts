@@ -5,7 +5,7 @@ import { packReportRun } from '../../src/report/pack-report-run.js';
 import { unpackReportRun } from '../../src/report/report-data.js';
 import { keeperOf, neverEnds, type ReportRun } from '../../src/report/report-run.js';
 import { shortenPaths } from '../../src/report/shorten-paths.js';
-import { allocate, anyRun, free, runOf } from '../replay/runs.js';
+import { allocate, anyRun, free, runOf } from '../formats/runs.js';
 import { createReportRun } from './create-report-run.js';
 import { RunWriter, trainingRun } from './runs.js';
 

@@ -1,6 +1,6 @@
-import { RecordKind } from '../../src/recording/recording-format.js';
-import type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from '../../src/replay/recorded-run.js';
-import { type RunEvent, runOf } from '../replay/runs.js';
+import type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from '../../src/formats/recorded-run.js';
+import { RecordKind } from '../../src/formats/recording/recording-format.js';
+import { type RunEvent, runOf } from '../formats/runs.js';
 
 /** Where an event was. What is left out is what the event before had. */
 export interface EventPlace {

@@ -4,7 +4,7 @@ import type { RecordedRun } from '../../src/index.js';
 import { FragmentationSweep } from '../../src/report/fragmentation.js';
 import { heldBytes, matchingAllocations, matchingBlocks } from '../../src/report/held-bytes.js';
 import { packReportRun } from '../../src/report/pack-report-run.js';
-import { anyRun } from '../replay/runs.js';
+import { anyRun } from '../formats/runs.js';
 import { createReportRun } from './create-report-run.js';
 import { anyRecordedRun } from './model.js';
 import { trainingRun } from './runs.js';

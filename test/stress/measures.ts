@@ -1,7 +1,7 @@
 import { readdirSync } from 'node:fs';
 import { setImmediate } from 'node:timers/promises';
+import { watchedBuffers } from '../../src/collector/unreachable-buffers.js';
 import { Device, driverCallCounts, Event, MiB, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
-import { watchedBuffers } from '../../src/reclaim/unreachable-buffers.js';
 import { type Ledger, takeLedger } from '../sweep/ledger.js';
 
 /** Makes what is made once and stays: default streams. */

@@ -1,6 +1,6 @@
-import { RecordKind } from '../../src/recording/recording-format.js';
-import { readRecordedRun } from '../../src/replay/read-recorded-run.js';
-import type { RecordedRun } from '../../src/replay/recorded-run.js';
+import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
+import type { RecordedRun } from '../../src/formats/recorded-run.js';
+import { RecordKind } from '../../src/formats/recording/recording-format.js';
 
 const words = new Map<number, string>(Object.entries(RecordKind).map(([word, kind]) => [kind, word]));
 

@@ -27,7 +27,7 @@ import {
   Stream,
   setSync,
 } from '../../src/index.js';
-import { logText, readText, row } from '../replay/logs.js';
+import { logText, readText, row } from '../formats/logs.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 
 const policies: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];

@@ -1,0 +1,102 @@
+/**
+ * What each part of `src/` may import beside itself: parts above it in this table, and of those only the ones that it names. `npm run levels`
+ * writes from it what the linter reads, `biome.levels.json`; `npm run check` sees to it that this was done.
+ */
+import { existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { argv, exit } from 'node:process';
+import { fileURLToPath } from 'node:url';
+
+const root = new URL('..', import.meta.url);
+const written = new URL('biome.levels.json', root);
+const basics = ['errors', 'units', 'validation'];
+const interfaces = [...basics, 'driver', 'memory-resource'];
+const keepers = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'stream-ordering', 'collector'];
+const resources = [...keepers, 'files', 'formats', 'resources', 'adaptors'];
+const everything = [...resources, 'specification', 'buffers', 'replay', 'report', 'watch'];
+
+/**
+ * Each part with what it may import of the others. `node` are the modules of Node that it may import, if not all of them; `never` are packages that
+ * it must not. Native code is loaded by the driver layer alone.
+ */
+const parts = [
+  { name: 'errors', imports: [], node: [] },
+  { name: 'units', imports: [], node: [] },
+  { name: 'nearest-word', imports: [], node: [] },
+  { name: 'validation', imports: ['errors', 'nearest-word', 'units'], node: [] },
+  { name: 'driver', imports: basics },
+  { name: 'suballocation', imports: basics, node: [] },
+  { name: 'memory-resource', imports: [...basics, 'driver'], node: [] },
+  { name: 'bulk-frees', imports: [...interfaces, 'suballocation'], node: [] },
+  { name: 'resource-scope', imports: [...interfaces, 'bulk-frees'], node: ['node:async_hooks'] },
+  { name: 'files', imports: basics },
+  { name: 'stream-ordering', imports: [...interfaces, 'suballocation'] },
+  { name: 'collector', imports: [...interfaces, 'bulk-frees'] },
+  { name: 'formats', imports: [...interfaces, 'suballocation', 'resource-scope', 'files'], hasFolders: true },
+  // A resource that asks the driver does not suballocate.
+  { name: 'resources', imports: interfaces },
+  // An adaptor names no resource of the driver's.
+  { name: 'adaptors', imports: [...keepers, 'files', 'formats'] },
+  { name: 'specification', imports: [...resources, 'nearest-word'] },
+  { name: 'buffers', imports: [...resources, 'specification'] },
+  { name: 'replay', imports: [...resources, 'specification', 'buffers'] },
+  { name: 'report', imports: [...basics, 'driver/local-object', 'suballocation', 'files', 'formats'] },
+  { name: 'watch', imports: [...resources, 'specification', 'buffers'] },
+  { name: 'cli', imports: [...everything, 'nearest-word'] },
+  // Runs under whatever test runner its user has.
+  { name: 'testing', imports: interfaces, never: ['vitest', 'vitest/**', 'node:test', 'node:test/**'] },
+];
+
+/** What runs in a browser, and what the package exports. */
+const others = [
+  {
+    includes: ['src/pages/**'],
+    group: ['cistern', 'cistern/**', 'node:*', '../../**', '!../../units.js', '!../../watch/**', '!../../report/**'],
+    message: 'Pages run in a browser: they share units, and the types of what they are given.',
+  },
+  {
+    includes: ['src/index.ts'],
+    group: ['cistern', 'cistern/**', './cli/**', './testing/**', './driver/native.js'],
+    message: 'The entry point exports neither the command, nor the conformance suite, nor native code.',
+  },
+];
+
+if (argv[1] === fileURLToPath(import.meta.url)) {
+  const text = `${JSON.stringify({ overrides: [...parts.flatMap(rulesOf), ...others].map(overrideOf) }, null, 2)}\n`;
+  if (argv[2] !== '--check') {
+    writeFileSync(written, text);
+  } else if (readFileSync(written, 'utf8') !== text) {
+    console.error('biome.levels.json does not say what scripts/levels.mjs says: run npm run levels');
+    exit(1);
+  }
+}
+
+function rulesOf({ name, imports, node, never = [], hasFolders = false }, place) {
+  const above = parts.slice(0, place).map((part) => part.name);
+  for (const each of imports) if (!above.includes(each.split('/')[0])) throw new Error(`${name} imports ${each}, which is not above it`);
+  const message = `src/${name} may import ${imports.length === 0 ? 'nothing' : imports.join(', ')}: see scripts/levels.mjs.`;
+  const rule = (includes, toTop) => {
+    const group = [
+      ...(node === undefined ? ['cistern', 'cistern/**', '../**'] : ['**']),
+      // What lies within the part.
+      ...(toTop === './' ? [] : ['!./**']),
+      ...(toTop === '../../' ? ['!../**', '../../**'] : []),
+      ...(node ?? []).map((module) => `!${module}`),
+      ...imports.map((part) => `!${toTop}${part}${isModule(part) ? '.js' : '/**'}`),
+      ...(imports.includes('driver') ? [`${toTop}driver/native.js`] : []),
+      ...never,
+    ];
+    return { includes: [includes], group, message };
+  };
+  if (isModule(name)) return [rule(`src/${name}.ts`, './')];
+  if (!hasFolders) return [rule(`src/${name}/**`, '../')];
+  return [rule(`src/${name}/*.ts`, '../'), rule(`src/${name}/*/**`, '../../')];
+}
+
+function isModule(part) {
+  return existsSync(new URL(`src/${part}.ts`, root));
+}
+
+function overrideOf({ includes, group, message }) {
+  const noRestrictedImports = { level: 'error', options: { patterns: [{ group, message }] } };
+  return { includes, linter: { rules: { style: { noRestrictedImports } } } };
+}

@@ -1,0 +1,177 @@
+import { createReadStream } from 'node:fs';
+import { stat } from 'node:fs/promises';
+import { pipeline, Readable } from 'node:stream';
+import { fileURLToPath } from 'node:url';
+import { createGunzip } from 'node:zlib';
+import { InvalidLogError } from '../errors.js';
+import { KiB } from '../units.js';
+import { recordingMagic } from './recording/recording-format.js';
+
+/** How far the reading of a log has come. */
+export interface LogProgress {
+  /** Bytes read of the source, as they are in the file: compressed where it is compressed. */
+  readonly bytesRead: number;
+  /** All its bytes, where that is known. */
+  readonly totalBytes: number | undefined;
+  /** Events so far. */
+  readonly events: number;
+}
+
+/** Options of whatever reads a log. */
+export interface ReadLogOptions {
+  /**
+   * What errors call the log.
+   * @defaultValue the path, or `log` for a source that is none
+   */
+  readonly name?: string;
+  /**
+   * The length of a source that is no path, for `onProgress`.
+   * @defaultValue not known
+   */
+  readonly totalBytes?: number;
+  /** Called after every piece that was read. */
+  readonly onProgress?: (progress: LogProgress) => void;
+}
+
+/** Formats that cistern reads. `pytorch-snapshot` is the pickle of PyTorch's memory snapshots. */
+export type LogFormat = 'rmm-csv' | 'recording' | 'pytorch-snapshot';
+
+/** A path, a `file:` URL, or bytes in pieces. */
+export type LogSource = string | URL | AsyncIterable<Uint8Array>;
+
+const pieceBytes = 256 * KiB;
+const magic = Buffer.from(recordingMagic);
+
+/** A log whose first bytes have been looked at. */
+export class OpenLog {
+  readonly name: string;
+  /** What it is said to be, or its bytes say; what says nothing else is taken for RMM's CSV. */
+  readonly format: LogFormat;
+  readonly #pieces: AsyncIterable<Uint8Array>;
+  readonly #progress: (events: number) => void;
+
+  private constructor(name: string, format: LogFormat, pieces: AsyncIterable<Uint8Array>, progress: (events: number) => void) {
+    this.name = name;
+    this.format = format;
+    this.#pieces = pieces;
+    this.#progress = progress;
+  }
+
+  /**
+   * Opens a log, plain or gzip.
+   * @throws InvalidLogError for a folder, and where gzip data is damaged at its beginning.
+   */
+  static async open(source: LogSource, options: ReadLogOptions & { readonly format?: LogFormat }): Promise<OpenLog> {
+    const path = typeof source === 'string' ? source : source instanceof URL ? fileURLToPath(source) : undefined;
+    const name = options.name ?? path ?? 'log';
+    const totalBytes = path === undefined ? options.totalBytes : await fileBytes(path);
+    const bytes = path === undefined ? (source as AsyncIterable<Uint8Array>) : createReadStream(path, { highWaterMark: pieceBytes });
+    let bytesRead = 0;
+    async function* counted(): AsyncGenerator<Uint8Array> {
+      for await (const piece of bytes) {
+        bytesRead += piece.length;
+        yield piece;
+      }
+    }
+    const compressed = await Beginning.of(counted(), 2);
+    const isGzip = compressed.head[0] === 0x1f && compressed.head[1] === 0x8b;
+    try {
+      const whole = isGzip ? await Beginning.of(gunzipped(compressed.whole()), magic.length) : await compressed.upTo(magic.length);
+      const progress = (events: number) => options.onProgress?.({ bytesRead, totalBytes, events });
+      return new OpenLog(name, options.format ?? formatOf(whole.head), whole.whole(), progress);
+    } catch (error) {
+      const fault = gzipFault(error);
+      throw fault === undefined ? error : new InvalidLogError(name, undefined, `${fault.fault}, after 0 lines`, { cause: error });
+    }
+  }
+
+  /**
+   * Hands the bytes to `take`, piece by piece, until it answers `false` or they end, and tells of progress in between. Returns what is wrong
+   * with the gzip data, if anything is; what came before that has been handed over.
+   */
+  async read(take: (piece: Uint8Array) => boolean, events: () => number): Promise<GzipFault | undefined> {
+    try {
+      for await (const piece of this.#pieces) {
+        const wantsMore = take(piece);
+        this.#progress(events());
+        if (!wantsMore) break;
+      }
+      return undefined;
+    } catch (error) {
+      const fault = gzipFault(error);
+      if (fault === undefined) throw error;
+      return fault;
+    }
+  }
+}
+
+/** What is wrong with gzip data. */
+export interface GzipFault {
+  readonly fault: string;
+  readonly isTruncation: boolean;
+  readonly cause: unknown;
+}
+
+/** Pieces of which the first bytes were looked at. */
+class Beginning {
+  readonly #rest: AsyncIterator<Uint8Array>;
+  readonly head: Uint8Array;
+
+  private constructor(head: Uint8Array, rest: AsyncIterator<Uint8Array>) {
+    this.head = head;
+    this.#rest = rest;
+  }
+
+  static of(pieces: AsyncIterable<Uint8Array>, count: number): Promise<Beginning> {
+    return new Beginning(new Uint8Array(0), pieces[Symbol.asyncIterator]()).upTo(count);
+  }
+
+  /** The same with at least `count` bytes in its head, where there are as many. */
+  async upTo(count: number): Promise<Beginning> {
+    let head = this.head;
+    while (head.length < count) {
+      const next = await this.#rest.next();
+      if (next.done === true) break;
+      head = Buffer.concat([head, next.value]);
+    }
+    return new Beginning(head, this.#rest);
+  }
+
+  async *whole(): AsyncGenerator<Uint8Array> {
+    try {
+      if (this.head.length > 0) yield this.head;
+      for (let next = await this.#rest.next(); next.done !== true; next = await this.#rest.next()) yield next.value;
+    } finally {
+      await this.#rest.return?.();
+    }
+  }
+}
+
+function formatOf(head: Uint8Array): LogFormat {
+  const length = Math.min(head.length, magic.length);
+  if (length > 0 && magic.subarray(0, length).equals(head.subarray(0, length))) return 'recording';
+  const [first, protocol] = head;
+  return first === 0x80 && protocol !== undefined && protocol >= 2 && protocol <= 5 ? 'pytorch-snapshot' : 'rmm-csv';
+}
+
+/** The length of a file, or `undefined` for a pipe. */
+async function fileBytes(path: string): Promise<number | undefined> {
+  const information = await stat(path);
+  if (information.isDirectory()) throw new InvalidLogError(path, undefined, 'is a directory');
+  return information.isFile() ? information.size : undefined;
+}
+
+function gunzipped(pieces: AsyncIterable<Uint8Array>): AsyncIterable<Uint8Array> {
+  const gunzip = createGunzip({ chunkSize: pieceBytes });
+  // An error of either side destroys the other and reaches the reader of `gunzip`.
+  pipeline(Readable.from(pieces, { objectMode: false, highWaterMark: pieceBytes }), gunzip, () => {});
+  return gunzip;
+}
+
+function gzipFault(error: unknown): GzipFault | undefined {
+  const code = (error as NodeJS.ErrnoException | null)?.code;
+  if (typeof code !== 'string' || !code.startsWith('Z_')) return undefined;
+  const isTruncation = code === 'Z_BUF_ERROR';
+  const fault = isTruncation ? 'the gzip data ends early' : `the gzip data is damaged (${(error as Error).message})`;
+  return { fault, isTruncation, cause: error };
+}

@@ -1,0 +1,290 @@
+/**
+ * Reads snapshots of PyTorch's allocator, as `torch.cuda.memory._dump_snapshot` writes them, into a {@link RecordedRun}.
+ *
+ * A snapshot holds the end (segments and their blocks) and the trace before it, of which older entries may have been dropped. Going backwards from
+ * the end tells what was there before the trace: that is allocated at time 0. A device is a layer of its own, whose growth is its segments. Of
+ * a free only its completion counts: until then the memory is not given out again.
+ */
+import { formatValue, InvalidLogError } from '../../errors.js';
+import { cutExtents, type Extent, insertExtent } from '../extents.js';
+import type { RecordedRun } from '../recorded-run.js';
+import { RecordedNames, RecordedRunBuilder } from '../recorded-run-builder.js';
+import { RecordKind } from '../recording/recording-format.js';
+import { type PickledDict, type PickledValue, UnpicklingError, unpickle } from './unpickle.js';
+
+/** Times below this are no dates: they count from a midnight. */
+const leastDateMicroseconds = 366 * 86_400e6;
+
+/** The time of what was there before the trace. */
+const beforeTrace = -1;
+
+const maximumDevices = 2 ** 8;
+const maximumNames = 2 ** 16;
+
+/** An event on its way into the run; `time` is in microseconds, as in the snapshot. */
+interface SnapshotEvent {
+  readonly kind: RecordKind;
+  readonly layer: number;
+  readonly stream: number;
+  readonly stack: number;
+  readonly time: number;
+  readonly first: number;
+  readonly second: number;
+}
+
+/** A block, or a part of a segment. */
+interface Piece extends Extent {
+  readonly stream: number;
+  readonly stack: number;
+}
+
+/** An entry of a trace that changes what there is, or an `oom`. */
+interface TraceEntry extends Piece {
+  readonly action: string;
+  readonly label: number;
+  readonly time: number;
+}
+
+/**
+ * The run that a snapshot holds.
+ * @throws InvalidLogError for what is no snapshot.
+ */
+export function readSnapshot(source: string, bytes: Buffer): RecordedRun {
+  try {
+    return new SnapshotReader(source, unpickle(bytes)).read();
+  } catch (error) {
+    if (!(error instanceof UnpicklingError)) throw error;
+    const fault = `is damaged at byte ${error.offset}, or no snapshot of PyTorch's: ${error.message}`;
+    throw new InvalidLogError(source, undefined, fault, { cause: error });
+  }
+}
+
+class SnapshotReader {
+  readonly #source: string;
+  readonly #snapshot: PickledDict;
+  readonly #names = new RecordedNames();
+  readonly #streams = new Map<number, number>();
+  /** By the list itself, since entries share it, and by its text. */
+  readonly #stacksOfLists = new Map<PickledValue, number>();
+  readonly #stacks = new Map<string, number>();
+  readonly #labels = new Map<string, number>();
+
+  constructor(source: string, value: PickledValue) {
+    this.#source = source;
+    this.#snapshot = this.#dict(value, 'the snapshot');
+    this.#names.threads.push('0');
+  }
+
+  read(): RecordedRun {
+    const segments = this.#list(this.#snapshot['segments'], 'segments').map((segment) => this.#dict(segment, 'a segment'));
+    const traces = this.#list(this.#snapshot['device_traces'] ?? [], 'device_traces').map((trace) => this.#entries(trace));
+    const devices = new Set(segments.map((segment) => this.#number(segment['device'] ?? 0, 'a device')));
+    for (const [device, trace] of traces.entries()) if (trace.length > 0) devices.add(device);
+    if (devices.size > maximumDevices) this.#fail(`names ${devices.size} devices`);
+    const histories = [...devices]
+      .sort((a, b) => a - b)
+      .map((device, layer) => {
+        this.#names.layers.push({ name: devices.size === 1 ? 'pytorch' : `pytorch on device ${device}`, upstream: undefined });
+        const own = segments.filter((segment) => (segment['device'] ?? 0) === device);
+        return this.#history(layer, own, traces[device] ?? []);
+      });
+    return this.#merge([this.#annotations(), ...histories]);
+  }
+
+  /** The entries of a trace that change what there is. */
+  #entries(trace: PickledValue): TraceEntry[] {
+    const entries: TraceEntry[] = [];
+    for (const item of this.#list(trace, 'the trace of a device')) {
+      const entry = this.#dict(item, 'an entry of a trace');
+      const action = String(entry['action']);
+      const isFailure = action === 'oom';
+      if (!isFailure && !/^(alloc|free|free_completed|segment_(alloc|free|map|unmap))$/.test(action)) continue;
+      const label = entry['user_metadata'];
+      entries.push({
+        action,
+        address: isFailure ? 0 : this.#number(entry['addr'], 'an address'),
+        bytes: this.#number(entry['size'], 'a size'),
+        stream: this.#stream(entry['stream']),
+        stack: this.#stack(entry['frames']),
+        label: typeof label === 'string' && label !== '' ? indexOf(this.#labels, this.#names.labels, label) : 0,
+        // The clock may go back by a little; the order is that of the allocator.
+        time: Math.max(this.#time(entry), entries.at(-1)?.time ?? 0),
+      });
+    }
+    return entries;
+  }
+
+  /** The events of a device, in order; what was there before the trace comes first, before any time. */
+  #history(layer: number, segments: readonly PickledDict[], trace: readonly TraceEntry[]): SnapshotEvent[] {
+    const { blocks, extents } = this.#before(segments, trace);
+    const events: SnapshotEvent[] = [];
+    const add = (kind: RecordKind, { address, bytes, stream, stack }: Piece, time: number) =>
+      events.push({ kind, layer, stream, stack, time, first: kind === RecordKind.failure ? 0 : address, second: bytes });
+    for (const extent of extents) add(RecordKind.growth, extent, beforeTrace);
+    for (const block of blocks.values()) add(RecordKind.allocate, block, beforeTrace);
+
+    const release = (entry: TraceEntry) => {
+      for (const { whole, rest } of cutExtents(extents, entry)) {
+        add(RecordKind.release, { ...whole, stack: entry.stack }, entry.time);
+        for (const part of rest) add(RecordKind.growth, part, entry.time);
+      }
+    };
+    for (const entry of trace) {
+      const { action, address, time } = entry;
+      const block = blocks.get(address);
+      if (action === 'oom') {
+        add(RecordKind.failure, entry, time);
+      } else if (action === 'alloc') {
+        if (block !== undefined) add(RecordKind.free, block, time);
+        blocks.set(address, entry);
+        add(RecordKind.allocate, entry, time);
+        if (entry.label !== 0) events.push({ ...(events.at(-1) as SnapshotEvent), kind: RecordKind.label, second: entry.label, stack: 0 });
+      } else if (action === 'free' || action === 'free_completed') {
+        if (block === undefined) continue;
+        blocks.delete(address);
+        add(RecordKind.free, { ...entry, bytes: block.bytes }, time);
+      } else {
+        // Segments that overlap would be a fault of the snapshot: the later one stands.
+        release(entry);
+        if (action !== 'segment_alloc' && action !== 'segment_map') continue;
+        insertExtent(extents, entry);
+        add(RecordKind.growth, entry, time);
+      }
+    }
+    return events;
+  }
+
+  /** What there was before the trace began: the end, with the trace undone. */
+  #before(segments: readonly PickledDict[], trace: readonly TraceEntry[]): { blocks: Map<number, Piece>; extents: Piece[] } {
+    const blocks = new Map<number, Piece>();
+    const extents: Piece[] = [];
+    for (const segment of segments) {
+      const stream = this.#stream(segment['stream']);
+      let address = this.#number(segment['address'], 'an address');
+      insertExtent(extents, {
+        address,
+        bytes: this.#number(segment['total_size'], 'a size'),
+        stream,
+        stack: this.#stack(segment['frames']),
+      });
+      for (const item of this.#list(segment['blocks'], 'the blocks of a segment')) {
+        const block = this.#dict(item, 'a block');
+        const size = this.#number(block['size'], 'a size');
+        if (block['state'] === 'active_allocated' || block['state'] === 'active_pending_free') {
+          const bytes = this.#number(block['requested_size'] ?? size, 'a size');
+          blocks.set(address, { address, bytes, stream, stack: this.#stack(block['frames']) });
+        }
+        address += size;
+      }
+    }
+    for (const entry of trace.toReversed()) {
+      const { action, address } = entry;
+      if (action === 'free' || action === 'free_completed') blocks.set(address, { ...entry, stack: 0 });
+      else if (action === 'alloc') blocks.delete(address);
+      else if (action === 'segment_free' || action === 'segment_unmap') insertExtent(extents, { ...entry, stack: 0 });
+      else if (action !== 'oom') cutExtents(extents, entry);
+    }
+    return { blocks, extents };
+  }
+
+  /** The beginnings and ends of named parts. */
+  #annotations(): SnapshotEvent[] {
+    const events: SnapshotEvent[] = [];
+    const open: number[] = [];
+    const { phases } = this.#names;
+    for (const item of this.#list(this.#snapshot['external_annotations'] ?? [], 'external_annotations')) {
+      const annotation = this.#dict(item, 'an annotation');
+      const { name, stage } = annotation;
+      if (typeof name !== 'string') continue;
+      const common = { layer: 0, stream: 0, stack: 0, time: this.#time(annotation), second: 0 };
+      if (stage === 'START') {
+        const outer = open.at(-1) ?? 0;
+        let phase = phases.findIndex((known, i) => i > 0 && known.name === name && known.outer === outer);
+        if (phase < 0) phase = phases.push({ name, outer }) - 1;
+        if (phases.length > maximumNames) this.#fail(`has more than ${maximumNames} named parts`);
+        open.push(phase);
+        events.push({ ...common, kind: RecordKind.phaseBegin, first: phase });
+      } else if (stage === 'END') {
+        const at = open.findLastIndex((phase) => phases[phase]?.name === name);
+        if (at < 0) continue;
+        events.push({ ...common, kind: RecordKind.phaseEnd, first: open[at] as number });
+        open.splice(at, 1);
+      }
+    }
+    return events;
+  }
+
+  /** The run of several series of events, each of which is in order. */
+  #merge(series: readonly (readonly SnapshotEvent[])[]): RecordedRun {
+    const events = series.flat().sort((a, b) => a.time - b.time);
+    const first = events.find(({ time }) => time !== beforeTrace)?.time ?? 0;
+    const isDate = first >= leastDateMicroseconds;
+    const startedAt = isDate ? Math.floor(first / 1000) : undefined;
+    const builder = new RecordedRunBuilder();
+    const open: number[] = [];
+    for (const { kind, layer, stream, stack, time, first, second } of events) {
+      if (kind === RecordKind.phaseEnd) open.splice(open.lastIndexOf(first), 1);
+      const nanoseconds = Math.max(0, (time - (startedAt ?? 0) * 1000) * 1000);
+      builder.append(kind, layer, stream, 0, open.at(-1) ?? 0, stack, nanoseconds, first, second);
+      if (kind === RecordKind.phaseBegin) open.push(first);
+    }
+    return builder.finish({ source: this.#source, startedAt, utcOffsetMinutes: 0, damage: undefined, csv: undefined }, this.#names);
+  }
+
+  #stream(value: PickledValue | undefined): number {
+    const handle = this.#number(value ?? 0, 'a stream');
+    let stream = this.#streams.get(handle);
+    if (stream === undefined) {
+      stream = this.#names.streams.push(`0x${handle.toString(16)}`) - 1;
+      if (stream >= maximumNames) this.#fail(`names more than ${maximumNames} streams`);
+      this.#streams.set(handle, stream);
+    }
+    return stream;
+  }
+
+  #stack(value: PickledValue | undefined): number {
+    if (!Array.isArray(value) || value.length === 0) return 0;
+    let stack = this.#stacksOfLists.get(value);
+    if (stack === undefined) {
+      const lines = value.map((item) => {
+        const { name, filename, line } = this.#dict(item, 'a frame');
+        return filename === '' ? String(name) : `${name} (${filename}:${line})`;
+      });
+      stack = indexOf(this.#stacks, this.#names.stacks, lines.join('\n'));
+      this.#stacksOfLists.set(value, stack);
+    }
+    return stack;
+  }
+
+  #time(entry: PickledDict): number {
+    return this.#number(entry['time_us'] ?? 0, 'a time');
+  }
+
+  #dict(value: PickledValue | undefined, what: string): PickledDict {
+    if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
+    return this.#fail(`is no snapshot of PyTorch's: ${what} is no dict`);
+  }
+
+  #list(value: PickledValue | undefined, what: string): readonly PickledValue[] {
+    return Array.isArray(value) ? value : this.#fail(`is no snapshot of PyTorch's: ${what} is no list`);
+  }
+
+  #number(value: PickledValue | undefined, what: string): number {
+    if (Number.isSafeInteger(value) && (value as number) >= 0) return value as number;
+    return this.#fail(`${what} must be an integer from 0 to 2^53 - 1, got ${formatValue(value)}`);
+  }
+
+  #fail(fault: string): never {
+    throw new InvalidLogError(this.#source, undefined, fault);
+  }
+}
+
+/** The index of a text in a table, which gets it if it has not. */
+function indexOf(indexes: Map<string, number>, table: string[], text: string): number {
+  let found = indexes.get(text);
+  if (found === undefined) {
+    found = table.push(text) - 1;
+    indexes.set(text, found);
+  }
+  return found;
+}

@@ -1,0 +1,357 @@
+/**
+ * Reads recordings (their bytes are described in `src/formats/recording/recording-format.ts`), in pieces of any size. Pieces are gathered until a block
+ * is whole; its records are then read through typed arrays, without an object for any of them.
+ *
+ * A fault ends the reading. Events are handed on only from blocks whose CRC is right, and from the last one where the file ends within it.
+ */
+import { crc32 } from 'node:zlib';
+import { formatValue, InvalidLogError } from '../../errors.js';
+import { KiB } from '../../units.js';
+import type { RecordingDamage } from '../recorded-run.js';
+import type { RecordedEvents, RecordedNames } from '../recorded-run-builder.js';
+import {
+  blockMarker,
+  type CsvSpelling,
+  lastEventKind,
+  maximumBlockBytes,
+  maximumTextBytes,
+  paddedToUnit,
+  type RecordingHeader,
+  RecordKind,
+  recordingMagic,
+  recordingVersion,
+  unitBytes,
+} from './recording-format.js';
+
+/** The longest header that is believed. */
+const maximumHeaderBytes = 1024 * KiB;
+
+/** How far from 1970 a date can be, in milliseconds. */
+const maximumDate = 8.64e15;
+
+/** Indexes are numbers of 8, 16 and 32 bits in a run. */
+const maximumLayers = 2 ** 8;
+const maximumNames = 2 ** 16;
+const maximumStacks = 2 ** 32;
+
+const magicWords = new Uint32Array(new TextEncoder().encode(recordingMagic).buffer);
+const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+
+/** What of a header a reader uses. */
+interface HeaderFields {
+  readonly startedAt: number | undefined;
+  readonly utcOffsetMinutes: number;
+  readonly csv: CsvSpelling | undefined;
+}
+
+/** Turns the bytes of a recording into calls of {@link RecordedEvents}. */
+export class RecordingParser {
+  readonly #source: string;
+  readonly #names: RecordedNames;
+  readonly #events: RecordedEvents;
+  /** What was read and is not understood yet is from `start` to `end`; `start` is a multiple of 8. */
+  #bytes = new Uint8Array(512 * KiB);
+  #words = new Uint32Array(this.#bytes.buffer);
+  #doubles = new Float64Array(this.#bytes.buffer);
+  #start = 0;
+  #end = 0;
+  /** Where `start` is in the recording. */
+  #offset = 0;
+  #header: HeaderFields | undefined;
+  #damage: RecordingDamage | undefined;
+
+  #thread = 0;
+  #phase = 0;
+  #stack = 0;
+
+  /** @param names gets the names that the events refer to, each before the first event that does */
+  constructor(source: string, names: RecordedNames, events: RecordedEvents) {
+    this.#source = source;
+    this.#names = names;
+    this.#events = events;
+  }
+
+  /** Where the recording cannot be read any more, as far as that is known yet. */
+  get damage(): RecordingDamage | undefined {
+    return this.#damage;
+  }
+
+  get header(): HeaderFields {
+    return this.#header ?? { startedAt: undefined, utcOffsetMinutes: 0, csv: undefined };
+  }
+
+  /**
+   * Takes bytes. Returns whether more are wanted, which is until a fault.
+   * @throws InvalidLogError for a recording of a version that is not known.
+   */
+  push(piece: Uint8Array): boolean {
+    if (this.#damage !== undefined) return false;
+    this.#append(piece);
+    if (this.#header === undefined && !this.#readHeader()) return this.#damage === undefined;
+    while (this.#readBlock()) {}
+    return this.#damage === undefined;
+  }
+
+  /** Ends the reading: what is left is of a block, or a header, that was cut off. */
+  finish(): void {
+    const left = this.#end - this.#start;
+    if (this.#damage !== undefined) return;
+    if (this.#header === undefined) this.#cutOff(0, 'the recording ends in its header');
+    else if (left > 0) this.#readPartOfBlock(left);
+  }
+
+  /** Ends the reading where the bytes that follow are lost; those that are left are not to be trusted. */
+  abandon(fault: string, isTruncation: boolean): void {
+    if (isTruncation) this.finish();
+    this.#damage ??= { offset: this.#offset, fault, isTruncation };
+  }
+
+  #append(piece: Uint8Array): void {
+    if (this.#end + piece.length > this.#bytes.length) {
+      const left = this.#bytes.subarray(this.#start, this.#end);
+      let length = this.#bytes.length;
+      while (left.length + piece.length > length) length *= 2;
+      if (length === this.#bytes.length) {
+        this.#bytes.copyWithin(0, this.#start, this.#end);
+      } else {
+        this.#bytes = new Uint8Array(length);
+        this.#bytes.set(left);
+        this.#words = new Uint32Array(this.#bytes.buffer);
+        this.#doubles = new Float64Array(this.#bytes.buffer);
+      }
+      this.#end = left.length;
+      this.#start = 0;
+    }
+    this.#bytes.set(piece, this.#end);
+    this.#end += piece.length;
+  }
+
+  #consume(bytes: number): void {
+    this.#start += bytes;
+    this.#offset += bytes;
+  }
+
+  /** Returns whether the header is understood. */
+  #readHeader(): boolean {
+    if (this.#end < unitBytes) return false;
+    const [magic0, magic1, version, jsonBytes = 0] = this.#words;
+    if (magic0 !== magicWords[0] || magic1 !== magicWords[1]) return this.#spoil(0, 'the first bytes are not those of a recording');
+    if (version !== recordingVersion) {
+      throw new InvalidLogError(
+        this.#source,
+        undefined,
+        `is a recording of version ${version}; this cistern reads version ${recordingVersion}`,
+      );
+    }
+    if (jsonBytes > maximumHeaderBytes || this.#doubles[2] !== 0) return this.#spoil(0, 'the header is wrong');
+    const headerBytes = unitBytes + paddedToUnit(jsonBytes);
+    if (this.#end < headerBytes) return false;
+    this.#header = parseHeader(this.#bytes.subarray(unitBytes, unitBytes + jsonBytes));
+    if (this.#header === undefined) return this.#spoil(0, 'the header is no JSON of a recording');
+    this.#consume(headerBytes);
+    return true;
+  }
+
+  /** Reads the next block. Returns whether there was a whole one. */
+  #readBlock(): boolean {
+    const left = this.#end - this.#start;
+    if (left < unitBytes) return false;
+    const payloadBytes = this.#blockBytes(left);
+    if (payloadBytes === undefined || left < unitBytes + payloadBytes) return false;
+    const word = this.#start / 4;
+    const end = this.#start + unitBytes + payloadBytes;
+    if (crc32(this.#bytes.subarray(this.#start + 12, end)) !== this.#words[word + 2]) {
+      return this.#spoil(0, 'the CRC of a block is wrong');
+    }
+    const read = this.#readRecords(end);
+    if (this.#damage !== undefined) return false;
+    if (read.end !== end) return this.#spoil(0, 'a block does not hold whole records');
+    if (read.records !== this.#words[word + 3]) return this.#spoil(0, 'a block does not hold as many records as it says');
+    this.#consume(unitBytes + payloadBytes);
+    return true;
+  }
+
+  /** How long the payload of the block at `start` is, or `undefined` where the head of the block is wrong. */
+  #blockBytes(left: number): number | undefined {
+    const word = this.#start / 4;
+    if (this.#words[word] !== blockMarker) return this.#spoil(0, 'there is no block where one should begin') || undefined;
+    const payloadBytes = this.#words[word + 1] as number;
+    if (payloadBytes % unitBytes !== 0 || (this.#words[word + 3] as number) * unitBytes > payloadBytes) {
+      return this.#spoil(0, 'the length of a block is wrong') || undefined;
+    }
+    const time = this.#doubles[this.#start / 8 + 2] as number;
+    if (!(time >= 0 && time <= Number.MAX_SAFE_INTEGER)) return this.#spoil(0, 'the time of a block is wrong') || undefined;
+    // Only a single long text makes a block long; anything else would have the rest of the file waited for.
+    if (payloadBytes > maximumBlockBytes && left >= 2 * unitBytes) {
+      const isText = ((this.#words[word + 6] as number) & 0xff) > RecordKind.stack;
+      const textBytes = this.#doubles[this.#start / 8 + 5] as number;
+      if (!isText || textBytes > maximumTextBytes || paddedToUnit(textBytes) + unitBytes !== payloadBytes) {
+        return this.#spoil(0, 'the length of a block is wrong') || undefined;
+      }
+    }
+    return payloadBytes;
+  }
+
+  /** Reads the records of a block that ends early. */
+  #readPartOfBlock(left: number): void {
+    if (left < unitBytes) {
+      if (left >= 4 && this.#words[this.#start / 4] !== blockMarker) this.#spoil(0, 'there is no block where one should begin');
+      else this.#cutOff(0, 'the recording ends in the head of a block');
+      return;
+    }
+    if (this.#blockBytes(left) === undefined) return;
+    const records = this.#words[this.#start / 4 + 3] as number;
+    const { end } = this.#readRecords(this.#start + left - (left % unitBytes), records);
+    this.#cutOff(end - this.#start, 'the recording ends in the middle of a block');
+  }
+
+  /**
+   * Reads the records of the block at `start` up to `end`. Returns where it stopped: at the first that is not whole.
+   * @param limit how many records there may be
+   */
+  #readRecords(end: number, limit = Number.POSITIVE_INFINITY): { end: number; records: number } {
+    const words = this.#words;
+    const doubles = this.#doubles;
+    const events = this.#events;
+    const time = doubles[this.#start / 8 + 2] as number;
+    let at = this.#start + unitBytes;
+    let records = 0;
+    while (at < end && records < limit) {
+      const word = words[at / 4] as number;
+      const kind = word & 0xff;
+      const layer = (word >>> 8) & 0xff;
+      const stream = word >>> 16;
+      const first = doubles[at / 8 + 1] as number;
+      const second = doubles[at / 8 + 2] as number;
+      let fault: string | undefined;
+      let length = unitBytes;
+      if (kind >= RecordKind.allocate && kind <= lastEventKind) {
+        fault = this.#eventFault(kind, layer, stream, first, second);
+        if (fault === undefined) {
+          const nanoseconds = time + (words[at / 4 + 1] as number);
+          events.append(kind as RecordKind, layer, stream, this.#thread, this.#phase, this.#stack, nanoseconds, first, second);
+          this.#stack = 0;
+        }
+      } else if (kind >= RecordKind.thread && kind <= RecordKind.stack) {
+        fault = this.#set(kind, first);
+      } else if (kind >= RecordKind.defineLayer && kind <= RecordKind.defineLabel) {
+        if (!isIndex(second, maximumTextBytes + 1)) {
+          fault = 'the length of a text is wrong';
+        } else {
+          length += paddedToUnit(second);
+          if (at + length > end) break;
+          fault = this.#define(kind, layer, stream, first, this.#bytes.subarray(at + unitBytes, at + unitBytes + second));
+        }
+      } else {
+        fault = `there is no kind of records ${kind}`;
+      }
+      if (fault !== undefined) {
+        this.#spoil(at - this.#start, fault);
+        break;
+      }
+      at += length;
+      records++;
+    }
+    return { end: at, records };
+  }
+
+  /** What is wrong with an event, if anything is. */
+  #eventFault(kind: number, layer: number, stream: number, first: number, second: number): string | undefined {
+    const { layers, streams, threads, phases, labels } = this.#names;
+    if (this.#thread >= threads.length) return 'a thread is not defined';
+    if (kind <= RecordKind.eventWait && stream >= streams.length) return 'a stream is not defined';
+    if (kind <= RecordKind.release) {
+      if (layer >= layers.length) return 'a layer is not defined';
+      const areAmounts = kind === RecordKind.failure ? isFailedAmount(first, second) : isAmount(first) && isAmount(second);
+      return areAmounts ? undefined : 'a pointer or a size is no integer from 0 to 2^53 - 1';
+    }
+    if (kind === RecordKind.phaseBegin || kind === RecordKind.phaseEnd) {
+      return isIndex(first, phases.length) ? undefined : 'a phase is not defined';
+    }
+    if (kind === RecordKind.label && layer >= layers.length) return 'a layer is not defined';
+    if (kind === RecordKind.label && !isIndex(second, labels.length)) return 'a label is not defined';
+    return isAmount(first) ? undefined : 'a number is no integer from 0 to 2^53 - 1';
+  }
+
+  /** Sets what the records that follow are of. Returns what is wrong, if anything is. */
+  #set(kind: number, index: number): string | undefined {
+    const { threads, phases, stacks } = this.#names;
+    const table = kind === RecordKind.thread ? threads : kind === RecordKind.phase ? phases : stacks;
+    if (!isIndex(index, table.length)) return 'what a record sets is not defined';
+    if (kind === RecordKind.thread) this.#thread = index;
+    else if (kind === RecordKind.phase) this.#phase = index;
+    else this.#stack = index;
+    return undefined;
+  }
+
+  /** Defines a name. Returns what is wrong, if anything is. */
+  #define(kind: number, layer: number, stream: number, index: number, bytes: Uint8Array): string | undefined {
+    let text: string;
+    try {
+      text = decoder.decode(bytes);
+    } catch {
+      return 'a text is no UTF-8';
+    }
+    const { layers, streams, threads, phases, stacks, labels } = this.#names;
+    switch (kind) {
+      case RecordKind.defineLayer:
+        return put(layers, index, { name: text, upstream: layer === 0 ? undefined : layer - 1 }, maximumLayers);
+      case RecordKind.defineStream:
+        return put(streams, index, text, maximumNames);
+      case RecordKind.defineThread:
+        return put(threads, index, text, maximumNames);
+      case RecordKind.definePhase:
+        if (stream >= phases.length || stream === index) return 'the phase around a phase is not defined';
+        return index === 0 ? 'a phase has the index 0' : put(phases, index, { name: text, outer: stream }, maximumNames);
+      case RecordKind.defineStack:
+        return index === 0 ? 'a stack has the index 0' : put(stacks, index, text, maximumStacks);
+      default:
+        return index === 0 ? 'a label has the index 0' : put(labels, index, text, maximumStacks);
+    }
+  }
+
+  /** Ends the reading at a fault, so many bytes behind `start`. Returns `false`. */
+  #spoil(distance: number, fault: string): false {
+    this.#damage = { offset: this.#offset + distance, fault, isTruncation: false };
+    return false;
+  }
+
+  #cutOff(distance: number, fault: string): void {
+    this.#damage ??= { offset: this.#offset + distance, fault, isTruncation: true };
+  }
+}
+
+function isAmount(value: number): boolean {
+  return value >= 0 && value <= Number.MAX_SAFE_INTEGER && Math.floor(value) === value;
+}
+
+/** Failed allocations may be larger than any that could succeed. */
+function isFailedAmount(rest: number, bytes: number): boolean {
+  return Number.isInteger(rest) && Number.isInteger(bytes) && bytes >= 0;
+}
+
+function isIndex(value: number, length: number): boolean {
+  return value >= 0 && value < length && Math.floor(value) === value;
+}
+
+/** Adds a name, or gives one another text. Returns what is wrong with the index, if anything is. */
+function put<T>(table: T[], index: number, value: T, maximum: number): string | undefined {
+  if (!isIndex(index, Math.min(table.length + 1, maximum))) {
+    return `a name has the index ${formatValue(index)}, which is not the next one`;
+  }
+  table[index] = value;
+  return undefined;
+}
+
+/** What a header says, or `undefined` where it is none. */
+function parseHeader(json: Uint8Array): HeaderFields | undefined {
+  try {
+    const { startedAt, utcOffsetMinutes, csv } = JSON.parse(decoder.decode(json)) as Partial<RecordingHeader>;
+    if (startedAt !== null && !(Number.isFinite(startedAt) && Math.abs(startedAt as number) <= maximumDate)) return undefined;
+    if (!Number.isFinite(utcOffsetMinutes)) return undefined;
+    if (csv !== undefined && (typeof csv.timeSeparator !== 'string' || typeof csv.nullPointer !== 'string')) return undefined;
+    return { startedAt: startedAt ?? undefined, utcOffsetMinutes: utcOffsetMinutes as number, csv };
+  } catch {
+    return undefined;
+  }
+}

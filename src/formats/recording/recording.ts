@@ -1,0 +1,435 @@
+/**
+ * Writes recordings; their bytes are described in `recording-format.ts`.
+ *
+ * Records are collected in one block of 64 KiB, as numbers in typed arrays:
+ *
+ *     bytes   [ head | record | record | definition, text ... | record |            ]
+ *     units     0      1        2        3                      at
+ *
+ * The block is written when it is full, when a record comes and it is a second old, and at a flush; then it begins anew. What a file does not
+ * take is kept, and the next flush tries again. Writing a record costs the clock and four stores, takes no memory, and cannot fail.
+ */
+import { statSync } from 'node:fs';
+import { resolve } from 'node:path';
+import { crc32 } from 'node:zlib';
+import { observeEvents } from '../../driver/event-observer.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../../driver/local-object.js';
+import type { StreamTimeline } from '../../driver/stream-timeline.js';
+import { operatingSystemThreadId } from '../../driver/thread.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../../errors.js';
+import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
+import { FileTarget } from '../../files/log-target.js';
+import { packageVersion } from '../../files/package-version.js';
+import { innermostFrame, type ScopeFrame } from '../../resource-scope.js';
+import { assertOptions, optionNames } from '../../validation.js';
+import { LayerTable } from './layer-table.js';
+import { NameTable } from './name-table.js';
+import { hasPhases, innermostPhase, type Phase } from './phases.js';
+import {
+  blockMarker,
+  maximumBlockBytes,
+  paddedToUnit,
+  type RecordingHeader,
+  RecordKind,
+  recordingMagic,
+  recordingVersion,
+  unitBytes,
+} from './recording-format.js';
+import { StreamTable } from './stream-table.js';
+
+const blockUnits = maximumBlockBytes / unitBytes + 1;
+const unitWords = unitBytes / 4;
+const unitNumbers = unitBytes / 8;
+/** A block that is older when a record comes is written first. Less than what the time of a record can hold. */
+const maximumAge = 1e9;
+/** Longer texts are cut off: whatever their characters are, they fit into a block. */
+const maximumTextLength = 16_384;
+/** Stacks are long, and kept to be compared. */
+const maximumStacks = 16_384;
+const maximumLabels = 65_535;
+const maximumStreams = 65_535;
+
+const encoder = new TextEncoder();
+
+/** Those of this environment that are not disposed. */
+const live: Recording[] = [];
+
+/** Options of {@link Recording}. */
+export interface RecordingOptions {
+  /** The path of the file, which is overwritten if it exists. */
+  readonly file: string;
+  /**
+   * Whether each record is written when it is made, instead of many at a time. Nothing is lost then where the process is killed; it costs a
+   * call of the operating system each.
+   * @defaultValue false
+   */
+  readonly autoFlush?: boolean;
+}
+
+const knownOptions = optionNames<RecordingOptions>({ autoFlush: true, file: true });
+
+/**
+ * A recording that is being written: a compact log of what {@link RecordingResourceAdaptor}s see, of blocks that the pools below them take and
+ * give back, of events and waits, phases ({@link annotate}) and labels. `cistern report`, `convert` and `replay` read it, and
+ * `readRecordedRun`.
+ *
+ * Several adaptors can share one; each has a layer in it. A recording is one thread's: give each worker a file of its own.
+ *
+ * Records are collected and written 64 KiB at a time or once a second, when the next one comes; at {@link Recording.flush}, at dispose, after a
+ * failed allocation, and when the process or worker exits by itself. A process that is killed leaves a file that can be read up to the last
+ * record that was written.
+ *
+ * Where the file cannot be written, no record is lost and no memory is: adaptors throw at an allocation, before they ask the upstream; frees
+ * work, and their records are kept for later.
+ *
+ * RMM has nothing like it; its log is what {@link LoggingResourceAdaptor} writes.
+ * @example
+ * ```ts
+ * using recording = new Recording({ file: 'run.cistern' });
+ * using upstream = new CudaMemoryResource();
+ * using pool = new PoolMemoryResource(new RecordingResourceAdaptor(upstream, { recording }));
+ * using resource = new RecordingResourceAdaptor(pool, { recording });
+ * ```
+ */
+export class Recording implements Disposable {
+  /** The path of the file. */
+  readonly file: string;
+  readonly #target: FileTarget;
+  readonly #autoFlush: boolean;
+  /** What the target did not take yet, in order. */
+  #unwritten: Uint8Array[] = [];
+  #isBehind = false;
+  #isDisposed = false;
+
+  #bytes = new Uint8Array(blockUnits * unitBytes);
+  #words = new Uint32Array(this.#bytes.buffer);
+  #numbers = new Float64Array(this.#bytes.buffer);
+  /** The unit that comes next. */
+  #at = 1;
+  #records = 0;
+  /** Units in the blocks before. */
+  #base = 0;
+  /** The clock at time 0, and at the time of the block, in milliseconds; a block without records has no time yet. */
+  readonly #origin: number;
+  #blockStart = Number.NEGATIVE_INFINITY;
+
+  /** The frame that was looked at last, and the phase that the next record is in unless it is told otherwise. */
+  #frame: ScopeFrame | undefined;
+  #phase: Phase | undefined;
+  readonly #phases = new Map<Phase, number>();
+  readonly #layers = new LayerTable((index, name, upstream) => {
+    this.#define(RecordKind.defineLayer | ((upstream === undefined ? 0 : upstream + 1) << 8), index, name);
+  });
+  readonly #streams = new StreamTable(maximumStreams, (index, handle) => this.#define(RecordKind.defineStream, index, handle));
+  readonly #stacks = new NameTable(maximumStacks, '(more stacks)', (index, stack) => this.#define(RecordKind.defineStack, index, stack));
+  readonly #labels = new NameTable(maximumLabels, '(more labels)', (index, label) => this.#define(RecordKind.defineLabel, index, label));
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(this, { file: this.file, isDisposed: inspectedDisposal(this.#isDisposed) }, depth, options, inspect);
+  }
+
+  /**
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
+   * @throws ArgumentTypeError for options that are none, ArgumentRangeError for a file that another recording of the thread writes to.
+   */
+  constructor(options: RecordingOptions) {
+    assertOptions(options, knownOptions);
+    const { file, autoFlush } = options;
+    if (typeof file !== 'string') throw new ArgumentTypeError(`file must be a string, got ${formatValue(file)}`);
+    assertNotRecordedTo(file);
+    const thread = operatingSystemThreadId();
+    this.file = file;
+    refuseCloning(this);
+    this.#autoFlush = autoFlush === true;
+    this.#target = new FileTarget(file);
+    this.#origin = performance.now();
+    this.#write(encodeHeader());
+    this.#define(RecordKind.defineThread, 0, String(thread));
+    this.#put(RecordKind.thread, 0, 0);
+    if (live.push(this) === 1) observeEvents(eventObserver);
+    flushAtExit(this);
+  }
+
+  /** Whether it is disposed. */
+  get isDisposed(): boolean {
+    return this.#isDisposed;
+  }
+
+  /**
+   * Writes what was recorded so far.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where it cannot be written; it is kept, to be tried again.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed.
+   */
+  flush(): void {
+    if (this.#isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot flush: the Recording is already disposed');
+    this.#writeAll();
+  }
+
+  /**
+   * Writes what is left and closes the file. Adaptors that record here pass calls on from now on, and record nothing. Does nothing the second
+   * time.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where what is left cannot be written; it is lost then.
+   */
+  [Symbol.dispose](): void {
+    if (this.#isDisposed) return;
+    this.#isDisposed = true;
+    live.splice(live.indexOf(this), 1);
+    if (live.length === 0) observeEvents(undefined);
+    cancelFlushAtExit(this);
+    this.#streams.clear();
+    this.#phases.clear();
+    this.#frame = undefined;
+    try {
+      this.#writeAll();
+    } finally {
+      this.#unwritten = [];
+      this.#isBehind = false;
+      this.#bytes = new Uint8Array(0);
+      this.#words = new Uint32Array(0);
+      this.#numbers = new Float64Array(0);
+      this.#target.close();
+    }
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /** @internal Whether the file did not take what it was given last. */
+  get isBehind(): boolean {
+    return this.#isBehind;
+  }
+
+  /**
+   * @internal Adds a layer. That of a resource which has ended is taken up again where name and upstream are the same.
+   * @param upstream the layer below
+   */
+  addLayer(name: string, upstream: number | undefined): number {
+    return this.#isDisposed ? 0 : this.#layers.add(name, upstream);
+  }
+
+  /** @internal Ends the use of a layer. */
+  removeLayer(layer: number): void {
+    this.#layers.remove(layer);
+  }
+
+  /** @internal The fields of a record that say which layer and stream it is of, to be joined with the kind. */
+  headOf(layer: number, timeline: StreamTimeline): number {
+    return this.#isDisposed ? 0 : (layer << 8) | (this.#streams.indexOf(timeline) << 16);
+  }
+
+  /** @internal Adds a record. Takes no memory, and cannot fail. Returns where it is, for `retract`. */
+  append(head: number, first: number, second: number): number {
+    if (hasPhases) this.#followPhase();
+    return this.#put(head, first, second);
+  }
+
+  /** @internal As `append`, with the stack where it was made. */
+  appendWithStack(head: number, first: number, second: number, stack: string): void {
+    if (this.#isDisposed) return;
+    if (hasPhases) this.#followPhase();
+    const index = this.#stacks.indexOf(stack);
+    this.#put(RecordKind.stack, index, 0);
+    this.#put(head, first, second);
+  }
+
+  /** @internal Takes a record back that turned out to be wrong, unless it is written already. */
+  retract(position: number): void {
+    const at = position - this.#base;
+    if (at < 1 || this.#isDisposed) return;
+    this.#bytes.copyWithin(unitBytes * at, unitBytes * (at + 1), unitBytes * this.#at);
+    this.#at--;
+    this.#records--;
+  }
+
+  /** @internal Names a live allocation. */
+  label(layer: number, pointer: number, label: string): void {
+    if (this.#isDisposed) return;
+    const index = this.#labels.indexOf(label);
+    this.append(RecordKind.label | (layer << 8), pointer, index);
+    this.settle();
+  }
+
+  /** @internal A phase begins. */
+  beginPhase(phase: Phase): void {
+    this.#recordPhase(RecordKind.phaseBegin, phase);
+  }
+
+  /** @internal A phase ends. */
+  endPhase(phase: Phase): void {
+    this.#recordPhase(RecordKind.phaseEnd, phase);
+  }
+
+  /** @internal Ends what belongs together: with `autoFlush` it is written. Where the file does not take it, it is kept. */
+  settle(): void {
+    if (this.#autoFlush) this.tryFlush();
+  }
+
+  /** @internal As `flush`, but leaves what the file does not take for later. */
+  tryFlush(): void {
+    if (this.#isDisposed) return;
+    try {
+      this.#writeAll();
+    } catch {}
+  }
+
+  #recordPhase(kind: number, phase: Phase): void {
+    if (this.#isDisposed) return;
+    const index = this.#phaseIndex(phase);
+    this.append(kind, index, 0);
+    this.settle();
+  }
+
+  /** Says which phase the next record is in, where that has changed. */
+  #followPhase(): void {
+    const frame = innermostFrame();
+    if (frame === this.#frame || this.#isDisposed) return;
+    this.#frame = frame;
+    const phase = innermostPhase(frame);
+    if (phase === this.#phase) return;
+    this.#phase = phase;
+    this.#put(RecordKind.phase, phase === undefined ? 0 : this.#phaseIndex(phase), 0);
+  }
+
+  #phaseIndex(phase: Phase): number {
+    let index = this.#phases.get(phase);
+    if (index !== undefined) return index;
+    const outer = phase.outer === undefined ? 0 : this.#phaseIndex(phase.outer);
+    index = this.#phases.size + 1;
+    this.#phases.set(phase, index);
+    this.#define(RecordKind.definePhase | (outer << 16), index, phase.name);
+    return index;
+  }
+
+  #put(head: number, first: number, second: number): number {
+    const now = performance.now();
+    let time = (now - this.#blockStart) * 1e6;
+    if (!(time < maximumAge) || this.#at === blockUnits) {
+      if (this.#isDisposed) return 0;
+      this.#closeBlock();
+      this.#blockStart = now;
+      time = 0;
+    }
+    const at = this.#at++;
+    this.#records++;
+    const word = unitWords * at;
+    const number = unitNumbers * at;
+    this.#words[word] = head;
+    this.#words[word + 1] = time;
+    this.#numbers[number + 1] = first;
+    this.#numbers[number + 2] = second;
+    return this.#base + at;
+  }
+
+  /** Adds a record with a text. */
+  #define(head: number, index: number, text: string): void {
+    if (this.#isDisposed) return;
+    const bytes = encoder.encode(text.length > maximumTextLength ? `${text.slice(0, maximumTextLength - 1)}…` : text);
+    const padded = paddedToUnit(bytes.length);
+    if (this.#at + 1 + padded / unitBytes > blockUnits) this.#closeBlock();
+    this.#put(head, index, bytes.length);
+    const start = unitBytes * this.#at;
+    this.#bytes.set(bytes, start);
+    this.#bytes.fill(0, start + bytes.length, start + padded);
+    this.#at += padded / unitBytes;
+  }
+
+  /** Ends the block and hands it to the target; begins the next one. */
+  #closeBlock(): void {
+    const bytes = unitBytes * this.#at;
+    if (this.#at > 1) {
+      this.#words[0] = blockMarker;
+      this.#words[1] = bytes - unitBytes;
+      this.#words[3] = this.#records;
+      this.#numbers[2] = Math.round((this.#blockStart - this.#origin) * 1e6);
+      this.#words[2] = crc32(this.#bytes.subarray(12, bytes));
+      this.#write(this.#bytes.subarray(0, bytes));
+      this.#base += this.#at;
+    }
+    this.#at = 1;
+    this.#records = 0;
+    this.#blockStart = Number.NEGATIVE_INFINITY;
+  }
+
+  #writeAll(): void {
+    this.#closeBlock();
+    while (this.#unwritten.length > 0) {
+      const bytes = this.#unwritten[0] as Uint8Array;
+      const taken = this.#target.write(bytes);
+      if (taken < bytes.length) this.#unwritten[0] = bytes.subarray(taken);
+      else this.#unwritten.shift();
+    }
+    this.#isBehind = false;
+  }
+
+  /** Hands bytes to the target; what it does not take is kept for `flush`. */
+  #write(bytes: Uint8Array): void {
+    let written = 0;
+    if (!this.#isBehind) {
+      try {
+        while (written < bytes.length) written += this.#target.write(bytes.subarray(written));
+      } catch {}
+    }
+    if (written === bytes.length) return;
+    this.#unwritten.push(bytes.slice(written));
+    this.#isBehind = true;
+  }
+}
+
+/** @internal The recordings of this environment that are not disposed. */
+export function liveRecordings(): readonly Recording[] {
+  return live;
+}
+
+const eventObserver = {
+  eventRecorded: (timeline: StreamTimeline, version: number) => recordEvent(RecordKind.eventRecord, timeline, version),
+  eventAwaited: (timeline: StreamTimeline, version: number) => recordEvent(RecordKind.eventWait, timeline, version),
+};
+
+function recordEvent(kind: number, timeline: StreamTimeline, version: number): void {
+  // An event that was never recorded makes nobody wait.
+  if (version === 0) return;
+  for (let i = 0; i < live.length; i++) {
+    const recording = live[i] as Recording;
+    recording.append(kind | recording.headOf(0, timeline), version, 0);
+    recording.settle();
+  }
+}
+
+/** Two recordings in one file would write over each other. Devices such as `/dev/null` take any number. */
+function assertNotRecordedTo(file: string): void {
+  const path = resolve(file);
+  if (!live.some((recording) => resolve(recording.file) === path) || !statSync(path, { throwIfNoEntry: false })?.isFile()) return;
+  throw new ArgumentRangeError(
+    `file must not be one that another Recording of this thread writes to, got ${formatValue(file)}; hand that one to the adaptors`,
+    'ERR_INVALID_ARG_VALUE',
+  );
+}
+
+function encodeHeader(): Uint8Array {
+  const header: RecordingHeader = {
+    startedAt: Date.now(),
+    utcOffsetMinutes: -new Date().getTimezoneOffset(),
+    process: process.pid,
+    writer: `cistern ${packageVersion()}`,
+    clock: Number(process.hrtime.bigint()),
+  };
+  const json = encoder.encode(JSON.stringify(header));
+  const bytes = new Uint8Array(unitBytes + paddedToUnit(json.length)).fill(0x20, unitBytes);
+  const view = new DataView(bytes.buffer);
+  encoder.encodeInto(recordingMagic, bytes);
+  view.setUint32(8, recordingVersion, true);
+  view.setUint32(12, json.length, true);
+  bytes.set(json, unitBytes);
+  view.setFloat64(16, 0, true);
+  return bytes;
+}

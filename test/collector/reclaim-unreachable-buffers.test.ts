@@ -1,0 +1,46 @@
+import { beforeEach, describe, expect, it } from 'vitest';
+import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
+import { Stream } from '../../src/driver/stream.js';
+import { ArgumentRangeError } from '../../src/errors.js';
+import { AddressCountingResource } from '../buffers/address-counting-resource.js';
+
+let stream: Stream;
+let addresses: AddressCountingResource;
+
+beforeEach(() => {
+  stream = Stream.legacyDefault();
+  addresses = new AddressCountingResource();
+});
+
+function drop(count: number, bytes = 1000): void {
+  for (let i = 0; i < count; i++) new DeviceBuffer(bytes, { resource: addresses, stream });
+}
+
+describe('without --expose-gc', () => {
+  it('a minor collection frees what was dropped just now, in the same job', () => {
+    expect(Reflect.get(globalThis, 'gc')).toBeUndefined();
+    drop(100);
+    expect(reclaimUnreachableBuffers('minor')).toBeGreaterThanOrEqual(99_000);
+    expect(addresses.live.size).toBeLessThanOrEqual(1);
+    expect(Reflect.get(globalThis, 'gc')).toBeUndefined();
+  });
+
+  it('a major collection frees what minor ones have moved on', () => {
+    const kept = (() => {
+      const buffers = Array.from({ length: 100 }, () => new DeviceBuffer(1000, { resource: addresses, stream }));
+      for (let i = 0; i < 3; i++) expect(reclaimUnreachableBuffers('minor')).toBe(0);
+      expect(buffers.every((buffer) => addresses.live.has(buffer.ptr))).toBe(true);
+      return buffers;
+    })();
+    kept.length = 0;
+    reclaimUnreachableBuffers('minor');
+    expect(addresses.live.size).toBeGreaterThan(1);
+    reclaimUnreachableBuffers('major');
+    expect(addresses.live.size).toBeLessThanOrEqual(1);
+  });
+});
+
+it('refuses another word', () => {
+  expect(() => reclaimUnreachableBuffers('full' as never)).toThrow(ArgumentRangeError);
+});

@@ -1,0 +1,325 @@
+import { crc32, gzipSync } from 'node:zlib';
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import { encodeRecording, InvalidLogError, type RecordedRun, RecordKind, readAllocationLog, readRecordedRun } from '../../../src/index.js';
+import { pieces } from '../logs.js';
+import { allocate, anyRun, free, type RunEvent, runOf } from '../runs.js';
+
+const unit = 24;
+
+function encode(run: RecordedRun): Buffer {
+  return Buffer.concat([...encodeRecording(run)]);
+}
+
+function read(bytes: Uint8Array, pieceBytes?: number): Promise<RecordedRun> {
+  return readRecordedRun(pieces(bytes, pieceBytes), { name: 'run' });
+}
+
+/** The columns of the first events of a run. */
+function events(run: RecordedRun, count = run.eventCount): number[][] {
+  const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = run;
+  return [kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds].map((column) => [...column.subarray(0, count)]);
+}
+
+/** Puts right the CRC of the block that begins at a byte. */
+function seal(bytes: Buffer, block: number): Buffer {
+  const end = block + unit + bytes.readUInt32LE(block + 4);
+  bytes.writeUInt32LE(crc32(bytes.subarray(block + 12, end)), block + 8);
+  return bytes;
+}
+
+const second = 1e9;
+
+/** A run with everything in it, in several blocks. */
+const rich = runOf(
+  [
+    { kind: RecordKind.phaseBegin, first: 1, second: 0, time: 10 },
+    allocate(0x7f0000000000, 4096, { phase: 1, stack: 1, time: 20 }),
+    { kind: RecordKind.label, first: 0x7f0000000000, second: 1, phase: 1, time: 21 },
+    { kind: RecordKind.growth, layer: 1, first: 0x7f0000000000, second: 1 << 21, phase: 1, time: 30 },
+    allocate(0x7f0000001000, 512, { stream: 1, thread: 1, phase: 2, time: 6 * second }),
+    free(0x7f0000000000, 4096, { stack: 2, time: 7 * second }),
+    { kind: RecordKind.failure, first: 0, second: 1 << 30, time: 8 * second },
+    { kind: RecordKind.eventRecord, stream: 1, first: 3, second: 0, time: 20 * second },
+    { kind: RecordKind.eventWait, first: 3, second: 0, time: 20 * second },
+    { kind: RecordKind.phaseEnd, first: 1, second: 0, time: 30 * second },
+  ],
+  {
+    startedAt: 1_700_000_000_000,
+    utcOffsetMinutes: 60,
+    layers: [
+      { name: 'limiting', upstream: 1 },
+      { name: 'pool(cuda)', upstream: undefined },
+    ],
+    streams: ['0x0', '0x55d0c0ffee'],
+    threads: ['4242', '4243'],
+    phases: [
+      { name: '', outer: 0 },
+      { name: 'forward', outer: 0 },
+      { name: 'größer', outer: 1 },
+    ],
+    stacks: ['', 'main (file.js:1:2)\nrun (file.js:3:4)', 'other (file.js:5:6)'],
+    labels: ['', 'weights'],
+  },
+);
+
+describe('a recording that is read', () => {
+  test('is the run that was encoded, whatever the pieces are', async () => {
+    await fc.assert(
+      fc.asyncProperty(anyRun, fc.integer({ min: 1, max: 5000 }), async (run, pieceBytes) => {
+        expect(await read(encode(run), pieceBytes)).toEqual(run);
+      }),
+      { numRuns: 300 },
+    );
+  });
+
+  test('is read compressed, and as long as blocks are', async () => {
+    const many = runOf(Array.from({ length: 50_000 }, (_, i) => allocate(256 * (i + 1), i + 1, { time: i * 1e6 })));
+    const bytes = encode(many);
+    expect(await read(gzipSync(bytes), 777)).toEqual(many);
+    expect(bytes.length).toBeLessThan(50_100 * unit);
+  });
+
+  test('holds texts that are longer than a block', async () => {
+    const run = runOf([allocate(256, 1), allocate(512, 1, { stack: 1 }), free(256, 1)], { stacks: ['', 'x (y:1:1)\n'.repeat(20_000)] });
+    expect(await read(encode(run), 1000)).toEqual(run);
+  });
+
+  test('has the layers nearest to the program first, though recorded the other way round', async () => {
+    const layers = [
+      { name: 'cuda', upstream: undefined },
+      { name: 'pool', upstream: 0 },
+      { name: 'limiting', upstream: 1 },
+    ];
+    const run = await read(encode(runOf([allocate(256, 1, { layer: 0 }), allocate(256, 1, { layer: 2 })], { layers })));
+    expect(run.layers).toEqual([
+      { name: 'limiting', upstream: 1 },
+      { name: 'pool', upstream: 2 },
+      { name: 'cuda', upstream: undefined },
+    ]);
+    expect([...run.layerOf]).toEqual([2, 0]);
+  });
+
+  test('may have layers that claim to stand on each other, or on none that there is', async () => {
+    const layers = [
+      { name: 'a', upstream: 1 },
+      { name: 'b', upstream: 0 },
+      { name: 'c', upstream: 2 },
+      { name: 'd', upstream: 77 },
+    ];
+    const run = await read(encode(runOf([allocate(256, 1, { layer: 3 })], { layers })));
+    expect(run.layers.map(({ name }) => name).sort()).toEqual(['a', 'b', 'c', 'd']);
+    expect(run.layers[run.layerOf[0] as number]).toEqual({ name: 'd', upstream: undefined });
+  });
+});
+
+describe('a recording that is cut off', () => {
+  test('is read up to its last complete record, at whichever byte it ends', async () => {
+    const bytes = encode(rich);
+    const whole = await read(bytes);
+    let known = 0;
+    for (let length = 1; length <= bytes.length; length++) {
+      const run = await read(bytes.subarray(0, length), 50);
+      expect(events(run)).toEqual(events(whole, run.eventCount));
+      expect(run.eventCount).toBeGreaterThanOrEqual(known);
+      known = run.eventCount;
+      if (run.damage === undefined) continue;
+      expect(run.damage.isTruncation).toBe(true);
+      expect(run.damage.offset).toBeLessThanOrEqual(length);
+      // What is lost is less than a record, or a head or text that is not complete.
+      if (run.eventCount > 0) expect(bytes.readUInt8(run.damage.offset)).not.toBe(0);
+    }
+    expect(known).toBe(rich.eventCount);
+    expect((await read(bytes)).damage).toBeUndefined();
+  });
+
+  test('gives every record of the last block that is whole', async () => {
+    const bytes = encode(runOf(Array.from({ length: 100 }, (_, i) => allocate(256 * (i + 1), 1))));
+    const run = await read(bytes.subarray(0, bytes.length - 10 * unit - 1));
+    expect(run.eventCount).toBe(89);
+    expect(run.damage).toEqual({
+      offset: bytes.length - 11 * unit,
+      fault: 'the recording ends in the middle of a block',
+      isTruncation: true,
+    });
+  });
+
+  test('is read as far as it came where it is compressed', async () => {
+    const bytes = encode(runOf(Array.from({ length: 200_000 }, (_, i) => allocate(256 * (i + 1), (i * 7919) % 65_521, { time: i * 997 }))));
+    const compressed = gzipSync(bytes);
+    const run = await read(compressed.subarray(0, compressed.length - 1000), 4096);
+    expect(run.eventCount).toBeGreaterThan(50_000);
+    expect(run.damage).toMatchObject({ isTruncation: true });
+  });
+
+  test('is an error where nothing of it is left', async () => {
+    await expect(read(new Uint8Array(0))).rejects.toThrow(new InvalidLogError('run', undefined, 'is empty'));
+  });
+});
+
+describe('a recording that is damaged', () => {
+  test('is believed before the damage only, whichever byte is another', async () => {
+    const bytes = encode(rich);
+    const whole = await read(bytes);
+    for (let at = 0; at < bytes.length; at++) {
+      for (const flip of [0x01, 0x80, 0xff]) {
+        const damaged = Buffer.from(bytes);
+        damaged[at] = (damaged[at] as number) ^ flip;
+        let run: RecordedRun;
+        try {
+          run = await read(damaged);
+        } catch (error) {
+          expect(error).toBeInstanceOf(InvalidLogError);
+          // Only the beginning says what the file is, and which version of it.
+          expect(at).toBeLessThan(12);
+          continue;
+        }
+        expect(events(run)).toEqual(events(whole, run.eventCount));
+        if (run.eventCount < whole.eventCount) expect(run.damage).toBeDefined();
+        if (run.damage !== undefined && !run.damage.isTruncation) expect(run.damage.offset).toBeLessThanOrEqual(at);
+      }
+    }
+  });
+
+  const header = encode(rich).indexOf('CBLK');
+  const firstRecord = header + unit;
+
+  test.each<[string, string, number, (bytes: Buffer) => void]>([
+    ['the CRC of a block is wrong', 'a bit of a record is another', header, (bytes) => bytes.writeUInt8(3, firstRecord + 8)],
+    ['there is no block where one should begin', 'a marker is wrong', header, (bytes) => bytes.write('X', header)],
+    ['the length of a block is wrong', 'a length is no multiple of a unit', header, (bytes) => bytes.writeUInt32LE(25, header + 4)],
+    ['the length of a block is wrong', 'a length is huge', header, (bytes) => bytes.writeUInt32LE(unit * 1e8, header + 4)],
+    ['the time of a block is wrong', 'a time is none', header, (bytes) => bytes.writeDoubleLE(Number.NaN, header + 16)],
+    ['there is no kind of records 99', 'a kind is not known', firstRecord, (bytes) => seal(bytes, header).writeUInt8(99, firstRecord)],
+    ['the length of a text is wrong', 'a text is too long', firstRecord, (bytes) => bytes.writeDoubleLE(2 ** 30, firstRecord + 16)],
+    [
+      'a name has the index 7, which is not the next one',
+      'an index skips some',
+      firstRecord,
+      (bytes) => bytes.writeDoubleLE(7, firstRecord + 8),
+    ],
+    ['a text is no UTF-8', 'a text is none', firstRecord, (bytes) => bytes.writeUInt8(0xff, firstRecord + unit)],
+  ])('says that %s where %s', async (fault, _, offset, damage) => {
+    const bytes = encode(rich);
+    damage(bytes);
+    if (/kind|text|name/.test(fault)) seal(bytes, header);
+    expect((await read(bytes)).damage).toEqual({ offset, fault, isTruncation: false });
+  });
+
+  test('says that a block does not hold what its head says, though its CRC is right', async () => {
+    const bytes = encode(rich);
+    const records = bytes.readUInt32LE(header + 12);
+    bytes.writeUInt32LE(records - 1, header + 12);
+    const fault = 'a block does not hold as many records as it says';
+    expect((await read(seal(bytes, header))).damage).toEqual({ offset: header, fault, isTruncation: false });
+    bytes.writeUInt32LE(records, header + 12);
+    bytes.writeDoubleLE(2 ** 20, firstRecord + 16);
+    expect((await read(seal(bytes, header))).damage).toMatchObject({ offset: header, fault: 'a block does not hold whole records' });
+  });
+
+  test('says that a thread is not defined', async () => {
+    const run = await read(encode(runOf([allocate(256, 1)], { threads: [] })));
+    expect([run.eventCount, run.damage?.fault]).toEqual([0, 'a thread is not defined']);
+  });
+
+  test.each<[string, RunEvent]>([
+    ['a layer', allocate(256, 1, { layer: 1 })],
+    ['a stream', allocate(256, 1, { stream: 1 })],
+    ['a stream', { kind: RecordKind.eventWait, stream: 3, first: 1, second: 0 }],
+    ['a phase', { kind: RecordKind.phaseBegin, first: 1, second: 0 }],
+    ['a phase', { kind: RecordKind.phaseEnd, first: -1, second: 0 }],
+    ['a label', { kind: RecordKind.label, first: 1, second: 1 }],
+    ['what a record sets', allocate(256, 1, { phase: 1 })],
+    ['what a record sets', allocate(256, 1, { stack: 1 })],
+    ['what a record sets', allocate(256, 1, { thread: 1 })],
+    ['a pointer or a size', allocate(0.5, 1)],
+    ['a pointer or a size', allocate(256, -1)],
+    ['a pointer or a size', free(Number.NaN, 1)],
+    ['a pointer or a size', { kind: RecordKind.failure, first: 0, second: Number.POSITIVE_INFINITY }],
+  ])('names the record where %s is not there', async (what, event) => {
+    const good = encode(runOf([allocate(256, 1)]));
+    const bytes = encode(runOf([allocate(256, 1), event]));
+    const run = await read(bytes);
+    expect(run.eventCount).toBe(1);
+    expect(run.damage?.fault).toContain(what);
+    expect(run.damage?.offset).toBeGreaterThanOrEqual(good.length);
+  });
+
+  test('has a date in its header, or none', async () => {
+    for (const startedAt of [1e16, -1e300]) {
+      const { damage, eventCount } = await read(encode(runOf([allocate(256, 1)], { startedAt })));
+      expect([eventCount, damage]).toEqual([0, { offset: 0, fault: 'the header is no JSON of a recording', isTruncation: false }]);
+    }
+  });
+
+  test('of another version is refused', async () => {
+    const bytes = encode(rich);
+    bytes.writeUInt32LE(2, 8);
+    await expect(read(bytes)).rejects.toThrow(/^run: is a recording of version 2; this cistern reads version 1$/);
+  });
+});
+
+describe('the allocations of a recording', () => {
+  test('are those of the layer nearest to the program', async () => {
+    const layers = [
+      { name: 'cuda', upstream: undefined },
+      { name: 'pool', upstream: 0 },
+    ];
+    const recorded = runOf(
+      [
+        allocate(0x1000, 1 << 20, { layer: 0, time: 1 }),
+        allocate(0x1000, 256, { layer: 1, thread: 1, stream: 1, time: 2 }),
+        { kind: RecordKind.failure, layer: 1, first: 0, second: 9, time: 3 },
+        free(0x1000, 256, { layer: 1, time: 4 }),
+      ],
+      { layers, threads: ['7', '8'], streams: ['0x0', '0x5'] },
+    );
+    const bytes = encode(recorded);
+    const log = await readAllocationLog(pieces(bytes, 100));
+    expect([log.eventCount, log.failureCount, log.peakLiveBytes, log.unfreedCount]).toEqual([2, 1, 256, 0]);
+    expect([log.threads, log.streams]).toEqual([
+      ['8', '7'],
+      ['0x5', '0x0'],
+    ]);
+    expect(log.event(1)).toEqual({ action: 'free', bytes: 256, slot: 0, thread: 1, stream: 1, line: 4 });
+    const below = await readAllocationLog(pieces(bytes), { layer: 'cuda' });
+    expect([below.eventCount, below.unfreedBytes, below.truncation]).toEqual([1, 1 << 20, undefined]);
+  });
+
+  test('must go together in the layer that is read, and only there', async () => {
+    const layers = [
+      { name: 'pool', upstream: 1 },
+      { name: 'cuda', upstream: undefined },
+    ];
+    const bytes = encode(runOf([free(0x100, 1, { layer: 1 }), allocate(0x100, 1)], { layers }));
+    expect((await readAllocationLog(pieces(bytes))).eventCount).toBe(1);
+    const reading = readAllocationLog(pieces(bytes), { layer: 'cuda', name: 'run' });
+    await expect(reading).rejects.toThrow(/^run: event 0 frees 0x100, which is not live$/);
+    await expect(readAllocationLog(pieces(bytes), { layer: 'arena', name: 'run' })).rejects.toThrow(
+      /^run: has no layer "arena"; there are: pool, cuda$/,
+    );
+  });
+
+  test('are read up to where the recording ends early, and not from one that is damaged', async () => {
+    const bytes = encode(runOf([allocate(0x100, 1), free(0x100, 1)]));
+    const log = await readAllocationLog(pieces(bytes.subarray(0, -1)));
+    expect([log.eventCount, log.truncation?.offset]).toEqual([1, bytes.length - unit]);
+    bytes.writeUInt8(9, bytes.length - 1);
+    const block = bytes.indexOf('CBLK');
+    await expect(readAllocationLog(pieces(bytes), { name: 'run' })).rejects.toThrow(
+      new InvalidLogError('run', undefined, `is damaged at byte ${block}: the CRC of a block is wrong`),
+    );
+  });
+
+  test('may be on streams that have names only', async () => {
+    const log = await readAllocationLog(
+      pieces(encode(runOf([allocate(256, 1), allocate(512, 1, { stream: 1 })], { streams: ['(more streams)', '0'] }))),
+    );
+    expect(log.streams).toEqual(['(more streams)', '0x0']);
+  });
+
+  test('are none where there are none', async () => {
+    const log = await readAllocationLog(pieces(encode(runOf([], { layers: [], streams: [], threads: [] }))));
+    expect(log).toMatchObject({ eventCount: 0, peakLiveBytes: 0 });
+  });
+});

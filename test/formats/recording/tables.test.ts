@@ -1,0 +1,72 @@
+import { describe, expect, test } from 'vitest';
+import { NameTable } from '../../../src/formats/recording/name-table.js';
+import { moreStreams, StreamTable } from '../../../src/formats/recording/stream-table.js';
+import { Stream } from '../../../src/index.js';
+
+describe('a table of streams', () => {
+  const table = (maximum: number) => {
+    const definitions: [number, string][] = [];
+    return { definitions, streams: new StreamTable(maximum, (index, handle) => definitions.push([index, handle])) };
+  };
+  const handleOf = (stream: Stream) => `0x${stream.nativeHandle.toString(16)}`;
+
+  test('gives new numbers while there are any, then those of streams that have ended, the first of them first', () => {
+    const { streams, definitions } = table(3);
+    const [a, b, c, d, e, f] = Array.from({ length: 6 }, () => new Stream()) as [Stream, Stream, Stream, Stream, Stream, Stream];
+    const handles = [a, b, c, d, e].map(handleOf);
+    expect([a, b, a].map(({ timeline }) => streams.indexOf(timeline))).toEqual([0, 1, 0]);
+    b.dispose();
+    expect(streams.indexOf(c.timeline)).toBe(2);
+    a.dispose();
+    expect(streams.indexOf(d.timeline)).toBe(1);
+    expect(streams.indexOf(e.timeline)).toBe(0);
+    expect(definitions).toEqual([
+      [0, handles[0]],
+      [1, handles[1]],
+      [2, handles[2]],
+      [1, handles[3]],
+      [0, handles[4]],
+    ]);
+    expect(streams.indexOf(f.timeline)).toBe(3);
+    for (const stream of [c, d, e, f]) stream.dispose();
+  });
+
+  test('has one number for all that there is none left for', () => {
+    const { streams, definitions } = table(1);
+    const [a, b, c, d] = Array.from({ length: 4 }, () => new Stream()) as [Stream, Stream, Stream, Stream];
+    expect([a, b, c].map(({ timeline }) => streams.indexOf(timeline))).toEqual([0, 1, 1]);
+    expect(definitions.slice(1)).toEqual([[1, moreStreams]]);
+    b.dispose();
+    a.dispose();
+    using e = new Stream();
+    expect(streams.indexOf(d.timeline)).toBe(0);
+    expect(streams.indexOf(e.timeline)).toBe(1);
+    expect(definitions).toHaveLength(3);
+    streams.clear();
+    for (const stream of [c, d]) stream.dispose();
+    expect(definitions).toHaveLength(3);
+  });
+
+  test('does not take the slot of a stream that has ended for that stream', () => {
+    const { streams } = table(100);
+    const slots = new Set<number>();
+    const indexes = Array.from({ length: 10 }, () => {
+      using stream = new Stream();
+      slots.add(stream.timeline.slot);
+      return streams.indexOf(stream.timeline);
+    });
+    expect(slots.size).toBe(1);
+    expect(indexes).toEqual(Array.from({ length: 10 }, (_, i) => i));
+  });
+});
+
+test('a table of names gives numbers from 1 on, the last of which stands for all that follow', () => {
+  const definitions: [number, string][] = [];
+  const names = new NameTable(3, 'more', (index, name) => definitions.push([index, name]));
+  expect(['a', 'b', 'a', 'c', 'd', 'b', 'more'].map((name) => names.indexOf(name))).toEqual([1, 2, 1, 3, 3, 2, 3]);
+  expect(definitions).toEqual([
+    [1, 'a'],
+    [2, 'b'],
+    [3, 'more'],
+  ]);
+});
