@@ -56,9 +56,10 @@ struct StoppedCall {
   std::uint64_t next_call = 0;  // the number of the call that may go on with it
 };
 
-// An allocation that has stopped for host functions: for those that were outstanding as it began, whatever they queue.
+// An allocation that has stopped for host functions: for those up to the last one, and then for what these queued, so many times over.
 struct StoppedAllocation {
   std::uint64_t last_function = 0;
+  int generations = 0;
   std::uint64_t next_call = 0;  // as above
 };
 

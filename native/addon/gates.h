@@ -5,11 +5,11 @@
 //
 //     stream:  ... work | wait until word >= ticket | work ...            open: word = ticket
 //
-// A word serves one gate after the other, each with the next ticket. Words only grow, so a wait that the stream comes to late, when the word
-// serves another gate, is over at once.
+// A word serves one gate after the other, each with the next ticket. Words only grow, so a wait that the stream comes to late, when the
+// word serves another gate, is over at once.
 //
-// A device without memory operations in streams makes do with a host function that waits in the driver's callback. CUDA may run those of all
-// streams one after the other, so there it takes one gate at a time.
+// A device without memory operations in streams makes do with a host function that waits in the driver's callback. CUDA may run those of
+// all streams one after the other, so there it takes one gate at a time.
 #ifndef CISTERN_ADDON_GATES_H_
 #define CISTERN_ADDON_GATES_H_
 

@@ -12,6 +12,10 @@
 namespace cistern {
 namespace {
 
+// So often an allocation waits for what host functions queued in turn: a driver that waits for the device in it would else never return.
+// After that it is made all the same, or host functions that queue the next one each time would keep it for ever.
+constexpr int kMostGenerations = 8;
+
 void Release(QueuedFunction* function) {
   if (--function->owners == 0) delete function;
 }
@@ -194,8 +198,12 @@ Status BeforeAllocating(Environment& environment) {
     if (environment.running_host_functions > 0) return kErrorNotPermitted;
     if (environment.unreleased_holds > 0) return kSuccess;
     StoppedAllocation& stopped = environment.stopped_allocation;
-    if (stopped.next_call != environment.calls) stopped.last_function = environment.launched_host_functions;
-    if (OldestOutstanding(*environment.loop) > stopped.last_function) return kSuccess;
+    if (stopped.next_call != environment.calls) stopped = {environment.launched_host_functions, 0, 0};
+    if (OldestOutstanding(*environment.loop) > stopped.last_function) {
+      if (stopped.generations == kMostGenerations) return kSuccess;
+      stopped.generations += 1;
+      stopped.last_function = environment.launched_host_functions;
+    }
     const Status status = BeforeWaitingForDevice(environment);
     if (status == kHostFunctionReady) stopped.next_call = environment.calls + 1;
     return status;
@@ -273,7 +281,7 @@ Status RunHostFunctions(Environment& environment, Arguments& arguments) {
   const bool will_allocate = allocation.next_call == environment.calls;
   const int ran = RunReadyHostFunctions(environment, arguments.env());
   ResumeStoppedCall(environment, stopped);
-  if (will_allocate) environment.stopped_allocation = {allocation.last_function, environment.calls + 1};
+  if (will_allocate) environment.stopped_allocation = {allocation.last_function, allocation.generations, environment.calls + 1};
   environment.Out(1, ran);
   return kSuccess;
 }

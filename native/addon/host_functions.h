@@ -3,8 +3,8 @@
 //     stream:  ... work | say that its turn has come | gate | work ...
 //     JavaScript thread:                  run the function, open the gate
 //
-// The driver's callback says only that a function's turn has come; what the stream stands still at is a gate (gates.h). As long as a function
-// is outstanding, the JavaScript thread must not wait for a stream inside the driver: it polls instead, and hands control back
+// The driver's callback says only that a function's turn has come; what the stream stands still at is a gate (gates.h). As long as a
+// function is outstanding, the JavaScript thread must not wait for a stream inside the driver: it polls instead, and hands control back
 // (kHostFunctionReady) once a function is ready to run. docs/design/015-host-functions-and-holds.md has the whole of it.
 #ifndef CISTERN_ADDON_HOST_FUNCTIONS_H_
 #define CISTERN_ADDON_HOST_FUNCTIONS_H_
@@ -33,15 +33,15 @@ struct QueuedFunction {
   napi_ref callback = nullptr;
   order::Position position;  // what comes before it, for the order checker
   // Guarded by the loop's mutex.
-  bool is_called = false;     // its turn has come, or never will
-  Status status = kSuccess;   // why it never will
+  bool is_called = false;    // its turn has come, or never will
+  Status status = kSuccess;  // why it never will
 };
 
 // Runs the host functions that are ready when it begins, and returns how many it ran.
 int RunReadyHostFunctions(Environment& environment, napi_env env);
 
-// Makes those ready that will never have their turn, because their device is in error. On the thread that looks after completions; the lock,
-// which is the loop's, is released meanwhile.
+// Makes those ready that will never have their turn, because their device is in error. On the thread that looks after completions; the
+// lock, which is the loop's, is released meanwhile.
 void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* current, std::unique_lock<std::mutex>& lock);
 
 // The environment ends: gives up its part of all that are left.
@@ -50,8 +50,9 @@ void ForgetHostFunctions(EventLoop& loop);
 // Before a driver call that waits for all of a device: kSuccess if nothing of this environment can stall, else the status to hand back.
 Status BeforeWaitingForDevice(Environment& environment);
 
-// Before a driver call that allocates plain memory, which may wait for the device: the same, for the host functions that are outstanding as it
-// begins. If streams are held the call is made all the same, since the host functions may be behind a hold.
+// Before a driver call that allocates plain memory, which may wait for the device: the same, for the host functions that are outstanding as
+// it begins and for some generations of those that they queue. If streams are held the call is made all the same, since the host functions
+// may be behind a hold.
 Status BeforeAllocating(Environment& environment);
 
 inline bool HostFunctionIsReady(EventLoop& loop) {

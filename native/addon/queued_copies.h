@@ -32,8 +32,8 @@ struct StagedCopy {
 };
 Status StageForHost(Environment& environment, Location source, std::uint64_t bytes, const StreamEntry& stream, StagedCopy* copy);
 
-// A block of staging memory, and the thread that will give it back. kHostFunctionReady if one must be allocated and host functions come first;
-// nothing is queued then, and the call can be made again.
+// A block of staging memory, and the thread that will give it back. kHostFunctionReady if one must be allocated and host functions come
+// first; nothing is queued then, and the call can be made again.
 Status AcquireStaging(Environment& environment, std::uint64_t bytes, StagingBlock* block);
 
 // Give a block back once what uses it, queued on the stream by now, has run.

@@ -1,5 +1,6 @@
 import type { NativeBinding } from '../../src/driver/native.js';
 
 export declare const allocationsMayWait: boolean;
+export declare const hasStreamMemoryOperations: boolean;
 export declare const heldBackReason: string;
 export declare function directFaults(binding: NativeBinding, mailbox: Float64Array, skip: (reason: string) => void): void;

@@ -14,6 +14,10 @@ export const heldBackReason = 'an allocation of this driver waits for the stream
 /** Whether the device under test is a strict driver whose plain allocations wait for the device. */
 export const allocationsMayWait = process.env.STRICT_DRIVER_ALLOC_SYNCS === '1';
 
+/** Whether a stream can wait for a word of memory, unless the device under test is a strict driver that is told otherwise. */
+export const hasStreamMemoryOperations =
+  process.env.STRICT_DRIVER_STREAM_MEMORY_OPERATIONS !== '0' && process.env.STRICT_DRIVER_MISSING !== 'cuStreamWaitValue32';
+
 /** The addon that controls the strict driver, if that is the device under test. */
 const controlPath = process.env.STRICT_DRIVER_CONTROL;
 
@@ -37,7 +41,7 @@ function heldBack(binding, mailbox, skip) {
   const { holdStream, releaseHold } = binding;
   const holds = new Set();
   // Copies may need more staging memory.
-  const allocating = ['allocate', 'copyFromHost', 'copyToHost', 'copyToHostSync'].map((name) => {
+  const allocating = ['allocate', 'copy', 'copyFromHost', 'copyToHost', 'copyToHostSync'].map((name) => {
     const call = binding[name];
     const held = (...args) => {
       if (holds.size > 0) skip(heldBackReason);

@@ -1,7 +1,8 @@
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
+import { Device } from '../../src/driver/device.js';
 import { allocationsMayWait, heldBackReason } from './direct-faults.mjs';
-import { skipTest } from './skip-test.js';
+import { needsSecondDevice, skipTest } from './skip-test.js';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const preloadOfPrograms = new URL('direct-faults-of-programs.mjs', import.meta.url).href;
@@ -28,6 +29,7 @@ export function runModule(
   const isCuda = env['CISTERN_DEVICE'] === 'cuda';
   const isStrict = isCuda && env['STRICT_DRIVER_CONTROL'] !== undefined;
   if (isCuda && !isStrict && /\bfailCall\b/.test(text)) skipTest('a GPU cannot be made to fail');
+  if (isCuda && /\bDevice\.get\(1\)/.test(text) && Device.count() === 1) skipTest(needsSecondDevice);
   if (allocationsMayWait && /\bhold\(/.test(text)) skipTest(heldBackReason);
   const preload = isStrict ? ['--import', preloadOfPrograms] : [];
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, [...preload, '--input-type=module', '--eval', text], {
