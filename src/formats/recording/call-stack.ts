@@ -1,7 +1,7 @@
 import { fileURLToPath } from 'node:url';
 
 const depth = 64;
-const root = new URL('..', import.meta.url);
+const root = new URL('../..', import.meta.url);
 
 /** Where cistern itself is, as an address and as a path, and what it runs the functions of others through. */
 const ownPlaces = [root.pathname, fileURLToPath(root), 'node:async_hooks'];
