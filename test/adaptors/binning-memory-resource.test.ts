@@ -307,12 +307,17 @@ describe('a binning resource', () => {
       { bins: [{ bytes: 512, resource: new ManagedMemoryResource() }] },
       'must be of device memory of device 0, as the upstream, got one of managed memory',
     ],
-    [{ bins: [{ bytes: 512, resource: new CudaMemoryResource({ device: Device.get(1) }) }] }, 'got one of device memory of device 1'],
     [{ bins: [null as never] }, 'bins[0] must be an object, got null'],
     [{ bins: 512 as never }, 'bins must be an array, got 512'],
     [{ bins: [512], deallocationEvents: 'lazy' as 'eager' }, 'deallocationEvents must be'],
   ])('refuses %o', (options, message) => {
     expect(() => new BinningMemoryResource(new CudaMemoryResource(), options)).toThrow(message);
+  });
+
+  test('refuses a bin of another device', () => {
+    const resource = new CudaMemoryResource({ device: Device.get(1) });
+    const make = () => new BinningMemoryResource(new CudaMemoryResource(), { bins: [{ bytes: 512, resource }] });
+    expect(make).toThrow('got one of device memory of device 1');
   });
 
   test('leaves nothing behind where a bin cannot be made', () => {

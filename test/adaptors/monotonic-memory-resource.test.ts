@@ -86,10 +86,14 @@ describe('a monotonic resource', () => {
     [{ growthFactor: '2' as unknown as number }, 'growthFactor must be a number, got "2"'],
     [{ maximumBytes: 1.5 }, 'maximumBytes must be an integer from 0 to 2^53 - 1, got 1.5'],
     [{ fallback: {} as MemoryResource }, 'fallback must be a MemoryResource, got an instance of Object'],
-    [{ fallback: new CudaMemoryResource({ device: Device.get(1) }) }, 'fallback must be of device 0, got one of device 1'],
     [{ deallocationEvents: 'lazy' as 'off' }, "deallocationEvents must be 'eager', 'deferred', 'off', got \"lazy\""],
   ])('refuses %o', (options, message) => {
     expect(() => scratchOn(undefined, options)).toThrow(message);
+  });
+
+  test('refuses a fallback of another device', () => {
+    const fallback = new CudaMemoryResource({ device: Device.get(1) });
+    expect(() => scratchOn(undefined, { fallback })).toThrow('fallback must be of device 0, got one of device 1');
   });
 
   test('takes nothing before the first allocation, then a block for each stream', () => {

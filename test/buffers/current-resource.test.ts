@@ -18,25 +18,22 @@ import {
 } from '../../src/index.js';
 import { enterScope, innermostFrame } from '../../src/resource-scope.js';
 
-/** The devices of the software backend that the tests run on. */
-const devices = [Device.get(0), Device.get(1)] as const;
-
-function resourceOf(device: Device = devices[0]): LimitingResourceAdaptor {
+function resourceOf(device = Device.get(0)): LimitingResourceAdaptor {
   return new LimitingResourceAdaptor(new CudaMemoryResource({ device }), { limitBytes: MiB });
 }
 
 afterEach(() => {
-  for (const device of devices) resetCurrentResource(device);
+  for (let index = 0; index < Device.count(); index++) resetCurrentResource(Device.get(index));
 });
 
 describe('the current resource', () => {
   test('is one CudaMemoryResource for each device to begin with', () => {
-    for (const device of devices) {
+    for (const device of [Device.get(0), Device.get(1)]) {
       expect(currentResource(device)).toBeInstanceOf(CudaMemoryResource);
       expect(currentResource(device).device).toBe(device);
       expect(currentResource(device)).toBe(currentResource(device));
     }
-    expect(currentResource()).toBe(currentResource(devices[0]));
+    expect(currentResource()).toBe(currentResource(Device.get(0)));
   });
 
   test('is what was set for its device, which gives back what was before', () => {
@@ -51,14 +48,14 @@ describe('the current resource', () => {
   });
 
   test('of one device is nothing to the other', () => {
-    const [first, second] = [resourceOf(devices[0]), resourceOf(devices[1])];
-    const initial = currentResource(devices[0]);
+    const [first, second] = [resourceOf(Device.get(0)), resourceOf(Device.get(1))];
+    const initial = currentResource(Device.get(0));
     setCurrentResource(second);
-    expect([currentResource(devices[0]), currentResource(devices[1])]).toEqual([initial, second]);
+    expect([currentResource(Device.get(0)), currentResource(Device.get(1))]).toEqual([initial, second]);
     setCurrentResource(first);
-    resetCurrentResource(devices[1]);
-    expect(currentResource(devices[0])).toBe(first);
-    expect(currentResource(devices[1])).toBeInstanceOf(CudaMemoryResource);
+    resetCurrentResource(Device.get(1));
+    expect(currentResource(Device.get(0))).toBe(first);
+    expect(currentResource(Device.get(1))).toBeInstanceOf(CudaMemoryResource);
   });
 
   test('is not set by what is no resource, and not asked of what is no device', () => {
@@ -126,8 +123,8 @@ describe('withResource', () => {
   });
 
   test('nests: the innermost of a device wins, and other devices keep theirs', () => {
-    const [outer, inner, other] = [resourceOf(), resourceOf(), resourceOf(devices[1])];
-    const seen = () => devices.map((device) => currentResource(device));
+    const [outer, inner, other] = [resourceOf(), resourceOf(), resourceOf(Device.get(1))];
+    const seen = () => [Device.get(0), Device.get(1)].map((device) => currentResource(device));
     const initial = seen();
     withResource(outer, () => {
       withResource(other, () => {
@@ -207,8 +204,8 @@ describe('a buffer without a resource', () => {
   });
 
   test('takes it from the device of its stream', () => {
-    const [here, there] = [resourceOf(devices[0]), resourceOf(devices[1])];
-    using stream = new Stream({ device: devices[1] });
+    const [here, there] = [resourceOf(Device.get(0)), resourceOf(Device.get(1))];
+    using stream = new Stream({ device: Device.get(1) });
     withResource(there, () =>
       withResource(here, () => {
         using buffer = new DeviceBuffer(100, { stream });

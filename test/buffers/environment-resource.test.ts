@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { GiB, MiB } from '../../src/index.js';
-import { deviceMemory } from '../support/device-memory.js';
+import { deviceMemory, needSecondDevice } from '../support/device-memory.js';
 import { runModule } from '../support/run-module.js';
 
 const program = `
@@ -18,6 +18,7 @@ for (const index of [0, 1]) {
 
 /** What a process finds as the current resources of two devices. */
 function linesWith(environment: Record<string, string>): string[] {
+  needSecondDevice();
   const { stdout, stderr } = runModule(program, {
     ...environment,
     ...deviceMemory(1024),

@@ -3,6 +3,7 @@
  * call may wait for the device. What would hang if it were wrong runs in a process of its own.
  */
 import { describe, expect, test } from 'vitest';
+import { needSecondDevice } from '../support/device-memory.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { allocationsMayWait, hasStreamMemoryOperations } from '../support/direct-faults.mjs';
 import { runModule } from '../support/run-module.js';
@@ -241,6 +242,7 @@ describe('a host function', () => {
 });
 
 test('the default streams of two devices are two, though the driver gives them one id', () => {
+  needSecondDevice();
   expectLines(
     `
     const [first, second] = [0, 1].map((index) => Stream.legacyDefault(Device.get(index)));

@@ -1,10 +1,15 @@
 import { Device } from '../../src/driver/device.js';
 import { GiB } from '../../src/units.js';
-import { skipTest } from './skip-test.js';
+import { needsSecondDevice, skipTest } from './skip-test.js';
 
 /** Skips the test on a device that it would take too long to fill. */
 export function needSmallDevice(): void {
   if (Device.get().memoryInfo().freeBytes > GiB) skipTest('more than 1 GiB of the device is free');
+}
+
+/** Skips the test if there is one device only. */
+export function needSecondDevice(): void {
+  if (Device.count() < 2) skipTest(needsSecondDevice);
 }
 
 /** The variables that give each device under test so much memory, if that can be chosen. */
