@@ -36,15 +36,6 @@ type Clock = number[];
 /** No wait for work that nothing stalls takes so long. */
 const longestWaitMilliseconds = 20_000;
 
-/**
- * What a call waits for: what the host knows of once it is over, and what it may wait for meanwhile. A call that a host function stalls waits for
- * an event, which on a blocking stream comes after what the legacy stream was given, too.
- */
-interface Goal {
-  readonly position: Clock;
-  readonly awaited: Clock;
-}
-
 interface StreamBooks {
   readonly id: number;
   readonly device: number;
@@ -111,7 +102,7 @@ export class DriverModel implements Disposable {
   };
   #plainBytesBefore = 0;
   /** The call that waits for host functions, and what it waits for after them. */
-  #stopped: { readonly handle: number; readonly goal: Goal } | undefined;
+  #stopped: { readonly handle: number; readonly position: Clock } | undefined;
   readonly #holds: StreamHold[] = [];
   readonly #hostFunctions: Stall[] = [];
   #hostFunctionStream: Stream | undefined;
@@ -348,12 +339,10 @@ export class DriverModel implements Disposable {
     return position;
   }
 
-  /** What a call waits for that waits for a stream. */
-  #goal(books: StreamBooks): Goal {
-    const position = this.#position(books).slice();
-    const awaited = position.slice();
-    this.#joinLegacy(books, awaited);
-    return { position, awaited };
+  /** What a call waits for that waits for a stream. If a host function stalls it, an event is recorded there, which is work like any other. */
+  #awaited(books: StreamBooks): Clock {
+    if (!this.isInHostFunction && this.#isStalled(this.#position(books))) this.#joinLegacy(books, books.clock);
+    return this.#position(books);
   }
 
   #comesAfter(books: StreamBooks, { stream, count }: Place): boolean {
@@ -412,24 +401,24 @@ export class DriverModel implements Disposable {
    * waiting for what it was about at first. One that no host function stalls is over before any of them is looked at.
    * @param queue enters what the call queues, and returns what it waits for
    */
-  #block(handle: number, queue: () => Goal, hasRun: () => boolean, call: () => void): void {
-    let goal: Goal | undefined;
+  #block(handle: number, queue: () => Clock, hasRun: () => boolean, call: () => void): void {
+    let position: Clock | undefined;
     // Calls of host functions are no repetitions, and none of them stops.
     if (!this.isInHostFunction) {
-      if (this.#stopped?.handle === handle) goal = this.#stopped.goal;
+      if (this.#stopped?.handle === handle) position = this.#stopped.position;
       this.#stopped = undefined;
     }
-    if (goal === undefined) {
+    if (position === undefined) {
       if (!this.isInHostFunction) this.#releaseHolds();
-      goal = queue();
-      if (!this.#isStalled(goal.position)) untilTrue(hasRun);
+      position = queue().slice();
+      if (!this.#isStalled(position)) untilTrue(hasRun);
     }
     const deadline = performance.now() + longestWaitMilliseconds;
     do call();
-    while (mailbox[0] === NativeStatus.hostFunctionReady && !this.#isStalled(goal.awaited) && performance.now() < deadline);
+    while (mailbox[0] === NativeStatus.hostFunctionReady && !this.#isStalled(position) && performance.now() < deadline);
     if (performance.now() > deadline) this.#report('a call goes on waiting for what no host function and no hold stalls');
-    if (mailbox[0] === NativeStatus.success) join(this.#host, goal.position);
-    else if (mailbox[0] === NativeStatus.hostFunctionReady) this.#stopped = { handle, goal };
+    if (mailbox[0] === NativeStatus.success) join(this.#host, position);
+    else if (mailbox[0] === NativeStatus.hostFunctionReady) this.#stopped = { handle, position };
   }
 
   #isIdle(handle: number): boolean {
@@ -518,7 +507,7 @@ export class DriverModel implements Disposable {
       synchronizeStream: (handle) => {
         this.#block(
           handle,
-          () => this.#goal(this.#named(handle, 'a synchronization')),
+          () => this.#awaited(this.#named(handle, 'a synchronization')),
           () => this.#isIdle(handle),
           () => own.synchronizeStream(handle),
         );
@@ -526,10 +515,7 @@ export class DriverModel implements Disposable {
       synchronizeEvent: (event) => {
         this.#block(
           event,
-          () => {
-            const position = (this.#events.get(event) ?? []).slice();
-            return { position, awaited: position };
-          },
+          () => this.#events.get(event) ?? [],
           () => this.#hasHappened(event),
           () => own.synchronizeEvent(event),
         );
@@ -646,7 +632,7 @@ export class DriverModel implements Disposable {
               this.#submit(books);
               this.#use(books, source, bytes, false, 'copy from');
             }
-            return this.#goal(books);
+            return this.#awaited(books);
           },
           () => this.#isIdle(handle),
           () => own.copyToHostSync(destination, source, bytes, handle),
