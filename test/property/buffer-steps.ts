@@ -36,6 +36,8 @@ interface ModelBuffer {
   hasMoved: boolean;
   /** How often it was changed. */
   version: number;
+  /** How many steps are in the middle of a call of it, which keeps it reachable. */
+  steps: number;
   /** Whether its memory is being freed by a rewind. */
   isRewound?: boolean;
 }
@@ -81,7 +83,7 @@ export class BufferSteps {
     data.fill(0);
     const last = program.token(slot);
     const known = new Uint8Array(bytes).fill(hasData ? 1 : 0);
-    this.#buffers.push({ buffer, bytes: contents, known, slot, last, scope, serial, hasMoved: false, version: 0 });
+    this.#buffers.push({ buffer, bytes: contents, known, slot, last, scope, serial, hasMoved: false, version: 0, steps: 0 });
   }
 
   step(command: BufferCommand): void {
@@ -89,7 +91,12 @@ export class BufferSteps {
     const usable = this.#buffers.filter(({ buffer }) => !buffer.isDisposed);
     const model = usable.at(command.buffer % usable.length);
     if (model === undefined) return;
-    this.#do(model, command);
+    model.steps++;
+    try {
+      this.#do(model, command);
+    } finally {
+      model.steps--;
+    }
     this.#sweep();
   }
 
@@ -161,6 +168,8 @@ export class BufferSteps {
         this.#attempt(model, () => buffer.dispose());
         return;
       case 'drop':
+        // The collector finds nothing that a call is about.
+        if (model.steps > 1) return;
         this.#inspect(model);
         program.model.drop(buffer);
         this.#buffers.splice(this.#buffers.indexOf(model), 1);
@@ -223,7 +232,10 @@ export class BufferSteps {
     const options = { byteOffset: from, sourceByteOffset, byteLength };
     const isTo = command.from % 2 === 0;
     const copied = () => (isTo ? source.buffer.copyTo(model.buffer, options) : model.buffer.copyFrom(source.buffer, options));
-    if (!this.#attempt(model, copied)) return;
+    source.steps++;
+    const isCopied = this.#attempt(model, copied);
+    source.steps--;
+    if (!isCopied) return;
     const end = sourceByteOffset + byteLength;
     this.#wrote(model, from, source.bytes.slice(sourceByteOffset, end), source.known.slice(sourceByteOffset, end));
     source.last = this.#program.token(source.slot);
