@@ -477,6 +477,12 @@ TEST("memory that nobody used is held against who had it before, not against its
   // Who uses it has to come after the allocation all the same.
   Touch(chunk + 128, 8, Access::kRead, b);
   CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, a, b));
+  // So is a larger part that is freed around it.
+  checker.DeclareAllocation(b, chunk + 8192, 4096);
+  Wait(a, b);
+  checker.DeclareAllocation(a, chunk + 8192, 256);
+  checker.DeclareFree(b, chunk + 8192, 4096);
+  CHECK(checking.Reports().empty());
   // The driver gets back what nobody used, ordered after what it gave out.
   checker.DeclareAllocation(a, chunk + 4096, 256);
   Wait(b, c);
