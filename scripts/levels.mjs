@@ -40,7 +40,7 @@ const parts = [
   { name: 'buffers', imports: [...resources, 'specification'] },
   { name: 'replay', imports: [...resources, 'specification', 'buffers'] },
   { name: 'report', imports: [...basics, 'driver/local-object', 'suballocation', 'files', 'formats'] },
-  { name: 'watch', imports: [...resources, 'specification', 'buffers'] },
+  { name: 'watch', imports: [...keepers, 'resources', 'adaptors', 'specification', 'buffers'] },
   { name: 'cli', imports: [...everything, 'nearest-word'] },
   // Runs under whatever test runner its user has.
   { name: 'testing', imports: interfaces, never: ['vitest', 'vitest/**', 'node:test', 'node:test/**'] },

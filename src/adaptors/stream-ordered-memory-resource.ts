@@ -247,9 +247,12 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     if (!this.#isDisposed) {
       const taken = { by: this, since: this.remembered, reason: `the ${this.constructor.name} is disposed`, has: this.memoryTest() };
       this.takeBack(taken);
-      const hasWaited = !this.#isDisposed && [this.keepLateMemory(), this.ordering.synchronizeUnannounced(stream)].includes(true);
-      // Host functions may run during the wait, and allocate.
-      if (hasWaited && !this.#isDisposed) this.takeBack(taken);
+      if (!this.#isDisposed) {
+        const hadLateMemory = this.keepLateMemory();
+        const hasWaited = this.ordering.synchronizeUnannounced(stream) || hadLateMemory;
+        // Host functions may run during the wait, and allocate.
+        if (hasWaited && !this.#isDisposed) this.takeBack(taken);
+      }
     }
     // Host functions may have disposed this while streams were waited for.
     if (!this.#isDisposed) {

@@ -1,3 +1,4 @@
+import { DriverError } from '../errors.js';
 import type { Event } from './event.js';
 import { eventObserver } from './event-observer.js';
 import { mailbox, native } from './native.js';
@@ -135,6 +136,16 @@ export class StreamTimeline {
     return true;
   }
 
+  /** The same. A stream that the driver does not tell of may be busy. */
+  isIdle(): boolean {
+    try {
+      return this.query();
+    } catch (error) {
+      if (!(error instanceof DriverError)) throw error;
+      return false;
+    }
+  }
+
   /** Blocks until everything queued on the stream has run; host functions of this thread run meanwhile. */
   synchronizeSync(): void {
     const complete = this.beginSynchronization();
@@ -177,15 +188,6 @@ export class StreamTimeline {
     return reference;
   }
 
-  /** One that the driver does not tell of may be busy, and so may one that is gone, which must not be named. */
-  #isKnownIdle(): boolean {
-    try {
-      return (this.isOwned || this.announcesEnd) && this.query();
-    } catch {
-      return false;
-    }
-  }
-
   /** One object less; the last one ends the timeline. Does nothing where that has ended. */
   leave(reference: WeakRef<Stream>, record: () => Event | undefined): void {
     if (!this.#streams.has(reference)) return;
@@ -205,7 +207,9 @@ export class StreamTimeline {
     let event: Event | undefined;
     let isBusy: boolean;
     try {
-      isBusy = observers.length > 0 && !this.#isKnownIdle();
+      // A stream that may be gone must not be named.
+      const canBeAsked = this.isOwned || this.announcesEnd;
+      isBusy = observers.length > 0 && !(canBeAsked && this.isIdle());
       if (observers.some((observer) => observer.needsSettlement(this))) event = record();
       native().releaseStream(this.handle);
       check('destroy a stream');

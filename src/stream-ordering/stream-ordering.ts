@@ -118,7 +118,7 @@ export class StreamOrdering implements StreamObserver {
    */
   receivedInCommon(number: number, stream: Stream): void {
     assertStream(stream, 'keep memory');
-    if (isIdleNow(stream.timeline)) return;
+    if (stream.timeline.isIdle()) return;
     const event = new Event({ device: stream.device });
     event.record(stream);
     // The stream takes it from there without a wait.
@@ -267,7 +267,7 @@ export class StreamOrdering implements StreamObserver {
    * matter if the driver does not tell.
    */
   queryOwn(lane: Lane): void {
-    isIdleNow(lane.timeline);
+    lane.timeline.isIdle();
   }
 
   /** Asks every stream that memory is held for whether it is idle by now. Does not block. Returns whether any is. */
@@ -400,16 +400,6 @@ function forgetPastEvents(common: CommonLane): void {
 function free(lane: Lane, isEager: boolean): void {
   if (isEager || lane.mustRecord) lane.freeRecorded();
   else lane.freeUnrecorded();
-}
-
-/** Asks a stream whether it is idle. One that the driver does not tell of may be busy. */
-function isIdleNow(timeline: StreamTimeline): boolean {
-  try {
-    return timeline.query();
-  } catch (error) {
-    if (!(error instanceof DriverError)) throw error;
-    return false;
-  }
 }
 
 /** Whether an event is known to be over. One that the driver does not tell of is waited for like any other. */

@@ -19,7 +19,6 @@ export const equivalent = {
     'dependOn: < -> <=': 'no two recordings have one number',
     'forgetPastEvents: common.events.length === 0 -> false': cost,
     'forgetPastEvents: 2 -> 3': cost,
-    'isIdleNow: !(error instanceof DriverError) -> false': 'a live stream refuses a query with a DriverError only',
     'assertRecordedOn: < -> <=': handles,
     'assertRecordedOn: 0 -> 1': handles,
     'StreamOrdering.freedWith: errors swallowed of lane.freeWithRecording(fence);': 'it calls nothing that could fail',

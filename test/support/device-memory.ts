@@ -1,6 +1,6 @@
 import { Device } from '../../src/driver/device.js';
 import { GiB } from '../../src/units.js';
-import { needsSecondDevice, skipTest } from './skip-test.js';
+import { skipTest } from './skip-test.js';
 
 /** Skips the test on a device that it would take too long to fill. */
 export function needSmallDevice(): void {
@@ -9,7 +9,7 @@ export function needSmallDevice(): void {
 
 /** Skips the test if there is one device only. */
 export function needSecondDevice(): void {
-  if (Device.count() < 2) skipTest(needsSecondDevice);
+  if (Device.count() < 2) skipTest('there is no second device');
 }
 
 /** The variables that give each device under test so much memory, if that can be chosen. */

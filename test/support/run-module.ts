@@ -1,8 +1,8 @@
 import { spawnSync } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
-import { Device } from '../../src/driver/device.js';
+import { needSecondDevice } from './device-memory.js';
 import { allocationsMayWait, heldBackReason } from './direct-faults.mjs';
-import { needsSecondDevice, skipTest } from './skip-test.js';
+import { skipTest } from './skip-test.js';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const preloadOfPrograms = new URL('direct-faults-of-programs.mjs', import.meta.url).href;
@@ -29,7 +29,7 @@ export function runModule(
   const isCuda = env['CISTERN_DEVICE'] === 'cuda';
   const isStrict = isCuda && env['STRICT_DRIVER_CONTROL'] !== undefined;
   if (isCuda && !isStrict && /\bfailCall\b/.test(text)) skipTest('a GPU cannot be made to fail');
-  if (isCuda && /\bDevice\.get\(1\)/.test(text) && Device.count() === 1) skipTest(needsSecondDevice);
+  if (isCuda && /\bDevice\.get\(1\)/.test(text)) needSecondDevice();
   if (allocationsMayWait && /\bhold\(/.test(text)) skipTest(heldBackReason);
   const preload = isStrict ? ['--import', preloadOfPrograms] : [];
   const { status, signal, stdout, stderr } = spawnSync(process.execPath, [...preload, '--input-type=module', '--eval', text], {
