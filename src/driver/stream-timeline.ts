@@ -207,9 +207,8 @@ export class StreamTimeline {
     let event: Event | undefined;
     let isBusy: boolean;
     try {
-      // A stream that may be gone must not be named.
-      const canBeAsked = this.isOwned || this.announcesEnd;
-      isBusy = observers.length > 0 && !(canBeAsked && this.isIdle());
+      // One whose end is not announced may be gone: it must not be named.
+      isBusy = observers.length > 0 && !(this.announcesEnd && this.isIdle());
       if (observers.some((observer) => observer.needsSettlement(this))) event = record();
       native().releaseStream(this.handle);
       check('destroy a stream');
