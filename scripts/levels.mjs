@@ -11,7 +11,7 @@ const written = new URL('biome.levels.json', root);
 const basics = ['errors', 'units', 'validation'];
 const interfaces = [...basics, 'driver', 'memory-resource'];
 const keepers = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'stream-ordering', 'collector'];
-const resources = [...keepers, 'files', 'formats', 'resources', 'adaptors'];
+const resources = [...keepers, 'files', 'formats', 'resource-kind', 'resources', 'adaptors', 'resource-kinds'];
 const everything = [...resources, 'specification', 'buffers', 'replay', 'report', 'watch'];
 
 /**
@@ -26,6 +26,7 @@ const parts = [
   { name: 'driver', imports: basics },
   { name: 'suballocation', imports: basics, node: [] },
   { name: 'memory-resource', imports: [...basics, 'driver'], node: [] },
+  { name: 'resource-kind', imports: [...basics, 'driver', 'memory-resource'], node: [] },
   { name: 'bulk-frees', imports: [...interfaces, 'suballocation'], node: [] },
   { name: 'resource-scope', imports: [...interfaces, 'bulk-frees'], node: ['node:async_hooks'] },
   { name: 'files', imports: basics },
@@ -33,9 +34,10 @@ const parts = [
   { name: 'collector', imports: [...interfaces, 'bulk-frees'] },
   { name: 'formats', imports: [...interfaces, 'suballocation', 'resource-scope', 'files'], hasFolders: true },
   // A resource that asks the driver does not suballocate.
-  { name: 'resources', imports: interfaces },
+  { name: 'resources', imports: [...interfaces, 'resource-kind'] },
   // An adaptor names no resource of the driver's.
-  { name: 'adaptors', imports: [...keepers, 'files', 'formats'] },
+  { name: 'adaptors', imports: [...keepers, 'files', 'formats', 'resource-kind'] },
+  { name: 'resource-kinds', imports: ['resource-kind', 'resources', 'adaptors'], node: [] },
   { name: 'specification', imports: [...resources, 'nearest-word'] },
   { name: 'buffers', imports: [...resources, 'specification'] },
   { name: 'replay', imports: [...resources, 'specification', 'buffers'] },

@@ -1,61 +1,13 @@
 /// <reference lib="esnext.disposable" preserve="true" />
-export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/aligned-resource-adaptor.js';
-export { ArenaMemoryResource, type ArenaMemoryResourceOptions, type ArenaStatistics } from './adaptors/arena-memory-resource.js';
-export { type Bin, BinningMemoryResource, type BinningMemoryResourceOptions } from './adaptors/binning-memory-resource.js';
-export { CachingMemoryResource, type CachingMemoryResourceOptions, type CachingStatistics } from './adaptors/caching-memory-resource.js';
 export {
   type FailureCallback,
   FailureCallbackResourceAdaptor,
   type FailureCallbackResourceAdaptorOptions,
 } from './adaptors/failure-callback-resource-adaptor.js';
-export { FallbackResourceAdaptor } from './adaptors/fallback-resource-adaptor.js';
-export { FixedSizeMemoryResource, type FixedSizeMemoryResourceOptions } from './adaptors/fixed-size-memory-resource.js';
-export { LimitingResourceAdaptor, type LimitingResourceAdaptorOptions } from './adaptors/limiting-resource-adaptor.js';
-export {
-  type FileLogOptions,
-  LoggingResourceAdaptor,
-  type LoggingResourceAdaptorOptions,
-  type StreamLogOptions,
-} from './adaptors/logging-resource-adaptor.js';
-export {
-  MonotonicMark,
-  MonotonicMemoryResource,
-  type MonotonicMemoryResourceOptions,
-  type MonotonicStatistics,
-} from './adaptors/monotonic-memory-resource.js';
 export type { OutstandingAllocation } from './adaptors/outstanding-allocations.js';
 export { PassThroughAdaptor } from './adaptors/pass-through-adaptor.js';
-export {
-  PoolMemoryResource,
-  type PoolMemoryResourceOptions,
-  type PoolStatistics,
-} from './adaptors/pool-memory-resource.js';
-export { PrefetchResourceAdaptor, type PrefetchResourceAdaptorOptions } from './adaptors/prefetch-resource-adaptor.js';
-export { ReclaimingResourceAdaptor, type ReclaimingResourceAdaptorOptions } from './adaptors/reclaiming-resource-adaptor.js';
-export { RecordingResourceAdaptor, type RecordingResourceAdaptorOptions } from './adaptors/recording-resource-adaptor.js';
-export {
-  type DivisionsRounding,
-  type MultipleRounding,
-  RoundingResourceAdaptor,
-  type RoundingResourceAdaptorOptions,
-  type TopBitsRounding,
-} from './adaptors/rounding-resource-adaptor.js';
-export {
-  formatSanitizerReport,
-  type LifetimeReport,
-  type SanitizerReport,
-  SanitizingResourceAdaptor,
-  type SanitizingResourceAdaptorOptions,
-} from './adaptors/sanitizing-resource-adaptor.js';
-export {
-  type AllocationStatistics,
-  type CounterSnapshot,
-  StatisticsResourceAdaptor,
-  type StatisticsResourceAdaptorOptions,
-} from './adaptors/statistics-resource-adaptor.js';
 export { type KeeperStatistics, StreamOrderedMemoryResource } from './adaptors/stream-ordered-memory-resource.js';
 export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
-export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/tracking-resource-adaptor.js';
 export type { ByteRange } from './buffers/byte-range.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export {
@@ -157,6 +109,8 @@ export type { MemoryTaking } from './replay/specification-maximum.js';
 export { PackedReportRun } from './report/pack-report-run.js';
 export { readReportRun } from './report/read-report-run.js';
 export { type WriteReportOptions, writeReport } from './report/write-report.js';
+export type { KindRole, OptionDefinition, OptionType, ResourceKind } from './resource-kind.js';
+export * from './resource-kinds.js';
 export { uncached, withResource } from './resource-scope.js';
 export {
   type AllocateCallback,
@@ -164,16 +118,9 @@ export {
   type CallbackMemoryResourceOptions,
   type DeallocateCallback,
 } from './resources/callback-memory-resource.js';
-export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
-export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
-export { HostMemoryResource } from './resources/host-memory-resource.js';
-export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
-export { PinnedHostMemoryResource } from './resources/pinned-host-memory-resource.js';
 export { PlainMemoryResource, type PlainMemoryResourceOptions } from './resources/plain-memory-resource.js';
 export { formatSpecification } from './specification/format-specification.js';
 export { parseSpecification } from './specification/parse-specification.js';
-export type { KindRole, ResourceKind } from './specification/resource-kind.js';
-export { resourceKinds } from './specification/resource-kinds.js';
 export {
   type CreateResourceOptions,
   createResource,
@@ -181,13 +128,7 @@ export {
   ResourceStack,
   type ResourceStackOptions,
 } from './specification/resource-stack.js';
-export type {
-  OptionDefinition,
-  OptionType,
-  SourceRange,
-  Specification,
-  SpecificationValue,
-} from './specification/specification.js';
+export type { SourceRange, Specification, SpecificationValue } from './specification/specification.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './units.js';
 export { observeStatistics, type StatisticsMeter, type StatisticsObserver } from './watch/observe-statistics.js';
 export { prometheusText } from './watch/prometheus-text.js';

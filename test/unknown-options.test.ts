@@ -146,7 +146,8 @@ test.each(takers)('%s: an unknown option is refused, and nothing is done', async
 });
 
 test('every interface of options that is exported is tried', () => {
-  const exported = readFileSync(new URL('../src/index.ts', import.meta.url), 'utf8').match(/\b\w+(Options|Settings)\b/g) ?? [];
+  const exports = ['index', 'resource-kinds'].map((name) => readFileSync(new URL(`../src/${name}.ts`, import.meta.url), 'utf8')).join('');
+  const exported = exports.match(/\b\w+(Options|Settings)\b/g) ?? [];
   const tried = takers.map(([name]) => name);
   expect(exported.filter((name) => !tried.includes(name))).toEqual([]);
 });

@@ -1,5 +1,6 @@
 import type { Stream } from '../driver/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { none } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, GiB } from '../units.js';
@@ -143,6 +144,27 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
     return pointer;
   }
 }
+
+/** `aligned` in a specification. */
+export const alignedKind = defineAdaptor({
+  name: 'aligned',
+  role: 'pass-through',
+  summary: 'gives pointers that are multiples of an alignment',
+  options: {
+    alignment: { type: 'size', summary: 'what pointers are multiples of: a power of two', default: '256' },
+    threshold: { type: 'size', summary: 'smaller allocations have no alignment but what is asked for', default: '0' },
+  },
+  example: 'aligned(cuda, alignment=4KiB, threshold=2000)',
+  create: ({ upstream, options }) =>
+    new AlignedResourceAdaptor(
+      upstream,
+      definedFields({
+        alignment: options.alignment,
+        alignmentThresholdBytes: options.threshold,
+        deallocationEvents: options.events,
+      }),
+    ),
+});
 
 /** What a placement has bits for. */
 const maximumAlignment = GiB;

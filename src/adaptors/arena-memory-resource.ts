@@ -17,10 +17,12 @@
  *
  * Steps 1 to 3 take constant time for a given number of streams. Step 5 costs as much as the blocks it moves, each of which a free put there.
  */
+
 import { appendFileSync } from 'node:fs';
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, MemoryResource, TrimOptions } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
@@ -268,6 +270,24 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     }
   }
 }
+
+/** `arena` in a specification. */
+export const arenaKind = defineAdaptor({
+  name: 'arena',
+  role: 'keeper',
+  summary: 'gives every stream an arena of its own, fed from one block of the upstream',
+  options: {
+    size: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },
+    'dump-file': { type: 'text', summary: 'what its state is appended to when memory runs out', default: 'none' },
+  },
+  example: 'arena(cuda, size=64MiB)',
+  eventsDefault: 'off',
+  create: ({ upstream, options }) =>
+    new ArenaMemoryResource(
+      upstream,
+      definedFields({ arenaBytes: options.size, dumpFile: options['dump-file'], deallocationEvents: options.events }),
+    ),
+});
 
 /** Bytes that a block needs to have a place for a request wherever it begins: at a multiple of 256, as all blocks do. */
 function leastBytes(bytes: number, alignment: number): number {

@@ -11,8 +11,9 @@ import {
   type TrimOptions,
   trimOptionNames,
 } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { none } from '../suballocation/blocks.js';
-import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
+import { ALLOCATION_ALIGNMENT, alignUp, isPowerOfTwo } from '../units.js';
 import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { FixedSizeMemoryResource } from './fixed-size-memory-resource.js';
 import { disposeAll, layersOf } from './layers.js';
@@ -307,6 +308,44 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
       `the ${this.constructor.name} cannot free ${formatPointer(pointer)} with ${bytes} bytes: it was allocated with ${asked} bytes`,
     );
   }
+}
+
+/** `binning` in a specification. */
+export const binningKind = defineAdaptor({
+  name: 'binning',
+  role: 'keeper',
+  summary: 'serves each size from a bin of blocks of its own, what is larger from the upstream',
+  options: {
+    min: { type: 'size', summary: 'the smallest of bins by powers of two; together with max', default: 'none' },
+    max: { type: 'size', summary: 'the largest of them', default: 'none' },
+    bins: { type: 'sizes', summary: 'further bins', default: 'none' },
+    count: { type: 'integer', summary: 'blocks that a bin takes at a time; 0: one by one, and none at once', default: '0' },
+  },
+  example: 'binning(cuda, min=64KiB, max=1MiB, bins=[300, 5000], count=1)',
+  create: ({ upstream, options }) => {
+    const { min, max, bins } = options;
+    // A program can add bins; what a specification describes would have none for ever.
+    if (min === undefined && max === undefined && bins === undefined) {
+      throw new ArgumentRangeError('there must be at least one bin: give min and max, or bins');
+    }
+    return new BinningMemoryResource(
+      upstream,
+      definedFields({
+        minimumExponent: exponentOf(min, 'min'),
+        maximumExponent: exponentOf(max, 'max'),
+        bins,
+        blocksToPreallocate: options.count,
+        deallocationEvents: options.events,
+      }),
+    );
+  },
+});
+
+/** The binary logarithm of a size that must be a power of two. */
+function exponentOf(bytes: number | undefined, name: string): number | undefined {
+  if (bytes === undefined) return undefined;
+  if (isPowerOfTwo(bytes)) return Math.log2(bytes);
+  throw new ArgumentRangeError(`${name} must be a power of two, got ${bytes}`);
 }
 
 interface WantedBin {

@@ -21,11 +21,13 @@
  * Invariants: an owner's block is in a group; a block in a group is used; the groups are those of the runs that have not ended,
  * and of those that ended in a host function and left something.
  */
+
 import { DeviceWaits, markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../bulk-frees.js';
 import { isNotPermitted } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import {
   type CachingScope,
   enterCachingScope,
@@ -637,6 +639,23 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     return lane;
   }
 }
+
+/** `caching` in a specification. */
+export const cachingKind = defineAdaptor({
+  name: 'caching',
+  role: 'keeper',
+  summary: 'gives what one pass of a loop allocated to the next; outside of its runs, as in a replay, calls pass through',
+  options: {
+    name: { type: 'text', summary: 'what errors and statistics call it', default: 'cache' },
+    max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+  },
+  example: 'caching(cuda, name=step, max=64MiB)',
+  create: ({ upstream, options }) =>
+    new CachingMemoryResource(
+      upstream,
+      definedFields({ name: options.name, maximumBytes: options.max, deallocationEvents: options.events }),
+    ),
+});
 
 /** Why the memory of a buffer is gone. */
 function endedRun(name: string): string {

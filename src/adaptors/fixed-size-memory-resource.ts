@@ -10,9 +10,11 @@
  * Every step takes constant time for a given number of streams, but for what the upstream does in step 3. Free neighbours are joined, so that a
  * batch can be given back as a whole; since every used block has the one size, so have all gaps a multiple of it.
  */
+
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { none } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
@@ -178,3 +180,26 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
     return Math.floor((this.#maximumBytes - this.claimedBytes) / this.blockBytes);
   }
 }
+
+/** `fixed-size` in a specification. */
+export const fixedSizeKind = defineAdaptor({
+  name: 'fixed-size',
+  role: 'keeper',
+  summary: 'hands out blocks of one size',
+  options: {
+    block: { type: 'size', summary: 'the size of a block, and the most that is allocated in one piece', default: '1MiB' },
+    count: { type: 'integer', summary: 'blocks taken from the upstream at a time; 0: one by one, and none at once', default: '128' },
+    max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+  },
+  example: 'fixed-size(cuda, block=1MiB, count=2)',
+  create: ({ upstream, options }) =>
+    new FixedSizeMemoryResource(
+      upstream,
+      definedFields({
+        blockBytes: options.block,
+        blocksToPreallocate: options.count,
+        maximumBytes: options.max,
+        deallocationEvents: options.events,
+      }),
+    ),
+});

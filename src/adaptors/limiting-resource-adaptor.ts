@@ -1,6 +1,7 @@
 import type { Stream } from '../driver/stream.js';
 import { OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
@@ -80,3 +81,14 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
     );
   }
 }
+
+/** `limiting` in a specification. */
+export const limitingKind = defineAdaptor({
+  name: 'limiting',
+  role: 'pass-through',
+  summary: 'refuses what would bring the live bytes above a limit',
+  options: { limit: { type: 'size', summary: 'the most bytes that may be live', required: true } },
+  example: 'limiting(cuda, limit=64MiB)',
+  create: ({ upstream, options }) =>
+    new LimitingResourceAdaptor(upstream, { limitBytes: options.limit, ...definedFields({ deallocationEvents: options.events }) }),
+});

@@ -4,6 +4,7 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js
 import { FileTarget, type LogTarget, WritableTarget } from '../files/log-target.js';
 import { LogAction, LogWriter, type RowText, streamSuffix } from '../formats/rmm-csv/log-writer.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -129,6 +130,17 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
     this.#stream = stream;
   }
 }
+
+/** `logging` in a specification. */
+export const loggingKind = defineAdaptor({
+  name: 'logging',
+  role: 'pass-through',
+  summary: 'writes every allocation and free to a file that replay reads',
+  options: { file: { type: 'text', summary: 'the path of the log, which is overwritten', required: true } },
+  example: 'logging(cuda, file=allocations.csv)',
+  create: ({ upstream, options }) =>
+    new LoggingResourceAdaptor(upstream, { file: options.file, ...definedFields({ deallocationEvents: options.events }) }),
+});
 
 function openTarget(options: LoggingResourceAdaptorOptions): LogTarget {
   const { file, stream } = options;

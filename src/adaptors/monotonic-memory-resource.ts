@@ -11,6 +11,7 @@
  *  5. under `'off'`, all of the above again, once the streams that blocks are held for have been synchronized;
  *  6. the fallback, which serves that one allocation.
  */
+
 import { addRemembering, LiveAllocations, markAsTaker, rememberedSoFar, type TakenMemory, takesBack } from '../bulk-frees.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { Stream } from '../driver/stream.js';
@@ -31,6 +32,7 @@ import type {
   MemoryResource,
   TrimOptions,
 } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { withoutCaching } from '../resource-scope.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
@@ -643,6 +645,31 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return [...this.#fallbackBlocks].filter(([, { serial }]) => serial > fallbackAllocations);
   }
 }
+
+/** `monotonic` in a specification. */
+export const monotonicKind = defineAdaptor({
+  name: 'monotonic',
+  role: 'keeper',
+  summary: 'hands out large blocks from one end to the other; single frees give nothing back',
+  options: {
+    initial: { type: 'size', summary: 'the first block of each stream, taken when it is needed', default: '2MiB' },
+    max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    growth: { type: 'number', summary: "how much larger a stream's next block is than its last, from 1 to 64", default: '2' },
+    fallback: { type: 'resource', summary: 'serves what there is no room for', default: 'none' },
+  },
+  example: 'monotonic(cuda, initial=128KiB, max=64MiB)',
+  create: ({ upstream, options }) =>
+    new MonotonicMemoryResource(
+      upstream,
+      definedFields({
+        initialBytes: options.initial,
+        maximumBytes: options.max,
+        growthFactor: options.growth,
+        fallback: options.fallback,
+        deallocationEvents: options.events,
+      }),
+    ),
+});
 
 /** Whether an address in a block was handed out since a mark, or ever. */
 function isSince(mark: MonotonicMark | undefined, { chain, number }: BumpBlock, pointer: DevicePointer): boolean {

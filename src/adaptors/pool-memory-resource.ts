@@ -15,9 +15,11 @@
  * Steps 1 and 2 take constant time for a given number of streams. Step 3 costs as much as the blocks it moves, each of which a free put there;
  * step 7 is linear, and comes instead of an out-of-memory.
  */
+
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import type { Lane } from '../stream-ordering/lane.js';
 import { none } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
@@ -157,3 +159,20 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     if (hasWaited) lane.received();
   }
 }
+
+/** `pool` in a specification. */
+export const poolKind = defineAdaptor({
+  name: 'pool',
+  role: 'keeper',
+  summary: 'carves allocations out of large blocks and keeps what is freed',
+  options: {
+    initial: { type: 'size', summary: 'taken from the upstream at once', default: '0' },
+    max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+  },
+  example: 'pool(cuda, initial=256KiB, max=64MiB)',
+  create: ({ upstream, options }) =>
+    new PoolMemoryResource(
+      upstream,
+      definedFields({ initialBytes: options.initial, maximumBytes: options.max, deallocationEvents: options.events }),
+    ),
+});

@@ -1,6 +1,7 @@
 import { assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
 import { Stream } from '../driver/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -75,3 +76,13 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
     this.upstream.deallocate(pointer, bytes, owner, this.deallocationEvents);
   }
 }
+
+/** `prefetch` in a specification. */
+export const prefetchKind = defineAdaptor({
+  name: 'prefetch',
+  role: 'pass-through',
+  summary: 'moves managed memory to the device when it is allocated',
+  options: {},
+  example: 'prefetch(managed)',
+  create: ({ upstream, options }) => new PrefetchResourceAdaptor(upstream, definedFields({ deallocationEvents: options.events })),
+});

@@ -13,6 +13,7 @@
  *
  * The stages are one generator, which stops where there is something to wait for: `allocate` blocks there, `allocateAsync` awaits.
  */
+
 import { setImmediate } from 'node:timers/promises';
 import { reclaimUnreachableBuffers } from '../collector/reclaim-unreachable-buffers.js';
 import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../collector/stage-timings.js';
@@ -29,6 +30,7 @@ import type {
   ReservingMemoryResource,
   TrimmingMemoryResource,
 } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { formatBytes } from '../units.js';
 import { assertBytes, assertOneOf, optionNames } from '../validation.js';
 import { layersOf } from './layers.js';
@@ -420,6 +422,27 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     );
   }
 }
+
+/** `reclaiming` in a specification. */
+export const reclaimingKind = defineAdaptor({
+  name: 'reclaiming',
+  role: 'pass-through',
+  summary: 'gets memory back in stages where there is none, and tries again',
+  options: {
+    'soft-limit': { type: 'size', summary: 'live bytes at which garbage is collected early', default: 'none' },
+    'soft-limit-share': { type: 'number', summary: "the same as a share of the device's memory, up to 1", default: 'none' },
+  },
+  example: 'reclaiming(pool(cuda))',
+  create: ({ upstream, options }) =>
+    new ReclaimingResourceAdaptor(
+      upstream,
+      definedFields({
+        softLimitBytes: options['soft-limit'],
+        softLimitFraction: options['soft-limit-share'],
+        deallocationEvents: options.events,
+      }),
+    ),
+});
 
 function softLimitOf({ softLimitBytes, softLimitFraction }: ReclaimingResourceAdaptorOptions, totalBytes: number): number {
   if (softLimitBytes !== undefined) {

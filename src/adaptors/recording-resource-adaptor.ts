@@ -11,6 +11,7 @@ import type {
   MemoryResource,
   MemoryResourceAdaptor,
 } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { assertBytes, assertPointer, optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 import { type AdaptorLayer, addAdaptorLayer } from './recorded-layers.js';
@@ -207,6 +208,29 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     this.#stream = stream;
   }
 }
+
+/** `recording` in a specification. */
+export const recordingKind = defineAdaptor({
+  name: 'recording',
+  role: 'pass-through',
+  summary: 'records allocations, frees, growth, events and phases in a file that report and replay read',
+  options: {
+    file: { type: 'text', summary: 'the path of the recording, which is overwritten', default: 'what CISTERN_LOG_FILE says' },
+    layer: { type: 'text', summary: 'what reports call the layer', default: 'the kind of the upstream' },
+    'stack-sample': { type: 'size', summary: 'bytes between two recorded stacks; 0: a stack for every allocation', default: 'none' },
+  },
+  example: 'recording(cuda, file=run.cistern, stack-sample=1MiB)',
+  create: ({ upstream, options }) =>
+    new RecordingResourceAdaptor(
+      upstream,
+      definedFields({
+        file: options.file,
+        layer: options.layer,
+        stackSampleBytes: options['stack-sample'],
+        deallocationEvents: options.events,
+      }),
+    ),
+});
 
 function recordingOf({ recording, file }: RecordingResourceAdaptorOptions): Recording {
   if (recording !== undefined) {

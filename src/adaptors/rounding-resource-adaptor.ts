@@ -1,6 +1,7 @@
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { isPowerOfTwo } from '../units.js';
 import { assertBytes, assertOneOf, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
@@ -115,6 +116,31 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
     this.#askedBytes -= bytes;
     this.#roundedBytes -= rounded;
   }
+}
+
+/** `rounding` in a specification. */
+export const roundingKind = defineAdaptor({
+  name: 'rounding',
+  role: 'pass-through',
+  summary: 'rounds sizes up, so that those which nearly match become equal; takes one of multiple, divisions and top-bits',
+  options: {
+    multiple: { type: 'size', summary: 'rounds up to a multiple', default: 'none' },
+    divisions: { type: 'integer', summary: 'rounds up to so many steps between powers of two: a power of two', default: 'none' },
+    'top-bits': { type: 'integer', summary: 'rounds up to so many significant bits', default: 'none' },
+  },
+  example: 'rounding(cuda, multiple=1000)',
+  create: ({ upstream, options }) =>
+    new RoundingResourceAdaptor(upstream, { ...roundingOf(options), ...definedFields({ deallocationEvents: options.events }) }),
+});
+
+function roundingOf(options: { multiple?: number; divisions?: number; 'top-bits'?: number }): RoundingResourceAdaptorOptions {
+  const { multiple, divisions, 'top-bits': bits } = options;
+  if ([multiple, divisions, bits].filter((option) => option !== undefined).length !== 1) {
+    throw new ArgumentRangeError('exactly one of the options multiple, divisions and top-bits must be given', 'ERR_INVALID_ARG_VALUE');
+  }
+  if (multiple !== undefined) return { kind: 'multiple', multipleBytes: multiple };
+  if (divisions !== undefined) return { kind: 'divisions', divisions };
+  return { kind: 'top-bits', bits: bits as number };
 }
 
 /** @throws ArgumentTypeError, ArgumentRangeError where the kind is none. */

@@ -15,6 +15,7 @@ import {
 import { assertStream, Stream } from '../driver/stream.js';
 import { formatPointer } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { none } from '../suballocation/blocks.js';
 import { assertFunction, optionNames } from '../validation.js';
 import { formatOutstandingAllocations, type OutstandingAllocation, OutstandingAllocations } from './outstanding-allocations.js';
@@ -255,6 +256,17 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     void this.#checker.reports;
   }
 }
+
+/** `sanitizing` in a specification. */
+export const sanitizingKind = defineAdaptor({
+  name: 'sanitizing',
+  role: 'pass-through',
+  summary: 'checks stream order, and reports what is used or freed wrongly or not freed',
+  options: { stacks: { type: 'boolean', summary: 'whether reports say where both sides come from', default: 'true' } },
+  example: 'sanitizing(cuda, stacks=false)',
+  create: ({ upstream, options }) =>
+    new SanitizingResourceAdaptor(upstream, definedFields({ stacks: options.stacks, deallocationEvents: options.events })),
+});
 
 const refusalKinds = {
   ERR_CISTERN_DOUBLE_FREE: 'double-free',

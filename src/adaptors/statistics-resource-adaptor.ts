@@ -1,6 +1,7 @@
 import type { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatValue } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -136,6 +137,17 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     instances.delete(this.#registration);
   }
 }
+
+/** `statistics` in a specification. */
+export const statisticsKind = defineAdaptor({
+  name: 'statistics',
+  role: 'pass-through',
+  summary: 'counts bytes and allocations',
+  options: { name: { type: 'text', summary: 'what samples and metrics call it', default: 'statistics' } },
+  example: 'statistics(cuda, name=training)',
+  create: ({ upstream, options }) =>
+    new StatisticsResourceAdaptor(upstream, definedFields({ name: options.name, deallocationEvents: options.events })),
+});
 
 /** Weak, and swept whenever it has doubled: a program may make any number of them and dispose none. */
 const instances = new Set<WeakRef<StatisticsResourceAdaptor>>();

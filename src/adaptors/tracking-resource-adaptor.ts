@@ -1,6 +1,7 @@
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { none } from '../suballocation/blocks.js';
 import { assertBytes, optionNames } from '../validation.js';
 import { formatOutstandingAllocations, type OutstandingAllocation, OutstandingAllocations } from './outstanding-allocations.js';
@@ -122,6 +123,17 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
     if (this.#allocations.count > 0) process.emitWarning(this.report(), { code: 'CISTERN_OUTSTANDING_ALLOCATIONS' });
   }
 }
+
+/** `tracking` in a specification. */
+export const trackingKind = defineAdaptor({
+  name: 'tracking',
+  role: 'pass-through',
+  summary: 'knows what was not freed, and refuses wrong frees',
+  options: { stacks: { type: 'boolean', summary: 'whether it keeps the stack of each allocation', default: 'false' } },
+  example: 'tracking(cuda, stacks=true)',
+  create: ({ upstream, options }) =>
+    new TrackingResourceAdaptor(upstream, definedFields({ captureStacks: options.stacks, deallocationEvents: options.events })),
+});
 
 /**
  * The stack of the code that called `allocate`, as text at once: until its text is asked for, a stack keeps alive every object whose method is

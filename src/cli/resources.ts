@@ -1,7 +1,6 @@
 import { Command } from 'commander';
-import type { ResourceKind } from '../specification/resource-kind.js';
-import { resourceKinds } from '../specification/resource-kinds.js';
-import type { OptionDefinition } from '../specification/specification.js';
+import type { OptionDefinition, ResourceKind } from '../resource-kind.js';
+import { resourceKinds } from '../resource-kinds.js';
 import { jsonOption } from './options.js';
 import { bold, type Terminal } from './terminal.js';
 
@@ -23,12 +22,13 @@ export function resourcesCommand(terminal: Terminal): Command {
     });
 }
 
-function toJson({ name, summary, role, options }: ResourceKind): object {
+function toJson({ name, summary, role, example, options }: ResourceKind): object {
   return {
     name,
     summary,
     role,
     takesUpstream: role !== 'upstream',
+    example,
     options: Object.entries(options).map(([option, definition]) => ({ name: option, required: false, ...definition })),
   };
 }
@@ -41,7 +41,7 @@ function toText(terminal: Terminal): string {
       const note = definition.required === true ? 'required' : `default: ${definition.default ?? 'none'}`;
       return `  ${`${name}=${placeholder(definition)}`.padEnd(28)}${definition.summary} (${note})`;
     });
-    return [title, ...options].join('\n');
+    return [title, ...options, `  for example: ${kind.example}`].join('\n');
   });
   return `${sections.join('\n\n')}\n`;
 }

@@ -1,6 +1,6 @@
 import { ArgumentRangeError } from '../errors.js';
 import type { DeallocationEvents } from '../memory-resource.js';
-import { resourceKind } from '../specification/resource-kinds.js';
+import { resourceKind } from '../specification/kinds-by-name.js';
 import type { Specification, SpecificationValue } from '../specification/specification.js';
 
 /** The option that says how much a resource may hold or hand out, for the kinds that have one. */

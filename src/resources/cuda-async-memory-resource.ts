@@ -19,6 +19,7 @@ import {
   type TrimOptions,
   trimOptionNames,
 } from '../memory-resource.js';
+import { definedFields, defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 
@@ -191,3 +192,19 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
       throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the CudaAsyncMemoryResource is already disposed`);
   }
 }
+
+/** `cuda-async` in a specification. */
+export const cudaAsyncKind = defineUpstream({
+  name: 'cuda-async',
+  summary: "device memory from a stream-ordered pool of the driver's own",
+  options: {
+    initial: { type: 'size', summary: 'reserved at once', default: '0' },
+    'release-threshold': { type: 'size', summary: 'kept when a stream is synchronized', default: 'everything' },
+  },
+  example: 'cuda-async(initial=64KiB)',
+  create: ({ device, options }) =>
+    new CudaAsyncMemoryResource({
+      device,
+      ...definedFields({ initialBytes: options.initial, releaseThresholdBytes: options['release-threshold'] }),
+    }),
+});

@@ -1,4 +1,5 @@
 import { deviceOption } from '../driver/device.js';
+import { defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
@@ -22,3 +23,12 @@ export class CudaMemoryResource extends PlainMemoryResource {
     super('device', deviceOption(options.device), ALLOCATION_ALIGNMENT);
   }
 }
+
+/** `cuda` in a specification. */
+export const cudaKind = defineUpstream({
+  name: 'cuda',
+  summary: 'device memory, one driver call for each allocation',
+  options: {},
+  example: 'cuda',
+  create: ({ device }) => new CudaMemoryResource({ device }),
+});

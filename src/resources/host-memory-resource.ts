@@ -1,5 +1,6 @@
 import { deviceOption } from '../driver/device.js';
 import type { Stream } from '../driver/stream.js';
+import { defineUpstream } from '../resource-kind.js';
 import { GiB } from '../units.js';
 import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
@@ -21,3 +22,12 @@ export class HostMemoryResource extends PlainMemoryResource {
     if (!stream.query()) stream.synchronizeSync();
   }
 }
+
+/** `host` in a specification. */
+export const hostKind = defineUpstream({
+  name: 'host',
+  summary: 'ordinary host memory',
+  options: {},
+  example: 'host',
+  create: ({ device }) => new HostMemoryResource({ device }),
+});

@@ -1,4 +1,5 @@
 import { deviceOption } from '../driver/device.js';
+import { defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
@@ -17,3 +18,12 @@ export class ManagedMemoryResource extends PlainMemoryResource {
     super('managed', deviceOption(options.device), ALLOCATION_ALIGNMENT);
   }
 }
+
+/** `managed` in a specification. */
+export const managedKind = defineUpstream({
+  name: 'managed',
+  summary: 'managed memory, which the host and devices reach under one address',
+  options: {},
+  example: 'managed',
+  create: ({ device }) => new ManagedMemoryResource({ device }),
+});

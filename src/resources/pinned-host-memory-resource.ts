@@ -1,5 +1,6 @@
 import { deviceOption } from '../driver/device.js';
 import type { Stream } from '../driver/stream.js';
+import { defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
@@ -21,3 +22,12 @@ export class PinnedHostMemoryResource extends PlainMemoryResource {
     if (!stream.query()) stream.synchronizeSync();
   }
 }
+
+/** `pinned-host` in a specification. */
+export const pinnedHostKind = defineUpstream({
+  name: 'pinned-host',
+  summary: 'page-locked host memory, which devices reach directly',
+  options: {},
+  example: 'pinned-host',
+  create: ({ device }) => new PinnedHostMemoryResource({ device }),
+});

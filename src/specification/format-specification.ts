@@ -1,7 +1,8 @@
+import type { OptionType } from '../resource-kind.js';
 import { GiB, KiB, MiB } from '../units.js';
 import { checkSpecification } from './check-specification.js';
-import { resourceKind } from './resource-kinds.js';
-import type { OptionType, Specification, SpecificationValue } from './specification.js';
+import { resourceKind } from './kinds-by-name.js';
+import type { Specification, SpecificationValue } from './specification.js';
 
 const sizeUnits = [
   ['TiB', 1024 * GiB],

@@ -1,9 +1,9 @@
 import { suggestion } from '../nearest-word.js';
+import type { OptionType, ResourceKind } from '../resource-kind.js';
 import { checkSpecification } from './check-specification.js';
+import { resourceKind } from './kinds-by-name.js';
 import { type Place, TextPlace } from './place.js';
-import type { ResourceKind } from './resource-kind.js';
-import { resourceKind } from './resource-kinds.js';
-import type { OptionType, Specification, SpecificationValue } from './specification.js';
+import type { Specification, SpecificationValue } from './specification.js';
 import { checkComplete, checkDepth, checkValue, findKind, findOption } from './specification-rules.js';
 
 /**

@@ -1,7 +1,8 @@
 import type { Device } from '../driver/device.js';
+import type { OptionType } from '../resource-kind.js';
 import { parseShare, shareOf } from '../units.js';
-import { resourceKind } from './resource-kinds.js';
-import type { OptionType, Specification, SpecificationValue } from './specification.js';
+import { resourceKind } from './kinds-by-name.js';
+import type { Specification, SpecificationValue } from './specification.js';
 
 /** A checked specification in which every share, such as `50%`, is the bytes that it is of all the memory of a device. */
 export function resolveShares(specification: Specification, device: Device): Specification {

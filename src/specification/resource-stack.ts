@@ -4,14 +4,14 @@ import { type Device, deviceOption } from '../driver/device.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { ArgumentRangeError, ArgumentTypeError } from '../errors.js';
 import type { DeallocationEvents, MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
+import type { KindArguments, ResourceKind } from '../resource-kind.js';
 import { PlainMemoryResource } from '../resources/plain-memory-resource.js';
 import { assertOptions, optionNames } from '../validation.js';
 import { formatSpecification } from './format-specification.js';
+import { resourceKind } from './kinds-by-name.js';
 import { parseSpecification } from './parse-specification.js';
 import { PathPlace, type Place, TextPlace } from './place.js';
 import { resolveShares } from './resolve-shares.js';
-import type { KindArguments, ResourceKind } from './resource-kind.js';
-import { resourceKind } from './resource-kinds.js';
 import type { Specification, SpecificationValue } from './specification.js';
 
 /** Options of {@link createResource} and {@link createResourceStack}. */

@@ -2,11 +2,11 @@
 
 import { formatValue } from '../errors.js';
 import { suggestion } from '../nearest-word.js';
+import type { OptionDefinition, ResourceKind } from '../resource-kind.js';
 import { parseBytes, parseShare } from '../units.js';
+import { kindNames, resourceKind } from './kinds-by-name.js';
 import type { Place } from './place.js';
-import type { ResourceKind } from './resource-kind.js';
-import { kindNames, resourceKind } from './resource-kinds.js';
-import { maximumDepth, type OptionDefinition, type Specification, type SpecificationValue } from './specification.js';
+import { maximumDepth, type Specification, type SpecificationValue } from './specification.js';
 
 /** The kind with a name. */
 export function findKind(name: unknown, place: Place): ResourceKind {

@@ -1,5 +1,3 @@
-import type { MemoryResource } from '../memory-resource.js';
-
 /**
  * A description of a stack of resources: what `limiting(pool(cuda), limit=8GiB)` says, as data. `parseSpecification` makes one out of
  * text; one may also be written by hand, or come from JSON. It is checked where it is used, and errors name the path to the fault.
@@ -36,32 +34,3 @@ export type SourceRange = readonly [start: number, end: number];
 
 /** Resources within resources, at most. */
 export const maximumDepth = 64;
-
-/** What the value of an option can be. */
-export type OptionType = 'size' | 'sizes' | 'integer' | 'number' | 'boolean' | 'word' | 'text' | 'resource';
-
-/** An option of a kind of resource. */
-export interface OptionDefinition {
-  readonly type: OptionType;
-  /** One phrase for people. */
-  readonly summary: string;
-  /** What holds without it, as text for people. */
-  readonly default?: string;
-  /** @defaultValue false */
-  readonly required?: boolean;
-  /** The values, for the type `word`. */
-  readonly words?: readonly string[];
-}
-
-/** The type that a resource's constructor gets for an option. */
-export type OptionValue<D extends OptionDefinition> = D extends { type: 'word'; words: readonly (infer Word)[] }
-  ? Word
-  : D['type'] extends 'size' | 'integer' | 'number'
-    ? number
-    : D['type'] extends 'sizes'
-      ? readonly number[]
-      : D['type'] extends 'boolean'
-        ? boolean
-        : D['type'] extends 'resource'
-          ? MemoryResource
-          : string;

@@ -7,10 +7,11 @@ test('cistern resources lists every kind with its options', async () => {
   expect([code, stderr]).toEqual([0, '']);
   expect(stdout).toMatch(/^pool\(upstream, …\): /m);
   expect(stdout).toMatch(/^ {2}limit=size +.*\(required\)$/m);
-  for (const { name, options } of resourceKinds) {
+  for (const { name, options, example } of resourceKinds) {
     const section = stdout.split('\n\n').find((text) => text.startsWith(`${name}:`) || text.startsWith(`${name}(`)) as string;
     for (const option of Object.keys(options)) expect(section).toContain(`\n  ${option}=`);
     expect(section).toContain('events=eager|deferred|off');
+    expect(section.trimEnd().endsWith(`\n  for example: ${example}`)).toBe(true);
   }
 });
 
@@ -24,6 +25,7 @@ test('cistern resources --json lists the same as data', async () => {
     summary: expect.any(String),
     role: 'pass-through',
     takesUpstream: true,
+    example: 'limiting(cuda, limit=64MiB)',
     options: [
       { name: 'limit', type: 'size', required: true, summary: expect.any(String) },
       {

@@ -1,10 +1,10 @@
 /** Fuzzes the specifications of resource stacks: any text is one or a `SpecificationError` that points into it, and so is any JSON. */
 import assert from 'node:assert/strict';
 import { SpecificationError } from '../../src/errors.js';
+import { resourceKinds } from '../../src/resource-kinds.js';
 import { checkSpecification } from '../../src/specification/check-specification.js';
 import { formatSpecification } from '../../src/specification/format-specification.js';
 import { parseSpecification } from '../../src/specification/parse-specification.js';
-import { resourceKinds } from '../../src/specification/resource-kinds.js';
 import type { Specification } from '../../src/specification/specification.js';
 
 export const words: readonly string[] = [

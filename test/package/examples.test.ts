@@ -58,8 +58,10 @@ function moduleOf({ place, code }: Example): string {
 
 /** The types that the package exports. */
 const typeNames = new Set(
-  [...readFileSync(join(root, 'src/index.ts'), 'utf8').matchAll(/\btype (\w+)|export type \{([^}]*)\}/g)].flatMap(([, one, many]) =>
-    one === undefined ? (many?.match(/\w+/g) ?? []) : [one],
+  ['index', 'resource-kinds'].flatMap((name) =>
+    [...readFileSync(join(root, `src/${name}.ts`), 'utf8').matchAll(/\btype (\w+)|export type \{([^}]*)\}/g)].flatMap(([, one, many]) =>
+      one === undefined ? (many?.match(/\w+/g) ?? []) : [one],
+    ),
   ),
 );
 

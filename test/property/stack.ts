@@ -22,7 +22,7 @@ import {
   type StreamOrderedMemoryResource,
   type TrackingResourceAdaptor,
 } from '../../src/index.js';
-import { resourceKind } from '../../src/specification/resource-kinds.js';
+import { resourceKind } from '../../src/specification/kinds-by-name.js';
 import { Leaf, type Misuse, Probe } from './probe.js';
 import { Violation } from './violation.js';
 

@@ -18,7 +18,7 @@ import {
   SpecificationError,
   Stream,
 } from '../../src/index.js';
-import { defineAdaptor } from '../../src/specification/resource-kind.js';
+import { defineAdaptor } from '../../src/resource-kind.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
 
 /** Has sizes, and refuses such as do not ascend. */
@@ -40,30 +40,30 @@ class Sized extends PassThroughAdaptor {
   }
 }
 
-vi.mock(import('../../src/specification/resource-kinds.js'), async (original) => {
+vi.mock(import('../../src/specification/kinds-by-name.js'), async (original) => {
   const module = await original();
   const kinds = new Map<string, ResourceKind>();
   return { ...module, resourceKind: (name) => (kinds.size === 0 ? addKinds(kinds) : kinds).get(name) ?? module.resourceKind(name) };
 });
 
 function addKinds(kinds: Map<string, ResourceKind>): Map<string, ResourceKind> {
-  const options = { sizes: { type: 'sizes', summary: 'what it has', required: true } } as const;
-  const either = { to: { type: 'resource', summary: 'the second one', required: true } } as const;
-  return kinds
-    .set(
-      'sized',
-      defineAdaptor('sized', 'pass-through', 'has sizes', options, ({ upstream, options }) => new Sized(upstream, options.sizes ?? [])),
-    )
-    .set(
-      'two-way',
-      defineAdaptor(
-        'two-way',
-        'pass-through',
-        'has two resources below',
-        either,
-        ({ upstream, options }) => new TwoWayResource(upstream, options.to as MemoryResource),
-      ),
-    );
+  const sized = defineAdaptor({
+    name: 'sized',
+    role: 'pass-through',
+    summary: 'has sizes',
+    options: { sizes: { type: 'sizes', summary: 'what it has', required: true } },
+    example: 'sized(cuda, sizes=[1MiB])',
+    create: ({ upstream, options }) => new Sized(upstream, options.sizes),
+  });
+  const twoWay = defineAdaptor({
+    name: 'two-way',
+    role: 'pass-through',
+    summary: 'has two resources below',
+    options: { to: { type: 'resource', summary: 'the second one', required: true } },
+    example: 'two-way(cuda, to=managed)',
+    create: ({ upstream, options }) => new TwoWayResource(upstream, options.to),
+  });
+  return kinds.set('sized', sized).set('two-way', twoWay);
 }
 
 function errorOf(specification: string | Specification): SpecificationError {

@@ -1,0 +1,103 @@
+import { alignedKind } from './adaptors/aligned-resource-adaptor.js';
+import { arenaKind } from './adaptors/arena-memory-resource.js';
+import { binningKind } from './adaptors/binning-memory-resource.js';
+import { cachingKind } from './adaptors/caching-memory-resource.js';
+import { fallbackKind } from './adaptors/fallback-resource-adaptor.js';
+import { fixedSizeKind } from './adaptors/fixed-size-memory-resource.js';
+import { limitingKind } from './adaptors/limiting-resource-adaptor.js';
+import { loggingKind } from './adaptors/logging-resource-adaptor.js';
+import { monotonicKind } from './adaptors/monotonic-memory-resource.js';
+import { poolKind } from './adaptors/pool-memory-resource.js';
+import { prefetchKind } from './adaptors/prefetch-resource-adaptor.js';
+import { reclaimingKind } from './adaptors/reclaiming-resource-adaptor.js';
+import { recordingKind } from './adaptors/recording-resource-adaptor.js';
+import { roundingKind } from './adaptors/rounding-resource-adaptor.js';
+import { sanitizingKind } from './adaptors/sanitizing-resource-adaptor.js';
+import { statisticsKind } from './adaptors/statistics-resource-adaptor.js';
+import { trackingKind } from './adaptors/tracking-resource-adaptor.js';
+import type { ResourceKind } from './resource-kind.js';
+import { cudaAsyncKind } from './resources/cuda-async-memory-resource.js';
+import { cudaKind } from './resources/cuda-memory-resource.js';
+import { hostKind } from './resources/host-memory-resource.js';
+import { managedKind } from './resources/managed-memory-resource.js';
+import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
+
+export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/aligned-resource-adaptor.js';
+export { ArenaMemoryResource, type ArenaMemoryResourceOptions, type ArenaStatistics } from './adaptors/arena-memory-resource.js';
+export { type Bin, BinningMemoryResource, type BinningMemoryResourceOptions } from './adaptors/binning-memory-resource.js';
+export { CachingMemoryResource, type CachingMemoryResourceOptions, type CachingStatistics } from './adaptors/caching-memory-resource.js';
+export { FallbackResourceAdaptor } from './adaptors/fallback-resource-adaptor.js';
+export { FixedSizeMemoryResource, type FixedSizeMemoryResourceOptions } from './adaptors/fixed-size-memory-resource.js';
+export { LimitingResourceAdaptor, type LimitingResourceAdaptorOptions } from './adaptors/limiting-resource-adaptor.js';
+export {
+  type FileLogOptions,
+  LoggingResourceAdaptor,
+  type LoggingResourceAdaptorOptions,
+  type StreamLogOptions,
+} from './adaptors/logging-resource-adaptor.js';
+export {
+  MonotonicMark,
+  MonotonicMemoryResource,
+  type MonotonicMemoryResourceOptions,
+  type MonotonicStatistics,
+} from './adaptors/monotonic-memory-resource.js';
+export {
+  PoolMemoryResource,
+  type PoolMemoryResourceOptions,
+  type PoolStatistics,
+} from './adaptors/pool-memory-resource.js';
+export { PrefetchResourceAdaptor, type PrefetchResourceAdaptorOptions } from './adaptors/prefetch-resource-adaptor.js';
+export { ReclaimingResourceAdaptor, type ReclaimingResourceAdaptorOptions } from './adaptors/reclaiming-resource-adaptor.js';
+export { RecordingResourceAdaptor, type RecordingResourceAdaptorOptions } from './adaptors/recording-resource-adaptor.js';
+export {
+  type DivisionsRounding,
+  type MultipleRounding,
+  RoundingResourceAdaptor,
+  type RoundingResourceAdaptorOptions,
+  type TopBitsRounding,
+} from './adaptors/rounding-resource-adaptor.js';
+export {
+  formatSanitizerReport,
+  type LifetimeReport,
+  type SanitizerReport,
+  SanitizingResourceAdaptor,
+  type SanitizingResourceAdaptorOptions,
+} from './adaptors/sanitizing-resource-adaptor.js';
+export {
+  type AllocationStatistics,
+  type CounterSnapshot,
+  StatisticsResourceAdaptor,
+  type StatisticsResourceAdaptorOptions,
+} from './adaptors/statistics-resource-adaptor.js';
+export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/tracking-resource-adaptor.js';
+export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
+export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
+export { HostMemoryResource } from './resources/host-memory-resource.js';
+export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
+export { PinnedHostMemoryResource } from './resources/pinned-host-memory-resource.js';
+
+/** Every kind of resource that a specification can name, in the order in which they are listed. */
+export const resourceKinds: readonly ResourceKind[] = [
+  cudaKind,
+  managedKind,
+  cudaAsyncKind,
+  pinnedHostKind,
+  hostKind,
+  poolKind,
+  reclaimingKind,
+  arenaKind,
+  fixedSizeKind,
+  binningKind,
+  monotonicKind,
+  cachingKind,
+  limitingKind,
+  statisticsKind,
+  trackingKind,
+  sanitizingKind,
+  alignedKind,
+  roundingKind,
+  prefetchKind,
+  fallbackKind,
+  loggingKind,
+  recordingKind,
+];
