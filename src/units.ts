@@ -41,7 +41,7 @@ export function formatBytes(bytes: number): string {
   return `${Number.isInteger(value) ? value : value.toFixed(value < 10 ? 2 : 1)} ${binarySuffixes[suffix]}`;
 }
 
-const unitBytes: Readonly<Record<string, number>> = {
+const bytesOfUnit: Readonly<Record<string, number>> = {
   '': 1,
   B: 1,
   KiB,
@@ -66,7 +66,7 @@ const unitBytes: Readonly<Record<string, number>> = {
 export function parseBytes(text: string): number | undefined {
   const match = /^(\d+(?:\.\d+)?)\s*([A-Za-z]*)$/.exec(text.trim());
   if (match === null) return undefined;
-  const unit = unitBytes[match[2] as string];
+  const unit = bytesOfUnit[match[2] as string];
   if (unit === undefined) return undefined;
   const bytes = Number(match[1]) * unit;
   return Number.isSafeInteger(bytes) ? bytes : undefined;

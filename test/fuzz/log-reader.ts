@@ -5,7 +5,7 @@ import { InvalidLogError } from '../../src/errors.js';
 import type { AllocationLog, LogEvent } from '../../src/formats/allocation-log.js';
 import { readAllocationLog } from '../../src/formats/read-allocation-log.js';
 import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
-import { paddedToUnit, recordingMagic, unitBytes } from '../../src/formats/recording/recording-format.js';
+import { paddedToRecord, recordBytes, recordingMagic } from '../../src/formats/recording/recording-format.js';
 import { ByteNumbers } from './byte-numbers.js';
 
 /** What is hard to come by, byte for byte. */
@@ -76,12 +76,13 @@ async function orRefusal<T>(read: () => Promise<T>): Promise<T | InvalidLogError
 
 /** A recording whose blocks have the CRC of what they hold: nearly everything that is changed in one would be refused for that. */
 function withRightSums(input: Uint8Array): Uint8Array {
-  if (Buffer.from(input.subarray(0, recordingMagic.length)).toString('latin1') !== recordingMagic || input.length < unitBytes) return input;
+  if (Buffer.from(input.subarray(0, recordingMagic.length)).toString('latin1') !== recordingMagic || input.length < recordBytes)
+    return input;
   const bytes = input.slice();
   const view = new DataView(bytes.buffer);
-  let block = unitBytes + paddedToUnit(view.getUint32(12, true));
-  while (block + unitBytes <= bytes.length) {
-    const end = block + unitBytes + view.getUint32(block + 4, true);
+  let block = recordBytes + paddedToRecord(view.getUint32(12, true));
+  while (block + recordBytes <= bytes.length) {
+    const end = block + recordBytes + view.getUint32(block + 4, true);
     view.setUint32(block + 8, crc32(bytes.subarray(block + 12, end)), true);
     block = end;
   }

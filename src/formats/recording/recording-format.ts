@@ -1,5 +1,5 @@
 /**
- * The bytes of a recording, all little-endian, in units of 24:
+ * The bytes of a recording, all little-endian, in pieces of 24:
  *
  *     file    'cistern\n'  u32 version  u32 bytes of the JSON header  f64 0        then the header, padded with spaces to a multiple of 24
  *     block   u32 'CBLK'  u32 payload bytes  u32 CRC-32 of the rest  u32 records  f64 time, nanoseconds since the recording began
@@ -14,18 +14,20 @@
  * of them stands for all the rest, and is called `(more …)`.
  */
 
+const encoder = new TextEncoder();
+
 /** The first eight bytes of a recording. */
 export const recordingMagic = 'cistern\n';
 export const recordingVersion = 1;
 
-/** Bytes of the file's head, of a block's head, and of a record. */
-export const unitBytes = 24;
+/** Bytes of a record, and of the head of the file and of a block. */
+export const recordBytes = 24;
 
 /** The first four bytes of a block: `CBLK`. */
 export const blockMarker = 0x4b4c4243;
 
 /** A block is closed before it would hold more than this. A definition whose text is longer has a block of its own. */
-export const maximumBlockBytes = 2730 * unitBytes;
+export const maximumPayloadBytes = 2730 * recordBytes;
 
 /** No text is longer, so that a length that is wrong is told from one that is right. */
 export const maximumTextBytes = 2 ** 24;
@@ -106,7 +108,19 @@ export interface CsvSpelling {
   readonly nullPointer: '(nil)' | '0x0' | '0';
 }
 
-/** The next multiple of a unit. */
-export function paddedToUnit(bytes: number): number {
-  return Math.ceil(bytes / unitBytes) * unitBytes;
+/** Bytes with the padding behind them: the next multiple of a record's. */
+export function paddedToRecord(bytes: number): number {
+  return Math.ceil(bytes / recordBytes) * recordBytes;
+}
+
+/** The first bytes of a recording. */
+export function encodeHeader(header: RecordingHeader): Uint8Array {
+  const json = encoder.encode(JSON.stringify(header));
+  const bytes = new Uint8Array(recordBytes + paddedToRecord(json.length)).fill(0x20, recordBytes);
+  const view = new DataView(bytes.buffer);
+  encoder.encodeInto(recordingMagic, bytes);
+  view.setUint32(8, recordingVersion, true);
+  view.setUint32(12, json.length, true);
+  bytes.set(json, recordBytes);
+  return bytes;
 }

@@ -13,14 +13,14 @@ import {
   blockMarker,
   type CsvSpelling,
   lastEventKind,
-  maximumBlockBytes,
+  maximumPayloadBytes,
   maximumTextBytes,
-  paddedToUnit,
+  paddedToRecord,
   type RecordingHeader,
   RecordKind,
+  recordBytes,
   recordingMagic,
   recordingVersion,
-  unitBytes,
 } from './recording-format.js';
 
 /** The longest header that is believed. */
@@ -133,7 +133,7 @@ export class RecordingParser {
 
   /** Returns whether the header is understood. */
   #readHeader(): boolean {
-    if (this.#end < unitBytes) return false;
+    if (this.#end < recordBytes) return false;
     const [magic0, magic1, version, jsonBytes = 0] = this.#words;
     if (magic0 !== magicWords[0] || magic1 !== magicWords[1]) return this.#spoil(0, 'the first bytes are not those of a recording');
     if (version !== recordingVersion) {
@@ -144,9 +144,9 @@ export class RecordingParser {
       );
     }
     if (jsonBytes > maximumHeaderBytes || this.#doubles[2] !== 0) return this.#spoil(0, 'the header is wrong');
-    const headerBytes = unitBytes + paddedToUnit(jsonBytes);
+    const headerBytes = recordBytes + paddedToRecord(jsonBytes);
     if (this.#end < headerBytes) return false;
-    this.#header = parseHeader(this.#bytes.subarray(unitBytes, unitBytes + jsonBytes));
+    this.#header = parseHeader(this.#bytes.subarray(recordBytes, recordBytes + jsonBytes));
     if (this.#header === undefined) return this.#spoil(0, 'the header is no JSON of a recording');
     this.#consume(headerBytes);
     return true;
@@ -155,11 +155,11 @@ export class RecordingParser {
   /** Reads the next block. Returns whether there was a whole one. */
   #readBlock(): boolean {
     const left = this.#end - this.#start;
-    if (left < unitBytes) return false;
+    if (left < recordBytes) return false;
     const payloadBytes = this.#blockBytes(left);
-    if (payloadBytes === undefined || left < unitBytes + payloadBytes) return false;
+    if (payloadBytes === undefined || left < recordBytes + payloadBytes) return false;
     const word = this.#start / 4;
-    const end = this.#start + unitBytes + payloadBytes;
+    const end = this.#start + recordBytes + payloadBytes;
     if (crc32(this.#bytes.subarray(this.#start + 12, end)) !== this.#words[word + 2]) {
       return this.#spoil(0, 'the CRC of a block is wrong');
     }
@@ -167,7 +167,7 @@ export class RecordingParser {
     if (this.#damage !== undefined) return false;
     if (read.end !== end) return this.#spoil(0, 'a block does not hold whole records');
     if (read.records !== this.#words[word + 3]) return this.#spoil(0, 'a block does not hold as many records as it says');
-    this.#consume(unitBytes + payloadBytes);
+    this.#consume(recordBytes + payloadBytes);
     return true;
   }
 
@@ -176,16 +176,16 @@ export class RecordingParser {
     const word = this.#start / 4;
     if (this.#words[word] !== blockMarker) return this.#spoil(0, 'there is no block where one should begin') || undefined;
     const payloadBytes = this.#words[word + 1] as number;
-    if (payloadBytes % unitBytes !== 0 || (this.#words[word + 3] as number) * unitBytes > payloadBytes) {
+    if (payloadBytes % recordBytes !== 0 || (this.#words[word + 3] as number) * recordBytes > payloadBytes) {
       return this.#spoil(0, 'the length of a block is wrong') || undefined;
     }
     const time = this.#doubles[this.#start / 8 + 2] as number;
     if (!(time >= 0 && time <= Number.MAX_SAFE_INTEGER)) return this.#spoil(0, 'the time of a block is wrong') || undefined;
     // Only a single long text makes a block long; anything else would have the rest of the file waited for.
-    if (payloadBytes > maximumBlockBytes && left >= 2 * unitBytes) {
+    if (payloadBytes > maximumPayloadBytes && left >= 2 * recordBytes) {
       const isText = ((this.#words[word + 6] as number) & 0xff) > RecordKind.stack;
       const textBytes = this.#doubles[this.#start / 8 + 5] as number;
-      if (!isText || textBytes > maximumTextBytes || paddedToUnit(textBytes) + unitBytes !== payloadBytes) {
+      if (!isText || textBytes > maximumTextBytes || paddedToRecord(textBytes) + recordBytes !== payloadBytes) {
         return this.#spoil(0, 'the length of a block is wrong') || undefined;
       }
     }
@@ -194,14 +194,14 @@ export class RecordingParser {
 
   /** Reads the records of a block that ends early. */
   #readPartOfBlock(left: number): void {
-    if (left < unitBytes) {
+    if (left < recordBytes) {
       if (left >= 4 && this.#words[this.#start / 4] !== blockMarker) this.#spoil(0, 'there is no block where one should begin');
       else this.#cutOff(0, 'the recording ends in the head of a block');
       return;
     }
     if (this.#blockBytes(left) === undefined) return;
     const records = this.#words[this.#start / 4 + 3] as number;
-    const { end } = this.#readRecords(this.#start + left - (left % unitBytes), records);
+    const { end } = this.#readRecords(this.#start + left - (left % recordBytes), records);
     this.#cutOff(end - this.#start, 'the recording ends in the middle of a block');
   }
 
@@ -214,7 +214,7 @@ export class RecordingParser {
     const doubles = this.#doubles;
     const events = this.#events;
     const time = doubles[this.#start / 8 + 2] as number;
-    let at = this.#start + unitBytes;
+    let at = this.#start + recordBytes;
     let records = 0;
     while (at < end && records < limit) {
       const word = words[at / 4] as number;
@@ -224,7 +224,7 @@ export class RecordingParser {
       const first = doubles[at / 8 + 1] as number;
       const second = doubles[at / 8 + 2] as number;
       let fault: string | undefined;
-      let length = unitBytes;
+      let length = recordBytes;
       if (kind >= RecordKind.allocate && kind <= lastEventKind) {
         fault = this.#eventFault(kind, layer, stream, first, second);
         if (fault === undefined) {
@@ -238,9 +238,9 @@ export class RecordingParser {
         if (!isIndex(second, maximumTextBytes + 1)) {
           fault = 'the length of a text is wrong';
         } else {
-          length += paddedToUnit(second);
+          length += paddedToRecord(second);
           if (at + length > end) break;
-          fault = this.#define(kind, layer, stream, first, this.#bytes.subarray(at + unitBytes, at + unitBytes + second));
+          fault = this.#define(kind, layer, stream, first, this.#bytes.subarray(at + recordBytes, at + recordBytes + second));
         }
       } else {
         fault = `there is no kind of records ${kind}`;

@@ -1,17 +1,9 @@
 /**
- * Writes recordings; their bytes are described in `recording-format.ts`.
- *
- * Records are collected in one block of 64 KiB, as numbers in typed arrays:
- *
- *     bytes   [ head | record | record | definition, text ... | record |            ]
- *     units     0      1        2        3                      at
- *
- * The block is written when it is full, when a record comes and it is a second old, and at a flush; then it begins anew. What a file does not
- * take is kept, and the next flush tries again. Writing a record costs the clock and four stores, takes no memory, and cannot fail.
+ * Writes recordings while they are made. A block is written when it is full, when a record comes and it is a second old, and at a flush. What
+ * the file does not take is kept, and the next flush tries again. A record costs the clock and what {@link BlockEncoder} does, and cannot fail.
  */
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { crc32 } from 'node:zlib';
 import { observeEvents } from '../../driver/event-observer.js';
 import {
   type Inspect,
@@ -29,25 +21,14 @@ import { FileTarget } from '../../files/log-target.js';
 import { packageVersion } from '../../files/package-version.js';
 import { innermostFrame, type ScopeFrame } from '../../resource-scope.js';
 import { assertOptions, optionNames } from '../../validation.js';
+import { BlockEncoder } from './block-encoder.js';
 import { LayerTable } from './layer-table.js';
 import { NameTable } from './name-table.js';
 import { hasPhases, innermostPhase, type Phase } from './phases.js';
-import {
-  blockMarker,
-  maximumBlockBytes,
-  paddedToUnit,
-  type RecordingHeader,
-  RecordKind,
-  recordingMagic,
-  recordingVersion,
-  unitBytes,
-} from './recording-format.js';
+import { encodeHeader, RecordKind } from './recording-format.js';
 import { StreamTable } from './stream-table.js';
 
-const blockUnits = maximumBlockBytes / unitBytes + 1;
-const unitWords = unitBytes / 4;
-const unitNumbers = unitBytes / 8;
-/** A block that is older when a record comes is written first. Less than what the time of a record can hold. */
+/** A block that is older when a record comes is written first. */
 const maximumAge = 1e9;
 /** Longer texts are cut off: whatever their characters are, they fit into a block. */
 const maximumTextLength = 16_384;
@@ -106,19 +87,11 @@ export class Recording implements Disposable {
   /** What the target did not take yet, in order. */
   #unwritten: Uint8Array[] = [];
   #isBehind = false;
-  #isDisposed = false;
 
-  #bytes = new Uint8Array(blockUnits * unitBytes);
-  #words = new Uint32Array(this.#bytes.buffer);
-  #numbers = new Float64Array(this.#bytes.buffer);
-  /** The unit that comes next. */
-  #at = 1;
-  #records = 0;
-  /** Units in the blocks before. */
-  #base = 0;
-  /** The clock at time 0, and at the time of the block, in milliseconds; a block without records has no time yet. */
+  /** The records that are not handed to the target yet; `undefined` once disposed. */
+  #blocks: BlockEncoder | undefined = new BlockEncoder(maximumAge, (block) => this.#write(block));
+  /** The clock at time 0, in milliseconds. */
   readonly #origin: number;
-  #blockStart = Number.NEGATIVE_INFINITY;
 
   /** The frame that was looked at last, and the phase that the next record is in unless it is told otherwise. */
   #frame: ScopeFrame | undefined;
@@ -133,7 +106,7 @@ export class Recording implements Disposable {
 
   /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
-    return inspectObject(this, { file: this.file, isDisposed: inspectedDisposal(this.#isDisposed) }, depth, options, inspect);
+    return inspectObject(this, { file: this.file, isDisposed: inspectedDisposal(this.isDisposed) }, depth, options, inspect);
   }
 
   /**
@@ -151,7 +124,15 @@ export class Recording implements Disposable {
     this.#autoFlush = autoFlush === true;
     this.#target = new FileTarget(file);
     this.#origin = performance.now();
-    this.#write(encodeHeader());
+    this.#write(
+      encodeHeader({
+        startedAt: Date.now(),
+        utcOffsetMinutes: -new Date().getTimezoneOffset(),
+        process: process.pid,
+        writer: `cistern ${packageVersion()}`,
+        clock: Number(process.hrtime.bigint()),
+      }),
+    );
     this.#define(RecordKind.defineThread, 0, String(thread));
     this.#put(RecordKind.thread, 0, 0);
     if (live.push(this) === 1) observeEvents(eventObserver);
@@ -160,7 +141,7 @@ export class Recording implements Disposable {
 
   /** Whether it is disposed. */
   get isDisposed(): boolean {
-    return this.#isDisposed;
+    return this.#blocks === undefined;
   }
 
   /**
@@ -169,7 +150,7 @@ export class Recording implements Disposable {
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed.
    */
   flush(): void {
-    if (this.#isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot flush: the Recording is already disposed');
+    if (this.isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot flush: the Recording is already disposed');
     this.#writeAll();
   }
 
@@ -179,8 +160,7 @@ export class Recording implements Disposable {
    * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where what is left cannot be written; it is lost then.
    */
   [Symbol.dispose](): void {
-    if (this.#isDisposed) return;
-    this.#isDisposed = true;
+    if (this.isDisposed) return;
     live.splice(live.indexOf(this), 1);
     if (live.length === 0) observeEvents(undefined);
     cancelFlushAtExit(this);
@@ -190,11 +170,9 @@ export class Recording implements Disposable {
     try {
       this.#writeAll();
     } finally {
+      this.#blocks = undefined;
       this.#unwritten = [];
       this.#isBehind = false;
-      this.#bytes = new Uint8Array(0);
-      this.#words = new Uint32Array(0);
-      this.#numbers = new Float64Array(0);
       this.#target.close();
     }
   }
@@ -214,7 +192,7 @@ export class Recording implements Disposable {
    * @param upstream the layer below
    */
   addLayer(name: string, upstream: number | undefined): number {
-    return this.#isDisposed ? 0 : this.#layers.add(name, upstream);
+    return this.isDisposed ? 0 : this.#layers.add(name, upstream);
   }
 
   /** @internal Ends the use of a layer. */
@@ -224,7 +202,7 @@ export class Recording implements Disposable {
 
   /** @internal The fields of a record that say which layer and stream it is of, to be joined with the kind. */
   headOf(layer: number, timeline: StreamTimeline): number {
-    return this.#isDisposed ? 0 : (layer << 8) | (this.#streams.indexOf(timeline) << 16);
+    return this.isDisposed ? 0 : (layer << 8) | (this.#streams.indexOf(timeline) << 16);
   }
 
   /** @internal Adds a record. Takes no memory, and cannot fail. Returns where it is, for `retract`. */
@@ -235,7 +213,7 @@ export class Recording implements Disposable {
 
   /** @internal As `append`, with the stack where it was made. */
   appendWithStack(head: number, first: number, second: number, stack: string): void {
-    if (this.#isDisposed) return;
+    if (this.isDisposed) return;
     if (hasPhases) this.#followPhase();
     const index = this.#stacks.indexOf(stack);
     this.#put(RecordKind.stack, index, 0);
@@ -244,16 +222,12 @@ export class Recording implements Disposable {
 
   /** @internal Takes a record back that turned out to be wrong, unless it is written already. */
   retract(position: number): void {
-    const at = position - this.#base;
-    if (at < 1 || this.#isDisposed) return;
-    this.#bytes.copyWithin(unitBytes * at, unitBytes * (at + 1), unitBytes * this.#at);
-    this.#at--;
-    this.#records--;
+    this.#blocks?.retract(position);
   }
 
   /** @internal Names a live allocation. */
   label(layer: number, pointer: number, label: string): void {
-    if (this.#isDisposed) return;
+    if (this.isDisposed) return;
     const index = this.#labels.indexOf(label);
     this.append(RecordKind.label | (layer << 8), pointer, index);
     this.settle();
@@ -276,14 +250,14 @@ export class Recording implements Disposable {
 
   /** @internal As `flush`, but leaves what the file does not take for later. */
   tryFlush(): void {
-    if (this.#isDisposed) return;
+    if (this.isDisposed) return;
     try {
       this.#writeAll();
     } catch {}
   }
 
   #recordPhase(kind: number, phase: Phase): void {
-    if (this.#isDisposed) return;
+    if (this.isDisposed) return;
     const index = this.#phaseIndex(phase);
     this.append(kind, index, 0);
     this.settle();
@@ -292,7 +266,7 @@ export class Recording implements Disposable {
   /** Says which phase the next record is in, where that has changed. */
   #followPhase(): void {
     const frame = innermostFrame();
-    if (frame === this.#frame || this.#isDisposed) return;
+    if (frame === this.#frame || this.isDisposed) return;
     this.#frame = frame;
     const phase = innermostPhase(frame);
     if (phase === this.#phase) return;
@@ -311,57 +285,23 @@ export class Recording implements Disposable {
   }
 
   #put(head: number, first: number, second: number): number {
-    const now = performance.now();
-    let time = (now - this.#blockStart) * 1e6;
-    if (!(time < maximumAge) || this.#at === blockUnits) {
-      if (this.#isDisposed) return 0;
-      this.#closeBlock();
-      this.#blockStart = now;
-      time = 0;
-    }
-    const at = this.#at++;
-    this.#records++;
-    const word = unitWords * at;
-    const number = unitNumbers * at;
-    this.#words[word] = head;
-    this.#words[word + 1] = time;
-    this.#numbers[number + 1] = first;
-    this.#numbers[number + 2] = second;
-    return this.#base + at;
+    const blocks = this.#blocks;
+    return blocks === undefined ? 0 : blocks.record(head, this.#now(), first, second);
   }
 
   /** Adds a record with a text. */
   #define(head: number, index: number, text: string): void {
-    if (this.#isDisposed) return;
-    const bytes = encoder.encode(text.length > maximumTextLength ? `${text.slice(0, maximumTextLength - 1)}…` : text);
-    const padded = paddedToUnit(bytes.length);
-    if (this.#at + 1 + padded / unitBytes > blockUnits) this.#closeBlock();
-    this.#put(head, index, bytes.length);
-    const start = unitBytes * this.#at;
-    this.#bytes.set(bytes, start);
-    this.#bytes.fill(0, start + bytes.length, start + padded);
-    this.#at += padded / unitBytes;
+    const shown = text.length > maximumTextLength ? `${text.slice(0, maximumTextLength - 1)}…` : text;
+    this.#blocks?.define(head, this.#now(), index, encoder.encode(shown));
   }
 
-  /** Ends the block and hands it to the target; begins the next one. */
-  #closeBlock(): void {
-    const bytes = unitBytes * this.#at;
-    if (this.#at > 1) {
-      this.#words[0] = blockMarker;
-      this.#words[1] = bytes - unitBytes;
-      this.#words[3] = this.#records;
-      this.#numbers[2] = Math.round((this.#blockStart - this.#origin) * 1e6);
-      this.#words[2] = crc32(this.#bytes.subarray(12, bytes));
-      this.#write(this.#bytes.subarray(0, bytes));
-      this.#base += this.#at;
-    }
-    this.#at = 1;
-    this.#records = 0;
-    this.#blockStart = Number.NEGATIVE_INFINITY;
+  /** Whole nanoseconds since the recording began. */
+  #now(): number {
+    return Math.floor((performance.now() - this.#origin) * 1e6);
   }
 
   #writeAll(): void {
-    this.#closeBlock();
+    this.#blocks?.close();
     while (this.#unwritten.length > 0) {
       const bytes = this.#unwritten[0] as Uint8Array;
       const taken = this.#target.write(bytes);
@@ -413,23 +353,4 @@ function assertNotRecordedTo(file: string): void {
     `file must not be one that another Recording of this thread writes to, got ${formatValue(file)}; hand that one to the adaptors`,
     'ERR_INVALID_ARG_VALUE',
   );
-}
-
-function encodeHeader(): Uint8Array {
-  const header: RecordingHeader = {
-    startedAt: Date.now(),
-    utcOffsetMinutes: -new Date().getTimezoneOffset(),
-    process: process.pid,
-    writer: `cistern ${packageVersion()}`,
-    clock: Number(process.hrtime.bigint()),
-  };
-  const json = encoder.encode(JSON.stringify(header));
-  const bytes = new Uint8Array(unitBytes + paddedToUnit(json.length)).fill(0x20, unitBytes);
-  const view = new DataView(bytes.buffer);
-  encoder.encodeInto(recordingMagic, bytes);
-  view.setUint32(8, recordingVersion, true);
-  view.setUint32(12, json.length, true);
-  bytes.set(json, unitBytes);
-  view.setFloat64(16, 0, true);
-  return bytes;
 }
