@@ -21,7 +21,7 @@ export interface GenerateLogOptions {
 
 const knownOptions = optionNames<GenerateLogOptions>({ events: true, onProgress: true, seed: true });
 
-const pieceCharacters = 64 * 1024;
+const pieceBytes = 64 * 1024;
 const maximumEvents = 2 ** 31;
 
 /** The workloads that {@link generateLog} knows. */
@@ -65,11 +65,11 @@ async function* pieces(
   const { strideBytes, run } = workloads[workload];
   const rows = new GeneratedRows(strideBytes);
   for (const _ of run(rows, seed, events)) {
-    if (rows.length < pieceCharacters) continue;
-    yield Buffer.from(rows.take(), 'latin1');
+    if (rows.length < pieceBytes) continue;
+    yield rows.take();
     onProgress?.(rows.count);
   }
-  if (rows.length > 0) yield Buffer.from(rows.take(), 'latin1');
+  if (rows.length > 0) yield rows.take();
   onProgress?.(rows.count);
 }
 

@@ -1,5 +1,5 @@
-import { logHeader } from '../formats/rmm-csv/log-writer.js';
-import { MiB } from '../units.js';
+import { CsvRows, defaultNullPointer, RowText, rowActions } from '../formats/rmm-csv/csv-rows.js';
+import { KiB, MiB } from '../units.js';
 
 /** A live allocation of a generated log. */
 export interface GeneratedAllocation {
@@ -11,14 +11,17 @@ export interface GeneratedAllocation {
 const firstAddress = 0x100000000000;
 const firstHour = 10;
 
-/** Makes the text of a log: a row each microsecond, from 10 o'clock on. An address is used again after its free, as in a log of a real run. */
+const actions = rowActions(defaultNullPointer);
+
+/** Makes the rows of a log: one each microsecond, from 10 o'clock on. An address is used again after its free, as in a log of a real run. */
 export class GeneratedRows {
   readonly #strideBytes: number;
   readonly #freeSlots: number[] = [];
   #slotCount = 0;
+  readonly #rows = new CsvRows(128 * KiB);
   #second = -1;
-  #secondText = '';
-  #text = `${logHeader}\n`;
+  #prefix = new RowText('');
+  readonly #suffixes = new Map<string, RowText>();
   /** Rows so far. */
   count = 0;
 
@@ -27,39 +30,43 @@ export class GeneratedRows {
     this.#strideBytes = strideBytes;
   }
 
-  /** Characters that `take` would give. */
+  /** Bytes that `take` would give. */
   get length(): number {
-    return this.#text.length;
+    return this.#rows.length;
   }
 
   allocate(bytes: number, stream = '0'): GeneratedAllocation {
     const slot = this.#freeSlots.pop() ?? this.#slotCount++;
-    this.#append('allocate', slot, bytes, stream);
+    this.#append(actions.allocate, slot, bytes, stream);
     return { slot, bytes, stream };
   }
 
   free({ slot, bytes, stream }: GeneratedAllocation): void {
-    this.#append('free', slot, bytes, stream);
+    this.#append(actions.free, slot, bytes, stream);
     this.#freeSlots.push(slot);
   }
 
   /** The rows since the last call. */
-  take(): string {
-    const text = this.#text;
-    this.#text = '';
-    return text;
+  take(): Uint8Array {
+    return this.#rows.take();
   }
 
-  #append(action: string, slot: number, bytes: number, stream: string): void {
+  #append(action: RowText, slot: number, bytes: number, stream: string): void {
     const time = this.count++;
     const second = Math.floor(time / 1e6);
     if (second !== this.#second) {
       this.#second = second;
       const hours = firstHour + Math.floor(second / 3600);
-      this.#secondText = [hours, Math.floor(second / 60) % 60, second % 60].map((part) => String(part).padStart(2, '0')).join(':');
+      const clock = [hours, Math.floor(second / 60) % 60, second % 60].map((part) => String(part).padStart(2, '0')).join(':');
+      this.#prefix = new RowText(`1,${clock}.`);
     }
-    const microseconds = String(time % 1e6).padStart(6, '0');
-    const pointer = (firstAddress + slot * this.#strideBytes).toString(16);
-    this.#text += `1,${this.#secondText}.${microseconds},${action},0x${pointer},${bytes},${stream}\n`;
+    const suffix = this.#suffixes.get(stream) ?? this.#newSuffix(stream);
+    this.#rows.add(this.#prefix, time % 1e6, action, firstAddress + slot * this.#strideBytes, bytes, suffix);
+  }
+
+  #newSuffix(stream: string): RowText {
+    const suffix = new RowText(`,${stream}\n`);
+    this.#suffixes.set(stream, suffix);
+    return suffix;
   }
 }

@@ -44,6 +44,7 @@ const files = [
   'src/adaptors/layers.ts',
   'src/adaptors/limiting-resource-adaptor.ts',
   'src/adaptors/logging-resource-adaptor.ts',
+  'src/formats/rmm-csv/csv-rows.ts',
   'src/formats/rmm-csv/log-writer.ts',
   'src/adaptors/outstanding-allocations.ts',
   'src/adaptors/reclaiming-resource-adaptor.ts',

@@ -1,62 +1,73 @@
 import type { RecordedRun } from '../recorded-run.js';
 import { RecordKind } from '../recording/recording-format.js';
 import type { WrittenEvents } from '../written-events.js';
-import { logHeader } from './log-writer.js';
+import { CsvRows, defaultNullPointer, RowText, rowActions } from './csv-rows.js';
 
 const nanosecondsPerDay = 86_400e9;
-const pieceCharacters = 64 * 1024;
+const fullBytes = 64 * 1024;
 
 /**
- * The text of an RMM log that holds the allocations, failures and frees of a layer of a run, in pieces. A run that was read from an RMM log gives
- * that log again, byte by byte.
+ * The bytes of an RMM log that holds the allocations, failures and frees of a layer of a run, in pieces. A run that was read from an RMM log
+ * gives that log again, byte by byte.
  */
-export function* rmmCsv(run: RecordedRun, layer: number, written: WrittenEvents = { count: 0 }): Generator<string> {
-  const { kinds, layerOf, streamOf, threadOf, times, firsts, seconds, threads, streams } = run;
-  const { timeSeparator, nullPointer } = run.csv ?? { timeSeparator: '.', nullPointer: '(nil)' };
-  const timeOfDay = new TimeOfDay(run, timeSeparator);
-  let text = `${logHeader}\n`;
+export function* rmmCsv(run: RecordedRun, layer: number, written: WrittenEvents = { count: 0 }): Generator<Uint8Array> {
+  const { kinds, layerOf, streamOf, threadOf, times, firsts, seconds } = run;
+  const { timeSeparator, nullPointer } = run.csv ?? { timeSeparator: '.', nullPointer: defaultNullPointer };
+  const actions = rowActions(nullPointer);
+  const threads = run.threads.map((thread) => new RowText(`${thread},`));
+  const streams = run.streams.map((stream) => new RowText(`,${stream}\n`));
+  const clock = new TimeOfDay(run, timeSeparator);
+  const rows = new CsvRows(2 * fullBytes);
   for (let i = 0; i < run.eventCount; i++) {
     const kind = kinds[i] as number;
     if (kind > RecordKind.failure || layerOf[i] !== layer) continue;
     const first = firsts[i] as number;
     const second = seconds[i] as number;
-    const isFailure = kind === RecordKind.failure;
-    const action = kind === RecordKind.allocate ? 'allocate' : isFailure ? 'allocate failure' : 'free';
-    const pointer = first === 0 || isFailure ? nullPointer : `0x${first.toString(16)}`;
-    const bytes = isFailure && second > Number.MAX_SAFE_INTEGER ? BigInt(second) + BigInt(first) : second;
-    const thread = threads[threadOf[i] as number] as string;
-    const stream = streams[streamOf[i] as number] as string;
-    text += `${thread},${timeOfDay.format(times[i] as number)},${action},${pointer},${bytes},${stream}\n`;
-    if (text.length > pieceCharacters) {
-      written.count = i;
-      yield text;
-      text = '';
+    const stream = streams[streamOf[i] as number] as RowText;
+    const microseconds = clock.enter(times[i] as number);
+    rows.addText(threads[threadOf[i] as number] as RowText);
+    if (kind === RecordKind.allocate) {
+      rows.add(clock.prefix, microseconds, first === 0 ? actions.allocateNothing : actions.allocate, first, second, stream);
+    } else if (kind === RecordKind.free) {
+      rows.add(clock.prefix, microseconds, first === 0 ? actions.freeNothing : actions.free, first, second, stream);
+    } else if (second <= Number.MAX_SAFE_INTEGER) {
+      rows.add(clock.prefix, microseconds, actions.allocateFailure, 0, second, stream);
+    } else {
+      // More than a number holds: its lowest digits go with the stream.
+      const digits = String(BigInt(second) + BigInt(first));
+      const rest = new RowText(`${digits.slice(1)},${run.streams[streamOf[i] as number]}\n`);
+      rows.add(clock.prefix, microseconds, actions.allocateFailure, 0, Number(digits[0]), rest);
     }
+    if (rows.length < fullBytes) continue;
+    written.count = i;
+    yield rows.take();
   }
-  yield text;
+  yield rows.take();
 }
 
-/** Writes times as the local times of day that they were. */
+/** Times as the local times of day that they were. */
 class TimeOfDay {
+  /** The second that was entered last, and what stands between it and its microseconds. */
+  prefix = new RowText('');
   /** Nanoseconds from a local midnight to time 0. */
   readonly #start: number;
   readonly #separator: string;
   #second = -1;
-  #prefix = '';
 
   constructor({ startedAt = 0, utcOffsetMinutes }: RecordedRun, separator: string) {
     this.#start = modulo(startedAt + utcOffsetMinutes * 60_000, nanosecondsPerDay / 1e6) * 1e6;
     this.#separator = separator;
   }
 
-  format(time: number): string {
+  /** Makes the prefix of the second that a time is in, and returns the microseconds since its start. */
+  enter(time: number): number {
     const sinceMidnight = modulo(this.#start + time, nanosecondsPerDay);
     const second = Math.floor(sinceMidnight / 1e9);
     if (second !== this.#second) {
       this.#second = second;
-      this.#prefix = `${new Date(second * 1000).toISOString().slice(11, 19)}${this.#separator}`;
+      this.prefix = new RowText(`${new Date(second * 1000).toISOString().slice(11, 19)}${this.#separator}`);
     }
-    return `${this.#prefix}${String(Math.floor((sinceMidnight - second * 1e9) / 1000)).padStart(6, '0')}`;
+    return Math.floor((sinceMidnight - second * 1e9) / 1000);
   }
 }
 

@@ -1,7 +1,7 @@
 import { formatValue, InvalidLogError } from '../../errors.js';
 import type { CsvSpelling } from '../recording/recording-format.js';
+import { logHeader } from './csv-rows.js';
 import { explainRow, explainTime, holdsBinaryData } from './log-row-fault.js';
-import { logHeader } from './log-writer.js';
 
 /** No row comes near this; what does is not a log. */
 const maximumLineBytes = 4096;

@@ -30,7 +30,7 @@ async function throughRecording(text: Uint8Array): Promise<string> {
 }
 
 function csv(run: RecordedRun, layer = 0): string {
-  return [...rmmCsv(run, layer)].join('');
+  return Buffer.concat([...rmmCsv(run, layer)]).toString();
 }
 
 describe('an RMM log that became a recording and an RMM log again', () => {
@@ -127,5 +127,17 @@ describe('the RMM log of a recording', () => {
       '',
     ]);
     expect(csv(run, 1).split('\n').slice(1)).toEqual(['1,00:00:00.000000,allocate,0x100,1,0x0', '']);
+  });
+
+  test('has the names of streams and threads, whatever they are', () => {
+    const name = `線 ${'é'.repeat(100_000)}`;
+    const failure = { kind: RecordKind.failure, first: 7, second: 2 ** 60 };
+    const run = runOf([allocate(256, 1), failure, free(256, 1)], { streams: [name], threads: [name] });
+    expect(csv(run).split('\n').slice(1)).toEqual([
+      `${name},00:00:00.000000,allocate,0x100,1,${name}`,
+      `${name},00:00:00.000000,allocate failure,(nil),${2n ** 60n + 7n},${name}`,
+      `${name},00:00:00.000000,free,0x100,1,${name}`,
+      '',
+    ]);
   });
 });
