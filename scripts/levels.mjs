@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 
 const root = new URL('..', import.meta.url);
 const written = new URL('biome.levels.json', root);
-const basics = ['errors', 'units', 'validation'];
+const basics = ['errors', 'lifetime-errors', 'collect-errors', 'call-stack', 'units', 'validation'];
 const interfaces = [...basics, 'driver', 'memory-resource'];
 const keepers = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'stream-ordering', 'collector'];
 const resources = [...keepers, 'files', 'formats', 'resource-kind', 'resources', 'adaptors', 'resource-kinds'];
@@ -20,6 +20,9 @@ const everything = [...resources, 'specification', 'buffers', 'replay', 'report'
  */
 const parts = [
   { name: 'errors', imports: [], node: [] },
+  { name: 'lifetime-errors', imports: ['errors'], node: [] },
+  { name: 'collect-errors', imports: [], node: [] },
+  { name: 'call-stack', imports: [], node: ['node:url'] },
   { name: 'units', imports: [], node: [] },
   { name: 'nearest-word', imports: [], node: [] },
   { name: 'validation', imports: ['errors', 'nearest-word', 'units'], node: [] },

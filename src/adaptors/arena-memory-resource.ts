@@ -23,7 +23,7 @@ import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, MemoryResource, TrimOptions } from '../memory-resource.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
-import type { Lane } from '../stream-ordering/lane.js';
+import type { CommonLane } from '../stream-ordering/common-lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
@@ -102,8 +102,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   /** The most bytes that are held of the upstream. */
   readonly arenaBytes: number;
   readonly #dumpFile: string | undefined;
-  /** The lane of the global arena. */
-  readonly #global: number;
+  readonly #global: CommonLane;
   #superblocks = 0;
   #defragmentations = 0;
   #refusedBytes: number | undefined;
@@ -125,7 +124,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     this.#dumpFile = dumpFile;
     this.#global = this.ordering.addCommonLane();
     const stream = Stream.legacyDefault(this.device);
-    while (this.claimedBytes < this.arenaBytes) this.takeInitial(this.#nextBlockBytes, stream);
+    while (this.held.claimedBytes < this.arenaBytes) this.takeInitial(this.#nextBlockBytes, stream);
   }
 
   /**
@@ -140,9 +139,9 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     this.ordering.synchronizeHeld();
     // Host functions may have run during the wait.
     this.assertLive('defragment');
-    const before = this.index.freeBytes(this.#global);
+    const before = this.index.freeBytes(this.#global.number);
     this.#returnToGlobal();
-    return this.index.freeBytes(this.#global) - before;
+    return this.index.freeBytes(this.#global.number) - before;
   }
 
   /**
@@ -172,7 +171,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
    */
   dump(): string {
     const laneNames = new Map([
-      [this.#global, 'global arena'],
+      [this.#global.number, 'global arena'],
       [this.ordering.endedLane, 'ended streams'],
       ...this.ordering.lanes.map(({ number, timeline, isHeld }) => [number, `stream ${timeline.id}${isHeld ? ', held' : ''}`] as const),
     ]);
@@ -181,7 +180,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
 
   /** Steps 2 and 3 at the top of this file. */
   protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
-    const address = this.#takeSuperblock(bytes, stream, alignment) ? this.allocateIn((this.lane as Lane).number, bytes, alignment) : none;
+    const address = this.#takeSuperblock(bytes, stream, alignment) ? this.allocateIn(this.lane.number, bytes, alignment) : none;
     return address === none ? super.takeFromOthers(bytes, stream, alignment) : address;
   }
 
@@ -204,17 +203,17 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
       super.keepSegment(segment, stream);
       return;
     }
-    this.index.addSegment(segment.address, segment.bytes, this.#global);
+    this.index.addSegment(segment.address, segment.bytes, this.#global.number);
   }
 
   /** Everything that may be had is in the global arena by then. */
   protected override searchThoroughly(bytes: number, stream: Stream, alignment: number): number {
-    const address = this.searchLane(this.#global, bytes, alignment);
+    const address = this.searchLane(this.#global.number, bytes, alignment);
     if (address === none) return none;
     try {
-      if (this.ordering.order(stream, this.#global)) (this.lane as Lane).received();
+      if (this.#global.order(stream)) this.lane.received();
     } catch (error) {
-      this.index.free(this.index.usedBlock(address), this.#global);
+      this.index.free(this.index.usedBlock(address), this.#global.number);
       throw error;
     }
     return address;
@@ -233,17 +232,17 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
 
   /** What the next block of the upstream would have. */
   get #nextBlockBytes(): number {
-    return Math.min(this.arenaBytes - this.claimedBytes, maximumBlockBytes);
+    return Math.min(this.arenaBytes - this.held.claimedBytes, maximumBlockBytes);
   }
 
   /** Moves a superblock that has room for a request from the global arena to the stream's own. Returns whether there was one. */
   #takeSuperblock(bytes: number, stream: Stream, alignment: number): boolean {
     const units = alignUp(leastBytes(bytes, alignment), superblockBytes) / unitBytes;
     // No wait for what would not serve.
-    if (!this.index.canAllocate(units, this.#global)) return false;
-    const lane = this.lane as Lane;
-    const hasWaited = this.ordering.order(stream, this.#global);
-    if (!this.index.carve(units, superblockUnits, this.#global, lane.number)) return false;
+    if (!this.index.canAllocate(units, this.#global.number)) return false;
+    const { lane } = this;
+    const hasWaited = this.#global.order(stream);
+    if (!this.index.carve(units, superblockUnits, this.#global.number, lane.number)) return false;
     this.#superblocks++;
     if (hasWaited) lane.received();
     return true;
@@ -251,7 +250,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
 
   /** How many arenas other than the global one have free memory. */
   get #filledArenas(): number {
-    return this.ordering.laneNumbers().filter((lane) => lane !== this.#global && !this.index.isEmpty(lane)).length;
+    return this.ordering.laneNumbers().filter((lane) => lane !== this.#global.number && !this.index.isEmpty(lane)).length;
   }
 
   /** Returns the free memory that may be had without blocking, also what is held for `stream`, to the global arena. */

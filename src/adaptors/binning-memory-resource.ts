@@ -1,6 +1,7 @@
 import { takesBack } from '../bulk-frees.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
+import { alreadyFreed, wrongSize } from '../lifetime-errors.js';
 import {
   type DeallocationEvents,
   type DeallocationEventsOption,
@@ -299,14 +300,11 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     const asked = owner.askedBytesAt(pointer);
     if (asked !== none) throw this.#wrongSize(pointer, bytes, asked);
     const where = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
-    throw new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
+    throw alreadyFreed(where);
   }
 
   #wrongSize(pointer: DevicePointer, bytes: number, asked: number): LifetimeError {
-    return new LifetimeError(
-      'ERR_CISTERN_WRONG_SIZE',
-      `the ${this.constructor.name} cannot free ${formatPointer(pointer)} with ${bytes} bytes: it was allocated with ${asked} bytes`,
-    );
+    return wrongSize(`the ${this.constructor.name} cannot free ${formatPointer(pointer)}`, bytes, asked);
   }
 }
 

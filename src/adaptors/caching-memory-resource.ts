@@ -23,6 +23,7 @@
  */
 
 import { DeviceWaits, markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../bulk-frees.js';
+import { throwFirst } from '../collect-errors.js';
 import { isNotPermitted } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
@@ -38,13 +39,13 @@ import {
   type ScopeFrame,
   withResource,
 } from '../resource-scope.js';
-import type { Lane } from '../stream-ordering/lane.js';
+import type { StreamLane } from '../stream-ordering/stream-lane.js';
 import { BlockGroups } from '../suballocation/block-groups.js';
 import { BlockLists, blockFields } from '../suballocation/block-lists.js';
-import { none, type Segment } from '../suballocation/blocks.js';
+import { isWithin, none, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer, optionNames } from '../validation.js';
-import { isWithin, type KeeperStatistics, StreamOrderedMemoryResource, throwFirst } from './stream-ordered-memory-resource.js';
+import { type KeeperStatistics, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
 /** Options of {@link CachingMemoryResource}. */
 export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
@@ -277,7 +278,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
       return this.#allocateUnusual(run, bytes, stream, alignment);
     const rounded = (small + (ALLOCATION_ALIGNMENT - 1)) & -ALLOCATION_ALIGNMENT;
-    const { number, owner } = this.lane as Lane;
+    const { number, owner } = this.lane;
     const block = this.#blocks.take(rounded, rounded - small, number, owner);
     if (block === none) return this.#allocateSlowly(run, bytes, stream);
     this.#hits++;
@@ -296,7 +297,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     }
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
     if (this.#blocks.askedBytes(block) !== bytes) this.refuseFree(pointer, bytes, block);
-    let lane = this.lane as Lane;
+    let { lane } = this;
     if (fence === undefined) this.ordering.freed(lane);
     else lane = this.ordering.freedWith(fence, stream, this.#blocks.ownerOf(block));
     this.#forget(block);
@@ -356,14 +357,14 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
 
   protected allocateIn(lane: number, bytes: number): number {
     const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
-    return this.#blocks.allocate(rounded, rounded - bytes, lane, (this.lane as Lane).owner);
+    return this.#blocks.allocate(rounded, rounded - bytes, lane, this.lane.owner);
   }
 
   /** Steps 3 and 4 at the top of this file. */
   protected grow(bytes: number, stream: Stream): boolean {
     const rounded = alignUp(bytes, ALLOCATION_ALIGNMENT);
     if (!Number.isSafeInteger(rounded) || rounded > this.maximumBytes) return false;
-    const excess = () => this.claimedBytes + rounded - this.maximumBytes;
+    const excess = () => this.held.claimedBytes + rounded - this.maximumBytes;
     this.#hasGrown = excess() <= 0 && this.tryTakeFromUpstream(rounded, stream);
     if (this.#hasGrown) return true;
     this.joinFree(stream, () => false);
@@ -403,7 +404,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     assertBytes(bytes);
     assertAlignment(alignment, ALLOCATION_ALIGNMENT);
     if (bytes === 0) return 0;
-    const address = this.allocateIn((this.lane as Lane).number, bytes);
+    const address = this.allocateIn(this.lane.number, bytes);
     if (address === none) return this.#allocateSlowly(run, bytes, stream);
     this.#hits++;
     return this.#handOut(run, this.#blocks.usedBlock(address), stream);
@@ -591,7 +592,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   #freeRemembered(run: Run, waits: DeviceWaits): RefusedFree[] {
     let blocks: Segment[] | undefined;
     const has = (pointer: DevicePointer, number: number) => {
-      if (!this.arrivedBefore(pointer, number)) return false;
+      if (!this.held.hadBefore(pointer, number)) return false;
       const block = this.#blocks.usedBlock(pointer);
       if (block !== none) return this.#groupRuns[this.#groups.groupOf(block)] === run;
       // An adaptor above may have moved the pointer, to align it.
@@ -628,7 +629,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /** Does what a free does on a stream, and returns the lane that the memory belongs to now. A stream that may be gone is not named. */
-  #laneToFreeIn(stream: Stream): Lane {
+  #laneToFreeIn(stream: Stream): StreamLane {
     if (!stream.timeline.announcesEnd) {
       const lane = this.ordering.heldLaneOf(stream);
       lane.freeUnrecorded();

@@ -15,7 +15,6 @@ import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
-import type { Lane } from '../stream-ordering/lane.js';
 import { none } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes, MiB } from '../units.js';
@@ -107,7 +106,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
       const stream = Stream.legacyDefault(this.device);
       this.enter(stream, 'allocate');
       this.takeInitial(Math.min(this.#batchBlocks, this.#leftBlocks) * wholeBytes, stream);
-      this.ordering.queryOwn(this.lane as Lane);
+      this.lane.query();
     }
   }
 
@@ -125,7 +124,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
       if (bytes === 0) return 0;
       if (bytes > this.blockBytes) throw this.blockTooLarge(bytes);
     }
-    const address = this.allocateIn((this.lane as Lane).number, bytes);
+    const address = this.allocateIn(this.lane.number, bytes);
     return address === none ? this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
   }
 
@@ -151,7 +150,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
   }
 
   protected override allocateIn(lane: number, bytes: number): number {
-    return this.index.allocate(this.#blockUnits, this.blockBytes - bytes, lane, (this.lane as Lane).owner);
+    return this.index.allocate(this.#blockUnits, this.blockBytes - bytes, lane, this.lane.owner);
   }
 
   /** Step 3 at the top of this file. */
@@ -166,7 +165,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
   }
 
   protected override blockTooLarge(bytes: number): Error {
-    this.upstreamFailure = undefined;
+    this.held.refusal = undefined;
     return this.outOfMemoryError(bytes, `a block has ${formatBytes(this.blockBytes)} (${this.blockBytes} bytes)`, this.blockBytes);
   }
 
@@ -177,7 +176,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
 
   /** Whole blocks that the maximum leaves. */
   get #leftBlocks(): number {
-    return Math.floor((this.#maximumBytes - this.claimedBytes) / this.blockBytes);
+    return Math.floor((this.#maximumBytes - this.held.claimedBytes) / this.blockBytes);
   }
 }
 

@@ -1,3 +1,4 @@
+import { attemptEach, throwFirst } from '../collect-errors.js';
 import type { MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
 
 /** What specifications call a resource of its class: `cuda-async` for a `CudaAsyncMemoryResource`. */
@@ -27,33 +28,24 @@ export function layersOf(resource: MemoryResource): MemoryResource[] {
  * may still hold memory of what it is built on, and that is left, so that this can be called again.
  */
 export function disposeLayers(layers: readonly MemoryResource[]): void {
-  const errors: unknown[] = [];
   const needed = new Set<MemoryResource>();
-  for (const layer of layers) {
-    if (needed.has(layer)) continue;
+  const errors = attemptEach(layers, (layer) => {
+    if (needed.has(layer)) return;
     try {
       layer[Symbol.dispose]();
     } catch (error) {
-      errors.push(error);
       try {
         layer[Symbol.dispose]();
       } catch {
         for (const below of layersOf(layer)) needed.add(below);
       }
+      throw error;
     }
-  }
-  if (errors.length > 0) throw errors[0];
+  });
+  throwFirst(errors);
 }
 
 /** Disposes all, whatever happens, and throws the first error. */
 export function disposeAll(resources: readonly MemoryResource[]): void {
-  const errors: unknown[] = [];
-  for (const resource of resources) {
-    try {
-      resource[Symbol.dispose]();
-    } catch (error) {
-      errors.push(error);
-    }
-  }
-  if (errors.length > 0) throw errors[0];
+  throwFirst(attemptEach(resources, (resource) => resource[Symbol.dispose]()));
 }

@@ -1,3 +1,4 @@
+import { alreadyFreed, insideAllocation, wrongSize } from '../lifetime-errors.js';
 /**
  * A bump allocator: an allocation moves a cursor on, a free does nothing, and a rewind takes everything back that came since a mark.
  *
@@ -13,6 +14,7 @@
  */
 
 import { addRemembering, LiveAllocations, markAsTaker, rememberedSoFar, type TakenMemory, takesBack } from '../bulk-frees.js';
+import { attemptEach, throwFirst } from '../collect-errors.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { Stream } from '../driver/stream.js';
 import {
@@ -34,21 +36,15 @@ import type {
 } from '../memory-resource.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { withoutCaching } from '../resource-scope.js';
-import type { Lane } from '../stream-ordering/lane.js';
+import { StreamLane } from '../stream-ordering/stream-lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
-import { none, type Segment } from '../suballocation/blocks.js';
+import { none, type Segment, segmentAround } from '../suballocation/blocks.js';
 import { type BumpBlock, BumpChain, BumpChains, type BumpPosition } from '../suballocation/bump-chains.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { layersOf } from './layers.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
-import {
-  type KeeperStatistics,
-  StreamOrderedMemoryResource,
-  segmentAround,
-  stillUsed,
-  throwFirst,
-} from './stream-ordered-memory-resource.js';
+import { type KeeperStatistics, StreamOrderedMemoryResource, stillUsed } from './stream-ordered-memory-resource.js';
 
 const maximumGrowthFactor = 64;
 
@@ -397,7 +393,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   protected override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
     // On a stream that may be gone by then, no rewind can record an event.
-    const lane = stream.timeline.announcesEnd ? (this.lane as Lane) : this.ordering.heldLaneOf(stream);
+    const lane = stream.timeline.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);
     this.#chain = this.#memory.chainOf(lane.number);
   }
 
@@ -419,7 +415,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** Also takes the blocks that streams kept, but use nothing of. */
   protected override makeRoom(least: number, stream: Stream): boolean {
     this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'allocate');
-    const { number } = this.lane as Lane;
+    const { number } = this.lane;
     const hasRoom = () => this.#memory.largestFreeBytes(number) >= least;
     return hasRoom() || this.joinFree(stream, hasRoom);
   }
@@ -452,7 +448,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     const chain = this.#chain;
     // A block that is too small for the first request would only be in the way of those after it.
     this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks().filter((step) => step.chain === chain), 'allocate');
-    let start = this.allocateIn((this.lane as Lane).number, bytes, alignment);
+    let start = this.allocateIn(this.lane.number, bytes, alignment);
     if (start === none) start = this.allocateElsewhere(bytes, stream, alignment);
     this.#memory.extend(this.#chain, start);
     return this.#chain.cursor.allocateAligned(rounded, alignment);
@@ -492,7 +488,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     }
     const { chain, number } = block;
     assertHandedOut(pointer, bytes, chain.cursor.topOf(number), this.constructor.name);
-    if (chain === this.#chain || this.ordering.lane(chain.lane)?.timeline === stream.timeline) {
+    if (chain === this.#chain || this.ordering.lane(chain.lane).timeline === stream.timeline) {
       if (fence !== undefined) assertFence(fence, stream);
       return;
     }
@@ -511,7 +507,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   ): void {
     if (bytes !== block.bytes) {
       const where = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
-      throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: it was allocated with ${block.bytes} bytes`);
+      throw wrongSize(where, bytes, block.bytes);
     }
     // Taken out before the call: host functions that run in it may rewind.
     this.#dropFallback(pointer);
@@ -550,7 +546,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     let fallbackSegments: (Segment & { readonly remembered: number })[] | undefined;
     const has = (pointer: DevicePointer, number: number) => {
       const block = this.#memory.blockAt(pointer);
-      if (block !== undefined) return this.arrivedBefore(pointer, number) && isSince(mark, block, pointer);
+      if (block !== undefined) return this.held.hadBefore(pointer, number) && isSince(mark, block, pointer);
       // An adaptor above may have moved the pointer, to align it.
       fallbackSegments ??= this.#fallbackBlocksSince(fallbackAllocations)
         .map(([address, { bytes, remembered }]) => ({ address, bytes, remembered }))
@@ -558,7 +554,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
       const segment = segmentAround(fallbackSegments, pointer);
       return segment !== undefined && segment.remembered < number;
     };
-    return { by: this, since: mark?.remembered ?? this.remembered, reason, has };
+    return { by: this, since: mark?.remembered ?? this.held.remembered, reason, has };
   }
 
   /** Takes everything back that the blocks handed out since a mark, or ever. */
@@ -589,9 +585,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   /** Whether nothing can make the chain's stream wait, because it may be gone. */
   #mustWait({ lane, awaited }: BumpChain): boolean {
-    if (awaited.size === 0) return false;
-    if (this.ordering.lane(lane)?.timeline.announcesEnd !== false) return false;
-    return [...awaited].some((number) => !this.ordering.isIdle(number));
+    if (awaited.size === 0 || this.ordering.lane(lane).timeline?.announcesEnd !== false) return false;
+    return [...awaited].some((number) => !this.ordering.lane(number).isIdle);
   }
 
   /** Makes the stream of a chain wait for what else was freed in it, and prepares its lane for blocks of it. */
@@ -600,11 +595,11 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     const owner = this.ordering.lane(lane);
     for (const number of awaited) {
       const other = this.ordering.lane(number);
-      if (this.deallocationEvents === 'off' && other?.timeline.announcesEnd === true) this.ordering.queryOwn(other);
-      if (owner === undefined) this.ordering.orderEnded(number);
-      else if (owner.timeline.announcesEnd) this.ordering.order(owner, number);
+      if (this.deallocationEvents === 'off' && other instanceof StreamLane && other.timeline.announcesEnd) other.query();
+      if (!(owner instanceof StreamLane)) this.ordering.orderEnded(number);
+      else if (owner.timeline.announcesEnd) other.order(owner);
     }
-    if (!givesBlocks || owner === undefined) return;
+    if (!givesBlocks || !(owner instanceof StreamLane)) return;
     if (owner.isHeld) owner.freeUnrecorded();
     else this.ordering.freed(owner);
   }
@@ -614,9 +609,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     const freed = this.#fallbackBlocksSince(fallbackAllocations);
     // Taken out first: host functions that run in the calls may rewind.
     for (const [pointer] of freed) this.#dropFallback(pointer);
-    const errors: unknown[] = [];
     let hasWaited = false;
-    for (const [pointer, block] of freed) {
+    return attemptEach(freed, ([pointer, block]) => {
       try {
         let { stream } = block;
         if (stream.isDisposed || !stream.timeline.announcesEnd) {
@@ -627,11 +621,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
         }
         this.fallback?.deallocate(pointer, block.bytes, stream, this.#fallbackEvents);
       } catch (error) {
-        errors.push(error);
         this.#keepFallback(pointer, block);
+        throw error;
       }
-    }
-    return errors;
+    });
   }
 
   /** Whether everything that was allocated since a mark is gone again. */
@@ -687,10 +680,8 @@ function leastBlockBytes(bytes: number, alignment: number): number {
 /** @throws LifetimeError for what can be told to be no live allocation of the block that the pointer lies in, handed out up to `top`. */
 function assertHandedOut(pointer: number, bytes: number, top: number, name: string): void {
   const where = `the ${name} cannot free ${formatPointer(pointer)}`;
-  if (pointer >= top) throw new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
-  if (pointer % ALLOCATION_ALIGNMENT !== 0) {
-    throw new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it lies inside an allocation, not at its start`);
-  }
+  if (pointer >= top) throw alreadyFreed(where);
+  if (pointer % ALLOCATION_ALIGNMENT !== 0) throw insideAllocation(where);
   if (bytes > 0 && pointer + bytes <= top) return;
   throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: no allocation there has that size`);
 }

@@ -10,7 +10,8 @@
  * Invariants: Σ bytes of what is out or leaving = bytes; a pointer is out at most once.
  * Cost: expected constant, but for `list` and `refusal`, which are linear.
  */
-import { formatPointer, LifetimeError } from '../errors.js';
+import { formatPointer, type LifetimeError } from '../errors.js';
+import { alreadyFreed, insideAllocation, notAllocatedHere, wrongSize } from '../lifetime-errors.js';
 import type { DevicePointer } from '../memory-resource.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { none } from '../suballocation/blocks.js';
@@ -145,28 +146,21 @@ export class OutstandingAllocations {
     assertBytes(bytes);
     if (pointer === 0) return undefined;
     const where = `the ${name} cannot free ${formatPointer(pointer)}`;
-    if (record !== none) {
-      const message = `${where} with ${bytes} bytes: it was allocated with ${this.#bytes[record]} bytes`;
-      return { error: new LifetimeError('ERR_CISTERN_WRONG_SIZE', message), record };
-    }
+    if (record !== none) return { error: wrongSize(where, bytes, this.bytesOf(record)), record };
     let freed: number = none;
     for (let other = 0; other < this.#used; other++) {
       const offset = pointer - (this.#pointers[other] as number);
-      if (offset === 0) {
-        freed = other;
-      } else if (this.#next[other] === outstanding && offset > 0 && offset < (this.#bytes[other] as number)) {
-        const message = `${where}: it lies inside an allocation, not at its start`;
-        return { error: new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', message), record: other };
+      if (offset === 0) freed = other;
+      else if (this.#next[other] === outstanding && offset > 0 && offset < (this.#bytes[other] as number)) {
+        return { error: insideAllocation(where), record: other };
       }
     }
-    if (freed === none) {
-      return { error: new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it was not allocated by this resource`), record: none };
-    }
+    if (freed === none) return { error: notAllocatedHere(where), record: none };
     // An address may have been freed several times; the queue has the latest last.
     for (let other = this.#firstFree; other !== none; other = this.#next[other] as number) {
       if (this.#pointers[other] === pointer) freed = other;
     }
-    return { error: new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`), record: freed };
+    return { error: alreadyFreed(where), record: freed };
   }
 
   #takeRecord(): number {

@@ -3,6 +3,7 @@ import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseC
 import type { MemoryKind } from '../driver/plain-memory.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
 import {
   type DeallocationEvents,
   type DeallocationEventsOption,
@@ -94,7 +95,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   /** @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once this object is disposed. */
   protected assertLive(operation: string): void {
     if (this.isDisposed) {
-      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
+      throw alreadyDisposed(operation, `the ${this.constructor.name}`);
     }
   }
 

@@ -20,7 +20,7 @@ import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, MemoryResource } from '../memory-resource.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
-import type { Lane } from '../stream-ordering/lane.js';
+import type { StreamLane } from '../stream-ordering/stream-lane.js';
 import { none } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
@@ -78,7 +78,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    * The lane of the initial block, until the first stream comes and takes the block over: it shall not be cut off from what that stream frees.
    * Under `'off'` it stays where every stream can have a part of it.
    */
-  #initialLane: Lane | undefined;
+  #initialLane: StreamLane | undefined;
   #merges = 0;
 
   /**
@@ -100,7 +100,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
       const stream = Stream.legacyDefault(this.device);
       this.enter(stream, 'allocate');
       this.takeInitial(Math.min(alignUp(initialBytes, unitBytes), this.#maximumBytes), stream);
-      this.ordering.queryOwn(this.lane as Lane);
+      this.lane.query();
       if (deallocationEvents !== 'off') this.#initialLane = this.lane;
     }
   }
@@ -112,14 +112,14 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
 
   protected override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
-    if (this.#initialLane !== undefined) this.#handOver(this.#initialLane, this.lane as Lane, stream);
+    if (this.#initialLane !== undefined) this.#handOver(this.#initialLane, this.lane, stream);
   }
 
   /** Steps 2 and 3 at the top of this file. */
   protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
     let address = super.takeFromOthers(bytes, stream, alignment);
     if (address !== none) return address;
-    const { number } = this.lane as Lane;
+    const { number } = this.lane;
     this.joinFree(stream, (isOthers) => {
       if (isOthers) this.#merges++;
       address = this.allocateIn(number, bytes, alignment);
@@ -140,7 +140,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
 
   /** All that may be had is in the stream's lane by then. */
   protected override searchThoroughly(bytes: number, _stream: Stream, alignment: number): number {
-    return this.searchLane((this.lane as Lane).number, bytes, alignment);
+    return this.searchLane(this.lane.number, bytes, alignment);
   }
 
   protected outOfMemory(bytes: number, alignment: number): OutOfMemoryError {
@@ -151,10 +151,10 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     return this.outOfMemoryWithin(this.#maximumBytes, bytes, reason);
   }
 
-  #handOver(initial: Lane, lane: Lane, stream: Stream): void {
+  #handOver(initial: StreamLane, lane: StreamLane, stream: Stream): void {
     this.#initialLane = undefined;
     if (initial === lane) return;
-    const hasWaited = this.ordering.order(stream, initial.number);
+    const hasWaited = initial.order(stream);
     this.index.transfer(initial.number, lane.number);
     if (hasWaited) lane.received();
   }

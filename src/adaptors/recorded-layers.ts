@@ -3,7 +3,8 @@ import type { Recording } from '../formats/recording/recording.js';
 import { RecordKind } from '../formats/recording/recording-format.js';
 import type { DevicePointer, MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
 import { kindOf, layersOf } from './layers.js';
-import { type GrowthObserver, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import type { GrowthObserver } from './upstream-blocks.js';
 
 /** For each recording the layers of the adaptors that record, and of the keepers below them. */
 const layersByRecording = new WeakMap<Recording, WeakMap<MemoryResource, number>>();

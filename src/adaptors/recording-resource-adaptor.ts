@@ -1,9 +1,10 @@
+import { callStack } from '../call-stack.js';
 import { assertStream, type Stream } from '../driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
-import { callStack } from '../formats/recording/call-stack.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { Recording } from '../formats/recording/recording.js';
 import { RecordKind } from '../formats/recording/recording-format.js';
 import { acquireRecording, environmentRecording, releaseRecording } from '../formats/recording/shared-recordings.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
 import type {
   DeallocationEventsOption,
   DeallocationFence,
@@ -238,7 +239,7 @@ function recordingOf({ recording, file }: RecordingResourceAdaptorOptions): Reco
     if (file !== undefined) {
       throw new ArgumentRangeError('either a recording or a file can be recorded to, not both', 'ERR_INVALID_ARG_VALUE');
     }
-    if (recording.isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot record: the Recording is already disposed');
+    if (recording.isDisposed) throw alreadyDisposed('record', 'the Recording');
     return recording;
   }
   if (file !== undefined) {

@@ -1,6 +1,6 @@
-import { addRemembering, LiveAllocations, rememberedSoFar, type TakenMemory, takeBack, takesBack } from '../bulk-frees.js';
+import { type TakenMemory, takeBack, takesBack } from '../bulk-frees.js';
+import { throwFirst } from '../collect-errors.js';
 import { type Device, usedDevices } from '../driver/device.js';
-import { Event } from '../driver/event.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -12,8 +12,8 @@ import {
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { isNotPermitted } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
-import { StreamTimeline } from '../driver/stream-timeline.js';
-import { CisternError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
+import { CisternError, formatPointer, OutOfMemoryError } from '../errors.js';
+import { alreadyDisposed, alreadyFreed, insideAllocation, notAllocatedHere, wrongSize } from '../lifetime-errors.js';
 import {
   type DeallocationEvents,
   type DeallocationFence,
@@ -25,14 +25,14 @@ import {
   type TrimOptions,
   trimOptionNames,
 } from '../memory-resource.js';
-import { withoutCaching } from '../resource-scope.js';
-import type { Lane } from '../stream-ordering/lane.js';
+import { noLane } from '../stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../stream-ordering/stream-ordering.js';
 import { type AddressClass, type BlockView, none, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
 import { assertBytes, assertOptions, assertPointer } from '../validation.js';
 import { layersOf } from './layers.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
+import { type GrowthObserver, UpstreamBlocks } from './upstream-blocks.js';
 
 /** What every resource that keeps memory tells of it. */
 export interface KeeperStatistics {
@@ -52,24 +52,6 @@ export interface KeeperStatistics {
   readonly reuses: number;
   /** How many streams were synchronized because memory ran out under `'off'`. */
   readonly synchronizations: number;
-}
-
-/** A block of the upstream. */
-interface Arrival extends Segment {
-  /** What was remembered before it came has this number at the most. */
-  readonly remembered: number;
-}
-
-/** Told of the blocks that a resource holds of its upstream. */
-export interface GrowthObserver {
-  /** Whether it needs not be told any more. */
-  readonly isDone: boolean;
-  /** A block came from the upstream, or was not taken back there. */
-  grew(pointer: DevicePointer, bytes: number, stream: Stream): void;
-  /** A block is about to go back to the upstream. */
-  releases(pointer: DevicePointer, bytes: number, stream: Stream): void;
-  /** The resource is disposed and holds nothing. */
-  ended(): void;
 }
 
 /** The memory that a resource keeps, in lanes: an index of the suballocation layer. Segments are what came from the upstream. */
@@ -105,35 +87,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected readonly ordering: StreamOrdering;
   /** The stream of the last call, and its lane. */
   protected lastStream: Stream = noStream;
-  protected lane: Lane | undefined;
-  /** Why the upstream last refused a block, for the error that says so. */
-  protected upstreamFailure: OutOfMemoryError | undefined;
-  /**
-   * The least that the upstream lately refused: as much or more is asked for again only where nothing less would do. Grows with what goes back
-   * there, and with every block taken since, because others may have freed memory.
-   */
-  #refusedBytes = Number.POSITIVE_INFINITY;
+  protected lane = noLane;
+  /** What is held of the upstream. */
+  protected readonly held: UpstreamBlocks;
   readonly #memory: KeptMemory;
-  /** Whether memory is to be given back that was still allocated at the end, and may be in use. */
-  #endsInUse = false;
   #isDisposed = false;
-  /** What the upstream would not take back when this was disposed. */
-  #leftSegments: readonly Segment[] = [];
-  /** What came from the upstream when this was disposed, or for a stream that had ended: not to be used before the device is idle. */
-  #lateSegments: readonly Segment[] = [];
-
-  #growthObservers: readonly GrowthObserver[] = [];
-  /** What came from the upstream and has not gone back, by its address, and the same in the order of the addresses, once that was asked for. */
-  readonly #arrivals = new Map<DevicePointer, Arrival>();
-  #sortedArrivals: readonly Arrival[] | undefined;
-  /** What was remembered since this was made has higher numbers. */
-  protected readonly remembered = rememberedSoFar();
-
-  #reservedBytes = 0;
-  /** Bytes that the upstream is being asked for right now. */
-  #arrivingBytes = 0;
-  #peakReservedBytes = 0;
-  #growths = 0;
   #releases = 0;
   #reuses = 0;
   #synchronizations = 0;
@@ -146,6 +104,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#memory = memory;
     this.deallocationEvents = deallocationEvents;
     this.ordering = new StreamOrdering(deallocationEvents, memory, this.device, this.memoryKind);
+    this.held = new UpstreamBlocks(upstream);
     const layers = layersOf(upstream);
     if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
     refuseCloning(this);
@@ -159,8 +118,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
         device: this.device.index,
         memoryKind: this.memoryKind,
         deallocationEvents: this.deallocationEvents,
-        reservedBytes: this.#reservedBytes,
-        peakReservedBytes: this.#peakReservedBytes,
+        reservedBytes: this.reservedBytes,
+        peakReservedBytes: this.peakReservedBytes,
         isDisposed: inspectedDisposal(this.#isDisposed),
         upstream: this.upstream,
       },
@@ -184,15 +143,15 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected abstract grow(bytes: number, stream: Stream, alignment: number): boolean;
 
   get reservedBytes(): number {
-    return this.#reservedBytes;
+    return this.held.reservedBytes;
   }
 
   get peakReservedBytes(): number {
-    return this.#peakReservedBytes;
+    return this.held.peakReservedBytes;
   }
 
   resetPeakReservedBytes(): void {
-    this.#peakReservedBytes = this.#reservedBytes;
+    this.held.resetPeakReservedBytes();
   }
 
   isEqual(other: MemoryResource): boolean {
@@ -214,8 +173,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.ordering.synchronizeUnannounced(stream);
     // Host functions may have run.
     this.enter(stream, 'trim');
-    this.ordering.gather(stream, this.lane as Lane);
-    return this.releaseSegments(stream, () => this.#reservedBytes - bytesToKeep);
+    this.ordering.gather(stream, this.lane);
+    return this.releaseSegments(stream, () => this.reservedBytes - bytesToKeep);
   }
 
   /** Free bytes that a stream cannot have before other streams, which freed them, are known to be idle. Linear in the number of blocks. */
@@ -231,8 +190,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   validate(): void {
     this.#memory.validate();
     let bytes = 0;
-    for (const block of [...this.#memory.blocks(), ...this.#leftSegments, ...this.#lateSegments]) bytes += block.bytes;
-    if (bytes !== this.#reservedBytes) throw new Error(`${this.constructor.name}: reserved ${this.#reservedBytes} bytes, indexes ${bytes}`);
+    for (const block of [...this.#memory.blocks(), ...this.held.outsideLanes]) bytes += block.bytes;
+    if (bytes !== this.reservedBytes) throw new Error(`${this.constructor.name}: reserved ${this.reservedBytes} bytes, indexes ${bytes}`);
   }
 
   /**
@@ -245,7 +204,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   [Symbol.dispose](): void {
     const stream = Stream.legacyDefault(this.device);
     if (!this.#isDisposed) {
-      const taken = { by: this, since: this.remembered, reason: `the ${this.constructor.name} is disposed`, has: this.memoryTest() };
+      const taken = { by: this, since: this.held.remembered, reason: `the ${this.constructor.name} is disposed`, has: this.memoryTest() };
       this.takeBack(taken);
       if (!this.#isDisposed) {
         const hadLateMemory = this.keepLateMemory();
@@ -257,36 +216,17 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     // Host functions may have disposed this while streams were waited for.
     if (!this.#isDisposed) {
       this.enter(stream, 'dispose');
-      this.ordering.gather(stream, this.lane as Lane);
-      this.#endsInUse = this.keeperStatistics().allocatedBytes > 0;
+      this.ordering.gather(stream, this.lane);
+      const isInUse = this.keeperStatistics().allocatedBytes > 0;
       this.#isDisposed = true;
       this.lastStream = noStream;
-      this.lane = undefined;
+      this.lane = noLane;
       this.ordering[Symbol.dispose]();
       this.beforeEnd();
-      this.#leftSegments = this.#memory.removeAllSegments();
+      this.held.leave(this.#memory.removeAllSegments(), isInUse);
     }
     this.keepLateMemory();
-    // Taken out first: the upstream may run host functions, and these may dispose this again.
-    const segments = this.#leftSegments;
-    this.#leftSegments = [];
-    const errors: unknown[] = [];
-    for (const segment of segments) {
-      try {
-        // Any stream may be using what is still allocated, and the upstream may free in the order of this one.
-        if (this.#endsInUse) followEveryStream(stream);
-        this.#endsInUse = false;
-        this.#giveBack(segment, stream);
-        this.#reservedBytes -= segment.bytes;
-      } catch (error) {
-        errors.push(error);
-        this.#leftSegments = [...this.#leftSegments, segment];
-      }
-    }
-    throwFirst(errors);
-    if (this.#reservedBytes > 0) return;
-    for (const observer of this.#growthObservers) observer.ended();
-    this.#growthObservers = [];
+    this.held.giveBackLeft(stream);
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -296,27 +236,25 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** @internal Whether a block of the upstream that this holds begins at an address. */
   hasUpstreamBlockAt(pointer: DevicePointer): boolean {
-    return this.#arrivals.has(pointer);
+    return this.held.hasBlockAt(pointer);
   }
 
   /** @internal Tells of every block that is held of the upstream, and of each that comes or goes from now on. Linear in the number of blocks. */
   observeGrowth(observer: GrowthObserver): void {
-    this.#growthObservers = [...this.#growthObservers.filter(({ isDone }) => !isDone), observer];
-    const stream = Stream.legacyDefault(this.device);
-    for (const { address, bytes } of this.#segments()) observer.grew(address, bytes, stream);
+    this.held.observe(observer, Stream.legacyDefault(this.device));
   }
 
   /** What it holds and did so far. Linear in the number of blocks. */
   protected keeperStatistics(): KeeperStatistics {
     const blocks = [...this.#memory.blocks()];
-    const free = [...blocks.filter(({ lane }) => lane >= 0), ...this.#lateSegments].map(({ bytes }) => bytes);
+    const free = [...blocks.filter(({ lane }) => lane >= 0), ...this.held.late].map(({ bytes }) => bytes);
     return {
-      reservedBytes: this.#reservedBytes,
-      peakReservedBytes: this.#peakReservedBytes,
-      allocatedBytes: this.#reservedBytes - free.reduce((sum, bytes) => sum + bytes, 0),
+      reservedBytes: this.reservedBytes,
+      peakReservedBytes: this.peakReservedBytes,
+      allocatedBytes: this.reservedBytes - free.reduce((sum, bytes) => sum + bytes, 0),
       largestFreeBytes: free.reduce((largest, bytes) => Math.max(largest, bytes), 0),
-      upstreamBlocks: blocks.filter(({ isHead }) => isHead).length + this.#lateSegments.length,
-      growths: this.#growths,
+      upstreamBlocks: blocks.filter(({ isHead }) => isHead).length + this.held.late.length,
+      growths: this.held.growths,
       releases: this.#releases,
       reuses: this.#reuses,
       synchronizations: this.#synchronizations,
@@ -344,22 +282,14 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** Tells whether an address lies in memory that this gave, as it is at the first question. */
   protected memoryTest(): TakenMemory['has'] {
-    return (pointer, number) => this.arrivedBefore(pointer, number);
-  }
-
-  /** Whether an address lies in memory that came from the upstream before something was remembered with a number. */
-  protected arrivedBefore(pointer: DevicePointer, number: number): boolean {
-    this.#sortedArrivals ??= [...this.#arrivals.values()].sort((a, b) => a.address - b.address);
-    const arrival = segmentAround(this.#sortedArrivals, pointer);
-    return arrival !== undefined && arrival.remembered < number;
+    return (pointer, number) => this.held.hadBefore(pointer, number);
   }
 
   /** Called once, when this is disposed and before its blocks are forgotten. */
   protected beforeEnd(): void {}
 
   protected assertLive(operation: string): void {
-    if (!this.#isDisposed) return;
-    throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
+    if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.constructor.name}`);
   }
 
   /**
@@ -382,7 +312,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       }
       // Host functions may have used this during a wait or a free, and even disposed it: begin again.
       this.enter(stream, 'allocate');
-      const own = this.allocateIn((this.lane as Lane).number, bytes, alignment);
+      const own = this.allocateIn(this.lane.number, bytes, alignment);
       if (own !== none) return own;
     }
   }
@@ -418,7 +348,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** As `outOfMemoryError`, for a resource that may have a maximum: names that, or what the upstream says, whichever was in the way. */
   protected outOfMemoryWithin(maximumBytes: number, bytes: number, reason: string): OutOfMemoryError {
-    const refusal = this.upstreamFailure;
+    const { refusal } = this.held;
     if (refusal === undefined && maximumBytes !== Number.POSITIVE_INFINITY) {
       return this.outOfMemoryError(bytes, `${reason}, and its maximum is ${formatBytes(maximumBytes)}`, maximumBytes);
     }
@@ -427,8 +357,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   protected outOfMemoryError(bytes: number, reason: string, limitBytes = Number.POSITIVE_INFINITY): OutOfMemoryError {
-    const cause = this.upstreamFailure;
-    this.upstreamFailure = undefined;
+    const cause = this.held.refusal;
+    this.held.refusal = undefined;
     const name = this.constructor.name;
     return new OutOfMemoryError(
       `the ${name} is out of memory: ${formatBytes(bytes)} (${bytes} bytes) were asked for; ${reason}`,
@@ -447,30 +377,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return this.ordering.laneNumbers().reduce((largest, lane) => Math.max(largest, this.#memory.largestFreeBytes(lane)), 0);
   }
 
-  /** Bytes held of the upstream and on their way from it. */
-  protected get claimedBytes(): number {
-    return this.#reservedBytes + this.#arrivingBytes;
-  }
-
   /** Gets a block from the upstream for a stream, and puts it into that stream's lane. */
   protected takeFromUpstream(bytes: number, stream: Stream): void {
-    this.#arrivingBytes += bytes;
-    let address: number;
-    try {
-      // A cache below must not take it back when a scope ends.
-      address = withoutCaching(() => this.upstream.allocate(bytes, stream));
-    } finally {
-      this.#arrivingBytes -= bytes;
-    }
-    // Others must have given memory back.
-    if (bytes >= this.#refusedBytes) this.#refusedBytes = Number.POSITIVE_INFINITY;
-    this.#growths++;
-    this.#reservedBytes += bytes;
-    if (this.#reservedBytes > this.#peakReservedBytes) this.#peakReservedBytes = this.#reservedBytes;
-    this.#arrive(address, bytes);
-    for (const observer of this.#growthObservers) observer.grew(address, bytes, stream);
+    const address = this.held.allocate(bytes, stream);
     if (this.#isDisposed) {
-      this.#lateSegments = [...this.#lateSegments, { address, bytes }];
+      this.held.addLate({ address, bytes });
       this[Symbol.dispose]();
     } else {
       this.keepSegment({ address, bytes }, stream);
@@ -492,12 +403,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected tryTakeFromUpstream(bytes: number, stream: Stream): boolean {
     try {
       this.takeFromUpstream(bytes, stream);
-      this.upstreamFailure = undefined;
+      this.held.refusal = undefined;
       return true;
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
-      this.upstreamFailure = error;
-      this.#refusedBytes = Math.min(this.#refusedBytes, bytes);
+      this.held.refuse(bytes, error);
       // What follows works on this stream's lane, and host functions may have used this for another stream.
       this.enter(stream, 'allocate');
       return false;
@@ -511,7 +421,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    */
   protected growWithin(maximumBytes: number, least: number, wanted: (leftBytes: number) => number, stream: Stream): boolean {
     if (least > maximumBytes) return false;
-    const leftBytes = () => maximumBytes - this.claimedBytes;
+    const leftBytes = () => maximumBytes - this.held.claimedBytes;
     const take = () => {
       const left = leftBytes();
       return least <= left && this.tryTakeAtLeast(least, Math.min(Math.max(least, wanted(left)), left), stream);
@@ -533,7 +443,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    * other streams, after a wait for each; until `isEnough`, which is told whether it was another's, says so. Returns whether it did.
    */
   protected joinFree(stream: Stream, isEnough: (isOthers: boolean) => boolean): boolean {
-    const lane = this.lane as Lane;
+    const { lane } = this;
     const second = this.ordering.secondLaneOf(stream);
     if (second !== undefined && !this.#memory.isEmpty(second.number)) {
       this.#memory.transfer(second.number, lane.number);
@@ -555,13 +465,13 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected tryTakeAtLeast(least: number, wanted: number, stream: Stream, multiple = ALLOCATION_ALIGNMENT): boolean {
     let bytes = wanted;
     const halve = () => Math.max(least, alignUp(bytes / 2, multiple));
-    const wasRefused = wanted >= this.#refusedBytes;
-    while (bytes > least && bytes >= this.#refusedBytes) bytes = halve();
+    const wasRefused = this.held.isRefused(wanted);
+    while (bytes > least && this.held.isRefused(bytes)) bytes = halve();
     while (!this.tryTakeFromUpstream(bytes, stream)) {
       if (bytes === least) return false;
       bytes = halve();
     }
-    if (wasRefused) this.#refusedBytes *= 2;
+    if (wasRefused) this.held.doubleRefused();
     return true;
   }
 
@@ -572,14 +482,12 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected releaseSegments(stream: Stream, wanted: () => number): number {
     let released = 0;
     for (;;) {
-      const segment = this.#memory.removeFreeSegment((this.lane as Lane).number, wanted());
+      const segment = this.#memory.removeFreeSegment(this.lane.number, wanted());
       if (segment === undefined) return released;
-      this.#reservedBytes -= segment.bytes;
       try {
-        this.#giveBack(segment, stream);
+        this.held.deallocate(segment, stream);
       } catch (error) {
-        this.#reservedBytes += segment.bytes;
-        if (this.#isDisposed) this.#leftSegments = [...this.#leftSegments, segment];
+        if (this.#isDisposed) this.held.leave([segment]);
         else this.keepSegment(segment, stream);
         throw error;
       }
@@ -592,7 +500,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   /** Puts a block of the upstream that is ordered on a stream into that stream's lane. */
   protected keepSegment(segment: Segment, stream: Stream): void {
     if (stream.isDisposed) {
-      this.#lateSegments = [...this.#lateSegments, segment];
+      this.held.addLate(segment);
       this.keepLateMemory();
       return;
     }
@@ -608,71 +516,27 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** Gives free blocks back when a resource below takes its memory back; keeps it from doing so while something is allocated in one of them. */
   #giveBackWhenTaken(layers: readonly MemoryResource[]): void {
-    const live = new LiveAllocations<Stream>();
     const stream = Stream.legacyDefault(this.device);
-    const segments = {
-      live,
-      below: new Set(layers),
-      isDone: false,
-      grew: (pointer: DevicePointer, bytes: number) => live.add(pointer, bytes, stream),
-      releases: (pointer: DevicePointer) => live.remove(pointer),
-      ended: () => {},
-      deallocate: (pointer: DevicePointer, bytes: number) => {
-        // What those above could free is free by now.
-        if (this.#isDisposed) this[Symbol.dispose]();
-        else this.trim(stream);
-        if (live.holderOf(pointer) !== undefined) throw stillUsed(this, pointer, bytes);
-      },
-    };
-    addRemembering(segments);
-    this.#growthObservers = [segments];
-  }
-
-  #giveBack({ address, bytes }: Segment, stream: Stream): void {
-    for (const observer of this.#growthObservers) observer.releases(address, bytes, stream);
-    const arrival = this.#arrivals.get(address);
-    this.#arrivals.delete(address);
-    this.#sortedArrivals = undefined;
-    try {
-      this.upstream.deallocate(address, bytes, stream);
-    } catch (error) {
-      if (arrival !== undefined) this.#arrive(address, bytes, arrival.remembered);
-      for (const observer of this.#growthObservers) observer.grew(address, bytes, stream);
-      throw error;
-    }
-    this.#refusedBytes += bytes;
-  }
-
-  /** Notes when memory came from the upstream. */
-  #arrive(address: number, bytes: number, remembered = rememberedSoFar()): void {
-    this.#arrivals.set(address, { address, bytes, remembered });
-    this.#sortedArrivals = undefined;
-  }
-
-  /** What is held of the upstream. */
-  #segments(): Segment[] {
-    const segments: { address: number; bytes: number }[] = [];
-    for (const { address, bytes, isHead } of this.#memory.blocks()) {
-      const last = segments.at(-1);
-      if (isHead || last === undefined) segments.push({ address, bytes });
-      else last.bytes += bytes;
-    }
-    return [...segments, ...this.#leftSegments, ...this.#lateSegments];
+    this.held.rememberFor(layers, stream, (pointer, bytes) => {
+      // What those above could free is free by now.
+      if (this.#isDisposed) this[Symbol.dispose]();
+      else this.trim(stream);
+      if (this.held.hasBlockAt(pointer)) throw stillUsed(this, pointer, bytes);
+    });
   }
 
   /** Lets memory be used, or given back, that has to wait until the device is idle; returns whether it did. Inside a host function it stays. */
   protected keepLateMemory(): boolean {
-    if (this.#lateSegments.length === 0) return false;
+    if (this.held.late.length === 0) return false;
     try {
       this.#waitForDevices();
     } catch (error) {
       if (isNotPermitted(error)) return false;
       throw error;
     }
-    const segments = this.#lateSegments;
-    this.#lateSegments = [];
+    const segments = this.held.takeLate();
     // Host functions that ran meanwhile may have disposed this.
-    if (this.#isDisposed) this.#leftSegments = [...this.#leftSegments, ...segments];
+    if (this.#isDisposed) this.held.leave(segments);
     else for (const segment of segments) this.keepSegment(segment, Stream.legacyDefault(this.device));
     return segments.length > 0;
   }
@@ -682,18 +546,15 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     assertPointer(pointer);
     assertBytes(bytes);
     if (pointer === 0) return;
-    const where = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
-    if (block !== none) {
-      const asked = this.#memory.askedBytes(block);
-      throw new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: it was allocated with ${asked} bytes`);
-    }
+    const refusal = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
+    if (block !== none) throw wrongSize(refusal, bytes, this.#memory.askedBytes(block));
     switch (this.#memory.classify(pointer)) {
       case 'free':
-        throw new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
+        throw alreadyFreed(refusal);
       case 'inside':
-        throw new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it lies inside an allocation, not at its start`);
+        throw insideAllocation(refusal);
       default:
-        throw new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it was not allocated by this resource`);
+        throw notAllocatedHere(refusal);
     }
   }
 
@@ -704,13 +565,13 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   #allocateWithoutWaiting(bytes: number, stream: Stream, alignment: number): number {
-    this.upstreamFailure = undefined;
+    this.held.refusal = undefined;
     const second = this.ordering.secondLaneOf(stream);
     let address: number = second === undefined ? none : this.allocateIn(second.number, bytes, alignment);
     if (address === none) address = this.takeFromOthers(bytes, stream, alignment);
     if (address === none && this.ordering.queryHeld(stream)) address = this.takeFromOthers(bytes, stream, alignment);
     if (address === none && this.grow(bytes, stream, alignment)) {
-      address = this.allocateIn((this.lane as Lane).number, bytes, alignment);
+      address = this.allocateIn(this.lane.number, bytes, alignment);
       if (address === none) address = this.takeFromOthers(bytes, stream, alignment);
     }
     return address;
@@ -737,47 +598,4 @@ export function stillUsed(keeper: MemoryResource, pointer: DevicePointer, bytes:
     'ERR_CISTERN_INVALID_STATE',
     `cannot take ${formatBytes(bytes)} at ${formatPointer(pointer)} back: a ${keeper.constructor.name} has them, and something in them is still allocated`,
   );
-}
-
-/** Whether an address lies in one of the blocks, which are in the order of their addresses. */
-export function isWithin(segments: readonly Segment[], address: number): boolean {
-  return segmentAround(segments, address) !== undefined;
-}
-
-/** The one of several blocks, which are in the order of their addresses, that an address lies in. */
-export function segmentAround<T extends Segment>(segments: readonly T[], address: number): T | undefined {
-  let low = 0;
-  let high = segments.length;
-  while (low < high) {
-    const middle = (low + high) >>> 1;
-    if ((segments[middle] as Segment).address <= address) low = middle + 1;
-    else high = middle;
-  }
-  const last = segments[low - 1];
-  return last !== undefined && address < last.address + last.bytes ? last : undefined;
-}
-
-export function throwFirst(errors: readonly unknown[]): void {
-  if (errors.length > 0) throw errors[0];
-}
-
-/**
- * Makes a stream wait for every other one of its device. Of a stream that has ended no event can be had, and one whose end is not announced may be
- * gone: then the host waits for the device.
- */
-function followEveryStream(stream: Stream): void {
-  const others = StreamTimeline.ofDevice(stream.device.index).filter((timeline) => timeline !== stream.timeline);
-  if (StreamTimeline.mayHaveEndedBusy(stream.device.index) || others.some(({ announcesEnd }) => !announcesEnd)) {
-    stream.device.synchronizeSync();
-    return;
-  }
-  for (const timeline of others) {
-    const event = new Event({ device: stream.device });
-    try {
-      event.recordOn(timeline);
-      stream.timeline.wait(event);
-    } finally {
-      event.dispose();
-    }
-  }
 }

@@ -1,6 +1,5 @@
 import type { Stream } from '../driver/stream.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import type { Lane } from '../stream-ordering/lane.js';
 import { none } from '../suballocation/blocks.js';
 import { FreeSpaceIndex, maximumUnits, unitBits, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
@@ -32,7 +31,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
       return this.#allocateUnusual(bytes, stream, alignment);
     const units = (small + (unitBytes - 1)) >> unitBits;
-    const { number, owner } = this.lane as Lane;
+    const { number, owner } = this.lane;
     const address = this.index.allocate(units, (units << unitBits) - small, number, owner);
     return address === none ? this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
   }
@@ -44,7 +43,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
       this.refuseFree(pointer, bytes, block);
       return;
     }
-    let lane = this.lane as Lane;
+    let { lane } = this;
     if (fence === undefined) this.ordering.freed(lane);
     else lane = this.ordering.freedWith(fence, stream, this.index.ownerOf(block));
     this.index.free(block, lane.number);
@@ -54,7 +53,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
   protected allocateIn(lane: number, bytes: number, alignment: number): number {
     const units = Math.ceil(bytes / unitBytes);
     const slack = units * unitBytes - bytes;
-    const { owner } = this.lane as Lane;
+    const { owner } = this.lane;
     if (alignment === ALLOCATION_ALIGNMENT) return this.index.allocate(units, slack, lane, owner);
     return this.index.allocateAligned(units, slack, alignment, lane, owner);
   }
@@ -65,7 +64,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
    */
   protected searchLane(lane: number, bytes: number, alignment: number): number {
     const units = Math.ceil(bytes / unitBytes);
-    return this.index.allocateAligned(units, units * unitBytes - bytes, alignment, lane, (this.lane as Lane).owner);
+    return this.index.allocateAligned(units, units * unitBytes - bytes, alignment, lane, this.lane.owner);
   }
 
   /** Zero bytes, 2 GiB and more, sizes that cannot be, and alignments other than the usual one. */
@@ -75,13 +74,13 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     if (bytes === 0) return 0;
     if (bytes > maximumBlockBytes) throw this.blockTooLarge(bytes);
     const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
-    const address = this.allocateIn((this.lane as Lane).number, bytes, aligned);
+    const address = this.allocateIn(this.lane.number, bytes, aligned);
     return address === none ? this.allocateElsewhere(bytes, stream, aligned) : address;
   }
 
   protected blockTooLarge(bytes: number): Error {
     // The upstream was not asked; that it refused a block earlier has nothing to do with this.
-    this.upstreamFailure = undefined;
+    this.held.refusal = undefined;
     return this.outOfMemoryError(bytes, `one block can have at most ${formatBytes(maximumBlockBytes)}`);
   }
 }

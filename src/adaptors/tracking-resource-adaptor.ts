@@ -1,3 +1,4 @@
+import { captureStack } from '../call-stack.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
@@ -66,8 +67,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
 
   /** What was not freed, the largest first. A copy, linear in their number. */
   outstandingAllocations(): readonly OutstandingAllocation[] {
-    // The first line of a stack says that it is an error, which it is not.
-    return this.#allocations.list((record) => this.#stacks[record]?.replace(/^.*\n?/, ''));
+    return this.#allocations.list((record) => this.#stacks[record]);
   }
 
   /**
@@ -88,7 +88,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
     }
     if (pointer === 0) return pointer;
     const record = this.#allocations.add(pointer, bytes, stream.id);
-    if (this.#captureStacks) this.#stacks[record] = captureStack(this.#stackDepth);
+    if (this.#captureStacks) this.#stacks[record] = captureStack(this.allocate, this.#stackDepth);
     return pointer;
   }
 
@@ -134,17 +134,3 @@ export const trackingKind = defineAdaptor({
   create: ({ upstream, options }) =>
     new TrackingResourceAdaptor(upstream, definedFields({ captureStacks: options.stacks, deallocationEvents: options.events })),
 });
-
-/**
- * The stack of the code that called `allocate`, as text at once: until its text is asked for, a stack keeps alive every object whose method is
- * in it, and so the very buffer that the allocation is for.
- */
-function captureStack(depth: number): string {
-  const holder = { stack: '' };
-  const { stackTraceLimit } = Error;
-  Error.stackTraceLimit = depth;
-  Error.captureStackTrace(holder, TrackingResourceAdaptor.prototype.allocate);
-  const { stack } = holder;
-  Error.stackTraceLimit = stackTraceLimit;
-  return stack;
-}

@@ -23,6 +23,7 @@
  */
 import { channel } from 'node:diagnostics_channel';
 import { DeviceWaits, type StreamFor } from '../bulk-frees.js';
+import { captureStack } from '../call-stack.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/object-watch.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 
@@ -231,7 +232,5 @@ function describe(error: unknown): string {
 /** The stack above the call of a function or a constructor, while leak detection is on. */
 export function creationStack(callee: (abstract new (...args: never[]) => unknown) | ((...args: never[]) => unknown)): string | undefined {
   if (!leaks.hasSubscribers) return undefined;
-  const holder = { stack: '' };
-  Error.captureStackTrace(holder, callee);
-  return holder.stack.slice(holder.stack.indexOf('\n') + 1);
+  return captureStack(callee);
 }

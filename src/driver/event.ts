@@ -1,4 +1,5 @@
-import { ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { ArgumentTypeError, formatValue } from '../errors.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
 import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { eventObserver } from './event-observer.js';
@@ -143,7 +144,7 @@ export class Event implements Disposable {
   }
 
   #assertLive(operation: string): void {
-    if (this.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the event is already disposed`);
+    if (this.handle < 0) throw alreadyDisposed(operation, 'the event');
   }
 
   #refuse(operation: string): never {
@@ -154,7 +155,7 @@ export class Event implements Disposable {
 
   #refuseStream(stream: unknown): never {
     if (stream instanceof Object && (stream as Stream).isDisposed) {
-      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot record an event: stream ${(stream as Stream).id} is already disposed`);
+      throw alreadyDisposed('record an event', `stream ${(stream as Stream).id}`);
     }
     throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
   }

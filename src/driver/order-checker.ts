@@ -3,7 +3,9 @@
  * that are really made; here it is turned on and off, operations get their stacks, and reports their words.
  */
 import { channel } from 'node:diagnostics_channel';
-import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
+import { captureStack } from '../call-stack.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue } from '../errors.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
 import { assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { refuseCloning } from './local-object.js';
 import { interpose, mailbox, type NativeBinding, native } from './native.js';
@@ -295,7 +297,7 @@ export function declareFree(pointer: number, bytes: number, stream: Stream): voi
 function assertDeclaration(pointer: number, bytes: number, stream: Stream): void {
   assertPointer(pointer);
   assertBytes(bytes);
-  if (stream.isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot declare memory: stream ${stream.id} is already disposed`);
+  if (stream.isDisposed) throw alreadyDisposed('declare memory', `stream ${stream.id}`);
 }
 
 /** @internal `Stream.touch`, while stream order is checked. */
@@ -398,24 +400,15 @@ function followed(addon: NativeBinding): Partial<NativeBinding> {
   return Object.fromEntries(submittingCalls.map((name) => [name, follow(addon[name], throwingCalls.has(name))]));
 }
 
-/**
- * Keeps the stack above a function, as text at once: until its text is asked for, a stack keeps alive every object whose method is in it, and
- * so buffers that nobody has any more.
- */
 function keepStack(number: number, below: AnyCall): void {
-  const limit = Error.stackTraceLimit;
-  Error.stackTraceLimit = stackDepth;
-  const holder = { stack: '' };
-  Error.captureStackTrace(holder, below);
-  stacks[number % stackCount] = { number, stack: holder.stack };
-  Error.stackTraceLimit = limit;
+  stacks[number % stackCount] = { number, stack: captureStack(below, stackDepth) };
 }
 
 /** @internal The stack of an operation of this thread, one line a frame; `undefined` where it was not kept, or not so long. */
 export function stackOf(number: number): string | undefined {
   const kept = number === 0 ? undefined : stacks[number % stackCount];
   if (kept?.number !== number) return undefined;
-  return kept.stack.slice(kept.stack.indexOf('\n') + 1);
+  return kept.stack;
 }
 
 /** Takes the reports that have come since, passes them on and returns them. Leaves the mailbox as it was: its results may not have been read yet. */

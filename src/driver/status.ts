@@ -1,4 +1,5 @@
 import { CisternError, DriverError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
+import { alreadyFreed, notAllocatedHere, wrongSize } from '../lifetime-errors.js';
 import { formatBytes } from '../units.js';
 import { mailbox, NativeStatus, native } from './native.js';
 
@@ -61,14 +62,14 @@ export function allocationError(resource: string, bytes: number, status: number,
 
 /** The error for a free that was refused. Nothing was freed. */
 export function deallocationError(resource: string, pointer: number, bytes: number, status: number): Error {
-  const where = `${resource} cannot free ${formatPointer(pointer)}`;
+  const refusal = `${resource} cannot free ${formatPointer(pointer)}`;
   switch (status) {
     case NativeStatus.foreignPointer:
-      return new LifetimeError('ERR_CISTERN_FOREIGN_POINTER', `${where}: it was not allocated by this resource`);
+      return notAllocatedHere(refusal);
     case NativeStatus.doubleFree:
-      return new LifetimeError('ERR_CISTERN_DOUBLE_FREE', `${where}: it is already freed`);
+      return alreadyFreed(refusal);
     case NativeStatus.wrongSize:
-      return new LifetimeError('ERR_CISTERN_WRONG_SIZE', `${where} with ${bytes} bytes: it was allocated with ${mailbox[1]} bytes`);
+      return wrongSize(refusal, bytes, mailbox[1] as number);
     default:
       return statusError(`free ${formatPointer(pointer)}`, status);
   }

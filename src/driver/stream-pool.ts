@@ -1,4 +1,6 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { attemptEach, throwFirst } from '../collect-errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
 import { assertOptions, optionNames } from '../validation.js';
 import type { Device } from './device.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
@@ -52,7 +54,7 @@ export class StreamPool implements Disposable, Iterable<Stream> {
     try {
       while (streams.length < size) streams.push(new Stream(streamOptions));
     } catch (error) {
-      disposeStreams(streams);
+      attemptEach(streams, (stream) => stream.dispose());
       throw error;
     }
     this.#streams = streams;
@@ -112,7 +114,7 @@ export class StreamPool implements Disposable, Iterable<Stream> {
   /** Disposes the streams. Work that is queued on them still runs. The second time only streams that could not be disposed are tried again. */
   [Symbol.dispose](): void {
     this.#isDisposed = true;
-    disposeStreams(this.#streams);
+    throwFirst(attemptEach(this.#streams, (stream) => stream.dispose()));
   }
 
   /** The same as `[Symbol.dispose]()`. */
@@ -121,19 +123,6 @@ export class StreamPool implements Disposable, Iterable<Stream> {
   }
 
   #assertLive(): void {
-    if (this.#isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot hand out a stream: the StreamPool is already disposed');
+    if (this.#isDisposed) throw alreadyDisposed('hand out a stream', 'the StreamPool');
   }
-}
-
-/** Disposes all, whatever happens, and throws the first error. */
-function disposeStreams(streams: readonly Stream[]): void {
-  const errors: unknown[] = [];
-  for (const stream of streams) {
-    try {
-      stream.dispose();
-    } catch (error) {
-      errors.push(error);
-    }
-  }
-  if (errors.length > 0) throw errors[0];
 }

@@ -1,4 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
 import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
@@ -292,7 +293,7 @@ export class Stream implements Disposable {
   }
 
   #assertLive(operation: string): void {
-    if (this.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: stream ${this.id} is already disposed`);
+    if (this.handle < 0) throw alreadyDisposed(operation, `stream ${this.id}`);
   }
 }
 
@@ -337,7 +338,7 @@ export const noStream = Object.freeze({ handle: -1 }) as Stream;
  */
 export function assertStream(stream: unknown, operation: string): asserts stream is Stream {
   if (!(stream instanceof Stream)) throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
-  if (stream.isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: stream ${stream.id} is already disposed`);
+  if (stream.isDisposed) throw alreadyDisposed(operation, `stream ${stream.id}`);
 }
 
 /** @throws ArgumentRangeError for a stream of another device. */

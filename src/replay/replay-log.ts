@@ -1,3 +1,4 @@
+import { attemptEach, throwFirst } from '../collect-errors.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
@@ -241,15 +242,7 @@ export class Replay {
    * @throws what the driver refused first, once everything was tried.
    */
   end(): void {
-    const errors: unknown[] = [];
-    for (const each of [...this.#events, ...this.#streams]) {
-      try {
-        each.dispose();
-      } catch (error) {
-        errors.push(error);
-      }
-    }
-    if (errors.length > 0) throw errors[0];
+    throwFirst(attemptEach([...this.#events, ...this.#streams], (each) => each.dispose()));
   }
 
   #state(stack: ResourceStack): LoopState {
@@ -341,7 +334,7 @@ export class Replay {
         }
       });
     }
-    if (errors.length > 0) throw errors[0];
+    throwFirst(errors);
   }
 
   /** The allocations that are live after so many events, if none of them failed, in the order in which they were made. */

@@ -9,7 +9,8 @@ import {
 } from '../driver/local-object.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
-import { ArgumentRangeError, formatPointer, LifetimeError, OutOfMemoryError } from '../errors.js';
+import { ArgumentRangeError, formatPointer, OutOfMemoryError } from '../errors.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
 import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
@@ -151,7 +152,7 @@ export class CallbackMemoryResource implements MemoryResource {
 
   #enter(stream: Stream, operation: string): void {
     if (this.#isDisposed) {
-      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
+      throw alreadyDisposed(operation, `the ${this.constructor.name}`);
     }
     assertStream(stream, operation);
     if (this.memoryKind === 'device') assertStreamOf(stream, this.device);

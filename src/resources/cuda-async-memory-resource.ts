@@ -9,7 +9,7 @@ import {
 } from '../driver/local-object.js';
 import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory-pool.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
-import { LifetimeError } from '../errors.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
 import {
   type DeallocationFence,
   type DevicePointer,
@@ -188,8 +188,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
   }
 
   #assertLive(operation: string): void {
-    if (this.#isDisposed)
-      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the CudaAsyncMemoryResource is already disposed`);
+    if (this.#isDisposed) throw alreadyDisposed(operation, 'the CudaAsyncMemoryResource');
   }
 }
 

@@ -9,7 +9,7 @@ import {
 } from '../driver/local-object.js';
 import { type MemoryKind, PlainMemory } from '../driver/plain-memory.js';
 import { assertStream, type Stream } from '../driver/stream.js';
-import { LifetimeError } from '../errors.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertPointer, optionNames } from '../validation.js';
@@ -108,7 +108,6 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
   }
 
   #assertLive(operation: string): void {
-    if (this.#isDisposed)
-      throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: the ${this.constructor.name} is already disposed`);
+    if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.constructor.name}`);
   }
 }

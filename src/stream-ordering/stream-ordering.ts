@@ -27,21 +27,12 @@ import type { StreamObserver, StreamTimeline } from '../driver/stream-timeline.j
 import { ArgumentRangeError, DriverError, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
 import { assertOneOf } from '../validation.js';
-import { Lane, type Waiter } from './lane.js';
+import { CommonLane } from './common-lane.js';
+import type { Lane, Waiter } from './lane.js';
+import { StreamLane } from './stream-lane.js';
 
 /** The words that the option `deallocationEvents` takes. */
 export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
-
-/** More events than this that whoever takes memory has to wait for are replaced by one, once a stream has waited for them. */
-const maximumCommonEvents = 8;
-
-/** A lane whose memory belongs to no stream: whoever takes it waits for the events first, at most one of each stream. */
-interface CommonLane {
-  readonly number: number;
-  events: readonly Event[];
-  /** So many events are looked through for past ones: twice as many as were left the last time. */
-  sweepCount: number;
-}
 
 /** What stream ordering needs of a free-space index. */
 export interface LaneMemory {
@@ -65,10 +56,12 @@ export class StreamOrdering implements StreamObserver {
   /** The device whose streams are served; `undefined`: those of every device. */
   readonly #device: Device | undefined;
   /** By the slot of the stream: the lane for frees whose memory other streams may wait for, and the lane for those held for the stream. */
-  readonly #shared: (Lane | undefined)[] = [];
-  readonly #held: (Lane | undefined)[] = [];
+  readonly #shared: (StreamLane | undefined)[] = [];
+  readonly #held: (StreamLane | undefined)[] = [];
+  /** By number: every lane. */
+  readonly #byNumber: Lane[] = [];
   /** Every lane of a stream that has not ended. */
-  readonly #lanes: Lane[] = [];
+  readonly #lanes: StreamLane[] = [];
   readonly #vacantNumbers: number[] = [];
   /** The lane of ended streams, and those that the keeper added. */
   readonly #ended: CommonLane;
@@ -81,7 +74,8 @@ export class StreamOrdering implements StreamObserver {
     this.#isEager = policy === 'eager';
     this.#memory = memory;
     this.#device = memoryKind === 'device' ? device : undefined;
-    this.#ended = commonLane(memory.addLane());
+    this.#ended = new CommonLane(memory.addLane());
+    this.#byNumber[this.#ended.number] = this.#ended;
     this.#common = [this.#ended];
   }
 
@@ -89,71 +83,70 @@ export class StreamOrdering implements StreamObserver {
    * The lane that a stream takes from first, and that its frees without a fence go to.
    * @throws ArgumentTypeError, LifetimeError, ArgumentRangeError for what is not a live stream of a device that reaches the memory.
    */
-  laneOf(stream: Stream, operation: string): Lane {
+  laneOf(stream: Stream, operation: string): StreamLane {
     assertStream(stream, operation);
     if (this.#device !== undefined) assertStreamOf(stream, this.#device);
     return this.#lane(stream.timeline, this.policy === 'off');
   }
 
   /** The other lane of a stream, if it has one. It takes from there without waiting, too. */
-  secondLaneOf(stream: Stream): Lane | undefined {
+  secondLaneOf(stream: Stream): StreamLane | undefined {
     return (this.policy === 'off' ? this.#shared : this.#held)[stream.timeline.slot];
   }
 
   /** The lane of a stream for memory that serves it alone until it is known to be idle, whatever the policy. */
-  heldLaneOf(stream: Stream): Lane {
+  heldLaneOf(stream: Stream): StreamLane {
     return this.#lane(stream.timeline, true);
   }
 
-  /** Adds a lane for memory that belongs to no stream; every stream may take from it after `order`. Returns its number. */
-  addCommonLane(): number {
-    const number = this.#memory.addLane();
-    this.#common.push(commonLane(number));
-    return number;
+  /** Adds a lane for memory that belongs to no stream; every stream may take from it after `order`. */
+  addCommonLane(): CommonLane {
+    const lane = new CommonLane(this.#memory.addLane());
+    this.#byNumber[lane.number] = lane;
+    this.#common.push(lane);
+    return lane;
   }
 
   /**
    * Memory that is ordered on a stream is about to come into a common lane.
    * @throws LifetimeError where the stream has ended, DriverError where no event can be recorded; nothing has changed then.
    */
-  receivedInCommon(number: number, stream: Stream): void {
+  receivedInCommon(lane: CommonLane, stream: Stream): void {
     assertStream(stream, 'keep memory');
     if (stream.timeline.isIdle()) return;
     const event = new Event({ device: stream.device });
     event.record(stream);
     // The stream takes it from there without a wait.
     stream.timeline.outdateFences();
-    dependOn(this.#commonLane(number) as CommonLane, [event]);
+    lane.dependOn([event]);
   }
 
   /**
    * Moves all free memory to a common lane without blocking, with what has to be waited for; only what is held for streams other than
    * `stream` that are not known to be idle stays where it is.
    */
-  collect(into: number, stream?: Stream): void {
-    const common = this.#commonLane(into) as CommonLane;
+  collect(into: CommonLane, stream?: Stream): void {
     for (const other of this.#common) {
-      if (other === common || this.#memory.isEmpty(other.number)) continue;
-      dependOn(common, other.events);
-      other.events = [];
-      this.#memory.transfer(other.number, into);
+      if (other === into || this.#memory.isEmpty(other.number)) continue;
+      into.dependOn(other.release());
+      this.#memory.transfer(other.number, into.number);
     }
     for (const lane of this.#lanes) {
       if (this.#memory.isEmpty(lane.number) || (lane.isHeldBack && lane.timeline !== stream?.timeline)) continue;
       const event = lane.release();
-      if (event !== undefined) dependOn(common, [event]);
-      this.#memory.transfer(lane.number, into);
+      if (event !== undefined) into.dependOn([event]);
+      this.#memory.transfer(lane.number, into.number);
     }
-    this.#forgetPastEvents();
+    for (const common of this.#common) common.forgetPastEvents();
   }
 
   /** Does at a free without a fence what the policy says. `lane` is the stream's own. */
-  freed(lane: Lane): void {
+  freed(lane: StreamLane): void {
     free(lane, this.#isEager);
   }
 
   /** The same; an event that the driver refuses is recorded later, where that is not too late. */
-  freedLater(lane: Lane): void {
+  freedLater(lane: StreamLane): void {
     try {
       this.freed(lane);
     } catch (error) {
@@ -170,7 +163,7 @@ export class StreamOrdering implements StreamObserver {
    * queued. Then the event does not cover what the other stream did with it, and one is recorded when it is needed.
    * @throws ArgumentRangeError for an event that was not recorded on the stream; LifetimeError for one that is disposed.
    */
-  freedWith(fence: DeallocationFence, stream: Stream, owner: number): Lane {
+  freedWith(fence: DeallocationFence, stream: Stream, owner: number): StreamLane {
     assertFence(fence, stream);
     if (fence instanceof Event) {
       const lane = this.#lane(stream.timeline, false);
@@ -200,31 +193,17 @@ export class StreamOrdering implements StreamObserver {
 
   /** Makes a stream wait for everything that a lane's memory depends on. Returns whether it had to. */
   order(waiter: Waiter, number: number): boolean {
-    const common = this.#commonLane(number);
-    if (common === undefined) return (this.lane(number) as Lane).order(waiter);
-    forgetPastEvents(common);
-    for (const event of common.events) if (event.recordedOn !== waiter.timeline.key) waiter.timeline.wait(event);
-    if (common.events.length > maximumCommonEvents) this.#unite(common, waiter);
-    return common.events.length > 0;
+    return this.lane(number).order(waiter);
   }
 
   /** Makes whoever takes memory of ended streams wait for everything that another lane's memory depends on, too. */
   orderEnded(number: number): void {
-    const event = this.lane(number)?.cover();
-    dependOn(this.#ended, event === undefined ? (this.#commonLane(number)?.events ?? []) : [event]);
+    this.#ended.dependOn(this.lane(number).cover());
   }
 
-  /** Whether everything that a lane's memory depends on is known to have run. */
-  isIdle(number: number): boolean {
-    const common = this.#commonLane(number);
-    if (common === undefined) return (this.lane(number) as Lane).isIdle;
-    forgetPastEvents(common);
-    return common.events.length === 0;
-  }
-
-  /** The lane with a number, or undefined for one that belongs to no stream. */
-  lane(number: number): Lane | undefined {
-    return this.#lanes.find((lane) => lane.number === number);
+  /** The lane with a number. */
+  lane(number: number): Lane {
+    return this.#byNumber[number] as Lane;
   }
 
   /** The numbers of all lanes. */
@@ -238,7 +217,7 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /** Every lane of a stream that has not ended. */
-  get lanes(): readonly Lane[] {
+  get lanes(): readonly StreamLane[] {
     return this.#lanes;
   }
 
@@ -253,21 +232,13 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /** Makes a stream wait for every lane with memory, held ones too, and moves all of it to one lane of that stream. */
-  gather(stream: Stream, into: Lane): void {
+  gather(stream: Stream, into: StreamLane): void {
     for (const number of this.laneNumbers()) {
       if (number === into.number || this.#memory.isEmpty(number)) continue;
       this.order(stream, number);
       this.#memory.transfer(number, into.number);
       into.received();
     }
-  }
-
-  /**
-   * Asks the stream of a lane whether it is idle: once that is known, every stream can take the lane's memory without an event. It does not
-   * matter if the driver does not tell.
-   */
-  queryOwn(lane: Lane): void {
-    lane.timeline.isIdle();
   }
 
   /** Asks every stream that memory is held for whether it is idle by now. Does not block. Returns whether any is. */
@@ -314,7 +285,7 @@ export class StreamOrdering implements StreamObserver {
       if (isAwaited) lane.freeUnrecorded();
       if (isAwaited || !this.#memory.isEmpty(lane.number)) {
         const settlement = lane.settle(event);
-        if (settlement !== undefined) dependOn(this.#ended, [settlement]);
+        if (settlement !== undefined) this.#ended.dependOn([settlement]);
         this.#memory.transfer(lane.number, this.#ended.number);
       }
       this.#memory.redirect?.(lane.number, this.#ended.number);
@@ -323,7 +294,7 @@ export class StreamOrdering implements StreamObserver {
     }
     this.#shared[timeline.slot] = undefined;
     this.#held[timeline.slot] = undefined;
-    if (this.#ended.events.length >= this.#ended.sweepCount) forgetPastEvents(this.#ended);
+    this.#ended.forgetPastEventsIfMany();
   }
 
   /** Stops listening for the ends of streams. */
@@ -331,44 +302,25 @@ export class StreamOrdering implements StreamObserver {
     for (const lane of this.#lanes) lane.timeline.unobserve(this);
   }
 
-  #lane(timeline: StreamTimeline, isHeld: boolean): Lane {
+  #lane(timeline: StreamTimeline, isHeld: boolean): StreamLane {
     const lanes = isHeld ? this.#held : this.#shared;
     const known = lanes[timeline.slot];
     if (known !== undefined) return known;
-    const lane = new Lane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), timeline, deviceOf(timeline), isHeld);
+    const lane = new StreamLane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), timeline, deviceOf(timeline), isHeld);
     lanes[timeline.slot] = lane;
+    this.#byNumber[lane.number] = lane;
     this.#lanes.push(lane);
     timeline.observe(this);
     return lane;
   }
 
-  #lanesOf(timeline: StreamTimeline): Lane[] {
+  #lanesOf(timeline: StreamTimeline): StreamLane[] {
     return this.#lanes.filter((lane) => lane.timeline === timeline);
   }
 
   /** The lanes with memory that another stream may not take yet. */
-  #heldBack(stream: Stream | undefined): Lane[] {
+  #heldBack(stream: Stream | undefined): StreamLane[] {
     return this.#lanes.filter((lane) => lane.isHeldBack && lane.timeline !== stream?.timeline && !this.#memory.isEmpty(lane.number));
-  }
-
-  /** Lets one event stand for all that a stream has just waited for. Where it cannot be recorded they stay. */
-  #unite(common: CommonLane, { timeline }: Waiter): void {
-    const event = new Event({ device: deviceOf(timeline) });
-    try {
-      event.recordOn(timeline);
-    } catch (error) {
-      if (!(error instanceof DriverError)) throw error;
-      return;
-    }
-    common.events = [event];
-  }
-
-  #commonLane(number: number): CommonLane | undefined {
-    return this.#common.find((common) => common.number === number);
-  }
-
-  #forgetPastEvents(): void {
-    for (const common of this.#common) forgetPastEvents(common);
   }
 }
 
@@ -376,39 +328,9 @@ function deviceOf(timeline: StreamTimeline): Device {
   return Device.get(timeline.device);
 }
 
-function commonLane(number: number): CommonLane {
-  return { number, events: [], sweepCount: maximumCommonEvents };
-}
-
-/** Of two events of one stream, the one recorded later stands for both. */
-function dependOn(common: CommonLane, events: readonly Event[]): void {
-  const latest = new Map<number | Event, Event>();
-  for (const event of [...common.events, ...events]) {
-    const key = event.recordedOn ?? event;
-    const known = latest.get(key);
-    if (known === undefined || known.version < event.version) latest.set(key, event);
-  }
-  common.events = [...latest.values()];
-}
-
-function forgetPastEvents(common: CommonLane): void {
-  if (common.events.length === 0) return;
-  common.events = common.events.filter((event) => !isPast(event));
-  common.sweepCount = Math.max(maximumCommonEvents, 2 * common.events.length);
-}
-
-function free(lane: Lane, isEager: boolean): void {
+function free(lane: StreamLane, isEager: boolean): void {
   if (isEager || lane.mustRecord) lane.freeRecorded();
   else lane.freeUnrecorded();
-}
-
-/** Whether an event is known to be over. One that the driver does not tell of is waited for like any other. */
-function isPast(event: Event): boolean {
-  try {
-    return event.query();
-  } catch {
-    return false;
-  }
 }
 
 /**

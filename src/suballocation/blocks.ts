@@ -29,3 +29,21 @@ export function classifyAddress(address: number, blocks: Iterable<BlockView>): A
   }
   return 'foreign';
 }
+
+/** Whether an address lies in one of the segments, which are in the order of their addresses. */
+export function isWithin(segments: readonly Segment[], address: number): boolean {
+  return segmentAround(segments, address) !== undefined;
+}
+
+/** The one of several segments, which are in the order of their addresses, that an address lies in. */
+export function segmentAround<T extends Segment>(segments: readonly T[], address: number): T | undefined {
+  let low = 0;
+  let high = segments.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if ((segments[middle] as Segment).address <= address) low = middle + 1;
+    else high = middle;
+  }
+  const last = segments[low - 1];
+  return last !== undefined && address < last.address + last.bytes ? last : undefined;
+}

@@ -1,7 +1,7 @@
 // Faults that no change of one node of the syntax tree makes: one call for another, one variable for another, two lines the other way round. Each
 // text stands once in its file.
 const faults = {
-  'src/stream-ordering/lane.ts': [
+  'src/stream-ordering/stream-lane.ts': [
     {
       name: 'two-recordings-one-wait',
       fault: 'a lane with a recording of its own and one of a caller waits for its own only',
@@ -53,22 +53,24 @@ const faults = {
       to: '      if (lane.isHeldBack && lane.timeline.announcesEnd) continue;\n',
     },
     {
+      name: 'fence-where-end-unannounced',
+      fault: "rmm#649: a caller's event is relied on where the end of the stream is not announced",
+      from: 'if (lane.mustRecord) lane.freeRecorded();\n      else if',
+      to: 'if',
+    },
+  ],
+  'src/stream-ordering/common-lane.ts': [
+    {
       name: 'first-ended-stream-only',
       fault: 'rmm#510: of several ended streams only the last is waited for',
-      from: 'for (const event of common.events) if',
-      to: 'for (const event of common.events.slice(-1)) if',
+      from: 'for (const event of this.#events) if',
+      to: 'for (const event of this.#events.slice(-1)) if',
     },
     {
       name: 'older-event-stands',
       fault: 'of two events of one stream the older one stands for both',
       from: 'known.version < event.version',
       to: 'known.version > event.version',
-    },
-    {
-      name: 'fence-where-end-unannounced',
-      fault: "rmm#649: a caller's event is relied on where the end of the stream is not announced",
-      from: 'if (lane.mustRecord) lane.freeRecorded();\n      else if',
-      to: 'if',
     },
   ],
   'src/driver/event.ts': [
@@ -161,13 +163,21 @@ const faults = {
       to: 'chain.awaited.delete(from);',
     },
   ],
-  'src/adaptors/stream-ordered-memory-resource.ts': [
+  'src/adaptors/upstream-blocks.ts': [
     {
       name: 'arriving-bytes-not-counted',
       fault: 're-entrancy: bytes that the upstream is being asked for do not count',
       from: 'return this.#reservedBytes + this.#arrivingBytes;',
       to: 'return this.#reservedBytes;',
     },
+    {
+      name: 'kept-memory-is-cached',
+      fault: 'a cache below takes back what a keeper of memory holds when its run ends',
+      from: 'withoutCaching(() => this.#upstream.allocate(bytes, stream))',
+      to: 'this.#upstream.allocate(bytes, stream)',
+    },
+  ],
+  'src/adaptors/stream-ordered-memory-resource.ts': [
     {
       name: 'lane-of-other-stream-after-growth',
       fault: 're-entrancy: after a call of the upstream the lane of another stream is used',
@@ -225,14 +235,8 @@ const faults = {
     {
       name: 'trim-keeps-nothing',
       fault: 'trim gives back what is to be kept',
-      from: '() => this.#reservedBytes - bytesToKeep',
-      to: '() => this.#reservedBytes',
-    },
-    {
-      name: 'kept-memory-is-cached',
-      fault: 'a cache below takes back what a keeper of memory holds when its run ends',
-      from: 'withoutCaching(() => this.upstream.allocate(bytes, stream))',
-      to: 'this.upstream.allocate(bytes, stream)',
+      from: '() => this.reservedBytes - bytesToKeep',
+      to: '() => this.reservedBytes',
     },
   ],
   'src/adaptors/suballocating-memory-resource.ts': [
@@ -246,7 +250,7 @@ const faults = {
       name: 'fence-in-wrong-lane',
       fault: "a block goes to the stream's own lane, whatever its fence says",
       from: 'this.index.free(block, lane.number);',
-      to: 'this.index.free(block, (this.lane as Lane).number);',
+      to: 'this.index.free(block, this.lane.number);',
     },
     {
       name: 'last-stream-by-slot',
@@ -259,7 +263,7 @@ const faults = {
     {
       name: 'no-last-search',
       fault: 'a pool is out of memory though it has a block that fits',
-      from: 'return this.searchLane((this.lane as Lane).number, bytes, alignment);',
+      from: 'return this.searchLane(this.lane.number, bytes, alignment);',
       to: 'return none;',
     },
   ],
@@ -311,8 +315,8 @@ const faults = {
     {
       name: 'monotonic-lane-unannounced',
       fault: 'rmm#649: blocks of a stream whose end nobody announces are shared at a rewind',
-      from: 'const lane = stream.timeline.announcesEnd ? (this.lane as Lane) : this.ordering.heldLaneOf(stream);',
-      to: 'const lane = this.lane as Lane;',
+      from: 'const lane = stream.timeline.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);',
+      to: 'const { lane } = this;',
     },
     {
       name: 'mark-never-falls',

@@ -5,20 +5,22 @@ const onlyDriverErrors = 'recording a live lane fails with a DriverError only';
 const cost = 'it decides only when events that are over are looked for: whoever takes memory looks for them anyway';
 
 export const equivalent = {
-  'src/stream-ordering/lane.ts': {
-    'Lane.#freedAt: 1 -> 2': notBelowZero,
-    'Lane.release: 1 -> 2': notBelowZero,
+  'src/stream-ordering/stream-lane.ts': {
+    'StreamLane.#freedAt: 1 -> 2': notBelowZero,
+    'StreamLane.release: 1 -> 2': notBelowZero,
     'isLost: < -> <=': handles,
     'isLost: 0 -> 1': handles,
+  },
+  'src/stream-ordering/common-lane.ts': {
+    'CommonLane.#unite: !(error instanceof DriverError) -> false': onlyDriverErrors,
+    'CommonLane.dependOn: < -> <=': 'no two recordings have one number',
+    'CommonLane.forgetPastEvents: this.#events.length === 0 -> false': cost,
+    'CommonLane.forgetPastEvents: 2 -> 3': cost,
+    'CommonLane.forgetPastEventsIfMany: >= -> >': cost,
   },
   'src/stream-ordering/stream-ordering.ts': {
     'StreamOrdering.freedLater: !(error instanceof DriverError) -> false': onlyDriverErrors,
     'StreamOrdering.streamEnded: isAwaited -> true': 'it adds an event that is over, which is forgotten before it is waited for',
-    'StreamOrdering.streamEnded: >= -> >': cost,
-    'StreamOrdering.#unite: !(error instanceof DriverError) -> false': onlyDriverErrors,
-    'dependOn: < -> <=': 'no two recordings have one number',
-    'forgetPastEvents: common.events.length === 0 -> false': cost,
-    'forgetPastEvents: 2 -> 3': cost,
     'assertRecordedOn: < -> <=': handles,
     'assertRecordedOn: 0 -> 1': handles,
     'StreamOrdering.freedWith: errors swallowed of lane.freeWithRecording(fence);': 'it calls nothing that could fail',

@@ -21,13 +21,15 @@ import { compilerOptions, hashOf, makeMutants, typeChecked, withProbes } from '.
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const files = [
-  'src/stream-ordering/lane.ts',
+  'src/stream-ordering/stream-lane.ts',
+  'src/stream-ordering/common-lane.ts',
   'src/stream-ordering/stream-ordering.ts',
   'src/driver/stream-timeline.ts',
   ...readdirSync(join(root, 'src/suballocation'))
     .sort()
     .map((name) => `src/suballocation/${name}`),
   'src/adaptors/stream-ordered-memory-resource.ts',
+  'src/adaptors/upstream-blocks.ts',
   'src/adaptors/suballocating-memory-resource.ts',
   'src/adaptors/pool-memory-resource.ts',
   'src/adaptors/arena-memory-resource.ts',

@@ -10,7 +10,7 @@ import {
   Stream,
   type StreamHold,
 } from '../../src/index.js';
-import type { Lane } from '../../src/stream-ordering/lane.js';
+import type { StreamLane } from '../../src/stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../src/stream-ordering/stream-ordering.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 
@@ -47,7 +47,7 @@ function make(policy: DeallocationEvents = 'deferred', kind: MemoryKind = 'devic
   const memory = new Lanes();
   const ordering = new StreamOrdering(policy, memory, Device.get(), kind);
   /** Frees memory on a stream. */
-  const free = (stream: Stream, bytes = 256): Lane => {
+  const free = (stream: Stream, bytes = 256): StreamLane => {
     const lane = ordering.laneOf(stream, 'deallocate');
     memory.bytes[lane.number] = (memory.bytes[lane.number] as number) + bytes;
     ordering.freed(lane);
@@ -102,7 +102,7 @@ describe('lanes', () => {
     const other = ordering.laneOf(b, 'allocate');
     expect([lane, held, other].map(({ number }) => ordering.lane(number))).toEqual([lane, held, other]);
     expect(ordering.lanes).toEqual([lane, held, other]);
-    expect(ordering.lane(ordering.endedLane)).toBeUndefined();
+    expect(ordering.lane(ordering.endedLane).timeline).toBeUndefined();
     expect(ordering.laneNumbers()).toEqual([ordering.endedLane, lane.number, held.number, other.number]);
   });
 
@@ -163,7 +163,7 @@ describe('what a free does', () => {
     const { ordering } = make();
     using a = new Stream();
     hold(a);
-    let lane: Lane | undefined;
+    let lane: StreamLane | undefined;
     const { owner } = ordering.laneOf(a, 'allocate');
     expect(eventCalls(() => (lane = ordering.freedWith(fence, a, owner))).records).toBe(records);
     expect(lane?.isHeld).toBe(isHeld);
@@ -253,14 +253,14 @@ describe('streams that have ended', () => {
     idle.synchronizeSync();
     expect(eventCalls(() => idle.dispose()).records).toBe(0);
     expect(eventCalls(() => a.dispose()).records).toBe(1);
-    expect([ordering.isIdle(ordering.endedLane), ordering.order(waiter, ordering.endedLane)]).toEqual([false, true]);
+    expect([ordering.lane(ordering.endedLane).isIdle, ordering.order(waiter, ordering.endedLane)]).toEqual([false, true]);
     expect(memory.calls.slice(-2)).toEqual([`transfer ${number} ${ordering.endedLane}`, `redirect ${number} ${ordering.endedLane}`]);
     b.dispose();
-    expect(ordering.isIdle(ordering.endedLane)).toBe(false);
+    expect(ordering.lane(ordering.endedLane).isIdle).toBe(false);
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(2);
     for (const one of holds) one.release();
     Device.get().synchronizeSync();
-    expect(ordering.isIdle(ordering.endedLane)).toBe(true);
+    expect(ordering.lane(ordering.endedLane).isIdle).toBe(true);
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(0);
     expect(ordering.order(waiter, ordering.endedLane)).toBe(false);
   });
@@ -339,7 +339,7 @@ describe('streams that have ended', () => {
       Device.get().synchronizeSync();
     }
     failCall('cuEventQuery', 18, 999);
-    expect(ordering.isIdle(ordering.endedLane)).toBe(true);
+    expect(ordering.lane(ordering.endedLane).isIdle).toBe(true);
     expect(failCall('cuEventQuery', 0)).toBe(true);
   });
 
@@ -451,19 +451,19 @@ describe('an error of the driver', () => {
     own.release();
     Device.get().synchronizeSync();
     failCall('cuEventQuery', 1, 999);
-    expect(ordering.isIdle(ordering.endedLane)).toBe(false);
+    expect(ordering.lane(ordering.endedLane).isIdle).toBe(false);
     failCall('cuEventQuery', 1, 999);
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(1);
   });
 
   test('while a stream is asked for its end means that it may be busy', () => {
-    const { ordering, free } = make();
+    const { free } = make();
     using a = new Stream();
     const lane = free(a);
     failCall('cuStreamQuery', 1, 999);
-    ordering.queryOwn(lane);
+    lane.query();
     expect(lane.isIdle).toBe(false);
-    ordering.queryOwn(lane);
+    lane.query();
     expect(lane.isIdle).toBe(true);
   });
 
@@ -484,15 +484,15 @@ describe('a common lane', () => {
     using a = new Stream();
     using b = new Stream();
     const common = ordering.addCommonLane();
-    expect(ordering.laneNumbers()).toEqual([ordering.endedLane, common]);
+    expect(ordering.laneNumbers()).toEqual([ordering.endedLane, common.number]);
     expect(eventCalls(() => ordering.receivedInCommon(common, a)).records).toBe(0);
-    expect(ordering.isIdle(common)).toBe(true);
+    expect(ordering.lane(common.number).isIdle).toBe(true);
     hold(a);
     using older = new Event();
     older.record(a);
     expect(eventCalls(() => ordering.receivedInCommon(common, a)).records).toBe(1);
-    expect(ordering.isIdle(common)).toBe(false);
-    expect([waitsFor(ordering, a, common), waitsFor(ordering, b, common)]).toEqual([0, 1]);
+    expect(ordering.lane(common.number).isIdle).toBe(false);
+    expect([waitsFor(ordering, a, common.number), waitsFor(ordering, b, common.number)]).toEqual([0, 1]);
     expect(a.timeline.receivedAt).toBeGreaterThan(older.version);
   });
 
@@ -500,7 +500,7 @@ describe('a common lane', () => {
     const { memory, ordering } = make();
     using a = new Stream();
     const [into, other] = [ordering.addCommonLane(), ordering.addCommonLane()];
-    memory.bytes[other] = 256;
+    memory.bytes[other.number] = 256;
     const first = hold(a);
     ordering.receivedInCommon(other, a);
     using between = new Event();
@@ -510,7 +510,7 @@ describe('a common lane', () => {
     ordering.collect(into);
     first.release();
     between.synchronizeSync();
-    expect(ordering.isIdle(into)).toBe(false);
+    expect(ordering.lane(into.number).isIdle).toBe(false);
   });
 
   test('waits for the later one of two recordings on a stream', () => {
@@ -526,13 +526,13 @@ describe('a common lane', () => {
     // A stream that the driver does not tell of may be busy.
     failCall('cuStreamQuery', 1, 999);
     ordering.receivedInCommon(common, a);
-    expect(waitsFor(ordering, b, common)).toBe(1);
+    expect(waitsFor(ordering, b, common.number)).toBe(1);
     first.release();
     between.synchronizeSync();
-    expect(ordering.isIdle(common)).toBe(false);
+    expect(ordering.lane(common.number).isIdle).toBe(false);
     second.release();
     a.synchronizeSync();
-    expect(ordering.isIdle(common)).toBe(true);
+    expect(ordering.lane(common.number).isIdle).toBe(true);
   });
 
   test('collects what is free, with what has to be waited for, and leaves nothing behind', () => {
@@ -553,16 +553,20 @@ describe('a common lane', () => {
     free(idle);
     idle.synchronizeSync();
     expect(eventCalls(() => ordering.collect(common))).toEqual({ records: 1, waits: 0 });
-    expect(memory.bytes[common]).toBe(3 * 256);
+    expect(memory.bytes[common.number]).toBe(3 * 256);
     expect(memory.bytes[held.number]).toBe(512);
-    expect([ordering.isIdle(ordering.endedLane), ordering.isIdle(lane.number), ordering.isIdle(common)]).toEqual([true, true, false]);
+    expect([ordering.lane(ordering.endedLane).isIdle, ordering.lane(lane.number).isIdle, ordering.lane(common.number).isIdle]).toEqual([
+      true,
+      true,
+      false,
+    ]);
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(0);
     expect(waitsFor(ordering, waiter, lane.number)).toBe(0);
-    expect(waitsFor(ordering, waiter, common)).toBe(2);
+    expect(waitsFor(ordering, waiter, common.number)).toBe(2);
     // The stream itself may have what is held for it.
     ordering.collect(common, b);
-    expect(memory.bytes[common]).toBe(3 * 256 + 512);
-    expect(waitsFor(ordering, waiter, common)).toBe(3);
+    expect(memory.bytes[common.number]).toBe(3 * 256 + 512);
+    expect(waitsFor(ordering, waiter, common.number)).toBe(3);
     memory.calls.length = 0;
     ordering.collect(common);
     expect(memory.calls).toEqual([]);
@@ -570,7 +574,7 @@ describe('a common lane', () => {
     Device.get().synchronizeSync();
     ordering.collect(common);
     failCall('cuEventQuery', 1, 999);
-    expect(ordering.isIdle(common)).toBe(true);
+    expect(ordering.lane(common.number).isIdle).toBe(true);
     expect(failCall('cuEventQuery', 0)).toBe(true);
     idle.dispose();
   });
@@ -585,7 +589,7 @@ describe('a common lane', () => {
     hold(a);
     failCall('cuEventRecord', 1, 999);
     expect(() => ordering.receivedInCommon(common, a)).toThrow(DriverError);
-    expect(ordering.isIdle(common)).toBe(true);
+    expect(ordering.lane(common.number).isIdle).toBe(true);
   });
 
   test('collects what is in several others', () => {
@@ -596,12 +600,12 @@ describe('a common lane', () => {
     hold(a);
     hold(b);
     const [into, first, second] = [ordering.addCommonLane(), ordering.addCommonLane(), ordering.addCommonLane()];
-    for (const number of [first, second]) memory.bytes[number] = 256;
+    for (const number of [first.number, second.number]) memory.bytes[number] = 256;
     ordering.receivedInCommon(first, a);
     ordering.receivedInCommon(second, b);
     ordering.collect(into);
-    expect([into, first, second].map((number) => memory.bytes[number])).toEqual([512, 0, 0]);
-    expect(waitsFor(ordering, waiter, into)).toBe(2);
+    expect([into.number, first.number, second.number].map((number) => memory.bytes[number])).toEqual([512, 0, 0]);
+    expect(waitsFor(ordering, waiter, into.number)).toBe(2);
   });
 
   test('keeps its own events when it is collected into', () => {
@@ -610,11 +614,11 @@ describe('a common lane', () => {
     using b = new Stream();
     hold(a);
     const common = ordering.addCommonLane();
-    memory.bytes[common] = 256;
+    memory.bytes[common.number] = 256;
     ordering.receivedInCommon(common, a);
     ordering.collect(common);
     expect(memory.calls).toEqual([]);
-    expect(waitsFor(ordering, b, common)).toBe(1);
+    expect(waitsFor(ordering, b, common.number)).toBe(1);
   });
 
   test('is waited for by who takes memory of ended streams, if it says so', () => {
@@ -625,10 +629,10 @@ describe('a common lane', () => {
     const common = ordering.addCommonLane();
     hold(a);
     hold(b);
-    ordering.orderEnded(common);
+    ordering.orderEnded(common.number);
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(0);
     ordering.receivedInCommon(common, a);
-    ordering.orderEnded(common);
+    ordering.orderEnded(common.number);
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(1);
     const lane = free(b);
     expect(eventCalls(() => ordering.orderEnded(lane.number)).records).toBe(1);
@@ -642,9 +646,9 @@ describe('the lane of a stream', () => {
     using a = new Stream();
     using b = new Stream();
     const { number } = free(a);
-    expect([ordering.isIdle(number), ordering.order(b, number)]).toEqual([false, true]);
+    expect([ordering.lane(number).isIdle, ordering.order(b, number)]).toEqual([false, true]);
     a.synchronizeSync();
-    expect([ordering.isIdle(number), ordering.order(b, number)]).toEqual([true, false]);
+    expect([ordering.lane(number).isIdle, ordering.order(b, number)]).toEqual([true, false]);
   });
 });
 
@@ -655,7 +659,7 @@ describe('other lanes', () => {
     using b = new Stream();
     using c = new Stream();
     const common = ordering.addCommonLane();
-    memory.bytes[common] = 256;
+    memory.bytes[common.number] = 256;
     const own = free(a);
     const other = free(b);
     const empty = ordering.laneOf(c, 'allocate');
@@ -672,12 +676,12 @@ describe('other lanes', () => {
       return { numbers, found };
     };
     expect(empty.number).toBeGreaterThan(other.number);
-    expect(visited()).toEqual({ numbers: [common, other.number], found: false });
-    expect(visited(common)).toEqual({ numbers: [common], found: true });
-    expect(visited(other.number)).toEqual({ numbers: [common, other.number], found: true });
+    expect(visited()).toEqual({ numbers: [common.number, other.number], found: false });
+    expect(visited(common.number)).toEqual({ numbers: [common.number], found: true });
+    expect(visited(other.number)).toEqual({ numbers: [common.number, other.number], found: true });
     const last = free(c);
-    expect(visited(other.number).numbers).toEqual([common, other.number]);
-    expect(visited().numbers).toEqual([common, other.number, last.number]);
+    expect(visited(other.number).numbers).toEqual([common.number, other.number]);
+    expect(visited().numbers).toEqual([common.number, other.number, last.number]);
     expect(own.isIdle).toBe(false);
   });
 
@@ -840,7 +844,7 @@ test('the memory that a keeper of one device takes is that device’s', () => {
   hold(a);
   const common = ordering.addCommonLane();
   ordering.receivedInCommon(common, a);
-  expect(waitsFor(ordering, b, common)).toBe(1);
+  expect(waitsFor(ordering, b, common.number)).toBe(1);
   ordering.freed(ordering.laneOf(a, 'free'));
   expect(waitsFor(ordering, b, ordering.laneOf(a, 'free').number)).toBe(1);
 });

@@ -15,10 +15,11 @@ import {
 } from '../../driver/local-object.js';
 import type { StreamTimeline } from '../../driver/stream-timeline.js';
 import { operatingSystemThreadId } from '../../driver/thread.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../errors.js';
 import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
 import { FileTarget } from '../../files/log-target.js';
 import { packageVersion } from '../../files/package-version.js';
+import { alreadyDisposed } from '../../lifetime-errors.js';
 import { innermostFrame, type ScopeFrame } from '../../resource-scope.js';
 import { assertOptions, optionNames } from '../../validation.js';
 import { BlockEncoder } from './block-encoder.js';
@@ -150,7 +151,7 @@ export class Recording implements Disposable {
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed.
    */
   flush(): void {
-    if (this.isDisposed) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'cannot flush: the Recording is already disposed');
+    if (this.isDisposed) throw alreadyDisposed('flush', 'the Recording');
     this.#writeAll();
   }
 

@@ -1,12 +1,12 @@
 import { afterEach, describe, expect, test } from 'vitest';
 import { Device, DriverError, Event, failCall, Stream } from '../../src/index.js';
-import { Lane } from '../../src/stream-ordering/lane.js';
+import { StreamLane } from '../../src/stream-ordering/stream-lane.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 
-const laneOf = (stream: Stream, isHeld = false) => new Lane(0, stream.timeline, Device.get(), isHeld);
+const laneOf = (stream: Stream, isHeld = false) => new StreamLane(0, stream.timeline, Device.get(), isHeld);
 
 /** What an order calls. */
-function orderCalls(lane: Lane, waiter: Stream) {
+function orderCalls(lane: StreamLane, waiter: Stream) {
   let hasWaited = false;
   const calls = eventCalls(() => {
     hasWaited = lane.order(waiter);
@@ -49,7 +49,7 @@ test('a lane that nothing was freed into waits for nothing', () => {
   expect(orderCalls(lane, other)).toEqual(nothing);
   using fence = new Event();
   fence.record(stream);
-  expect([lane.cover(), lane.release(), lane.settle(undefined)]).toEqual([undefined, undefined, undefined]);
+  expect([lane.cover(), lane.release(), lane.settle(undefined)]).toEqual([[], undefined, undefined]);
   expect(stream.timeline.receivedAt).toBeLessThan(fence.version);
   expect([lane.number, lane.timeline, lane.owner]).toEqual([0, stream.timeline, stream.timeline.serial]);
 });
@@ -77,12 +77,12 @@ describe('a free', () => {
     expect(eventCalls(() => lane.freeRecorded()).records).toBe(1);
     expect([lane.isIdle, lane.needsSettlement]).toEqual([false, false]);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
-    const event = lane.cover();
+    const [event] = lane.cover();
     expect(event?.recordedOn).toBe(stream.timeline.id);
     // It is asked for without a record, and serves for the next one.
     expect(eventCalls(() => lane.cover()).records).toBe(0);
     lane.freeRecorded();
-    expect(lane.cover()).toBe(event);
+    expect(lane.cover()).toEqual([event]);
   });
 
   test('during a synchronization of its stream is not covered by that', () => {
@@ -208,7 +208,7 @@ describe('an event of the caller', () => {
     // The same one once more changes nothing.
     lane.freeWithRecording(event);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 2, hasWaited: true });
-    expect(eventCalls(() => expect(lane.cover()?.recordedOn).toBe(stream.timeline.id)).records).toBe(1);
+    expect(eventCalls(() => expect(lane.cover()[0]?.recordedOn).toBe(stream.timeline.id)).records).toBe(1);
     expect(lane.needsSettlement).toBe(false);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
   });
@@ -268,7 +268,7 @@ describe('the end of a stream', () => {
     using settlement = new Event();
     const lane = laneOf(stream);
     lane.freeRecorded();
-    const own = lane.cover();
+    const [own] = lane.cover();
     expect(own).toBeInstanceOf(Event);
     expect(lane.settle(undefined)).toBe(own);
     expect(lane.settle(settlement)).toBe(settlement);
@@ -280,7 +280,7 @@ describe('the end of a stream', () => {
 test('the event of a lane belongs to its device', () => {
   const device = Device.get(1);
   using stream = new Stream({ device });
-  const lane = new Lane(0, stream.timeline, device, false);
+  const lane = new StreamLane(0, stream.timeline, device, false);
   lane.freeRecorded();
-  expect(lane.cover()?.device).toBe(device);
+  expect(lane.cover()[0]?.device).toBe(device);
 });

@@ -1,0 +1,87 @@
+import { Device } from '../driver/device.js';
+import { Event } from '../driver/event.js';
+import type { StreamTimeline } from '../driver/stream-timeline.js';
+import { DriverError } from '../errors.js';
+import type { Lane, Waiter } from './lane.js';
+
+/** More events than this are replaced by one, once a stream has waited for all of them. */
+const maximumEvents = 8;
+
+/** Free memory that belongs to no stream: whoever takes it waits for the events first, at most one for each stream. */
+export class CommonLane implements Lane {
+  readonly number: number;
+  readonly timeline = undefined;
+  #events: readonly Event[] = [];
+  /** With so many events, past ones are looked for: twice as many as were left the last time. */
+  #sweepCount = maximumEvents;
+
+  constructor(number: number) {
+    this.number = number;
+  }
+
+  get isIdle(): boolean {
+    this.forgetPastEvents();
+    return this.#events.length === 0;
+  }
+
+  order({ timeline }: Waiter): boolean {
+    this.forgetPastEvents();
+    for (const event of this.#events) if (event.recordedOn !== timeline.key) timeline.wait(event);
+    if (this.#events.length > maximumEvents) this.#unite(timeline);
+    return this.#events.length > 0;
+  }
+
+  cover(): readonly Event[] {
+    return this.#events;
+  }
+
+  /** Memory that these events cover comes into the lane. Of two events of one stream, the one recorded later stands for both. */
+  dependOn(events: readonly Event[]): void {
+    const latest = new Map<number | Event, Event>();
+    for (const event of [...this.#events, ...events]) {
+      const key = event.recordedOn ?? event;
+      const known = latest.get(key);
+      if (known === undefined || known.version < event.version) latest.set(key, event);
+    }
+    this.#events = [...latest.values()];
+  }
+
+  /** The memory leaves the lane: returns the events that cover it. */
+  release(): readonly Event[] {
+    const events = this.#events;
+    this.#events = [];
+    return events;
+  }
+
+  forgetPastEvents(): void {
+    if (this.#events.length === 0) return;
+    this.#events = this.#events.filter((event) => !isPast(event));
+    this.#sweepCount = Math.max(maximumEvents, 2 * this.#events.length);
+  }
+
+  /** Forgets past events, if many have come since that was last done. */
+  forgetPastEventsIfMany(): void {
+    if (this.#events.length >= this.#sweepCount) this.forgetPastEvents();
+  }
+
+  /** Lets one event stand for all that a stream has just waited for. If it cannot be recorded, they stay. */
+  #unite(timeline: StreamTimeline): void {
+    const event = new Event({ device: Device.get(timeline.device) });
+    try {
+      event.recordOn(timeline);
+    } catch (error) {
+      if (!(error instanceof DriverError)) throw error;
+      return;
+    }
+    this.#events = [event];
+  }
+}
+
+/** Whether an event is known to be over. One that the driver does not tell of is waited for like any other. */
+function isPast(event: Event): boolean {
+  try {
+    return event.query();
+  } catch {
+    return false;
+  }
+}
