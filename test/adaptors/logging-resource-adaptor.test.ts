@@ -263,8 +263,8 @@ describe('a log file', () => {
   test('is complete when the process exits without dispose', () => {
     const file = newFile();
     const { status, stderr } = runModule(`
-      import { CudaAsyncMemoryResource, LoggingResourceAdaptor, Stream } from 'cistern';
-      const resource = new LoggingResourceAdaptor(new CudaAsyncMemoryResource(), { file: ${JSON.stringify(file)} });
+      import { CudaMemoryResource, LoggingResourceAdaptor, Stream } from 'cistern';
+      const resource = new LoggingResourceAdaptor(new CudaMemoryResource(), { file: ${JSON.stringify(file)} });
       new LoggingResourceAdaptor(resource, { file: '/dev/null' }).dispose();
       const stream = new Stream();
       for (let i = 1; i <= 3; i++) resource.allocate(i, stream);
@@ -276,8 +276,8 @@ describe('a log file', () => {
   test('that cannot be written when the process exits makes it fail, and keeps no other from being written', () => {
     const file = newFile();
     const { status, stderr } = runModule(`
-      import { CudaAsyncMemoryResource, LoggingResourceAdaptor, Stream } from 'cistern';
-      const lost = new LoggingResourceAdaptor(new CudaAsyncMemoryResource(), { file: '/dev/full' });
+      import { CudaMemoryResource, LoggingResourceAdaptor, Stream } from 'cistern';
+      const lost = new LoggingResourceAdaptor(new CudaMemoryResource(), { file: '/dev/full' });
       new LoggingResourceAdaptor(lost, { file: ${JSON.stringify(file)} }).allocate(1, new Stream());
     `);
     expect(status).not.toBe(0);

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { GiB, MiB } from '../../src/index.js';
-import { deviceMemory, needSecondDevice } from '../support/device-memory.js';
+import { deviceMemory, needMemoryPools, needSecondDevice } from '../support/device-memory.js';
 import { runModule } from '../support/run-module.js';
 
 const program = `
@@ -55,6 +55,7 @@ describe('the current resource to begin with', () => {
       ],
     ],
   ])('is what %j say, once for each device', (environment, chain) => {
+    if (/cuda-async/.test(JSON.stringify(environment))) needMemoryPools();
     expect(linesWith(environment)).toEqual([0, 1].map((index) => JSON.stringify([...chain, index, true])));
   });
 

@@ -10,7 +10,8 @@ const device = deviceMemory(1024);
  */
 const holdMemory = `
   const { KiB, MiB } = cistern;
-  const upstreams = [new cistern.CudaMemoryResource(), new cistern.CudaAsyncMemoryResource()];
+  const upstreams = [new cistern.CudaMemoryResource()];
+  if (cistern.Device.get().attribute('memoryPoolsSupported') === 1) upstreams.push(new cistern.CudaAsyncMemoryResource());
   const streams = [0, 1].map(() => new cistern.Stream({ nonBlocking: true }));
   const resources = upstreams.flatMap((upstream) => ['eager', 'deferred', 'off'].flatMap((deallocationEvents) => [
     new cistern.PoolMemoryResource(upstream, { deallocationEvents }),

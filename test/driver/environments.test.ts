@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { describe, expect, test } from 'vitest';
-import { deviceMemory } from '../support/device-memory.js';
+import { deviceMemory, needMemoryPools } from '../support/device-memory.js';
 import { runModule } from '../support/run-module.js';
 
 const software = { CISTERN_DEVICE: 'software' };
@@ -10,6 +10,7 @@ const device = deviceMemory(256);
 
 describe('an environment', () => {
   test('that exits with live memory, a held stream and a promise that waits ends with its own code', () => {
+    needMemoryPools();
     const end = runModule(
       `
       import { CudaAsyncMemoryResource, CudaMemoryResource, Event, Stream, set } from 'cistern';
@@ -31,6 +32,7 @@ describe('an environment', () => {
   });
 
   test('that has nothing left to do ends, although streams and memory are there', () => {
+    needMemoryPools();
     const end = runModule(
       `
       import { CudaAsyncMemoryResource, Stream, set } from 'cistern';
@@ -113,6 +115,7 @@ describe('an environment', () => {
     `)}, { eval: true, execArgv: [] })`;
 
   test('that ends as a worker gives its memory back', () => {
+    needMemoryPools();
     const end = runModule(
       `
       import { Worker } from 'node:worker_threads';
@@ -264,6 +267,7 @@ describe('an environment', () => {
   `);
 
   test('survives workers that end while their streams are stopped and their promises wait', () => {
+    needMemoryPools();
     const end = runModule(
       `
       import { Worker } from 'node:worker_threads';
@@ -281,6 +285,7 @@ describe('an environment', () => {
   });
 
   test('begins and ends while a stream of another one is stopped, whatever ended ones left behind', () => {
+    needMemoryPools();
     const end = runModule(
       `
       import { Worker } from 'node:worker_threads';

@@ -3,7 +3,7 @@
  * call may wait for the device. What would hang if it were wrong runs in a process of its own.
  */
 import { describe, expect, test } from 'vitest';
-import { needSecondDevice } from '../support/device-memory.js';
+import { needMemoryPools, needSecondDevice } from '../support/device-memory.js';
 import { deviceUnderTest } from '../support/device-under-test.mjs';
 import { allocationsMayWait, hasStreamMemoryOperations } from '../support/direct-faults.mjs';
 import { runModule } from '../support/run-module.js';
@@ -164,6 +164,7 @@ describe('with calls that wait for the device', () => {
   });
 
   test('a free does not wait for the host function of another thread, which may need the driver to end', () => {
+    needMemoryPools();
     expectLines(
       `
       const { Worker } = await import('node:worker_threads');

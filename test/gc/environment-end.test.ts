@@ -10,9 +10,11 @@ beforeAll(() => {
 });
 
 const makeBuffers = `
-  const { CudaAsyncMemoryResource, CudaMemoryResource, DeviceBuffer, Stream } = await import(${JSON.stringify(entry.href)});
+  const { CudaAsyncMemoryResource, CudaMemoryResource, Device, DeviceBuffer, Stream } = await import(${JSON.stringify(entry.href)});
   const stream = new Stream();
-  const buffers = [new CudaMemoryResource(), new CudaAsyncMemoryResource()].flatMap((resource) =>
+  const resources = [new CudaMemoryResource()];
+  if (Device.get().attribute('memoryPoolsSupported') === 1) resources.push(new CudaAsyncMemoryResource());
+  const buffers = resources.flatMap((resource) =>
     Array.from({ length: 100 }, () => new DeviceBuffer(1 << 20, { resource, stream })));
   for (const buffer of buffers.splice(50)) buffer.fill(1);
   globalThis.live = buffers;

@@ -1,5 +1,6 @@
 import { fileURLToPath } from 'node:url';
 import { expect, test } from 'vitest';
+import { needMemoryPools } from '../support/device-memory.js';
 import { runModule } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 
@@ -59,6 +60,7 @@ test('an error that stays in the context is told by every call that needs the de
 });
 
 test('a process ends although host functions and promises wait for a context that is in error', () => {
+  needMemoryPools();
   const { status, signal, stdout } = runModule(`${head}
     const pool = new PoolMemoryResource(new CudaAsyncMemoryResource());
     const buffer = new DeviceBuffer(new Uint8Array(1000), { resource: pool, stream });

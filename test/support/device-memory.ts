@@ -12,6 +12,11 @@ export function needSecondDevice(): void {
   if (Device.count() < 2) skipTest('there is no second device');
 }
 
+/** Skips the test if the driver has no memory pools. */
+export function needMemoryPools(): void {
+  if (Device.get().attribute('memoryPoolsSupported') !== 1) skipTest('the device has no pools');
+}
+
 /** The variables that give each device under test so much memory, if that can be chosen. */
 export function deviceMemory(mebibytes: number): Record<string, string> {
   const megabytes = String(mebibytes);

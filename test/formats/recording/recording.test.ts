@@ -191,8 +191,8 @@ describe('the file of a recording', () => {
         return writeSync(descriptor, bytes.subarray(0, 100));
       };
       syncBuiltinESMExports();
-      const { CudaAsyncMemoryResource, RecordingResourceAdaptor, Stream } = await import('cistern');
-      const resource = new RecordingResourceAdaptor(new CudaAsyncMemoryResource(), { file: ${JSON.stringify(file)} });
+      const { CudaMemoryResource, RecordingResourceAdaptor, Stream } = await import('cistern');
+      const resource = new RecordingResourceAdaptor(new CudaMemoryResource(), { file: ${JSON.stringify(file)} });
       const stream = new Stream();
       for (let i = 0; i < 20; ) {
         try {
@@ -221,8 +221,8 @@ describe('the file of a recording', () => {
   test('is complete when the process exits without dispose, by process.exit too', async () => {
     const [file, other] = [newFile(), newFile()];
     const { status, stderr } = runModule(`
-      import { CudaAsyncMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
-      const upstream = new CudaAsyncMemoryResource();
+      import { CudaMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
+      const upstream = new CudaMemoryResource();
       const resource = new RecordingResourceAdaptor(upstream, { recording: new Recording({ file: ${JSON.stringify(file)} }) });
       const shared = new RecordingResourceAdaptor(resource, { file: ${JSON.stringify(other)} });
       const stream = new Stream();
@@ -238,9 +238,9 @@ describe('the file of a recording', () => {
     const file = newFile();
     const count = 10_000;
     const { signal } = runModule(`
-      import { CudaAsyncMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
+      import { CudaMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
       const recording = new Recording({ file: ${JSON.stringify(file)}, autoFlush: ${autoFlush} });
-      const resource = new RecordingResourceAdaptor(new CudaAsyncMemoryResource(), { recording });
+      const resource = new RecordingResourceAdaptor(new CudaMemoryResource(), { recording });
       const stream = new Stream();
       for (let i = 0; i < ${count}; i++) resource.allocate(i, stream);
       process.kill(process.pid, 'SIGKILL');
