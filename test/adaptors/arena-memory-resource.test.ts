@@ -20,10 +20,11 @@ import {
   Stream,
   type StreamHold,
 } from '../../src/index.js';
+import { code } from '../support/errors.js';
 import { StepCounter } from '../support/steps.js';
+import { eventWaits, expectWaiting, inHostFunction, policies } from '../support/stream-order.js';
 
 const stream = new Stream();
-const policies = ['eager', 'deferred', 'off'] as const;
 
 /** An upstream of so many bytes, which counts what it was asked for and can call back in the middle. The memory cannot be used. */
 class AddressUpstream implements MemoryResource {
@@ -74,31 +75,10 @@ function arenaOf(mebibytes: number, deallocationEvents: DeallocationEvents = 'of
   return new ArenaMemoryResource(upstream, { arenaBytes: mebibytes * MiB, deallocationEvents });
 }
 
-function code(expected: string): unknown {
-  return expect.objectContaining({ code: expected });
-}
-
 function synchronizations(during: () => void): number {
   const before = driverCallCounts().synchronizations;
   during();
   return driverCallCounts().synchronizations - before;
-}
-
-function eventWaits(during: () => void): number {
-  const before = driverCallCounts().eventWaits;
-  during();
-  return driverCallCounts().eventWaits - before;
-}
-
-/** Runs something in a host function, in which nothing can be waited for. */
-function inHostFunction<T>(run: () => T): T {
-  using on = new Stream();
-  let result: T | undefined;
-  on.launchHostFunction(() => {
-    result = run();
-  });
-  on.synchronizeSync();
-  return result as T;
 }
 
 describe('an arena', () => {
@@ -907,9 +887,3 @@ describe('any steps on several streams', () => {
     );
   });
 });
-
-/** Fails if the stream gets past what it should be waiting for. */
-function expectWaiting(on: Stream): void {
-  const end = performance.now() + 20;
-  while (performance.now() < end) expect(on.query()).toBe(false);
-}

@@ -24,13 +24,10 @@ import {
   StatisticsResourceAdaptor,
   Stream,
 } from '../../src/index.js';
+import { code } from '../support/errors.js';
 import { RecordingResource } from './recording-resource.js';
 
 const stream = new Stream();
-
-function code(expected: string): unknown {
-  return expect.objectContaining({ code: expected });
-}
 
 /** A resource that remembers the sizes that it was asked for. */
 class SizesResource extends RecordingResource {

@@ -7,7 +7,6 @@ import {
   CachingMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  copyToHostSync,
   createResource,
   currentResource,
   DeviceBuffer,
@@ -32,10 +31,9 @@ import {
   withResource,
 } from '../../src/index.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
-import { eventCalls, inHostFunction, madeElsewhere } from '../support/stream-order.js';
+import { eventCalls, eventRecords, expectWaiting, inHostFunction, madeElsewhere, policies, valuesOf } from '../support/stream-order.js';
 import { RecordingResource } from './recording-resource.js';
 
-const policies = ['eager', 'deferred', 'off'] as const;
 const disposed = expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' });
 const stream = new Stream();
 
@@ -61,23 +59,6 @@ function countingCache(): { upstream: CountingResource; cache: CachingMemoryReso
 
 function bufferOf(bytes: number, resource?: MemoryResource): DeviceBuffer {
   return new DeviceBuffer(bytes, resource === undefined ? { stream } : { stream, resource });
-}
-
-function valuesOf(pointer: DevicePointer, bytes: number, on: Stream): number[] {
-  const host = new Uint8Array(bytes);
-  copyToHostSync(host, pointer, on);
-  return [...new Set(host)];
-}
-
-function expectWaiting(waiting: Stream): void {
-  const end = performance.now() + 20;
-  while (performance.now() < end) expect(waiting.query()).toBe(false);
-}
-
-function eventRecords(during: () => void): number {
-  const before = driverCallCounts().eventRecords;
-  during();
-  return driverCallCounts().eventRecords - before;
 }
 
 describe('a run', () => {

@@ -10,6 +10,7 @@ import {
   pointerInfo,
   Stream,
 } from '../../src/index.js';
+import { caught } from '../support/errors.js';
 import { RecordingResource } from './recording-resource.js';
 
 let stream: Stream;
@@ -25,15 +26,6 @@ function make() {
   const upstream = new LimitingResourceAdaptor(device, { limitBytes: 1024 });
   const fallback = new LimitingResourceAdaptor(managed, { limitBytes: 4096 });
   return { upstream, fallback, resource: new FallbackResourceAdaptor(upstream, fallback) };
-}
-
-function caught(action: () => unknown): unknown {
-  try {
-    action();
-  } catch (error) {
-    return error;
-  }
-  throw new Error('nothing was thrown');
 }
 
 describe('FallbackResourceAdaptor', () => {

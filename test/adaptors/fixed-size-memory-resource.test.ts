@@ -3,8 +3,6 @@ import { describe, expect, test } from 'vitest';
 import {
   CudaAsyncMemoryResource,
   CudaMemoryResource,
-  copyToHostSync,
-  Device,
   driverCallCounts,
   FixedSizeMemoryResource,
   type FixedSizeMemoryResourceOptions,
@@ -16,13 +14,13 @@ import {
   MiB,
   OutOfMemoryError,
   Stream,
-  type StreamHold,
   set,
 } from '../../src/index.js';
+import { caught, code } from '../support/errors.js';
+import { expectOrdered, policies } from '../support/stream-order.js';
 import { RecordingResource } from './recording-resource.js';
 
 const stream = new Stream();
-const policies = ['eager', 'deferred', 'off'] as const;
 const blockBytes = 64 * KiB;
 
 /** Remembers what it was asked for, and calls back in the middle of a call, as a resource does that runs host functions while it waits. */
@@ -53,19 +51,6 @@ class ObservedUpstream extends CudaMemoryResource {
     this.meanwhile = undefined;
     meanwhile?.();
   }
-}
-
-function code(expected: string): unknown {
-  return expect.objectContaining({ code: expected });
-}
-
-function caught(action: () => unknown): unknown {
-  try {
-    action();
-  } catch (error) {
-    return error;
-  }
-  return expect.unreachable('nothing was thrown');
 }
 
 describe('fixed-size blocks', () => {
@@ -310,23 +295,6 @@ function fill(pointer: number, value: number, on: Stream): void {
   set(pointer, value, 1, blockBytes, on);
 }
 
-/** Fails if the stream gets past what it should be waiting for. Long enough for work that does not wait to be over. */
-function expectWaiting(on: Stream): void {
-  const end = performance.now() + 20;
-  while (performance.now() < end) expect(on.query()).toBe(false);
-}
-
-/** Writes a block on a stream while another that wrote it before is held. Fails unless the stream waits, and its write is the last. */
-function expectOrdered(pointer: number, on: Stream, hold: StreamHold): void {
-  fill(pointer, 9, on);
-  expectWaiting(on);
-  hold.release();
-  Device.get().synchronizeSync();
-  const host = new Uint8Array(blockBytes);
-  copyToHostSync(host, pointer, on);
-  expect([...new Set(host)]).toEqual([9]);
-}
-
 describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events', (policy) => {
   test('serve another stream after it waits for the one that freed them', () => {
     using blocks = blocksOf(1, policy);
@@ -337,7 +305,7 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
     fill(first, 1, a);
     blocks.deallocate(first, blockBytes, a);
     expect(blocks.allocate(1, b)).toBe(first);
-    expectOrdered(first, b, hold);
+    expectOrdered(first, blockBytes, b, hold);
   });
 
   test.each(['freed', 'gathered by a trim'])(
@@ -354,7 +322,7 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
       if (how === 'freed') blocks.deallocate(blocks.allocate(1, b), 1, b);
       else blocks.trim(b, { bytesToKeep: blockBytes });
       expect(blocks.allocate(1, c)).toBe(first);
-      expectOrdered(first, c, hold);
+      expectOrdered(first, blockBytes, c, hold);
     },
   );
 
@@ -368,7 +336,7 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
     const growths = blocks.statistics().growths;
     const rest = blocks.allocate(blockBytes, b);
     expect(blocks.statistics().growths).toBe(growths);
-    expectOrdered(rest, b, hold);
+    expectOrdered(rest, blockBytes, b, hold);
   });
 
   test('keep the order when the stream that freed them is gone, and a new one has its place (rapidsai/rmm#510, #2251)', () => {
@@ -382,7 +350,7 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
     using b = new Stream();
     expect(b.timeline.slot).toBe(a.timeline.slot);
     expect(blocks.allocate(1, b)).toBe(first);
-    expectOrdered(first, b, hold);
+    expectOrdered(first, blockBytes, b, hold);
   });
 
   test('go back to the upstream only after the stream that freed them', () => {
@@ -397,7 +365,7 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
     expect(blocks.trim(b)).toBe(blockBytes);
     const second = upstream.allocate(blockBytes, b);
     expect(second).toBe(first);
-    expectOrdered(second, b, hold);
+    expectOrdered(second, blockBytes, b, hold);
     upstream.deallocate(second, blockBytes, b);
     blocks.dispose();
   });
@@ -459,7 +427,7 @@ describe('fixed-size blocks with off events', () => {
     blocks.deallocate(first, blockBytes, a);
     a.dispose();
     expect(blocks.allocate(1, b)).toBe(first);
-    expectOrdered(first, b, hold);
+    expectOrdered(first, blockBytes, b, hold);
   });
 });
 

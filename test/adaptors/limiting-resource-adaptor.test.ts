@@ -1,5 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CudaAsyncMemoryResource, CudaMemoryResource, LimitingResourceAdaptor, MiB, OutOfMemoryError, Stream } from '../../src/index.js';
+import { caught } from '../support/errors.js';
 import { RecordingResource } from './recording-resource.js';
 
 let stream: Stream;
@@ -7,15 +8,6 @@ beforeAll(() => {
   stream = new Stream();
 });
 afterAll(() => stream.dispose());
-
-function caught(action: () => unknown): unknown {
-  try {
-    action();
-  } catch (error) {
-    return error;
-  }
-  throw new Error('nothing was thrown');
-}
 
 describe('LimitingResourceAdaptor', () => {
   test('allows exactly its limit and not a byte more', () => {

@@ -17,9 +17,10 @@ import {
   PoolMemoryResource,
   Stream,
 } from '../../src/index.js';
+import { code } from '../support/errors.js';
+import { policies } from '../support/stream-order.js';
 
 const stream = new Stream();
-const policies = ['eager', 'deferred', 'off'] as const;
 
 /** An upstream of so many bytes. It remembers what it was asked for, and calls back before a call returns when told to. */
 class BoundedUpstream implements MemoryResource {
@@ -71,10 +72,6 @@ class BoundedUpstream implements MemoryResource {
 
 function scratchOn(upstream: MemoryResource = new CudaMemoryResource(), options?: MonotonicMemoryResourceOptions) {
   return new MonotonicMemoryResource(upstream, options);
-}
-
-function code(expected: string): unknown {
-  return expect.objectContaining({ code: expected });
 }
 
 describe('a monotonic resource', () => {

@@ -13,10 +13,9 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
-import { eventCalls, expectOrdered, expectWaiting, madeElsewhere } from '../support/stream-order.js';
+import { eventCalls, expectOrdered, expectWaiting, madeElsewhere, policies } from '../support/stream-order.js';
 
 const bytes = MiB;
-const policies = ['eager', 'deferred', 'off'] as const;
 const sharing = ['eager', 'deferred'] as const;
 
 /** Room for so many allocations in all, with blocks of one each: whoever allocates last must get the memory of another. */

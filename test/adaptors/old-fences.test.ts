@@ -15,10 +15,9 @@ import {
   set,
 } from '../../src/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
-import { expectOrdered, expectWaiting } from '../support/stream-order.js';
+import { expectOrdered, expectWaiting, policies } from '../support/stream-order.js';
 
 const bytes = MiB;
-const policies = ['eager', 'deferred', 'off'] as const;
 
 /** Resources with room for one block: whoever allocates next must get the block that was freed. */
 const keepers: [string, (deallocationEvents: DeallocationEvents) => MemoryResource][] = [

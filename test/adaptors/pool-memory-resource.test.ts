@@ -14,10 +14,10 @@ import {
   Stream,
   set,
 } from '../../src/index.js';
-import { expectOrdered } from '../support/stream-order.js';
+import { code } from '../support/errors.js';
+import { expectOrdered, policies } from '../support/stream-order.js';
 
 const stream = new Stream();
-const policies = ['eager', 'deferred', 'off'] as const;
 
 /** An upstream of so many bytes, which counts what it was asked for. */
 class BoundedUpstream implements MemoryResource {
@@ -50,10 +50,6 @@ class BoundedUpstream implements MemoryResource {
   }
 
   [Symbol.dispose](): void {}
-}
-
-function code(expected: string): unknown {
-  return expect.objectContaining({ code: expected });
 }
 
 describe('a pool', () => {

@@ -19,6 +19,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
+import { caught } from '../support/errors.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
 
 const everyStage: readonly ReclaimStage[] = ['settle', 'trim', 'minor-collection', 'major-collection', 'callback'];
@@ -36,15 +37,6 @@ beforeEach(() => {
 });
 
 afterEach(() => stream.dispose());
-
-function caught(action: () => unknown): OutOfMemoryError {
-  try {
-    action();
-  } catch (error) {
-    return error as OutOfMemoryError;
-  }
-  throw new Error('nothing was thrown');
-}
 
 function timing(resource: ReclaimingResourceAdaptor, stage: ReclaimStage) {
   const found = resource.timings().stages.find((timing) => timing.stage === stage);
@@ -177,7 +169,7 @@ describe('the stages', () => {
     const upstream = new StatisticsResourceAdaptor(addresses);
     addresses.allocate(300, stream);
     const resource = new ReclaimingResourceAdaptor(upstream, { stages: everyStage.toReversed(), onOutOfMemory: () => 7 });
-    const error = caught(() => resource.allocate(900, stream));
+    const error = caught<OutOfMemoryError>(() => resource.allocate(900, stream));
     expect(error).toBeInstanceOf(OutOfMemoryError);
     expect(error.stages).toEqual([
       { stage: 'settle', recoveredBytes: 0 },
@@ -200,7 +192,7 @@ describe('the stages', () => {
 
   test('keep what the upstream knew of its limits in the error', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { maximumBytes: 1 * MiB });
-    expect(caught(() => new ReclaimingResourceAdaptor(pool).allocate(2 * MiB, stream))).toMatchObject({
+    expect(caught<OutOfMemoryError>(() => new ReclaimingResourceAdaptor(pool).allocate(2 * MiB, stream))).toMatchObject({
       limitBytes: 1 * MiB,
       availableBytes: 0,
       path: ['ReclaimingResourceAdaptor', 'PoolMemoryResource'],
@@ -219,7 +211,7 @@ describe('the stages', () => {
     addresses.beforeAllocate = () => {
       throw new OutOfMemoryError(`nothing at try ${++tries}`, { requestedBytes: 1, path: [] });
     };
-    expect(caught(() => resource.allocate(1, stream)).cause).toMatchObject({ message: 'nothing at try 3' });
+    expect(caught<OutOfMemoryError>(() => resource.allocate(1, stream)).cause).toMatchObject({ message: 'nothing at try 3' });
     expect(tries).toBe(3);
   });
 
@@ -248,7 +240,7 @@ describe('the stages', () => {
     using pool = new PoolMemoryResource(device);
     pool.deallocate(pool.allocate(64 * MiB, stream), 64 * MiB, stream);
     const resource = new ReclaimingResourceAdaptor(pool, { stages: ['settle', 'trim'] });
-    const error = caught(() => resource.allocate(2 ** 41, stream));
+    const error = caught<OutOfMemoryError>(() => resource.allocate(2 ** 41, stream));
     expect(error.stages.map(({ recoveredBytes }) => recoveredBytes)).toEqual([0, 64 * MiB]);
     expect(device.reservedBytes).toBe(0);
   });
@@ -260,10 +252,10 @@ describe('the stages', () => {
     const resource = new ReclaimingResourceAdaptor(pool, { stages: ['settle', 'trim', 'major-collection'] });
     const recovered = () => timing(resource, 'trim').recoveredBytes;
     fill();
-    stream.launchHostFunction(() => void caught(() => resource.allocate(2 ** 41, stream)));
+    stream.launchHostFunction(() => void caught<OutOfMemoryError>(() => resource.allocate(2 ** 41, stream)));
     stream.synchronizeSync();
     expect(recovered() + device.reservedBytes).toBe(64 * MiB);
-    caught(() => resource.allocate(2 ** 41, stream));
+    caught<OutOfMemoryError>(() => resource.allocate(2 ** 41, stream));
     expect([recovered(), device.reservedBytes]).toEqual([64 * MiB, 0]);
     fill();
     await expect(resource.allocateAsync(2 ** 41, stream)).rejects.toThrow(OutOfMemoryError);
@@ -281,13 +273,13 @@ describe('the stages', () => {
       onOutOfMemory,
       stages: ['callback'],
     });
-    const error = caught(() => resource.allocate(2 ** 41, stream));
+    const error = caught<OutOfMemoryError>(() => resource.allocate(2 ** 41, stream));
     expect(error.stages).toEqual([{ stage: 'callback', recoveredBytes: 64 * MiB }]);
   });
 
   test('come after those of a resource below of the same kind', () => {
     const inner = new ReclaimingResourceAdaptor(addresses, { stages: ['trim'] });
-    const error = caught(() => new ReclaimingResourceAdaptor(inner, { stages: ['settle'] }).allocate(1001, stream));
+    const error = caught<OutOfMemoryError>(() => new ReclaimingResourceAdaptor(inner, { stages: ['settle'] }).allocate(1001, stream));
     expect(error.stages.map(({ stage }) => stage)).toEqual(['trim', 'settle']);
     expect(error.path).toEqual(['ReclaimingResourceAdaptor', 'ReclaimingResourceAdaptor', 'addresses']);
   });
@@ -296,7 +288,7 @@ describe('the stages', () => {
     using other = new PoolMemoryResource(new CudaMemoryResource({ device: Device.get(1) }));
     const resource = new ReclaimingResourceAdaptor(new TwoWayResource(addresses, other), { stages: ['trim'] });
     addresses.limitBytes = 0;
-    expect(caught(() => resource.allocate(1, stream)).stages).toEqual([{ stage: 'trim', recoveredBytes: 0 }]);
+    expect(caught<OutOfMemoryError>(() => resource.allocate(1, stream)).stages).toEqual([{ stage: 'trim', recoveredBytes: 0 }]);
   });
 
   test('do not come where the upstream fails for another reason, first or later', () => {
@@ -327,7 +319,7 @@ describe('the stages', () => {
     const resource = new ReclaimingResourceAdaptor(pool);
     let error: OutOfMemoryError | undefined;
     stream.launchHostFunction(() => {
-      error = caught(() => resource.allocate(2 * MiB, stream));
+      error = caught<OutOfMemoryError>(() => resource.allocate(2 * MiB, stream));
     });
     stream.synchronizeSync();
     expect(error).toBeInstanceOf(OutOfMemoryError);
@@ -360,7 +352,7 @@ describe('the callback', () => {
       if (inner.length > 0) throw new Error('called again');
       inner.push(undefined);
       inner.push(
-        caught(() => resource.allocate(2000, stream)),
+        caught<OutOfMemoryError>(() => resource.allocate(2000, stream)),
         resource.allocate(400, stream),
       );
       return true;
@@ -543,7 +535,7 @@ describe('asynchronously', () => {
     const onOutOfMemory = vi.fn(() => false);
     const resource = new ReclaimingResourceAdaptor(addresses, { onOutOfMemory });
     const first = resource.allocateAsync(1001, stream);
-    expect(caught(() => resource.allocate(1002, stream)).stages).toHaveLength(5);
+    expect(caught<OutOfMemoryError>(() => resource.allocate(1002, stream)).stages).toHaveLength(5);
     expect(onOutOfMemory).toHaveBeenCalledTimes(1);
     await expect(first).rejects.toMatchObject({ requestedBytes: 1001, stages: everyStage.map((stage) => ({ stage })) });
     expect(onOutOfMemory).toHaveBeenCalledTimes(2);
@@ -636,6 +628,6 @@ test.each([
   ],
   [{ softLimitBytes: 1, stages: ['trim'] }, 'ERR_INVALID_ARG_VALUE', 'stages must have a collection where there is a soft limit, got none'],
 ])('refuses the options %o', (options, code, message) => {
-  const error = caught(() => new ReclaimingResourceAdaptor(addresses, options as never));
+  const error = caught<OutOfMemoryError>(() => new ReclaimingResourceAdaptor(addresses, options as never));
   expect(error).toMatchObject({ code, message: typeof message === 'string' ? message : expect.stringMatching(message) });
 });

@@ -23,6 +23,7 @@ import {
   set,
 } from '../../src/index.js';
 import { runModule } from '../support/run-module.js';
+import { policies } from '../support/stream-order.js';
 import { RecordingResource } from './recording-resource.js';
 
 // Here the check begins and ends with each test, also where the environment asks for it.
@@ -296,7 +297,7 @@ describe('SanitizingResourceAdaptor', () => {
     });
   });
 
-  test.each(['eager', 'deferred', 'off'] as const)('reports nothing of a pool that orders what it hands out (%s)', (events) => {
+  test.each(policies)('reports nothing of a pool that orders what it hands out (%s)', (events) => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream);
     using resource = new SanitizingResourceAdaptor(pool, { deallocationEvents: events });

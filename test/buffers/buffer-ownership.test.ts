@@ -14,6 +14,7 @@ import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-r
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
 import { MiB } from '../../src/units.js';
+import { policies } from '../support/stream-order.js';
 
 let stream: Stream;
 let resource: CudaAsyncMemoryResource;
@@ -233,7 +234,7 @@ describe('the stream of another device', () => {
   });
 });
 
-describe.each(['eager', 'deferred', 'off'] as const)('a pool of managed memory with %s events', (deallocationEvents) => {
+describe.each(policies)('a pool of managed memory with %s events', (deallocationEvents) => {
   it('serves the streams of two devices, in order', () => {
     using managed = new ManagedMemoryResource();
     const before = managed.reservedBytes;

@@ -25,6 +25,7 @@ import {
   set,
 } from '../../src/index.js';
 import { runModule } from '../support/run-module.js';
+import { policies } from '../support/stream-order.js';
 
 // Here the check begins and ends with each test, also where the environment asks for it.
 vi.stubEnv('CISTERN_CHECK_ORDER', '');
@@ -447,7 +448,7 @@ describe('memory has a life', () => {
     expect(kinds()).toEqual(['use-before-allocation', 'freed-while-in-use', 'use-after-free']);
   });
 
-  test.each(['eager', 'deferred', 'off'] as const)('of its own in a pool that orders what it hands out (%s)', (deallocationEvents) => {
+  test.each(policies)('of its own in a pool that orders what it hands out (%s)', (deallocationEvents) => {
     using pool = new PoolMemoryResource(resource, { deallocationEvents });
     const streams = [a, b];
     for (let i = 0; i < 200; i++) {

@@ -1,8 +1,7 @@
 import { afterEach, describe, expect, test } from 'vitest';
-import { mailbox, native } from '../../src/driver/native.js';
-import { check } from '../../src/driver/status.js';
 import type { StreamObserver, StreamTimeline } from '../../src/driver/stream-timeline.js';
 import { Device, driverCallCounts, Event, failCall, Stream } from '../../src/index.js';
+import { madeElsewhere } from '../support/stream-order.js';
 
 class Observer implements StreamObserver {
   readonly ends: { timeline: StreamTimeline; event: Event | undefined }[] = [];
@@ -19,15 +18,6 @@ class Observer implements StreamObserver {
   streamEnded(timeline: StreamTimeline, event: Event | undefined): void {
     this.ends.push({ timeline, event });
   }
-}
-
-/** A stream that cistern did not make, as another library would hand it over. */
-function madeElsewhere(): { readonly address: number; destroy(): void } {
-  native().createStream(0, true, 0);
-  check('create a stream');
-  const handle = mailbox[1] as number;
-  native().streamAddress(handle);
-  return { address: mailbox[1] as number, destroy: () => native().releaseStream(handle) };
 }
 
 afterEach(() => {

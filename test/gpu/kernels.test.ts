@@ -13,6 +13,7 @@ import {
   PoolMemoryResource,
   Stream,
 } from '../../src/index.js';
+import { policies } from '../support/stream-order.js';
 import { Kernels } from './kernels.js';
 
 const bytes = 4 * MiB;
@@ -38,9 +39,7 @@ const leaves: readonly [string, () => MemoryResource & Disposable][] = [
   ['cuda-async', () => new CudaAsyncMemoryResource()],
 ];
 const cases = keepers.flatMap(([keeper, make]) =>
-  leaves.flatMap(([leaf, makeLeaf]) =>
-    (['eager', 'deferred', 'off'] as const).map((events) => [`${keeper}(${leaf}, events=${events})`, make, makeLeaf, events] as const),
-  ),
+  leaves.flatMap(([leaf, makeLeaf]) => policies.map((events) => [`${keeper}(${leaf}, events=${events})`, make, makeLeaf, events] as const)),
 );
 
 // A kernel reads and writes memory while it runs, as copies and fills may not: a missing wait shows as wrong words.

@@ -23,11 +23,10 @@ import {
   type StreamHold,
 } from '../../src/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
-import { expectOrdered, madeElsewhere } from '../support/stream-order.js';
+import { expectOrdered, madeElsewhere, policies } from '../support/stream-order.js';
 import { DeclaringResource } from './declaring-resource.js';
 
 const bytes = MiB;
-const policies = ['eager', 'deferred', 'off'] as const;
 
 /** Frees by a reset, since single frees of a bump allocator give nothing back. */
 class ResettingResource extends PassThroughAdaptor {

@@ -2,6 +2,9 @@ import { expect } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
 import { copyToHostSync, Device, driverCallCounts, Stream, type StreamHold, set } from '../../src/index.js';
 
+/** What a free without a fence does. */
+export const policies = ['eager', 'deferred', 'off'] as const;
+
 /** Fails if the stream gets past what it should be waiting for. Long enough for work that does not wait to be over. */
 export function expectWaiting(stream: Stream): void {
   const end = performance.now() + 20;
@@ -21,7 +24,7 @@ export function expectOrdered(pointer: number, bytes: number, stream: Stream, ho
 }
 
 /** The distinct values of the bytes, once `stream` has run. */
-function valuesOf(pointer: number, bytes: number, stream: Stream): number[] {
+export function valuesOf(pointer: number, bytes: number, stream: Stream): number[] {
   const host = new Uint8Array(bytes);
   copyToHostSync(host, pointer, stream);
   return [...new Set(host)];
@@ -43,17 +46,29 @@ export function madeElsewhere(device = 0): { address: number; destroy: () => voi
   return { address: mailbox[1] as number, destroy: () => native().releaseStream(handle) };
 }
 
-/** Runs `action` in a host function, and throws what it throws. */
-export function inHostFunction(action: () => void): void {
+/** How many events are recorded. */
+export function eventRecords(during: () => void): number {
+  return eventCalls(during).records;
+}
+
+/** How often a stream is made to wait for an event. */
+export function eventWaits(during: () => void): number {
+  return eventCalls(during).waits;
+}
+
+/** Runs `action` in a host function, in which nothing can be waited for; returns what it returns, and throws what it throws. */
+export function inHostFunction<T>(action: () => T): T {
   using stream = new Stream({ nonBlocking: true });
+  const results: T[] = [];
   const errors: unknown[] = [];
   stream.launchHostFunction(() => {
     try {
-      action();
+      results.push(action());
     } catch (error) {
       errors.push(error);
     }
   });
   stream.synchronizeSync();
   if (errors.length > 0) throw errors[0];
+  return results[0] as T;
 }
