@@ -5,6 +5,7 @@ import { inspect } from 'node:util';
 import { MessageChannel } from 'node:worker_threads';
 import { afterAll, describe, expect, test } from 'vitest';
 import * as cistern from '../src/index.js';
+import { exampleOf } from './support/kind-stacks.js';
 
 const { MiB } = cistern;
 const folder = mkdtempSync(join(tmpdir(), 'cistern-local-'));
@@ -14,8 +15,6 @@ const stream = new cistern.Stream();
 const hold = stream.hold();
 hold.release();
 const cuda = new cistern.CudaMemoryResource();
-const managed = new cistern.ManagedMemoryResource();
-const cudaAsync = new cistern.CudaAsyncMemoryResource();
 const monotonic = new cistern.MonotonicMemoryResource(cuda);
 
 /** One of every class that is exported and stands for something of this environment. */
@@ -26,35 +25,14 @@ const objects: readonly object[] = [
   new cistern.StreamPool({ size: 2 }),
   new cistern.Event(),
   new cistern.DeviceBuffer(4096, { resource: cuda, stream }),
-  cuda,
-  managed,
-  cudaAsync,
-  new cistern.HostMemoryResource(),
-  new cistern.PinnedHostMemoryResource(),
+  ...cistern.resourceKinds.map((kind) => cistern.createResource(exampleOf(kind))),
   new cistern.CallbackMemoryResource(
     () => 0,
     () => {},
   ),
-  new cistern.AlignedResourceAdaptor(cuda),
-  new cistern.ArenaMemoryResource(cuda, { arenaBytes: 4 * MiB }),
-  new cistern.BinningMemoryResource(cuda, { bins: [512] }),
-  new cistern.CachingMemoryResource(cuda),
   new cistern.FailureCallbackResourceAdaptor(cuda, () => false),
-  new cistern.FallbackResourceAdaptor(cuda, managed),
-  new cistern.FixedSizeMemoryResource(cuda),
-  new cistern.LimitingResourceAdaptor(cuda, { limitBytes: 5 * MiB }),
-  new cistern.LoggingResourceAdaptor(cuda, { file: join(folder, 'log.csv') }),
-  monotonic,
   monotonic.mark(),
-  new cistern.PoolMemoryResource(cuda),
-  new cistern.PrefetchResourceAdaptor(managed),
-  new cistern.ReclaimingResourceAdaptor(cuda),
   new cistern.Recording({ file: join(folder, 'run.cistern') }),
-  new cistern.RecordingResourceAdaptor(cuda, { file: join(folder, 'other.cistern') }),
-  new cistern.RoundingResourceAdaptor(cuda, { kind: 'top-bits' }),
-  new cistern.SanitizingResourceAdaptor(cuda),
-  new cistern.StatisticsResourceAdaptor(cuda, { name: 'all' }),
-  new cistern.TrackingResourceAdaptor(cuda),
   cistern.createResourceStack('pool(cuda)'),
   await cistern.readAllocationLog(cistern.generateLog('small-hot', { events: 10 })),
   await cistern.readReportRun(cistern.generateLog('small-hot', { events: 10 })),

@@ -1,230 +1,157 @@
 import {
-  AlignedResourceAdaptor,
-  ArenaMemoryResource,
-  BinningMemoryResource,
-  CachingMemoryResource,
+  type CachingMemoryResource,
   CallbackMemoryResource,
-  CudaAsyncMemoryResource,
-  CudaMemoryResource,
+  createResourceStack,
   type DeallocationEvents,
   FailureCallbackResourceAdaptor,
-  FallbackResourceAdaptor,
-  FixedSizeMemoryResource,
   formatSanitizerReport,
-  HostMemoryResource,
-  LimitingResourceAdaptor,
-  LoggingResourceAdaptor,
-  ManagedMemoryResource,
+  GiB,
+  type KindRole,
   type MemoryResource,
-  MiB,
-  MonotonicMemoryResource,
-  PinnedHostMemoryResource,
-  PoolMemoryResource,
-  PrefetchResourceAdaptor,
-  ReclaimingResourceAdaptor,
-  RecordingResourceAdaptor,
-  RoundingResourceAdaptor,
-  type RoundingResourceAdaptorOptions,
+  parseSpecification,
+  type ResourceStack,
+  resourceKinds,
   SanitizingResourceAdaptor,
-  StatisticsResourceAdaptor,
-  TrackingResourceAdaptor,
+  type Specification,
 } from '../../src/index.js';
+import { definedFields } from '../../src/resource-kind.js';
+import { resourceKind } from '../../src/specification/kinds-by-name.js';
 import type { ResourceHarness, ResourceSupport } from '../../src/testing/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
+import { stacksOf } from '../support/kind-stacks.js';
 
-const capacityBytes = 64 * MiB;
-const synchronous: ResourceSupport = { maximumAlignment: 256, streamOrdered: false };
-const streamOrdered: ResourceSupport = { maximumAlignment: 256, streamOrdered: true };
+type Options = Readonly<Record<string, number>>;
 
-function leaf(type: new () => MemoryResource, supports: ResourceSupport): ResourceHarness {
-  return { name: type.name, create: () => ({ resource: new type() }), supports };
+/** What a leaf claims unless something else is said of its kind. */
+const leastSupport: ResourceSupport = { maximumAlignment: 256, streamOrdered: false };
+
+/**
+ * What resources claim otherwise than their role has it: by that a leaf claims the least, one that keeps memory stream order and reuse unless its
+ * policy is `'off'`, and one that passes calls on what its upstream claims.
+ */
+const claims: Readonly<Record<string, (options: Options, below: ResourceSupport) => { [Name in keyof ResourceSupport]?: unknown }>> = {
+  'cuda-async': () => ({ streamOrdered: true }),
+  host: () => ({ maximumAlignment: GiB }),
+  // What it takes one by one is not in one piece.
+  pool: ({ initial, max }) => ({
+    maximumAlignment: Number.POSITIVE_INFINITY,
+    capacityBytes: max,
+    ...(initial === max ? {} : { reusesAcrossStreams: false }),
+  }),
+  arena: ({ size }) => ({ maximumAlignment: Number.POSITIVE_INFINITY, capacityBytes: size }),
+  monotonic: ({ max }) => ({
+    maximumAlignment: Number.POSITIVE_INFINITY,
+    reusesAcrossStreams: false,
+    reusesFreedMemory: false,
+    checksFrees: false,
+    capacityBytes: max,
+  }),
+  // What no bin has room for comes from below.
+  binning: (_options, { capacityBytes }) => ({ capacityBytes }),
+  // Outside of its runs it passes calls on.
+  caching: (_options, below) => ({ reusesAcrossStreams: false, ...below }),
+  limiting: ({ limit }) => ({ capacityBytes: limit }),
+  aligned: () => ({ maximumAlignment: GiB }),
+  // Where memory runs out, it waits for the device before it fails.
+  reclaiming: () => ({ reusesAcrossStreams: false }),
+  // Nearly everything comes from the second one.
+  fallback: ({ to }) => ({ capacityBytes: undefined, ...supportOf(to as unknown as Specification) }),
+};
+
+/** @param asked the policy that a resource above asks for */
+function supportOf({ kind, upstream, options = {} }: Specification, asked?: unknown): ResourceSupport {
+  const definition = resourceKind(kind);
+  const policy = asked ?? options['events'];
+  const below = upstream === undefined ? leastSupport : supportOf(upstream, policy);
+  const reusesAcrossStreams = (policy ?? definition?.options['events']?.default) !== 'off';
+  const byRole = definition?.role === 'keeper' ? { ...leastSupport, streamOrdered: true, reusesAcrossStreams } : below;
+  return definedFields({ ...byRole, ...claims[kind]?.(options as Options, below) }) as ResourceSupport;
 }
 
-type Wrap = (upstream: MemoryResource) => MemoryResource;
-
-/** Adaptors over a leaf, from the inside out. */
-function stack(name: string, leaf: () => MemoryResource, wraps: readonly Wrap[], supports: ResourceSupport): ResourceHarness {
+/** @param wrap puts something on the stack that no specification describes */
+function harness(specification: string, wrap?: (resource: MemoryResource) => MemoryResource): ResourceHarness {
   const create = () => {
-    const resources = [leaf()];
-    for (const wrap of wraps) resources.unshift(wrap(resources[0] as MemoryResource));
-    const [resource, ...below] = resources as [MemoryResource, ...MemoryResource[]];
-    const dispose = () => {
-      for (const each of below) each[Symbol.dispose]();
-    };
-    return { resource, dispose };
+    const stack = createResourceStack(specification);
+    return { resource: wrap?.(stack.resource) ?? stack.resource, dispose: () => disposeWithoutReports(stack) };
   };
-  return { name, create, supports };
+  return { name: specification, create, supports: supportOf(parseSpecification(specification)) };
 }
 
-const cuda = () => new CudaMemoryResource();
-const cudaAsync = () => new CudaAsyncMemoryResource();
-const managed = () => new ManagedMemoryResource();
-const aligned: Wrap = (upstream) => new AlignedResourceAdaptor(upstream, { alignment: 4096, alignmentThresholdBytes: 2000 });
-const callback: Wrap = (upstream) => {
-  const allocate = upstream.allocate.bind(upstream);
-  return new CallbackMemoryResource(allocate, upstream.deallocate.bind(upstream), { memoryKind: upstream.memoryKind });
-};
-const failureCallback: Wrap = (upstream) => {
-  let calls = 0;
-  return new FailureCallbackResourceAdaptor(upstream, () => ++calls % 2 === 1);
-};
-const prefetching: Wrap = (upstream) => new PrefetchResourceAdaptor(upstream);
-const rounding = (options: RoundingResourceAdaptorOptions): Wrap => {
-  return (upstream) => new RoundingResourceAdaptor(upstream, options);
-};
-const tracking: Wrap = (upstream) => new TrackingResourceAdaptor(upstream);
-/** Small sizes come from either, others from the fallback only. */
-const fallback: Wrap = (upstream) =>
-  new FallbackResourceAdaptor(new LimitingResourceAdaptor(upstream, { limitBytes: 64 * 1024 }), limiting(upstream));
-const limiting: Wrap = (upstream) => new LimitingResourceAdaptor(upstream, { limitBytes: capacityBytes });
-const logging: Wrap = (upstream) => new LoggingResourceAdaptor(upstream, { file: '/dev/null' });
-const recording: Wrap = (upstream) => new RecordingResourceAdaptor(upstream, { file: '/dev/null', stackSampleBytes: 1 * MiB });
-const reclaiming: Wrap = (upstream) => new ReclaimingResourceAdaptor(upstream);
-/** Fails in the end where stream order was not kept, by the suite or by what is below. */
-class Sanitizing extends SanitizingResourceAdaptor {
-  override [Symbol.dispose](): void {
-    super[Symbol.dispose]();
-    const reports = this.reports.filter((report) => 'missing' in report);
-    if (reports.length > 0) throw new Error(reports.map(formatSanitizerReport).join('\n'));
-  }
-}
-const sanitizing: Wrap = (upstream) => new Sanitizing(upstream, { stacks: false });
-const statistics: Wrap = (upstream) => new StatisticsResourceAdaptor(upstream);
-const pool = (deallocationEvents: DeallocationEvents): Wrap => {
-  return (upstream) => new PoolMemoryResource(upstream, { maximumBytes: capacityBytes, initialBytes: capacityBytes, deallocationEvents });
-};
-const arena = (deallocationEvents: DeallocationEvents): Wrap => {
-  return (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: capacityBytes, deallocationEvents });
-};
-const fixedSize = (deallocationEvents: DeallocationEvents): Wrap => {
-  return (upstream) => new FixedSizeMemoryResource(upstream, { blocksToPreallocate: 2, deallocationEvents });
-};
-const binning = (maximumExponent: number, deallocationEvents: DeallocationEvents): Wrap => {
-  return (upstream) => new BinningMemoryResource(upstream, { minimumExponent: 10, maximumExponent, bins: [300, 5000], deallocationEvents });
-};
-const caching = (deallocationEvents: DeallocationEvents): Wrap => {
-  return (upstream) => new CachingMemoryResource(upstream, { deallocationEvents });
-};
-const inRun: Wrap = (cache) => new InRunResource(cache as CachingMemoryResource);
-const monotonic = (deallocationEvents: DeallocationEvents): Wrap => {
-  return (upstream) => new MonotonicMemoryResource(upstream, { maximumBytes: capacityBytes, deallocationEvents });
-};
-
-/** @param deviceBytes what device memory is exhausted at, or `undefined` where that is not to be tried */
-export function leafHarnesses(deviceBytes: number | undefined): readonly ResourceHarness[] {
-  const bounded = deviceBytes === undefined ? {} : { capacityBytes: deviceBytes };
-  return [
-    leaf(CudaMemoryResource, { ...synchronous, ...bounded }),
-    leaf(CudaAsyncMemoryResource, { ...streamOrdered, ...bounded }),
-    leaf(ManagedMemoryResource, synchronous),
-    leaf(PinnedHostMemoryResource, synchronous),
-    leaf(HostMemoryResource, { ...synchronous, maximumAlignment: 1024 * MiB }),
-  ];
+/** Fails if stream order was not kept, by the suite or by what is below a resource that looks for that. */
+function disposeWithoutReports(stack: ResourceStack): void {
+  stack.dispose();
+  const sanitizers = stack.layers.filter((layer) => layer instanceof SanitizingResourceAdaptor);
+  const reports = sanitizers.flatMap((sanitizer) => sanitizer.reports.filter((report) => 'missing' in report));
+  if (reports.length > 0) throw new Error(reports.map(formatSanitizerReport).join('\n'));
 }
 
-/** The adaptors that keep no memory, over an upstream with stream order and over one without. */
-export function passThroughHarnesses(): readonly ResourceHarness[] {
-  return [
-    stack('limiting(cuda)', cuda, [limiting], { ...synchronous, capacityBytes }),
-    stack('limiting(cuda-async)', cudaAsync, [limiting], { ...streamOrdered, capacityBytes }),
-    stack('statistics(cuda)', cuda, [statistics], synchronous),
-    stack('statistics(cuda-async)', cudaAsync, [statistics], streamOrdered),
-    stack('reclaiming(limiting(cuda))', cuda, [limiting, reclaiming], { ...synchronous, capacityBytes }),
-    stack('reclaiming(limiting(cuda-async))', cudaAsync, [limiting, reclaiming], { ...streamOrdered, capacityBytes }),
-    stack('logging(cuda)', cuda, [logging], synchronous),
-    stack('logging(cuda-async)', cudaAsync, [logging], streamOrdered),
-    stack('recording(cuda)', cuda, [recording], synchronous),
-    stack('recording(recording(cuda-async))', cudaAsync, [recording, recording], streamOrdered),
-    stack('aligned(limiting(cuda))', cuda, [limiting, aligned], { ...synchronous, maximumAlignment: 1024 * MiB, capacityBytes }),
-    stack('aligned(cuda-async)', cudaAsync, [aligned], { ...streamOrdered, maximumAlignment: 1024 * MiB }),
-    // Sizes that are rounded to the same cannot be told apart below.
-    stack('tracking(rounding(cuda, multiple=1000))', cuda, [rounding({ kind: 'multiple', multipleBytes: 1000 }), tracking], synchronous),
-    stack(
-      'tracking(rounding(cuda-async, divisions=2))',
-      cudaAsync,
-      [rounding({ kind: 'divisions', divisions: 2 }), tracking],
-      streamOrdered,
-    ),
-    stack('tracking(rounding(cuda-async, top-bits=4))', cudaAsync, [rounding({ kind: 'top-bits' }), tracking], streamOrdered),
-    stack('prefetch(managed)', managed, [prefetching], synchronous),
-    stack('failure-callback(limiting(cuda))', cuda, [limiting, failureCallback], { ...synchronous, capacityBytes }),
-    stack('failure-callback(cuda-async)', cudaAsync, [failureCallback], streamOrdered),
-    stack('fallback(limiting(cuda), to=limiting(cuda))', cuda, [fallback], { ...synchronous, capacityBytes }),
-    stack('fallback(limiting(cuda-async), to=limiting(cuda-async))', cudaAsync, [fallback], { ...streamOrdered, capacityBytes }),
-    stack('tracking(cuda)', cuda, [tracking], synchronous),
-    stack('tracking(cuda-async)', cudaAsync, [tracking], streamOrdered),
-    stack('sanitizing(cuda)', cuda, [sanitizing], synchronous),
-    stack('sanitizing(cuda-async)', cudaAsync, [sanitizing], streamOrdered),
-    stack('callback(cuda)', cuda, [callback], synchronous),
-    stack('callback(cuda-async)', cudaAsync, [callback], streamOrdered),
-  ];
-}
-
-/** The pool under each policy, its own or one that an adaptor above asks for. */
-export function poolHarnesses(): readonly ResourceHarness[] {
-  return (['eager', 'deferred', 'off'] as const).flatMap((events) => {
-    const supports = { maximumAlignment: Infinity, streamOrdered: true, reusesAcrossStreams: events !== 'off', capacityBytes };
-    const asking: Wrap = (upstream) => new StatisticsResourceAdaptor(upstream, { deallocationEvents: events });
+/** Stacks in which kinds meet, or in which a kind has other options than in its example. */
+const compositions: Readonly<Record<KindRole, readonly string[]>> = {
+  upstream: [],
+  'pass-through': [
+    'aligned(limiting(cuda, limit=64MiB))',
+    'fallback(limiting(cuda, limit=64KiB), to=limiting(cuda, limit=64MiB))',
+    'fallback(limiting(cuda-async, limit=64KiB), to=limiting(cuda-async, limit=64MiB))',
+    'reclaiming(limiting(cuda, limit=64MiB))',
+    'reclaiming(limiting(cuda-async, limit=64MiB))',
+    'recording(recording(cuda-async, file=/dev/null), file=/dev/null)',
+    'tracking(rounding(cuda-async, divisions=2))',
+    'tracking(rounding(cuda-async, top-bits=4))',
+  ],
+  keeper: (['eager', 'deferred', 'off'] as const).flatMap((events) => {
+    const pool = `pool(cuda, initial=64MiB, max=64MiB, events=${events})`;
     const other = events === 'eager' ? 'deferred' : 'eager';
     return [
-      stack(`pool(cuda, events=${events})`, cuda, [pool(events)], supports),
-      stack(`pool(cuda-async, events=${events})`, cudaAsync, [pool(events)], supports),
-      stack(`statistics(pool(cuda, events=${other}), events=${events})`, cuda, [pool(other), asking], supports),
-      stack(`aligned(pool(cuda, events=${events}))`, cuda, [pool(events), aligned], { ...supports, maximumAlignment: 1024 * MiB }),
-      stack(`sanitizing(pool(sanitizing(cuda), events=${events}))`, cuda, [sanitizing, pool(events), sanitizing], supports),
-      // Where memory runs out, it waits for the device before it fails.
-      stack(`reclaiming(pool(cuda, events=${events}))`, cuda, [pool(events), reclaiming], { ...supports, reusesAcrossStreams: false }),
+      pool,
+      `pool(cuda-async, initial=64MiB, max=64MiB, events=${events})`,
+      `statistics(pool(cuda, initial=64MiB, max=64MiB, events=${other}), events=${events})`,
+      `aligned(${pool}, alignment=4KiB)`,
+      `sanitizing(pool(sanitizing(cuda), initial=64MiB, max=64MiB, events=${events}), stacks=false)`,
+      `reclaiming(${pool})`,
+      `binning(pool(cuda, initial=64MiB, max=64MiB), min=1KiB, max=64KiB, events=${events})`,
+      `caching(limiting(cuda, limit=64MiB), events=${events})`,
+      `caching(limiting(cuda-async, limit=64MiB), events=${events})`,
     ];
-  });
+  }),
+};
+
+/** Sizes that are rounded to the same cannot be told apart below: what checks frees is above. */
+function checked(specification: string): string {
+  return specification.startsWith('rounding(') ? `tracking(${specification})` : specification;
 }
 
-/** The arena under each policy. */
-export function arenaHarnesses(): readonly ResourceHarness[] {
-  return (['eager', 'deferred', 'off'] as const).flatMap((events) => {
-    const supports = { maximumAlignment: Infinity, streamOrdered: true, reusesAcrossStreams: events !== 'off', capacityBytes };
-    return [
-      stack(`arena(cuda, events=${events})`, cuda, [arena(events)], supports),
-      stack(`arena(cuda-async, events=${events})`, cudaAsync, [arena(events)], supports),
-    ];
-  });
+/** Every kind of a role, and the stacks that go with them. */
+export function harnessesOf(role: KindRole): ResourceHarness[] {
+  const stacks = resourceKinds.filter((kind) => kind.role === role).flatMap(stacksOf);
+  return [...[...stacks.map(checked), ...compositions[role]].map((stack) => harness(stack)), ...othersOf(role)];
 }
 
-/** Blocks of one size, and bins of them, under each policy. One piece of most of the capacity goes through the bins to a pool. */
-export function fixedSizeHarnesses(): readonly ResourceHarness[] {
-  return (['eager', 'deferred', 'off'] as const).flatMap((events) => {
-    const supports = { ...streamOrdered, reusesAcrossStreams: events !== 'off' };
-    return [
-      stack(`fixed-size(cuda, events=${events})`, cuda, [fixedSize(events)], supports),
-      stack(`fixed-size(cuda-async, events=${events})`, cudaAsync, [fixedSize(events)], supports),
-      stack(`binning(cuda, events=${events})`, cuda, [binning(20, events)], supports),
-      stack(`binning(cuda-async, events=${events})`, cudaAsync, [binning(20, events)], supports),
-      stack(`binning(pool(cuda), events=${events})`, cuda, [pool('eager'), binning(16, events)], { ...supports, capacityBytes }),
-    ];
-  });
+/** What a specification cannot describe. */
+function othersOf(role: KindRole): ResourceHarness[] {
+  if (role === 'upstream') return ['cuda', 'cuda-async'].map(withFunctions);
+  if (role === 'pass-through') return ['limiting(cuda, limit=64MiB)', 'cuda-async'].map(withFailureCallback);
+  return (['eager', 'deferred', 'off'] as const).flatMap((events) => ['cuda', 'cuda-async'].map((leaf) => inRun(leaf, events)));
 }
 
-/** The monotonic resource under each policy. */
-export function monotonicHarnesses(): readonly ResourceHarness[] {
-  const supports = { maximumAlignment: Infinity, streamOrdered: true, reusesFreedMemory: false, checksFrees: false, capacityBytes };
-  return (['eager', 'deferred', 'off'] as const).flatMap((events) => [
-    stack(`monotonic(cuda, events=${events})`, cuda, [monotonic(events)], supports),
-    stack(`monotonic(cuda-async, events=${events})`, cudaAsync, [monotonic(events)], supports),
-  ]);
+function withFunctions(specification: string): ResourceHarness {
+  const wrap = (upstream: MemoryResource) =>
+    new CallbackMemoryResource(upstream.allocate.bind(upstream), upstream.deallocate.bind(upstream), { memoryKind: upstream.memoryKind });
+  return { ...harness(specification, wrap), name: `callback(${specification})` };
 }
 
-/** A cache under each policy: outside of its runs, where it passes calls on, and inside of one. */
-export function cachingHarnesses(): readonly ResourceHarness[] {
-  return (['eager', 'deferred', 'off'] as const).flatMap((events) => {
-    const cached = { ...streamOrdered, capacityBytes };
-    return [
-      stack(`caching(limiting(cuda), events=${events})`, cuda, [limiting, caching(events)], { ...synchronous, capacityBytes }),
-      stack(`caching(limiting(cuda-async), events=${events})`, cudaAsync, [limiting, caching(events)], cached),
-      // Without memory of the size that is asked for, it gives some back to the driver, which waits for the device then.
-      stack(`a run of caching(limiting(cuda), events=${events})`, cuda, [limiting, caching(events), inRun], cached),
-      stack(`a run of caching(limiting(cuda-async), events=${events})`, cudaAsync, [limiting, caching(events), inRun], {
-        ...cached,
-        reusesAcrossStreams: events !== 'off',
-      }),
-    ];
-  });
+function withFailureCallback(specification: string): ResourceHarness {
+  const wrap = (upstream: MemoryResource) => {
+    let calls = 0;
+    return new FailureCallbackResourceAdaptor(upstream, () => ++calls % 2 === 1);
+  };
+  return { ...harness(specification, wrap), name: `failure-callback(${specification})` };
+}
+
+/** A cache inside of a run. */
+function inRun(leaf: string, events: DeallocationEvents): ResourceHarness {
+  const specification = `caching(limiting(${leaf}, limit=64MiB), events=${events})`;
+  const { create, supports } = harness(specification, (cache) => new InRunResource(cache as CachingMemoryResource));
+  // Without memory of the size that is asked for, it gives some back to the driver, which waits for the device then.
+  const reusesAcrossStreams = leaf === 'cuda-async' && events !== 'off';
+  return { name: `a run of ${specification}`, create, supports: { ...supports, streamOrdered: true, reusesAcrossStreams } };
 }

@@ -1,8 +1,8 @@
 import { describe, test } from 'vitest';
 import { resourceConformance } from '../../src/testing/index.js';
-import { passThroughHarnesses } from './harnesses.js';
+import { harnessesOf } from './harnesses.js';
 
-for (const harness of passThroughHarnesses()) {
+for (const harness of harnessesOf('pass-through')) {
   describe(harness.name, () => {
     for (const { name, run } of resourceConformance(harness)) test(name, run);
   });

@@ -252,6 +252,8 @@ export function makeMutants(sourceFile, checker, file) {
 
   function visit(node) {
     if (ts.isTypeNode(node) || ts.isImportDeclaration(node) || ts.isExportDeclaration(node) || ts.isInterfaceDeclaration(node)) return;
+    // The declaration of a kind belongs to specifications, which are not mutated.
+    if (ts.isCallExpression(node) && /^define(Adaptor|Upstream)$/.test(textOf(node.expression))) return;
     if (ts.isStatement(node)) visitStatement(node);
     if (ts.isArrowFunction(node) && !ts.isBlock(node.body)) mutateValue(node.body, 'returned value');
     if (ts.isExpression(node) && isConditionRoot(node)) mutateCondition(node);

@@ -60,7 +60,7 @@ const files = [
 ];
 /** Tests that run what is changed in this process; others start processes of their own, or are about what is built on it. */
 const chosenTests =
-  /^test\/(adaptors|buffers|collector|conformance|driver|gc|property|resources|stream-ordering|suballocation|testing)\/(?!environment|random-programs).*\.test\.ts$/;
+  /^test\/(adaptors|buffers|collector|conformance|driver|gc|property|resources|specification|stream-ordering|suballocation|testing)\/(?!environment|lists-and-branches|random-programs).*\.test\.ts$/;
 /** A test that takes longer is left to the end, for what survives all others. */
 const slowMilliseconds = 1_500;
 /** How long all tests of a file may take without a mutant. */

@@ -1,6 +1,8 @@
 /** Programs: what they are made of, and how they are generated. */
 import fc from 'fast-check';
-import { type DeallocationEvents, MiB } from '../../src/index.js';
+import { type DeallocationEvents, type KindRole, MiB, resourceKinds } from '../../src/index.js';
+import { resourceKind } from '../../src/specification/kinds-by-name.js';
+import { exampleOf } from '../support/kind-stacks.js';
 import type { LeafCall } from './probe.js';
 import type { LayerPlan, LeafPlan, StackPlan } from './stack.js';
 
@@ -349,11 +351,17 @@ interface LayerCapacity {
   readonly events: DeallocationEvents | undefined;
 }
 
+/** The kinds of a role, but one: where memory runs out, that collects garbage, which a program has collected at times of its own. */
+const kindsOf = (role: KindRole) =>
+  resourceKinds.filter((kind) => kind.role === role && kind.name !== 'reclaiming').map(({ name }) => name);
+
+const examples = new Map(resourceKinds.map((kind) => [kind.name, exampleOf(kind)]));
+
 const layerKinds = weighted<string>(
-  [6, fc.constant('pool')],
-  [4, fc.constantFrom('arena', 'fixed-size', 'binning', 'monotonic', 'caching')],
+  [5, fc.constant('pool')],
+  [5, fc.constantFrom(...kindsOf('keeper'))],
   [2, fc.constantFrom('arena', 'monotonic', 'caching')],
-  [4, fc.constantFrom('limiting', 'statistics', 'tracking', 'aligned', 'rounding', 'fallback', 'sanitizing')],
+  [4, fc.constantFrom(...kindsOf('pass-through'))],
 );
 const layer = fc.record({ kind: layerKinds, capacity: fc.integer({ min: 1, max: 8 }), choice: small(5), events: maybePolicy });
 const capacities = fc.record<Capacities>({
@@ -415,16 +423,18 @@ function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind'])
         : of({ initial: unitBytes * (choice % 2 === 0 ? 2 : 4), growth: 1 + (choice % 2), ...(choice < 4 ? { max: 2 * most } : {}) });
     case 'limiting':
       return of({ limit: 2 * most });
-    case 'sanitizing':
-      return of({ stacks: false });
     case 'aligned':
       return of({ alignment: choice < 3 ? 256 : 1024 });
     case 'rounding':
       return of(choice < 3 ? { multiple: 1000 } : { divisions: 2 });
-    case 'fallback':
-      return of({}, second('to'));
-    default:
-      return of({});
+    default: {
+      // As in the example of the kind; a second resource is a leaf, as the first is.
+      const definitions = resourceKind(kind)?.options ?? {};
+      const options = Object.entries(examples.get(kind)?.options ?? {});
+      const branch = options.find(([name]) => definitions[name]?.type === 'resource');
+      const own = Object.fromEntries(options.filter((option) => option !== branch)) as LayerPlan['options'];
+      return of(own, branch && second(branch[0]));
+    }
   }
 }
 

@@ -2,7 +2,6 @@ import { disposeAll } from '../../src/adaptors/layers.js';
 import {
   ALLOCATION_ALIGNMENT,
   type AllocationStatistics,
-  type ArenaMemoryResource,
   type BinningMemoryResource,
   type CachingMemoryResource,
   type CudaAsyncMemoryResource,
@@ -14,9 +13,9 @@ import {
   type LimitingResourceAdaptor,
   type MemoryResource,
   type MonotonicMemoryResource,
-  type PoolMemoryResource,
   type ReservingMemoryResource,
   type RoundingResourceAdaptor,
+  resourceKinds,
   type SanitizingResourceAdaptor,
   type StatisticsResourceAdaptor,
   type StreamOrderedMemoryResource,
@@ -72,9 +71,9 @@ interface StackLeaf {
 }
 
 /** Kinds that keep no memory. */
-const passThroughKinds = new Set(['limiting', 'statistics', 'tracking', 'aligned', 'rounding', 'fallback', 'sanitizing']);
-/** Kinds that give everything back when they are disposed, also what is still allocated. */
-const ownerKinds = new Set(['pool', 'arena', 'fixed-size', 'monotonic']);
+const passThroughKinds = new Set(resourceKinds.filter(({ role }) => role === 'pass-through').map(({ name }) => name));
+/** Kinds that leave with the upstream, when they are disposed, what is allocated of it past the memory that they keep. */
+const passingKinds = new Set(['binning', 'caching']);
 
 /** Kinds that warn of what is still allocated. */
 const warningKinds = new Set(['tracking', 'sanitizing']);
@@ -143,7 +142,7 @@ export class Stack {
   get ownsAllocations(): boolean {
     const first = this.#main.find(({ kind }) => !passThroughKinds.has(kind));
     return (
-      first !== undefined && ownerKinds.has(first.kind) && !this.layers.some(({ kind }) => warningKinds.has(kind) || kind === 'fallback')
+      first !== undefined && !passingKinds.has(first.kind) && !this.layers.some(({ kind }) => warningKinds.has(kind) || kind === 'fallback')
     );
   }
 
@@ -156,7 +155,8 @@ export class Stack {
       if (which === 'called' && layer.above.calls === layer.checkedCalls) continue;
       layer.checkedCalls = layer.above.calls;
       try {
-        checks[layer.kind]?.(layer);
+        const check = checks[layer.kind] ?? (passThroughKinds.has(layer.kind) ? checkPassThrough : checkKeeper);
+        check(layer);
       } catch (error) {
         if (error instanceof Violation) throw error;
         throw new Violation(`the ${layer.kind} is not valid: ${error instanceof Error ? error.message : error}`, { cause: error });
@@ -253,8 +253,9 @@ interface Keeper extends StreamOrderedMemoryResource {
   statistics(): KeeperStatistics;
 }
 
-/** What every keeper tells of the memory below it, which is `probe`'s alone. */
-function checkKeeper(keeper: Keeper, below: Probe): KeeperStatistics {
+/** What every keeper tells of the memory below it, which is its own alone. */
+function checkKeeper({ resource, below }: Layer): KeeperStatistics {
+  const keeper = resource as Keeper;
   keeper.validate();
   const statistics = keeper.statistics();
   equal('reservedBytes', statistics.reservedBytes, below.liveBytes);
@@ -266,21 +267,28 @@ function checkKeeper(keeper: Keeper, below: Probe): KeeperStatistics {
   return statistics;
 }
 
-function checkSuballocating({ resource, above, below }: Layer): void {
-  const statistics = checkKeeper(resource as PoolMemoryResource | ArenaMemoryResource, below);
-  equal('allocatedBytes', statistics.allocatedBytes, above.roundedBytes);
+function checkSuballocating(layer: Layer): void {
+  equal('allocatedBytes', checkKeeper(layer).allocatedBytes, layer.above.roundedBytes);
 }
 
+/** One that passes every call on as it is. */
+function checkPassThrough({ above, below }: Layer): void {
+  equal('bytes of the upstream', below.liveBytes, above.liveBytes);
+  equal('allocations of the upstream', below.live.size, above.live.size);
+}
+
+/** What is to be said of single kinds. */
 const checks: Readonly<Record<string, (layer: Layer) => void>> = {
   pool: checkSuballocating,
   arena: checkSuballocating,
-  'fixed-size': ({ resource, above, below }) => {
-    const blocks = resource as FixedSizeMemoryResource;
-    equal('allocatedBytes', checkKeeper(blocks, below).allocatedBytes, above.live.size * blocks.blockBytes);
+  'fixed-size': (layer) => {
+    const { blockBytes } = layer.resource as FixedSizeMemoryResource;
+    equal('allocatedBytes', checkKeeper(layer).allocatedBytes, layer.above.live.size * blockBytes);
   },
-  monotonic: ({ resource, above, below, alternate }) => {
+  monotonic: (layer) => {
+    const { resource, above, alternate } = layer;
     const statistics = (resource as MonotonicMemoryResource).statistics();
-    checkKeeper(resource as MonotonicMemoryResource, below);
+    checkKeeper(layer);
     atMost('usedBytes', statistics.usedBytes, statistics.allocatedBytes);
     equal('fallbackBytes', statistics.fallbackBytes, alternate?.liveBytes ?? 0);
     atMost('bytes that are live', above.roundedBytes - (alternate?.roundedBytes ?? 0), statistics.usedBytes);

@@ -11,7 +11,6 @@ import {
   type MemoryResource,
   PoolMemoryResource,
   ReclaimingResourceAdaptor,
-  type ResourceKind,
   resourceKinds,
   StatisticsResourceAdaptor,
   Stream,
@@ -20,37 +19,19 @@ import {
   TrackingResourceAdaptor,
   type TrimmingMemoryResource,
 } from '../../src/index.js';
+import { stacksOf } from '../support/kind-stacks.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 
 const policies: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
 
-/** Options for each kind that needs some, so that little memory does: all of it is some MiB. */
-const optionsOf: Readonly<Record<string, string>> = {
-  'cuda-async': 'initial=64KiB',
-  pool: 'initial=256KiB',
-  arena: 'size=4MiB',
-  'fixed-size': 'block=1MiB,count=2',
-  binning: 'min=64KiB,max=256KiB,bins=[5000],count=1',
-  monotonic: 'initial=128KiB',
-  limiting: 'limit=64MiB',
-  aligned: 'alignment=4KiB',
-  rounding: 'multiple=1000',
-  fallback: 'to=cuda',
-  logging: 'file=/dev/null',
-  recording: 'file=/dev/null,stack-sample=0',
-  tracking: 'stacks=true',
-};
-
-/** What a kind is put on, where that is not every leaf that gives device memory. */
-const upstreamsOf: Readonly<Record<string, readonly string[]>> = {
-  prefetch: ['managed', 'pool(managed)'],
-  // What exceeds the limit is taken from elsewhere.
-  fallback: ['limiting(cuda,limit=100KB)', 'limiting(cuda-async,limit=100KB)', 'pool(cuda,max=100KB)'],
-  reclaiming: ['cuda', 'pool(cuda-async)'],
-};
-
-/** Stacks with several layers that keep memory, and the orders of layers that people use. */
+/** Stacks with several layers that keep memory, the orders of layers that people use, and what the examples of kinds leave out. */
 const compositions = [
+  'arena(cuda,size=4MiB)',
+  'binning(cuda-async,min=64KiB,max=256KiB)',
+  'fallback(pool(cuda,max=100KB),to=cuda)',
+  'prefetch(pool(managed))',
+  'recording(cuda,file=/dev/null,stack-sample=0)',
+  'sanitizing(cuda-async)',
   'limiting(statistics(tracking(pool(cuda,initial=1MiB,events=deferred))),limit=8MiB)',
   'binning(pool(cuda),bins=[64KiB,1MiB],count=1)',
   'pool(arena(cuda,size=8MiB,events=eager))',
@@ -63,7 +44,7 @@ const compositions = [
 
 /** Every kind of resource, over each leaf that gives device memory, and each policy of what keeps memory. */
 export function stackScenarios(): Scenario[] {
-  const specifications = [...resourceKinds.flatMap(specificationsOf), ...compositions];
+  const specifications = [...resourceKinds.flatMap(stacksOf), ...compositions];
   return specifications.map((specification) => ({ name: specification, play: (run) => playStack(run, specification) }));
 }
 
@@ -78,19 +59,6 @@ export function exhaustionScenarios(): Scenario[] {
     `reclaiming(pool(limiting(cuda,limit=1MiB),events=${events}))`,
   ]);
   return stacks.map((specification) => ({ name: `${specification} runs out`, play: (run) => playExhaustion(run, specification) }));
-}
-
-function specificationsOf({ name, role }: ResourceKind): string[] {
-  const options = optionsOf[name];
-  if (role === 'upstream') return [options === undefined ? name : `${name}(${options})`];
-  const withOptions = (upstream: string, events?: string) =>
-    `${name}(${[upstream, options, events].filter((part) => part !== undefined).join(',')})`;
-  const upstreams = upstreamsOf[name] ?? ['cuda', 'cuda-async'];
-  if (role === 'keeper') return upstreams.flatMap((upstream) => policies.map((events) => withOptions(upstream, `events=${events}`)));
-  return [
-    ...upstreams.map((upstream) => withOptions(upstream)),
-    ...(upstreamsOf[name] ? [] : [withOptions('pool(cuda)', 'events=deferred')]),
-  ];
 }
 
 /** Allocates and frees on two streams, of which one ends, and one made after that; with a fence, trim and defragment. */

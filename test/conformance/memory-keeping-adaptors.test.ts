@@ -1,8 +1,8 @@
 import { describe, test } from 'vitest';
 import { resourceConformance } from '../../src/testing/index.js';
-import { poolHarnesses } from './harnesses.js';
+import { harnessesOf } from './harnesses.js';
 
-for (const harness of poolHarnesses()) {
+for (const harness of harnessesOf('keeper')) {
   describe(harness.name, () => {
     for (const { name, run } of resourceConformance(harness)) test(name, run);
   });

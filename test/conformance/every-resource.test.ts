@@ -1,0 +1,20 @@
+import { expect, test } from 'vitest';
+import { layersOf } from '../../src/adaptors/layers.js';
+import * as cistern from '../../src/index.js';
+import { harnessesOf } from './harnesses.js';
+
+test('every resource that is exported is held to the conformance suite', () => {
+  const exported: readonly unknown[] = Object.values(cistern);
+  const missing = new Set(exported.filter(isResourceClass));
+  for (const { create } of (['upstream', 'keeper', 'pass-through'] as const).flatMap(harnessesOf)) {
+    const { resource, dispose } = create();
+    for (const layer of layersOf(resource)) for (const type of missing) if (layer instanceof type) missing.delete(type);
+    resource[Symbol.dispose]();
+    dispose?.();
+  }
+  expect([...missing]).toEqual([]);
+});
+
+function isResourceClass(value: unknown): value is abstract new (...arguments_: never) => cistern.MemoryResource {
+  return typeof value === 'function' && typeof value.prototype?.allocate === 'function';
+}

@@ -1,0 +1,35 @@
+import { formatSpecification, parseSpecification, type ResourceKind, type Specification } from '../../src/index.js';
+
+/**
+ * The stacks that a kind is tried in, made from its example: as it is; if its leaf is `cuda`, over `cuda-async` as well, which keeps stream order;
+ * if it passes calls on to `cuda`, over a pool too, of which it asks a policy. A kind that keeps memory has each policy itself.
+ */
+export function stacksOf(kind: ResourceKind): string[] {
+  const example = exampleOf(kind);
+  if (kind.role === 'upstream') return [formatSpecification(example)];
+  const stacks = leafOf(example).kind === 'cuda' ? [example, onLeaf(example, { kind: 'cuda-async' })] : [example];
+  if (kind.role === 'pass-through') {
+    const onPool = onLeaf(withEvents(example, 'deferred'), { kind: 'pool', upstream: { kind: 'cuda' } });
+    return [...stacks, ...(example.upstream?.kind === 'cuda' ? [onPool] : [])].map(formatSpecification);
+  }
+  return stacks.flatMap((stack) => ['eager', 'deferred', 'off'].map((events) => formatSpecification(withEvents(stack, events))));
+}
+
+/** The example of a kind. What it writes to a file, nobody keeps. */
+export function exampleOf({ example }: ResourceKind): Specification {
+  const specification = parseSpecification(example);
+  const { options = {} } = specification;
+  return 'file' in options ? { ...specification, options: { ...options, file: '/dev/null' } } : specification;
+}
+
+function leafOf(specification: Specification): Specification {
+  return specification.upstream === undefined ? specification : leafOf(specification.upstream);
+}
+
+function onLeaf(specification: Specification, leaf: Specification): Specification {
+  return specification.upstream === undefined ? leaf : { ...specification, upstream: onLeaf(specification.upstream, leaf) };
+}
+
+function withEvents(specification: Specification, events: string): Specification {
+  return { ...specification, options: { ...specification.options, events } };
+}
