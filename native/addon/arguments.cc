@@ -5,82 +5,62 @@
 namespace cistern {
 namespace {
 
-// By napi_typedarray_type; the last one, Float16Array, has no name in the headers yet.
+// By napi_typedarray_type; the last one, Float16Array, has no name in Node-API 9.
 constexpr std::size_t kElementBytes[] = {1, 1, 1, 2, 2, 4, 4, 4, 8, 8, 8, 2};
 
 // Node-API leaves the type as it was for a kind of array that it does not know.
 constexpr napi_typedarray_type kUnknownType = static_cast<napi_typedarray_type>(15);
 
 // A view of a resizable ArrayBuffer that shrank may report more than there is left.
-bool Inside(napi_env env, napi_value buffer, std::size_t offset, std::size_t bytes) {
-  bool resizable_kind = false;
-  if (napi_is_arraybuffer(env, buffer, &resizable_kind) != napi_ok) return false;
-  if (!resizable_kind) return true;  // a SharedArrayBuffer, which never shrinks
-  void* data = nullptr;
-  std::size_t available = 0;
-  if (napi_get_arraybuffer_info(env, buffer, &data, &available) != napi_ok) return false;
+bool IsInside(const Napi::Value& buffer, std::size_t offset, std::size_t bytes) {
+  if (!buffer.IsArrayBuffer()) return true;  // a SharedArrayBuffer, which never shrinks
+  const std::size_t available = buffer.As<Napi::ArrayBuffer>().ByteLength();
   return offset <= available && bytes <= available - offset;
+}
+
+// Raw, since Napi::TypedArray takes a kind of array that it does not know for an Int8Array, and one of Float16Array for empty.
+bool ReadTypedArray(const Napi::Value& value, ByteView* view) {
+  const Napi::Env env = value.Env();
+  napi_typedarray_type type = kUnknownType;
+  std::size_t length;
+  void* data;
+  napi_value buffer;
+  std::size_t offset;
+  if (napi_get_typedarray_info(env, value, &type, &length, &data, &buffer, &offset) != napi_ok) return false;
+  if (type >= std::size(kElementBytes)) return false;
+  view->data = static_cast<unsigned char*>(data);
+  view->bytes = length * kElementBytes[type];
+  return IsInside(Napi::Value(env, buffer), offset, view->bytes);
+}
+
+bool ReadDataView(const Napi::DataView& value, ByteView* view) {
+  view->data = static_cast<unsigned char*>(value.Data());
+  view->bytes = value.ByteLength();
+  return IsInside(value.Buffer(), value.ByteOffset(), view->bytes);
+}
+
+template <typename Array>
+bool ReadArrayOf(napi_typedarray_type type, const Napi::Value& value, Array* array) {
+  if (!value.IsTypedArray()) return false;
+  *array = value.As<Array>();
+  return array->TypedArrayType() == type && IsInside(array->Buffer(), array->ByteOffset(), array->ByteLength());
 }
 
 }  // namespace
 
-bool Arguments::String(int index, std::string* text) const {
-  std::size_t length = 0;
-  if (napi_get_value_string_utf8(env_, values_[index], nullptr, 0, &length) != napi_ok) return false;
-  // Nothing that is read as text is longer: a name of a driver function.
-  constexpr std::size_t kMaxLength = 255;
-  if (length > kMaxLength) return false;
-  char buffer[kMaxLength + 1];
-  if (napi_get_value_string_utf8(env_, values_[index], buffer, sizeof(buffer), &length) != napi_ok) return false;
-  text->assign(buffer, length);
-  return true;
-}
+bool ReadArray(const Napi::Value& value, Napi::Float64Array* array) { return ReadArrayOf(napi_float64_array, value, array); }
 
-bool ReadView(napi_env env, napi_value value, ByteView* view) {
-  bool matches = false;
-  void* data = nullptr;
-  std::size_t offset = 0;
-  napi_value buffer = nullptr;
-  if (napi_is_typedarray(env, value, &matches) == napi_ok && matches) {
-    napi_typedarray_type type = kUnknownType;
-    std::size_t length = 0;
-    if (napi_get_typedarray_info(env, value, &type, &length, &data, &buffer, &offset) != napi_ok) return false;
-    if (type >= std::size(kElementBytes)) return false;
-    view->bytes = length * kElementBytes[type];
-  } else if (napi_is_dataview(env, value, &matches) == napi_ok && matches) {
-    if (napi_get_dataview_info(env, value, &view->bytes, &data, &buffer, &offset) != napi_ok) return false;
+bool ReadArray(const Napi::Value& value, Napi::Int32Array* array) { return ReadArrayOf(napi_int32_array, value, array); }
+
+bool ReadView(const Napi::Value& value, ByteView* view) {
+  if (value.IsTypedArray()) {
+    if (!ReadTypedArray(value, view)) return false;
+  } else if (value.IsDataView()) {
+    if (!ReadDataView(value.As<Napi::DataView>(), view)) return false;
   } else {
     return false;
   }
-  if (!Inside(env, buffer, offset, view->bytes)) return false;
-  if (data == nullptr) view->bytes = 0;
-  view->data = static_cast<unsigned char*>(data);
-  return true;
-}
-
-bool Arguments::TypedArray(int index, napi_typedarray_type type, void** data, std::size_t* length) const {
-  bool matches = false;
-  if (napi_is_typedarray(env_, values_[index], &matches) != napi_ok || !matches) return false;
-  napi_typedarray_type actual = kUnknownType;
-  napi_value buffer = nullptr;
-  std::size_t offset = 0;
-  if (napi_get_typedarray_info(env_, values_[index], &actual, length, data, &buffer, &offset) != napi_ok) return false;
-  if (actual != type || !Inside(env_, buffer, offset, *length * kElementBytes[type])) return false;
-  if (*data == nullptr) *length = 0;
-  return true;
-}
-
-bool Arguments::Float64Array(int index, double** numbers, std::size_t* length) const {
-  void* data = nullptr;
-  if (!TypedArray(index, napi_float64_array, &data, length)) return false;
-  *numbers = static_cast<double*>(data);
-  return true;
-}
-
-bool Arguments::Int32Array(int index, std::int32_t** numbers, std::size_t* length) const {
-  void* data = nullptr;
-  if (!TypedArray(index, napi_int32_array, &data, length)) return false;
-  *numbers = static_cast<std::int32_t*>(data);
+  if (view->data == nullptr) view->bytes = 0;
   return true;
 }
 

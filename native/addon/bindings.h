@@ -1,8 +1,12 @@
 // The functions of the addon: NativeBinding in src/driver/native.ts says what each one does.
 //
-// A hot function takes its inputs from the mailbox, from index 0 on; the others take arguments. What either returns becomes mailbox[0].
+// A hot function takes its inputs from the mailbox, from index 0 on; the others take arguments, and those that give JavaScript more than
+// numbers store it in `result`. The status that each of them returns becomes mailbox[0].
 #ifndef CISTERN_ADDON_BINDINGS_H_
 #define CISTERN_ADDON_BINDINGS_H_
+
+#include <new>
+#include <system_error>
 
 #include "addon/arguments.h"
 #include "addon/environment.h"
@@ -10,70 +14,85 @@
 namespace cistern {
 
 // The live stream that an argument names.
-inline Status FindStream(Environment& environment, Arguments& arguments, int index, StreamEntry** stream) {
+inline Status FindStream(Environment& environment, const Napi::Value& value, StreamEntry** stream) {
   double handle;
-  if (!arguments.Number(index, &handle)) return kInvalidArgument;
-  return environment.streams.Find(handle, stream);
+  return ReadNumber(value, &handle) ? environment.streams.Find(handle, stream) : kInvalidArgument;
+}
+
+// Runs a function's body. No C++ exception may pass into JavaScript's frames: cistern throws none, the standard library does if the host
+// has no memory left or may start no more threads, and node-addon-api does if Node-API refuses a call, as it does while a worker is
+// terminated.
+template <typename Body>
+auto Guarded(Body&& body) -> decltype(body()) {
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return kHostOutOfMemory;
+  } catch (const std::system_error&) {
+    return kHostOutOfMemory;
+  } catch (const Napi::Error&) {
+    return kInvalidArgument;
+  }
 }
 
 // module.cc
-Status Initialize(Environment& environment, Arguments& arguments);
+Status Initialize(Environment& environment, const Napi::CallbackInfo& info);
 
 // backend.cc
-Status OpenBackend(Environment& environment, Arguments& arguments);
-Status CudaUnavailableReason(Environment& environment, Arguments& arguments);
-Status ConfigureSoftware(Environment& environment, Arguments& arguments);
-Status SetLatency(Environment& environment, Arguments& arguments);
-Status FailCall(Environment& environment, Arguments& arguments);
-Status FailCallAfter(Environment& environment, Arguments& arguments);
-Status DriverVersion(Environment& environment, Arguments& arguments);
-Status ThreadId(Environment& environment, Arguments& arguments);
+Status OpenBackend(Environment& environment, const Napi::CallbackInfo& info);
+Status CudaUnavailableReason(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status ConfigureSoftware(Environment& environment, const Napi::CallbackInfo& info);
+Status SetLatency(Environment& environment, const Napi::CallbackInfo& info);
+Status FailCall(Environment& environment, const Napi::CallbackInfo& info);
+Status FailCallAfter(Environment& environment, const Napi::CallbackInfo& info);
+Status DriverVersion(Environment& environment, const Napi::CallbackInfo& info);
+Status ThreadId(Environment& environment, const Napi::CallbackInfo& info);
 
 // status.cc
-Status StatusName(Environment& environment, Arguments& arguments);
-Status StatusDescription(Environment& environment, Arguments& arguments);
+Status StatusName(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status StatusDescription(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 
 // devices.cc
-Status DeviceCount(Environment& environment, Arguments& arguments);
-Status DeviceName(Environment& environment, Arguments& arguments);
-Status DeviceUuid(Environment& environment, Arguments& arguments);
-Status DeviceTotalBytes(Environment& environment, Arguments& arguments);
-Status DeviceAttribute(Environment& environment, Arguments& arguments);
-Status DeviceStreamPriorityRange(Environment& environment, Arguments& arguments);
-Status DeviceMemoryInfo(Environment& environment, Arguments& arguments);
-Status SynchronizeDevice(Environment& environment, Arguments& arguments);
+Status DeviceCount(Environment& environment, const Napi::CallbackInfo& info);
+Status DeviceName(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status DeviceUuid(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status DeviceTotalBytes(Environment& environment, const Napi::CallbackInfo& info);
+Status DeviceAttribute(Environment& environment, const Napi::CallbackInfo& info);
+Status DeviceStreamPriorityRange(Environment& environment, const Napi::CallbackInfo& info);
+Status DeviceMemoryInfo(Environment& environment, const Napi::CallbackInfo& info);
+Status SynchronizeDevice(Environment& environment, const Napi::CallbackInfo& info);
 
 // streams.cc
-Status CreateStream(Environment& environment, Arguments& arguments);
-Status WrapStream(Environment& environment, Arguments& arguments);
-Status ReleaseStream(Environment& environment, Arguments& arguments);
-Status StreamId(Environment& environment, Arguments& arguments);
-Status StreamAddress(Environment& environment, Arguments& arguments);
-Status StreamInfo(Environment& environment, Arguments& arguments);
-Status SynchronizeStream(Environment& environment, Arguments& arguments);
+Status CreateStream(Environment& environment, const Napi::CallbackInfo& info);
+Status WrapStream(Environment& environment, const Napi::CallbackInfo& info);
+Status ReleaseStream(Environment& environment, const Napi::CallbackInfo& info);
+Status StreamId(Environment& environment, const Napi::CallbackInfo& info);
+Status StreamAddress(Environment& environment, const Napi::CallbackInfo& info);
+Status StreamInfo(Environment& environment, const Napi::CallbackInfo& info);
+Status SynchronizeStream(Environment& environment, const Napi::CallbackInfo& info);
 Status QueryStream(Environment& environment);
 
 // host_functions.cc
-Status LaunchHostFunction(Environment& environment, Arguments& arguments);
-Status RunHostFunctions(Environment& environment, Arguments& arguments);
-Status WaitForHostFunction(Environment& environment, Arguments& arguments);
+Status LaunchHostFunction(Environment& environment, const Napi::CallbackInfo& info);
+Status RunHostFunctions(Environment& environment, const Napi::CallbackInfo& info);
+Status WaitForHostFunction(Environment& environment, const Napi::CallbackInfo& info);
 Status OutstandingHostFunctions(Environment& environment);
-Status ReleaseAllStalls(Environment& environment, Arguments& arguments);
-Status HoldStream(Environment& environment, Arguments& arguments);
-Status ReleaseHold(Environment& environment, Arguments& arguments);
+Status ReleaseAllStalls(Environment& environment, const Napi::CallbackInfo& info);
+Status HoldStream(Environment& environment, const Napi::CallbackInfo& info);
+Status ReleaseHold(Environment& environment, const Napi::CallbackInfo& info);
 
 // events.cc
-Status CreateEvent(Environment& environment, Arguments& arguments);
-Status DestroyEvent(Environment& environment, Arguments& arguments);
+Status CreateEvent(Environment& environment, const Napi::CallbackInfo& info);
+Status DestroyEvent(Environment& environment, const Napi::CallbackInfo& info);
 Status RecordEvent(Environment& environment);
 Status WaitEvent(Environment& environment);
 Status QueryEvent(Environment& environment);
-Status SynchronizeEvent(Environment& environment, Arguments& arguments);
-Status ElapsedMilliseconds(Environment& environment, Arguments& arguments);
+Status SynchronizeEvent(Environment& environment, const Napi::CallbackInfo& info);
+Status ElapsedMilliseconds(Environment& environment, const Napi::CallbackInfo& info);
 
 // completions.cc
-Status StreamCompletion(Environment& environment, Arguments& arguments);
-Status EventCompletion(Environment& environment, Arguments& arguments);
+Status StreamCompletion(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status EventCompletion(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 
 // memory.cc
 Status Allocate(Environment& environment);
@@ -82,39 +101,39 @@ Status Deallocate(Environment& environment);
 // pools.cc
 Status AllocateAsync(Environment& environment);
 Status DeallocateAsync(Environment& environment);
-Status CreatePool(Environment& environment, Arguments& arguments);
-Status DestroyPool(Environment& environment, Arguments& arguments);
-Status TrimPool(Environment& environment, Arguments& arguments);
-Status PoolAttribute(Environment& environment, Arguments& arguments);
-Status SetPoolAttribute(Environment& environment, Arguments& arguments);
+Status CreatePool(Environment& environment, const Napi::CallbackInfo& info);
+Status DestroyPool(Environment& environment, const Napi::CallbackInfo& info);
+Status TrimPool(Environment& environment, const Napi::CallbackInfo& info);
+Status PoolAttribute(Environment& environment, const Napi::CallbackInfo& info);
+Status SetPoolAttribute(Environment& environment, const Napi::CallbackInfo& info);
 
 // copies.cc
-Status Copy(Environment& environment, Arguments& arguments);
-Status CopyFromHost(Environment& environment, Arguments& arguments);
-Status CopyToHostSync(Environment& environment, Arguments& arguments);
-Status CopyToHost(Environment& environment, Arguments& arguments);
-Status Set(Environment& environment, Arguments& arguments);
+Status Copy(Environment& environment, const Napi::CallbackInfo& info);
+Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info);
+Status CopyToHostSync(Environment& environment, const Napi::CallbackInfo& info);
+Status CopyToHost(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status Set(Environment& environment, const Napi::CallbackInfo& info);
 
 // managed_memory.cc
-Status Advise(Environment& environment, Arguments& arguments);
-Status Prefetch(Environment& environment, Arguments& arguments);
-Status RangeAttribute(Environment& environment, Arguments& arguments);
+Status Advise(Environment& environment, const Napi::CallbackInfo& info);
+Status Prefetch(Environment& environment, const Napi::CallbackInfo& info);
+Status RangeAttribute(Environment& environment, const Napi::CallbackInfo& info);
 
 // ranges.cc
-Status PointerInfo(Environment& environment, Arguments& arguments);
+Status PointerInfo(Environment& environment, const Napi::CallbackInfo& info);
 
 // order.cc
-Status BeginOrderCheck(Environment& environment, Arguments& arguments);
-Status EndOrderCheck(Environment& environment, Arguments& arguments);
-Status TakeOrderReports(Environment& environment, Arguments& arguments);
-Status Touch(Environment& environment, Arguments& arguments);
-Status DeclareAllocation(Environment& environment, Arguments& arguments);
-Status DeclareFree(Environment& environment, Arguments& arguments);
+Status BeginOrderCheck(Environment& environment, const Napi::CallbackInfo& info);
+Status EndOrderCheck(Environment& environment, const Napi::CallbackInfo& info);
+Status TakeOrderReports(Environment& environment, const Napi::CallbackInfo& info);
+Status Touch(Environment& environment, const Napi::CallbackInfo& info);
+Status DeclareAllocation(Environment& environment, const Napi::CallbackInfo& info);
+Status DeclareFree(Environment& environment, const Napi::CallbackInfo& info);
 
 // weak_references.cc
-Status Watch(Environment& environment, Arguments& arguments);
-Status Unwatch(Environment& environment, Arguments& arguments);
-Status CollectedSlots(Environment& environment, Arguments& arguments);
+Status Watch(Environment& environment, const Napi::CallbackInfo& info);
+Status Unwatch(Environment& environment, const Napi::CallbackInfo& info);
+Status CollectedSlots(Environment& environment, const Napi::CallbackInfo& info);
 
 }  // namespace cistern
 

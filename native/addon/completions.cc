@@ -5,7 +5,6 @@
 #include <cstring>
 #include <system_error>
 
-#include "addon/bindings.h"
 #include "addon/host_functions.h"
 #include "addon/order.h"
 
@@ -82,28 +81,13 @@ void FreeSurplus(Environment& environment, int device) {
   if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.backend);
 }
 
-bool CreatePromise(Arguments& arguments, napi_deferred* deferred) {
-  return napi_create_promise(arguments.env(), deferred, &arguments.result) == napi_ok;
-}
-
 // Copies the bytes that a completion has to where they were asked for, unless there is not that much room any more.
-Status Fill(napi_env env, const Completion& completion) {
-  napi_value value = nullptr;
-  ByteView view;
-  const bool has_room = napi_get_reference_value(env, completion.destination, &value) == napi_ok && ReadView(env, value, &view) &&
-                        view.bytes >= completion.result_bytes;
-  napi_delete_reference(env, completion.destination);
+Status Fill(const Completion& completion) {
   if (completion.status != kSuccess) return completion.status;
-  if (!has_room) return kInvalidArgument;
+  ByteView view;
+  if (!ReadView(completion.destination.Value(), &view) || view.bytes < completion.result_bytes) return kInvalidArgument;
   std::memcpy(view.data, completion.block.pointer, completion.result_bytes);
   return kSuccess;
-}
-
-// Whether a promise has to wait: else it is resolved already.
-bool MustWait(napi_env env, napi_deferred deferred, Status status) {
-  if (status == kErrorNotReady) return true;
-  Resolve(env, deferred, status);
-  return false;
 }
 
 }  // namespace
@@ -169,35 +153,28 @@ void DetachWatchedEvent(EventEntry* entry, Event replacement) {
   entry->event = replacement;
 }
 
-void Resolve(napi_env env, napi_deferred deferred, Status status) {
-  napi_value value;
-  if (napi_create_int32(env, status, &value) == napi_ok) napi_resolve_deferred(env, deferred, value);
-}
+void Resolve(napi_env env, napi_deferred deferred, Status status) { napi_resolve_deferred(env, deferred, Napi::Number::New(env, status)); }
 
 void ResolveWithBytes(Environment& environment, napi_deferred deferred, const void* data, std::uint64_t bytes) {
-  const napi_env env = environment.env;
-  // Through the constructor, which throws where there is no memory; napi_create_arraybuffer ends the process.
-  napi_value constructor;
-  napi_value length;
-  napi_value buffer = nullptr;
-  void* target = nullptr;
-  std::size_t available = 0;
-  bool created = napi_get_reference_value(env, environment.array_buffer_constructor, &constructor) == napi_ok &&
-                 napi_create_double(env, static_cast<double>(bytes), &length) == napi_ok &&
-                 napi_new_instance(env, constructor, 1, &length, &buffer) == napi_ok &&
-                 napi_get_arraybuffer_info(env, buffer, &target, &available) == napi_ok && available == bytes;
-  if (!created) {
-    bool pending = false;
-    napi_value error;
-    if (napi_is_exception_pending(env, &pending) == napi_ok && pending) napi_get_and_clear_last_exception(env, &error);
+  const Napi::Env env = environment.env;
+  // Through the constructor, which throws if there is no memory; napi_create_arraybuffer ends the process.
+  const napi_value length = Napi::Number::New(env, static_cast<double>(bytes));
+  napi_value instance = nullptr;
+  napi_value error;
+  if (napi_new_instance(env, environment.array_buffer_constructor.Value(), 1, &length, &instance) != napi_ok && env.IsExceptionPending()) {
+    napi_get_and_clear_last_exception(env, &error);
+  }
+  Napi::ArrayBuffer buffer(env, instance);
+  if (!buffer.IsArrayBuffer() || buffer.ByteLength() != bytes) {
     Resolve(env, deferred, kHostOutOfMemory);
     return;
   }
-  if (bytes > 0) std::memcpy(target, data, bytes);
+  if (bytes > 0) std::memcpy(buffer.Data(), data, bytes);
   napi_resolve_deferred(env, deferred, buffer);
 }
 
-void DeliverCompletions(Environment& environment, napi_env env) {
+void DeliverCompletions(Environment& environment) {
+  const Napi::Env env = environment.env;
   EventLoop& loop = *environment.loop;
   IntrusiveList<Completion> finished;
   {
@@ -205,15 +182,14 @@ void DeliverCompletions(Environment& environment, napi_env env) {
     finished = loop.finished_completions.TakeAll();
   }
   while (Completion* next = finished.TakeFirst()) {
+    const Napi::HandleScope scope(env);
     const std::unique_ptr<Completion> completion(next);
-    napi_handle_scope scope = nullptr;
-    napi_open_handle_scope(env, &scope);
     if (completion->deferred != nullptr) {
       if (completion->status == kSuccess) NoteHostReached(environment, completion->position);
       if (completion->gives_bytes && completion->status == kSuccess) {
         ResolveWithBytes(environment, completion->deferred, completion->block.pointer, completion->result_bytes);
       } else {
-        Resolve(env, completion->deferred, completion->destination == nullptr ? completion->status : Fill(env, *completion));
+        Resolve(env, completion->deferred, completion->destination.IsEmpty() ? completion->status : Fill(*completion));
       }
       environment.LetGo();
     }
@@ -225,60 +201,48 @@ void DeliverCompletions(Environment& environment, napi_env env) {
       if (environment.staging.HasSurplus()) FreeSurplus(environment, completion->device);
     }
     // After an error neither is used again before the environment ends: the device may still be writing to the block.
-    if (scope != nullptr) napi_close_handle_scope(env, scope);
   }
 }
 
-Status StreamCompletion(Environment& environment, Arguments& arguments) {
-  napi_deferred deferred;
-  if (!CreatePromise(arguments, &deferred)) return kHostOutOfMemory;
-  StreamEntry* stream = nullptr;
-  Status status = FindStream(environment, arguments, 0, &stream);
-  if (status != kSuccess) {
-    Resolve(arguments.env(), deferred, status);
-    return status;
-  }
-  const ContextScope context(environment, stream->device);
-  status = context.status() == kSuccess ? environment.driver->StreamQuery(stream->stream) : context.status();
-  if (!MustWait(arguments.env(), deferred, status)) return status;
+Status StreamCompletion(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
+  return GivePromise(info.Env(), result, [&](napi_deferred deferred) -> std::optional<Status> {
+    StreamEntry* stream;
+    Status status = FindStream(environment, info[0], &stream);
+    if (status != kSuccess) return status;
+    const ContextScope context(environment, stream->device);
+    status = context.status() == kSuccess ? environment.driver->StreamQuery(stream->stream) : context.status();
+    if (status != kErrorNotReady) return status;
 
-  auto completion = std::make_unique<Completion>();
-  status = StartPoller(environment) ? RecordInternalEvent(environment, *stream, &completion->event) : kHostOutOfMemory;
-  if (status != kSuccess) {
-    Resolve(arguments.env(), deferred, status);
-    return status;
-  }
-  completion->device = stream->device;
-  completion->deferred = deferred;
-  Await(environment, std::move(completion));
-  return kSuccess;
+    auto completion = std::make_unique<Completion>();
+    status = StartPoller(environment) ? RecordInternalEvent(environment, *stream, &completion->event) : kHostOutOfMemory;
+    if (status != kSuccess) return status;
+    completion->device = stream->device;
+    completion->deferred = deferred;
+    Await(environment, std::move(completion));
+    return std::nullopt;
+  });
 }
 
-Status EventCompletion(Environment& environment, Arguments& arguments) {
-  napi_deferred deferred;
-  if (!CreatePromise(arguments, &deferred)) return kHostOutOfMemory;
-  double handle;
-  EventEntry* event = nullptr;
-  Status status = arguments.Number(0, &handle) ? environment.events.Find(handle, &event) : kInvalidArgument;
-  if (status != kSuccess) {
-    Resolve(arguments.env(), deferred, status);
-    return status;
-  }
-  const ContextScope context(environment, event->device);
-  status = context.status() == kSuccess ? environment.driver->EventQuery(event->event) : context.status();
-  if (!MustWait(arguments.env(), deferred, status)) return status;
+Status EventCompletion(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
+  return GivePromise(info.Env(), result, [&](napi_deferred deferred) -> std::optional<Status> {
+    double handle;
+    if (!ReadNumber(info[0], &handle)) return kInvalidArgument;
+    EventEntry* event;
+    Status status = environment.events.Find(handle, &event);
+    if (status != kSuccess) return status;
+    const ContextScope context(environment, event->device);
+    status = context.status() == kSuccess ? environment.driver->EventQuery(event->event) : context.status();
+    if (status != kErrorNotReady) return status;
 
-  if (!StartPoller(environment)) {
-    Resolve(arguments.env(), deferred, kHostOutOfMemory);
-    return kHostOutOfMemory;
-  }
-  auto completion = std::make_unique<Completion>();
-  completion->watched = WatchEvent(environment, static_cast<std::uint64_t>(handle), event);
-  completion->event = event->event;
-  completion->device = event->device;
-  completion->deferred = deferred;
-  Await(environment, std::move(completion));
-  return kSuccess;
+    if (!StartPoller(environment)) return kHostOutOfMemory;
+    auto completion = std::make_unique<Completion>();
+    completion->watched = WatchEvent(environment, static_cast<std::uint64_t>(handle), event);
+    completion->event = event->event;
+    completion->device = event->device;
+    completion->deferred = deferred;
+    Await(environment, std::move(completion));
+    return std::nullopt;
+  });
 }
 
 }  // namespace cistern

@@ -6,12 +6,13 @@
 #ifndef CISTERN_ADDON_COMPLETIONS_H_
 #define CISTERN_ADDON_COMPLETIONS_H_
 
-#include <node_api.h>
+#include <napi.h>
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
-#include "addon/environment.h"
+#include "addon/bindings.h"
 #include "addon/staging.h"
 #include "order/order_checker.h"
 
@@ -37,8 +38,8 @@ struct Completion {
   StagingBlock block;
   order::Position position;  // of the event, for the order checker
   std::uint64_t result_bytes = 0;
-  bool gives_bytes = false;        // resolves with the first bytes of the block instead of the status
-  napi_ref destination = nullptr;  // a view that is filled with them; null: none
+  bool gives_bytes = false;           // resolves with the first bytes of the block instead of the status
+  Napi::ObjectReference destination;  // a view that is filled with them; empty: none
 };
 
 // Makes a context the current one of the completion thread. `current` is the one that is.
@@ -61,11 +62,25 @@ void ForgetEvent(Environment& environment, WatchedEvent* watched);
 void DetachWatchedEvent(EventEntry* entry, Event replacement);
 
 // Resolves the promises that are due. On the JavaScript thread.
-void DeliverCompletions(Environment& environment, napi_env env);
+void DeliverCompletions(Environment& environment);
 
+// Promises are raw Node-API, like every call that can run JavaScript: docs/design/001. One whose worker is terminated stays as it is.
 void Resolve(napi_env env, napi_deferred deferred, Status status);
 // Resolves with a copy of the bytes in a new ArrayBuffer.
 void ResolveWithBytes(Environment& environment, napi_deferred deferred, const void* data, std::uint64_t bytes);
+
+// Gives JavaScript a promise of a status. The body, which takes the promise, returns the status if it knows it already; else it has seen to
+// it that the promise is resolved.
+template <typename Body>
+Status GivePromise(Napi::Env env, Napi::Value* result, Body&& body) {
+  napi_deferred deferred;
+  napi_value promise;
+  if (napi_create_promise(env, &deferred, &promise) != napi_ok) return kHostOutOfMemory;
+  *result = Napi::Value(env, promise);
+  const std::optional<Status> status = Guarded([&]() -> std::optional<Status> { return body(deferred); });
+  if (status.has_value()) Resolve(env, deferred, *status);
+  return status.value_or(kSuccess);
+}
 
 }  // namespace cistern
 

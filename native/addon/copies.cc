@@ -16,11 +16,11 @@ std::uint64_t AddressOf(const void* pointer) { return reinterpret_cast<std::uint
 
 }  // namespace
 
-Status Copy(Environment& environment, Arguments& arguments) {
+Status Copy(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t destination, source, bytes;
-  if (!arguments.Integer(0, &destination) || !arguments.Integer(1, &source) || !arguments.Integer(2, &bytes)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &destination) || !ReadInteger(info[1], &source) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
   StreamEntry* stream;
-  Status status = FindStream(environment, arguments, 3, &stream);
+  Status status = FindStream(environment, info[3], &stream);
   if (status != kSuccess || bytes == 0) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
@@ -31,13 +31,13 @@ Status Copy(Environment& environment, Arguments& arguments) {
   return QueueCopy(environment, {destination, to}, {source, from}, bytes, *stream);
 }
 
-Status CopyFromHost(Environment& environment, Arguments& arguments) {
+Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t destination, bytes;
   ByteView source;
-  if (!arguments.Integer(0, &destination) || !arguments.View(1, &source) || !arguments.Integer(2, &bytes)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &destination) || !ReadView(info[1], &source) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
   if (bytes > source.bytes) return kInvalidArgument;
   StreamEntry* stream;
-  Status status = FindStream(environment, arguments, 3, &stream);
+  Status status = FindStream(environment, info[3], &stream);
   if (status != kSuccess || bytes == 0) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
@@ -65,16 +65,16 @@ Status CopyFromHost(Environment& environment, Arguments& arguments) {
   return status;
 }
 
-Status CopyToHostSync(Environment& environment, Arguments& arguments) {
+Status CopyToHostSync(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t source, bytes, handle;
-  if (!arguments.Integer(1, &source) || !arguments.Integer(2, &bytes) || !arguments.Integer(3, &handle)) return kInvalidArgument;
+  if (!ReadInteger(info[1], &source) || !ReadInteger(info[2], &bytes) || !ReadInteger(info[3], &handle)) return kInvalidArgument;
   ByteView destination;
-  const bool has_room = arguments.View(0, &destination) && bytes <= destination.bytes;
+  const bool has_room = ReadView(info[0], &destination) && bytes <= destination.bytes;
   StoppedCall call = TakeStoppedCall(environment, handle, false, source, bytes);
   if (call.event == nullptr) {
     if (!has_room) return kInvalidArgument;
     StreamEntry* stream;
-    Status status = FindStream(environment, arguments, 3, &stream);
+    Status status = FindStream(environment, info[3], &stream);
     if (status != kSuccess || bytes == 0) return status;
     const ContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
@@ -110,64 +110,53 @@ Status CopyToHostSync(Environment& environment, Arguments& arguments) {
   return has_room ? kSuccess : kInvalidArgument;
 }
 
-Status CopyToHost(Environment& environment, Arguments& arguments) {
-  napi_deferred deferred;
-  if (napi_create_promise(arguments.env(), &deferred, &arguments.result) != napi_ok) return kHostOutOfMemory;
-  const auto settle = [&](Status status) {
-    Resolve(arguments.env(), deferred, status);
-    return status;
-  };
-  std::uint64_t source, bytes;
-  if (!arguments.Integer(0, &source) || !arguments.Integer(1, &bytes)) return settle(kInvalidArgument);
-  napi_valuetype destination_type;
-  if (napi_typeof(arguments.env(), arguments[3], &destination_type) != napi_ok) return settle(kInvalidArgument);
-  const bool has_destination = destination_type != napi_undefined;
-  ByteView destination;
-  if (has_destination && (!arguments.View(3, &destination) || bytes > destination.bytes)) return settle(kInvalidArgument);
-  StreamEntry* stream;
-  Status status = FindStream(environment, arguments, 2, &stream);
-  if (status != kSuccess) return settle(status);
-  if (bytes == 0) {
-    if (has_destination) return settle(kSuccess);
-    ResolveWithBytes(environment, deferred, nullptr, 0);
-    return kSuccess;
-  }
-  const ContextScope context(environment, stream->device);
-  if (context.status() != kSuccess) return settle(context.status());
-  Place from;
-  status = CheckRange(environment, source, bytes, &from);
-  if (status != kSuccess) return settle(status);
+Status CopyToHost(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
+  return GivePromise(info.Env(), result, [&](napi_deferred deferred) -> std::optional<Status> {
+    std::uint64_t source, bytes;
+    if (!ReadInteger(info[0], &source) || !ReadInteger(info[1], &bytes)) return kInvalidArgument;
+    const bool has_destination = !info[3].IsUndefined();
+    ByteView destination;
+    if (has_destination && (!ReadView(info[3], &destination) || bytes > destination.bytes)) return kInvalidArgument;
+    StreamEntry* stream;
+    Status status = FindStream(environment, info[2], &stream);
+    if (status != kSuccess) return status;
+    if (bytes == 0) {
+      if (has_destination) return kSuccess;
+      ResolveWithBytes(environment, deferred, nullptr, 0);
+      return std::nullopt;
+    }
+    const ContextScope context(environment, stream->device);
+    if (context.status() != kSuccess) return context.status();
+    Place from;
+    status = CheckRange(environment, source, bytes, &from);
+    if (status != kSuccess) return status;
 
-  auto completion = std::make_unique<Completion>();
-  if (has_destination && napi_create_reference(arguments.env(), arguments[3], 1, &completion->destination) != napi_ok) {
-    return settle(kHostOutOfMemory);
-  }
-  StagedCopy copy;
-  status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
-  if (status != kSuccess) {
-    if (has_destination) napi_delete_reference(arguments.env(), completion->destination);
-    return settle(status);
-  }
-  completion->event = copy.event;
-  completion->device = stream->device;
-  completion->block = copy.block;
-  completion->result_bytes = bytes;
-  completion->gives_bytes = !has_destination;
-  completion->deferred = deferred;
-  Await(environment, std::move(completion));
-  return kSuccess;
+    auto completion = std::make_unique<Completion>();
+    if (has_destination) completion->destination = Napi::Persistent(info[3].As<Napi::Object>());
+    StagedCopy copy;
+    status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
+    if (status != kSuccess) return status;
+    completion->event = copy.event;
+    completion->device = stream->device;
+    completion->block = copy.block;
+    completion->result_bytes = bytes;
+    completion->gives_bytes = !has_destination;
+    completion->deferred = deferred;
+    Await(environment, std::move(completion));
+    return std::nullopt;
+  });
 }
 
-Status Set(Environment& environment, Arguments& arguments) {
+Status Set(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t destination, value, element_bytes, count;
-  if (!arguments.Integer(0, &destination) || !arguments.Integer(1, &value) || !arguments.Integer(2, &element_bytes) ||
-      !arguments.Integer(3, &count)) {
+  if (!ReadInteger(info[0], &destination) || !ReadInteger(info[1], &value) || !ReadInteger(info[2], &element_bytes) ||
+      !ReadInteger(info[3], &count)) {
     return kInvalidArgument;
   }
   if (element_bytes != 1 && element_bytes != 4) return kInvalidArgument;
   if (value > (element_bytes == 1 ? UINT8_MAX : UINT32_MAX) || destination % element_bytes != 0) return kInvalidArgument;
   StreamEntry* stream;
-  Status status = FindStream(environment, arguments, 4, &stream);
+  Status status = FindStream(environment, info[4], &stream);
   if (status != kSuccess || count == 0) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();

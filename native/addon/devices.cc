@@ -4,19 +4,15 @@
 namespace cistern {
 namespace {
 
-Status FindDevice(Environment& environment, Arguments& arguments, int* device) {
-  if (!arguments.Int(0, device)) return kInvalidArgument;
+Status FindDevice(Environment& environment, const Napi::CallbackInfo& info, int* device) {
+  if (!ReadInt(info[0], device)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   return environment.HasDevice(*device) ? kSuccess : kInvalidArgument;
 }
 
-void ReturnText(Arguments& arguments, const char* text) {
-  napi_create_string_utf8(arguments.env(), text, NAPI_AUTO_LENGTH, &arguments.result);
-}
-
 }  // namespace
 
-Status DeviceCount(Environment& environment, Arguments&) {
+Status DeviceCount(Environment& environment, const Napi::CallbackInfo&) {
   if (environment.driver == nullptr) return kNoBackend;
   int count = 0;
   const Status status = environment.Counted<Call::kDeviceGetCount>(&count);
@@ -24,24 +20,24 @@ Status DeviceCount(Environment& environment, Arguments&) {
   return status;
 }
 
-Status DeviceName(Environment& environment, Arguments& arguments) {
+Status DeviceName(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
   char name[256] = "";
   int device;
-  Status status = FindDevice(environment, arguments, &device);
+  Status status = FindDevice(environment, info, &device);
   if (status == kSuccess) {
     status = environment.Counted<Call::kDeviceGetName>(static_cast<char*>(name), int{sizeof(name)}, environment.DriverDevice(device));
   }
   name[sizeof(name) - 1] = '\0';
-  ReturnText(arguments, status == kSuccess ? name : "");
+  *result = Napi::String::New(info.Env(), status == kSuccess ? name : "");
   return status;
 }
 
-Status DeviceUuid(Environment& environment, Arguments& arguments) {
+Status DeviceUuid(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
   constexpr int kUuidBytes = 16;
   unsigned char uuid[kUuidBytes] = {};
   char text[2 * kUuidBytes + 1] = "";
   int device;
-  Status status = FindDevice(environment, arguments, &device);
+  Status status = FindDevice(environment, info, &device);
   if (status == kSuccess) {
     status = environment.Counted<Call::kDeviceGetUuid>(static_cast<unsigned char*>(uuid), environment.DriverDevice(device));
   }
@@ -51,13 +47,13 @@ Status DeviceUuid(Environment& environment, Arguments& arguments) {
       text[2 * index + 1] = "0123456789abcdef"[uuid[index] & 15];
     }
   }
-  ReturnText(arguments, text);
+  *result = Napi::String::New(info.Env(), text);
   return status;
 }
 
-Status DeviceTotalBytes(Environment& environment, Arguments& arguments) {
+Status DeviceTotalBytes(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
-  Status status = FindDevice(environment, arguments, &device);
+  Status status = FindDevice(environment, info, &device);
   if (status != kSuccess) return status;
   std::size_t bytes = 0;
   status = environment.Counted<Call::kDeviceTotalMem>(&bytes, environment.DriverDevice(device));
@@ -65,20 +61,20 @@ Status DeviceTotalBytes(Environment& environment, Arguments& arguments) {
   return status;
 }
 
-Status DeviceAttribute(Environment& environment, Arguments& arguments) {
+Status DeviceAttribute(Environment& environment, const Napi::CallbackInfo& info) {
   int device, attribute;
-  Status status = FindDevice(environment, arguments, &device);
+  Status status = FindDevice(environment, info, &device);
   if (status != kSuccess) return status;
-  if (!arguments.Int(1, &attribute)) return kInvalidArgument;
+  if (!ReadInt(info[1], &attribute)) return kInvalidArgument;
   int value = 0;
   status = environment.Counted<Call::kDeviceGetAttribute>(&value, attribute, environment.DriverDevice(device));
   if (status == kSuccess) environment.Out(1, value);
   return status;
 }
 
-Status DeviceStreamPriorityRange(Environment& environment, Arguments& arguments) {
+Status DeviceStreamPriorityRange(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
-  Status status = FindDevice(environment, arguments, &device);
+  Status status = FindDevice(environment, info, &device);
   if (status != kSuccess) return status;
   const ContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
@@ -91,9 +87,9 @@ Status DeviceStreamPriorityRange(Environment& environment, Arguments& arguments)
   return kSuccess;
 }
 
-Status DeviceMemoryInfo(Environment& environment, Arguments& arguments) {
+Status DeviceMemoryInfo(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
-  Status status = FindDevice(environment, arguments, &device);
+  Status status = FindDevice(environment, info, &device);
   if (status != kSuccess) return status;
   environment.ReapOrphans();
   const ContextScope context(environment, device);
@@ -107,9 +103,9 @@ Status DeviceMemoryInfo(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status SynchronizeDevice(Environment& environment, Arguments& arguments) {
+Status SynchronizeDevice(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
-  Status status = FindDevice(environment, arguments, &device);
+  Status status = FindDevice(environment, info, &device);
   if (status == kSuccess) status = BeforeWaitingForDevice(environment);
   if (status != kSuccess) return status;
   const ContextScope context(environment, device);

@@ -30,39 +30,27 @@ std::uint64_t AsAddress(Handle handle) {
   return reinterpret_cast<std::uintptr_t>(handle);
 }
 
-void OnWake(napi_env env, napi_value, void* context, void*) {
-  if (env == nullptr) return;  // the environment is coming to its end
-  Environment& environment = *static_cast<Environment*>(context);
-  {
-    const std::lock_guard<std::mutex> lock(environment.loop->mutex);
-    environment.loop->wake_posted = false;
-  }
-  RunReadyHostFunctions(environment, env);
-  DeliverCompletions(environment, env);
-}
-
 }  // namespace
 
-Environment::Environment(napi_env environment) : env(environment), loop(std::make_shared<EventLoop>()) {}
+void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
+  if (env == nullptr) return;  // the environment is coming to its end
+  {
+    const std::lock_guard<std::mutex> lock(environment->loop->mutex);
+    environment->loop->wake_posted = false;
+  }
+  RunReadyHostFunctions(*environment);
+  DeliverCompletions(*environment);
+}
 
-bool Environment::Start() {
-  napi_value global;
-  napi_value constructor;
-  if (napi_get_global(env, &global) != napi_ok || napi_get_named_property(env, global, "ArrayBuffer", &constructor) != napi_ok ||
-      napi_create_reference(env, constructor, 1, &array_buffer_constructor) != napi_ok) {
-    return false;
-  }
-  napi_value name;
-  if (napi_create_string_utf8(env, "cistern", NAPI_AUTO_LENGTH, &name) != napi_ok ||
-      napi_create_threadsafe_function(env, nullptr, nullptr, name, 0, 1, nullptr, nullptr, this, OnWake, &wake_) != napi_ok ||
-      napi_unref_threadsafe_function(env, wake_) != napi_ok) {
-    return false;
-  }
-  loop->wake = wake_;
+Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()) {}
+
+void Environment::Start() {
+  array_buffer_constructor = Napi::Persistent(env.Global().Get("ArrayBuffer").As<Napi::Function>());
+  loop->wake = WakeFunction::New(env, "cistern", 0, 1, this);
+  loop->wake.Unref(env);
   AddToExitList(loop);
   // After the threadsafe function: hooks run last in, first out, and other threads must have let go of it before it is destroyed.
-  return napi_add_env_cleanup_hook(
-             env, [](void* data) { static_cast<Environment*>(data)->Close(); }, this) == napi_ok;
+  if (env.AddCleanupHook([](Environment* environment) { environment->Close(); }, this).IsEmpty()) throw Napi::Error::New(env);
 }
 
 void Environment::Close() {
@@ -111,23 +99,11 @@ void Environment::LeaveToOrphans() {
   LeaveOrphans(backend, std::move(orphans));
 }
 
-Status Environment::Bind(napi_value mailbox, double* mailbox_data, napi_value counters, double* counters_data) {
-  napi_ref mailbox_reference;
-  napi_ref counters_reference;
-  if (napi_create_reference(env, mailbox, 1, &mailbox_reference) != napi_ok) return kInvalidArgument;
-  if (napi_create_reference(env, counters, 1, &counters_reference) != napi_ok) {
-    napi_delete_reference(env, mailbox_reference);
-    return kInvalidArgument;
-  }
-  if (mailbox_reference_ != nullptr) {
-    napi_delete_reference(env, mailbox_reference_);
-    napi_delete_reference(env, counters_reference_);
-  }
-  mailbox_reference_ = mailbox_reference;
-  counters_reference_ = counters_reference;
-  mailbox_ = mailbox_data;
-  counters_ = counters_data;
-  return kSuccess;
+void Environment::Bind(Napi::Float64Array mailbox, Napi::Float64Array counters) {
+  mailbox_reference_ = Napi::Persistent(mailbox);
+  mailbox_ = mailbox.Data();
+  counters_reference_ = Napi::Persistent(counters);
+  counters_ = counters.Data();
 }
 
 Status Environment::OpenBackend(const DriverTable* table) {
@@ -189,11 +165,11 @@ bool Environment::ReadsPageableMemory(int device) {
 }
 
 void Environment::KeepAlive() {
-  if (pending_++ == 0) napi_ref_threadsafe_function(env, wake_);
+  if (pending_++ == 0) loop->wake.Ref(env);
 }
 
 void Environment::LetGo() {
-  if (--pending_ == 0) napi_unref_threadsafe_function(env, wake_);
+  if (--pending_ == 0) loop->wake.Unref(env);
 }
 
 bool Environment::ReapOrphans() { return FreeOrphans(*this); }

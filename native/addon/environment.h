@@ -4,7 +4,7 @@
 #ifndef CISTERN_ADDON_ENVIRONMENT_H_
 #define CISTERN_ADDON_ENVIRONMENT_H_
 
-#include <node_api.h>
+#include <napi.h>
 
 #include <atomic>
 #include <cstdint>
@@ -95,16 +95,16 @@ class Environment {
   // After the driver's functions: host allocations and host frees.
   static constexpr int kCounterCount = kCallCount + 2;
 
-  explicit Environment(napi_env env);
+  explicit Environment(Napi::Env env);
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
-  // Sets up what needs a running environment. False where Node-API refuses.
-  bool Start();
+  // Sets up what needs a running environment.
+  void Start();
   // The end of the environment: lets other threads go and leaves what is still held to the orphans. Calls no driver.
   void Close();
 
-  Status Bind(napi_value mailbox, double* mailbox_data, napi_value counters, double* counters_data);
+  void Bind(Napi::Float64Array mailbox, Napi::Float64Array counters);
   Status OpenBackend(const DriverTable* table);
 
   double In(int index) const { return mailbox_[index]; }
@@ -152,7 +152,7 @@ class Environment {
     return status == kErrorOutOfMemory && ReapOrphans() ? call() : status;
   }
 
-  napi_env const env;
+  Napi::Env env;
   // Null until a backend is open, as is the next one.
   const DriverTable* backend = nullptr;
   DriverInUse driver;
@@ -167,10 +167,10 @@ class Environment {
   WeakReferences weak_references;
   std::shared_ptr<EventLoop> loop;
   std::thread poller;
-  napi_ref array_buffer_constructor = nullptr;
+  Napi::FunctionReference array_buffer_constructor;
 
-  // Null unless JavaScript asked in this environment that stream order be checked: what it told of itself, see order/report.h.
-  napi_ref order_cells = nullptr;
+  // Empty unless JavaScript asked in this environment that stream order be checked: what it told of itself, see order/report.h.
+  Napi::Reference<Napi::Float64Array> order_cells;
 
   std::uint64_t calls = 0;  // of JavaScript to the addon
   StoppedCall stopped_call;
@@ -193,9 +193,8 @@ class Environment {
   std::vector<Context> contexts_;
   std::vector<signed char> reads_pageable_memory_;  // -1: not asked yet
   std::vector<signed char> has_memory_operations_;
-  napi_ref mailbox_reference_ = nullptr;
-  napi_ref counters_reference_ = nullptr;
-  napi_threadsafe_function wake_ = nullptr;
+  Napi::Reference<Napi::Float64Array> mailbox_reference_;
+  Napi::Reference<Napi::Float64Array> counters_reference_;
   int pending_ = 0;
 
   // In use until initialize binds JavaScript's arrays, so that no call has to ask whether it did.

@@ -47,14 +47,12 @@ ExitList& Loops() {
 }  // namespace
 
 void EventLoop::PostWake() {
-  if (wake_posted || wake == nullptr) return;
-  wake_posted = napi_call_threadsafe_function(wake, nullptr, napi_tsfn_nonblocking) == napi_ok;
+  if (!wake_posted && !closed) wake_posted = wake.NonBlockingCall() == napi_ok;
 }
 
 void EventLoop::Close() {
   std::unique_lock<std::mutex> lock(mutex);
   closed = true;
-  wake = nullptr;
   ready_host_functions.TakeAll();
   for (Gate* gate : shut_gates) OpenLocked(*gate);
   shut_gates.clear();

@@ -5,7 +5,7 @@
 #ifndef CISTERN_ADDON_EVENT_LOOP_H_
 #define CISTERN_ADDON_EVENT_LOOP_H_
 
-#include <node_api.h>
+#include <napi.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -18,6 +18,7 @@
 
 namespace cistern {
 
+class Environment;
 struct Completion;
 struct Gate;
 struct QueuedFunction;
@@ -60,6 +61,10 @@ class IntrusiveList {
   Node* last_ = nullptr;
 };
 
+// What is due on the JavaScript thread; in environment.cc.
+void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*);
+using WakeFunction = Napi::TypedThreadSafeFunction<Environment, void, OnWake>;
+
 struct EventLoop {
   std::mutex mutex;
   std::condition_variable for_javascript;  // a host function became ready
@@ -71,14 +76,14 @@ struct EventLoop {
   bool closed = false;
   bool wake_posted = false;
   bool poller_in_driver = false;
-  napi_threadsafe_function wake = nullptr;
+  WakeFunction wake;
   std::set<Gate*> shut_gates;
   std::vector<QueuedFunction*> outstanding_host_functions;
   IntrusiveList<QueuedFunction> ready_host_functions;
   IntrusiveList<Completion> pending_completions;
   IntrusiveList<Completion> finished_completions;
 
-  // Has the event loop call WakeCallback soon. The mutex is held; any thread.
+  // Has the event loop call OnWake soon. The mutex is held; any thread.
   void PostWake();
 
   // Lets every waiting thread go, and returns once none of them will call the driver or JavaScript again. Idempotent.

@@ -9,10 +9,10 @@ unsigned EventFlags(bool timing) { return timing ? kEventDefault : kEventDisable
 
 }  // namespace
 
-Status CreateEvent(Environment& environment, Arguments& arguments) {
+Status CreateEvent(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
   bool timing;
-  if (!arguments.Int(0, &device) || !arguments.Boolean(1, &timing)) return kInvalidArgument;
+  if (!ReadInt(info[0], &device) || !ReadBoolean(info[1], &timing)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   const ContextScope context(environment, device);
@@ -29,9 +29,9 @@ Status CreateEvent(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status DestroyEvent(Environment& environment, Arguments& arguments) {
+Status DestroyEvent(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle;
-  if (!arguments.Integer(0, &handle)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &handle)) return kInvalidArgument;
   EventEntry* event;
   Status status = environment.events.Find(static_cast<double>(handle), &event);
   if (status != kSuccess) return status;
@@ -97,9 +97,9 @@ Status QueryEvent(Environment& environment) {
   return kSuccess;
 }
 
-Status SynchronizeEvent(Environment& environment, Arguments& arguments) {
+Status SynchronizeEvent(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle;
-  if (!arguments.Integer(0, &handle)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &handle)) return kInvalidArgument;
   StoppedCall call = TakeStoppedCall(environment, handle, true);
   if (call.event == nullptr) {
     EventEntry* event;
@@ -124,9 +124,9 @@ Status SynchronizeEvent(Environment& environment, Arguments& arguments) {
   return status;
 }
 
-Status ElapsedMilliseconds(Environment& environment, Arguments& arguments) {
+Status ElapsedMilliseconds(Environment& environment, const Napi::CallbackInfo& info) {
   double start_handle, end_handle;
-  if (!arguments.Number(0, &start_handle) || !arguments.Number(1, &end_handle)) return kInvalidArgument;
+  if (!ReadNumber(info[0], &start_handle) || !ReadNumber(info[1], &end_handle)) return kInvalidArgument;
   EventEntry* start;
   EventEntry* end;
   Status status = environment.events.Find(start_handle, &start);

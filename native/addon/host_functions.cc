@@ -85,10 +85,10 @@ void Remove(std::vector<QueuedFunction*>& functions, QueuedFunction* function) {
 }
 
 // The stream goes on. Not for one that the environment has forgotten.
-void EndHostFunction(Environment& environment, napi_env env, QueuedFunction* function) {
+void EndHostFunction(Environment& environment, QueuedFunction* function) {
   environment.outstanding_host_functions -= 1;
   stalls.EndHostFunctions();
-  napi_delete_reference(env, function->callback);
+  function->callback.Reset();
   function->gate->Open();
   {
     EventLoop& loop = *environment.loop;
@@ -99,36 +99,28 @@ void EndHostFunction(Environment& environment, napi_env env, QueuedFunction* fun
   environment.LetGo();
 }
 
-void Run(Environment& environment, napi_env env, QueuedFunction* function) {
+void Run(Environment& environment, QueuedFunction* function) {
+  const Napi::Env env = environment.env;
   // No other thread changes it any more.
   const Status status = function->status;
   if (status == kSuccess) NoteHostReached(environment, function->position);
-  napi_handle_scope scope = nullptr;
-  napi_open_handle_scope(env, &scope);
-  napi_value callback = nullptr;
-  napi_value receiver = nullptr;
-  napi_value argument = nullptr;
+  const Napi::HandleScope scope(env);
+  const napi_value argument = Napi::Number::New(env, status);
   napi_value error = nullptr;
-  napi_get_reference_value(env, function->callback, &callback);
-  napi_get_undefined(env, &receiver);
-  napi_create_int32(env, status, &argument);
-
   environment.running_host_functions += 1;
-  if (napi_call_function(env, receiver, callback, 1, &argument, nullptr) != napi_ok) {
-    bool pending = false;
-    napi_is_exception_pending(env, &pending);
-    if (pending) napi_get_and_clear_last_exception(env, &error);
+  // Not Napi::Function::Call, which ends the process if the function is cut off: docs/design/001.
+  if (napi_call_function(env, env.Undefined(), function->callback.Value(), 1, &argument, nullptr) != napi_ok && env.IsExceptionPending()) {
+    napi_get_and_clear_last_exception(env, &error);
   }
   environment.running_host_functions -= 1;
-  EndHostFunction(environment, env, function);
+  EndHostFunction(environment, function);
   // Last, since a handler of uncaught exceptions may end the process.
   if (error != nullptr) napi_fatal_exception(env, error);
-  if (scope != nullptr) napi_close_handle_scope(env, scope);
 }
 
 }  // namespace
 
-int RunReadyHostFunctions(Environment& environment, napi_env env) {
+int RunReadyHostFunctions(Environment& environment) {
   EventLoop& loop = *environment.loop;
   int limit;
   {
@@ -144,7 +136,7 @@ int RunReadyHostFunctions(Environment& environment, napi_env env) {
       function = loop.ready_host_functions.TakeFirst();
     }
     if (function == nullptr) break;
-    Run(environment, env, function);
+    Run(environment, function);
   }
   return ran;
 }
@@ -183,7 +175,10 @@ void ForgetHostFunctions(EventLoop& loop) {
     const std::lock_guard<std::mutex> lock(loop.mutex);
     functions.swap(loop.outstanding_host_functions);
   }
-  for (QueuedFunction* function : functions) Release(function);
+  for (QueuedFunction* function : functions) {
+    function->callback.Reset();
+    Release(function);
+  }
 }
 
 Status BeforeWaitingForDevice(Environment& environment) {
@@ -212,13 +207,10 @@ Status BeforeAllocating(Environment& environment) {
   return kSuccess;
 }
 
-Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
-  double handle;
-  napi_valuetype type;
-  if (!arguments.Number(0, &handle)) return kInvalidArgument;
-  if (napi_typeof(arguments.env(), arguments[1], &type) != napi_ok || type != napi_function) return kInvalidArgument;
+Status LaunchHostFunction(Environment& environment, const Napi::CallbackInfo& info) {
+  if (!info[0].IsNumber() || !info[1].IsFunction()) return kInvalidArgument;
   StreamEntry* entry;
-  Status status = environment.streams.Find(handle, &entry);
+  Status status = FindStream(environment, info[0], &entry);
   if (status != kSuccess) return status;
   const StreamEntry stream = *entry;
   const ContextScope context(environment, stream.device);
@@ -240,7 +232,7 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
     std::vector<QueuedFunction*>& outstanding = environment.loop->outstanding_host_functions;
     if (outstanding.size() == outstanding.capacity()) outstanding.reserve(2 * outstanding.size() + 8);
   }
-  if (napi_create_reference(arguments.env(), arguments[1], 1, &owner->callback) != napi_ok) return kInvalidArgument;
+  owner->callback = Napi::Persistent(info[1].As<Napi::Function>());
   QueuedFunction* function = owner.get();
   const bool has_word = gate->word.word != nullptr;
   gate->Shut();
@@ -249,7 +241,6 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
   if (status != kSuccess) {
     stalls.EndHostFunctions();
     gate->Open();
-    napi_delete_reference(arguments.env(), function->callback);
     return status;
   }
   owner.release();
@@ -270,23 +261,23 @@ Status LaunchHostFunction(Environment& environment, Arguments& arguments) {
       function->is_called = true;
       loop.ready_host_functions.Remove(function);
     }
-    EndHostFunction(environment, arguments.env(), function);
+    EndHostFunction(environment, function);
   }
   return status;
 }
 
-Status RunHostFunctions(Environment& environment, Arguments& arguments) {
+Status RunHostFunctions(Environment& environment, const Napi::CallbackInfo&) {
   const StoppedCall stopped = SetStoppedCallAside(environment);
   const StoppedAllocation allocation = environment.stopped_allocation;
   const bool will_allocate = allocation.next_call == environment.calls;
-  const int ran = RunReadyHostFunctions(environment, arguments.env());
+  const int ran = RunReadyHostFunctions(environment);
   ResumeStoppedCall(environment, stopped);
   if (will_allocate) environment.stopped_allocation = {allocation.last_function, allocation.generations, environment.calls + 1};
   environment.Out(1, ran);
   return kSuccess;
 }
 
-Status WaitForHostFunction(Environment& environment, Arguments&) {
+Status WaitForHostFunction(Environment& environment, const Napi::CallbackInfo&) {
   if (environment.outstanding_host_functions == environment.running_host_functions) return kSuccess;
   // Called by a host function, this would wait for ones that may be queued behind that very function.
   if (environment.running_host_functions > 0) return HostFunctionIsReady(*environment.loop) ? kSuccess : kErrorNotPermitted;
@@ -294,7 +285,7 @@ Status WaitForHostFunction(Environment& environment, Arguments&) {
   return kSuccess;
 }
 
-Status ReleaseAllStalls(Environment&, Arguments&) {
+Status ReleaseAllStalls(Environment&, const Napi::CallbackInfo&) {
   CloseEventLoops();
   return kSuccess;
 }
@@ -304,9 +295,9 @@ Status OutstandingHostFunctions(Environment& environment) {
   return kSuccess;
 }
 
-Status HoldStream(Environment& environment, Arguments& arguments) {
+Status HoldStream(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* entry;
-  Status status = FindStream(environment, arguments, 0, &entry);
+  Status status = FindStream(environment, info[0], &entry);
   if (status != kSuccess) return status;
   const StreamEntry stream = *entry;
   const ContextScope context(environment, stream.device);
@@ -335,9 +326,9 @@ Status HoldStream(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status ReleaseHold(Environment& environment, Arguments& arguments) {
+Status ReleaseHold(Environment& environment, const Napi::CallbackInfo& info) {
   double handle;
-  if (!arguments.Number(0, &handle)) return kInvalidArgument;
+  if (!ReadNumber(info[0], &handle)) return kInvalidArgument;
   std::shared_ptr<Gate>* hold;
   const Status status = environment.holds.Find(handle, &hold);
   if (status != kSuccess) return status;

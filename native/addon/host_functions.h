@@ -9,7 +9,7 @@
 #ifndef CISTERN_ADDON_HOST_FUNCTIONS_H_
 #define CISTERN_ADDON_HOST_FUNCTIONS_H_
 
-#include <node_api.h>
+#include <napi.h>
 
 #include <algorithm>
 #include <atomic>
@@ -30,15 +30,15 @@ struct QueuedFunction {
   std::shared_ptr<Gate> gate;
   std::uint64_t number = 0;  // of those that the environment has launched
   Context context = nullptr;
-  napi_ref callback = nullptr;
-  order::Position position;  // what comes before it, for the order checker
+  Napi::FunctionReference callback;  // empty once the environment has given up its part: the driver's thread may delete this
+  order::Position position;          // what comes before it, for the order checker
   // Guarded by the loop's mutex.
   bool is_called = false;    // its turn has come, or never will
   Status status = kSuccess;  // why it never will
 };
 
 // Runs the host functions that are ready when it begins, and returns how many it ran.
-int RunReadyHostFunctions(Environment& environment, napi_env env);
+int RunReadyHostFunctions(Environment& environment);
 
 // Makes those ready that will never have their turn, because their device is in error. On the thread that looks after completions; the
 // lock, which is the loop's, is released meanwhile.

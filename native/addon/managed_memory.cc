@@ -4,9 +4,9 @@
 namespace cistern {
 namespace {
 
-Status ReadLocation(const Environment& environment, const Arguments& arguments, int index, MemLocation* location) {
+Status ReadLocation(const Environment& environment, const Napi::CallbackInfo& info, int index, MemLocation* location) {
   int type, id;
-  if (!arguments.Int(index, &type) || !arguments.Int(index + 1, &id)) return kInvalidArgument;
+  if (!ReadInt(info[index], &type) || !ReadInt(info[index + 1], &id)) return kInvalidArgument;
   if (type == kLocationHost) {
     *location = {kLocationHost, 0};
     return kSuccess;
@@ -18,15 +18,15 @@ Status ReadLocation(const Environment& environment, const Arguments& arguments, 
 
 }  // namespace
 
-Status Advise(Environment& environment, Arguments& arguments) {
+Status Advise(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t address, bytes;
   int advice;
-  if (!arguments.Integer(0, &address) || !arguments.Integer(1, &bytes) || !arguments.Int(2, &advice)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || !ReadInt(info[2], &advice)) return kInvalidArgument;
   if (advice < kAdviseSetReadMostly || advice > kAdviseUnsetAccessedBy) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   MemLocation location;
   Place place;
-  Status status = ReadLocation(environment, arguments, 3, &location);
+  Status status = ReadLocation(environment, info, 3, &location);
   if (status != kSuccess || bytes == 0) return status;
   const ContextScope context(environment, 0);
   if (context.status() != kSuccess) return context.status();
@@ -35,15 +35,15 @@ Status Advise(Environment& environment, Arguments& arguments) {
   return environment.Counted<Call::kMemAdvise>(DevicePointer{address}, static_cast<std::size_t>(bytes), advice, location);
 }
 
-Status Prefetch(Environment& environment, Arguments& arguments) {
+Status Prefetch(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t address, bytes;
   double handle;
-  if (!arguments.Integer(0, &address) || !arguments.Integer(1, &bytes) || !arguments.Number(4, &handle)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || !ReadNumber(info[4], &handle)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   MemLocation location;
   Place place;
   StreamEntry* stream;
-  Status status = ReadLocation(environment, arguments, 2, &location);
+  Status status = ReadLocation(environment, info, 2, &location);
   if (status == kSuccess) status = environment.streams.Find(handle, &stream);
   if (status != kSuccess || bytes == 0) return status;
   const ContextScope context(environment, stream->device);
@@ -54,10 +54,10 @@ Status Prefetch(Environment& environment, Arguments& arguments) {
                                                       stream->stream);
 }
 
-Status RangeAttribute(Environment& environment, Arguments& arguments) {
+Status RangeAttribute(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t address, bytes;
   int attribute;
-  if (!arguments.Integer(0, &address) || !arguments.Integer(1, &bytes) || !arguments.Int(2, &attribute)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || !ReadInt(info[2], &attribute)) return kInvalidArgument;
   if (attribute < kRangeReadMostly || attribute > kRangeLastPrefetchLocation || bytes == 0) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   const ContextScope context(environment, 0);

@@ -1,28 +1,15 @@
 // What `require` of the addon gives: one property for each member of NativeBinding.
 
-#include <new>
-#include <system_error>
+#include <type_traits>
 
 #include "addon/bindings.h"
 
 namespace cistern {
 namespace {
 
-// No C++ exception may pass into JavaScript's frames. cistern throws none; the standard library does where the host has no memory left or
-// may start no more threads.
-template <typename Body>
-Status Guarded(Body&& body) {
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return kHostOutOfMemory;
-  } catch (const std::system_error&) {
-    return kHostOutOfMemory;
-  }
-}
-
-template <Status (*function)(Environment&)>
-napi_value Hot(napi_env env, napi_callback_info info) {
+// A hot function is raw Node-API, since it must not pay for what a Napi::CallbackInfo reads ahead: docs/design/001.
+template <auto function>
+napi_value CallHot(napi_env env, napi_callback_info info) {
   void* data = nullptr;
   napi_get_cb_info(env, info, nullptr, nullptr, nullptr, &data);
   Environment& environment = *static_cast<Environment*>(data);
@@ -31,18 +18,37 @@ napi_value Hot(napi_env env, napi_callback_info info) {
   return nullptr;
 }
 
-template <Status (*function)(Environment&, Arguments&)>
-napi_value Cold(napi_env env, napi_callback_info info) {
-  Arguments arguments(env, info);
-  Environment& environment = *static_cast<Environment*>(arguments.data());
+template <auto function>
+Napi::Value CallCold(const Napi::CallbackInfo& info) {
+  Environment& environment = *static_cast<Environment*>(info.Data());
   environment.calls += 1;
-  environment.Out(0, Guarded([&] { return function(environment, arguments); }));
-  return arguments.result;
+  Napi::Value result;
+  environment.Out(0, Guarded([&] {
+                    if constexpr (std::is_invocable_v<decltype(function), Environment&, const Napi::CallbackInfo&>) {
+                      return function(environment, info);
+                    } else {
+                      return function(environment, info, &result);
+                    }
+                  }));
+  return result;
+}
+
+template <auto function>
+Napi::Function Hot(Napi::Env env, const char* name, Environment* environment) {
+  napi_value value;
+  const napi_status status = napi_create_function(env, name, NAPI_AUTO_LENGTH, CallHot<function>, environment, &value);
+  if (status != napi_ok) throw Napi::Error::New(env);
+  return Napi::Function(env, value);
+}
+
+template <auto function>
+Napi::Function Cold(Napi::Env env, const char* name, Environment* environment) {
+  return Napi::Function::New<CallCold<function>>(env, name, environment);
 }
 
 struct Function {
   const char* name;
-  napi_callback callback;
+  Napi::Function (*create)(Napi::Env env, const char* name, Environment* environment);
 };
 
 constexpr Function kFunctions[] = {
@@ -118,56 +124,39 @@ constexpr Function kFunctions[] = {
     {"collectedSlots", Cold<CollectedSlots>},
 };
 
-bool DefineFunctions(napi_env env, napi_value exports, Environment* environment) {
-  for (const Function& function : kFunctions) {
-    napi_value value;
-    if (napi_create_function(env, function.name, NAPI_AUTO_LENGTH, function.callback, environment, &value) != napi_ok ||
-        napi_set_named_property(env, exports, function.name, value) != napi_ok) {
-      return false;
-    }
-  }
-  return true;
+Napi::Array FunctionNames(Napi::Env env) {
+  const Napi::Array names = Napi::Array::New(env, kCallCount);
+  for (int index = 0; index < kCallCount; ++index) names.Set(static_cast<std::uint32_t>(index), kCallNames[index]);
+  names.Freeze();
+  return names;
 }
 
-bool DefineFunctionNames(napi_env env, napi_value exports) {
-  napi_value names;
-  if (napi_create_array_with_length(env, kCallCount, &names) != napi_ok) return false;
-  for (int index = 0; index < kCallCount; ++index) {
-    napi_value name;
-    if (napi_create_string_utf8(env, kCallNames[index], NAPI_AUTO_LENGTH, &name) != napi_ok ||
-        napi_set_element(env, names, static_cast<std::uint32_t>(index), name) != napi_ok) {
-      return false;
-    }
+Napi::Object Init(Napi::Env env, Napi::Object exports) {
+  try {
+    Environment* environment = new Environment(env);
+    env.SetInstanceData(environment);
+    environment->Start();
+    for (const Function& function : kFunctions) exports.Set(function.name, function.create(env, function.name, environment));
+    exports.Set("functionNames", FunctionNames(env));
+    return exports;
+  } catch (const std::bad_alloc&) {
+    throw Napi::Error::New(env, "cistern's addon found no memory for its state");
+  } catch (const Napi::Error&) {
+    throw Napi::Error::New(env, "cistern's addon could not be set up: Node-API refused a call");
   }
-  return napi_object_freeze(env, names) == napi_ok && napi_set_named_property(env, exports, "functionNames", names) == napi_ok;
 }
-
-void DeleteEnvironment(napi_env, void* data, void*) { delete static_cast<Environment*>(data); }
 
 }  // namespace
 
-Status Initialize(Environment& environment, Arguments& arguments) {
-  double* mailbox;
-  double* counters;
-  std::size_t mailbox_length, counters_length;
-  if (!arguments.Float64Array(0, &mailbox, &mailbox_length) || mailbox_length < Environment::kMailboxLength) return kInvalidArgument;
-  if (!arguments.Float64Array(1, &counters, &counters_length) || counters_length < Environment::kCounterCount) return kInvalidArgument;
-  return environment.Bind(arguments[0], mailbox, arguments[1], counters);
+Status Initialize(Environment& environment, const Napi::CallbackInfo& info) {
+  Napi::Float64Array mailbox;
+  Napi::Float64Array counters;
+  if (!ReadArray(info[0], &mailbox) || mailbox.ElementLength() < Environment::kMailboxLength) return kInvalidArgument;
+  if (!ReadArray(info[1], &counters) || counters.ElementLength() < Environment::kCounterCount) return kInvalidArgument;
+  environment.Bind(mailbox, counters);
+  return kSuccess;
 }
+
+NODE_API_MODULE(cistern, Init)
 
 }  // namespace cistern
-
-NAPI_MODULE_INIT() {
-  using cistern::Environment;
-  Environment* environment = new (std::nothrow) Environment(env);
-  if (environment == nullptr || napi_set_instance_data(env, environment, cistern::DeleteEnvironment, nullptr) != napi_ok) {
-    delete environment;
-    napi_throw_error(env, nullptr, "cistern's addon found no memory for its state");
-    return nullptr;
-  }
-  if (!environment->Start() || !cistern::DefineFunctions(env, exports, environment) || !cistern::DefineFunctionNames(env, exports)) {
-    napi_throw_error(env, nullptr, "cistern's addon could not be set up: Node-API refused a call");
-    return nullptr;
-  }
-  return exports;
-}

@@ -37,7 +37,7 @@ void EndCheck(const OrderCheck& check) {
 
 // The environment asks no longer.
 void StopAsking(OrderCheck& check, Environment& environment) {
-  environment.order_cells = nullptr;
+  environment.order_cells.Reset();
   if (order::OrderChecker* checker = OrderCheckerOf(environment)) checker->DisownReports(order::submitter.thread);
   order::submitter = {};
   check.askers -= 1;
@@ -80,10 +80,10 @@ struct Range {
   std::uint64_t bytes;
 };
 
-Status ReadRange(Environment& environment, Arguments& arguments, Range* range) {
-  if (!arguments.Integer(0, &range->address) || !arguments.Integer(1, &range->bytes)) return kInvalidArgument;
+Status ReadRange(Environment& environment, const Napi::CallbackInfo& info, Range* range) {
+  if (!ReadInteger(info[0], &range->address) || !ReadInteger(info[1], &range->bytes)) return kInvalidArgument;
   if (range->bytes > kMaxSafeInteger - range->address) return kInvalidRange;
-  return FindStream(environment, arguments, 2, &range->stream);
+  return FindStream(environment, info[2], &range->stream);
 }
 
 // Calls note(checker) with the stream's context current, while stream order is checked.
@@ -108,25 +108,19 @@ void JoinOrderCheck(Environment& environment) {
 void LeaveOrderCheck(Environment& environment) {
   OrderCheck& check = TheCheck();
   const std::lock_guard<std::mutex> lock(check.mutex);
-  if (environment.order_cells != nullptr) StopAsking(check, environment);
+  if (!environment.order_cells.IsEmpty()) StopAsking(check, environment);
   check.environments.erase(std::remove(check.environments.begin(), check.environments.end(), &environment), check.environments.end());
 }
 
-Status BeginOrderCheck(Environment& environment, Arguments& arguments) {
-  double* cells;
-  std::size_t length;
-  if (!arguments.Float64Array(0, &cells, &length) || length < 2) return kInvalidArgument;
-  napi_ref reference;
-  if (napi_create_reference(arguments.env(), arguments[0], 1, &reference) != napi_ok) return kInvalidArgument;
+Status BeginOrderCheck(Environment& environment, const Napi::CallbackInfo& info) {
+  Napi::Float64Array cells;
+  if (!ReadArray(info[0], &cells) || cells.ElementLength() < 2) return kInvalidArgument;
   OrderCheck& check = TheCheck();
   const std::lock_guard<std::mutex> lock(check.mutex);
-  if (environment.order_cells != nullptr) {
-    napi_delete_reference(arguments.env(), environment.order_cells);
-    StopAsking(check, environment);
-  }
-  environment.order_cells = reference;
+  if (!environment.order_cells.IsEmpty()) StopAsking(check, environment);
+  environment.order_cells = Napi::Persistent(cells);
   check.last_thread += 1;
-  order::submitter = {check.last_thread, cells};
+  order::submitter = {check.last_thread, cells.Data()};
   check.askers += 1;
   if (check.askers == 1) {
     for (Environment* each : check.environments) CheckCallsOf(*each);
@@ -135,25 +129,24 @@ Status BeginOrderCheck(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status EndOrderCheck(Environment& environment, Arguments& arguments) {
+Status EndOrderCheck(Environment& environment, const Napi::CallbackInfo&) {
   OrderCheck& check = TheCheck();
   const std::lock_guard<std::mutex> lock(check.mutex);
-  if (environment.order_cells == nullptr) return kSuccess;
-  napi_delete_reference(arguments.env(), environment.order_cells);
-  StopAsking(check, environment);
+  if (!environment.order_cells.IsEmpty()) StopAsking(check, environment);
   return kSuccess;
 }
 
-Status TakeOrderReports(Environment& environment, Arguments& arguments) {
-  double* cells;
-  std::size_t length;
-  if (!arguments.Float64Array(0, &cells, &length) || length < kCellsOfReport) return kInvalidArgument;
+Status TakeOrderReports(Environment& environment, const Napi::CallbackInfo& info) {
+  Napi::Float64Array array;
+  if (!ReadArray(info[0], &array) || array.ElementLength() < kCellsOfReport) return kInvalidArgument;
   environment.Out(1, 0);
   environment.Out(2, 0);
   order::OrderChecker* checker = OrderCheckerOf(environment);
   if (checker == nullptr) return kSuccess;
   std::uint64_t dropped;
-  const std::vector<order::Report> reports = checker->TakeReports(order::submitter.thread, length / kCellsOfReport, &dropped);
+  const std::vector<order::Report> reports =
+      checker->TakeReports(order::submitter.thread, array.ElementLength() / kCellsOfReport, &dropped);
+  double* cells = array.Data();
   for (const order::Report& report : reports) {
     cells[0] = static_cast<double>(report.kind);
     cells[1] = static_cast<double>(report.begin);
@@ -167,11 +160,11 @@ Status TakeOrderReports(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status Touch(Environment& environment, Arguments& arguments) {
+Status Touch(Environment& environment, const Napi::CallbackInfo& info) {
   Range range;
   bool is_write;
-  if (!arguments.Boolean(3, &is_write)) return kInvalidArgument;
-  const Status status = ReadRange(environment, arguments, &range);
+  if (!ReadBoolean(info[3], &is_write)) return kInvalidArgument;
+  const Status status = ReadRange(environment, info, &range);
   if (status != kSuccess) return status;
   return WithChecker(environment, *range.stream, [&](order::OrderChecker& checker) {
     const order::Access access = is_write ? order::Access::kWrite : order::Access::kRead;
@@ -179,17 +172,17 @@ Status Touch(Environment& environment, Arguments& arguments) {
   });
 }
 
-Status DeclareAllocation(Environment& environment, Arguments& arguments) {
+Status DeclareAllocation(Environment& environment, const Napi::CallbackInfo& info) {
   Range range;
-  const Status status = ReadRange(environment, arguments, &range);
+  const Status status = ReadRange(environment, info, &range);
   if (status != kSuccess) return status;
   return WithChecker(environment, *range.stream,
                      [&](order::OrderChecker& checker) { checker.DeclareAllocation(range.stream->stream, range.address, range.bytes); });
 }
 
-Status DeclareFree(Environment& environment, Arguments& arguments) {
+Status DeclareFree(Environment& environment, const Napi::CallbackInfo& info) {
   Range range;
-  const Status status = ReadRange(environment, arguments, &range);
+  const Status status = ReadRange(environment, info, &range);
   if (status != kSuccess) return status;
   return WithChecker(environment, *range.stream,
                      [&](order::OrderChecker& checker) { checker.DeclareFree(range.stream->stream, range.address, range.bytes); });

@@ -7,8 +7,8 @@
 namespace cistern {
 namespace {
 
-Status FindPool(Environment& environment, Arguments& arguments, PoolEntry** pool, std::uint64_t* handle) {
-  if (!arguments.Integer(0, handle)) return kInvalidArgument;
+Status FindPool(Environment& environment, const Napi::CallbackInfo& info, PoolEntry** pool, std::uint64_t* handle) {
+  if (!ReadInteger(info[0], handle)) return kInvalidArgument;
   return environment.pools.Find(static_cast<double>(*handle), pool);
 }
 
@@ -77,10 +77,10 @@ Status DeallocateAsync(Environment& environment) {
   return status;
 }
 
-Status CreatePool(Environment& environment, Arguments& arguments) {
+Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
   std::uint64_t release_threshold;
-  if (!arguments.Int(0, &device) || !arguments.Limit(1, &release_threshold)) return kInvalidArgument;
+  if (!ReadInt(info[0], &device) || !ReadLimit(info[1], &release_threshold)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   environment.ReapOrphans();
@@ -107,10 +107,10 @@ Status CreatePool(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status DestroyPool(Environment& environment, Arguments& arguments) {
+Status DestroyPool(Environment& environment, const Napi::CallbackInfo& info) {
   PoolEntry* pool;
   std::uint64_t handle;
-  Status status = FindPool(environment, arguments, &pool, &handle);
+  Status status = FindPool(environment, info, &pool, &handle);
   if (status != kSuccess) return status;
   const ContextScope context(environment, pool->device);
   if (context.status() != kSuccess) return context.status();
@@ -129,23 +129,23 @@ Status DestroyPool(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status TrimPool(Environment& environment, Arguments& arguments) {
+Status TrimPool(Environment& environment, const Napi::CallbackInfo& info) {
   PoolEntry* pool;
   std::uint64_t handle, bytes_to_keep;
-  if (!arguments.Limit(1, &bytes_to_keep)) return kInvalidArgument;
-  const Status status = FindPool(environment, arguments, &pool, &handle);
+  if (!ReadLimit(info[1], &bytes_to_keep)) return kInvalidArgument;
+  const Status status = FindPool(environment, info, &pool, &handle);
   if (status != kSuccess) return status;
   const ContextScope context(environment, pool->device);
   if (context.status() != kSuccess) return context.status();
   return environment.Counted<Call::kMemPoolTrimTo>(pool->pool, static_cast<std::size_t>(bytes_to_keep));
 }
 
-Status PoolAttribute(Environment& environment, Arguments& arguments) {
+Status PoolAttribute(Environment& environment, const Napi::CallbackInfo& info) {
   PoolEntry* pool;
   std::uint64_t handle;
   int attribute;
-  if (!arguments.Int(1, &attribute) || !IsPoolAttribute(attribute)) return kInvalidArgument;
-  Status status = FindPool(environment, arguments, &pool, &handle);
+  if (!ReadInt(info[1], &attribute) || !IsPoolAttribute(attribute)) return kInvalidArgument;
+  Status status = FindPool(environment, info, &pool, &handle);
   if (status != kSuccess) return status;
   const ContextScope context(environment, pool->device);
   if (context.status() != kSuccess) return context.status();
@@ -158,16 +158,16 @@ Status PoolAttribute(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status SetPoolAttribute(Environment& environment, Arguments& arguments) {
+Status SetPoolAttribute(Environment& environment, const Napi::CallbackInfo& info) {
   PoolEntry* pool;
   std::uint64_t handle, number;
   int attribute;
-  if (!arguments.Int(1, &attribute) || !IsPoolAttribute(attribute) || !arguments.Limit(2, &number)) return kInvalidArgument;
+  if (!ReadInt(info[1], &attribute) || !IsPoolAttribute(attribute) || !ReadLimit(info[2], &number)) return kInvalidArgument;
   if (IsIntAttribute(attribute) && number > 1) return kInvalidArgument;
   // The current sizes are to be read only, and the high-water marks to be reset only.
   if (attribute == kPoolReservedCurrent || attribute == kPoolUsedCurrent) return kInvalidArgument;
   if ((attribute == kPoolReservedHigh || attribute == kPoolUsedHigh) && number != 0) return kInvalidArgument;
-  const Status status = FindPool(environment, arguments, &pool, &handle);
+  const Status status = FindPool(environment, info, &pool, &handle);
   if (status != kSuccess) return status;
   const ContextScope context(environment, pool->device);
   if (context.status() != kSuccess) return context.status();

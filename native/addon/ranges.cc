@@ -42,9 +42,9 @@ Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t
   return status == kErrorInvalidValue ? kInvalidRange : status;
 }
 
-Status PointerInfo(Environment& environment, Arguments& arguments) {
+Status PointerInfo(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t address;
-  if (!arguments.Integer(0, &address)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &address)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   const ContextScope context(environment, 0);
   if (context.status() != kSuccess) return context.status();

@@ -26,10 +26,11 @@ constexpr StatusText kOwnStatuses[] = {
 using Describe = Status (*)(Status, const char**);
 
 // Before a backend is open the software device describes the driver's statuses, since it needs no driver for that.
-Status ReturnText(const Environment& environment, Arguments& arguments, const char* StatusText::*own, Describe DriverTable::*describe) {
+Status ReturnText(const Environment& environment, const Napi::CallbackInfo& info, const char* StatusText::*own,
+                  Describe DriverTable::*describe, Napi::Value* result) {
   const char* text = "";
   int status = 0;
-  const bool valid = arguments.Int(0, &status);
+  const bool valid = ReadInt(info[0], &status);
   if (valid) {
     for (const StatusText& candidate : kOwnStatuses) {
       if (candidate.status == status) text = candidate.*own;
@@ -37,18 +38,18 @@ Status ReturnText(const Environment& environment, Arguments& arguments, const ch
     const DriverTable& driver = environment.driver != nullptr ? *environment.driver : software::Table();
     if (status >= 0 && ((driver.*describe)(status, &text) != kSuccess || text == nullptr)) text = "";
   }
-  napi_create_string_utf8(arguments.env(), text, NAPI_AUTO_LENGTH, &arguments.result);
+  *result = Napi::String::New(info.Env(), text);
   return valid ? kSuccess : kInvalidArgument;
 }
 
 }  // namespace
 
-Status StatusName(Environment& environment, Arguments& arguments) {
-  return ReturnText(environment, arguments, &StatusText::name, &DriverTable::GetErrorName);
+Status StatusName(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
+  return ReturnText(environment, info, &StatusText::name, &DriverTable::GetErrorName, result);
 }
 
-Status StatusDescription(Environment& environment, Arguments& arguments) {
-  return ReturnText(environment, arguments, &StatusText::description, &DriverTable::GetErrorString);
+Status StatusDescription(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
+  return ReturnText(environment, info, &StatusText::description, &DriverTable::GetErrorString, result);
 }
 
 }  // namespace cistern

@@ -4,10 +4,10 @@
 
 namespace cistern {
 
-Status CreateStream(Environment& environment, Arguments& arguments) {
+Status CreateStream(Environment& environment, const Napi::CallbackInfo& info) {
   int device, priority;
   bool non_blocking;
-  if (!arguments.Int(0, &device) || !arguments.Boolean(1, &non_blocking) || !arguments.Int(2, &priority)) return kInvalidArgument;
+  if (!ReadInt(info[0], &device) || !ReadBoolean(info[1], &non_blocking) || !ReadInt(info[2], &priority)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   environment.ReapOrphans();
@@ -27,10 +27,10 @@ Status CreateStream(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status WrapStream(Environment& environment, Arguments& arguments) {
+Status WrapStream(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
   std::uint64_t address;
-  if (!arguments.Int(0, &device) || !arguments.Integer(1, &address) || address == 0) return kInvalidArgument;
+  if (!ReadInt(info[0], &device) || !ReadInteger(info[1], &address) || address == 0) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   const ContextScope context(environment, device);
@@ -46,9 +46,9 @@ Status WrapStream(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status ReleaseStream(Environment& environment, Arguments& arguments) {
+Status ReleaseStream(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle;
-  if (!arguments.Integer(0, &handle)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &handle)) return kInvalidArgument;
   StreamEntry* stream;
   Status status = environment.streams.Find(static_cast<double>(handle), &stream);
   if (status != kSuccess) return status;
@@ -62,9 +62,9 @@ Status ReleaseStream(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status StreamId(Environment& environment, Arguments& arguments) {
+Status StreamId(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
-  Status status = FindStream(environment, arguments, 0, &stream);
+  Status status = FindStream(environment, info[0], &stream);
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
@@ -75,9 +75,9 @@ Status StreamId(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status StreamAddress(Environment& environment, Arguments& arguments) {
+Status StreamAddress(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
-  const Status status = FindStream(environment, arguments, 0, &stream);
+  const Status status = FindStream(environment, info[0], &stream);
   if (status != kSuccess) return status;
   const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(stream->stream);
   if (address > kMaxSafeInteger) return kAddressTooLarge;
@@ -85,9 +85,9 @@ Status StreamAddress(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status StreamInfo(Environment& environment, Arguments& arguments) {
+Status StreamInfo(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
-  Status status = FindStream(environment, arguments, 0, &stream);
+  Status status = FindStream(environment, info[0], &stream);
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
@@ -101,13 +101,13 @@ Status StreamInfo(Environment& environment, Arguments& arguments) {
   return kSuccess;
 }
 
-Status SynchronizeStream(Environment& environment, Arguments& arguments) {
+Status SynchronizeStream(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle;
-  if (!arguments.Integer(0, &handle)) return kInvalidArgument;
+  if (!ReadInteger(info[0], &handle)) return kInvalidArgument;
   StoppedCall call = TakeStoppedCall(environment, handle);
   if (call.event == nullptr) {
     StreamEntry* stream;
-    Status status = FindStream(environment, arguments, 0, &stream);
+    Status status = FindStream(environment, info[0], &stream);
     if (status != kSuccess) return status;
     const ContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();

@@ -284,6 +284,66 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: 'survived\n', stderr: '' });
   });
 
+  // The addon's calls fail from then on, whichever it has come to.
+  test.each([
+    [
+      'calls the addon',
+      `
+      const stream = new cistern.Stream({ nonBlocking: true });
+      const buffer = new cistern.DeviceBuffer(1000, { stream });
+      const turn = () => {
+        for (let i = 0; i < 100; i++) {
+          stream.launchHostFunction(() => stream.query());
+          stream.synchronize();
+          buffer.toHost();
+          cistern.Device.get().memoryInfo();
+          new cistern.Event().dispose();
+          stream.synchronizeSync();
+        }
+        setImmediate(turn);
+      };
+      parentPort.postMessage('ready');
+      turn();
+    `,
+    ],
+    [
+      'is in a host function',
+      `
+      const stream = new cistern.Stream({ nonBlocking: true });
+      parentPort.postMessage('ready');
+      stream.launchHostFunction(() => { for (;;) stream.query(); });
+      stream.synchronizeSync();
+    `,
+    ],
+    [
+      'loads the addon',
+      `
+      const { createRequire } = require('node:module');
+      const root = process.cwd();
+      const find = createRequire(root + '/package.json')('pkg-prebuilds').resolve;
+      const path = process.env.CISTERN_ADDON || find(root, { name: 'cistern', napi_versions: [9] }, false, true);
+      parentPort.postMessage('ready');
+      for (;;) process.dlopen({ exports: {} }, path);
+    `,
+    ],
+  ])('survives workers that are terminated where one %s', (_, inWorker) => {
+    const end = runModule(
+      `
+      import { Worker } from 'node:worker_threads';
+      import { once } from 'node:events';
+      for (let round = 0; round < 5; round++) {
+        const thread = ${worker(inWorker)};
+        await once(thread, 'message');
+        await new Promise((resolve) => setTimeout(resolve, 3 * round));
+        await thread.terminate();
+      }
+      console.log('survived');
+    `,
+      device,
+    );
+    expect(end).toEqual({ status: 0, signal: null, stdout: 'survived\n', stderr: '' });
+  });
+
   test('begins and ends while a stream of another one is stopped, whatever ended ones left behind', () => {
     needMemoryPools();
     const end = runModule(
