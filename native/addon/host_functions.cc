@@ -99,12 +99,17 @@ void EndHostFunction(Environment& environment, QueuedFunction* function) {
   environment.LetGo();
 }
 
+// Whether a call of JavaScript would be made: not while a worker is terminated, or a time-out of node:vm cuts off what runs.
+bool MayRunJavaScript(Napi::Env env) {
+  napi_value text;
+  return napi_coerce_to_string(env, Napi::Number::New(env, 0), &text) == napi_ok;
+}
+
 void Run(Environment& environment, QueuedFunction* function) {
   const Napi::Env env = environment.env;
   // No other thread changes it any more.
   const Status status = function->status;
   if (status == kSuccess) NoteHostReached(environment, function->position);
-  const Napi::HandleScope scope(env);
   const napi_value argument = Napi::Number::New(env, status);
   napi_value error = nullptr;
   environment.running_host_functions += 1;
@@ -114,8 +119,8 @@ void Run(Environment& environment, QueuedFunction* function) {
   }
   environment.running_host_functions -= 1;
   EndHostFunction(environment, function);
-  // Last, since a handler of uncaught exceptions may end the process.
-  if (error != nullptr) napi_fatal_exception(env, error);
+  // Last, since a handler of uncaught exceptions may end the process. What cuts a function off is not the function's exception.
+  if (error != nullptr && MayRunJavaScript(env)) napi_fatal_exception(env, error);
 }
 
 }  // namespace
@@ -130,6 +135,8 @@ int RunReadyHostFunctions(Environment& environment) {
   int ran = 0;
   // One that becomes ready meanwhile has its turn later: functions that queue the next one each time must not starve the event loop.
   for (; ran < limit; ++ran) {
+    const Napi::HandleScope scope(environment.env);
+    if (!MayRunJavaScript(environment.env)) break;
     QueuedFunction* function;
     {
       const std::lock_guard<std::mutex> lock(loop.mutex);

@@ -208,6 +208,25 @@ describe('a host function', () => {
     );
   });
 
+  test('that a time-out cuts off ends there, and the next ones run', () => {
+    expectLines(
+      `
+      const { runInThisContext } = await import('node:vm');
+      const ran = [];
+      Object.assign(globalThis, { a, ran });
+      const program = \`
+        a.launchHostFunction(() => { ran.push('first'); for (;;); });
+        a.launchHostFunction(() => ran.push('second'));
+        a.synchronizeSync();
+      \`;
+      try { runInThisContext(program, { timeout: 500 }); } catch (error) { console.log(error.code); }
+      a.synchronizeSync();
+      console.log(ran.join());
+    `,
+      ['ERR_SCRIPT_EXECUTION_TIMEOUT', 'first,second'],
+    );
+  });
+
   test('that an error of the device has lost does not keep the process alive, and a warning says so', () => {
     const { status, stdout, stderr } = runModule(
       `
