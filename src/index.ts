@@ -135,6 +135,6 @@ export { prometheusText } from './watch/prometheus-text.js';
 export { type PublishStatisticsOptions, publishStatistics } from './watch/publish-statistics.js';
 export { sampleStatistics } from './watch/sample-statistics.js';
 export { type ServeStatisticsOptions, type StatisticsServer, serveStatistics } from './watch/serve-statistics.js';
-export type { DeviceSample, KeeperSample, LayerSample, ResourceSample, StatisticsSample } from './watch/statistics-sample.js';
+export type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './watch/statistics-sample.js';
 
 import './watch/start-if-asked.js';

@@ -5,7 +5,7 @@ import { watchedBuffers } from '../collector/unreachable-buffers.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';
 import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
-import type { DeviceSample, KeeperSample, LayerSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
+import type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** What a layer is called is the same in every sample, and no two are called the same. */
 const resourceNames = new WeakMap<StatisticsResourceAdaptor, string>();
@@ -54,7 +54,7 @@ function sampleResource(adaptor: StatisticsResourceAdaptor, samples: Map<MemoryR
     memoryKind: adaptor.memoryKind,
     liveBytes: bytes.current,
     peakBytes: bytes.peak,
-    allocatedBytes: bytes.total,
+    totalAllocatedBytes: bytes.total,
     liveAllocations: allocations.current,
     allocations: allocations.total,
     frees: allocations.total - allocations.current,
@@ -67,18 +67,18 @@ function sampleLayer(layer: MemoryResource): LayerSample | undefined {
   return attempt(() => {
     const { reservedBytes, peakReservedBytes } = layer as ReservingMemoryResource;
     if (typeof reservedBytes !== 'number') return undefined;
-    return { name: layerName(layer), device: layer.device.index, reservedBytes, peakReservedBytes, keeper: sampleKeeper(layer) };
+    return { name: layerName(layer), device: layer.device.index, reservedBytes, peakReservedBytes, pool: samplePool(layer) };
   });
 }
 
-function sampleKeeper(layer: MemoryResource): KeeperSample | null {
+function samplePool(layer: MemoryResource): PoolSample | null {
   const statistics = (layer as { statistics?: () => Partial<KeeperStatistics> }).statistics?.();
   if (typeof statistics?.largestFreeBytes !== 'number') return null;
   const { reservedBytes, allocatedBytes, largestFreeBytes, upstreamBlocks, growths, releases, reuses, synchronizations } =
     statistics as KeeperStatistics;
-  const heldBackBytes = reservedBytes - allocatedBytes;
-  const fragmentation = heldBackBytes > 0 ? 1 - largestFreeBytes / heldBackBytes : 0;
-  return { allocatedBytes, heldBackBytes, largestFreeBytes, fragmentation, upstreamBlocks, growths, releases, reuses, synchronizations };
+  const freeBytes = reservedBytes - allocatedBytes;
+  const fragmentation = freeBytes > 0 ? 1 - largestFreeBytes / freeBytes : 0;
+  return { allocatedBytes, freeBytes, largestFreeBytes, fragmentation, upstreamBlocks, growths, releases, reuses, synchronizations };
 }
 
 /** Gives each that has no name yet the first that is free: `train`, `train 2`. */

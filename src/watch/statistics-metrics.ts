@@ -1,4 +1,4 @@
-import type { KeeperSample, LayerSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
+import type { LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** What tells the values of one metric apart. */
 export type MetricLabels = Readonly<Record<string, string>>;
@@ -20,7 +20,7 @@ type Description = readonly [kind: StatisticsMetric['kind'], unit: string, descr
 const resourceFields: Readonly<Record<string, readonly [...Description, (resource: ResourceSample) => number]>> = {
   live: ['gauge', 'By', 'Bytes that are allocated through the resource now.', ({ liveBytes }) => liveBytes],
   peak: ['gauge', 'By', 'The most bytes that were allocated at once.', ({ peakBytes }) => peakBytes],
-  allocated: ['counter', 'By', 'Bytes of all allocations.', ({ allocatedBytes }) => allocatedBytes],
+  allocated: ['counter', 'By', 'Bytes of all allocations.', ({ totalAllocatedBytes }) => totalAllocatedBytes],
   live_allocations: ['gauge', '{allocation}', 'Allocations that are live now.', ({ liveAllocations }) => liveAllocations],
   allocations: ['counter', '{allocation}', 'Allocations.', ({ allocations }) => allocations],
   frees: ['counter', '{free}', 'Frees.', ({ frees }) => frees],
@@ -32,16 +32,11 @@ const layerFields: Readonly<Record<string, readonly [...Description, (layer: Lay
   peak_reserved: ['gauge', 'By', 'The most bytes that the layer held.', ({ peakReservedBytes }) => peakReservedBytes],
 };
 
-const keeperFields: Readonly<Record<string, readonly [...Description, (keeper: KeeperSample) => number]>> = {
+const poolFields: Readonly<Record<string, readonly [...Description, (pool: PoolSample) => number]>> = {
   allocated: ['gauge', 'By', 'Bytes of those it holds that are allocated, rounded up.', ({ allocatedBytes }) => allocatedBytes],
-  held_back: ['gauge', 'By', 'Bytes that it holds and nobody uses.', ({ heldBackBytes }) => heldBackBytes],
+  free: ['gauge', 'By', 'Bytes that it holds and nobody uses.', ({ freeBytes }) => freeBytes],
   largest_free: ['gauge', 'By', 'Bytes of the largest free block.', ({ largestFreeBytes }) => largestFreeBytes],
-  fragmentation: [
-    'gauge',
-    '1',
-    'The share of what is held back that is not in the largest free block.',
-    ({ fragmentation }) => fragmentation,
-  ],
+  fragmentation: ['gauge', '1', 'The share of what is free that is not in the largest free block.', ({ fragmentation }) => fragmentation],
   upstream_blocks: ['gauge', '{block}', 'Blocks that it holds of what is below it.', ({ upstreamBlocks }) => upstreamBlocks],
   growths: ['counter', '{block}', 'Blocks taken from what is below it.', ({ growths }) => growths],
   releases: ['counter', '{block}', 'Blocks given back to what is below it.', ({ releases }) => releases],
@@ -79,9 +74,9 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
     };
     return { name: `cistern.layer.${name}`, kind, unit, description, read };
   }),
-  ...Object.entries(keeperFields).map(([name, [kind, unit, description, value]]) => {
+  ...Object.entries(poolFields).map(([name, [kind, unit, description, value]]) => {
     const read: StatisticsMetric['read'] = ({ layers }, emit) => {
-      for (const { keeper, name: layer, device } of layers) if (keeper !== null) emit(value(keeper), { layer, device: String(device) });
+      for (const { pool, name: layer, device } of layers) if (pool !== null) emit(value(pool), { layer, device: String(device) });
     };
     return { name: `cistern.layer.${name}`, kind, unit, description, read };
   }),

@@ -1,6 +1,6 @@
 /** What one `StatisticsResourceAdaptor` has counted since it was made. */
 export interface ResourceSample {
-  /** Its name, with a number behind it where several have the same. */
+  /** Its name, followed by a number if several have the same. */
   readonly name: string;
   /** The ordinal of its device. */
   readonly device: number;
@@ -8,8 +8,8 @@ export interface ResourceSample {
   /** Bytes that are allocated now, and the most there were, as they were asked for. */
   readonly liveBytes: number;
   readonly peakBytes: number;
-  /** Bytes of all allocations, freed or not. */
-  readonly allocatedBytes: number;
+  /** Bytes of all allocations since it was made, freed or not. */
+  readonly totalAllocatedBytes: number;
   readonly liveAllocations: number;
   readonly allocations: number;
   readonly frees: number;
@@ -26,17 +26,18 @@ export interface LayerSample {
   /** Bytes that it holds of the device, or of the resource below. */
   readonly reservedBytes: number;
   readonly peakReservedBytes: number;
-  /** `null` where it keeps nothing that was freed. */
-  readonly keeper: KeeperSample | null;
+  /** `null` if it keeps nothing that was freed. */
+  readonly pool: PoolSample | null;
 }
 
-/** What a resource that keeps memory does with it: the figures of its `statistics()`, and two that follow from them. */
-export interface KeeperSample {
+/** What a resource does with the memory that it keeps: the figures of its `statistics()`, and two that follow from them. */
+export interface PoolSample {
+  /** Bytes that are allocated now, each allocation with what it was rounded up to. */
   readonly allocatedBytes: number;
-  /** Bytes that it holds and nobody uses. */
-  readonly heldBackBytes: number;
+  /** Bytes that are reserved and not allocated. */
+  readonly freeBytes: number;
   readonly largestFreeBytes: number;
-  /** `1 - largestFreeBytes / heldBackBytes`, and 0 where nothing is held back. */
+  /** `1 - largestFreeBytes / freeBytes`, and 0 if nothing is free. */
   readonly fragmentation: number;
   readonly upstreamBlocks: number;
   readonly growths: number;

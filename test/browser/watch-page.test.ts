@@ -52,11 +52,11 @@ describeInBrowser('the page of cistern watch', () => {
     const pointer = resource.allocate(3 * MiB, stream);
     await expect.poll(() => cellText(page, 'Resources', 'training', 'live')).toBe('3 MiB');
     const layer = await cellText(page, 'Resources', 'training', 'built on');
-    expect(await cellText(page, 'Layers that hold memory', layer.split(', ')[0] as string, 'held back')).toBe('1 MiB');
+    expect(await cellText(page, 'Layers that hold memory', layer.split(', ')[0] as string, 'free')).toBe('1 MiB');
     const legend = page.getByRole('list', { name: /^training: bytes/ });
-    await expect.poll(() => legend.textContent()).toMatch(/live3 MiBpeak3 MiBreserved4 MiBheld back1 MiB/);
+    await expect.poll(() => legend.textContent()).toMatch(/live3 MiBpeak3 MiBreserved4 MiBfree1 MiB/);
     resource.deallocate(pointer, 3 * MiB, stream);
-    await expect.poll(() => legend.textContent()).toMatch(/live0 Bpeak3 MiBreserved4 MiBheld back4 MiB/);
+    await expect.poll(() => legend.textContent()).toMatch(/live0 Bpeak3 MiBreserved4 MiBfree4 MiB/);
     expect(takeFaults()).toEqual([]);
   });
 

@@ -42,7 +42,7 @@ describe('sampleStatistics', () => {
         memoryKind: 'device',
         liveBytes: 1 * MiB,
         peakBytes: 1 * MiB + 1000,
-        allocatedBytes: 1 * MiB + 1000,
+        totalAllocatedBytes: 1 * MiB + 1000,
         liveAllocations: 1,
         allocations: 2,
         frees: 1,
@@ -54,20 +54,20 @@ describe('sampleStatistics', () => {
     expect(layers[0]).toMatchObject({
       reservedBytes: 4 * MiB,
       peakReservedBytes: 4 * MiB,
-      keeper: { allocatedBytes: 1 * MiB, heldBackBytes: 3 * MiB, upstreamBlocks: 1, growths: 1, releases: 0 },
+      pool: { allocatedBytes: 1 * MiB, freeBytes: 3 * MiB, upstreamBlocks: 1, growths: 1, releases: 0 },
     });
     const { largestFreeBytes } = pool.statistics();
     expect(largestFreeBytes).toBeLessThan(3 * MiB);
-    expect(layers[0]?.keeper).toMatchObject({ largestFreeBytes, fragmentation: 1 - largestFreeBytes / (3 * MiB) });
-    expect(layers[1]).toMatchObject({ reservedBytes: 4 * MiB, keeper: null });
+    expect(layers[0]?.pool).toMatchObject({ largestFreeBytes, fragmentation: 1 - largestFreeBytes / (3 * MiB) });
+    expect(layers[1]).toMatchObject({ reservedBytes: 4 * MiB, pool: null });
     expect(devices[0]?.totalBytes).toBeGreaterThan(devices[0]?.freeBytes as number);
     expect(driverCalls['cuMemAlloc']).toBeGreaterThan(0);
     expect(Object.values(driverCalls)).not.toContain(0);
     expect(processId).toBe(process.pid);
     resource.deallocate(live, 1 * MiB, stream);
-    expect(sampleStatistics().layers[0]?.keeper).toMatchObject({ heldBackBytes: 4 * MiB, fragmentation: 0 });
+    expect(sampleStatistics().layers[0]?.pool).toMatchObject({ freeBytes: 4 * MiB, fragmentation: 0 });
     resource.allocate(4 * MiB, stream);
-    expect(sampleStatistics().layers[0]?.keeper).toMatchObject({ heldBackBytes: 0, largestFreeBytes: 0, fragmentation: 0 });
+    expect(sampleStatistics().layers[0]?.pool).toMatchObject({ freeBytes: 0, largestFreeBytes: 0, fragmentation: 0 });
   });
 
   test('counts from the beginning, whatever is pushed and popped', () => {
@@ -79,7 +79,7 @@ describe('sampleStatistics', () => {
     resource.deallocate(first, 100, stream);
     resource.allocate(7, stream);
     const inside = sampleStatistics().resources;
-    expect(inside[0]).toMatchObject({ liveBytes: 57, peakBytes: 150, allocatedBytes: 157, allocations: 3, frees: 1 });
+    expect(inside[0]).toMatchObject({ liveBytes: 57, peakBytes: 150, totalAllocatedBytes: 157, allocations: 3, frees: 1 });
     resource.popCounters();
     resource.popCounters();
     expect(sampleStatistics().resources).toEqual(inside);

@@ -34,7 +34,7 @@ class ResourcePanel {
 
   constructor(name: string, isOpen: boolean) {
     this.#name = name;
-    this.#memory = timeChart(`${name}: bytes`, formatBytes, ['live', 'peak', 'reserved', 'held back']);
+    this.#memory = timeChart(`${name}: bytes`, formatBytes, ['live', 'peak', 'reserved', 'free']);
     this.#events = timeChart(`${name}: events per second`, formatRate, ['allocations', 'frees', 'failed allocations']);
     this.root = element(
       'details',
@@ -56,7 +56,7 @@ class ResourcePanel {
       mine.map((resource) => resource?.liveBytes ?? null),
       mine.map((resource) => resource?.peakBytes ?? null),
       held.map((layer) => layer?.reservedBytes ?? null),
-      held.map((layer) => layer?.keeper?.heldBackBytes ?? null),
+      held.map((layer) => layer?.pool?.freeBytes ?? null),
     ]);
     const count = (of: (resource: ResourceSample) => number) =>
       rates(samples, ({ resources }) => {

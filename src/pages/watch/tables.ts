@@ -16,7 +16,7 @@ function contents({ resources, layers, devices, driverCalls, buffers, processId 
       columns: ['resource', 'live', 'peak', 'allocated in all', 'live allocations', 'allocations', 'frees', 'failed', 'built on'],
       rows: resources.map((resource) => [
         resource.name,
-        ...[resource.liveBytes, resource.peakBytes, resource.allocatedBytes].map(formatBytes),
+        ...[resource.liveBytes, resource.peakBytes, resource.totalAllocatedBytes].map(formatBytes),
         ...[resource.liveAllocations, resource.allocations, resource.frees, resource.failedAllocations].map(formatCount),
         resource.layers.join(', ') || '–',
       ]),
@@ -28,7 +28,7 @@ function contents({ resources, layers, devices, driverCalls, buffers, processId 
         'reserved',
         'peak reserved',
         'allocated',
-        'held back',
+        'free',
         'largest free',
         'fragmentation',
         'upstream blocks',
@@ -37,15 +37,15 @@ function contents({ resources, layers, devices, driverCalls, buffers, processId 
         'reuses',
         'synchronizations',
       ],
-      rows: layers.map(({ name, reservedBytes, peakReservedBytes, keeper }) => [
+      rows: layers.map(({ name, reservedBytes, peakReservedBytes, pool }) => [
         name,
         ...[reservedBytes, peakReservedBytes].map(formatBytes),
-        ...(keeper === null
+        ...(pool === null
           ? Array<string>(9).fill('–')
           : [
-              ...[keeper.allocatedBytes, keeper.heldBackBytes, keeper.largestFreeBytes].map(formatBytes),
-              formatShare(keeper.fragmentation),
-              ...[keeper.upstreamBlocks, keeper.growths, keeper.releases, keeper.reuses, keeper.synchronizations].map(formatCount),
+              ...[pool.allocatedBytes, pool.freeBytes, pool.largestFreeBytes].map(formatBytes),
+              formatShare(pool.fragmentation),
+              ...[pool.upstreamBlocks, pool.growths, pool.releases, pool.reuses, pool.synchronizations].map(formatCount),
             ]),
       ]),
     },
