@@ -10,8 +10,8 @@ const root = new URL('..', import.meta.url);
 const written = new URL('biome.levels.json', root);
 const basics = ['errors', 'lifetime-errors', 'collect-errors', 'call-stack', 'units', 'validation'];
 const interfaces = [...basics, 'driver', 'memory-resource'];
-const keepers = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'stream-ordering', 'collector'];
-const resources = [...keepers, 'files', 'formats', 'resource-kind', 'resources', 'adaptors', 'resource-kinds'];
+const ordered = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'stream-ordering', 'collector'];
+const resources = [...ordered, 'files', 'formats', 'resource-kind', 'resources', 'adaptors', 'resource-kinds'];
 const everything = [...resources, 'specification', 'buffers', 'replay', 'report', 'watch'];
 
 /**
@@ -39,13 +39,13 @@ const parts = [
   // A resource that asks the driver does not suballocate.
   { name: 'resources', imports: [...interfaces, 'resource-kind'] },
   // An adaptor names no resource of the driver's.
-  { name: 'adaptors', imports: [...keepers, 'files', 'formats', 'resource-kind'] },
+  { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'resource-kind'] },
   { name: 'resource-kinds', imports: ['resource-kind', 'resources', 'adaptors'], node: [] },
   { name: 'specification', imports: [...resources, 'nearest-word'] },
   { name: 'buffers', imports: [...resources, 'specification'] },
   { name: 'replay', imports: [...resources, 'specification', 'buffers'] },
   { name: 'report', imports: [...basics, 'driver/local-object', 'suballocation', 'files', 'formats'] },
-  { name: 'watch', imports: [...keepers, 'resources', 'adaptors', 'specification', 'buffers'] },
+  { name: 'watch', imports: [...ordered, 'resources', 'adaptors', 'specification', 'buffers'] },
   { name: 'cli', imports: [...everything, 'nearest-word'] },
   // Runs under whatever test runner its user has.
   { name: 'testing', imports: interfaces, never: ['vitest', 'vitest/**', 'node:test', 'node:test/**'] },

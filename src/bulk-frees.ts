@@ -4,7 +4,7 @@
  * nobody is left to free the memory once more when it is somebody else's.
  *
  *     rewind ──► takeBack ──► buffers                     the latest first
- *                        └──► adaptors above the keeper   the outermost first, each its latest allocations first
+ *                        └──► adaptors above the pooling resource   the outermost first, each its latest allocations first
  *
  * Buffers are always remembered. Bare pointers are remembered by every adaptor that is built on a resource which takes memory back while it is
  * in use; one that is not built on such a resource remembers nothing, and pays nothing.

@@ -6,7 +6,7 @@ export {
 } from './adaptors/failure-callback-resource-adaptor.js';
 export type { OutstandingAllocation } from './adaptors/outstanding-allocations.js';
 export { PassThroughAdaptor } from './adaptors/pass-through-adaptor.js';
-export { type KeeperStatistics, StreamOrderedMemoryResource } from './adaptors/stream-ordered-memory-resource.js';
+export { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './adaptors/stream-ordered-memory-resource.js';
 export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
 export type { ByteRange } from './buffers/byte-range.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';

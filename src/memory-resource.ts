@@ -30,7 +30,7 @@ export type DeallocationFence = DeallocationEvents | Event;
 export interface DeallocationEventsOption {
   /**
    * For a resource that keeps memory back: what it does at a free. For one that passes calls on: what it asks of the resources below for
-   * every free that passes through. A fence given with a call wins, then the outermost adaptor that sets this, then the keeper's own.
+   * every free that passes through. A fence given with a call wins, then the outermost adaptor that sets this, then the pooling resource's own.
    * @defaultValue `'eager'` for a resource that keeps memory back, else not set
    */
   readonly deallocationEvents?: DeallocationEvents;

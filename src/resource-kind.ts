@@ -6,7 +6,7 @@ export type KindRole =
   /** A leaf: the memory comes from the driver. */
   | 'upstream'
   /** An adaptor that keeps freed memory. */
-  | 'keeper'
+  | 'pooling'
   /** An adaptor that passes every free on. */
   | 'pass-through';
 
@@ -74,13 +74,13 @@ const eventWords = ['eager', 'deferred', 'off'] as const;
 
 const eventsSummaries: Readonly<Record<KindRole, string>> = {
   upstream: 'has no effect: it keeps nothing back',
-  keeper: 'what it does at a free, so that another stream can have the memory',
+  pooling: 'what it does at a free, so that another stream can have the memory',
   'pass-through': 'what it asks of the resources below at every free',
 };
 
 const eventsDefaults: Readonly<Record<KindRole, string>> = {
   upstream: 'none',
-  keeper: 'eager',
+  pooling: 'eager',
   'pass-through': 'what they do of themselves',
 };
 
@@ -115,7 +115,7 @@ export function defineUpstream<const D extends Definitions>(definition: {
 /* @__NO_SIDE_EFFECTS__ */
 export function defineAdaptor<const D extends Definitions>(definition: {
   readonly name: string;
-  readonly role: 'keeper' | 'pass-through';
+  readonly role: 'pooling' | 'pass-through';
   readonly summary: string;
   readonly options: D;
   readonly example: string;

@@ -158,7 +158,7 @@ export function uncached<T>(fn: () => T): T {
   return enterScope({ kind: 'uncached' }, fn);
 }
 
-/** Calls a function outside of every caching scope, as it is where there is none. For memory that its keeper gives back in its own time. */
+/** Calls a function outside of every caching scope, as it is where there is none. For memory that its pooling resource gives back in its own time. */
 export function withoutCaching<T>(fn: () => T): T {
   return innermostFrame() === undefined ? fn() : uncached(fn);
 }

@@ -29,7 +29,7 @@ import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
 import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
-import type { KeeperStatistics } from './stream-ordered-memory-resource.js';
+import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
 
 const superblockBytes = MiB;
@@ -50,7 +50,7 @@ export interface ArenaMemoryResourceOptions {
    */
   readonly dumpFile?: string;
   /**
-   * What a free without a fence does. Unlike for other keepers nothing is recorded by default, as in RMM's arena: streams then exchange
+   * What a free without a fence does. Unlike for other pooling resources nothing is recorded by default, as in RMM's arena: streams then exchange
    * memory only once they are known to be idle. Under `'eager'` and `'deferred'` a stream for which neither its own arena nor the global one
    * has room takes other streams' free memory after waiting for an event, and the host never waits.
    * @defaultValue `'off'`
@@ -61,7 +61,7 @@ export interface ArenaMemoryResourceOptions {
 const knownOptions = optionNames<ArenaMemoryResourceOptions>({ arenaBytes: true, deallocationEvents: true, dumpFile: true });
 
 /** What an arena holds and did. */
-export interface ArenaStatistics extends KeeperStatistics {
+export interface ArenaStatistics extends StreamOrderedStatistics {
   /** How many superblocks streams took from the global arena. */
   readonly superblocks: number;
   /** How often free memory was returned to the global arena, by `defragment` or because memory ran out. */
@@ -158,7 +158,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   /** What the arena holds and did so far. Linear in the number of blocks. */
   statistics(): ArenaStatistics {
     return Object.freeze({
-      ...this.keeperStatistics(),
+      ...this.baseStatistics(),
       superblocks: this.#superblocks,
       defragmentations: this.#defragmentations,
       arenas: new Set(this.ordering.lanes.map(({ timeline }) => timeline)).size,
@@ -273,7 +273,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
 /** `arena` in a specification. */
 export const arenaKind = defineAdaptor({
   name: 'arena',
-  role: 'keeper',
+  role: 'pooling',
   summary: 'gives every stream an arena of its own, fed from one block of the upstream',
   options: {
     size: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },

@@ -311,7 +311,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
 /** `binning` in a specification. */
 export const binningKind = defineAdaptor({
   name: 'binning',
-  role: 'keeper',
+  role: 'pooling',
   summary: 'serves each size from a bin of blocks of its own, what is larger from the upstream',
   options: {
     min: { type: 'size', summary: 'the smallest of bins by powers of two; together with max', default: 'none' },

@@ -45,7 +45,7 @@ import { BlockLists, blockFields } from '../suballocation/block-lists.js';
 import { isWithin, none, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOptions, assertPointer, optionNames } from '../validation.js';
-import { type KeeperStatistics, StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
+import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
 
 /** Options of {@link CachingMemoryResource}. */
 export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
@@ -66,7 +66,7 @@ export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
 const knownOptions = optionNames<CachingMemoryResourceOptions>({ deallocationEvents: true, maximumBytes: true, name: true });
 
 /** What a cache holds and did. Memory that was allocated outside of its runs is not among it. */
-export interface CachingStatistics extends KeeperStatistics {
+export interface CachingStatistics extends StreamOrderedStatistics {
   readonly name: string;
   /** Allocations in runs that a free block served. */
   readonly hits: number;
@@ -306,17 +306,17 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
 
   /** What the cache holds and did so far. Linear in the number of blocks. */
   statistics(): CachingStatistics {
-    const keeper = this.keeperStatistics();
+    const base = this.baseStatistics();
     const busyBlocks = this.#blocks.usedBlocks;
     return Object.freeze({
       name: this.name,
-      ...keeper,
+      ...base,
       hits: this.#hits,
       misses: this.#misses,
-      freeBlocks: keeper.upstreamBlocks - busyBlocks,
-      freeBytes: keeper.reservedBytes - keeper.allocatedBytes,
+      freeBlocks: base.upstreamBlocks - busyBlocks,
+      freeBytes: base.reservedBytes - base.allocatedBytes,
       busyBlocks,
-      busyBytes: keeper.allocatedBytes,
+      busyBytes: base.allocatedBytes,
       keptBlocks: busyBlocks - this.#groups.count,
       runs: this.#runs,
       activeRuns: this.#activeRuns,
@@ -644,7 +644,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
 /** `caching` in a specification. */
 export const cachingKind = defineAdaptor({
   name: 'caching',
-  role: 'keeper',
+  role: 'pooling',
   summary: 'gives what one pass of a loop allocated to the next; outside of its runs, as in a replay, calls pass through',
   options: {
     name: { type: 'text', summary: 'what errors and statistics call it', default: 'cache' },

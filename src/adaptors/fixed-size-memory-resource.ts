@@ -19,7 +19,7 @@ import { none } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes, MiB } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions, optionNames } from '../validation.js';
-import type { KeeperStatistics } from './stream-ordered-memory-resource.js';
+import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
 
 /** What a block can have at most, so that what nobody asked for of it is less than the index can count: 2 GiB. */
@@ -129,8 +129,8 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
   }
 
   /** What it holds and did so far. Linear in the number of blocks. */
-  statistics(): KeeperStatistics {
-    const statistics = this.keeperStatistics();
+  statistics(): StreamOrderedStatistics {
+    const statistics = this.baseStatistics();
     return Object.freeze({ ...statistics, largestFreeBytes: Math.min(statistics.largestFreeBytes, this.blockBytes) });
   }
 
@@ -183,7 +183,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
 /** `fixed-size` in a specification. */
 export const fixedSizeKind = defineAdaptor({
   name: 'fixed-size',
-  role: 'keeper',
+  role: 'pooling',
   summary: 'hands out blocks of one size',
   options: {
     block: { type: 'size', summary: 'the size of a block, and the most that is allocated in one piece', default: '1MiB' },

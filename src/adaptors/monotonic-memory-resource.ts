@@ -44,7 +44,7 @@ import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../u
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { layersOf } from './layers.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
-import { type KeeperStatistics, StreamOrderedMemoryResource, stillUsed } from './stream-ordered-memory-resource.js';
+import { StreamOrderedMemoryResource, type StreamOrderedStatistics, stillUsed } from './stream-ordered-memory-resource.js';
 
 const maximumGrowthFactor = 64;
 
@@ -82,7 +82,7 @@ const knownOptions = optionNames<MonotonicMemoryResourceOptions>({
 });
 
 /** What a monotonic resource holds and did. */
-export interface MonotonicStatistics extends KeeperStatistics {
+export interface MonotonicStatistics extends StreamOrderedStatistics {
   /** Bytes that the cursors are past: what was allocated since the rewind, freed or not, each allocation rounded up to 256 bytes. */
   readonly usedBytes: number;
   /** How often it was rewound or reset. */
@@ -367,7 +367,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** What it holds and did so far. Linear in the number of blocks. */
   statistics(): MonotonicStatistics {
     return Object.freeze({
-      ...this.keeperStatistics(),
+      ...this.baseStatistics(),
       usedBytes: this.#memory.usedBytes,
       rewinds: this.#rewinds,
       fallbackAllocations: this.#fallbackAllocations,
@@ -642,7 +642,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 /** `monotonic` in a specification. */
 export const monotonicKind = defineAdaptor({
   name: 'monotonic',
-  role: 'keeper',
+  role: 'pooling',
   summary: 'hands out large blocks from one end to the other; single frees give nothing back',
   options: {
     initial: { type: 'size', summary: 'the first block of each stream, taken when it is needed', default: '2MiB' },

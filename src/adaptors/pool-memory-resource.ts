@@ -25,7 +25,7 @@ import { none } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
 import { assertBytes, assertOptions, optionNames } from '../validation.js';
-import type { KeeperStatistics } from './stream-ordered-memory-resource.js';
+import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
 
 /** Options of {@link PoolMemoryResource}. */
@@ -45,7 +45,7 @@ export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
 const knownOptions = optionNames<PoolMemoryResourceOptions>({ deallocationEvents: true, initialBytes: true, maximumBytes: true });
 
 /** What a pool holds and did. */
-export interface PoolStatistics extends KeeperStatistics {
+export interface PoolStatistics extends StreamOrderedStatistics {
   /** How often all of another stream's free memory was joined with the requesting stream's. */
   readonly merges: number;
 }
@@ -107,7 +107,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
 
   /** What the pool holds and did so far. Linear in the number of blocks. */
   statistics(): PoolStatistics {
-    return Object.freeze({ ...this.keeperStatistics(), merges: this.#merges });
+    return Object.freeze({ ...this.baseStatistics(), merges: this.#merges });
   }
 
   protected override enter(stream: Stream, operation: string): void {
@@ -163,7 +163,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
 /** `pool` in a specification. */
 export const poolKind = defineAdaptor({
   name: 'pool',
-  role: 'keeper',
+  role: 'pooling',
   summary: 'carves allocations out of large blocks and keeps what is freed',
   options: {
     initial: { type: 'size', summary: 'taken from the upstream at once', default: '0' },

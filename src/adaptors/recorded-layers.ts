@@ -6,13 +6,13 @@ import { kindOf, layersOf } from './layers.js';
 import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 import type { GrowthObserver } from './upstream-blocks.js';
 
-/** For each recording the layers of the adaptors that record, and of the keepers below them. */
+/** For each recording the layers of the adaptors that record, and of the pooling resources below them. */
 const layersByRecording = new WeakMap<Recording, WeakMap<MemoryResource, number>>();
 
 /** The layer that an adaptor records. */
 export interface AdaptorLayer {
   readonly index: number;
-  /** Whether it ends with the adaptor: that of a keeper right below the adaptor is the keeper's. */
+  /** Whether it ends with the adaptor: that of a pooling resource right below the adaptor is the pooling resource's. */
   readonly isOwn: boolean;
 }
 
@@ -34,10 +34,10 @@ export function addAdaptorLayer(recording: Recording, adaptor: MemoryResourceAda
     layers.set(resource, index);
     resource.observeGrowth(new GrowthRecorder(recording, index));
   }
-  const ofKeeper = upstream instanceof StreamOrderedMemoryResource ? layers.get(upstream) : undefined;
-  const index = ofKeeper ?? recording.addLayer(nameOf(upstream), layerBelow(layers, adaptor));
+  const ofPool = upstream instanceof StreamOrderedMemoryResource ? layers.get(upstream) : undefined;
+  const index = ofPool ?? recording.addLayer(nameOf(upstream), layerBelow(layers, adaptor));
   layers.set(adaptor, index);
-  return { index, isOwn: ofKeeper === undefined };
+  return { index, isOwn: ofPool === undefined };
 }
 
 /** The nearest layer below a resource. */

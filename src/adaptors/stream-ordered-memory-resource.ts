@@ -35,7 +35,7 @@ import { assertMemoryResource } from './pass-through-adaptor.js';
 import { type GrowthObserver, UpstreamBlocks } from './upstream-blocks.js';
 
 /** What every resource that keeps memory tells of it. */
-export interface KeeperStatistics {
+export interface StreamOrderedStatistics {
   /** Bytes held of the upstream. */
   readonly reservedBytes: number;
   readonly peakReservedBytes: number;
@@ -217,7 +217,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     if (!this.#isDisposed) {
       this.enter(stream, 'dispose');
       this.ordering.gather(stream, this.lane);
-      const isInUse = this.keeperStatistics().allocatedBytes > 0;
+      const isInUse = this.baseStatistics().allocatedBytes > 0;
       this.#isDisposed = true;
       this.lastStream = noStream;
       this.lane = noLane;
@@ -245,7 +245,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /** What it holds and did so far. Linear in the number of blocks. */
-  protected keeperStatistics(): KeeperStatistics {
+  protected baseStatistics(): StreamOrderedStatistics {
     const blocks = [...this.#memory.blocks()];
     const free = [...blocks.filter(({ lane }) => lane >= 0), ...this.held.late].map(({ bytes }) => bytes);
     return {
@@ -593,9 +593,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 }
 
 /** The error of a call that would take memory back which a resource above has, and has handed out. */
-export function stillUsed(keeper: MemoryResource, pointer: DevicePointer, bytes: number): CisternError {
+export function stillUsed(pool: MemoryResource, pointer: DevicePointer, bytes: number): CisternError {
   return new CisternError(
     'ERR_CISTERN_INVALID_STATE',
-    `cannot take ${formatBytes(bytes)} at ${formatPointer(pointer)} back: a ${keeper.constructor.name} has them, and something in them is still allocated`,
+    `cannot take ${formatBytes(bytes)} at ${formatPointer(pointer)} back: a ${pool.constructor.name} has them, and something in them is still allocated`,
   );
 }

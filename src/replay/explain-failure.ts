@@ -1,4 +1,4 @@
-import { type KeeperStatistics, StreamOrderedMemoryResource } from '../adaptors/stream-ordered-memory-resource.js';
+import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from '../adaptors/stream-ordered-memory-resource.js';
 import { Device } from '../driver/device.js';
 import type { Stream } from '../driver/stream.js';
 import { OutOfMemoryError, SpecificationError } from '../errors.js';
@@ -301,7 +301,7 @@ class Explanation {
 
 function keptMemory(layer: MemoryResource, stream: Stream): KeptMemoryState[] {
   if (!(layer instanceof StreamOrderedMemoryResource && 'statistics' in layer)) return [];
-  const statistics = (layer as { statistics(): KeeperStatistics }).statistics();
+  const statistics = (layer as { statistics(): StreamOrderedStatistics }).statistics();
   const { reservedBytes, upstreamBlocks, allocatedBytes, largestFreeBytes } = statistics;
   const freeBytes = reservedBytes - allocatedBytes;
   const heldBackBytes = layer.heldBackFrom(stream);
@@ -321,11 +321,11 @@ function reasonsOf(
   const reasons: FailureReason[] = [];
   const allocatedBytes = Math.max(
     sum(live, ({ bytes }) => roundedUp(bytes)),
-    ...kept.map((keeper) => keeper.allocatedBytes),
+    ...kept.map((pool) => pool.allocatedBytes),
   );
   if (allocatedBytes + roundedUp(requestedBytes) > limit) reasons.push('rounding');
-  if (kept.some((keeper) => keeper.freeBytes >= requestedBytes && keeper.largestFreeBytes < requestedBytes)) reasons.push('fragmentation');
-  if (kept.some((keeper) => keeper.heldBackBytes > 0)) reasons.push('held-back');
+  if (kept.some((pool) => pool.freeBytes >= requestedBytes && pool.largestFreeBytes < requestedBytes)) reasons.push('fragmentation');
+  if (kept.some((pool) => pool.heldBackBytes > 0)) reasons.push('held-back');
   return reasons.length === 0 ? ['reserved'] : reasons;
 }
 

@@ -78,7 +78,7 @@ export function withMaxima(specification: Specification): ReadonlyMap<MemoryTaki
 export function withPolicy(specification: Specification, events: DeallocationEvents): Specification | undefined {
   return (
     replaceFirst(specification, ({ options }) => options?.['events'] !== undefined, { events }) ??
-    replaceFirst(specification, isKeeper, { events })
+    replaceFirst(specification, isPooling, { events })
   );
 }
 
@@ -97,8 +97,8 @@ function replaceFirst(
   return below === undefined ? undefined : { ...specification, upstream: below };
 }
 
-function isKeeper({ kind }: Specification): boolean {
-  return resourceKind(kind)?.role === 'keeper';
+function isPooling({ kind }: Specification): boolean {
+  return resourceKind(kind)?.role === 'pooling';
 }
 
 /** @throws ArgumentRangeError where a specification has a maximum. */

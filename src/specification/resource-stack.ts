@@ -227,7 +227,7 @@ function isLeaf(resource: MemoryResource): boolean {
 function policyInForce({ kind, upstream, options = {} }: Specification, above?: DeallocationEvents): DeallocationEvents | null {
   const { role, options: definitions } = resourceKind(kind) as ResourceKind;
   const policy = above ?? (options['events'] as DeallocationEvents | undefined);
-  if (role === 'keeper') return policy ?? (definitions['events']?.default as DeallocationEvents);
+  if (role === 'pooling') return policy ?? (definitions['events']?.default as DeallocationEvents);
   for (const below of [upstream, ...Object.values(options)]) {
     const found = below !== undefined && isSpecification(below) ? policyInForce(below, policy) : null;
     if (found !== null) return found;

@@ -1,9 +1,9 @@
 /**
  * Which stream may reuse a freed block, and what it must wait for first: the one place for every adaptor that keeps memory back.
  *
- * A keeper has a free-space index with lanes, and one of these. Every stream that it meets gets a lane of its own (two, if frees with and
+ * A pooling resource has a free-space index with lanes, and one of these. Every stream that it meets gets a lane of its own (two, if frees with and
  * without events are mixed on it). Memory freed on a stream goes to its lane, and the stream takes from there without waiting. When the lane
- * has nothing that fits, the keeper takes from other lanes, in the order that `others` gives, after `order` made the stream wait.
+ * has nothing that fits, the pooling resource takes from other lanes, in the order that `others` gives, after `order` made the stream wait.
  *
  *     stream 1 -> lane 0 [ free blocks ]   recorded
  *     stream 2 -> lane 1 [ free blocks ]   unrecorded
@@ -63,7 +63,7 @@ export class StreamOrdering implements StreamObserver {
   /** Every lane of a stream that has not ended. */
   readonly #lanes: StreamLane[] = [];
   readonly #vacantNumbers: number[] = [];
-  /** The lane of ended streams, and those that the keeper added. */
+  /** The lane of ended streams, and those that the pooling resource added. */
   readonly #ended: CommonLane;
   readonly #common: CommonLane[];
 

@@ -1,7 +1,7 @@
 /**
  * Finds free ranges by size in constant time, in several lanes, and joins neighbours again when they are freed.
  *
- * Purpose. A keeper of memory (a pool, an arena) cuts the blocks it got from its upstream (here: segments) into blocks of any size. A lane
+ * Purpose. A pooling resource (a pool, an arena) cuts the blocks it got from its upstream (here: segments) into blocks of any size. A lane
  * is a set of free blocks that are searched together; the stream-ordering layer gives every stream lanes of its own. This file knows
  * integers only: addresses, sizes, lane numbers.
  *

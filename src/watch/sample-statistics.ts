@@ -1,6 +1,6 @@
 import { layersOf } from '../adaptors/layers.js';
 import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../adaptors/statistics-resource-adaptor.js';
-import type { KeeperStatistics } from '../adaptors/stream-ordered-memory-resource.js';
+import type { StreamOrderedStatistics } from '../adaptors/stream-ordered-memory-resource.js';
 import { watchedBuffers } from '../collector/unreachable-buffers.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';
@@ -72,10 +72,10 @@ function sampleLayer(layer: MemoryResource): LayerSample | undefined {
 }
 
 function samplePool(layer: MemoryResource): PoolSample | null {
-  const statistics = (layer as { statistics?: () => Partial<KeeperStatistics> }).statistics?.();
+  const statistics = (layer as { statistics?: () => Partial<StreamOrderedStatistics> }).statistics?.();
   if (typeof statistics?.largestFreeBytes !== 'number') return null;
   const { reservedBytes, allocatedBytes, largestFreeBytes, upstreamBlocks, growths, releases, reuses, synchronizations } =
-    statistics as KeeperStatistics;
+    statistics as StreamOrderedStatistics;
   const freeBytes = reservedBytes - allocatedBytes;
   const fragmentation = freeBytes > 0 ? 1 - largestFreeBytes / freeBytes : 0;
   return { allocatedBytes, freeBytes, largestFreeBytes, fragmentation, upstreamBlocks, growths, releases, reuses, synchronizations };

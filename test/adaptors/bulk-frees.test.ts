@@ -443,14 +443,15 @@ describe('a run', () => {
   });
 });
 
-const keepers: readonly [string, (upstream: MemoryResource) => MemoryResource & { validate?(): void; reservedBytes?: number }][] = [
-  ['a pool', (upstream) => new PoolMemoryResource(upstream)],
-  ['a pool through a limit', (upstream) => new PoolMemoryResource(new LimitingResourceAdaptor(upstream, { limitBytes: 64 * MiB }))],
-  ['a pool on a pool', (upstream) => new PoolMemoryResource(new PoolMemoryResource(upstream, { deallocationEvents: 'off' }))],
-  ['an arena', (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 4 * MiB })],
-  ['blocks of fixed size', (upstream) => new FixedSizeMemoryResource(upstream, { blockBytes: 4 * KiB, blocksToPreallocate: 2 })],
-  ['bins', (upstream) => new BinningMemoryResource(upstream, { bins: [4 * KiB] })],
-];
+const poolingResources: readonly [string, (upstream: MemoryResource) => MemoryResource & { validate?(): void; reservedBytes?: number }][] =
+  [
+    ['a pool', (upstream) => new PoolMemoryResource(upstream)],
+    ['a pool through a limit', (upstream) => new PoolMemoryResource(new LimitingResourceAdaptor(upstream, { limitBytes: 64 * MiB }))],
+    ['a pool on a pool', (upstream) => new PoolMemoryResource(new PoolMemoryResource(upstream, { deallocationEvents: 'off' }))],
+    ['an arena', (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 4 * MiB })],
+    ['blocks of fixed size', (upstream) => new FixedSizeMemoryResource(upstream, { blockBytes: 4 * KiB, blocksToPreallocate: 2 })],
+    ['bins', (upstream) => new BinningMemoryResource(upstream, { bins: [4 * KiB] })],
+  ];
 
 const bottoms: readonly [string, () => MonotonicMemoryResource][] = [
   ['blocks', () => new MonotonicMemoryResource(cuda)],
@@ -458,18 +459,18 @@ const bottoms: readonly [string, () => MonotonicMemoryResource][] = [
 ];
 
 describe.each(bottoms)('memory of %s that is taken back', (_, makeBottom) => {
-  describe.each(keepers)('under %s', (name, makeKeeper) => {
+  describe.each(poolingResources)('under %s', (name, makePool) => {
     test.each(['rewind', 'reset', 'release'] as const)('by %s does not serve two', (operation) => {
       const scratch = makeBottom();
       const mark = scratch.mark();
-      const keeper = makeKeeper(scratch);
-      const limit = new LimitingResourceAdaptor(keeper, { limitBytes: 64 * MiB });
+      const pool = makePool(scratch);
+      const limit = new LimitingResourceAdaptor(pool, { limitBytes: 64 * MiB });
       const take = () =>
         operation === 'rewind' ? scratch.rewind(mark) : operation === 'release' ? scratch.release(stream) : scratch.reset();
       for (let pass = 0; pass < 3; pass++) {
         const buffer = bufferOf(3000, limit, pass === 1 ? other : stream);
         limit.allocate(2000, other);
-        keeper.deallocate(keeper.allocate(1000, stream), 1000, stream);
+        pool.deallocate(pool.allocate(1000, stream), 1000, stream);
         take();
         expect([buffer.isDisposed, limit.allocatedBytes, scratch.statistics().usedBytes, scratch.statistics().fallbackBytes]).toEqual([
           true,
@@ -477,16 +478,16 @@ describe.each(bottoms)('memory of %s that is taken back', (_, makeBottom) => {
           0,
           0,
         ]);
-        keeper.validate?.();
+        pool.validate?.();
         scratch.validate();
         const theirs = Array.from({ length: 4 }, () => scratch.allocate(3 * KiB, stream));
-        const own = Array.from({ length: 4 }, () => keeper.allocate(3 * KiB, stream));
+        const own = Array.from({ length: 4 }, () => pool.allocate(3 * KiB, stream));
         for (const pointer of own) expect(theirs.some((each) => Math.abs(each - pointer) < 3 * KiB)).toBe(false);
-        for (const pointer of own) keeper.deallocate(pointer, 3 * KiB, stream);
+        for (const pointer of own) pool.deallocate(pointer, 3 * KiB, stream);
         for (const pointer of theirs) scratch.deallocate(pointer, 3 * KiB, stream);
         take();
       }
-      keeper[Symbol.dispose]();
+      pool[Symbol.dispose]();
       scratch.dispose();
     });
 
@@ -495,19 +496,19 @@ describe.each(bottoms)('memory of %s that is taken back', (_, makeBottom) => {
     test('stays while a bare pointer in it is allocated', () => {
       const scratch = makeBottom();
       const mark = scratch.mark();
-      const keeper = makeKeeper(scratch);
-      const pointer = keeper.allocate(1000, stream);
+      const pool = makePool(scratch);
+      const pointer = pool.allocate(1000, stream);
       for (const take of [() => scratch.rewind(mark), () => scratch.reset(), () => scratch.release(stream), () => scratch.dispose()]) {
         expect(take).toThrow(
           expect.objectContaining({ code: 'ERR_CISTERN_INVALID_STATE', message: expect.stringContaining('still allocated') }),
         );
         expect(mark.isStanding).toBe(true);
       }
-      keeper.validate?.();
-      keeper.deallocate(pointer, 1000, stream);
+      pool.validate?.();
+      pool.deallocate(pointer, 1000, stream);
       scratch.rewind(mark);
       expect([scratch.statistics().usedBytes, scratch.statistics().fallbackBytes]).toEqual([0, 0]);
-      keeper[Symbol.dispose]();
+      pool[Symbol.dispose]();
       scratch.dispose();
     });
   });

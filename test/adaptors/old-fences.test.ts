@@ -20,7 +20,7 @@ import { expectOrdered, expectWaiting, policies } from '../support/stream-order.
 const bytes = MiB;
 
 /** Resources with room for one block: whoever allocates next must get the block that was freed. */
-const keepers: [string, (deallocationEvents: DeallocationEvents) => MemoryResource][] = [
+const poolingResources: [string, (deallocationEvents: DeallocationEvents) => MemoryResource][] = [
   [
     'a pool',
     (deallocationEvents) =>
@@ -70,71 +70,71 @@ const orders: [string, () => Stream, (a: Stream, b: Stream) => void][] = [
   ['the order of the legacy default stream', () => Stream.legacyDefault(), () => {}],
 ];
 
-describe.each(keepers)('%s', (_name, make) => {
+describe.each(poolingResources)('%s', (_name, make) => {
   describe.each(policies)('with %s events', (policy) => {
     describe.each(orders)('and a stream ordered after another by %s', (_order, makeStream, order) => {
       test.each([
         ['before the memory was allocated', true],
         ['after the memory was allocated', false],
       ])('lets a third stream wait for the first, though the free had an event recorded %s', (_when, isOlder) => {
-        using keeper = make(policy);
+        using pool = make(policy);
         using a = new Stream();
         const b = makeStream();
         using c = new Stream({ nonBlocking: true });
         using old = new Event();
         if (isOlder) old.record(b);
-        const first = keeper.allocate(bytes, a);
+        const first = pool.allocate(bytes, a);
         if (!isOlder) old.record(b);
         using hold = a.hold();
         set(first, 1, 1, bytes, a);
-        keeper.deallocate(first, bytes, a);
+        pool.deallocate(first, bytes, a);
         // Stream a has it in its own order, and b in that of a; neither uses it.
-        expect(keeper.allocate(bytes, a)).toBe(first);
+        expect(pool.allocate(bytes, a)).toBe(first);
         order(a, b);
-        keeper.deallocate(first, bytes, b, old);
-        expect(keeper.allocate(bytes, c)).toBe(first);
+        pool.deallocate(first, bytes, b, old);
+        expect(pool.allocate(bytes, c)).toBe(first);
         expectOrdered(first, bytes, c, hold);
-        keeper.deallocate(first, bytes, c);
+        pool.deallocate(first, bytes, c);
         b.dispose();
       });
     });
 
     test('relies on an event only as long as its stream has not waited since', () => {
-      using keeper = make(policy);
+      using pool = make(policy);
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
       using fence = new Event();
       using used = new Event();
-      const pointer = keeper.allocate(bytes, a);
+      const pointer = pool.allocate(bytes, a);
       fence.record(a);
       using hold = b.hold();
       set(pointer, 1, 1, bytes, b);
       used.record(b);
       a.wait(used);
-      keeper.deallocate(pointer, bytes, a, fence);
-      expect(keeper.allocate(bytes, c)).toBe(pointer);
+      pool.deallocate(pointer, bytes, a, fence);
+      expect(pool.allocate(bytes, c)).toBe(pointer);
       expectOrdered(pointer, bytes, c, hold);
-      keeper.deallocate(pointer, bytes, c);
+      pool.deallocate(pointer, bytes, c);
     });
 
     test('waits for no more than the event of a free, if that covers all', async () => {
-      using keeper = make(policy);
+      using pool = make(policy);
       using a = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
       using fence = new Event();
       // Whatever the memory came from is behind an event of the resource's own.
-      keeper.deallocate(keeper.allocate(bytes, a), bytes, a, 'eager');
-      const pointer = keeper.allocate(bytes, a);
+      pool.deallocate(pool.allocate(bytes, a), bytes, a, 'eager');
+      const pointer = pool.allocate(bytes, a);
       set(pointer, 1, 1, bytes, a);
       fence.record(a);
       using hold = a.hold();
-      keeper.deallocate(pointer, bytes, a, fence);
-      expect(keeper.allocate(bytes, c)).toBe(pointer);
+      pool.deallocate(pointer, bytes, a, fence);
+      expect(pool.allocate(bytes, c)).toBe(pointer);
       await expect.poll(() => c.query()).toBe(true);
       expectWaiting(a);
       hold.release();
-      keeper.deallocate(pointer, bytes, c);
+      pool.deallocate(pointer, bytes, c);
     });
   });
 });

@@ -359,7 +359,7 @@ describe('adaptors that name the same file', () => {
 });
 
 describe('what keeps memory below', () => {
-  const keepers: readonly [string, (upstream: MemoryResource) => MemoryResource][] = [
+  const poolingResources: readonly [string, (upstream: MemoryResource) => MemoryResource][] = [
     ['pool', (upstream) => new PoolMemoryResource(upstream, { initialBytes: 64 * KiB })],
     ['arena', (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 4 * MiB })],
     ['monotonic', (upstream) => new MonotonicMemoryResource(upstream, { initialBytes: 64 * KiB })],
@@ -367,23 +367,23 @@ describe('what keeps memory below', () => {
     ['caching', (upstream) => new CachingMemoryResource(upstream)],
   ];
 
-  test.each(keepers)('has its growth recorded, from what it holds to what it gives back at its end: %s', async (name, create) => {
+  test.each(poolingResources)('has its growth recorded, from what it holds to what it gives back at its end: %s', async (name, create) => {
     let growths = 0;
     const run = await recorded((recording) => {
       using upstream = new CudaMemoryResource();
-      using keeper = create(new RecordingResourceAdaptor(upstream, { recording })) as MemoryResource & {
+      using pool = create(new RecordingResourceAdaptor(upstream, { recording })) as MemoryResource & {
         statistics(): { growths: number; releases: number };
         run?(fn: () => void): void;
       };
-      const resource = new RecordingResourceAdaptor(keeper, { recording });
+      const resource = new RecordingResourceAdaptor(pool, { recording });
       const use = () => {
         for (const bytes of [1000, 100_000]) {
           const pointer = resource.allocate(bytes, stream);
           resource.deallocate(pointer, bytes, stream);
         }
       };
-      keeper.run === undefined ? use() : keeper.run(use);
-      growths = keeper.statistics().growths;
+      pool.run === undefined ? use() : pool.run(use);
+      growths = pool.statistics().growths;
     });
     expect(layersOf(run).sort()).toEqual(['cuda', `${name} on cuda`].sort());
     const events = eventsOf(run);
@@ -391,7 +391,7 @@ describe('what keeps memory below', () => {
       events.flatMap((event) => (event.kind === kind && event.layer === layer ? [`${event.first} ${event.second}`] : []));
     expect(growths).toBeGreaterThan(0);
     expect(at('growth', name)).toHaveLength(growths);
-    // The keeper's growth is what the layer below allocates, and everything is given back.
+    // The pooling resource's growth is what the layer below allocates, and everything is given back.
     expect(at('growth', name)).toEqual(at('allocate', 'cuda'));
     expect(at('release', name).sort()).toEqual(at('growth', name).sort());
     expect(at('free', 'cuda')).toEqual(at('release', name));

@@ -47,7 +47,7 @@ afterAll(() => {
 });
 
 const bytes = 8 * KiB;
-const keepers: readonly [string, (upstream: MemoryResource) => MemoryResource][] = [
+const poolingResources: readonly [string, (upstream: MemoryResource) => MemoryResource][] = [
   ['pool', (upstream) => new PoolMemoryResource(upstream)],
   ['pool without events', (upstream) => new PoolMemoryResource(upstream, { deallocationEvents: 'off' })],
   ['pool with a far maximum', (upstream) => new PoolMemoryResource(upstream, { maximumBytes: 1024 * MiB })],
@@ -62,7 +62,7 @@ function inRun<T>(resource: MemoryResource, use: () => T): T {
   return resource instanceof CachingMemoryResource ? resource.run(use) : use();
 }
 
-describe.each(keepers)('a %s whose upstream has no more', (_, make) => {
+describe.each(poolingResources)('a %s whose upstream has no more', (_, make) => {
   test('asks it once for each request, and gets what others give back', () => {
     const upstream = new ScarceResource(16 * MiB + 100 * KiB);
     using resource = make(upstream);

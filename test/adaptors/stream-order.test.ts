@@ -21,11 +21,11 @@ import { eventRecords, expectOrdered, expectWaiting, madeElsewhere, valuesOf } f
 const bytes = MiB;
 const sharing = ['eager', 'deferred'] as const;
 
-type Keeper = PoolMemoryResource | ArenaMemoryResource;
-type MakeKeeper = (blocks: number, deallocationEvents: DeallocationEvents, upstream?: MemoryResource) => Keeper;
+type Pooling = PoolMemoryResource | ArenaMemoryResource;
+type MakePool = (blocks: number, deallocationEvents: DeallocationEvents, upstream?: MemoryResource) => Pooling;
 
-/** Keepers with room for a few blocks: in one with room for one, whoever allocates next must get the block that was freed. */
-const keepers: [string, MakeKeeper][] = [
+/** Pooling resources with room for a few blocks: in one with room for one, whoever allocates next must get the block that was freed. */
+const poolingResources: [string, MakePool][] = [
   [
     'a pool',
     (blocks, deallocationEvents, upstream = new CudaMemoryResource()) => {
@@ -48,97 +48,97 @@ function fill(pointer: number, value: number, stream: Stream): void {
   set(pointer, value, 1, bytes, stream);
 }
 
-describe.each(keepers)('%s', (_name, make) => {
+describe.each(poolingResources)('%s', (_name, make) => {
   describe.each(sharing)('with %s events', (policy) => {
     test('lets another stream that takes a block wait for the stream that freed it', () => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
-      const second = keeper.allocate(bytes, b);
+      pool.deallocate(first, bytes, a);
+      const second = pool.allocate(bytes, b);
       expect(second).toBe(first);
       expectOrdered(second, bytes, b, hold);
     });
 
     test('lets a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
       using c = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
+      pool.deallocate(first, bytes, a);
       // Cannot be served, but joins all free memory on stream b in trying to.
-      expect(() => keeper.allocate(2 * bytes, b)).toThrow('out of memory');
-      const third = keeper.allocate(bytes, c);
+      expect(() => pool.allocate(2 * bytes, b)).toThrow('out of memory');
+      const third = pool.allocate(bytes, c);
       expect(third).toBe(first);
       expectOrdered(third, bytes, c, hold);
-      keeper.validate();
+      pool.validate();
     });
 
     test('lets a third stream wait for the first though the second had recorded an event before it took memory over', () => {
-      using keeper = make(2, policy);
+      using pool = make(2, policy);
       using a = new Stream();
       using b = new Stream();
       using c = new Stream();
-      const first = keeper.allocate(bytes, a);
-      keeper.deallocate(keeper.allocate(bytes, b), bytes, b, 'eager');
+      const first = pool.allocate(bytes, a);
+      pool.deallocate(pool.allocate(bytes, b), bytes, b, 'eager');
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
-      expect(() => keeper.allocate(3 * bytes, b)).toThrow('out of memory');
-      keeper.allocate(2 * bytes, c);
+      pool.deallocate(first, bytes, a);
+      expect(() => pool.allocate(3 * bytes, b)).toThrow('out of memory');
+      pool.allocate(2 * bytes, c);
       expectOrdered(first, bytes, c, hold);
     });
 
     test('lets another stream wait for what the first held for itself, once that is joined with what it shares', () => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a, 'off');
-      expect(() => keeper.allocate(2 * bytes, a)).toThrow('out of memory');
-      const second = keeper.allocate(bytes, b);
+      pool.deallocate(first, bytes, a, 'off');
+      expect(() => pool.allocate(2 * bytes, a)).toThrow('out of memory');
+      const second = pool.allocate(bytes, b);
       expect(second).toBe(first);
       expectOrdered(second, bytes, b, hold);
     });
 
     test('lets a stream wait for both streams whose neighbouring blocks it gets joined', () => {
-      using keeper = make(2, policy);
+      using pool = make(2, policy);
       using a = new Stream();
       using b = new Stream();
       using c = new Stream();
-      const first = keeper.allocate(bytes, a);
-      const second = keeper.allocate(bytes, b);
+      const first = pool.allocate(bytes, a);
+      const second = pool.allocate(bytes, b);
       using holdA = a.hold();
       using holdB = b.hold();
-      keeper.deallocate(first, bytes, a);
-      keeper.deallocate(second, bytes, b);
-      keeper.allocate(2 * bytes, c);
+      pool.deallocate(first, bytes, a);
+      pool.deallocate(second, bytes, b);
+      pool.allocate(2 * bytes, c);
       holdA.release();
       a.synchronizeSync();
       fill(first, 3, c);
       expectWaiting(c);
       holdB.release();
       c.synchronizeSync();
-      keeper.validate();
+      pool.validate();
     });
 
     test('lets another stream wait for memory that the upstream ordered on the first (part of rapidsai/rmm#2507)', () => {
       using upstream = new CudaAsyncMemoryResource();
-      using keeper = make(4, policy, upstream);
+      using pool = make(4, policy, upstream);
       using a = new Stream();
       using b = new Stream();
-      keeper.trim(a);
+      pool.trim(a);
       using hold = a.hold();
-      keeper.allocate(bytes, a);
-      const rest = keeper.allocate(bytes, b);
+      pool.allocate(bytes, a);
+      const rest = pool.allocate(bytes, b);
       fill(rest, 2, b);
       expectWaiting(b);
       hold.release();
@@ -146,49 +146,49 @@ describe.each(keepers)('%s', (_name, make) => {
     });
 
     test('keeps the order when the stream that freed a block is gone (rapidsai/rmm#510)', () => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       const a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
+      pool.deallocate(first, bytes, a);
       a.dispose();
-      const second = keeper.allocate(bytes, b);
+      const second = pool.allocate(bytes, b);
       expectOrdered(second, bytes, b, hold);
     });
 
     test('lets a third stream wait for one that is gone when the second, with its slot, took its memory over', () => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       const a = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
+      pool.deallocate(first, bytes, a);
       a.dispose();
       using b = new Stream();
       expect(b.timeline.slot).toBe(a.timeline.slot);
-      expect(() => keeper.allocate(2 * bytes, b)).toThrow('out of memory');
+      expect(() => pool.allocate(2 * bytes, b)).toThrow('out of memory');
       using c = new Stream();
-      expectOrdered(keeper.allocate(bytes, c), bytes, c, hold);
+      expectOrdered(pool.allocate(bytes, c), bytes, c, hold);
     });
 
     test.each(['first', 'second'])('lets a stream wait for both of two streams that are gone, though the %s has run', (which) => {
-      using keeper = make(2, policy);
+      using pool = make(2, policy);
       const streams = [new Stream(), new Stream()] as const;
       using b = new Stream();
-      const blocks = streams.map((stream) => keeper.allocate(bytes, stream));
+      const blocks = streams.map((stream) => pool.allocate(bytes, stream));
       using first = streams[0].hold();
       using second = streams[1].hold();
-      for (const [i, stream] of streams.entries()) keeper.deallocate(blocks[i] as number, bytes, stream);
+      for (const [i, stream] of streams.entries()) pool.deallocate(blocks[i] as number, bytes, stream);
       for (const stream of streams) stream.dispose();
-      keeper.allocate(2 * bytes, b);
+      pool.allocate(2 * bytes, b);
       (which === 'first' ? first : second).release();
       expectWaiting(b);
     });
 
     test('lets every stream wait for many that are gone, not only the first that takes memory of them', () => {
-      using keeper = make(10, policy);
+      using pool = make(10, policy);
       using a = new Stream();
       using b = new Stream();
       using c = new Stream();
@@ -196,112 +196,112 @@ describe.each(keepers)('%s', (_name, make) => {
       using hold = a.hold();
       event.record(a);
       const streams = Array.from({ length: 10 }, () => new Stream());
-      const blocks = streams.map((stream) => keeper.allocate(bytes, stream));
+      const blocks = streams.map((stream) => pool.allocate(bytes, stream));
       for (const [i, stream] of streams.entries()) {
         stream.wait(event);
-        keeper.deallocate(blocks[i] as number, bytes, stream);
+        pool.deallocate(blocks[i] as number, bytes, stream);
         stream.dispose();
       }
-      keeper.allocate(bytes, b);
-      expectOrdered(keeper.allocate(bytes, c), bytes, c, hold);
+      pool.allocate(bytes, b);
+      expectOrdered(pool.allocate(bytes, c), bytes, c, hold);
     });
 
     test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       const a = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
+      pool.deallocate(first, bytes, a);
       a.dispose();
       using b = new Stream();
       expect(b.timeline.slot).toBe(a.timeline.slot);
-      const second = keeper.allocate(bytes, b);
+      const second = pool.allocate(bytes, b);
       expectOrdered(second, bytes, b, hold);
     });
 
     test("keeps the order when the stream that freed a block is gone, and its caller's event is recorded elsewhere", () => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       const a = new Stream();
       using b = new Stream();
       using event = new Event();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
       event.record(a);
-      keeper.deallocate(first, bytes, a, event);
+      pool.deallocate(first, bytes, a, event);
       a.dispose();
       event.record(b);
-      expectOrdered(keeper.allocate(bytes, b), bytes, b, hold);
+      expectOrdered(pool.allocate(bytes, b), bytes, b, hold);
     });
 
     test('records events of its own device (rapidsai/rmm#1333)', () => {
       const device = Device.get(1);
       using upstream = new CudaMemoryResource({ device });
-      const keeper = make(1, policy, upstream);
+      const pool = make(1, policy, upstream);
       using a = new Stream({ device });
       using b = new Stream({ device });
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
-      keeper.deallocate(first, bytes, a);
-      expect(keeper.allocate(bytes, b)).toBe(first);
+      pool.deallocate(first, bytes, a);
+      expect(pool.allocate(bytes, b)).toBe(first);
       expectWaiting(b);
       hold.release();
-      keeper.dispose();
+      pool.dispose();
     });
 
     test('returns a block to its own stream without waiting', () => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       using a = new Stream();
       using hold = a.hold();
       const before = driverCallCounts().eventWaits;
-      const first = keeper.allocate(bytes, a);
-      keeper.deallocate(first, bytes, a);
-      expect(keeper.allocate(bytes, a)).toBe(first);
+      const first = pool.allocate(bytes, a);
+      pool.deallocate(first, bytes, a);
+      expect(pool.allocate(bytes, a)).toBe(first);
       expect(driverCallCounts().eventWaits).toBe(before);
       expectWaiting(a);
       hold.release();
     });
 
     test('lets a third stream wait for the first when a trim gathered its memory on the second', () => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
       using c = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
-      expect(keeper.trim(b, { bytesToKeep: bytes })).toBe(0);
-      expect(keeper.allocate(bytes, c)).toBe(first);
+      pool.deallocate(first, bytes, a);
+      expect(pool.trim(b, { bytesToKeep: bytes })).toBe(0);
+      expect(pool.allocate(bytes, c)).toBe(first);
       expectOrdered(first, bytes, c, hold);
     });
 
     test('gives memory back to the upstream only after the stream that freed it', () => {
       using upstream = new CudaAsyncMemoryResource();
-      const keeper = make(1, policy, upstream);
+      const pool = make(1, policy, upstream);
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
-      expect(keeper.trim(b)).toBe(bytes);
+      pool.deallocate(first, bytes, a);
+      expect(pool.trim(b)).toBe(bytes);
       const second = upstream.allocate(bytes, b);
       expectOrdered(second, bytes, b, hold);
       upstream.deallocate(second, bytes, b);
-      keeper.dispose();
+      pool.dispose();
     });
 
     test('gives memory back at the end only after the stream that freed it', () => {
       using upstream = new CudaAsyncMemoryResource();
-      const keeper = make(1, policy, upstream);
+      const pool = make(1, policy, upstream);
       using a = new Stream({ nonBlocking: true });
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
-      keeper.dispose();
+      pool.deallocate(first, bytes, a);
+      pool.dispose();
       // The stream that memory goes back on, for which a stream that is not blocking does not wait by itself.
       const stream = Stream.legacyDefault();
       const second = upstream.allocate(bytes, stream);
@@ -313,53 +313,53 @@ describe.each(keepers)('%s', (_name, make) => {
 
   test('with memory in use gives it back after streams that have ended', () => {
     using upstream = new CudaAsyncMemoryResource();
-    const keeper = make(1, 'deferred', upstream);
+    const pool = make(1, 'deferred', upstream);
     const a = new Stream({ nonBlocking: true });
-    const first = keeper.allocate(bytes, a);
+    const first = pool.allocate(bytes, a);
     let hasRun = false;
     a.launchHostFunction(() => {
       hasRun = true;
     });
     fill(first, 1, a);
     a.dispose();
-    keeper.dispose();
+    pool.dispose();
     expect(hasRun).toBe(true);
   });
 
   describe('records events that', () => {
-    const run = (keeper: Keeper, stream: Stream) => {
-      for (let i = 0; i < 10; i++) keeper.deallocate(keeper.allocate(bytes, stream), bytes, stream);
+    const run = (pool: Pooling, stream: Stream) => {
+      for (let i = 0; i < 10; i++) pool.deallocate(pool.allocate(bytes, stream), bytes, stream);
     };
 
     test('are one for each free under eager', () => {
-      using keeper = make(1, 'eager');
+      using pool = make(1, 'eager');
       using stream = new Stream();
-      expect(eventRecords(() => run(keeper, stream))).toBe(10);
+      expect(eventRecords(() => run(pool, stream))).toBe(10);
     });
 
     test.each(['deferred', 'off'] as const)('are none on one stream under %s', (policy) => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       using stream = new Stream();
-      expect(eventRecords(() => run(keeper, stream))).toBe(0);
+      expect(eventRecords(() => run(pool, stream))).toBe(0);
     });
 
     test('are one for each change of stream under deferred', () => {
-      using keeper = make(1, 'deferred');
+      using pool = make(1, 'deferred');
       using a = new Stream();
       using b = new Stream();
-      run(keeper, a);
-      expect(eventRecords(() => run(keeper, b))).toBe(1);
-      expect(eventRecords(() => run(keeper, a))).toBe(1);
+      run(pool, a);
+      expect(eventRecords(() => run(pool, b))).toBe(1);
+      expect(eventRecords(() => run(pool, a))).toBe(1);
     });
 
     test.each([
       ['one for all the frees on a stream that ends while it is busy', true, 1],
       ['none on one that ends once it is idle', false, 0],
     ])('are %s', (_what, isBusy, count) => {
-      using keeper = make(4, 'deferred');
+      using pool = make(4, 'deferred');
       using second = make(1, 'off');
       const stream = new Stream();
-      run(keeper, stream);
+      run(pool, stream);
       run(second, stream);
       if (!isBusy) stream.synchronizeSync();
       using _hold = isBusy ? stream.hold() : undefined;
@@ -367,164 +367,164 @@ describe.each(keepers)('%s', (_name, make) => {
     });
 
     test('are one for each free on a stream whose end nobody announces (rapidsai/rmm#649)', () => {
-      using keeper = make(1, 'deferred');
+      using pool = make(1, 'deferred');
       const foreign = madeElsewhere();
       using unannounced = Stream.fromHandle(foreign.address);
-      expect(eventRecords(() => run(keeper, unannounced))).toBe(10);
+      expect(eventRecords(() => run(pool, unannounced))).toBe(10);
       unannounced.dispose();
       using announced = Stream.fromHandle(foreign.address, { announcesEnd: true });
-      expect(eventRecords(() => run(keeper, announced))).toBe(0);
+      expect(eventRecords(() => run(pool, announced))).toBe(0);
       announced.dispose();
       foreign.destroy();
     });
 
     test("are one for a free with a caller's event, too, on a stream whose end nobody announces (rapidsai/rmm#649)", () => {
-      using keeper = make(1, 'deferred');
+      using pool = make(1, 'deferred');
       const foreign = madeElsewhere();
       using unannounced = Stream.fromHandle(foreign.address);
       using event = new Event();
-      const pointer = keeper.allocate(bytes, unannounced);
+      const pointer = pool.allocate(bytes, unannounced);
       event.record(unannounced);
-      expect(eventRecords(() => keeper.deallocate(pointer, bytes, unannounced, event))).toBe(1);
+      expect(eventRecords(() => pool.deallocate(pointer, bytes, unannounced, event))).toBe(1);
       unannounced.dispose();
       foreign.destroy();
     });
 
     test('are none where a caller hands in its own, which other streams then wait for', () => {
-      using keeper = make(1, 'eager');
+      using pool = make(1, 'eager');
       using a = new Stream();
       using b = new Stream();
       using event = new Event();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
       event.record(a);
-      expect(eventRecords(() => keeper.deallocate(first, bytes, a, event))).toBe(0);
-      const second = keeper.allocate(bytes, b);
+      expect(eventRecords(() => pool.deallocate(first, bytes, a, event))).toBe(0);
+      const second = pool.allocate(bytes, b);
       expectOrdered(second, bytes, b, hold);
     });
 
     test('are made up for where the events of two callers were handed in, the older one last', () => {
-      using keeper = make(2, 'eager');
+      using pool = make(2, 'eager');
       using a = new Stream();
       using b = new Stream();
       using older = new Event();
       using later = new Event();
-      const first = keeper.allocate(bytes, a);
-      const second = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
+      const second = pool.allocate(bytes, a);
       older.record(a);
       using hold = a.hold();
       fill(first, 1, a);
       later.record(a);
-      keeper.deallocate(first, bytes, a, later);
-      keeper.deallocate(second, bytes, a, older);
-      keeper.allocate(2 * bytes, b);
+      pool.deallocate(first, bytes, a, later);
+      pool.deallocate(second, bytes, a, older);
+      pool.allocate(2 * bytes, b);
       expectOrdered(first, bytes, b, hold);
     });
 
     test.each(sharing)('are made up for where the event that was handed in is older than the memory, with %s events', (policy) => {
-      using keeper = make(1, policy);
+      using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
       using c = new Stream();
       using event = new Event();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
+      pool.deallocate(first, bytes, a);
       event.record(b);
-      const second = keeper.allocate(bytes, b);
-      keeper.deallocate(second, bytes, b, event);
-      const third = keeper.allocate(bytes, c);
+      const second = pool.allocate(bytes, b);
+      pool.deallocate(second, bytes, b, event);
+      const third = pool.allocate(bytes, c);
       expectOrdered(third, bytes, c, hold);
     });
 
     test('are made up for where the event that was handed in is older than a free into what the stream holds for itself', () => {
-      using keeper = make(1, 'off');
+      using pool = make(1, 'off');
       using b = new Stream();
       using c = new Stream();
       using event = new Event();
       event.record(b);
-      const first = keeper.allocate(bytes, b);
+      const first = pool.allocate(bytes, b);
       using hold = b.hold();
       fill(first, 1, b);
-      keeper.deallocate(first, bytes, b);
-      const second = keeper.allocate(bytes, b);
-      keeper.deallocate(second, bytes, b, event);
-      const third = keeper.allocate(bytes, c);
+      pool.deallocate(first, bytes, b);
+      const second = pool.allocate(bytes, b);
+      pool.deallocate(second, bytes, b, event);
+      const third = pool.allocate(bytes, c);
       expect(third).toBe(first);
       expectOrdered(third, bytes, c, hold);
     });
 
     test('are made up for where the event that was handed in is older than the memory, and the stream has another object by then', () => {
-      using keeper = make(1, 'eager');
+      using pool = make(1, 'eager');
       const foreign = madeElsewhere();
       const b = Stream.fromHandle(foreign.address, { announcesEnd: true });
       using a = new Stream();
       using c = new Stream();
       using event = new Event();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
+      pool.deallocate(first, bytes, a);
       event.record(b);
-      const second = keeper.allocate(bytes, b);
+      const second = pool.allocate(bytes, b);
       b.dispose();
       const again = Stream.fromHandle(foreign.address, { announcesEnd: true });
-      keeper.deallocate(second, bytes, again, event);
-      const third = keeper.allocate(bytes, c);
+      pool.deallocate(second, bytes, again, event);
+      const third = pool.allocate(bytes, c);
       expectOrdered(third, bytes, c, hold);
       again.dispose();
       foreign.destroy();
     });
 
     test.each(['recorded again', 'disposed'])('are made up for where the event that was handed in is %s', (fate) => {
-      using keeper = make(1, 'eager');
+      using pool = make(1, 'eager');
       using a = new Stream();
       using b = new Stream();
       using elsewhere = new Stream();
       const event = new Event();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
       event.record(a);
-      keeper.deallocate(first, bytes, a, event);
+      pool.deallocate(first, bytes, a, event);
       if (fate === 'disposed') event.dispose();
       else event.record(elsewhere);
-      const second = keeper.allocate(bytes, b);
+      const second = pool.allocate(bytes, b);
       expectOrdered(second, bytes, b, hold);
       event.dispose();
     });
 
     test('must be of the stream that frees', () => {
-      using keeper = make(1, 'eager');
+      using pool = make(1, 'eager');
       using a = new Stream();
       using b = new Stream();
       using event = new Event();
-      const pointer = keeper.allocate(bytes, a);
-      expect(() => keeper.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+      const pointer = pool.allocate(bytes, a);
+      expect(() => pool.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
       event.record(b);
-      expect(() => keeper.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
+      expect(() => pool.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
       event.dispose();
-      expect(() => keeper.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
-      expect(() => keeper.deallocate(pointer, bytes, a, 'never' as DeallocationEvents)).toThrow("'eager', 'deferred', 'off'");
-      keeper.deallocate(pointer, bytes, a, 'off');
-      keeper.validate();
+      expect(() => pool.deallocate(pointer, bytes, a, event)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+      expect(() => pool.deallocate(pointer, bytes, a, 'never' as DeallocationEvents)).toThrow("'eager', 'deferred', 'off'");
+      pool.deallocate(pointer, bytes, a, 'off');
+      pool.validate();
     });
   });
 
   describe('without events', () => {
     test('is out of memory for a host function, which must not wait', () => {
-      using keeper = make(1, 'off');
+      using pool = make(1, 'off');
       using a = new Stream();
       using b = new Stream();
-      keeper.deallocate(keeper.allocate(bytes, a), bytes, a);
+      pool.deallocate(pool.allocate(bytes, a), bytes, a);
       let error: unknown;
       {
         using _hold = a.hold();
         b.launchHostFunction(() => {
           try {
-            keeper.allocate(bytes, b);
+            pool.allocate(bytes, b);
           } catch (thrown) {
             error = thrown;
           }
@@ -535,152 +535,152 @@ describe.each(keepers)('%s', (_name, make) => {
     });
 
     test('keeps a block for its own stream while that is busy, and takes new memory for another', () => {
-      using keeper = make(2, 'off');
+      using pool = make(2, 'off');
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using _hold = a.hold();
-      keeper.deallocate(first, bytes, a);
-      expect(keeper.allocate(bytes, b)).not.toBe(first);
-      expect(keeper.allocate(bytes, a)).toBe(first);
-      expect(keeper.statistics().synchronizations).toBe(0);
+      pool.deallocate(first, bytes, a);
+      expect(pool.allocate(bytes, b)).not.toBe(first);
+      expect(pool.allocate(bytes, a)).toBe(first);
+      expect(pool.statistics().synchronizations).toBe(0);
     });
 
     test('asks a stream whether it is idle before it waits for it', () => {
-      using keeper = make(1, 'off');
+      using pool = make(1, 'off');
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
-      keeper.deallocate(first, bytes, a);
+      const first = pool.allocate(bytes, a);
+      pool.deallocate(first, bytes, a);
       const before = driverCallCounts().synchronizations;
-      expect(keeper.allocate(bytes, b)).toBe(first);
+      expect(pool.allocate(bytes, b)).toBe(first);
       expect(driverCallCounts().synchronizations).toBe(before);
-      expect(keeper.statistics().growths).toBe(1);
+      expect(pool.statistics().growths).toBe(1);
     });
 
     test.each(['synchronized', 'queried', 'awaited'])('gives a block to another stream once its own was %s', async (how) => {
-      using keeper = make(1, 'off');
+      using pool = make(1, 'off');
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
-      keeper.deallocate(first, bytes, a);
+      const first = pool.allocate(bytes, a);
+      pool.deallocate(first, bytes, a);
       if (how === 'synchronized') a.synchronizeSync();
       else if (how === 'queried') expect(a.query()).toBe(true);
       else await a.synchronize();
       let second = 0;
       const records = eventRecords(() => {
-        second = keeper.allocate(bytes, b);
+        second = pool.allocate(bytes, b);
       });
       expect(second).toBe(first);
       expect(records).toBe(0);
-      expect(keeper.statistics().synchronizations).toBe(0);
+      expect(pool.statistics().synchronizations).toBe(0);
     });
 
     test('does not take a synchronization for one that covers later frees', async () => {
-      using keeper = make(1, 'off');
+      using pool = make(1, 'off');
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       const begun = a.synchronize();
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
+      pool.deallocate(first, bytes, a);
       await begun;
       let released = false;
       b.launchHostFunction(() => {
         released = true;
         hold.release();
       });
-      // There is no other memory, so the keeper waits for stream a, during which the host function runs.
-      expect(keeper.allocate(bytes, b)).toBe(first);
+      // There is no other memory, so the pooling resource waits for stream a, during which the host function runs.
+      expect(pool.allocate(bytes, b)).toBe(first);
       expect(released).toBe(true);
     });
 
     test('synchronizes the streams that memory is held for before it runs out, and counts them', () => {
-      using keeper = make(1, 'off');
+      using pool = make(1, 'off');
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       // Keeps the stream busy until the pool waits for it.
       a.launchHostFunction(() => undefined);
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
-      const second = keeper.allocate(bytes, b);
+      pool.deallocate(first, bytes, a);
+      const second = pool.allocate(bytes, b);
       expect(second).toBe(first);
       fill(second, 2, b);
       expect(valuesOf(second, bytes, b)).toEqual([2]);
-      expect(keeper.statistics().synchronizations).toBe(1);
+      expect(pool.statistics().synchronizations).toBe(1);
     });
 
     test('lets host functions that use it run while it waits', () => {
-      using keeper = make(2, 'off');
+      using pool = make(2, 'off');
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
-      const second = keeper.allocate(bytes, a);
-      keeper.deallocate(first, bytes, a);
-      a.launchHostFunction(() => keeper.deallocate(second, bytes, a));
-      expect(keeper.allocate(bytes, b)).toBeGreaterThan(0);
-      keeper.validate();
+      const first = pool.allocate(bytes, a);
+      const second = pool.allocate(bytes, a);
+      pool.deallocate(first, bytes, a);
+      a.launchHostFunction(() => pool.deallocate(second, bytes, a));
+      expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
+      pool.validate();
     });
 
     test('gives back what it holds for a stream that may be gone without using that stream', () => {
       const foreign = madeElsewhere();
-      const keeper = make(1, 'off');
+      const pool = make(1, 'off');
       using unannounced = Stream.fromHandle(foreign.address);
-      const first = keeper.allocate(bytes, unannounced);
-      keeper.deallocate(first, bytes, unannounced);
+      const first = pool.allocate(bytes, unannounced);
+      pool.deallocate(first, bytes, unannounced);
       foreign.destroy();
-      const records = eventRecords(() => keeper.dispose());
+      const records = eventRecords(() => pool.dispose());
       expect(records).toBe(0);
     });
 
     test('settles what it holds when the stream ends', () => {
-      using keeper = make(1, 'off');
+      using pool = make(1, 'off');
       const a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
+      const first = pool.allocate(bytes, a);
       using hold = a.hold();
       fill(first, 1, a);
-      keeper.deallocate(first, bytes, a);
+      pool.deallocate(first, bytes, a);
       a.dispose();
-      const second = keeper.allocate(bytes, b);
+      const second = pool.allocate(bytes, b);
       expectOrdered(second, bytes, b, hold);
     });
 
     test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
-      using keeper = make(2, 'off');
+      using pool = make(2, 'off');
       const a = new Stream();
-      keeper.deallocate(keeper.allocate(bytes, a), bytes, a);
+      pool.deallocate(pool.allocate(bytes, a), bytes, a);
       a.dispose();
       using b = new Stream();
       expect(b.timeline.slot).toBe(a.timeline.slot);
-      const first = keeper.allocate(bytes, b);
+      const first = pool.allocate(bytes, b);
       using _hold = b.hold();
-      keeper.deallocate(first, bytes, b);
+      pool.deallocate(first, bytes, b);
       using c = new Stream();
-      expect(keeper.allocate(bytes, c)).not.toBe(first);
+      expect(pool.allocate(bytes, c)).not.toBe(first);
     });
 
     test('shares a block that one free allows to be shared', () => {
-      using keeper = make(1, 'off');
+      using pool = make(1, 'off');
       using a = new Stream();
       using b = new Stream();
-      const first = keeper.allocate(bytes, a);
-      keeper.deallocate(first, bytes, a, 'deferred');
-      expect(keeper.allocate(bytes, b)).toBe(first);
-      expect(keeper.statistics().synchronizations).toBe(0);
+      const first = pool.allocate(bytes, a);
+      pool.deallocate(first, bytes, a, 'deferred');
+      expect(pool.allocate(bytes, b)).toBe(first);
+      expect(pool.statistics().synchronizations).toBe(0);
     });
   });
 
   test('does not keep a stream from ending', () => {
-    using keeper = make(1, 'deferred');
+    using pool = make(1, 'deferred');
     const a = new Stream();
     using b = new Stream();
-    keeper.deallocate(keeper.allocate(bytes, a), bytes, a);
+    pool.deallocate(pool.allocate(bytes, a), bytes, a);
     failCall('cuEventQuery', 1, 999);
     a.dispose();
-    expect(keeper.allocate(bytes, b)).toBeGreaterThan(0);
+    expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
   });
 });
 

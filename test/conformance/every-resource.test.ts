@@ -6,7 +6,7 @@ import { harnessesOf } from './harnesses.js';
 test('every resource that is exported is held to the conformance suite', () => {
   const exported: readonly unknown[] = Object.values(cistern);
   const missing = new Set(exported.filter(isResourceClass));
-  for (const { create } of (['upstream', 'keeper', 'pass-through'] as const).flatMap(harnessesOf)) {
+  for (const { create } of (['upstream', 'pooling', 'pass-through'] as const).flatMap(harnessesOf)) {
     const { resource, dispose } = create();
     for (const layer of layersOf(resource)) for (const type of missing) if (layer instanceof type) missing.delete(type);
     resource[Symbol.dispose]();

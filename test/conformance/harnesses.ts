@@ -64,7 +64,7 @@ function supportOf({ kind, upstream, options = {} }: Specification, asked?: unkn
   const policy = asked ?? options['events'];
   const below = upstream === undefined ? leastSupport : supportOf(upstream, policy);
   const reusesAcrossStreams = (policy ?? definition?.options['events']?.default) !== 'off';
-  const byRole = definition?.role === 'keeper' ? { ...leastSupport, streamOrdered: true, reusesAcrossStreams } : below;
+  const byRole = definition?.role === 'pooling' ? { ...leastSupport, streamOrdered: true, reusesAcrossStreams } : below;
   return definedFields({ ...byRole, ...claims[kind]?.(options as Options, below) }) as ResourceSupport;
 }
 
@@ -98,7 +98,7 @@ const compositions: Readonly<Record<KindRole, readonly string[]>> = {
     'tracking(rounding(cuda-async, divisions=2))',
     'tracking(rounding(cuda-async, top-bits=4))',
   ],
-  keeper: (['eager', 'deferred', 'off'] as const).flatMap((events) => {
+  pooling: (['eager', 'deferred', 'off'] as const).flatMap((events) => {
     const pool = `pool(cuda, initial=64MiB, max=64MiB, events=${events})`;
     const other = events === 'eager' ? 'deferred' : 'eager';
     return [

@@ -19,10 +19,10 @@ import { Kernels } from './kernels.js';
 const bytes = 4 * MiB;
 const words = bytes / 4;
 
-type MakeKeeper = (upstream: MemoryResource, deallocationEvents: DeallocationEvents) => MemoryResource;
+type MakePool = (upstream: MemoryResource, deallocationEvents: DeallocationEvents) => MemoryResource;
 
 /** With room for one block: whoever allocates next gets the one that was freed. */
-const keepers: readonly [string, MakeKeeper][] = [
+const poolingResources: readonly [string, MakePool][] = [
   [
     'pool',
     (upstream, deallocationEvents) => new PoolMemoryResource(upstream, { initialBytes: bytes, maximumBytes: bytes, deallocationEvents }),
@@ -38,8 +38,8 @@ const leaves: readonly [string, () => MemoryResource & Disposable][] = [
   ['cuda', () => new CudaMemoryResource()],
   ['cuda-async', () => new CudaAsyncMemoryResource()],
 ];
-const cases = keepers.flatMap(([keeper, make]) =>
-  leaves.flatMap(([leaf, makeLeaf]) => policies.map((events) => [`${keeper}(${leaf}, events=${events})`, make, makeLeaf, events] as const)),
+const cases = poolingResources.flatMap(([pool, make]) =>
+  leaves.flatMap(([leaf, makeLeaf]) => policies.map((events) => [`${pool}(${leaf}, events=${events})`, make, makeLeaf, events] as const)),
 );
 
 // A kernel reads and writes memory while it runs, as copies and fills may not: a missing wait shows as wrong words.
@@ -89,44 +89,44 @@ describe('kernels', () => {
 
   describe.each(cases)('over %s', (_name, make, makeLeaf, events) => {
     let leaf: MemoryResource & Disposable;
-    let keeper: MemoryResource;
+    let pool: MemoryResource;
     beforeEach(() => {
       leaf = makeLeaf();
-      keeper = make(leaf, events);
+      pool = make(leaf, events);
     });
     afterEach(() => {
       kernels?.release();
       Device.get().synchronizeSync();
-      keeper?.[Symbol.dispose]();
+      pool?.[Symbol.dispose]();
       leaf?.[Symbol.dispose]();
     });
 
     /** The memory that `a` freed, on `b`. Without events it is found only once `a` is idle, which the call waits for. */
     const take = (): number => {
       if (events === 'off') kernels.release();
-      return keeper.allocate(bytes, b);
+      return pool.allocate(bytes, b);
     };
 
     test('a stream writes memory only after the one that freed it has read it', () => {
-      const pointer = keeper.allocate(bytes, a);
+      const pointer = pool.allocate(bytes, a);
       kernels.fill(a, pointer, bytes, 1);
       a.synchronizeSync();
       kernels.hold(a);
       kernels.countWrong(a, pointer, bytes, 1);
-      keeper.deallocate(pointer, bytes, a);
+      pool.deallocate(pointer, bytes, a);
       const next = take();
       expect(next).toBe(pointer);
       kernels.fill(b, next, bytes, 2);
-      keeper.deallocate(next, bytes, b);
+      pool.deallocate(next, bytes, b);
       kernels.release();
       expect(kernels.wrongWords(a)).toBe(0);
     });
 
     test('a stream writes memory only after the one that freed it has written it', () => {
-      const pointer = keeper.allocate(bytes, a);
+      const pointer = pool.allocate(bytes, a);
       kernels.hold(a);
       kernels.fill(a, pointer, bytes, 1);
-      keeper.deallocate(pointer, bytes, a);
+      pool.deallocate(pointer, bytes, a);
       const next = take();
       kernels.fill(b, next, bytes, 2);
       kernels.release();
@@ -134,21 +134,21 @@ describe('kernels', () => {
       b.synchronizeSync();
       kernels.countWrong(b, next, bytes, 2);
       expect(kernels.wrongWords(b)).toBe(0);
-      keeper.deallocate(next, bytes, b);
+      pool.deallocate(next, bytes, b);
     });
 
     test('memory that is freed with a fence waits for what the fence covers', () => {
-      const pointer = keeper.allocate(bytes, a);
+      const pointer = pool.allocate(bytes, a);
       kernels.fill(a, pointer, bytes, 1);
       a.synchronizeSync();
       kernels.hold(a);
       kernels.countWrong(a, pointer, bytes, 1);
       using event = new Event();
       event.record(a);
-      keeper.deallocate(pointer, bytes, a, event);
+      pool.deallocate(pointer, bytes, a, event);
       const next = take();
       kernels.fill(b, next, bytes, 2);
-      keeper.deallocate(next, bytes, b);
+      pool.deallocate(next, bytes, b);
       kernels.release();
       expect(kernels.wrongWords(a)).toBe(0);
     });

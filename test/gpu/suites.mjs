@@ -4,7 +4,7 @@ export const gpuSuites = {
   kernels: suite('memory that kernels read and write while it changes hands', 'test/gpu'),
   conformance: suite('every resource and adaptor', 'test/conformance', 'test/testing'),
   adaptors: suite(
-    'stream order in every keeper of memory',
+    'stream order in every pooling resource',
     'test/adaptors',
     'test/stream-ordering',
     'test/specification/resource-stack.test.ts',

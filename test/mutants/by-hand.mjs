@@ -172,7 +172,7 @@ const faults = {
     },
     {
       name: 'kept-memory-is-cached',
-      fault: 'a cache below takes back what a keeper of memory holds when its run ends',
+      fault: 'a cache below takes back what a pooling resource holds when its run ends',
       from: 'withoutCaching(() => this.#upstream.allocate(bytes, stream))',
       to: 'this.#upstream.allocate(bytes, stream)',
     },
@@ -228,7 +228,7 @@ const faults = {
     },
     {
       name: 'maximum-off-by-one',
-      fault: 'a keeper exceeds its maximum by 256 bytes',
+      fault: 'a pooling resource exceeds its maximum by 256 bytes',
       from: 'return least <= left && ',
       to: 'return least <= left + ALLOCATION_ALIGNMENT && ',
     },

@@ -51,10 +51,10 @@ class ResettingResource extends PassThroughAdaptor {
   }
 }
 
-type MakeKeeper = (upstream: MemoryResource, deallocationEvents: DeallocationEvents) => MemoryResource;
+type MakePool = (upstream: MemoryResource, deallocationEvents: DeallocationEvents) => MemoryResource;
 
 /** With room for one block: whoever allocates next must get the one that was freed. */
-const keepers: readonly [string, MakeKeeper][] = [
+const poolingResources: readonly [string, MakePool][] = [
   [
     'a pool',
     (upstream, deallocationEvents) => new PoolMemoryResource(upstream, { initialBytes: bytes, maximumBytes: bytes, deallocationEvents }),
@@ -90,12 +90,12 @@ afterEach(() => {
 });
 
 /** Allocates a block on a stream, uses it behind something that the stream stands still for, and frees it. */
-function useAndFree(keeper: MemoryResource, stream: Stream): { pointer: DevicePointer; hold: StreamHold } {
-  const pointer = keeper.allocate(bytes, stream);
+function useAndFree(pool: MemoryResource, stream: Stream): { pointer: DevicePointer; hold: StreamHold } {
+  const pointer = pool.allocate(bytes, stream);
   const hold = stream.hold();
   try {
     stream.touch(pointer, bytes, 'write');
-    keeper.deallocate(pointer, bytes, stream);
+    pool.deallocate(pointer, bytes, stream);
   } catch (error) {
     hold.release();
     throw error;
@@ -113,85 +113,85 @@ function expectOrder(pointer: DevicePointer, stream: Stream): void {
   expect(checker.reports.map(formatOrderReport)).toEqual([]);
 }
 
-describe.each(keepers)('%s', (_name, make) => {
+describe.each(poolingResources)('%s', (_name, make) => {
   describe.each(policies)('with %s events', (policy) => {
     // Whoever takes memory under 'off' waits for the stream on the host.
     const waitsOnHost = policy === 'off';
     const create = (upstream: MemoryResource = new CudaMemoryResource()) => new DeclaringResource(make(upstream, policy));
 
     test('lets a third stream wait for the first, whose memory the second had (rapidsai/rmm#2489)', () => {
-      using keeper = create();
+      using pool = create();
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
-      const { pointer, hold } = useAndFree(keeper, a);
+      const { pointer, hold } = useAndFree(pool, a);
       using _hold = hold;
       if (waitsOnHost) hold.release();
-      keeper.deallocate(keeper.allocate(bytes, b), bytes, b);
-      expect(keeper.allocate(bytes, c)).toBe(pointer);
+      pool.deallocate(pool.allocate(bytes, b), bytes, b);
+      expect(pool.allocate(bytes, c)).toBe(pointer);
       expectOrder(pointer, c);
       if (!waitsOnHost) expectOrdered(pointer, bytes, c, hold);
     });
 
     test('lets a third stream wait for the first, whose memory the second wanted (rapidsai/rmm#2489)', () => {
-      using keeper = create();
+      using pool = create();
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
-      const { hold } = useAndFree(keeper, a);
+      const { hold } = useAndFree(pool, a);
       using _hold = hold;
       // A cache gives the block back in trying, and the upstream waits for it.
-      const waits = waitsOnHost || keeper.upstream instanceof InRunResource;
+      const waits = waitsOnHost || pool.upstream instanceof InRunResource;
       if (waits) hold.release();
-      expect(() => keeper.allocate(2 * bytes, b)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY' }));
-      const pointer = keeper.allocate(bytes, c);
+      expect(() => pool.allocate(2 * bytes, b)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY' }));
+      const pointer = pool.allocate(bytes, c);
       expectOrder(pointer, c);
       if (!waits) expectOrdered(pointer, bytes, c, hold);
     });
 
     test('lets a stream wait for another that is gone by then (rapidsai/rmm#510)', () => {
-      using keeper = create();
+      using pool = create();
       const a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
-      const { pointer, hold } = useAndFree(keeper, a);
+      const { pointer, hold } = useAndFree(pool, a);
       using _hold = hold;
       if (waitsOnHost) hold.release();
       a.dispose();
-      expect(keeper.allocate(bytes, b)).toBe(pointer);
+      expect(pool.allocate(bytes, b)).toBe(pointer);
       expectOrder(pointer, b);
       if (!waitsOnHost) expectOrdered(pointer, bytes, b, hold);
     });
 
     test('does not take a new stream for the old one in whose place it came (rapidsai/rmm#2251)', () => {
-      using keeper = create();
+      using pool = create();
       const a = new Stream({ nonBlocking: true });
-      const { pointer, hold } = useAndFree(keeper, a);
+      const { pointer, hold } = useAndFree(pool, a);
       using _hold = hold;
       if (waitsOnHost) hold.release();
       a.dispose();
       using b = new Stream({ nonBlocking: true });
       expect(b.timeline.slot).toBe(a.timeline.slot);
-      expect(keeper.allocate(bytes, b)).toBe(pointer);
+      expect(pool.allocate(bytes, b)).toBe(pointer);
       expectOrder(pointer, b);
-      keeper.deallocate(pointer, bytes, b);
+      pool.deallocate(pointer, bytes, b);
       using c = new Stream({ nonBlocking: true });
-      expect(keeper.allocate(bytes, c)).toBe(pointer);
+      expect(pool.allocate(bytes, c)).toBe(pointer);
       expectOrder(pointer, c);
       if (!waitsOnHost) expectOrdered(pointer, bytes, c, hold);
     });
 
     test('lets a stream wait for one that its owner destroyed without a word (rapidsai/rmm#649)', () => {
-      using keeper = create();
+      using pool = create();
       const foreign = madeElsewhere();
       const a = Stream.fromHandle(foreign.address);
       using b = new Stream({ nonBlocking: true });
-      const { pointer, hold } = useAndFree(keeper, a);
+      const { pointer, hold } = useAndFree(pool, a);
       using _hold = hold;
       // No event can be recorded for a bump allocator when it is reset: its blocks are held whatever the policy.
-      const waits = waitsOnHost || keeper.upstream instanceof ResettingResource;
+      const waits = waitsOnHost || pool.upstream instanceof ResettingResource;
       if (waits) hold.release();
       foreign.destroy();
-      expect(keeper.allocate(bytes, b)).toBe(pointer);
+      expect(pool.allocate(bytes, b)).toBe(pointer);
       expectOrder(pointer, b);
       if (!waits) expectOrdered(pointer, bytes, b, hold);
       a.dispose();
@@ -199,21 +199,21 @@ describe.each(keepers)('%s', (_name, make) => {
 
     test('orders the streams of a second device by events of that device (rapidsai/rmm#1333)', () => {
       const device = Device.get(1);
-      using keeper = create(new CudaMemoryResource({ device }));
+      using pool = create(new CudaMemoryResource({ device }));
       using a = new Stream({ device, nonBlocking: true });
       using b = new Stream({ device, nonBlocking: true });
-      const { pointer, hold } = useAndFree(keeper, a);
+      const { pointer, hold } = useAndFree(pool, a);
       using _hold = hold;
       if (waitsOnHost) hold.release();
-      expect(keeper.allocate(bytes, b)).toBe(pointer);
+      expect(pool.allocate(bytes, b)).toBe(pointer);
       expectOrder(pointer, b);
     });
 
     test('needs no wait on the host where a stream of a second device ends (rapidsai/rmm#1333)', () => {
       const device = Device.get(1);
-      using keeper = create(new CudaMemoryResource({ device }));
+      using pool = create(new CudaMemoryResource({ device }));
       const a = new Stream({ device, nonBlocking: true });
-      const { hold } = useAndFree(keeper, a);
+      const { hold } = useAndFree(pool, a);
       hold.release();
       const before = deviceSynchronizations();
       a.dispose();
@@ -226,14 +226,14 @@ describe('memory fresh from an upstream with stream order (part of rapidsai/rmm#
   describe.each(policies)('with %s events', (deallocationEvents) => {
     test('is waited for by another stream than the one that a pool grew for', () => {
       using upstream = new CudaAsyncMemoryResource();
-      using keeper = new DeclaringResource(new PoolMemoryResource(upstream, { maximumBytes: 4 * bytes, deallocationEvents }));
+      using pool = new DeclaringResource(new PoolMemoryResource(upstream, { maximumBytes: 4 * bytes, deallocationEvents }));
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using _hold = a.hold();
-      for (const stream of [a, b]) expectOrder(keeper.allocate(bytes, stream), stream);
+      for (const stream of [a, b]) expectOrder(pool.allocate(bytes, stream), stream);
     });
 
-    const initial: readonly [string, MakeKeeper][] = [
+    const initial: readonly [string, MakePool][] = [
       ['a pool', (upstream) => new PoolMemoryResource(upstream, { initialBytes: 4 * bytes, deallocationEvents })],
       ['an arena', (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 4 * bytes, deallocationEvents })],
       [
@@ -244,11 +244,11 @@ describe('memory fresh from an upstream with stream order (part of rapidsai/rmm#
     test.each(initial)('that %s begins with is waited for by every stream', (_name, make) => {
       using upstream = new CudaAsyncMemoryResource();
       const stalled = Stream.legacyDefault().hold();
-      using keeper = new DeclaringResource(make(upstream, deallocationEvents));
+      using pool = new DeclaringResource(make(upstream, deallocationEvents));
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using _hold = stalled;
-      for (const stream of [a, b]) expectOrder(keeper.allocate(bytes, stream), stream);
+      for (const stream of [a, b]) expectOrder(pool.allocate(bytes, stream), stream);
     });
   });
 });

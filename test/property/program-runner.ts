@@ -40,7 +40,7 @@ export interface ProgramCounts {
   allocations: number;
   /** Allocations that there was no memory for. */
   refusals: number;
-  /** Blocks that another stream had freed, and streams waited for because memory ran out, as the keepers count them. */
+  /** Blocks that another stream had freed, and streams waited for because memory ran out, as the pooling resources count them. */
   reuses: number;
   synchronizations: number;
   /** Host functions, and interruptions of upstream calls. */

@@ -359,7 +359,7 @@ const examples = new Map(resourceKinds.map((kind) => [kind.name, exampleOf(kind)
 
 const layerKinds = weighted<string>(
   [5, fc.constant('pool')],
-  [5, fc.constantFrom(...kindsOf('keeper'))],
+  [5, fc.constantFrom(...kindsOf('pooling'))],
   [2, fc.constantFrom('arena', 'monotonic', 'caching')],
   [4, fc.constantFrom(...kindsOf('pass-through'))],
 );

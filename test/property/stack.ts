@@ -9,7 +9,6 @@ import {
   type FallbackResourceAdaptor,
   type FixedSizeMemoryResource,
   formatSanitizerReport,
-  type KeeperStatistics,
   type LimitingResourceAdaptor,
   type MemoryResource,
   type MonotonicMemoryResource,
@@ -19,6 +18,7 @@ import {
   type SanitizingResourceAdaptor,
   type StatisticsResourceAdaptor,
   type StreamOrderedMemoryResource,
+  type StreamOrderedStatistics,
   type TrackingResourceAdaptor,
 } from '../../src/index.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';
@@ -155,7 +155,7 @@ export class Stack {
       if (which === 'called' && layer.above.calls === layer.checkedCalls) continue;
       layer.checkedCalls = layer.above.calls;
       try {
-        const check = checks[layer.kind] ?? (passThroughKinds.has(layer.kind) ? checkPassThrough : checkKeeper);
+        const check = checks[layer.kind] ?? (passThroughKinds.has(layer.kind) ? checkPassThrough : checkPooling);
         check(layer);
       } catch (error) {
         if (error instanceof Violation) throw error;
@@ -249,15 +249,15 @@ function atMost(what: string, found: number, limit: number): void {
   if (found > limit) throw new Violation(`${what}: ${found}, but by the model at most ${limit}`);
 }
 
-interface Keeper extends StreamOrderedMemoryResource {
-  statistics(): KeeperStatistics;
+interface Pooling extends StreamOrderedMemoryResource {
+  statistics(): StreamOrderedStatistics;
 }
 
-/** What every keeper tells of the memory below it, which is its own alone. */
-function checkKeeper({ resource, below }: Layer): KeeperStatistics {
-  const keeper = resource as Keeper;
-  keeper.validate();
-  const statistics = keeper.statistics();
+/** What every pooling resource tells of the memory below it, which is its own alone. */
+function checkPooling({ resource, below }: Layer): StreamOrderedStatistics {
+  const pool = resource as Pooling;
+  pool.validate();
+  const statistics = pool.statistics();
   equal('reservedBytes', statistics.reservedBytes, below.liveBytes);
   equal('peakReservedBytes', statistics.peakReservedBytes, below.peakBytes);
   equal('upstreamBlocks', statistics.upstreamBlocks, below.live.size);
@@ -268,7 +268,7 @@ function checkKeeper({ resource, below }: Layer): KeeperStatistics {
 }
 
 function checkSuballocating(layer: Layer): void {
-  equal('allocatedBytes', checkKeeper(layer).allocatedBytes, layer.above.roundedBytes);
+  equal('allocatedBytes', checkPooling(layer).allocatedBytes, layer.above.roundedBytes);
 }
 
 /** One that passes every call on as it is. */
@@ -283,12 +283,12 @@ const checks: Readonly<Record<string, (layer: Layer) => void>> = {
   arena: checkSuballocating,
   'fixed-size': (layer) => {
     const { blockBytes } = layer.resource as FixedSizeMemoryResource;
-    equal('allocatedBytes', checkKeeper(layer).allocatedBytes, layer.above.live.size * blockBytes);
+    equal('allocatedBytes', checkPooling(layer).allocatedBytes, layer.above.live.size * blockBytes);
   },
   monotonic: (layer) => {
     const { resource, above, alternate } = layer;
     const statistics = (resource as MonotonicMemoryResource).statistics();
-    checkKeeper(layer);
+    checkPooling(layer);
     atMost('usedBytes', statistics.usedBytes, statistics.allocatedBytes);
     equal('fallbackBytes', statistics.fallbackBytes, alternate?.liveBytes ?? 0);
     atMost('bytes that are live', above.roundedBytes - (alternate?.roundedBytes ?? 0), statistics.usedBytes);

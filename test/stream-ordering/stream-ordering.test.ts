@@ -835,7 +835,7 @@ describe('memory that is held', () => {
   });
 });
 
-test('the memory that a keeper of one device takes is that device’s', () => {
+test('the memory that a pooling resource of one device takes is that device’s', () => {
   using resource = new CudaMemoryResource({ device: Device.get(1) });
   const memory = new Lanes();
   const ordering = new StreamOrdering('deferred', memory, resource.device, 'device');

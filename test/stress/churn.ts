@@ -51,8 +51,8 @@ export async function churn(): Promise<number> {
   }
   for (let i = 0; i < counts.resources; i++) {
     using resource = new CudaAsyncMemoryResource();
-    using keeper = new PoolMemoryResource(resource, { deallocationEvents: 'off' });
-    keeper.deallocate(keeper.allocate(bytes, stream), bytes, stream);
+    using pool = new PoolMemoryResource(resource, { deallocationEvents: 'off' });
+    pool.deallocate(pool.allocate(bytes, stream), bytes, stream);
   }
   for (const resource of [plain, pinned, ordered, pool]) {
     for (let i = 0; i < counts.allocations; i++) resource.deallocate(resource.allocate(bytes, stream), bytes, stream);

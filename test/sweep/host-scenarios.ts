@@ -23,7 +23,7 @@ import {
 } from '../../src/index.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 
-const keepers: Readonly<Record<string, (upstream: MemoryResource) => MemoryResource>> = {
+const poolingResources: Readonly<Record<string, (upstream: MemoryResource) => MemoryResource>> = {
   pool: (upstream) => new PoolMemoryResource(upstream, { initialBytes: 64 * 1024, deallocationEvents: 'deferred' }),
   arena: (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 1024 * 1024, deallocationEvents: 'eager' }),
   'fixed-size': (upstream) => new FixedSizeMemoryResource(upstream, { blockBytes: 64 * 1024, blocksToPreallocate: 2 }),
@@ -33,7 +33,7 @@ const keepers: Readonly<Record<string, (upstream: MemoryResource) => MemoryResou
 /** What the program around cistern does wrong, or what happens to it: functions that throw, disks that are full, pipes that nobody reads. */
 export function hostScenarios(): Scenario[] {
   return [
-    ...Object.keys(keepers).map((name) => ({
+    ...Object.keys(poolingResources).map((name) => ({
       name: `${name} over functions that throw`,
       play: (run: ScenarioRun) => playFunctions(run, name),
     })),
@@ -49,7 +49,7 @@ export function hostScenarios(): Scenario[] {
   ];
 }
 
-/** A keeper over two functions, each of which may throw at any time. */
+/** A pooling resource over two functions, each of which may throw at any time. */
 function playFunctions(run: ScenarioRun, name: string): void {
   const leaf = run.make('a leaf', () => new CudaMemoryResource());
   const upstream = run.make(
@@ -66,17 +66,17 @@ function playFunctions(run: ScenarioRun, name: string): void {
         },
       ),
   );
-  const keeper = run.make('a keeper', () => (keepers[name] as (typeof keepers)[string])(upstream));
+  const pool = run.make('a pooling resource', () => (poolingResources[name] as (typeof poolingResources)[string])(upstream));
   const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
   const b = run.make('stream b', () => new Stream({ nonBlocking: true }));
-  const first = run.do('allocate', () => keeper.allocate(60_000, a));
+  const first = run.do('allocate', () => pool.allocate(60_000, a));
   a.touch(first, 60_000, 'write');
-  const second = run.do('allocate', () => keeper.allocate(50_000, b));
+  const second = run.do('allocate', () => pool.allocate(50_000, b));
   b.touch(second, 50_000, 'write');
-  run.do('free', () => keeper.deallocate(first, 60_000, a));
+  run.do('free', () => pool.deallocate(first, 60_000, a));
   run.do('dispose stream a', () => a.dispose());
-  if ('trim' in keeper) run.do('trim', () => (keeper as PoolMemoryResource).trim(b));
-  const third = run.do('allocate', () => keeper.allocate(60_000, b));
+  if ('trim' in pool) run.do('trim', () => (pool as PoolMemoryResource).trim(b));
+  const third = run.do('allocate', () => pool.allocate(60_000, b));
   b.touch(third, 60_000, 'write');
 }
 

@@ -100,14 +100,14 @@ function playStack(run: ScenarioRun, specification: string): void {
   const last = allocate(60_000, c);
   free(large, 700_000, a);
   free(last, 60_000, c);
-  const inside = new Set(layers.filter(isKeeper).flatMap((keeper) => layersOf(keeper).slice(1)));
+  const inside = new Set(layers.filter(isPooling).flatMap((pool) => layersOf(pool).slice(1)));
   for (const layer of layers) {
-    // What a keeper holds for its own use is live in the layers below it.
+    // What a pooling resource holds for its own use is live in the layers below it.
     if (!inside.has(layer)) run.checkGivenBack(outstandingBytes(layer) === 0, `the ${layer.constructor.name} counts no memory as live`);
   }
 
   // What keeps memory gives it back at the end, whether it is in use or not.
-  if (!isKeeper(resource) || resource instanceof CachingMemoryResource) return;
+  if (!isPooling(resource) || resource instanceof CachingMemoryResource) return;
   allocate(3_000, a);
   run.do('synchronize a', () => a.synchronizeSync());
 }
@@ -146,7 +146,7 @@ function isResetting(resource: MemoryResource): resource is MemoryResource & { r
   return 'reset' in resource;
 }
 
-function isKeeper(resource: MemoryResource): resource is StreamOrderedMemoryResource {
+function isPooling(resource: MemoryResource): resource is StreamOrderedMemoryResource {
   return resource instanceof StreamOrderedMemoryResource;
 }
 

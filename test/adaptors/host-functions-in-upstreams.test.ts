@@ -208,14 +208,14 @@ test.each([
   const least = 64 * 256;
   const sizes = [least + 256, ...Array.from({ length: 60 }, () => least)];
   const between = 1024;
-  using keeper = make(sizes.reduce((sum, bytes) => sum + bytes + between, 0));
+  using pool = make(sizes.reduce((sum, bytes) => sum + bytes + between, 0));
   const pointers = sizes.map((bytes) => {
-    const pointer = keeper.allocate(bytes, stream);
-    keeper.allocate(between, stream);
+    const pointer = pool.allocate(bytes, stream);
+    pool.allocate(between, stream);
     return pointer;
   });
-  for (const [i, pointer] of pointers.entries()) keeper.deallocate(pointer, sizes[i] as number, stream);
-  expect(keeper.allocate(least + 256, stream)).toBe(pointers[0]);
-  expect(() => keeper.allocate(least + 256, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY' }));
-  keeper.validate();
+  for (const [i, pointer] of pointers.entries()) pool.deallocate(pointer, sizes[i] as number, stream);
+  expect(pool.allocate(least + 256, stream)).toBe(pointers[0]);
+  expect(() => pool.allocate(least + 256, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY' }));
+  pool.validate();
 });
