@@ -72,7 +72,6 @@ export {
 } from './driver/transfer.js';
 export * from './errors.js';
 export { type FileSink, type WriteWholeOptions, writeWhole } from './files/write-whole.js';
-export { AllocationLog, type EventChunk, type LogEvent } from './formats/allocation-log.js';
 export {
   type Conversion,
   type ConversionProgress,
@@ -80,16 +79,16 @@ export {
   type ConvertLogOptions,
   convertLog,
 } from './formats/convert-log.js';
+export { type EventColumns, EventKind } from './formats/event-columns.js';
 export type { LogFormat, LogProgress, LogSource, ReadLogOptions } from './formats/log-source.js';
-export { type ReadAllocationLogOptions, readAllocationLog } from './formats/read-allocation-log.js';
 export { type ReadRecordedRunOptions, readRecordedRun } from './formats/read-recorded-run.js';
-export type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from './formats/recorded-run.js';
+export type { CsvSpelling, RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage, RunDescription } from './formats/recorded-run.js';
 export { annotate } from './formats/recording/annotate.js';
 export { encodeRecording } from './formats/recording/convert-to-recording.js';
 export { Recording, type RecordingOptions } from './formats/recording/recording.js';
-export { type CsvSpelling, RecordKind } from './formats/recording/recording-format.js';
 export type { WrittenEvents } from './formats/written-events.js';
 export type * from './memory-resource.js';
+export { AllocationLog, type EventChunk, type LogEvent } from './replay/allocation-log.js';
 export {
   type ExplainFailureOptions,
   explainFailure,
@@ -102,6 +101,7 @@ export {
 export { type FitOptions, type FitProgress, type FitResult, type FittedMaximum, fitLog } from './replay/fit-log.js';
 export { type GenerateLogOptions, generateLog, workloadNames } from './replay/generate-log.js';
 export type { WorkloadName } from './replay/generate-workloads.js';
+export { type ReadAllocationLogOptions, readAllocationLog } from './replay/read-allocation-log.js';
 export { type RecordedReplay, type RecordReplayOptions, recordReplay } from './replay/record-replay.js';
 export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
 export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay/replay-result.js';

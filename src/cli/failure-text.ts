@@ -1,4 +1,4 @@
-import type { AllocationLog } from '../formats/allocation-log.js';
+import type { AllocationLog } from '../replay/allocation-log.js';
 import type { FailureAlternative, FailureExplanation, FailureReason } from '../replay/explain-failure.js';
 import { formatBytes } from '../units.js';
 import { describeStreams } from './options.js';

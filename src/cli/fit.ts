@@ -1,5 +1,5 @@
 import { Command } from 'commander';
-import type { AllocationLog } from '../formats/allocation-log.js';
+import type { AllocationLog } from '../replay/allocation-log.js';
 import { type FitResult, type FittedMaximum, fitLog } from '../replay/fit-log.js';
 import type { ReplayStreams, ReplayTime } from '../replay/replay-result.js';
 import { assertNoMaximum } from '../replay/specification-maximum.js';

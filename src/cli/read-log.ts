@@ -1,5 +1,5 @@
-import type { AllocationLog } from '../formats/allocation-log.js';
-import { readAllocationLog } from '../formats/read-allocation-log.js';
+import type { AllocationLog } from '../replay/allocation-log.js';
+import { readAllocationLog } from '../replay/read-allocation-log.js';
 import { formatBytes } from '../units.js';
 import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, warn } from './terminal.js';

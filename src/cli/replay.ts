@@ -1,7 +1,7 @@
 import { join, parse } from 'node:path';
 import { Command, Option } from 'commander';
 import { Device } from '../driver/device.js';
-import type { AllocationLog } from '../formats/allocation-log.js';
+import type { AllocationLog } from '../replay/allocation-log.js';
 import { explainFailure, type FailureExplanation } from '../replay/explain-failure.js';
 import { recordReplay } from '../replay/record-replay.js';
 import { defaultRepeat, replayLog } from '../replay/replay-log.js';

@@ -2,13 +2,13 @@ import { ArgumentRangeError, formatValue, InvalidLogError } from '../errors.js';
 import { writeWhole } from '../files/write-whole.js';
 import { assertOneOf, assertOptions, optionNames } from '../validation.js';
 import { chromeTrace } from './chrome-trace/convert-to-chrome-trace.js';
+import { EventKind } from './event-columns.js';
 import { nearestLayer } from './layers.js';
 import type { LogFormat, LogSource } from './log-source.js';
 import { SnapshotPlan, snapshotPickle } from './pytorch-snapshot/convert-to-snapshot.js';
 import { readRecordedRun } from './read-recorded-run.js';
 import type { RecordedRun, RecordingDamage } from './recorded-run.js';
 import { encodeRecording } from './recording/convert-to-recording.js';
-import { RecordKind } from './recording/recording-format.js';
 import { rmmCsv } from './rmm-csv/convert-to-rmm-csv.js';
 import type { WrittenEvents } from './written-events.js';
 
@@ -154,8 +154,7 @@ function converted(
 /** @throws InvalidLogError where there is no layer of that name. */
 function chosenLayer(run: RecordedRun, name: string | undefined): number {
   const withAllocations = new Set<number>();
-  for (let i = 0; i < run.eventCount; i++)
-    if ((run.kinds[i] as number) <= RecordKind.failure) withAllocations.add(run.layerOf[i] as number);
+  for (let i = 0; i < run.eventCount; i++) if ((run.kinds[i] as number) <= EventKind.failure) withAllocations.add(run.layerOf[i] as number);
   const layer = nearestLayer(run.layers, (index) => withAllocations.has(index), name);
   if (layer !== undefined || name === undefined) return layer ?? 0;
   const known = [...new Set(run.layers.map((each) => each.name))].join(', ');
@@ -166,7 +165,7 @@ function otherLayers(run: RecordedRun, layer: number): string[] {
   const counts = new Map<number, number>();
   for (let i = 0; i < run.eventCount; i++) {
     const other = run.layerOf[i] as number;
-    if ((run.kinds[i] as number) <= RecordKind.failure && other !== layer) counts.set(other, (counts.get(other) ?? 0) + 1);
+    if ((run.kinds[i] as number) <= EventKind.failure && other !== layer) counts.set(other, (counts.get(other) ?? 0) + 1);
   }
   return [...counts].flatMap(([other, count]) => counted(`events of the layer ${run.layers[other]?.name}`, count));
 }
@@ -175,16 +174,16 @@ function omissionsOfCsv(run: RecordedRun, layer: number): string[] {
   let stacks = 0;
   let phases = 0;
   for (let i = 0; i < run.eventCount; i++) {
-    if ((run.kinds[i] as number) > RecordKind.failure || run.layerOf[i] !== layer) continue;
+    if ((run.kinds[i] as number) > EventKind.failure || run.layerOf[i] !== layer) continue;
     if (run.stackOf[i] !== 0) stacks++;
     if (run.phaseOf[i] !== 0) phases++;
   }
   return [
     ...counted('stacks of events', stacks),
     ...counted('phases of events', phases),
-    ...counted(growthOmission, countOf(run, [RecordKind.growth, RecordKind.release])),
-    ...counted(orderOmission, countOf(run, [RecordKind.eventRecord, RecordKind.eventWait])),
-    ...counted('labels', countOf(run, [RecordKind.label])),
+    ...counted(growthOmission, countOf(run, [EventKind.growth, EventKind.release])),
+    ...counted(orderOmission, countOf(run, [EventKind.eventRecord, EventKind.eventWait])),
+    ...counted('labels', countOf(run, [EventKind.label])),
   ];
 }
 
@@ -195,8 +194,8 @@ function omissionsOfSnapshot({ run, keeper, omissions }: SnapshotPlan): string[]
     ...counted('frees of what the log does not allocate', omissions.foreignFrees),
     ...counted('allocations at an address that is live', omissions.doubles),
     ...counted('releases of blocks with allocations in them', omissions.abandoned),
-    ...counted(growthOmission, keeper === undefined ? countOf(run, [RecordKind.growth, RecordKind.release]) : 0),
-    ...counted(orderOmission, countOf(run, [RecordKind.eventRecord, RecordKind.eventWait])),
+    ...counted(growthOmission, keeper === undefined ? countOf(run, [EventKind.growth, EventKind.release]) : 0),
+    ...counted(orderOmission, countOf(run, [EventKind.eventRecord, EventKind.eventWait])),
   ];
 }
 

@@ -86,15 +86,17 @@ export class OpenLog {
   }
 
   /**
-   * Hands the bytes to `take`, piece by piece, until it answers `false` or they end, and tells of progress in between. Returns what is wrong
-   * with the gzip data, if anything is; what came before that has been handed over.
+   * Hands the bytes to `take`, in pieces of at most 256 KiB, until it answers `false` or they end, and reports progress in between. Returns
+   * what is wrong with the gzip data, if anything is; what came before that has been handed over.
    */
   async read(take: (piece: Uint8Array) => boolean, events: () => number): Promise<GzipFault | undefined> {
     try {
       for await (const piece of this.#pieces) {
-        const wantsMore = take(piece);
-        this.#progress(events());
-        if (!wantsMore) break;
+        for (let start = 0; start < piece.length; start += pieceBytes) {
+          const wantsMore = take(piece.subarray(start, start + pieceBytes));
+          this.#progress(events());
+          if (!wantsMore) return undefined;
+        }
       }
       return undefined;
     } catch (error) {

@@ -1,13 +1,12 @@
 import { constants } from 'node:buffer';
 import { InvalidLogError } from '../errors.js';
 import { assertOptions, optionNames } from '../validation.js';
+import { EventColumnsBuilder, type EventSink } from './event-columns.js';
 import { type LogFormat, type LogSource, OpenLog, type ReadLogOptions } from './log-source.js';
 import { readSnapshot } from './pytorch-snapshot/snapshot-reader.js';
-import type { RecordedRun, RecordingDamage } from './recorded-run.js';
-import { type RecordedEvents, RecordedNames, RecordedRunBuilder, type RecordedRunOrigin } from './recorded-run-builder.js';
+import { finishRun, RecordedNames, type RecordedRun, type RecordedRunOrigin, type RecordingDamage } from './recorded-run.js';
 import { RecordingParser } from './recording/recording-parser.js';
 import { LogParser } from './rmm-csv/log-parser.js';
-import { RecordedRows } from './rmm-csv/recorded-rows.js';
 
 /** Options of {@link readRecordedRun}. */
 export interface ReadRecordedRunOptions extends ReadLogOptions {
@@ -46,9 +45,10 @@ export async function readRecordedRun(source: LogSource, options: ReadRecordedRu
   assertOptions(options, readRecordedRunOptionNames);
   const log = await OpenLog.open(source, options);
   if (log.format === 'pytorch-snapshot') return readWholeSnapshot(log);
-  const builder = new RecordedRunBuilder();
-  const { origin, names } = await readEvents(log, builder);
-  return builder.finish(origin, names);
+  const names = new RecordedNames();
+  const events = new EventColumnsBuilder();
+  const origin = await readEvents(log, names, events);
+  return finishRun(origin, names, events);
 }
 
 /**
@@ -72,42 +72,75 @@ export async function readWholeSnapshot(log: OpenLog): Promise<RecordedRun> {
   return readSnapshot(log.name, Buffer.concat(pieces));
 }
 
+/** Options of {@link readEvents}. */
+interface ReadEventsOptions {
+  /** Called after each piece that was read, and at the end. */
+  readonly onEvents?: () => void;
+  /** Whether times matter; those of an RMM log are not read otherwise, whatever they are. */
+  readonly readsTimes?: boolean;
+  /** Whether an RMM log that ends early is an error. */
+  readonly isWhole?: boolean;
+}
+
 /**
- * Reads a recording or an RMM log event by event.
+ * Reads a recording or an RMM log: hands its events to `events`, each once `names` has what it refers to.
  * @internal
  */
-export async function readEvents(log: OpenLog, events: RecordedEvents): Promise<{ origin: RecordedRunOrigin; names: RecordedNames }> {
-  return log.format === 'recording' ? readRecording(log, events) : readRows(log, events);
+export function readEvents(
+  log: OpenLog,
+  names: RecordedNames,
+  events: EventSink,
+  options: ReadEventsOptions = {},
+): Promise<RecordedRunOrigin> {
+  return log.format === 'recording' ? readRecording(log, names, events, options) : readRows(log, names, events, options);
 }
 
-async function readRecording(log: OpenLog, events: RecordedEvents): Promise<{ origin: RecordedRunOrigin; names: RecordedNames }> {
-  const names = new RecordedNames();
+async function readRecording(
+  log: OpenLog,
+  names: RecordedNames,
+  events: EventSink,
+  { onEvents }: ReadEventsOptions,
+): Promise<RecordedRunOrigin> {
   const parser = new RecordingParser(log.name, names, events);
-  const gzipFault = await log.read(
-    (piece) => parser.push(piece),
-    () => events.eventCount,
-  );
+  const push = (piece: Uint8Array) => {
+    const wantsMore = parser.push(piece);
+    onEvents?.();
+    return wantsMore;
+  };
+  const gzipFault = await log.read(push, () => events.eventCount);
   if (gzipFault === undefined) parser.finish();
   else parser.abandon(gzipFault.fault, gzipFault.isTruncation);
-  return { origin: { source: log.name, ...parser.header, damage: parser.damage }, names };
+  onEvents?.();
+  return { source: log.name, ...parser.header, damage: parser.damage };
 }
 
-async function readRows(log: OpenLog, events: RecordedEvents): Promise<{ origin: RecordedRunOrigin; names: RecordedNames }> {
-  const rows = new RecordedRows(events);
-  const parser = new LogParser(log.name, rows);
-  const gzipFault = await log.read(
-    (piece) => parser.push(piece),
-    () => rows.eventCount,
-  );
+async function readRows(
+  log: OpenLog,
+  names: RecordedNames,
+  events: EventSink,
+  { onEvents, readsTimes = true, isWhole = false }: ReadEventsOptions,
+): Promise<RecordedRunOrigin> {
+  const parser = new LogParser(log.name, names, events, readsTimes);
+  const push = (piece: Uint8Array) => {
+    const wantsMore = parser.push(piece);
+    onEvents?.();
+    return wantsMore;
+  };
+  const gzipFault = await log.read(push, () => events.eventCount);
   let damage: RecordingDamage | undefined;
   if (gzipFault !== undefined) {
     const { fault, isTruncation, cause } = gzipFault;
-    if (parser.lineCount === 0) throw new InvalidLogError(log.name, undefined, `${fault}, after 0 lines`, { cause });
+    if (isWhole || parser.lineCount === 0) {
+      throw new InvalidLogError(log.name, undefined, `${fault}, after ${parser.lineCount} lines`, { cause });
+    }
     damage = { offset: parser.offset, fault, isTruncation };
   } else {
     const fault = parser.finish();
-    if (fault !== undefined) damage = { offset: parser.offset, fault, isTruncation: true };
+    onEvents?.();
+    if (fault !== undefined) {
+      if (isWhole) throw new InvalidLogError(log.name, parser.lineCount + 1, fault);
+      damage = { offset: parser.offset, fault, isTruncation: true };
+    }
   }
-  const origin = { source: log.name, startedAt: undefined, utcOffsetMinutes: 0, damage, csv: parser.spelling };
-  return { origin, names: rows.names };
+  return { source: log.name, startedAt: undefined, utcOffsetMinutes: 0, damage, csv: parser.spelling };
 }

@@ -1,10 +1,11 @@
-import type { CsvSpelling, RecordKind } from './recording/recording-format.js';
+import type { EventColumns, EventColumnsBuilder } from './event-columns.js';
+import { orderLayers } from './layers.js';
 
 /** A resource that was recorded. */
 export interface RecordedLayer {
   /** Its name, such as `pool`. */
   readonly name: string;
-  /** The index of the layer below it, or `undefined` where none was recorded. */
+  /** The index of the layer below it, or `undefined` if none was recorded. */
   readonly upstream: number | undefined;
 }
 
@@ -15,7 +16,7 @@ export interface RecordedPhase {
   readonly outer: number;
 }
 
-/** Where a recording stops being readable. */
+/** Where a log stops being readable. */
 export interface RecordingDamage {
   /** The first byte that cannot be relied on. */
   readonly offset: number;
@@ -25,14 +26,18 @@ export interface RecordingDamage {
   readonly isTruncation: boolean;
 }
 
-/**
- * Everything that a log holds, in columns with an entry for each event, in order. What is only in a recording of cistern's is empty or 0 for
- * other logs.
- */
-export interface RecordedRun {
+/** How a log of RMM's writes what can be written in several ways: versions differ. */
+export interface CsvSpelling {
+  /** What is between seconds and microseconds. */
+  readonly timeSeparator: '.' | ':';
+  readonly nullPointer: '(nil)' | '0x0' | '0';
+}
+
+/** What a log says beside its events, and the names that these refer to by their indexes. */
+export interface RunDescription {
   /** The path or name of the log. */
   readonly source: string;
-  /** Milliseconds since 1970 at time 0, or `undefined` where time 0 is some midnight. */
+  /** Milliseconds since 1970 at time 0, or `undefined` if time 0 is some midnight. */
   readonly startedAt: number | undefined;
   /** Minutes that local time was ahead of UTC. */
   readonly utcOffsetMinutes: number;
@@ -48,27 +53,35 @@ export interface RecordedRun {
   readonly stacks: readonly string[];
   /** Entry 0 stands for no label. */
   readonly labels: readonly string[];
-  readonly eventCount: number;
-  /** What happened: a {@link RecordKind} up to `label`. */
-  readonly kinds: Uint8Array;
-  /** Indexes into {@link RecordedRun.layers}. */
-  readonly layerOf: Uint8Array;
-  /** Indexes into {@link RecordedRun.streams}. */
-  readonly streamOf: Uint16Array;
-  /** Indexes into {@link RecordedRun.threads}. */
-  readonly threadOf: Uint16Array;
-  /** Indexes into {@link RecordedRun.phases}. */
-  readonly phaseOf: Uint16Array;
-  /** Indexes into {@link RecordedRun.stacks}. */
-  readonly stackOf: Uint32Array;
-  /** Nanoseconds since time 0, as the log has them: where several threads wrote to one log, they may go back by a little. */
-  readonly times: Float64Array;
-  /** The first number of the record: the pointer, as a rule. Of a failure 0, or what the bytes have beyond the second. */
-  readonly firsts: Float64Array;
-  /** The second number of the record: bytes, as a rule. */
-  readonly seconds: Float64Array;
   /** Where the log stops being readable; the events are those before it. */
   readonly damage: RecordingDamage | undefined;
+}
+
+/** Everything that a log holds, whatever its format. */
+export interface RecordedRun extends RunDescription, EventColumns {
   /** How a log of RMM's was written, so that it can be written again as it was; `undefined` for what never was one. */
   readonly csv: CsvSpelling | undefined;
+}
+
+/** The names of a log while it is read. Layers are in the order in which they were found. */
+export class RecordedNames {
+  readonly layers: RecordedLayer[] = [];
+  readonly streams: string[] = [];
+  readonly threads: string[] = [];
+  readonly phases: RecordedPhase[] = [{ name: '', outer: 0 }];
+  readonly stacks: string[] = [''];
+  readonly labels: string[] = [''];
+}
+
+/** What a {@link RecordedRun} says of the log as a whole. */
+export type RecordedRunOrigin = Pick<RecordedRun, 'source' | 'startedAt' | 'utcOffsetMinutes' | 'damage' | 'csv'>;
+
+/** The run of what was read, with the layers nearest to the program first. Nothing may be appended any more. */
+export function finishRun(origin: RecordedRunOrigin, names: RecordedNames, builder: EventColumnsBuilder): RecordedRun {
+  const { layers, places } = orderLayers(names.layers);
+  const columns = builder.take();
+  const { layerOf } = columns;
+  // What is of no layer has 0, whatever that is.
+  if (places !== undefined) for (let i = 0; i < layerOf.length; i++) layerOf[i] = places[layerOf[i] as number] ?? 0;
+  return { ...origin, ...names, layers, ...columns };
 }

@@ -2,7 +2,6 @@ import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from '../ad
 import { Device } from '../driver/device.js';
 import type { Stream } from '../driver/stream.js';
 import { OutOfMemoryError, SpecificationError } from '../errors.js';
-import type { AllocationLog } from '../formats/allocation-log.js';
 import type { DeallocationEvents, MemoryResource } from '../memory-resource.js';
 import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
@@ -11,6 +10,7 @@ import { createResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
 import { alignDown, alignUp } from '../units.js';
 import { assertOptions, optionNames } from '../validation.js';
+import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, type LiveAllocation, Replay, type ReplayStop } from './replay-log.js';
 import type { ReplayFailure, ReplayStreams } from './replay-result.js';
 import { maximumGranularityBytes, mostBytes, smallestMaximum } from './smallest-maximum.js';

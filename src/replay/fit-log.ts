@@ -1,12 +1,12 @@
 import { Device } from '../driver/device.js';
 import { OutOfMemoryError, SpecificationError } from '../errors.js';
-import type { AllocationLog } from '../formats/allocation-log.js';
 import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
 import { alignUp } from '../units.js';
 import { assertOptions, optionNames } from '../validation.js';
+import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, defaultRepeat, Replay, timePerOperation } from './replay-log.js';
 import type { ReplayStreams, ReplayTime } from './replay-result.js';
 import { maximumGranularityBytes, mostBytes, smallestMaximum } from './smallest-maximum.js';

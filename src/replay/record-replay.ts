@@ -2,12 +2,12 @@ import { closeSync, createReadStream, mkdtempSync, openSync, rmSync } from 'node
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { writeWhole } from '../files/write-whole.js';
-import type { AllocationLog } from '../formats/allocation-log.js';
 import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack, type ResourceStack } from '../specification/resource-stack.js';
 import type { Specification } from '../specification/specification.js';
 import { assertOptions, optionNames } from '../validation.js';
+import type { AllocationLog } from './allocation-log.js';
 import { assertReplayable, Replay } from './replay-log.js';
 import type { ReplayStreams } from './replay-result.js';
 

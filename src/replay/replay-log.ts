@@ -4,10 +4,10 @@ import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, InvalidLogError, OutOfMemoryError, ReplayError } from '../errors.js';
-import { AllocationLog, chunkCapacity, type EventChunk } from '../formats/allocation-log.js';
 import type { ReservingMemoryResource, TrimmingMemoryResource } from '../memory-resource.js';
 import type { ResourceStack } from '../specification/resource-stack.js';
 import { assertOneOf, assertOptions, optionNames } from '../validation.js';
+import { AllocationLog, chunkCapacity, type EventChunk } from './allocation-log.js';
 import { failedPointer, type LoopState, Observations, observeOnStreams, replayOnOneStream, replayOnStreams } from './replay-loops.js';
 import type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay-result.js';
 

@@ -4,8 +4,8 @@
  */
 import type { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
-import type { EventChunk } from '../formats/allocation-log.js';
 import type { MemoryResource } from '../memory-resource.js';
+import type { EventChunk } from './allocation-log.js';
 
 /** In place of the pointer of an allocation that failed, whose free is skipped. */
 export const failedPointer = -1;

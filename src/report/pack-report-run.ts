@@ -7,22 +7,15 @@
  * once all is read, instead of these, 8 bytes for each span and 24 for each distinct address.
  */
 import { refuseCloning } from '../driver/local-object.js';
+import { type EventColumns, EventKind } from '../formats/event-columns.js';
 import { nearestLayer } from '../formats/layers.js';
-import type { RecordedRun, RecordingDamage } from '../formats/recorded-run.js';
-import type { RecordedEvents } from '../formats/recorded-run-builder.js';
-import { RecordKind } from '../formats/recording/recording-format.js';
+import type { RecordedRun, RecordingDamage, RunDescription } from '../formats/recorded-run.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { ColumnWriter, type PackedColumn } from './column.js';
 import type { RunOverview } from './report-contents.js';
-import { packedPieces, type ReportColumns, type ReportTexts } from './report-data.js';
+import { columnWriters, mapColumns, packedPieces, type ReportColumns, type ReportTexts } from './report-data.js';
 import { shortenPaths } from './shorten-paths.js';
 import { LayerTally, summarizeLayers } from './summary.js';
-
-/** What a {@link RecordedRun} says beside its events. */
-export type RecordedTexts = Pick<
-  RecordedRun,
-  'source' | 'startedAt' | 'utcOffsetMinutes' | 'layers' | 'streams' | 'threads' | 'phases' | 'stacks' | 'labels' | 'damage'
->;
 
 /** A log as a report holds it, which {@link writeReport} takes: {@link readReportRun} makes them. */
 export class PackedReportRun {
@@ -56,21 +49,8 @@ export class PackedReportRun {
 
 /** Packs what was read as a whole. */
 export function packReportRun(run: RecordedRun): PackedReportRun {
-  const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = run;
   const packer = new ReportRunPacker();
-  for (let i = 0; i < run.eventCount; i++) {
-    packer.append(
-      kinds[i] as RecordKind,
-      layerOf[i] as number,
-      streamOf[i] as number,
-      threadOf[i] as number,
-      phaseOf[i] as number,
-      stackOf[i] as number,
-      times[i] as number,
-      firsts[i] as number,
-      seconds[i] as number,
-    );
-  }
+  packer.take(run);
   return packer.finish(run);
 }
 
@@ -81,29 +61,8 @@ interface LiveAddresses {
 }
 
 /** Finds for every allocation its free and for every block its return, and packs all into columns. */
-export class ReportRunPacker implements RecordedEvents {
-  readonly #times = new ColumnWriter(true);
-  readonly #changes = new ColumnWriter();
-  readonly #pointers = new ColumnWriter();
-  readonly #bytes = new ColumnWriter();
-  readonly #isBlock = new ColumnWriter();
-  readonly #layerOf = new ColumnWriter();
-  readonly #streamOf = new ColumnWriter();
-  readonly #endStreams = new ColumnWriter();
-  readonly #threadOf = new ColumnWriter();
-  readonly #phaseOf = new ColumnWriter();
-  readonly #stackOf = new ColumnWriter();
-  readonly #labelled = new ColumnWriter(true);
-  readonly #labelOf = new ColumnWriter();
-  readonly #failureTimes = new ColumnWriter(true);
-  readonly #failureBytes = new ColumnWriter();
-  readonly #failureLayerOf = new ColumnWriter();
-  readonly #failureStreamOf = new ColumnWriter();
-  readonly #failurePhaseOf = new ColumnWriter();
-  readonly #phaseTimes = new ColumnWriter(true);
-  readonly #phaseMarkOf = new ColumnWriter();
-  readonly #phaseIsEnd = new ColumnWriter();
-
+export class ReportRunPacker {
+  readonly #columns = columnWriters();
   readonly #live: LiveAddresses[] = [];
   readonly #tallies: LayerTally[] = [];
   /** By slot: the live span, or the next vacant slot and -1 behind the last one; and its bytes. */
@@ -122,76 +81,72 @@ export class ReportRunPacker implements RecordedEvents {
   #time = 0;
   #firstChangeAt = 0;
 
-  get eventCount(): number {
-    return this.#events;
-  }
-
-  append(
-    kind: RecordKind,
-    layer: number,
-    stream: number,
-    thread: number,
-    phase: number,
-    stack: number,
-    time: number,
-    first: number,
-    second: number,
-  ): void {
-    if (this.#events++ === 0) this.#firstTime = time;
-    // Threads that share a log may write events out of order by a little.
-    this.#time = Math.max(this.#time, Math.round(time - this.#firstTime));
-    switch (kind) {
-      case RecordKind.allocate:
-      case RecordKind.growth: {
-        // Zero bytes have no place.
-        if (!(second > 0)) break;
-        const isBlock = kind === RecordKind.growth;
-        const addresses = this.#addresses(layer, isBlock);
-        const before = addresses.take(first);
-        if (before >= 0) this.#end(before, layer, isBlock, stream);
-        this.#begin(addresses, layer, isBlock, stream, first, second);
-        this.#threadOf.add(thread);
-        this.#phaseOf.add(phase);
-        this.#stackOf.add(stack);
-        break;
-      }
-      case RecordKind.free:
-      case RecordKind.release: {
-        if (first === 0) break;
-        const isBlock = kind === RecordKind.release;
-        const slot = this.#addresses(layer, isBlock).take(first);
-        if (slot >= 0) this.#end(slot, layer, isBlock, stream);
-        else this.#unmatchedFrees++;
-        break;
-      }
-      case RecordKind.label:
-        for (const { allocations } of this.#live) {
-          const slot = allocations.get(first);
-          if (slot < 0) continue;
-          this.#labelled.add(this.#slotSpans[slot] as number);
-          this.#labelOf.add(second);
+  /** Takes the events that come next. */
+  take(events: EventColumns): void {
+    const { eventCount, kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = events;
+    for (let i = 0; i < eventCount; i++) {
+      const kind = kinds[i] as number;
+      const layer = layerOf[i] as number;
+      const stream = streamOf[i] as number;
+      const time = times[i] as number;
+      const first = firsts[i] as number;
+      const second = seconds[i] as number;
+      if (this.#events++ === 0) this.#firstTime = time;
+      // Threads that share a log may write events out of order by a little.
+      this.#time = Math.max(this.#time, Math.round(time - this.#firstTime));
+      switch (kind) {
+        case EventKind.allocate:
+        case EventKind.growth: {
+          // Zero bytes have no place.
+          if (!(second > 0)) break;
+          const isBlock = kind === EventKind.growth;
+          const addresses = this.#addresses(layer, isBlock);
+          const before = addresses.take(first);
+          if (before >= 0) this.#end(before, layer, isBlock, stream);
+          this.#begin(addresses, layer, isBlock, stream, first, second);
+          this.#columns.threadOf.add(threadOf[i] as number);
+          this.#columns.phaseOf.add(phaseOf[i] as number);
+          this.#columns.stackOf.add(stackOf[i] as number);
+          break;
         }
-        break;
-      case RecordKind.failure:
-        this.#layer(layer);
-        (this.#tallies[layer] as LayerTally).failureCount++;
-        this.#failureTimes.add(this.#time);
-        this.#failureBytes.add(second);
-        this.#failureLayerOf.add(layer);
-        this.#failureStreamOf.add(stream);
-        this.#failurePhaseOf.add(phase);
-        break;
-      case RecordKind.phaseBegin:
-      case RecordKind.phaseEnd:
-        this.#phaseTimes.add(this.#time);
-        this.#phaseMarkOf.add(first);
-        this.#phaseIsEnd.add(kind === RecordKind.phaseEnd ? 1 : 0);
-        break;
-      case RecordKind.eventRecord:
-        this.#eventRecords++;
-        break;
-      case RecordKind.eventWait:
-        this.#eventWaits++;
+        case EventKind.free:
+        case EventKind.release: {
+          if (first === 0) break;
+          const isBlock = kind === EventKind.release;
+          const slot = this.#addresses(layer, isBlock).take(first);
+          if (slot >= 0) this.#end(slot, layer, isBlock, stream);
+          else this.#unmatchedFrees++;
+          break;
+        }
+        case EventKind.label:
+          for (const { allocations } of this.#live) {
+            const slot = allocations.get(first);
+            if (slot < 0) continue;
+            this.#columns.labelled.add(this.#slotSpans[slot] as number);
+            this.#columns.labelOf.add(second);
+          }
+          break;
+        case EventKind.failure:
+          this.#layer(layer);
+          (this.#tallies[layer] as LayerTally).failureCount++;
+          this.#columns.failureTimes.add(this.#time);
+          this.#columns.failureBytes.add(second);
+          this.#columns.failureLayerOf.add(layer);
+          this.#columns.failureStreamOf.add(stream);
+          this.#columns.failurePhaseOf.add(phaseOf[i] as number);
+          break;
+        case EventKind.phaseBegin:
+        case EventKind.phaseEnd:
+          this.#columns.phaseTimes.add(this.#time);
+          this.#columns.phaseMarkOf.add(first);
+          this.#columns.phaseIsEnd.add(kind === EventKind.phaseEnd ? 1 : 0);
+          break;
+        case EventKind.eventRecord:
+          this.#eventRecords++;
+          break;
+        case EventKind.eventWait:
+          this.#eventWaits++;
+      }
     }
   }
 
@@ -199,36 +154,20 @@ export class ReportRunPacker implements RecordedEvents {
    * The run. Nothing may be added any more.
    * @param places for each layer of the events its place in `layers`, where that differs
    */
-  finish(texts: RecordedTexts, places?: readonly number[]): PackedReportRun {
+  finish(texts: RunDescription, places?: readonly number[]): PackedReportRun {
     const { source, startedAt, utcOffsetMinutes, streams, threads, phases, labels, damage } = texts;
     const layers = texts.layers.length > 0 ? texts.layers : [{ name: 'log', upstream: undefined }];
     this.#live.length = 0;
     const tallies = layers.map((_, layer) => this.#tallies[places?.indexOf(layer) ?? layer] ?? new LayerTally());
-    const { addresses, addressOf } = placesOf(this.#pointers.finish());
+    const packed = mapColumns(this.#columns, (column) => column.finish());
+    const { addresses, addressOf } = placesOf(packed.addressOf);
     const renumbered = (column: PackedColumn) => (places === undefined ? column : column.map((layer) => places[layer] ?? 0));
-    const columns: ReportColumns<PackedColumn> = {
-      times: this.#times.finish(),
-      changes: this.#changes.finish(),
-      addresses: packed(addresses),
+    const columns = {
+      ...packed,
+      addresses: packedAscending(addresses),
       addressOf,
-      bytes: this.#bytes.finish(),
-      isBlock: this.#isBlock.finish(),
-      layerOf: renumbered(this.#layerOf.finish()),
-      streamOf: this.#streamOf.finish(),
-      endStreams: this.#endStreams.finish(),
-      threadOf: this.#threadOf.finish(),
-      phaseOf: this.#phaseOf.finish(),
-      stackOf: this.#stackOf.finish(),
-      labelled: this.#labelled.finish(),
-      labelOf: this.#labelOf.finish(),
-      failureTimes: this.#failureTimes.finish(),
-      failureBytes: this.#failureBytes.finish(),
-      failureLayerOf: renumbered(this.#failureLayerOf.finish()),
-      failureStreamOf: this.#failureStreamOf.finish(),
-      failurePhaseOf: this.#failurePhaseOf.finish(),
-      phaseTimes: this.#phaseTimes.finish(),
-      phaseMarkOf: this.#phaseMarkOf.finish(),
-      phaseIsEnd: this.#phaseIsEnd.finish(),
+      layerOf: renumbered(packed.layerOf),
+      failureLayerOf: renumbered(packed.failureLayerOf),
     };
     const report: ReportTexts = {
       ...{ source, utcOffsetMinutes, layers, streams, threads, phases, labels, damage },
@@ -262,17 +201,18 @@ export class ReportRunPacker implements RecordedEvents {
     this.#slotBytes[slot] = bytes;
     addresses.insert(pointer, slot);
     (this.#tallies[layer] as LayerTally).begin(isBlock, bytes, this.#changeCount, this.#time);
-    this.#pointers.add(pointer);
-    this.#bytes.add(bytes);
-    this.#isBlock.add(isBlock ? 1 : 0);
-    this.#layerOf.add(layer);
-    this.#streamOf.add(stream);
+    // Its place among all addresses, once these are known.
+    this.#columns.addressOf.add(pointer);
+    this.#columns.bytes.add(bytes);
+    this.#columns.isBlock.add(isBlock ? 1 : 0);
+    this.#columns.layerOf.add(layer);
+    this.#columns.streamOf.add(stream);
     this.#change(0);
   }
 
   #end(slot: number, layer: number, isBlock: boolean, stream: number): void {
     (this.#tallies[layer] as LayerTally).end(isBlock, this.#slotBytes[slot] as number);
-    this.#endStreams.add(stream);
+    this.#columns.endStreams.add(stream);
     this.#change(this.#spans - (this.#slotSpans[slot] as number));
     this.#slotSpans[slot] = this.#vacantSlot;
     this.#vacantSlot = slot;
@@ -280,8 +220,8 @@ export class ReportRunPacker implements RecordedEvents {
 
   #change(distance: number): void {
     if (this.#changeCount++ === 0) this.#firstChangeAt = this.#time;
-    this.#times.add(this.#time);
-    this.#changes.add(distance);
+    this.#columns.times.add(this.#time);
+    this.#columns.changes.add(distance);
   }
 
   #addresses(layer: number, isBlock: boolean): AddressMap {
@@ -331,7 +271,7 @@ function placesOf(pointers: PackedColumn): { addresses: Float64Array; addressOf:
   return { addresses, addressOf: pointers.map((pointer) => indexIn(addresses, pointer)) };
 }
 
-function packed(ascending: Float64Array): PackedColumn {
+function packedAscending(ascending: Float64Array): PackedColumn {
   const writer = new ColumnWriter(true);
   for (let i = 0; i < ascending.length; i++) writer.add(ascending[i] as number);
   return writer.finish();

@@ -1,6 +1,8 @@
+import { EventColumnsBuilder } from '../formats/event-columns.js';
 import { orderLayers } from '../formats/layers.js';
 import { type LogSource, OpenLog } from '../formats/log-source.js';
 import { type ReadRecordedRunOptions, readEvents, readRecordedRunOptionNames, readWholeSnapshot } from '../formats/read-recorded-run.js';
+import { RecordedNames } from '../formats/recorded-run.js';
 import { assertOptions } from '../validation.js';
 import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-report-run.js';
 
@@ -20,7 +22,9 @@ export async function readReportRun(source: LogSource, options: ReadRecordedRunO
   const log = await OpenLog.open(source, options);
   if (log.format === 'pytorch-snapshot') return packReportRun(await readWholeSnapshot(log));
   const packer = new ReportRunPacker();
-  const { origin, names } = await readEvents(log, packer);
+  const names = new RecordedNames();
+  const events = new EventColumnsBuilder();
+  const origin = await readEvents(log, names, events, { onEvents: () => packer.take(events.take()) });
   const { layers, places } = orderLayers(names.layers);
   return packer.finish({ ...origin, ...names, layers }, places);
 }

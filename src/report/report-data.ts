@@ -1,64 +1,75 @@
-import type { RecordedLayer, RecordedPhase, RecordingDamage } from '../formats/recorded-run.js';
-import { type ColumnHead, type PackedColumn, packedBytes, unpackColumn } from './column.js';
+import type { RecordedLayer } from '../formats/recorded-run.js';
+import { type ColumnHead, ColumnWriter, type PackedColumn, packedBytes, unpackColumn } from './column.js';
 import { neverEnds, type ReportRun } from './report-run.js';
 
 /** What a report holds of a log beside its columns. */
 export type ReportTexts = Omit<ReportRun, 'times' | 'changes' | 'addresses' | 'spans' | 'failures' | 'phaseMarks'>;
 
+/** The columns of a packed run, in the order in which they are stored, with what each is unpacked into. */
+const columnTypes = {
+  /** Of each change. */
+  times: Float64Array,
+  /** For each change 0 if it begins a span, else how many spans ago the one began that it ends: small numbers if lives are short. */
+  changes: Uint32Array,
+  addresses: Float64Array,
+  addressOf: Uint32Array,
+  bytes: Float64Array,
+  isBlock: Uint8Array,
+  layerOf: Uint8Array,
+  streamOf: Uint16Array,
+  /** The streams of the changes that end a span. */
+  endStreams: Uint16Array,
+  threadOf: Uint16Array,
+  phaseOf: Uint16Array,
+  stackOf: Uint32Array,
+  /** The spans that are given a label, in the order of time, and the labels. */
+  labelled: Uint32Array,
+  labelOf: Uint32Array,
+  failureTimes: Float64Array,
+  failureBytes: Float64Array,
+  failureLayerOf: Uint8Array,
+  failureStreamOf: Uint16Array,
+  failurePhaseOf: Uint16Array,
+  phaseTimes: Float64Array,
+  phaseMarkOf: Uint16Array,
+  phaseIsEnd: Uint8Array,
+} as const;
+
+/** Columns of which each value is mostly a little more than the one before. */
+const ascending: ReadonlySet<string> = new Set(['times', 'addresses', 'labelled', 'failureTimes', 'phaseTimes']);
+
+type ColumnTypes = typeof columnTypes;
+
+/** Something for each column of a packed run. */
+export type ReportColumns<Column> = { readonly [Name in keyof ColumnTypes]: Column };
+
+/** What packs the columns. */
+export function columnWriters(): ReportColumns<ColumnWriter> {
+  return eachColumn((name) => new ColumnWriter(ascending.has(name)));
+}
+
+/** The same columns with something done to each. */
+export function mapColumns<From, To>(columns: ReportColumns<From>, change: (column: From) => To): ReportColumns<To> {
+  return eachColumn((name) => change(columns[name]));
+}
+
+/** A copy whose properties are replaced, since V8 finds those of an object that got so many one by one in a hash table. */
+function eachColumn<Column>(make: (name: keyof ColumnTypes) => Column): ReportColumns<Column> {
+  const columns: Record<string, unknown> = { ...columnTypes };
+  for (const name of Object.keys(columns)) columns[name] = make(name as keyof ColumnTypes);
+  return columns as ReportColumns<Column>;
+}
+
 /** The texts of a packed run and the heads of its columns, as JSON in front of them. */
-interface Head {
-  readonly source: string;
-  readonly startedAt?: number;
-  readonly utcOffsetMinutes: number;
+interface Head extends Omit<ReportTexts, 'startedAt' | 'damage' | 'layers'>, Partial<Pick<ReportTexts, 'startedAt' | 'damage'>> {
   readonly layers: readonly { readonly name: string; readonly upstream?: number }[];
-  readonly streams: readonly string[];
-  readonly threads: readonly string[];
-  readonly phases: readonly RecordedPhase[];
-  readonly stacks: readonly string[];
-  readonly labels: readonly string[];
-  readonly damage?: RecordingDamage;
-  readonly eventCount: number;
-  readonly eventRecordCount: number;
-  readonly eventWaitCount: number;
-  readonly unmatchedFreeCount: number;
-  readonly durationNanoseconds: number;
   readonly spanCount: number;
   readonly columns: ReportColumns<ColumnHead>;
 }
 
-/** The columns of a packed run, in the order in which they are stored. */
-export interface ReportColumns<Column> {
-  /** Of each change. */
-  readonly times: Column;
-  /** For each change 0 where it begins a span, else how many spans ago the one began that it ends: small numbers where lives are short. */
-  readonly changes: Column;
-  readonly addresses: Column;
-  readonly addressOf: Column;
-  readonly bytes: Column;
-  readonly isBlock: Column;
-  readonly layerOf: Column;
-  readonly streamOf: Column;
-  /** The streams of the changes that end a span. */
-  readonly endStreams: Column;
-  readonly threadOf: Column;
-  readonly phaseOf: Column;
-  readonly stackOf: Column;
-  /** The spans that are given a label, in the order of time, and the labels. */
-  readonly labelled: Column;
-  readonly labelOf: Column;
-  readonly failureTimes: Column;
-  readonly failureBytes: Column;
-  readonly failureLayerOf: Column;
-  readonly failureStreamOf: Column;
-  readonly failurePhaseOf: Column;
-  readonly phaseTimes: Column;
-  readonly phaseMarkOf: Column;
-  readonly phaseIsEnd: Column;
-}
-
 /** The bytes of a run, in pieces, before they are compressed: `u32 bytes of JSON`, the JSON, then the columns in its order. */
 export function* packedPieces(texts: ReportTexts, packed: ReportColumns<PackedColumn>): Generator<Uint8Array> {
-  const columns = Object.fromEntries(Object.entries(packed).map(([name, { head }]: [string, PackedColumn]) => [name, head]));
+  const columns = mapColumns(packed, ({ head }) => head);
   // JSON leaves out what is undefined.
   const json = new TextEncoder().encode(JSON.stringify({ ...texts, spanCount: packed.bytes.head.count, columns }));
   const length = new Uint8Array(4);
@@ -73,56 +84,56 @@ export function unpackReportRun(bytes: Uint8Array): ReportRun {
   const jsonBytes = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + jsonBytes))) as Head;
   const { columns, spanCount: count, layers, startedAt, damage, ...texts } = head;
-  const offsets: Record<string, number> = {};
+  const offsets = {} as Record<keyof ColumnTypes, number>;
   let offset = 4 + jsonBytes;
-  for (const [name, column] of Object.entries(columns)) {
+  for (const [name, column] of Object.entries(columns) as [keyof ColumnTypes, ColumnHead][]) {
     offsets[name] = offset;
     offset += packedBytes(column);
   }
-  const read = <T extends { [index: number]: number }>(name: keyof typeof columns, make: new (length: number) => T): T => {
-    const column = columns[name];
-    return unpackColumn(column, bytes.subarray(offsets[name]), new make(column.count));
+  const read = <Name extends keyof ColumnTypes>(name: Name) => {
+    const into = new columnTypes[name](columns[name].count);
+    return unpackColumn(columns[name], bytes.subarray(offsets[name]), into) as InstanceType<ColumnTypes[Name]>;
   };
-  const failureTimes = read('failureTimes', Float64Array);
-  const phaseTimes = read('phaseTimes', Float64Array);
-  const streamOf = read('streamOf', Uint16Array);
-  const { changes, starts, ends, endStreamOf } = changesFrom(read('changes', Uint32Array), streamOf, read('endStreams', Uint16Array));
+  const failureTimes = read('failureTimes');
+  const phaseTimes = read('phaseTimes');
+  const streamOf = read('streamOf');
+  const { changes, starts, ends, endStreamOf } = changesFrom(read('changes'), streamOf, read('endStreams'));
   return {
     ...texts,
     startedAt,
     damage,
     layers: layers.map(({ name, upstream }): RecordedLayer => ({ name, upstream })),
-    times: read('times', Float64Array),
-    addresses: read('addresses', Float64Array),
+    times: read('times'),
+    addresses: read('addresses'),
     changes,
     spans: {
       count,
-      addressOf: read('addressOf', Uint32Array),
-      bytes: read('bytes', Float64Array),
+      addressOf: read('addressOf'),
+      bytes: read('bytes'),
       starts,
       ends,
-      isBlock: read('isBlock', Uint8Array),
-      layerOf: read('layerOf', Uint8Array),
+      isBlock: read('isBlock'),
+      layerOf: read('layerOf'),
       streamOf,
       endStreamOf,
-      threadOf: read('threadOf', Uint16Array),
-      phaseOf: read('phaseOf', Uint16Array),
-      stackOf: read('stackOf', Uint32Array),
-      labelOf: labelsFrom(read('labelled', Uint32Array), read('labelOf', Uint32Array), count),
+      threadOf: read('threadOf'),
+      phaseOf: read('phaseOf'),
+      stackOf: read('stackOf'),
+      labelOf: labelsFrom(read('labelled'), read('labelOf'), count),
     },
     failures: {
       count: failureTimes.length,
       times: failureTimes,
-      bytes: read('failureBytes', Float64Array),
-      layerOf: read('failureLayerOf', Uint8Array),
-      streamOf: read('failureStreamOf', Uint16Array),
-      phaseOf: read('failurePhaseOf', Uint16Array),
+      bytes: read('failureBytes'),
+      layerOf: read('failureLayerOf'),
+      streamOf: read('failureStreamOf'),
+      phaseOf: read('failurePhaseOf'),
     },
     phaseMarks: {
       count: phaseTimes.length,
       times: phaseTimes,
-      phaseOf: read('phaseMarkOf', Uint16Array),
-      isEnd: read('phaseIsEnd', Uint8Array),
+      phaseOf: read('phaseMarkOf'),
+      isEnd: read('phaseIsEnd'),
     },
   };
 }

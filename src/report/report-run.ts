@@ -1,5 +1,5 @@
 import { nearestLayer } from '../formats/layers.js';
-import type { RecordedLayer, RecordedPhase, RecordingDamage } from '../formats/recorded-run.js';
+import type { RecordedLayer, RunDescription } from '../formats/recorded-run.js';
 
 /** Stands in `ends` for a span that the log never ends. */
 export const neverEnds = 0xffff_ffff;
@@ -54,19 +54,8 @@ interface PhaseColumns {
   readonly isEnd: Uint8Array;
 }
 
-/** What a report holds of a log. Its own texts are foreign input. */
-export interface ReportRun {
-  readonly source: string;
-  /** Milliseconds since 1970 at the first event, or `undefined` where the log has no date. */
-  readonly startedAt: number | undefined;
-  readonly utcOffsetMinutes: number;
-  readonly layers: readonly RecordedLayer[];
-  readonly streams: readonly string[];
-  readonly threads: readonly string[];
-  readonly phases: readonly RecordedPhase[];
-  readonly stacks: readonly string[];
-  readonly labels: readonly string[];
-  readonly damage: RecordingDamage | undefined;
+/** What a report holds of a log. Its own texts are foreign input. `startedAt` is at the first event. */
+export interface ReportRun extends RunDescription {
   /** Everything that the log records. */
   readonly eventCount: number;
   readonly eventRecordCount: number;

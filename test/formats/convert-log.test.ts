@@ -6,7 +6,7 @@ import { text as readText } from 'node:stream/consumers';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
 import { runCommand } from '../../src/cli/program.js';
-import { type ConversionProgress, convertLog, encodeRecording, RecordKind, readAllocationLog, readRecordedRun } from '../../src/index.js';
+import { type ConversionProgress, convertLog, EventKind, encodeRecording, readAllocationLog, readRecordedRun } from '../../src/index.js';
 import { runModule } from '../support/run-module.js';
 import { arrowEtl, logText, row } from './logs.js';
 import { allocate, free, runOf } from './runs.js';
@@ -32,10 +32,10 @@ const rich = runOf(
   [
     allocate(0x1000, 64, { stack: 1, phase: 1 }),
     allocate(0x2000, 64, { layer: 1 }),
-    { kind: RecordKind.growth, layer: 1, first: 0x1000, second: 4096 },
-    { kind: RecordKind.eventRecord, first: 1, second: 0 },
-    { kind: RecordKind.eventWait, first: 1, second: 0 },
-    { kind: RecordKind.label, first: 0x1000, second: 1 },
+    { kind: EventKind.growth, layer: 1, first: 0x1000, second: 4096 },
+    { kind: EventKind.eventRecord, first: 1, second: 0 },
+    { kind: EventKind.eventWait, first: 1, second: 0 },
+    { kind: EventKind.label, first: 0x1000, second: 1 },
     free(0x1000, 64),
   ],
   {

@@ -1,6 +1,6 @@
 import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
-import { InvalidLogError, type RecordedRun, RecordKind, readAllocationLog, readRecordedRun } from '../../src/index.js';
+import { EventKind, InvalidLogError, type RecordedRun, readAllocationLog, readRecordedRun } from '../../src/index.js';
 import { arrowEtl, header, logText, pieces, row } from './logs.js';
 
 function readText(text: string, pieceBytes?: number): Promise<RecordedRun> {
@@ -36,7 +36,7 @@ describe('an RMM log that is read as a run', () => {
       stacks: [''],
       labels: [''],
       eventCount: 3,
-      kinds: Uint8Array.of(RecordKind.allocate, RecordKind.failure, RecordKind.free),
+      kinds: Uint8Array.of(EventKind.allocate, EventKind.failure, EventKind.free),
       layerOf: new Uint8Array(3),
       streamOf: Uint16Array.of(0, 1, 0),
       threadOf: Uint16Array.of(0, 1, 0),
@@ -99,7 +99,7 @@ describe('an RMM log that is read as a run', () => {
 
   test('need not go together: a run is what the log says', async () => {
     const run = await readText(logText(row('free', 1, 5), row('allocate', 2, 1), row('allocate', 2, 2)));
-    expect([...run.kinds]).toEqual([RecordKind.free, RecordKind.allocate, RecordKind.allocate]);
+    expect([...run.kinds]).toEqual([EventKind.free, EventKind.allocate, EventKind.allocate]);
   });
 
   test('keeps how many bytes a failure was of, though no number of JavaScript can be that', async () => {

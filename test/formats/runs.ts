@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { type RecordedRun, RecordKind } from '../../src/index.js';
+import { EventKind, type RecordedRun } from '../../src/index.js';
 
 /** An event of a run, to be put into columns. */
 export interface RunEvent {
@@ -44,13 +44,13 @@ export function runOf(events: readonly RunEvent[], rest: Partial<RecordedRun> = 
 }
 
 export const allocate = (first: number, second: number, more: Partial<RunEvent> = {}): RunEvent => ({
-  kind: RecordKind.allocate,
+  kind: EventKind.allocate,
   first,
   second,
   ...more,
 });
 export const free = (first: number, second: number, more: Partial<RunEvent> = {}): RunEvent => ({
-  kind: RecordKind.free,
+  kind: EventKind.free,
   first,
   second,
   ...more,
@@ -82,9 +82,9 @@ export const anyRun: fc.Arbitrary<RecordedRun> = fc
     };
     const event = fc.oneof(
       fc.record({ ...common, kind: fc.integer({ min: 1, max: 7 }).filter((kind) => kind !== 3), first: amount, second: amount }),
-      fc.record({ ...common, kind: fc.constant(RecordKind.failure), first: fc.integer(), second: amount }),
+      fc.record({ ...common, kind: fc.constant(EventKind.failure), first: fc.integer(), second: amount }),
       fc.record({ ...common, kind: fc.constantFrom(8, 9), first: fc.nat({ max: phases.length }), second: fc.constant(0) }),
-      fc.record({ ...common, kind: fc.constant(RecordKind.label), first: amount, second: fc.nat({ max: labels.length }) }),
+      fc.record({ ...common, kind: fc.constant(EventKind.label), first: amount, second: fc.nat({ max: labels.length }) }),
     );
     return fc.array(event, { maxLength: 60 }).map((events) =>
       runOf(events, {

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict';
 import { crc32, gzipSync } from 'node:zlib';
 import { InvalidLogError } from '../../src/errors.js';
-import type { AllocationLog, LogEvent } from '../../src/formats/allocation-log.js';
-import { readAllocationLog } from '../../src/formats/read-allocation-log.js';
 import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
 import { paddedToRecord, recordBytes, recordingMagic } from '../../src/formats/recording/recording-format.js';
+import type { AllocationLog, LogEvent } from '../../src/replay/allocation-log.js';
+import { readAllocationLog } from '../../src/replay/read-allocation-log.js';
 import { ByteNumbers } from './byte-numbers.js';
 
 /** What is hard to come by, byte for byte. */

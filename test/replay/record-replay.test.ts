@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from 'nod
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import { RecordKind } from '../../src/formats/recording/recording-format.js';
+import { EventKind } from '../../src/formats/event-columns.js';
 import { createResourceStack, MiB, readAllocationLog, readRecordedRun, recordReplay, replayLog } from '../../src/index.js';
 import { arrowEtl, logText, row } from '../formats/logs.js';
 
@@ -32,7 +32,7 @@ describe('recordReplay', () => {
       expect(again.event(index)).toMatchObject({ action: log.event(index).action, bytes: log.event(index).bytes });
     }
     const { driver } = replayLog(log, () => createResourceStack('pool(cuda, events=deferred)'), { repeat: 1 });
-    expect(countKinds(run.kinds, RecordKind.growth)).toBe(driver.allocations);
+    expect(countKinds(run.kinds, EventKind.growth)).toBe(driver.allocations);
   });
 
   test('records what ran out of memory, and goes on', async () => {
@@ -41,8 +41,8 @@ describe('recordReplay', () => {
     const file = path('two.cistern');
     expect((await recordReplay(log, `pool(cuda, max=${MiB})`, file)).failures).toBe(1);
     const run = await readRecordedRun(file);
-    const kinds = [...run.kinds].filter((kind) => kind <= RecordKind.failure);
-    expect(kinds).toEqual([RecordKind.allocate, RecordKind.failure, RecordKind.free]);
+    const kinds = [...run.kinds].filter((kind) => kind <= EventKind.failure);
+    expect(kinds).toEqual([EventKind.allocate, EventKind.failure, EventKind.free]);
   });
 
   test('has nothing lie about that a killed process would leave', async () => {

@@ -1,5 +1,5 @@
+import { EventKind } from '../../src/formats/event-columns.js';
 import type { RecordedRun } from '../../src/formats/recorded-run.js';
-import { RecordKind } from '../../src/formats/recording/recording-format.js';
 import { neverEnds, type ReportRun } from '../../src/report/report-run.js';
 import { shortenPaths } from '../../src/report/shorten-paths.js';
 import { AddressMap } from '../../src/suballocation/address-map.js';
@@ -10,9 +10,9 @@ export function createReportRun(run: RecordedRun): ReportRun {
   const count = { spans: 0, changes: 0, failures: 0, phases: 0 };
   for (let event = 0; event < eventCount; event++) {
     const kind = kinds[event];
-    if (kind === RecordKind.allocate || kind === RecordKind.growth) count.spans++;
-    else if (kind === RecordKind.failure) count.failures++;
-    else if (kind === RecordKind.phaseBegin || kind === RecordKind.phaseEnd) count.phases++;
+    if (kind === EventKind.allocate || kind === EventKind.growth) count.spans++;
+    else if (kind === EventKind.failure) count.failures++;
+    else if (kind === EventKind.phaseBegin || kind === EventKind.phaseEnd) count.phases++;
   }
   const capacity = count.spans;
   const bytes = new Float64Array(capacity);
@@ -70,11 +70,11 @@ export function createReportRun(run: RecordedRun): ReportRun {
     const layer = run.layerOf[event] as number;
     const stream = run.streamOf[event] as number;
     const pointer = run.firsts[event] as number;
-    const isOfBlock = kind === RecordKind.growth || kind === RecordKind.release;
+    const isOfBlock = kind === EventKind.growth || kind === EventKind.release;
     const addresses = live[2 * layer + (isOfBlock ? 1 : 0)] as AddressMap;
     switch (kind) {
-      case RecordKind.allocate:
-      case RecordKind.growth: {
+      case EventKind.allocate:
+      case EventKind.growth: {
         const size = run.seconds[event] as number;
         // Zero bytes have no place.
         if (!(size > 0)) break;
@@ -95,37 +95,37 @@ export function createReportRun(run: RecordedRun): ReportRun {
         changes[changeCount++] = spans++;
         break;
       }
-      case RecordKind.free:
-      case RecordKind.release: {
+      case EventKind.free:
+      case EventKind.release: {
         if (pointer === 0) break;
         const span = addresses.take(pointer);
         if (span >= 0) end(span, stream);
         else unmatchedFreeCount++;
         break;
       }
-      case RecordKind.label:
+      case EventKind.label:
         for (let at = 0; at < live.length; at += 2) {
           const span = (live[at] as AddressMap).get(pointer);
           if (span >= 0) labelOf[span] = run.seconds[event] as number;
         }
         break;
-      case RecordKind.failure:
+      case EventKind.failure:
         failures.times[failureCount] = time;
         failures.bytes[failureCount] = run.seconds[event] as number;
         failures.layerOf[failureCount] = layer;
         failures.streamOf[failureCount] = stream;
         failures.phaseOf[failureCount++] = run.phaseOf[event] as number;
         break;
-      case RecordKind.phaseBegin:
-      case RecordKind.phaseEnd:
+      case EventKind.phaseBegin:
+      case EventKind.phaseEnd:
         phaseMarks.times[phaseCount] = time;
         phaseMarks.phaseOf[phaseCount] = pointer;
-        phaseMarks.isEnd[phaseCount++] = kind === RecordKind.phaseEnd ? 1 : 0;
+        phaseMarks.isEnd[phaseCount++] = kind === EventKind.phaseEnd ? 1 : 0;
         break;
-      case RecordKind.eventRecord:
+      case EventKind.eventRecord:
         eventRecordCount++;
         break;
-      case RecordKind.eventWait:
+      case EventKind.eventWait:
         eventWaitCount++;
     }
   }

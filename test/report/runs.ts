@@ -1,5 +1,5 @@
+import { EventKind } from '../../src/formats/event-columns.js';
 import type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from '../../src/formats/recorded-run.js';
-import { RecordKind } from '../../src/formats/recording/recording-format.js';
 import { type RunEvent, runOf } from '../formats/runs.js';
 
 /** Where an event was. What is left out is what the event before had. */
@@ -46,39 +46,39 @@ export class RunWriter {
   }
 
   allocate(pointer: number, bytes: number, place: EventPlace = {}): this {
-    return this.add(RecordKind.allocate, pointer, bytes, place);
+    return this.add(EventKind.allocate, pointer, bytes, place);
   }
 
   free(pointer: number, bytes: number, place: EventPlace = {}): this {
-    return this.add(RecordKind.free, pointer, bytes, place);
+    return this.add(EventKind.free, pointer, bytes, place);
   }
 
   grow(pointer: number, bytes: number, place: EventPlace = {}): this {
-    return this.add(RecordKind.growth, pointer, bytes, place);
+    return this.add(EventKind.growth, pointer, bytes, place);
   }
 
   release(pointer: number, bytes: number, place: EventPlace = {}): this {
-    return this.add(RecordKind.release, pointer, bytes, place);
+    return this.add(EventKind.release, pointer, bytes, place);
   }
 
   fail(bytes: number, place: EventPlace = {}): this {
-    return this.add(RecordKind.failure, 0, bytes, place);
+    return this.add(EventKind.failure, 0, bytes, place);
   }
 
   label(pointer: number, label: string): this {
-    return this.add(RecordKind.label, pointer, this.#labels.indexOf(label), {});
+    return this.add(EventKind.label, pointer, this.#labels.indexOf(label), {});
   }
 
   beginPhase(name: string, outer?: string): this {
     const index = this.#phase(name, outer);
-    return this.add(RecordKind.phaseBegin, index, 0, { after: 0 });
+    return this.add(EventKind.phaseBegin, index, 0, { after: 0 });
   }
 
   endPhase(name: string): this {
-    return this.add(RecordKind.phaseEnd, this.#phase(name), 0, { after: 0 });
+    return this.add(EventKind.phaseEnd, this.#phase(name), 0, { after: 0 });
   }
 
-  add(kind: RecordKind, first: number, second: number, place: EventPlace): this {
+  add(kind: EventKind, first: number, second: number, place: EventPlace): this {
     const { after = 1000, layer, stream, thread, stack } = place;
     const now = this.#place;
     this.#time += after;

@@ -1,8 +1,8 @@
+import { EventKind } from '../../src/formats/event-columns.js';
 import { readRecordedRun } from '../../src/formats/read-recorded-run.js';
 import type { RecordedRun } from '../../src/formats/recorded-run.js';
-import { RecordKind } from '../../src/formats/recording/recording-format.js';
 
-const words = new Map<number, string>(Object.entries(RecordKind).map(([word, kind]) => [kind, word]));
+const words = new Map<number, string>(Object.entries(EventKind).map(([word, kind]) => [kind, word]));
 
 /** An event of a recording, in words. */
 export interface RecordedEvent {

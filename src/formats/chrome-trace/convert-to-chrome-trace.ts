@@ -7,8 +7,8 @@
  */
 import { formatPointer } from '../../errors.js';
 import { formatBytes } from '../../units.js';
+import { EventKind } from '../event-columns.js';
 import type { RecordedRun } from '../recorded-run.js';
-import { RecordKind } from '../recording/recording-format.js';
 import type { WrittenEvents } from '../written-events.js';
 
 const pieceCharacters = 64 * 1024;
@@ -75,35 +75,35 @@ class TraceWriter {
     const first = firsts[i] as number;
     const second = seconds[i] as number;
     switch (kinds[i]) {
-      case RecordKind.allocate:
+      case EventKind.allocate:
         this.#allocate(i, layer, stream, first, second);
         break;
-      case RecordKind.free:
+      case EventKind.free:
         this.#free(i, layer, first);
         break;
-      case RecordKind.failure:
+      case EventKind.failure:
         this.#instant(i, layer, `failure: ${formatBytes(second)}`, { bytes: second, ...this.#where(i) });
         break;
-      case RecordKind.growth:
-      case RecordKind.release: {
-        const isGrowth = kinds[i] === RecordKind.growth;
+      case EventKind.growth:
+      case EventKind.release: {
+        const isGrowth = kinds[i] === EventKind.growth;
         this.#reservedBytes[layer] = Math.max(0, (this.#reservedBytes[layer] as number) + (isGrowth ? second : -second));
         const name = `${isGrowth ? 'growth' : 'release'}: ${formatBytes(second)}`;
         this.#instant(i, layer, name, { pointer: formatPointer(first), bytes: second, ...this.#where(i) });
         this.#counter(i, layer, 'reserved bytes', this.#reservedBytes[layer] as number);
         break;
       }
-      case RecordKind.eventRecord:
-      case RecordKind.eventWait: {
-        const name = kinds[i] === RecordKind.eventRecord ? 'event recorded' : 'event awaited';
+      case EventKind.eventRecord:
+      case EventKind.eventWait: {
+        const name = kinds[i] === EventKind.eventRecord ? 'event recorded' : 'event awaited';
         this.#instant(i, -1, name, { event: first, ...this.#where(i) });
         break;
       }
-      case RecordKind.phaseBegin:
-      case RecordKind.phaseEnd:
-        this.#phase(i, kinds[i] === RecordKind.phaseBegin, first);
+      case EventKind.phaseBegin:
+      case EventKind.phaseEnd:
+        this.#phase(i, kinds[i] === EventKind.phaseBegin, first);
         break;
-      case RecordKind.label:
+      case EventKind.label:
         this.#instant(i, layer, `label: ${this.#run.labels[second]}`, { pointer: formatPointer(first) });
         break;
     }

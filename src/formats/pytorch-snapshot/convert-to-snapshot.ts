@@ -10,11 +10,11 @@
  * of them, segments are made up around the addresses that were ever used; they are there from the beginning to the end.
  */
 import { formatPointer, InvalidLogError } from '../../errors.js';
-import { type Extent, lastAtOrBelow } from '../extents.js';
+import { EventKind } from '../event-columns.js';
 import type { RecordedRun } from '../recorded-run.js';
-import { RecordKind } from '../recording/recording-format.js';
 import { streamHandle } from '../stream-handle.js';
 import type { WrittenEvents } from '../written-events.js';
+import { type Extent, lastAtOrBelow } from './extents.js';
 import { PickleWriter } from './pickle-writer.js';
 
 /** Addresses further apart than this are in segments of their own, which begin and end at multiples of it. It is PyTorch's small segment. */
@@ -66,13 +66,13 @@ export class SnapshotPlan {
     for (let i = 0; i < run.eventCount; i++) {
       const kind = run.kinds[i] as number;
       const pointer = run.firsts[i] as number;
-      if (kind === RecordKind.label) {
+      if (kind === EventKind.label) {
         const allocation = live.get(pointer);
         if (allocation !== undefined) labels.set(allocation, run.seconds[i] as number);
       }
-      if (kind > RecordKind.free || run.layerOf[i] !== layer) continue;
+      if (kind > EventKind.free || run.layerOf[i] !== layer) continue;
       if (isEmpty(run, i)) empty++;
-      else if (kind === RecordKind.allocate) {
+      else if (kind === EventKind.allocate) {
         if (live.has(pointer)) doubles++;
         else live.set(pointer, i);
       } else if (!live.delete(pointer)) foreignFrees++;
@@ -210,14 +210,14 @@ class SnapshotWriter {
     for (let i = 0; i < run.eventCount; i++) {
       const kind = kinds[i] as number;
       const pointer = firsts[i] as number;
-      if (kind === RecordKind.growth || kind === RecordKind.release) {
+      if (kind === EventKind.growth || kind === EventKind.release) {
         if (layerOf[i] === keeper && seconds[i] !== 0 && !skippedReleases.has(i))
-          add(kind === RecordKind.growth ? 'segment_alloc' : 'segment_free', i);
+          add(kind === EventKind.growth ? 'segment_alloc' : 'segment_free', i);
       }
-      if (kind > RecordKind.failure || layerOf[i] !== layer) continue;
-      if (kind === RecordKind.failure) add('oom', i);
-      if (kind === RecordKind.failure || isEmpty(run, i)) continue;
-      if (kind === RecordKind.allocate) {
+      if (kind > EventKind.failure || layerOf[i] !== layer) continue;
+      if (kind === EventKind.failure) add('oom', i);
+      if (kind === EventKind.failure || isEmpty(run, i)) continue;
+      if (kind === EventKind.allocate) {
         if (live.has(pointer)) continue;
         live.add(pointer);
         add('alloc', i, labels.get(i));
@@ -263,7 +263,7 @@ class SnapshotWriter {
     pickle.beginList();
     for (let i = 0; i < run.eventCount; i++) {
       const kind = run.kinds[i] as number;
-      if (kind !== RecordKind.phaseBegin && kind !== RecordKind.phaseEnd) continue;
+      if (kind !== EventKind.phaseBegin && kind !== EventKind.phaseEnd) continue;
       pickle.item(count++);
       pickle.beginDict();
       this.#number('device', 0);
@@ -271,7 +271,7 @@ class SnapshotWriter {
       pickle.text('name');
       pickle.text(run.phases[run.firsts[i] as number]?.name ?? '');
       pickle.text('stage');
-      pickle.text(kind === RecordKind.phaseBegin ? 'START' : 'END');
+      pickle.text(kind === EventKind.phaseBegin ? 'START' : 'END');
       pickle.endDict();
     }
     pickle.endList(count);
@@ -348,21 +348,21 @@ function recordedSegments(
     const kind = kinds[i] as number;
     const pointer = firsts[i] as number;
     const bytes = seconds[i] as number;
-    if (kind === RecordKind.growth && layerOf[i] === keeper && bytes > 0) {
+    if (kind === EventKind.growth && layerOf[i] === keeper && bytes > 0) {
       const place = lastAtOrBelow(segments, pointer);
       const before = segments[place];
       const after = segments[place + 1];
       if (before !== undefined && before.address + before.bytes > pointer) return undefined;
       if (after !== undefined && pointer + bytes > after.address) return undefined;
       segments.splice(place + 1, 0, { address: pointer, bytes, stream: streamOf(run, i), live: 0 });
-    } else if (kind === RecordKind.release && layerOf[i] === keeper && bytes > 0) {
+    } else if (kind === EventKind.release && layerOf[i] === keeper && bytes > 0) {
       const place = lastAtOrBelow(segments, pointer);
       const segment = segments[place];
       if (segment === undefined || segment.address !== pointer || segment.bytes !== bytes) return undefined;
       if (segment.live > 0) skippedReleases.add(i);
       else segments.splice(place, 1);
-    } else if (kind > RecordKind.free || layerOf[i] !== layer || isEmpty(run, i)) {
-    } else if (kind === RecordKind.allocate) {
+    } else if (kind > EventKind.free || layerOf[i] !== layer || isEmpty(run, i)) {
+    } else if (kind === EventKind.allocate) {
       if (segmentOfLive.has(pointer)) continue;
       const segment = segments[lastAtOrBelow(segments, pointer)];
       if (segment === undefined || pointer + bytes > segment.address + segment.bytes) return undefined;
@@ -381,7 +381,7 @@ function recordedSegments(
 /** The layer itself or the next one below it that took memory from its upstream. */
 function keeperOf(run: RecordedRun, layer: number): number | undefined {
   const growing = new Set<number>();
-  for (let i = 0; i < run.eventCount; i++) if (run.kinds[i] === RecordKind.growth) growing.add(run.layerOf[i] as number);
+  for (let i = 0; i < run.eventCount; i++) if (run.kinds[i] === EventKind.growth) growing.add(run.layerOf[i] as number);
   const seen = new Set<number>();
   for (let at: number | undefined = layer; at !== undefined && !seen.has(at); at = run.layers[at]?.upstream) {
     if (growing.has(at)) return at;
@@ -394,7 +394,7 @@ function keeperOf(run: RecordedRun, layer: number): number | undefined {
 function madeUpSegments(run: RecordedRun, layer: number): Segment[] {
   const allocations: number[] = [];
   for (let i = 0; i < run.eventCount; i++) {
-    if (run.kinds[i] === RecordKind.allocate && run.layerOf[i] === layer && !isEmpty(run, i)) allocations.push(i);
+    if (run.kinds[i] === EventKind.allocate && run.layerOf[i] === layer && !isEmpty(run, i)) allocations.push(i);
   }
   allocations.sort((a, b) => (run.firsts[a] as number) - (run.firsts[b] as number));
   const segments: Segment[] = [];

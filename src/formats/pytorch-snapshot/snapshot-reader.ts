@@ -6,10 +6,9 @@
  * a free only its completion counts: until then the memory is not given out again.
  */
 import { formatValue, InvalidLogError } from '../../errors.js';
-import { cutExtents, type Extent, insertExtent } from '../extents.js';
-import type { RecordedRun } from '../recorded-run.js';
-import { RecordedNames, RecordedRunBuilder } from '../recorded-run-builder.js';
-import { RecordKind } from '../recording/recording-format.js';
+import { EventColumnsBuilder, EventKind } from '../event-columns.js';
+import { finishRun, RecordedNames, type RecordedRun } from '../recorded-run.js';
+import { cutExtents, type Extent, insertExtent } from './extents.js';
 import { type PickledDict, type PickledValue, UnpicklingError, unpickle } from './unpickle.js';
 
 /** Times below this are no dates: they count from a midnight. */
@@ -23,7 +22,7 @@ const maximumNames = 2 ** 16;
 
 /** An event on its way into the run; `time` is in microseconds, as in the snapshot. */
 interface SnapshotEvent {
-  readonly kind: RecordKind;
+  readonly kind: EventKind;
   readonly layer: number;
   readonly stream: number;
   readonly stack: number;
@@ -118,37 +117,37 @@ class SnapshotReader {
   #history(layer: number, segments: readonly PickledDict[], trace: readonly TraceEntry[]): SnapshotEvent[] {
     const { blocks, extents } = this.#before(segments, trace);
     const events: SnapshotEvent[] = [];
-    const add = (kind: RecordKind, { address, bytes, stream, stack }: Piece, time: number) =>
-      events.push({ kind, layer, stream, stack, time, first: kind === RecordKind.failure ? 0 : address, second: bytes });
-    for (const extent of extents) add(RecordKind.growth, extent, beforeTrace);
-    for (const block of blocks.values()) add(RecordKind.allocate, block, beforeTrace);
+    const add = (kind: EventKind, { address, bytes, stream, stack }: Piece, time: number) =>
+      events.push({ kind, layer, stream, stack, time, first: kind === EventKind.failure ? 0 : address, second: bytes });
+    for (const extent of extents) add(EventKind.growth, extent, beforeTrace);
+    for (const block of blocks.values()) add(EventKind.allocate, block, beforeTrace);
 
     const release = (entry: TraceEntry) => {
       for (const { whole, rest } of cutExtents(extents, entry)) {
-        add(RecordKind.release, { ...whole, stack: entry.stack }, entry.time);
-        for (const part of rest) add(RecordKind.growth, part, entry.time);
+        add(EventKind.release, { ...whole, stack: entry.stack }, entry.time);
+        for (const part of rest) add(EventKind.growth, part, entry.time);
       }
     };
     for (const entry of trace) {
       const { action, address, time } = entry;
       const block = blocks.get(address);
       if (action === 'oom') {
-        add(RecordKind.failure, entry, time);
+        add(EventKind.failure, entry, time);
       } else if (action === 'alloc') {
-        if (block !== undefined) add(RecordKind.free, block, time);
+        if (block !== undefined) add(EventKind.free, block, time);
         blocks.set(address, entry);
-        add(RecordKind.allocate, entry, time);
-        if (entry.label !== 0) events.push({ ...(events.at(-1) as SnapshotEvent), kind: RecordKind.label, second: entry.label, stack: 0 });
+        add(EventKind.allocate, entry, time);
+        if (entry.label !== 0) events.push({ ...(events.at(-1) as SnapshotEvent), kind: EventKind.label, second: entry.label, stack: 0 });
       } else if (action === 'free' || action === 'free_completed') {
         if (block === undefined) continue;
         blocks.delete(address);
-        add(RecordKind.free, { ...entry, bytes: block.bytes }, time);
+        add(EventKind.free, { ...entry, bytes: block.bytes }, time);
       } else {
         // Segments that overlap would be a fault of the snapshot: the later one stands.
         release(entry);
         if (action !== 'segment_alloc' && action !== 'segment_map') continue;
         insertExtent(extents, entry);
-        add(RecordKind.growth, entry, time);
+        add(EventKind.growth, entry, time);
       }
     }
     return events;
@@ -203,11 +202,11 @@ class SnapshotReader {
         if (phase < 0) phase = phases.push({ name, outer }) - 1;
         if (phases.length > maximumNames) this.#fail(`has more than ${maximumNames} named parts`);
         open.push(phase);
-        events.push({ ...common, kind: RecordKind.phaseBegin, first: phase });
+        events.push({ ...common, kind: EventKind.phaseBegin, first: phase });
       } else if (stage === 'END') {
         const at = open.findLastIndex((phase) => phases[phase]?.name === name);
         if (at < 0) continue;
-        events.push({ ...common, kind: RecordKind.phaseEnd, first: open[at] as number });
+        events.push({ ...common, kind: EventKind.phaseEnd, first: open[at] as number });
         open.splice(at, 1);
       }
     }
@@ -220,15 +219,16 @@ class SnapshotReader {
     const first = events.find(({ time }) => time !== beforeTrace)?.time ?? 0;
     const isDate = first >= leastDateMicroseconds;
     const startedAt = isDate ? Math.floor(first / 1000) : undefined;
-    const builder = new RecordedRunBuilder();
+    const builder = new EventColumnsBuilder();
     const open: number[] = [];
     for (const { kind, layer, stream, stack, time, first, second } of events) {
-      if (kind === RecordKind.phaseEnd) open.splice(open.lastIndexOf(first), 1);
+      if (kind === EventKind.phaseEnd) open.splice(open.lastIndexOf(first), 1);
       const nanoseconds = Math.max(0, (time - (startedAt ?? 0) * 1000) * 1000);
       builder.append(kind, layer, stream, 0, open.at(-1) ?? 0, stack, nanoseconds, first, second);
-      if (kind === RecordKind.phaseBegin) open.push(first);
+      if (kind === EventKind.phaseBegin) open.push(first);
     }
-    return builder.finish({ source: this.#source, startedAt, utcOffsetMinutes: 0, damage: undefined, csv: undefined }, this.#names);
+    const origin = { source: this.#source, startedAt, utcOffsetMinutes: 0, damage: undefined, csv: undefined };
+    return finishRun(origin, this.#names, builder);
   }
 
   #stream(value: PickledValue | undefined): number {

@@ -14,6 +14,9 @@
  * of them stands for all the rest, and is called `(more …)`.
  */
 
+import { EventKind } from '../event-columns.js';
+import type { CsvSpelling } from '../recorded-run.js';
+
 const encoder = new TextEncoder();
 
 /** The first eight bytes of a recording. */
@@ -35,28 +38,9 @@ export const maximumTextBytes = 2 ** 24;
 /** A block is closed before the time of a record would not fit into it. */
 export const maximumBlockNanoseconds = 2 ** 32 - 1;
 
-/** What a record says. What `first` and `second` hold is beside each. */
+/** What a record says: an event, or one of these. What `first` and `second` hold is beside each. */
 export const RecordKind = {
-  /** Pointer, bytes. The time is taken after the resource allocated. */
-  allocate: 1,
-  /** Pointer, bytes. The time is taken before the resource is asked to free. */
-  free: 2,
-  /** 0, bytes that were asked for. Written before the error is thrown. Of more than 2^53 bytes, `first` is what `second` cannot hold. */
-  failure: 3,
-  /** Pointer, bytes of a block that a keeper of memory, the layer, took from its upstream. */
-  growth: 4,
-  /** Pointer, bytes of a block that the layer gave back. */
-  release: 5,
-  /** The recording's number, 0: an event was recorded on the stream. */
-  eventRecord: 6,
-  /** The recording's number, 0: the stream waits for it. */
-  eventWait: 7,
-  /** Phase, 0: a named phase begins. Phases may overlap in asynchronous code. */
-  phaseBegin: 8,
-  /** Phase, 0. */
-  phaseEnd: 9,
-  /** Pointer, label: names the live allocation of the layer there. */
-  label: 10,
+  ...EventKind,
   /** Thread, 0: the records that follow are of this thread. */
   thread: 16,
   /** Phase or 0, 0: the records that follow are in this phase. */
@@ -99,13 +83,6 @@ export interface RecordingHeader {
   readonly clock?: number;
   /** How the log of RMM's that it was made from writes what can be written in several ways. */
   readonly csv?: CsvSpelling;
-}
-
-/** How a log of RMM's writes what can be written in several ways: versions differ. */
-export interface CsvSpelling {
-  /** What is between seconds and microseconds. */
-  readonly timeSeparator: '.' | ':';
-  readonly nullPointer: '(nil)' | '0x0' | '0';
 }
 
 /** Bytes with the padding behind them: the next multiple of a record's. */

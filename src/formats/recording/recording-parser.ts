@@ -7,11 +7,10 @@
 import { crc32 } from 'node:zlib';
 import { formatValue, InvalidLogError } from '../../errors.js';
 import { KiB } from '../../units.js';
-import type { RecordingDamage } from '../recorded-run.js';
-import type { RecordedEvents, RecordedNames } from '../recorded-run-builder.js';
+import type { EventKind, EventSink } from '../event-columns.js';
+import type { CsvSpelling, RecordedNames, RecordingDamage } from '../recorded-run.js';
 import {
   blockMarker,
-  type CsvSpelling,
   lastEventKind,
   maximumPayloadBytes,
   maximumTextBytes,
@@ -44,11 +43,11 @@ interface HeaderFields {
   readonly csv: CsvSpelling | undefined;
 }
 
-/** Turns the bytes of a recording into calls of {@link RecordedEvents}. */
+/** Turns the bytes of a recording into events. */
 export class RecordingParser {
   readonly #source: string;
   readonly #names: RecordedNames;
-  readonly #events: RecordedEvents;
+  readonly #events: EventSink;
   /** What was read and is not understood yet is from `start` to `end`; `start` is a multiple of 8. */
   #bytes = new Uint8Array(512 * KiB);
   #words = new Uint32Array(this.#bytes.buffer);
@@ -65,7 +64,7 @@ export class RecordingParser {
   #stack = 0;
 
   /** @param names gets the names that the events refer to, each before the first event that does */
-  constructor(source: string, names: RecordedNames, events: RecordedEvents) {
+  constructor(source: string, names: RecordedNames, events: EventSink) {
     this.#source = source;
     this.#names = names;
     this.#events = events;
@@ -229,7 +228,7 @@ export class RecordingParser {
         fault = this.#eventFault(kind, layer, stream, first, second);
         if (fault === undefined) {
           const nanoseconds = time + (words[at / 4 + 1] as number);
-          events.append(kind as RecordKind, layer, stream, this.#thread, this.#phase, this.#stack, nanoseconds, first, second);
+          events.append(kind as EventKind, layer, stream, this.#thread, this.#phase, this.#stack, nanoseconds, first, second);
           this.#stack = 0;
         }
       } else if (kind >= RecordKind.thread && kind <= RecordKind.stack) {

@@ -1,5 +1,5 @@
+import { EventKind } from '../event-columns.js';
 import type { RecordedRun } from '../recorded-run.js';
-import { RecordKind } from '../recording/recording-format.js';
 import type { WrittenEvents } from '../written-events.js';
 import { CsvRows, defaultNullPointer, RowText, rowActions } from './csv-rows.js';
 
@@ -20,15 +20,15 @@ export function* rmmCsv(run: RecordedRun, layer: number, written: WrittenEvents 
   const rows = new CsvRows(2 * fullBytes);
   for (let i = 0; i < run.eventCount; i++) {
     const kind = kinds[i] as number;
-    if (kind > RecordKind.failure || layerOf[i] !== layer) continue;
+    if (kind > EventKind.failure || layerOf[i] !== layer) continue;
     const first = firsts[i] as number;
     const second = seconds[i] as number;
     const stream = streams[streamOf[i] as number] as RowText;
     const microseconds = clock.enter(times[i] as number);
     rows.addText(threads[threadOf[i] as number] as RowText);
-    if (kind === RecordKind.allocate) {
+    if (kind === EventKind.allocate) {
       rows.add(clock.prefix, microseconds, first === 0 ? actions.allocateNothing : actions.allocate, first, second, stream);
-    } else if (kind === RecordKind.free) {
+    } else if (kind === EventKind.free) {
       rows.add(clock.prefix, microseconds, first === 0 ? actions.freeNothing : actions.free, first, second, stream);
     } else if (second <= Number.MAX_SAFE_INTEGER) {
       rows.add(clock.prefix, microseconds, actions.allocateFailure, 0, second, stream);

@@ -1,7 +1,9 @@
 import { formatValue, InvalidLogError } from '../../errors.js';
-import type { CsvSpelling } from '../recording/recording-format.js';
+import { EventKind, type EventSink } from '../event-columns.js';
+import type { CsvSpelling, RecordedNames } from '../recorded-run.js';
 import { logHeader } from './csv-rows.js';
 import { explainRow, explainTime, holdsBinaryData } from './log-row-fault.js';
+import { RecordedRows } from './recorded-rows.js';
 
 /** No row comes near this; what does is not a log. */
 const maximumLineBytes = 4096;
@@ -27,27 +29,15 @@ const failureSuffix = Buffer.from(' failure,');
 const freeSuffix = Buffer.from('ree,');
 const nilPointer = Buffer.from('(nil),');
 
-/** What takes the rows of a log. A method returns what is wrong with a row, in which case the log is refused. */
-export interface LogRows {
-  readonly eventCount: number;
-  /** Whether the column of times is read; `time` is 0 otherwise. It is nanoseconds since midnight. */
-  readonly readsTimes: boolean;
-  /** @param isPrefixed whether the stream is written with `0x` */
-  allocate(thread: number, pointer: number, bytes: number, stream: number, time: number, isPrefixed: boolean): string | undefined;
-  free(thread: number, pointer: number, bytes: number, stream: number, time: number, isPrefixed: boolean): string | undefined;
-  /** @param rest of the bytes, where there are more than a float holds; 0 as a rule */
-  fail(thread: number, bytes: number, rest: number, stream: number, time: number, isPrefixed: boolean): string | undefined;
-}
-
 /**
- * Turns the bytes of an RMM log, in pieces of any size, into calls of {@link LogRows}.
+ * Turns the bytes of an RMM log, in pieces of any size, into rows.
  *
  * Rows are read where they lie, without a string or an object per row. A row that is not as it should be is looked at a second time, as
  * text, to say what is wrong with it.
  */
 export class LogParser {
   readonly #source: string;
-  readonly #rows: LogRows;
+  readonly #rows: RecordedRows;
   readonly #readsTimes: boolean;
   /** The beginning of a line whose end has not come yet. */
   #carry: Uint8Array = new Uint8Array(0);
@@ -60,10 +50,11 @@ export class LogParser {
   #timeSeparator: CsvSpelling['timeSeparator'] = '.';
   #nullPointer: CsvSpelling['nullPointer'] = '(nil)';
 
-  constructor(source: string, rows: LogRows) {
+  /** @param readsTimes whether the column of times is read; if not, it may hold anything */
+  constructor(source: string, names: RecordedNames, events: EventSink, readsTimes: boolean) {
     this.#source = source;
-    this.#rows = rows;
-    this.#readsTimes = rows.readsTimes;
+    this.#rows = new RecordedRows(names, events);
+    this.#readsTimes = readsTimes;
   }
 
   /** Where the first line that is not complete begins, in bytes from the start of the log. */
@@ -167,8 +158,8 @@ export class LogParser {
       if (byte < space) return this.#refuseRow(bytes, start);
     }
     if (at === timeStart + 1) return this.#refuseRow(bytes, start);
-    const time = this.#readsTimes ? this.#timeOfDay(bytes, timeStart, at - 1) : 0;
-    if (time < 0) return this.#refuseRow(bytes, start);
+    const time = this.#readsTimes ? this.#timeOfDay(bytes, timeStart, at - 1) : -1;
+    if (time < 0 && this.#readsTimes) return this.#refuseRow(bytes, start);
 
     byte = bytes[at++] as number;
     const isFree = byte === 0x66;
@@ -232,11 +223,9 @@ export class LogParser {
     if (thread > largest || pointer > largest || (size > largest && !isFailure) || stream > largest) return this.#refuseRow(bytes, start);
     if (this.#blankLine > 0) this.#fail(this.#blankLine, 'is blank, and is not the end');
 
-    let fault: string | undefined;
-    const rows = this.#rows;
-    if (isFree) fault = rows.free(thread, pointer, size, stream, time, isPrefixed);
-    else if (!isFailure) fault = rows.allocate(thread, pointer, size, stream, time, isPrefixed);
-    else fault = rows.fail(thread, size, size > largest ? restOf(bytes, sizeStart, size) : 0, stream, time, isPrefixed);
+    const rest = size > largest ? restOf(bytes, sizeStart, size) : 0;
+    const kind = isFree ? EventKind.free : isFailure ? EventKind.failure : EventKind.allocate;
+    const fault = this.#rows.append(kind, thread, isFailure ? rest : pointer, size, stream, time, isPrefixed);
     if (fault !== undefined) this.#fail(this.#line, fault);
     this.#line++;
     return at;

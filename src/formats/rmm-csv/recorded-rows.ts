@@ -1,6 +1,5 @@
-import { type RecordedEvents, RecordedNames } from '../recorded-run-builder.js';
-import { RecordKind } from '../recording/recording-format.js';
-import type { LogRows } from './log-parser.js';
+import type { EventKind, EventSink } from '../event-columns.js';
+import type { RecordedNames } from '../recorded-run.js';
 
 const nanosecondsPerDay = 86_400e9;
 
@@ -10,12 +9,10 @@ const longestStepBack = 60e9;
 /** A stream or a thread is a number of 16 bits in a run. */
 const maximumNames = 2 ** 16;
 
-/** Makes events of a recording out of the rows of an RMM log. */
-export class RecordedRows implements LogRows {
-  readonly readsTimes = true;
-  /** What the events refer to. */
-  readonly names = new RecordedNames();
-  readonly #events: RecordedEvents;
+/** Makes events out of the rows of an RMM log. */
+export class RecordedRows {
+  readonly #names: RecordedNames;
+  readonly #events: EventSink;
   readonly #threadIndexes = new Map<number, number>();
   #lastThread = -1;
   #lastThreadIndex = 0;
@@ -27,30 +24,21 @@ export class RecordedRows implements LogRows {
   #day = 0;
   #lastTime = 0;
 
-  constructor(events: RecordedEvents) {
+  /** @param names gets the names that the events refer to */
+  constructor(names: RecordedNames, events: EventSink) {
+    this.#names = names;
     this.#events = events;
-    this.names.layers.push({ name: 'rmm', upstream: undefined });
+    names.layers.push({ name: 'rmm', upstream: undefined });
   }
 
-  get eventCount(): number {
-    return this.#events.eventCount;
-  }
-
-  allocate(thread: number, pointer: number, bytes: number, stream: number, time: number, isPrefixed: boolean): string | undefined {
-    return this.#append(RecordKind.allocate, thread, pointer, bytes, stream, time, isPrefixed);
-  }
-
-  free(thread: number, pointer: number, bytes: number, stream: number, time: number, isPrefixed: boolean): string | undefined {
-    return this.#append(RecordKind.free, thread, pointer, bytes, stream, time, isPrefixed);
-  }
-
-  fail(thread: number, bytes: number, rest: number, stream: number, time: number, isPrefixed: boolean): string | undefined {
-    if (bytes === Number.POSITIVE_INFINITY) return 'is of more bytes than any number';
-    return this.#append(RecordKind.failure, thread, rest, bytes, stream, time, isPrefixed);
-  }
-
-  #append(
-    kind: RecordKind,
+  /**
+   * Adds a row. Returns what is wrong with it, in which case nothing was added.
+   * @param kind of the events that rows can be
+   * @param timeOfDay in nanoseconds, or -1 if times are not read
+   * @param isPrefixed whether the stream is written with `0x`
+   */
+  append(
+    kind: EventKind,
     thread: number,
     first: number,
     second: number,
@@ -58,12 +46,13 @@ export class RecordedRows implements LogRows {
     timeOfDay: number,
     isPrefixed: boolean,
   ): string | undefined {
-    if (thread !== this.#lastThread) this.#enterThread(thread);
     const spelledStream = isPrefixed ? stream : ~0 - stream;
-    if (spelledStream !== this.#lastStream) this.#enterStream(stream, spelledStream);
-    if (this.names.threads.length > maximumNames) return `is of one thread more than ${maximumNames}`;
-    if (this.names.streams.length > maximumNames) return `is on one stream more than ${maximumNames}`;
-    this.#events.append(kind, 0, this.#lastStreamIndex, this.#lastThreadIndex, 0, 0, this.#timeOf(timeOfDay), first, second);
+    if (thread !== this.#lastThread && !this.#enterThread(thread)) return `is of one thread more than ${maximumNames}`;
+    if (spelledStream !== this.#lastStream && !this.#enterStream(stream, spelledStream))
+      return `is on one stream more than ${maximumNames}`;
+    if (second === Number.POSITIVE_INFINITY) return 'is of more bytes than any number';
+    const time = timeOfDay < 0 ? 0 : this.#timeOf(timeOfDay);
+    this.#events.append(kind, 0, this.#lastStreamIndex, this.#lastThreadIndex, 0, 0, time, first, second);
     return undefined;
   }
 
@@ -77,23 +66,29 @@ export class RecordedRows implements LogRows {
     return time;
   }
 
-  #enterThread(thread: number): void {
+  /** Returns whether there is room for the thread. */
+  #enterThread(thread: number): boolean {
     let index = this.#threadIndexes.get(thread);
     if (index === undefined) {
-      index = this.names.threads.push(String(thread)) - 1;
+      if (this.#threadIndexes.size === maximumNames) return false;
+      index = this.#names.threads.push(String(thread)) - 1;
       this.#threadIndexes.set(thread, index);
     }
     this.#lastThread = thread;
     this.#lastThreadIndex = index;
+    return true;
   }
 
-  #enterStream(stream: number, spelledStream: number): void {
+  /** Returns whether there is room for the stream. */
+  #enterStream(stream: number, spelledStream: number): boolean {
     let index = this.#streamIndexes.get(spelledStream);
     if (index === undefined) {
-      index = this.names.streams.push(`${spelledStream < 0 ? '' : '0x'}${stream.toString(16)}`) - 1;
+      if (this.#streamIndexes.size === maximumNames) return false;
+      index = this.#names.streams.push(`${spelledStream < 0 ? '' : '0x'}${stream.toString(16)}`) - 1;
       this.#streamIndexes.set(spelledStream, index);
     }
     this.#lastStream = spelledStream;
     this.#lastStreamIndex = index;
+    return true;
   }
 }

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { chromeTrace } from '../../../src/formats/chrome-trace/convert-to-chrome-trace.js';
-import { type RecordedRun, RecordKind, readRecordedRun } from '../../../src/index.js';
+import { EventKind, type RecordedRun, readRecordedRun } from '../../../src/index.js';
 import { arrowEtl } from '../logs.js';
 import { allocate, free, runOf } from '../runs.js';
 
@@ -40,21 +40,21 @@ describe('a trace for Perfetto', () => {
   test('has slices for allocations and phases, counters, and instants for the rest', () => {
     const run = runOf(
       [
-        { kind: RecordKind.phaseBegin, first: 1, second: 0, time: 1000 },
-        { kind: RecordKind.growth, layer: 1, first: 4096, second: 2048, time: 1500, phase: 1 },
+        { kind: EventKind.phaseBegin, first: 1, second: 0, time: 1000 },
+        { kind: EventKind.growth, layer: 1, first: 4096, second: 2048, time: 1500, phase: 1 },
         allocate(4096, 1024, { time: 2001, phase: 1, stack: 1, stream: 1 }),
-        { kind: RecordKind.label, first: 4096, second: 1, time: 2002 },
+        { kind: EventKind.label, first: 4096, second: 1, time: 2002 },
         allocate(0, 0, { time: 2003 }),
-        { kind: RecordKind.phaseBegin, first: 1, second: 0, time: 2500 },
-        { kind: RecordKind.phaseEnd, first: 1, second: 0, time: 2600 },
-        { kind: RecordKind.failure, first: 0, second: 2048, time: 3000 },
-        { kind: RecordKind.eventRecord, first: 7, second: 0, time: 3100 },
-        { kind: RecordKind.eventWait, first: 7, second: 0, time: 3200, stream: 1 },
+        { kind: EventKind.phaseBegin, first: 1, second: 0, time: 2500 },
+        { kind: EventKind.phaseEnd, first: 1, second: 0, time: 2600 },
+        { kind: EventKind.failure, first: 0, second: 2048, time: 3000 },
+        { kind: EventKind.eventRecord, first: 7, second: 0, time: 3100 },
+        { kind: EventKind.eventWait, first: 7, second: 0, time: 3200, stream: 1 },
         free(4096, 1024, { time: 4000, stream: 0 }),
         free(4096, 1024, { time: 4100 }),
-        { kind: RecordKind.release, layer: 1, first: 4096, second: 2048, time: 5000 },
-        { kind: RecordKind.phaseEnd, first: 1, second: 0, time: 6000 },
-        { kind: RecordKind.phaseEnd, first: 1, second: 0, time: 6001 },
+        { kind: EventKind.release, layer: 1, first: 4096, second: 2048, time: 5000 },
+        { kind: EventKind.phaseEnd, first: 1, second: 0, time: 6000 },
+        { kind: EventKind.phaseEnd, first: 1, second: 0, time: 6001 },
       ],
       {
         startedAt: 0,
@@ -123,7 +123,7 @@ describe('a trace for Perfetto', () => {
     const { traceEvents } = JSON.parse(pieces.join('')) as Trace;
     const begins = traceEvents.filter(({ ph }) => ph === 'b');
     const ends = new Set(traceEvents.filter(({ ph }) => ph === 'e').map(({ id }) => id));
-    const allocations = run.kinds.reduce((count, kind, i) => (kind === RecordKind.allocate && run.seconds[i] !== 0 ? count + 1 : count), 0);
+    const allocations = run.kinds.reduce((count, kind, i) => (kind === EventKind.allocate && run.seconds[i] !== 0 ? count + 1 : count), 0);
     expect(begins).toHaveLength(allocations);
     expect(begins.every(({ id }) => ends.has(id))).toBe(true);
     const counters = traceEvents.filter(({ ph }) => ph === 'C');

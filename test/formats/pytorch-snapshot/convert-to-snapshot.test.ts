@@ -6,6 +6,7 @@ import { afterAll, describe, expect, test } from 'vitest';
 import {
   annotate,
   convertLog,
+  EventKind,
   encodeRecording,
   HostMemoryResource,
   KiB,
@@ -14,7 +15,6 @@ import {
   type RecordedRun,
   Recording,
   RecordingResourceAdaptor,
-  RecordKind,
   readAllocationLog,
   readRecordedRun,
   Stream,
@@ -43,7 +43,7 @@ async function writeAndLoad(run: RecordedRun): Promise<Snapshot> {
 }
 
 function growth(first: number, second: number, more: Partial<RunEvent> = {}): RunEvent {
-  return { kind: RecordKind.growth, first, second, ...more };
+  return { kind: EventKind.growth, first, second, ...more };
 }
 
 /** Records a program over a pool. */
@@ -115,7 +115,7 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
     ]);
     // Growth, phases, labels, stacks and times come back as well, all but nanoseconds and columns.
     const count = (each: RecordedRun, kind: number) => each.kinds.filter((known) => known === kind).length;
-    for (const kind of [RecordKind.growth, RecordKind.failure, RecordKind.phaseBegin, RecordKind.label]) {
+    for (const kind of [EventKind.growth, EventKind.failure, EventKind.phaseBegin, EventKind.label]) {
       expect([kind, count(again, kind)]).toEqual([kind, count(run, kind)]);
     }
     expect(again.labels).toEqual(['', 'the last']);
@@ -136,7 +136,7 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
   });
 
   test.each<[string, readonly RunEvent[]]>([
-    ['is freed with another size', [growth(0x1000, 512), { kind: RecordKind.release, first: 0x1000, second: 256 }, allocate(0x1000, 1)]],
+    ['is freed with another size', [growth(0x1000, 512), { kind: EventKind.release, first: 0x1000, second: 256 }, allocate(0x1000, 1)]],
     ['overlaps the one before', [growth(0x1000, 512), growth(0x1100, 512), allocate(0x1000, 1)]],
     ['overlaps the one behind', [growth(0x1100, 512), growth(0x1000, 512), allocate(0x1000, 1)]],
   ])('has segments made up where one that was recorded %s', async (_, events) => {
@@ -146,7 +146,7 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
   });
 
   test('keeps a segment that was given back with allocations in it', async () => {
-    const events = [growth(0x1000, 512), allocate(0x1000, 512), { kind: RecordKind.release, first: 0x1000, second: 512 }];
+    const events = [growth(0x1000, 512), allocate(0x1000, 512), { kind: EventKind.release, first: 0x1000, second: 512 }];
     const { segments, device_traces } = await writeAndLoad(runOf(events));
     expect(segments).toMatchObject([{ address: 0x1000, total_size: 512, allocated_size: 512 }]);
     expect(device_traces[0]?.map(({ action }) => action)).toEqual(['segment_alloc', 'alloc']);
@@ -159,7 +159,7 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
       allocate(0x1000, 512),
       free(0x2000, 1, { thread: 1 }),
       free(0, 0),
-      { kind: RecordKind.eventRecord, first: 1, second: 0 },
+      { kind: EventKind.eventRecord, first: 1, second: 0 },
       allocate(0x9000, 4, { layer: 1 }),
       growth(0x9000, 4, { layer: 1 }),
     ];
@@ -192,10 +192,10 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
   test('has numbers of every size, stacks, labels and times', async () => {
     const events = [
       allocate(2 ** 52 + 512, 255, { stack: 1, time: 5 * microsecond }),
-      { kind: RecordKind.label, first: 2 ** 52 + 512, second: 1 },
+      { kind: EventKind.label, first: 2 ** 52 + 512, second: 1 },
       allocate(2 ** 31, 2 ** 31 - 1, { stream: 1, stack: 2 }),
       allocate(256, 65_536, { stream: 2 }),
-      { kind: RecordKind.failure, first: -448, second: 2 ** 64 },
+      { kind: EventKind.failure, first: -448, second: 2 ** 64 },
     ];
     const snapshot = await writeAndLoad(
       runOf(events, {
@@ -310,7 +310,7 @@ describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`,
     const happened = Array.from({ length: run.eventCount }, (_, i) => [
       ...[run.kinds, run.times, run.firsts, run.seconds, run.phaseOf, run.stackOf].map((column) => column[i] as number),
     ]);
-    const { allocate, free, growth, failure, phaseBegin, phaseEnd, label } = RecordKind;
+    const { allocate, free, growth, failure, phaseBegin, phaseEnd, label } = EventKind;
     expect(happened).toEqual([
       [growth, 0, 4096, 4096, 0, 0],
       [allocate, 0, 4608, 500, 0, 0],
@@ -345,7 +345,7 @@ describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`,
     pickleWithPython(file, snapshot(expandable, `[${trace.join(', ')}]`), 4);
     const run = await readRecordedRun(file);
     const happened = Array.from({ length: run.eventCount }, (_, i) => [run.kinds[i], run.times[i], run.firsts[i], run.seconds[i]]);
-    const { growth, release } = RecordKind;
+    const { growth, release } = EventKind;
     expect(happened).toEqual([
       [growth, 0, 0x100000, 0x100000],
       [growth, 0, 0x900000, 0x1000],

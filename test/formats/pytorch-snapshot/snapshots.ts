@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { type RecordedRun, RecordKind } from '../../../src/index.js';
+import { EventKind, type RecordedRun } from '../../../src/index.js';
 
 /** What Python makes of a snapshot. */
 export interface Snapshot {
@@ -175,8 +175,8 @@ export function liveRangeSteps(run: RecordedRun, layer = 0): string[] {
   const steps: string[] = [];
   for (let i = 0; i < run.eventCount; i++) {
     const kind = run.kinds[i] as number;
-    if (kind > RecordKind.free || run.layerOf[i] !== layer || run.seconds[i] === 0) continue;
-    const sign = kind === RecordKind.allocate ? '+' : '-';
+    if (kind > EventKind.free || run.layerOf[i] !== layer || run.seconds[i] === 0) continue;
+    const sign = kind === EventKind.allocate ? '+' : '-';
     steps.push(`${sign}${run.firsts[i]}+${run.seconds[i]} on ${Number(run.streams[run.streamOf[i] as number])}`);
   }
   return steps;

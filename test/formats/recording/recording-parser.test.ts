@@ -1,7 +1,7 @@
 import { crc32, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { encodeRecording, InvalidLogError, type RecordedRun, RecordKind, readAllocationLog, readRecordedRun } from '../../../src/index.js';
+import { EventKind, encodeRecording, InvalidLogError, type RecordedRun, readAllocationLog, readRecordedRun } from '../../../src/index.js';
 import { pieces } from '../logs.js';
 import { allocate, anyRun, free, type RunEvent, runOf } from '../runs.js';
 
@@ -33,16 +33,16 @@ const second = 1e9;
 /** A run with everything in it, in several blocks. */
 const rich = runOf(
   [
-    { kind: RecordKind.phaseBegin, first: 1, second: 0, time: 10 },
+    { kind: EventKind.phaseBegin, first: 1, second: 0, time: 10 },
     allocate(0x7f0000000000, 4096, { phase: 1, stack: 1, time: 20 }),
-    { kind: RecordKind.label, first: 0x7f0000000000, second: 1, phase: 1, time: 21 },
-    { kind: RecordKind.growth, layer: 1, first: 0x7f0000000000, second: 1 << 21, phase: 1, time: 30 },
+    { kind: EventKind.label, first: 0x7f0000000000, second: 1, phase: 1, time: 21 },
+    { kind: EventKind.growth, layer: 1, first: 0x7f0000000000, second: 1 << 21, phase: 1, time: 30 },
     allocate(0x7f0000001000, 512, { stream: 1, thread: 1, phase: 2, time: 6 * second }),
     free(0x7f0000000000, 4096, { stack: 2, time: 7 * second }),
-    { kind: RecordKind.failure, first: 0, second: 1 << 30, time: 8 * second },
-    { kind: RecordKind.eventRecord, stream: 1, first: 3, second: 0, time: 20 * second },
-    { kind: RecordKind.eventWait, first: 3, second: 0, time: 20 * second },
-    { kind: RecordKind.phaseEnd, first: 1, second: 0, time: 30 * second },
+    { kind: EventKind.failure, first: 0, second: 1 << 30, time: 8 * second },
+    { kind: EventKind.eventRecord, stream: 1, first: 3, second: 0, time: 20 * second },
+    { kind: EventKind.eventWait, first: 3, second: 0, time: 20 * second },
+    { kind: EventKind.phaseEnd, first: 1, second: 0, time: 30 * second },
   ],
   {
     startedAt: 1_700_000_000_000,
@@ -225,17 +225,17 @@ describe('a recording that is damaged', () => {
   test.each<[string, RunEvent]>([
     ['a layer', allocate(256, 1, { layer: 1 })],
     ['a stream', allocate(256, 1, { stream: 1 })],
-    ['a stream', { kind: RecordKind.eventWait, stream: 3, first: 1, second: 0 }],
-    ['a phase', { kind: RecordKind.phaseBegin, first: 1, second: 0 }],
-    ['a phase', { kind: RecordKind.phaseEnd, first: -1, second: 0 }],
-    ['a label', { kind: RecordKind.label, first: 1, second: 1 }],
+    ['a stream', { kind: EventKind.eventWait, stream: 3, first: 1, second: 0 }],
+    ['a phase', { kind: EventKind.phaseBegin, first: 1, second: 0 }],
+    ['a phase', { kind: EventKind.phaseEnd, first: -1, second: 0 }],
+    ['a label', { kind: EventKind.label, first: 1, second: 1 }],
     ['what a record sets', allocate(256, 1, { phase: 1 })],
     ['what a record sets', allocate(256, 1, { stack: 1 })],
     ['what a record sets', allocate(256, 1, { thread: 1 })],
     ['a pointer or a size', allocate(0.5, 1)],
     ['a pointer or a size', allocate(256, -1)],
     ['a pointer or a size', free(Number.NaN, 1)],
-    ['a pointer or a size', { kind: RecordKind.failure, first: 0, second: Number.POSITIVE_INFINITY }],
+    ['a pointer or a size', { kind: EventKind.failure, first: 0, second: Number.POSITIVE_INFINITY }],
   ])('names the record where %s is not there', async (what, event) => {
     const good = encode(runOf([allocate(256, 1)]));
     const bytes = encode(runOf([allocate(256, 1), event]));
@@ -269,7 +269,7 @@ describe('the allocations of a recording', () => {
       [
         allocate(0x1000, 1 << 20, { layer: 0, time: 1 }),
         allocate(0x1000, 256, { layer: 1, thread: 1, stream: 1, time: 2 }),
-        { kind: RecordKind.failure, layer: 1, first: 0, second: 9, time: 3 },
+        { kind: EventKind.failure, layer: 1, first: 0, second: 9, time: 3 },
         free(0x1000, 256, { layer: 1, time: 4 }),
       ],
       { layers, threads: ['7', '8'], streams: ['0x0', '0x5'] },

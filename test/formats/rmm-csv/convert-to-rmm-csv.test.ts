@@ -6,11 +6,11 @@ import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
 import { rmmCsv } from '../../../src/formats/rmm-csv/convert-to-rmm-csv.js';
 import {
+  EventKind,
   encodeRecording,
   HostMemoryResource,
   LoggingResourceAdaptor,
   type RecordedRun,
-  RecordKind,
   readRecordedRun,
   Stream,
 } from '../../../src/index.js';
@@ -107,9 +107,9 @@ describe('the RMM log of a recording', () => {
     const run = runOf(
       [
         allocate(256, 1, { layer: 1 }),
-        { kind: RecordKind.growth, first: 256, second: 1 },
-        { kind: RecordKind.phaseBegin, first: 0, second: 0 },
-        { kind: RecordKind.failure, first: 0, second: 7, stream: 1, thread: 1 },
+        { kind: EventKind.growth, first: 256, second: 1 },
+        { kind: EventKind.phaseBegin, first: 0, second: 0 },
+        { kind: EventKind.failure, first: 0, second: 7, stream: 1, thread: 1 },
         free(0, 0),
       ],
       {
@@ -131,7 +131,7 @@ describe('the RMM log of a recording', () => {
 
   test('has the names of streams and threads, whatever they are', () => {
     const name = `線 ${'é'.repeat(100_000)}`;
-    const failure = { kind: RecordKind.failure, first: 7, second: 2 ** 60 };
+    const failure = { kind: EventKind.failure, first: 7, second: 2 ** 60 };
     const run = runOf([allocate(256, 1), failure, free(256, 1)], { streams: [name], threads: [name] });
     expect(csv(run).split('\n').slice(1)).toEqual([
       `${name},00:00:00.000000,allocate,0x100,1,${name}`,

@@ -1,6 +1,6 @@
 import { refuseCloning } from '../driver/local-object.js';
 import { ArgumentRangeError } from '../errors.js';
-import type { RecordingDamage } from './recorded-run.js';
+import type { RecordingDamage } from '../formats/recorded-run.js';
 
 /** Events of a log in columns; the first `count` entries of each are set. */
 export interface EventChunk {
@@ -64,7 +64,7 @@ export interface AllocationLogContents {
 export const chunkCapacity = 65_536;
 
 /** The rows of a log before the first event. */
-const headerLines = 1;
+export const headerLines = 1;
 
 /** What a program allocated and freed, in order: an RMM log or a layer of a recording, read by `readAllocationLog`. */
 export class AllocationLog {

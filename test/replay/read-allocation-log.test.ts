@@ -6,7 +6,7 @@ import { gunzipSync, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
 import { type AllocationLog, InvalidLogError, type LogEvent, MiB, readAllocationLog } from '../../src/index.js';
-import { arrowEtl, header, logText, pieces, readText, row } from './logs.js';
+import { arrowEtl, header, logText, pieces, readText, row } from '../formats/logs.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
 afterAll(() => rmSync(folder, { recursive: true }));

@@ -1,0 +1,297 @@
+/**
+ * What a replay needs of a log: the allocations and frees of one layer, which go together, with small numbers for what is live.
+ *
+ *     each event ──► LayerProjection of its layer: address ──► slot ──► chunks of an AllocationLog
+ *
+ * Events are projected while a log is read, so that its other columns are never in memory as a whole. Memory: 20 bytes an event, in chunks, so
+ * that growing copies nothing.
+ */
+import { formatPointer, formatValue, InvalidLogError } from '../errors.js';
+import { type EventColumns, EventKind, type EventSink } from '../formats/event-columns.js';
+import { nearestLayer } from '../formats/layers.js';
+import type { RecordedRun, RecordingDamage } from '../formats/recorded-run.js';
+import { streamHandle } from '../formats/stream-handle.js';
+import { AddressMap } from '../suballocation/address-map.js';
+import { AllocationLog, chunkCapacity, type EventChunk, headerLines } from './allocation-log.js';
+
+/** RMM's stream handles with a meaning of their own. */
+const legacyDefaultStream = 0;
+const legacyDefaultStreamAlias = 1;
+const perThreadDefaultStream = 2;
+
+/** In place of the index of a stream that is another one on every thread. */
+const dependsOnThread = -1;
+
+/** The names that a projection looks at, which may still grow. */
+type Names = Pick<RecordedRun, 'layers' | 'streams' | 'threads'>;
+
+/** Makes an {@link AllocationLog} out of a layer of a log. Which layer that is may not be known before the end. */
+export class AllocationProjection implements EventSink {
+  readonly #source: string;
+  readonly #names: Names;
+  /** The name of the layer, or `undefined` for the one nearest to the program. */
+  readonly #wanted: string | undefined;
+  readonly #hasLines: boolean;
+  readonly #layers: (LayerProjection | undefined)[] = [];
+  /** What is wrong with a layer. It matters only if that is the one. */
+  readonly #faults: (string | undefined)[] = [];
+  #eventCount = 0;
+
+  /**
+   * @param wanted the name of the layer, or `undefined` for the one nearest to the program
+   * @param hasLines whether each event is a line, so that a fault is known by it, and at once
+   */
+  constructor(source: string, names: Names, wanted: string | undefined, hasLines = false) {
+    this.#source = source;
+    this.#names = names;
+    this.#wanted = wanted;
+    this.#hasLines = hasLines;
+  }
+
+  /** All events so far, of whatever layer and kind. */
+  get eventCount(): number {
+    return this.#eventCount;
+  }
+
+  /** @throws InvalidLogError naming the line if that is at fault, of a log that has lines. */
+  append(
+    kind: EventKind,
+    layer: number,
+    stream: number,
+    thread: number,
+    _phase: number,
+    _stack: number,
+    _time: number,
+    first: number,
+    second: number,
+  ): void {
+    this.#eventCount++;
+    if (kind > EventKind.failure) return;
+    const projection = this.#layers[layer] ?? this.#addLayer(layer);
+    if (projection === undefined) return;
+    let fault: string | undefined;
+    if (kind === EventKind.allocate) fault = projection.allocate(thread, first, second, stream);
+    else if (kind === EventKind.free) fault = projection.free(thread, first, second, stream);
+    else projection.fail();
+    if (fault !== undefined) this.#noteFault(layer, fault);
+  }
+
+  /** Appends what was read as a whole. */
+  appendAll({ eventCount, kinds, layerOf, streamOf, threadOf, firsts, seconds }: EventColumns): void {
+    for (let i = 0; i < eventCount; i++) {
+      const [stream, thread] = [streamOf[i] as number, threadOf[i] as number];
+      this.append(kinds[i] as EventKind, layerOf[i] as number, stream, thread, 0, 0, 0, firsts[i] as number, seconds[i] as number);
+    }
+  }
+
+  /**
+   * The log of the layer.
+   * @throws InvalidLogError if there is no such layer, something is wrong with it, or the log is damaged and does not merely end early.
+   */
+  finish(damage: RecordingDamage | undefined): AllocationLog {
+    if (damage !== undefined && !damage.isTruncation) {
+      throw new InvalidLogError(this.#source, undefined, `is damaged at byte ${damage.offset}: ${damage.fault}`);
+    }
+    const { layers } = this.#names;
+    const layer = nearestLayer(layers, (index) => this.#layers[index] !== undefined, this.#wanted);
+    if (layer === undefined && this.#wanted !== undefined) {
+      const known = [...new Set(layers.map(({ name }) => name))].join(', ');
+      throw new InvalidLogError(this.#source, undefined, `has no layer ${formatValue(this.#wanted)}; there are: ${known || 'none'}`);
+    }
+    const fault = this.#faults[layer ?? 0];
+    if (fault !== undefined) throw new InvalidLogError(this.#source, undefined, fault);
+    return (this.#layers[layer ?? 0] ?? new LayerProjection(this.#names)).finish(this.#source, damage);
+  }
+
+  #addLayer(layer: number): LayerProjection | undefined {
+    if (this.#wanted !== undefined && this.#names.layers[layer]?.name !== this.#wanted) return undefined;
+    const projection = new LayerProjection(this.#names);
+    this.#layers[layer] = projection;
+    return projection;
+  }
+
+  #noteFault(layer: number, fault: string): void {
+    const event = this.#eventCount - 1;
+    if (this.#hasLines) throw new InvalidLogError(this.#source, headerLines + 1 + event, fault);
+    this.#faults[layer] ??= `event ${event} ${fault}`;
+  }
+}
+
+/** The allocations and frees of a layer, held against each other. */
+class LayerProjection {
+  readonly #names: Names;
+  readonly #full: EventChunk[] = [];
+  #operations = new Int32Array(chunkCapacity);
+  #sizes = new Float64Array(chunkCapacity);
+  #threadColumn = new Uint32Array(chunkCapacity);
+  #streamColumn = new Uint32Array(chunkCapacity);
+  #count = 0;
+
+  readonly #slots = new AddressMap();
+  #slotSizes = new Float64Array(1024);
+  #vacantSlots = new Int32Array(1024);
+  #vacantCount = 0;
+  #slotCount = 0;
+  /** The slot that all allocations of zero bytes share: they have no memory, and may have the same pointer. */
+  #emptySlot = -1;
+
+  /** The names here, in the order of their indexes. */
+  readonly #threads = new Map<string, number>();
+  readonly #streams = new Map<string, number>();
+  /** By index in the log: the index here. */
+  readonly #threadIndexes: number[] = [];
+  readonly #streamIndexes: number[] = [];
+  /** By index of a thread in the log: the index of its default stream here. */
+  readonly #threadStreams: number[] = [];
+
+  #allocationCount = 0;
+  #liveBytes = 0;
+  #peakLiveBytes = 0;
+  readonly #skippedRows: number[] = [];
+
+  constructor(names: Names) {
+    this.#names = names;
+  }
+
+  /** Adds an allocation. Returns what is wrong with it, in which case nothing was added. */
+  allocate(thread: number, pointer: number, bytes: number, stream: number): string | undefined {
+    let slot: number;
+    if (bytes === 0) {
+      if (this.#emptySlot < 0) this.#emptySlot = this.#takeSlot();
+      slot = this.#emptySlot;
+    } else {
+      if (pointer === 0) return `allocates ${bytes} bytes at the null pointer`;
+      const live = this.#slots.get(pointer);
+      if (live >= 0) return `allocates ${formatPointer(pointer)}, which is live with ${this.#slotSizes[live]} bytes`;
+      slot = this.#takeSlot();
+      this.#slots.insert(pointer, slot);
+      this.#slotSizes[slot] = bytes;
+      this.#liveBytes += bytes;
+      if (this.#liveBytes > this.#peakLiveBytes) this.#peakLiveBytes = this.#liveBytes;
+    }
+    this.#allocationCount++;
+    this.#append(slot, thread, bytes, stream);
+    return undefined;
+  }
+
+  /** Adds a free. Returns what is wrong with it, in which case nothing was added. */
+  free(thread: number, pointer: number, bytes: number, stream: number): string | undefined {
+    const slot = pointer === 0 ? -1 : this.#slots.get(pointer);
+    if (slot < 0) {
+      if (bytes !== 0 || this.#emptySlot < 0) return `frees ${formatPointer(pointer)}, which is not live`;
+      this.#append(~this.#emptySlot, thread, 0, stream);
+      return undefined;
+    }
+    if (this.#slotSizes[slot] !== bytes) {
+      return `frees ${formatPointer(pointer)} with ${bytes} bytes, which was allocated with ${this.#slotSizes[slot]}`;
+    }
+    this.#slots.remove(pointer);
+    this.#liveBytes -= bytes;
+    if (this.#vacantCount === this.#vacantSlots.length) this.#vacantSlots = doubled(this.#vacantSlots, Int32Array);
+    this.#vacantSlots[this.#vacantCount++] = slot;
+    this.#append(~slot, thread, bytes, stream);
+    return undefined;
+  }
+
+  /** Counts an allocation that failed, which is no operation. */
+  fail(): void {
+    this.#skippedRows.push(this.#operationCount);
+  }
+
+  /**
+   * The log. Nothing may be added any more.
+   * @param truncation where the log ends before its time
+   */
+  finish(source: string, truncation: RecordingDamage | undefined): AllocationLog {
+    const eventCount = this.#operationCount;
+    if (this.#count > 0) this.#closeChunk();
+    return new AllocationLog({
+      source,
+      chunks: this.#full,
+      eventCount,
+      allocationCount: this.#allocationCount,
+      failureCount: this.#skippedRows.length,
+      slotCount: this.#slotCount,
+      threads: [...this.#threads.keys()],
+      streams: [...this.#streams.keys()],
+      peakLiveBytes: this.#peakLiveBytes,
+      unfreedBytes: this.#liveBytes,
+      unfreedCount: this.#slots.count,
+      skippedRows: this.#skippedRows,
+      truncation,
+    });
+  }
+
+  get #operationCount(): number {
+    return this.#full.length * chunkCapacity + this.#count;
+  }
+
+  #append(operation: number, thread: number, bytes: number, stream: number): void {
+    if (this.#count === chunkCapacity) this.#closeChunk();
+    const row = this.#count++;
+    let streamIndex = this.#streamIndexes[stream] ?? this.#addStream(stream);
+    if (streamIndex === dependsOnThread) streamIndex = this.#threadStreams[thread] ?? this.#addThreadStream(thread);
+    this.#operations[row] = operation;
+    this.#sizes[row] = bytes;
+    this.#threadColumn[row] = this.#threadIndexes[thread] ?? this.#addThread(thread);
+    this.#streamColumn[row] = streamIndex;
+  }
+
+  #closeChunk(): void {
+    this.#full.push({
+      count: this.#count,
+      operations: this.#operations,
+      sizes: this.#sizes,
+      threads: this.#threadColumn,
+      streams: this.#streamColumn,
+    });
+    this.#operations = new Int32Array(chunkCapacity);
+    this.#sizes = new Float64Array(chunkCapacity);
+    this.#threadColumn = new Uint32Array(chunkCapacity);
+    this.#streamColumn = new Uint32Array(chunkCapacity);
+    this.#count = 0;
+  }
+
+  #takeSlot(): number {
+    if (this.#vacantCount > 0) return this.#vacantSlots[--this.#vacantCount] as number;
+    if (this.#slotCount === this.#slotSizes.length) this.#slotSizes = doubled(this.#slotSizes, Float64Array);
+    return this.#slotCount++;
+  }
+
+  #addThread(thread: number): number {
+    const index = indexOf(this.#threads, this.#names.threads[thread] as string);
+    this.#threadIndexes[thread] = index;
+    return index;
+  }
+
+  #addStream(stream: number): number {
+    const name = this.#names.streams[stream] as string;
+    const handle = streamHandle(name);
+    const isLegacy = handle === legacyDefaultStream || handle === legacyDefaultStreamAlias;
+    const isPerThread = handle === perThreadDefaultStream;
+    const written = handle === undefined ? name : isLegacy ? '0x0' : `0x${handle.toString(16)}`;
+    const index = isPerThread ? dependsOnThread : indexOf(this.#streams, written);
+    this.#streamIndexes[stream] = index;
+    return index;
+  }
+
+  #addThreadStream(thread: number): number {
+    const index = indexOf(this.#streams, `0x2 of thread ${this.#names.threads[thread]}`);
+    this.#threadStreams[thread] = index;
+    return index;
+  }
+}
+
+/** The index of a name, which gets the next one if it has none. */
+function indexOf(indexes: Map<string, number>, name: string): number {
+  const known = indexes.get(name);
+  if (known !== undefined) return known;
+  indexes.set(name, indexes.size);
+  return indexes.size - 1;
+}
+
+function doubled<T extends Int32Array | Float64Array>(array: T, type: new (length: number) => T): T {
+  const larger = new type(array.length * 2);
+  larger.set(array);
+  return larger;
+}
