@@ -47,6 +47,9 @@ export interface EventColumns {
   readonly seconds: Float64Array;
 }
 
+/** How many streams, threads or phases a log can have: their indexes have 16 bits. */
+export const maximumNames = 2 ** 16;
+
 type Columns = Omit<EventColumns, 'eventCount'>;
 type Column = Columns[keyof Columns];
 

@@ -15,7 +15,7 @@ export const emptyPixel = -1;
 export const reservedPixel = -2;
 
 /** A part of the map. */
-export interface MapView {
+export interface MapWindow {
   /** Nanoseconds since the first event. */
   readonly fromTime: number;
   readonly toTime: number;
@@ -85,13 +85,13 @@ export class MapRaster {
   }
 
   /** Draws the blocks, if there are any, and the allocations over them. */
-  draw(view: MapView, allocations: MapSpans, blocks?: MapSpans): void {
+  draw(view: MapWindow, allocations: MapSpans, blocks?: MapSpans): void {
     this.pixels.fill(emptyPixel);
     if (blocks !== undefined) this.#drawSpans(view, blocks, true);
     this.#drawSpans(view, allocations, false);
   }
 
-  #drawSpans(view: MapView, drawn: MapSpans, areBlocks: boolean): void {
+  #drawSpans(view: MapWindow, drawn: MapSpans, areBlocks: boolean): void {
     const { width, height, pixels } = this;
     const { fromTime, toTime, fromOffset, toOffset } = view;
     const { count, spans, startTimes, endTimes, lows, highs, lastEnds } = drawn;

@@ -81,7 +81,7 @@ export class LayerTally {
 export function summarizeLayers(
   layers: readonly RecordedLayer[],
   tallies: readonly LayerTally[],
-  columns: SpanColumns,
+  columns: PackedSpans,
   addresses: Float64Array,
   firstChangeAt: number,
 ): LayerSummary[] {
@@ -111,14 +111,14 @@ export function summarizeLayers(
   });
 }
 
-type SpanColumns = Pick<ReportColumns<PackedColumn>, 'changes' | 'addressOf' | 'bytes' | 'isBlock' | 'layerOf'>;
+type PackedSpans = Pick<ReportColumns<PackedColumn>, 'changes' | 'addressOf' | 'bytes' | 'isBlock' | 'layerOf'>;
 
 /** The holes between what is live of a layer after a change, as {@link FragmentationSweep} finds them after every one. */
 function holesAt(
   change: number,
   layer: number,
   keeper: number | undefined,
-  columns: SpanColumns,
+  columns: PackedSpans,
   addresses: Float64Array,
 ): { holes: number; largest: number } {
   const isLive = liveAfter(change, columns.changes, columns.bytes.head.count);
@@ -184,7 +184,7 @@ function liveAfter(change: number, changes: PackedColumn, spanCount: number): Ui
 }
 
 function forEachSpan(
-  columns: SpanColumns,
+  columns: PackedSpans,
   look: (span: number, address: number, bytes: number, isBlock: boolean, layer: number) => void,
 ): void {
   const bytes = columns.bytes.chunks();

@@ -337,7 +337,7 @@ function recordedSegments(
   run: RecordedRun,
   layer: number,
 ): { keeper: number; segments: Segment[]; skippedReleases: Set<number> } | undefined {
-  const keeper = keeperOf(run, layer);
+  const keeper = growingLayer(run, layer);
   if (keeper === undefined) return undefined;
   const { kinds, layerOf, firsts, seconds } = run;
   /** In the order of addresses, each with the number of its live allocations. */
@@ -379,7 +379,7 @@ function recordedSegments(
 }
 
 /** The layer itself or the next one below it that took memory from its upstream. */
-function keeperOf(run: RecordedRun, layer: number): number | undefined {
+function growingLayer(run: RecordedRun, layer: number): number | undefined {
   const growing = new Set<number>();
   for (let i = 0; i < run.eventCount; i++) if (run.kinds[i] === EventKind.growth) growing.add(run.layerOf[i] as number);
   const seen = new Set<number>();

@@ -6,7 +6,7 @@
  * a free only its completion counts: until then the memory is not given out again.
  */
 import { formatValue, InvalidLogError } from '../../errors.js';
-import { EventColumnsBuilder, EventKind } from '../event-columns.js';
+import { EventColumnsBuilder, EventKind, maximumNames } from '../event-columns.js';
 import { finishRun, RecordedNames, type RecordedRun } from '../recorded-run.js';
 import { cutExtents, type Extent, insertExtent } from './extents.js';
 import { type PickledDict, type PickledValue, UnpicklingError, unpickle } from './unpickle.js';
@@ -18,7 +18,6 @@ const leastDateMicroseconds = 366 * 86_400e6;
 const beforeTrace = -1;
 
 const maximumDevices = 2 ** 8;
-const maximumNames = 2 ** 16;
 
 /** An event on its way into the run; `time` is in microseconds, as in the snapshot. */
 interface SnapshotEvent {

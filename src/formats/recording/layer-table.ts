@@ -1,5 +1,5 @@
 /** The last layer; one more could not be named as an upstream. */
-const maximumLayers = 254;
+const lastLayer = 254;
 const lastLayerName = '(more layers)';
 
 interface Layer {
@@ -28,9 +28,9 @@ export class LayerTable {
       (this.#layers[vacant] as Layer).isTaken = true;
       return vacant;
     }
-    if (this.#layers.length > maximumLayers) return maximumLayers;
+    if (this.#layers.length > lastLayer) return lastLayer;
     const index = this.#layers.length;
-    const isLast = index === maximumLayers;
+    const isLast = index === lastLayer;
     const layer = isLast ? { name: lastLayerName, upstream: undefined, isTaken: true } : { name, upstream, isTaken: true };
     this.#layers.push(layer);
     this.#define(index, layer.name, layer.upstream);
@@ -39,6 +39,6 @@ export class LayerTable {
 
   remove(index: number): void {
     const layer = this.#layers[index];
-    if (layer !== undefined && index < maximumLayers) layer.isTaken = false;
+    if (layer !== undefined && index < lastLayer) layer.isTaken = false;
   }
 }

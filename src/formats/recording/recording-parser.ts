@@ -7,7 +7,7 @@
 import { crc32 } from 'node:zlib';
 import { formatValue, InvalidLogError } from '../../errors.js';
 import { KiB } from '../../units.js';
-import type { EventKind, EventSink } from '../event-columns.js';
+import { type EventKind, type EventSink, maximumNames } from '../event-columns.js';
 import type { CsvSpelling, RecordedNames, RecordingDamage } from '../recorded-run.js';
 import {
   blockMarker,
@@ -30,7 +30,6 @@ const maximumDate = 8.64e15;
 
 /** Indexes are numbers of 8, 16 and 32 bits in a run. */
 const maximumLayers = 2 ** 8;
-const maximumNames = 2 ** 16;
 const maximumStacks = 2 ** 32;
 
 const magicWords = new Uint32Array(new TextEncoder().encode(recordingMagic).buffer);

@@ -34,9 +34,9 @@ const maximumAge = 1e9;
 /** Longer texts are cut off: whatever their characters are, they fit into a block. */
 const maximumTextLength = 16_384;
 /** Stacks are long, and kept to be compared. */
-const maximumStacks = 16_384;
-const maximumLabels = 65_535;
-const maximumStreams = 65_535;
+const lastStack = 16_384;
+const lastLabel = 65_535;
+const lastStream = 65_535;
 
 const encoder = new TextEncoder();
 
@@ -101,9 +101,9 @@ export class Recording implements Disposable {
   readonly #layers = new LayerTable((index, name, upstream) => {
     this.#define(RecordKind.defineLayer | ((upstream === undefined ? 0 : upstream + 1) << 8), index, name);
   });
-  readonly #streams = new StreamTable(maximumStreams, (index, handle) => this.#define(RecordKind.defineStream, index, handle));
-  readonly #stacks = new NameTable(maximumStacks, '(more stacks)', (index, stack) => this.#define(RecordKind.defineStack, index, stack));
-  readonly #labels = new NameTable(maximumLabels, '(more labels)', (index, label) => this.#define(RecordKind.defineLabel, index, label));
+  readonly #streams = new StreamTable(lastStream, (index, handle) => this.#define(RecordKind.defineStream, index, handle));
+  readonly #stacks = new NameTable(lastStack, '(more stacks)', (index, stack) => this.#define(RecordKind.defineStack, index, stack));
+  readonly #labels = new NameTable(lastLabel, '(more labels)', (index, label) => this.#define(RecordKind.defineLabel, index, label));
 
   /** @internal What `console.log` shows. */
   [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {

@@ -1,9 +1,8 @@
 import { EventKind } from '../event-columns.js';
 import type { RecordedRun } from '../recorded-run.js';
 import type { WrittenEvents } from '../written-events.js';
-import { CsvRows, defaultNullPointer, RowText, rowActions } from './csv-rows.js';
+import { CsvRows, defaultNullPointer, nanosecondsPerDay, RowText, rowActions } from './csv-rows.js';
 
-const nanosecondsPerDay = 86_400e9;
 const fullBytes = 64 * 1024;
 
 /**

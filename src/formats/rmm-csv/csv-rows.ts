@@ -13,6 +13,9 @@ const encoder = new TextEncoder();
 /** The first line of every log. */
 export const logHeader = 'Thread,Time,Action,Pointer,Size,Stream';
 
+/** Times are local times of day. */
+export const nanosecondsPerDay = 86_400e9;
+
 /** More than the longest row without its texts: 6 (time), 16 (pointer), 16 (size), 2 separators. */
 const numberBytes = 64;
 

@@ -17,11 +17,11 @@ const dot = 0x2e;
 const colon = 0x3a;
 
 /** The value of every hexadecimal digit, -1 for all other bytes. */
-const hexadecimalDigits = new Int8Array(256).fill(-1);
+const hexadecimalValues = new Int8Array(256).fill(-1);
 for (let digit = 0; digit < 16; digit++) {
   const text = digit.toString(16);
-  hexadecimalDigits[text.charCodeAt(0)] = digit;
-  hexadecimalDigits[text.toUpperCase().charCodeAt(0)] = digit;
+  hexadecimalValues[text.charCodeAt(0)] = digit;
+  hexadecimalValues[text.toUpperCase().charCodeAt(0)] = digit;
 }
 
 const allocateSuffix = Buffer.from('llocate');
@@ -186,10 +186,10 @@ export class LogParser {
       at += nilPointer.length;
     } else {
       if (bytes[at] === zero && bytes[at + 1] === 0x78) at += 2;
-      pointer = hexadecimalDigits[bytes[at++] as number] as number;
+      pointer = hexadecimalValues[bytes[at++] as number] as number;
       if (pointer < 0) return this.#refuseRow(bytes, start);
       for (byte = bytes[at++] as number; byte !== comma; byte = bytes[at++] as number) {
-        const digit = hexadecimalDigits[byte] as number;
+        const digit = hexadecimalValues[byte] as number;
         if (digit < 0) return this.#refuseRow(bytes, start);
         pointer = pointer * 16 + digit;
       }
@@ -209,11 +209,11 @@ export class LogParser {
 
     const isPrefixed = bytes[at] === zero && bytes[at + 1] === 0x78;
     if (isPrefixed) at += 2;
-    let stream = hexadecimalDigits[bytes[at++] as number] as number;
+    let stream = hexadecimalValues[bytes[at++] as number] as number;
     if (stream < 0) return this.#refuseRow(bytes, start);
     for (byte = bytes[at++] as number; byte !== newline; byte = bytes[at++] as number) {
       if (byte === carriageReturn && bytes[at] === newline) continue;
-      const digit = hexadecimalDigits[byte] as number;
+      const digit = hexadecimalValues[byte] as number;
       if (digit < 0) return this.#refuseRow(bytes, start);
       stream = stream * 16 + digit;
     }

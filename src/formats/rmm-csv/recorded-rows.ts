@@ -1,13 +1,9 @@
-import type { EventKind, EventSink } from '../event-columns.js';
+import { type EventKind, type EventSink, maximumNames } from '../event-columns.js';
 import type { RecordedNames } from '../recorded-run.js';
-
-const nanosecondsPerDay = 86_400e9;
+import { nanosecondsPerDay } from './csv-rows.js';
 
 /** Threads that write to one log do not always write in the order of their clocks; none is late by more than this. */
 const longestStepBack = 60e9;
-
-/** A stream or a thread is a number of 16 bits in a run. */
-const maximumNames = 2 ** 16;
 
 /** Makes events out of the rows of an RMM log. */
 export class RecordedRows {

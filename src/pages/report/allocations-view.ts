@@ -3,7 +3,7 @@ import { neverEnds } from '../../report/report-run.js';
 import { parseBytes } from '../../units.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatDuration } from '../common/format.js';
-import { hexadecimal } from './address-map.js';
+import { hexadecimal } from './address-chart.js';
 import type { ReportState, View } from './report-state.js';
 import { labelledSelect, scrollable } from './tables.js';
 import { formatTime } from './time-format.js';

@@ -1,6 +1,6 @@
 import type { Grouping } from '../../report/held-bytes.js';
 import { element } from '../common/dom.js';
-import { AddressMap, spanFacts } from './address-map.js';
+import { AddressChart, spanFacts } from './address-chart.js';
 import { shortName } from './memory-view.js';
 import type { ReportState, View } from './report-state.js';
 import type { RunModel } from './run-model.js';
@@ -22,7 +22,7 @@ export class MapView implements View {
   readonly #legend = element('ul', { class: 'legend', 'aria-label': 'What the colours and textures of the map stand for' });
   readonly #details = element('div', { class: 'details', id: 'map-details' });
   readonly #announcement = element('p', { class: 'visually-hidden', 'aria-live': 'polite' });
-  #maps: AddressMap[] = [];
+  #maps: AddressChart[] = [];
   #grouping: Grouping = 'size';
 
   constructor(state: ReportState) {
@@ -93,7 +93,7 @@ export class MapView implements View {
     this.#maps = models.map((model, i) => {
       const source = shortName(contents.runs[indexes[i] as number]?.source ?? '');
       const name = models.length === 1 ? '' : `${(indexes[i] as number) + 1}: ${source}`;
-      const map = new AddressMap(this.#state, model, `Map of addresses over time${name === '' ? '' : `, ${name}`}`, (span, isByKey) =>
+      const map = new AddressChart(this.#state, model, `Map of addresses over time${name === '' ? '' : `, ${name}`}`, (span, isByKey) =>
         this.#describe(model, span, isByKey),
       );
       if (name !== '') map.root.prepend(element('h3', {}, name));
@@ -102,7 +102,7 @@ export class MapView implements View {
     this.#place.replaceChildren(...this.#maps.map(({ root }) => root));
   }
 
-  #each(act: (map: AddressMap) => void): void {
+  #each(act: (map: AddressChart) => void): void {
     for (const map of this.#maps) act(map);
   }
 

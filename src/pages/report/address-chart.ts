@@ -25,7 +25,7 @@ const help =
 export type OnSpan = (span: number | undefined, isByKey: boolean) => void;
 
 /** A run's memory drawn as addresses over time. */
-export class AddressMap {
+export class AddressChart {
   readonly root: HTMLElement;
   readonly model: RunModel;
   readonly #state: ReportState;
