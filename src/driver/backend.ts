@@ -7,7 +7,10 @@ import { check, invalidValueStatus } from './status.js';
 /** What the devices of this process are: real GPUs, or the software device. */
 export type Backend = 'cuda' | 'software';
 
-/** How to choose the backend: `auto` takes CUDA where a driver and a device are found, else the software device, and says so once. */
+/**
+ * How to choose the backend. `auto` takes CUDA if there is a driver and a device; otherwise it
+ * takes the software device and warns once.
+ */
 export type BackendChoice = 'auto' | Backend;
 
 const choices: readonly string[] = ['auto', 'cuda', 'software'];
@@ -15,12 +18,13 @@ const choices: readonly string[] = ['auto', 'cuda', 'software'];
 let opened: Backend | undefined;
 
 /**
- * Chooses the devices of this environment (the main thread or one worker) before anything uses one. Without it, the environment variable
- * `CISTERN_DEVICE` decides, and `auto` where that is not set.
+ * Chooses the devices of this environment (the main thread or one worker) before anything uses one.
+ * If nobody calls it, the environment variable `CISTERN_DEVICE` decides; its default is `auto`.
  * @returns the backend that was opened
- * @throws DeviceUnavailableError for `cuda` where no CUDA device can be used; the message says what was searched for.
+ * @throws DeviceUnavailableError for `cuda` if no CUDA device can be used; the message says what
+ * was searched for.
  * @throws ArgumentRangeError for any other word.
- * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) where the other backend is already in use.
+ * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the other backend is already in use.
  */
 export function selectBackend(choice: BackendChoice): Backend {
   if (!choices.includes(choice)) {
@@ -51,7 +55,7 @@ export function currentBackend(): Backend {
   return opened ?? selectBackend(choiceFromEnvironment());
 }
 
-/** Why CUDA cannot be used, in one sentence, or `undefined` where it can. */
+/** Why CUDA cannot be used, in one sentence, or `undefined` if it can. */
 export function cudaUnavailableReason(): string | undefined {
   return native().cudaUnavailableReason() || undefined;
 }

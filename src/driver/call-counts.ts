@@ -1,6 +1,6 @@
 import { counters, native } from './native.js';
 
-/** How often this environment called the driver since it began, on whatever device. */
+/** How often this environment has called the driver since it started, on all devices. */
 export interface DriverCallCounts {
   /** Allocations of every kind, host memory included. */
   readonly allocations: number;
@@ -9,7 +9,7 @@ export interface DriverCallCounts {
   readonly eventWaits: number;
   /** Blocking synchronizations of a stream, an event or a device. */
   readonly synchronizations: number;
-  /** Every function by CUDA's name. */
+  /** The calls of each function, by CUDA's name. */
   readonly byFunction: Readonly<Record<string, number>>;
 }
 
@@ -21,7 +21,7 @@ const groups = {
   synchronizations: ['cuStreamSynchronize', 'cuEventSynchronize', 'cuCtxSynchronize'],
 } as const;
 
-/** The counts so far. Take two and subtract. */
+/** The current counts. Subtract two of them to count the calls in between. */
 export function driverCallCounts(): DriverCallCounts {
   const counts = counters();
   const names = native().functionNames;

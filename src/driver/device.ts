@@ -22,7 +22,7 @@ export type DeviceAttribute =
   | 'concurrentManagedAccess'
   | 'memoryPoolsSupported';
 
-/** CUDA's numbers for them. */
+/** CUDA's numbers for the attributes. */
 const attributes: Readonly<Record<DeviceAttribute, number>> = {
   multiprocessorCount: 16,
   unifiedAddressing: 41,
@@ -41,7 +41,8 @@ const devices: Device[] = [];
 let deviceCount: number | undefined;
 
 /**
- * A GPU, or the software device that stands in for one. There is one object per device and environment; get it with {@link Device.get}.
+ * A GPU, or the software device that stands in for one. Each environment has one object per device;
+ * get it with {@link Device.get}.
  *
  * Counterpart of `rmm::cuda_device_id`.
  * @example
@@ -53,12 +54,12 @@ let deviceCount: number | undefined;
 export class Device {
   /** The ordinal, from 0. */
   readonly index: number;
-  /** What kind of device it is. */
+  /** Whether the device is a GPU or a software device. */
   readonly backend: Backend;
   readonly name: string;
-  /** 32 lower-case hexadecimal digits. */
+  /** The UUID as 32 lower-case hexadecimal digits. */
   readonly uuid: string;
-  /** All the memory of the device, in bytes. */
+  /** The total memory of the device, in bytes. */
   readonly totalBytes: number;
 
   private constructor(index: number) {
@@ -98,7 +99,7 @@ export class Device {
 
   /**
    * A device by its ordinal.
-   * @throws ArgumentRangeError where there is no such device.
+   * @throws ArgumentRangeError if there is no such device.
    */
   static get(index = 0): Device {
     if (typeof index !== 'number') throw new ArgumentTypeError(`device must be a number, got ${formatValue(index)}`);
@@ -128,7 +129,7 @@ export class Device {
     return { freeBytes: mailbox[1] as number, totalBytes: mailbox[2] as number };
   }
 
-  /** The value of an attribute; 0 and 1 stand for no and yes. */
+  /** The value of an attribute. Flags are 0 or 1. */
   attribute(name: DeviceAttribute): number {
     const number = Object.hasOwn(attributes, name) ? attributes[name] : undefined;
     if (number === undefined) {
@@ -142,7 +143,9 @@ export class Device {
     return mailbox[1] as number;
   }
 
-  /** The least (numerically greatest) and the greatest priority of a stream. */
+  /**
+   * The range of stream priorities: the least urgent (numerically greatest) and the most urgent.
+   */
   streamPriorityRange(): { readonly least: number; readonly greatest: number } {
     native().deviceStreamPriorityRange(this.index);
     check('read the priority range');
@@ -150,10 +153,12 @@ export class Device {
   }
 
   /**
-   * Resolves once everything has run that is queued by now on the streams this environment uses, and on every stream that is not
-   * non-blocking. Streams that other code made non-blocking are waited for by {@link Device.synchronizeSync} alone, and so are those of them
-   * that this environment uses without a promise that their end is announced ({@link ForeignStreamOptions.announcesEnd}): they may be gone.
-   * The event loop goes on.
+   * Resolves once all work has run that was queued before this call on the streams that this
+   * environment uses and on every blocking stream. The event loop goes on.
+   *
+   * Other code's non-blocking streams are covered only if this environment uses them and their end
+   * is announced ({@link ForeignStreamOptions.announcesEnd}); others may already be gone.
+   * {@link Device.synchronizeSync} waits for those too.
    */
   async synchronize(): Promise<void> {
     const timelines = StreamTimeline.ofDevice(this.index).filter((timeline) => timeline.announcesEnd);
@@ -169,9 +174,10 @@ export class Device {
   }
 
   /**
-   * Blocks until everything queued on every stream of the device has run; host functions of this thread run meanwhile. It returns only once
-   * none of them is outstanding, so host functions that queue the next one each time keep it from returning; waiting for a stream does not
-   * have that limit.
+   * Blocks until everything queued on every stream of the device has run; host functions of this
+   * thread run meanwhile. It returns only when no host function of this thread is outstanding. Host
+   * functions that always queue another therefore keep it from returning, unlike the
+   * synchronization of a single stream.
    */
   synchronizeSync(): void {
     const complete = StreamTimeline.beginDeviceSynchronization(this.index);
@@ -180,12 +186,12 @@ export class Device {
   }
 }
 
-/** @internal The devices that this environment has used by now. Opens none. */
+/** @internal The devices that this environment has used. Opens none. */
 export function usedDevices(): Device[] {
   return devices.filter((device) => device !== undefined);
 }
 
-/** The device an option names, the first by default. */
+/** The device that an option names; the first device by default. */
 export function deviceOption(device: Device | undefined): Device {
   if (device === undefined) return Device.get();
   if (!(device instanceof Device)) throw new ArgumentTypeError(`device must be a Device, got ${formatValue(device)}`);

@@ -1,14 +1,17 @@
 import type { StreamTimeline } from './stream-timeline.js';
 
-/** Who wants to know of events. Calls must not throw. */
+/** Observes events. Its methods must not throw. */
 export interface EventObserver {
-  /** An event was recorded on a stream. `version` is the number of that recording, of all events'. */
+  /** An event was recorded on a stream. `version` numbers the recordings of all events. */
   eventRecorded(timeline: StreamTimeline, version: number): void;
-  /** A stream waits for what an event recorded last. */
+  /** A stream waits for an event's latest recording. */
   eventAwaited(timeline: StreamTimeline, version: number): void;
 }
 
-/** Told of every event of this environment that is recorded or waited for; `undefined` while nobody wants to know. */
+/**
+ * Called for each recording of an event and each wait for one in this environment; `undefined` if
+ * nobody observes.
+ */
 export let eventObserver: EventObserver | undefined;
 
 /** Sets {@link eventObserver}. */

@@ -13,12 +13,12 @@ import { StreamTimeline } from './stream-timeline.js';
 /** Options of {@link Event}. */
 export interface EventOptions {
   /**
-   * The device that the event belongs to; it can be recorded on that device's streams only.
+   * The device that the event belongs to. It can only be recorded on streams of that device.
    * @defaultValue the first device
    */
   readonly device?: Device;
   /**
-   * Whether {@link Event.elapsedMilliseconds} can be asked. Costs time at every recording.
+   * Whether {@link Event.elapsedMilliseconds} can be called. Makes every recording slower.
    * @defaultValue false
    */
   readonly timing?: boolean;
@@ -29,24 +29,30 @@ const knownOptions = optionNames<EventOptions>({ device: true, timing: true });
 const unreachable = finalizationRegistry<number>('event', 'CISTERN_UNREACHABLE_EVENT', destroy);
 
 /**
- * A point in a stream's order, which other streams and the host can wait for.
+ * A point in a stream's order that other streams and the host can wait for.
  * @example
  * ```ts
  * using event = new Event();
  * event.record(producer);
- * consumer.wait(event); // what is queued on consumer from here runs after what was queued on producer
+ * consumer.wait(event); // later work on consumer runs after everything that was queued on producer
  * ```
  */
 export class Event implements Disposable {
   readonly device: Device;
   /** @internal The native handle; -1 once disposed. */
   handle: number;
-  /** @internal The number of its last recording, of all events': tells whether one that somebody relies on still stands, and which is later. */
+  /**
+   * @internal The number of its latest recording, counted over all events. Tells whether a
+   * recording that somebody relies on has been replaced, and which of two recordings is later.
+   */
   version = 0;
-  /** @internal The key of the timeline it was recorded on last; `undefined` where that recording was refused. */
+  /**
+   * @internal The key of the timeline that it was last recorded on; `undefined` if that recording
+   * failed.
+   */
   recordedOn: number | undefined;
 
-  /** @throws ArgumentTypeError for options that are none, DriverError where the driver refuses. */
+  /** @throws ArgumentTypeError for invalid options, DriverError if the driver refuses. */
   constructor(options: EventOptions = {}) {
     assertOptions(options, knownOptions);
     this.device = deviceOption(options.device);
@@ -69,18 +75,19 @@ export class Event implements Disposable {
   }
 
   /**
-   * Records everything queued on a stream so far; replaces the recording before.
-   * @throws ArgumentTypeError for what is no stream, LifetimeError where the event or the stream is disposed.
-   * @throws DriverError where the driver refuses; the recording before may be lost then.
+   * Records everything queued on a stream before this call. Replaces the previous recording.
+   * @throws ArgumentTypeError if `stream` is not a stream, LifetimeError if the event or the stream
+   * is disposed.
+   * @throws DriverError if the driver refuses; the previous recording may then be lost.
    */
   record(stream: Stream): void {
     if (!(stream instanceof Object) || !(stream.timeline instanceof StreamTimeline) || stream.isDisposed) this.#refuseStream(stream);
     this.recordOn(stream.timeline);
   }
 
-  /** @internal Records on a stream that may have no `Stream` object any more. */
+  /** @internal Records on a stream whose `Stream` objects may all be gone. */
   recordOn(timeline: StreamTimeline): void {
-    // A recording that is refused may have been the end of the one before, too.
+    // A failed recording may have destroyed the previous one.
     this.version = ++StreamTimeline.recordings;
     this.recordedOn = undefined;
     mailbox[0] = this.handle;
@@ -91,7 +98,7 @@ export class Event implements Disposable {
     eventObserver?.eventRecorded(timeline, this.version);
   }
 
-  /** Whether what was recorded has run; true where nothing was. */
+  /** Whether the recorded work has run; true if nothing was recorded. */
   query(): boolean {
     mailbox[0] = this.handle;
     native().queryEvent();
@@ -100,8 +107,8 @@ export class Event implements Disposable {
   }
 
   /**
-   * Blocks until what was recorded by now has run; host functions of this thread run meanwhile. One of them may record the event again, or
-   * dispose it.
+   * Blocks until the work recorded before this call has run; host functions of this thread run
+   * meanwhile. One of them may record the event again, or dispose it.
    */
   synchronizeSync(): void {
     this.#assertLive('synchronize an event');
@@ -109,7 +116,7 @@ export class Event implements Disposable {
     checkBlocking('synchronize an event', () => native().synchronizeEvent(handle));
   }
 
-  /** Resolves once what was recorded by now has run. The event loop goes on. */
+  /** Resolves once the work recorded before this call has run. The event loop goes on. */
   async synchronize(): Promise<void> {
     this.#assertLive('synchronize an event');
     mailbox[0] = await native().eventCompletion(this.handle);
@@ -117,8 +124,10 @@ export class Event implements Disposable {
   }
 
   /**
-   * Milliseconds on the device between a start and this event, both with `timing`, both over.
-   * @throws DriverError (`CUDA_ERROR_NOT_READY`, `CUDA_ERROR_INVALID_HANDLE`) where they are not, ArgumentTypeError for what is no event.
+   * Milliseconds on the device between a start event and this one. Both need `timing` and must have
+   * completed.
+   * @throws DriverError (`CUDA_ERROR_NOT_READY`, `CUDA_ERROR_INVALID_HANDLE`) if they do not,
+   * ArgumentTypeError if `start` is not an event.
    */
   elapsedMilliseconds(start: Event): number {
     if (!(start instanceof Event)) throw new ArgumentTypeError(`start must be an Event, got ${formatValue(start)}`);
@@ -128,8 +137,10 @@ export class Event implements Disposable {
   }
 
   /**
-   * Gives the driver's event back; what waits for it goes on waiting. Does nothing the second time.
-   * @throws DriverError where the driver refuses; the event is not disposed then, and this can be tried again.
+   * Returns the event to the driver. Whoever waits for it goes on waiting. A second call does
+   * nothing.
+   * @throws DriverError if the driver refuses; the event is then not disposed, and the call can be
+   * repeated.
    */
   [Symbol.dispose](): void {
     if (this.handle < 0) return;

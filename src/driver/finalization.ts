@@ -1,6 +1,7 @@
 /**
- * A registry that gives up what belonged to an object once that is collected. What `finalize` throws would end the process, as nobody could
- * catch it; it becomes a process warning with `code`.
+ * A registry that releases what belonged to an object once the object is collected. An error from
+ * `finalize` would end the process, since nobody could catch it; it becomes a process warning with
+ * `code` instead.
  */
 export function finalizationRegistry<T>(what: string, code: string, finalize: (held: T) => void): FinalizationRegistry<T> {
   return new FinalizationRegistry<T>((held) => {

@@ -1,17 +1,20 @@
-/** What the objects have in common that stand for something of this environment: they cannot be cloned, and can be looked at. */
+/**
+ * What objects bound to this environment have in common: they cannot be cloned, and they can be
+ * inspected.
+ */
 import * as workerThreads from 'node:worker_threads';
 import { formatPointer } from '../errors.js';
 
-/** Node's name of the method by which `console.log` and `util.inspect` show an object. */
+/** The name of the method with which `console.log` and `util.inspect` show an object. */
 export const inspected: unique symbol = Symbol.for('nodejs.util.inspect.custom');
 
-/** What Node hands on of the options of `util.inspect`. */
+/** The options of `util.inspect` that Node passes on. */
 export type InspectionOptions = object;
 
-/** What Node hands to the method besides the depth and the options: `util.inspect`. */
+/** The third argument that Node passes, after the depth and the options: `util.inspect`. */
 export type Inspect = (value: unknown, options: InspectionOptions) => string;
 
-/** As a text without quotes. */
+/** Shown as text without quotes. */
 class Plain {
   readonly #text: string;
 
@@ -29,8 +32,9 @@ function cannotBeCloned(): void {}
 const { markAsUncloneable } = workerThreads as { readonly markAsUncloneable?: (object: object) => void };
 
 /**
- * Makes `structuredClone` and `postMessage` throw a `DataCloneError` for an object, whose clone would have none of what it stands for. Before Node
- * 22.10 the object gets a property for it that cannot be cloned, since there is no other way.
+ * Makes `structuredClone` and `postMessage` throw a `DataCloneError` for an object, because a clone
+ * would not have the native state. Before Node 22.10 the only way is a property that cannot be
+ * cloned.
  */
 export function refuseCloning(object: object): void {
   if (markAsUncloneable === undefined) (object as { cannotBeCloned?: () => void }).cannotBeCloned = cannotBeCloned;
@@ -38,8 +42,8 @@ export function refuseCloning(object: object): void {
 }
 
 /**
- * What an object is shown as: the name of its class and some fields, without those that are undefined. Nothing of it may need the driver, so
- * that whatever state an object is in, it can be looked at.
+ * Shows an object as the name of its class and some fields, without the undefined ones. Must not
+ * need the driver, so that an object can be inspected in any state.
  */
 export function inspectObject(object: object, fields: object, depth: number, options: InspectionOptions, inspect: Inspect): string {
   const name = object.constructor.name;
@@ -48,12 +52,12 @@ export function inspectObject(object: object, fields: object, depth: number, opt
   return `${name} ${inspect(shown, options)}`;
 }
 
-/** A pointer, to be shown as people know it. */
+/** A pointer that is shown in hexadecimal. */
 export function inspectedPointer(pointer: number): object {
   return new Plain(formatPointer(pointer));
 }
 
-/** `true`, or nothing to show. */
+/** `true`, or `undefined` so that nothing is shown. */
 export function inspectedDisposal(isDisposed: boolean): true | undefined {
   return isDisposed ? true : undefined;
 }

@@ -6,10 +6,10 @@ import { check, invalidDeviceStatus, invalidValueStatus, statusError } from './s
 import { assertStream, type Stream } from './stream.js';
 import { pointerInfo } from './transfer.js';
 
-/** A place where managed memory can be: a device, or the host. */
+/** Where managed memory can be: a device or the host. */
 export type MemoryLocation = Device | 'host';
 
-/** A hint on how managed memory will be used (`CUmem_advise`). */
+/** A hint about how managed memory will be used (`CUmem_advise`). */
 export type MemoryAdvice =
   | 'set-read-mostly'
   | 'unset-read-mostly'
@@ -18,7 +18,7 @@ export type MemoryAdvice =
   | 'set-accessed-by'
   | 'unset-accessed-by';
 
-/** CUDA's numbers for them. */
+/** CUDA's numbers for the advice. */
 const advices: Readonly<Record<MemoryAdvice, number>> = {
   'set-read-mostly': 1,
   'unset-read-mostly': 2,
@@ -28,18 +28,22 @@ const advices: Readonly<Record<MemoryAdvice, number>> = {
   'unset-accessed-by': 6,
 };
 
-/** What is known of a range of managed memory. Locations are a device ordinal, `'host'`, or `undefined` where none, or not one, applies. */
+/**
+ * The attributes of a range of managed memory. A location is a device ordinal, `'host'`, or
+ * `undefined` if there is none or more than one.
+ */
 export interface ManagedRangeAttributes {
-  /** Whether all of the range is advised to be mostly read. */
+  /** Whether the whole range is advised as read-mostly. */
   readonly isReadMostly: boolean;
   readonly preferredLocation: number | 'host' | undefined;
   readonly lastPrefetchLocation: number | 'host' | undefined;
 }
 
 /**
- * Advises the driver on a range of managed memory. Takes effect at once, in no stream's order. The range is widened to whole pages.
- * @param location ignored for the advices on reading; the first device by default
- * @throws DriverError where the range is not managed memory.
+ * Advises the driver about a range of managed memory. Takes effect at once, in no stream's order.
+ * The range is widened to whole pages.
+ * @param location ignored for read-mostly advice; the first device by default
+ * @throws DriverError if the range is not managed memory.
  */
 export function advise(pointer: number, bytes: number, advice: MemoryAdvice, location: MemoryLocation = Device.get()): void {
   assertPointer(pointer);
@@ -56,12 +60,13 @@ export function advise(pointer: number, bytes: number, advice: MemoryAdvice, loc
 }
 
 /**
- * Moves a range of managed memory to a place ahead of its use, in the stream's order. Does not block. Does nothing for zero bytes, for memory that
- * is not managed, and on a device without concurrent managed access, which cannot prefetch: code that serves every kind of memory can call
- * it without asking.
+ * Moves a range of managed memory to a location before it is used, in the stream's order. Does not
+ * block. Does nothing for zero bytes, for memory that is not managed, and on a device without
+ * concurrent managed access, which cannot prefetch. Code that handles every kind of memory can
+ * therefore call it unconditionally.
  *
- * Counterpart of `rmm::prefetch`, which passes over the same.
- * @throws DriverError where the range is no memory of the driver's, or goes beyond it.
+ * Counterpart of `rmm::prefetch`, which ignores the same cases.
+ * @throws DriverError if the range is not memory of the driver's, or extends beyond it.
  * @example
  * ```ts
  * using managed = new ManagedMemoryResource();
@@ -82,7 +87,7 @@ export function prefetch(pointer: number, bytes: number, location: MemoryLocatio
   throw statusError(`prefetch ${bytes} bytes`, status);
 }
 
-/** Whether the driver refused to prefetch because the memory, or a device, is not of the kind for it. */
+/** Whether the driver refused because this kind of memory, or a device, cannot prefetch. */
 function cannotBePrefetched(status: number, pointer: number, device: Device, location: MemoryLocation): boolean {
   if (status === invalidDeviceStatus) {
     return [device, location].some((each) => each !== 'host' && each.attribute('concurrentManagedAccess') === 0);
@@ -92,7 +97,7 @@ function cannotBePrefetched(status: number, pointer: number, device: Device, loc
   return memoryKind !== 'managed' && memoryKind !== 'unknown';
 }
 
-/** What was advised and prefetched for a range of managed memory. */
+/** Reads what was advised and prefetched for a range of managed memory. */
 export function managedRangeAttributes(pointer: number, bytes: number): ManagedRangeAttributes {
   assertPointer(pointer);
   assertBytes(bytes);

@@ -8,12 +8,12 @@ const usedCurrent = 7;
 const usedHigh = 8;
 const releaseThreshold = 4;
 
-/** What a stream-ordered pool of the driver holds. */
+/** How much memory a stream-ordered pool of the driver holds. */
 export interface MemoryPoolUsage {
-  /** Bytes that the pool holds of the device's memory, and the most it held. */
+  /** Bytes of device memory that the pool holds, and their peak. */
   readonly reservedBytes: number;
   readonly peakReservedBytes: number;
-  /** Bytes of those that are allocated, and the most there were. */
+  /** Bytes of those that are allocated, and their peak. */
   readonly usedBytes: number;
   readonly peakUsedBytes: number;
 }
@@ -24,7 +24,10 @@ export class DriverMemoryPool implements Disposable {
   readonly #name: string;
   #handle: number;
 
-  /** @param releaseThresholdBytes what the pool keeps at a synchronization; Infinity keeps everything */
+  /**
+   * @param releaseThresholdBytes how much the pool keeps at a synchronization; Infinity keeps
+   * everything
+   */
   constructor(device: Device, releaseThresholdBytes: number) {
     this.device = device;
     this.#name = `the stream-ordered pool of device ${device.index}`;
@@ -33,7 +36,7 @@ export class DriverMemoryPool implements Disposable {
     this.#handle = mailbox[1] as number;
   }
 
-  /** Bytes the pool gives back down to at a synchronization. */
+  /** At a synchronization the pool returns memory above this many bytes. */
   get releaseThresholdBytes(): number {
     return this.#attribute(releaseThreshold);
   }
@@ -43,7 +46,10 @@ export class DriverMemoryPool implements Disposable {
     check('set the release threshold');
   }
 
-  /** @param streamHandle a native stream handle. Returns -1 for a stream that is gone, so that the caller can say so. */
+  /**
+   * @param streamHandle a native stream handle
+   * @throws OutOfMemoryError, DriverError, LifetimeError if the stream is gone
+   */
   allocate(bytes: number, streamHandle: number): number {
     mailbox[0] = bytes;
     mailbox[1] = this.#handle;
@@ -62,7 +68,10 @@ export class DriverMemoryPool implements Disposable {
     if (mailbox[0] !== NativeStatus.success) throw deallocationError(this.#name, address, bytes, mailbox[0] as number);
   }
 
-  /** Gives memory that nobody uses back to the device, down to `bytesToKeep`. Frees that no synchronization has seen may count as use. */
+  /**
+   * Returns unused memory to the device, down to `bytesToKeep`. Memory whose free no
+   * synchronization has covered may count as used.
+   */
   trim(bytesToKeep: number): void {
     native().trimPool(this.#handle, bytesToKeep);
     check('trim a memory pool');
@@ -77,7 +86,7 @@ export class DriverMemoryPool implements Disposable {
     };
   }
 
-  /** Lets the peaks begin again at what is held now. */
+  /** Resets the peaks to the current values. */
   resetPeaks(): void {
     native().setPoolAttribute(this.#handle, reservedHigh, 0);
     check('reset a peak');

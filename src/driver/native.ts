@@ -1,81 +1,109 @@
 /**
- * The one door to native code. This file names every symbol of the addon; nothing else in `src/` may load it.
+ * The only way to native code: this file names every symbol of the addon, and nothing else in
+ * `src/` may load it.
  *
- * Convention of every call below: it leaves its status in `mailbox[0]` and its numeric results in `mailbox[1]`, `mailbox[2]`, …; what is not
- * a number is returned. A native call never throws and never trusts an argument. Statuses: 0 is success, a positive one is a `CUresult`,
+ * Convention for every call below: it leaves its status in `mailbox[0]` and its numeric results in
+ * `mailbox[1]`, `mailbox[2]`, …; results that are not numbers are returned. A native call never
+ * throws and never trusts an argument. Status 0 is success, a positive status is a `CUresult`, and
  * a negative one is cistern's own (`NativeStatus`).
  *
- * Hot calls take no arguments: reading three numbers through Node-API costs 40 ns, reading them from a shared array costs 11.
- * Their inputs are written to the mailbox first, from `mailbox[0]` on, in the order given in the comment.
+ * Hot calls take no arguments: reading three numbers through Node-API costs 40 ns, reading them
+ * from a shared array 11 ns. Their inputs are written to the mailbox first, starting at
+ * `mailbox[0]`, in the order that the comment gives.
  *
- * From within a host function, a call that would wait for a stream leaves CUDA's status 800 (not permitted) instead of waiting: it might
- * wait for the very function that runs.
+ * Inside a host function, a call that would wait for a stream leaves CUDA's status 800 (not
+ * permitted) instead: it might wait for the very function that is running.
  */
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
 import { isMainThread } from 'node:worker_threads';
 import { AddonMissingError } from '../errors.js';
 
-/** Statuses that are cistern's own. Positive ones are CUDA's. */
+/** cistern's own statuses. Positive ones are CUDA's. */
 export const NativeStatus = {
   success: 0,
-  /** An argument is not of the type or range that the call takes: a fault of the TypeScript above. */
+  /** An argument has the wrong type or is out of range: a bug in the TypeScript code. */
   invalidArgument: -1,
   /** A stream, event, pool or hold handle that is not live in this environment. */
   staleHandle: -2,
   /** The pointer was never allocated here. */
   foreignPointer: -3,
-  /** The pointer was allocated here, and is already freed. */
+  /** The pointer was allocated here and already freed. */
   doubleFree: -4,
   /** The pointer is live but was allocated with another size; `mailbox[1]` holds that size. */
   wrongSize: -5,
   /** The driver returned an address above 2^53 - 1; the memory was given back. */
   addressTooLarge: -6,
-  /** No backend was opened, another one is already open in this environment, or CUDA cannot be used (`cudaUnavailableReason`). */
+  /**
+   * No backend was opened, another one is already open in this environment, or CUDA cannot be used
+   * (`cudaUnavailableReason`).
+   */
   noBackend: -7,
-  /** A blocking call stopped early because a host function is ready to run: call `runHostFunctions()`, then call again. */
+  /**
+   * A blocking call stopped early because a host function is ready to run: call
+   * `runHostFunctions()`, then call again.
+   */
   hostFunctionReady: -8,
-  /** The host has no memory left. */
+  /** The host is out of memory. */
   hostOutOfMemory: -9,
-  /** A range that a copy, set, advice or prefetch names is not inside memory that the device or this process's resources own. */
+  /**
+   * The range of a copy, set, advice or prefetch is not inside memory that the device or this
+   * process's resources own.
+   */
   invalidRange: -10,
 } as const;
 
 /** Kinds of plain memory, as the addon numbers them. */
 export const NativeMemoryKind = { device: 0, managed: 1, 'pinned-host': 2, host: 3 } as const;
 
-/** The addon's functions. Handles are integers, never reused while another environment object could still hold them. */
+/**
+ * The addon's functions. Handles are integers, and are not reused while an object of this
+ * environment could still hold them.
+ */
 export interface NativeBinding {
   /** The CUDA name of each driver function, in the order of the counters. */
   readonly functionNames: readonly string[];
   /**
-   * Binds this environment's mailbox (16 numbers) and counters (one number per driver function, and after them one for host allocations
-   * and one for host frees). Called once per environment, before anything else; a later call binds other arrays. Neither may be detached.
+   * Binds this environment's mailbox (16 numbers) and counters (one number per driver function,
+   * then one for host allocations and one for host frees). Call it once per environment, before
+   * anything else; a later call binds other arrays. Neither may be detached.
    */
   initialize(mailbox: Float64Array, counters: Float64Array): void;
-  /** Opens the backend for this environment: 0 CUDA, 1 software. `noBackend` when the other one is already open. */
+  /**
+   * Opens the backend for this environment: 0 CUDA, 1 software. `noBackend` if the other one is
+   * already open.
+   */
   openBackend(kind: number): void;
   /**
-   * Why CUDA cannot be used: what was searched for and what failed, in one sentence; an empty string where it can. Loads and
-   * initialises the driver, unless that succeeded in this process before.
+   * Why CUDA cannot be used: what was searched for and what failed, in one sentence; an empty
+   * string if it can. Loads and initialises the driver, unless this process has already done so.
    */
   cudaUnavailableReason(): string;
-  /** The process-wide settings of the software device; zero, or `undefined`, leaves a value as it is. */
+  /**
+   * The process-wide settings of the software device; zero, or `undefined`, leaves a value as it
+   * is.
+   */
   configureSoftware(totalBytes: number, deviceCount: number, isStrict?: boolean): void;
   /** Delays every later call of a driver function of the software device. */
   setLatency(functionName: string, nanoseconds: number): void;
-  /** Lets the nth next call of a driver function of the software device fail with a status. `[1]`: 1 if the one before is still to come. */
+  /**
+   * Makes the nth next call of a driver function of the software device fail with a status. `[1]`:
+   * 1 if the previously requested failure has not happened yet.
+   */
   failCall(functionName: string, nth: number, status: number): void;
-  /** Once the failure that was asked for of a first function has come, the nth call of a second, which may be the same, fails. */
+  /**
+   * Once the failure requested for the first function has happened, the nth call of the second
+   * (which may be the same) fails.
+   */
   failCallAfter(firstName: string, functionName: string, nth: number, status: number): void;
   /** `[1]`: the driver's version, as CUDA numbers it (13000 for 13.0). */
   driverVersion(): void;
   statusName(status: number): string;
   statusDescription(status: number): string;
-  /** `[1]`: this thread's id in the operating system. */
+  /** `[1]`: the operating system's id of this thread. */
   threadId(): void;
 
-  /** `[1]`: how many devices. */
+  /** `[1]`: the number of devices. */
   deviceCount(): void;
   deviceName(device: number): string;
   /** The UUID as 32 lower-case hexadecimal digits. */
@@ -93,7 +121,10 @@ export interface NativeBinding {
 
   /** `[1]`: a handle. */
   createStream(device: number, nonBlocking: boolean, priority: number): void;
-  /** `[1]`: a handle for a stream made elsewhere; 1 is the legacy default stream, 2 the per-thread default stream. */
+  /**
+   * `[1]`: a handle for a stream created elsewhere; 1 is the legacy default stream, 2 the
+   * per-thread default stream.
+   */
   wrapStream(device: number, address: number): void;
   /** Destroys a created stream, forgets a wrapped one. Work queued on it still runs. */
   releaseStream(stream: number): void;
@@ -104,29 +135,42 @@ export interface NativeBinding {
   /** `[1]` priority, `[2]` 1 if non-blocking. */
   streamInfo(stream: number): void;
   /**
-   * Blocks until everything has run that is queued on the stream at this call, or `hostFunctionReady`. Called again right after
-   * `runHostFunctions`, it goes on waiting for that, whatever the host functions have queued, and even if they have released the stream.
+   * Blocks until everything queued on the stream before this call has run, or `hostFunctionReady`.
+   * If called again right after `runHostFunctions`, it goes on waiting for that same point,
+   * whatever the host functions have queued, and even if they have released the stream.
    */
   synchronizeStream(stream: number): void;
   /** Hot. In: stream. `[1]`: 1 if everything queued has run, else 0. */
   queryStream(): void;
-  /** Resolves with a status once everything queued on the stream at this call has run. Blocks no thread of Node's pool. */
+  /**
+   * Resolves with a status once everything queued on the stream before this call has run. Blocks no
+   * thread of Node's pool.
+   */
   streamCompletion(stream: number): Promise<number>;
   /**
-   * Queues a JavaScript function: the stream stands still from there until the function has returned. It is given a status: success, or why its
-   * turn will never come. May stop with `hostFunctionReady`.
+   * Queues a JavaScript function: the stream pauses there until the function has returned. The
+   * function receives a status: success, or the reason why its turn will never come. May stop with
+   * `hostFunctionReady`.
    */
   launchHostFunction(stream: number, callback: (status: number) => void): void;
   /** Runs every host function of this environment whose turn has come. `[1]`: how many ran. */
   runHostFunctions(): void;
   /** Blocks until a host function of this environment is ready to run, or none is outstanding. */
   waitForHostFunction(): void;
-  /** Hot enough. `[1]`: host functions of this environment that are queued and have not finished. */
+  /**
+   * Hot enough. `[1]`: the number of host functions of this environment that are queued or running.
+   */
   outstandingHostFunctions(): void;
-  /** Makes the stream stand still from here until the hold is released. `[1]`: a handle. May stop with `hostFunctionReady`. */
+  /**
+   * Pauses the stream here until the hold is released. `[1]`: a handle. May stop with
+   * `hostFunctionReady`.
+   */
   holdStream(stream: number): void;
   releaseHold(hold: number): void;
-  /** Ends every hold of the process and lets streams pass host functions without running them, from here on: for the process's end. */
+  /**
+   * Ends every hold of the process, and makes streams skip host functions from now on: for the end
+   * of the process.
+   */
   releaseAllStalls(): void;
 
   /** `[1]`: a handle. */
@@ -138,21 +182,25 @@ export interface NativeBinding {
   waitEvent(): void;
   /** Hot. In: event. `[1]`: 1 if the recorded work has run (or nothing was recorded), else 0. */
   queryEvent(): void;
-  /** Blocks until the event's latest recording at this call has happened, or `hostFunctionReady`. Repeated as `synchronizeStream` is. */
+  /**
+   * Blocks until the event's latest recording before this call has happened, or
+   * `hostFunctionReady`. Can be repeated like `synchronizeStream`.
+   */
   synchronizeEvent(event: number): void;
-  /** Resolves with a status once the event's latest recording at this call has happened. */
+  /** Resolves with a status once the event's latest recording before this call has happened. */
   eventCompletion(event: number): Promise<number>;
   /** `[1]`: milliseconds between two timing events. */
   elapsedMilliseconds(start: number, end: number): void;
 
   /**
-   * Hot. In: bytes, kind (`NativeMemoryKind`), device, alignment (used by kind host alone). `[1]`: address. May stop with `hostFunctionReady`,
-   * unless of kind host.
+   * Hot. In: bytes, kind (`NativeMemoryKind`), device, alignment (for kind host only). `[1]`:
+   * address. May stop with `hostFunctionReady`, except for kind host.
    */
   allocate(): void;
   /**
-   * Hot. In: address, bytes, kind, device. May stop with `hostFunctionReady`, unless of kind host. What may not be freed now, because a hold or
-   * another thread stalls a stream, is freed later.
+   * Hot. In: address, bytes, kind, device. May stop with `hostFunctionReady`, except for kind host.
+   * Memory that cannot be freed now, because a hold or another thread stalls a stream, is freed
+   * later.
    */
   deallocate(): void;
   /** Hot. In: bytes, pool, stream. `[1]`: address. */
@@ -162,8 +210,8 @@ export interface NativeBinding {
   /** `[1]`: a handle for a new stream-ordered pool of device memory. */
   createPool(device: number, releaseThresholdBytes: number): void;
   /**
-   * Destroys the pool. Its live allocations are freed with it, once everything has run that is queued on the device: it waits for that, unless
-   * something stalls a stream, and then leaves it to a later call.
+   * Destroys the pool and frees its live allocations once everything queued on the device has run.
+   * It waits for that; but if something stalls a stream, a later call does it.
    */
   destroyPool(pool: number): void;
   trimPool(pool: number, bytesToKeep: number): void;
@@ -173,59 +221,81 @@ export interface NativeBinding {
   setPoolAttribute(pool: number, attribute: number, value: number): void;
 
   /**
-   * Copies between two addresses (device, managed, pinned or host memory of resources) in stream order. The driver may block on memory of
-   * kind host, but never while a host function or a hold of this environment stalls a stream; it may stop with `hostFunctionReady`.
+   * Copies between two addresses (device, managed, pinned or host memory of resources) in stream
+   * order. The driver may block on memory of kind host, except while a host function or a hold of
+   * this environment stalls a stream. May stop with `hostFunctionReady`.
    */
   copy(destination: number, source: number, bytes: number, stream: number): void;
-  /** Copies `bytes` from a view's start to an address, in stream order; the host bytes have been read when it returns. May stop as `copy`. */
+  /**
+   * Copies `bytes` from a view's start to an address, in stream order; the host bytes have been
+   * read when it returns. May stop like `copy`.
+   */
   copyFromHost(destination: number, source: ArrayBufferView, bytes: number, stream: number): void;
   /**
-   * Copies in stream order into a view and blocks until done, or `hostFunctionReady`. Repeated as `synchronizeStream` is, it copies once.
-   * `invalidArgument` if the view has no room for the bytes, or none any more.
+   * Copies into a view in stream order and blocks until done, or `hostFunctionReady`. If repeated
+   * like `synchronizeStream`, it copies once. `invalidArgument` if the view is too small or
+   * detached.
    */
   copyToHostSync(destination: ArrayBufferView, source: number, bytes: number, stream: number): void;
   /**
-   * Queues a copy out of device memory now; resolves with the bytes, or with a status on failure. With a destination it fills that, and resolves
-   * with a status: `invalidArgument` if there is no room for the bytes, or none any more. May stop as
-   * `copy`.
+   * Queues a copy out of device memory now, and resolves with the bytes, or with a status on
+   * failure. With a destination it fills that and resolves with a status: `invalidArgument` if the
+   * destination is too small or detached. May stop like `copy`.
    */
   copyToHost(source: number, bytes: number, stream: number, destination?: ArrayBufferView): Promise<ArrayBuffer | number>;
-  /** Sets `count` elements of 1 or 4 bytes, to an unsigned value that fits them, in stream order. */
+  /** Sets `count` elements of 1 or 4 bytes to an unsigned value that fits them, in stream order. */
   set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: number): void;
   /** Location types: 1 a device, 2 the host. */
   advise(address: number, bytes: number, advice: number, locationType: number, locationId: number): void;
   prefetch(address: number, bytes: number, locationType: number, locationId: number, stream: number): void;
   /** `[1]`: one of `CUmem_range_attribute` 1 to 4. */
   rangeAttribute(address: number, bytes: number, attribute: number): void;
-  /** `[1]`: a `NativeMemoryKind`, or -1 for memory that the driver does not know; `[2]`: the device. */
+  /** `[1]`: a `NativeMemoryKind`, or -1 for memory unknown to the driver; `[2]`: the device. */
   pointerInfo(address: number): void;
 
   /**
-   * Checks stream order, in every environment of the process, until as many have ended that as began it. `cells[0]` is the number of the
-   * operation that JavaScript is about to submit, 0 for none; `cells[1]` counts the reports that this environment's calls gave rise to. Called
-   * again, it begins anew with other cells.
+   * Starts checking stream order in every environment of the process, until each start has been
+   * ended. `cells[0]` is the number of the operation that JavaScript is about to submit, 0 for
+   * none; `cells[1]` counts the reports that this environment's calls caused. A second call starts
+   * again with other cells.
    */
   beginOrderCheck(cells: Float64Array): void;
-  /** Reports that were not taken are lost with the last environment that asked. */
+  /** Reports that nobody has taken are lost when the last environment ends its check. */
   endOrderCheck(): void;
   /**
-   * Takes reports of this environment's calls, and of those of threads that do not ask, 15 numbers each, as many as `cells` has room for.
-   * `[1]`: how many; `[2]`: how many were lost for want of room since the last call. The numbers are the kind, the address and bytes that both
-   * sides have in common, then the earlier side and the later one: what was done, access, stream (-1: none), address, bytes, number (0: none, or
-   * another environment's). `src/driver/order-checker.ts` has the words for them.
+   * Takes reports about the calls of this environment, and of threads that do not check, as many as
+   * fit into `cells`. `[1]`: how many were taken; `[2]`: how many were lost for lack of space since
+   * the last call.
+   *
+   * A report has 15 numbers: the kind, the address and size of the memory that both sides share,
+   * then the earlier side and the later one, each with: operation, access, stream (-1: none),
+   * address, bytes, number (0: none, or another environment's). `src/driver/order-checker.ts` turns
+   * them into words.
    */
   takeOrderReports(cells: Float64Array): void;
-  /** While stream order is checked: a use of memory in a stream's order that the driver is not told of. */
+  /**
+   * While stream order is checked: notes a use of memory in a stream's order that the driver does
+   * not see.
+   */
   touch(address: number, bytes: number, stream: number, isWrite: boolean): void;
-  /** While stream order is checked: memory cut out of an allocation is a stream's from here on … */
+  /**
+   * While stream order is checked: memory cut out of an allocation belongs to a stream until
+   * `declareFree`.
+   */
   declareAllocation(address: number, bytes: number, stream: number): void;
-  /** … and no longer. */
+  /** Ends what `declareAllocation` began. */
   declareFree(address: number, bytes: number, stream: number): void;
 
-  /** Watches an object without keeping it alive. `[1]`: a slot, from 0, dense, reused after `unwatch`. */
+  /**
+   * Watches an object without keeping it alive. `[1]`: a slot, from 0, dense, reused after
+   * `unwatch`.
+   */
   watch(object: object): void;
   unwatch(slot: number): void;
-  /** Writes the slots whose objects were collected into `slots`. `[1]`: how many were written (at most `slots.length`). They stay watched until `unwatch`. */
+  /**
+   * Writes the slots whose objects were collected into `slots`. `[1]`: how many were written, at
+   * most `slots.length`. The slots stay watched until `unwatch`.
+   */
   collectedSlots(slots: Int32Array): void;
 }
 
@@ -235,7 +305,7 @@ function load(): NativeBinding {
   const root = fileURLToPath(new URL('../..', import.meta.url));
   const explicit = process.env['CISTERN_ADDON'];
   try {
-    // Lets the tests load an addon built with sanitizers.
+    // The tests load an addon built with sanitizers this way.
     if (explicit !== undefined && explicit !== '') return require(explicit) as NativeBinding;
     const loadBinding = require('pkg-prebuilds') as (root: string, options: object) => NativeBinding;
     return loadBinding(root, { name: 'cistern', napi_versions: [9] });
@@ -255,8 +325,8 @@ let loaded: NativeBinding | undefined;
 let driverCounters = new Float64Array(0);
 
 /**
- * The addon, loaded at the first call, so that importing the package touches no driver.
- * @throws AddonMissingError where no binary was built or found.
+ * The addon. The first call loads it, so importing the package touches no driver.
+ * @throws AddonMissingError if no binary was built or found.
  */
 export function native(): NativeBinding {
   if (loaded === undefined) {
@@ -270,26 +340,33 @@ export function native(): NativeBinding {
   return loaded;
 }
 
-/** Lets `native()` give other functions instead of some of the addon's, made from those; without an argument only the addon's again. */
+/**
+ * Makes `native()` return replacements, made from the addon's functions, for some of them. Without
+ * an argument it restores the addon's own.
+ */
 export function interpose(replace?: (addon: NativeBinding) => Partial<NativeBinding>): void {
   native();
   const own = addon as NativeBinding;
   loaded = replace === undefined ? own : { ...own, ...replace(own) };
 }
 
-// As the process ends Node waits for each worker before the addon hears of it, and a worker that waits for a stream which another thread
-// stalls would never end. The addon may be in use by workers alone.
+// When the process ends, Node waits for each worker before it notifies the addon, and a worker that
+// waits for a stream stalled by another thread would never end. Possibly only workers use the
+// addon.
 if (isMainThread) {
   process.once('exit', () => {
     try {
       native().releaseAllStalls();
     } catch {
-      // Where the addon cannot be loaded, nothing stalls.
+      // If the addon cannot be loaded, nothing stalls.
     }
   });
 }
 
-/** How often this environment called each driver function since it began, in the order of `functionNames`. */
+/**
+ * How often this environment has called each driver function since it started, in the order of
+ * `functionNames`.
+ */
 export function counters(): Float64Array {
   native();
   return driverCounters;

@@ -1,6 +1,7 @@
 /**
- * Whether every use of memory is ordered after those that it conflicts with. The checking is native (`native/order/`), from the driver calls
- * that are really made; here it is turned on and off, operations get their stacks, and reports their words.
+ * Checks that every use of memory is ordered after the uses that it conflicts with. The checking is
+ * native (`native/order/`) and works on the driver calls that are actually made. This file turns it
+ * on and off, keeps the stacks of operations, and puts reports into words.
  */
 import { channel } from 'node:diagnostics_channel';
 import { captureStack } from '../call-stack.js';
@@ -18,18 +19,20 @@ export type MemoryAccess = 'read' | 'write';
 /** Options of {@link checkOrder}. */
 export interface CheckOrderOptions {
   /**
-   * Whether both sides of a report say where in the program they come from. Keeps the stacks of the last 4,096 operations, which costs some
-   * tens of microseconds for each.
+   * Whether both sides of a report say where in the program they come from. Keeps the stacks of the
+   * last 4,096 operations, at a cost of some tens of microseconds per operation.
    * @defaultValue true
    */
   readonly stacks?: boolean;
   /**
-   * Called with each report, from within the call that gave rise to it. What it throws is reported as an uncaught exception.
+   * Called with each report, from within the call that caused it. An error that it throws is
+   * reported as an uncaught exception.
    */
   readonly onReport?: (report: OrderReport) => void;
   /**
-   * Whether the copy, set, touch or declaration that gives rise to a report throws an {@link OrderError}. It is submitted all the same.
-   * Other calls, and a copy to the host that has to run host functions first, are only reported.
+   * Whether the copy, set, touch or declaration that causes a report throws an {@link OrderError}.
+   * It is submitted even so. Other calls, and a copy to the host that must run host functions
+   * first, are only reported.
    * @defaultValue false
    */
   readonly throwOnReport?: boolean;
@@ -40,11 +43,15 @@ const knownOptions = optionNames<CheckOrderOptions>({ onReport: true, stacks: tr
 /**
  * What is wrong.
  *
- * - `'unordered'`: two uses of the same memory, at least one of them a write, and neither is ordered after the other.
- * - `'use-after-free'`: a use that was submitted after the memory was freed.
- * - `'freed-while-in-use'`: memory is freed in the order of a stream that does not wait for an earlier use.
- * - `'reuse-without-wait'`: memory is given to a stream that does not wait for the free, or for a use, of what was there before.
- * - `'use-before-allocation'`: a use, or a free, on a stream that does not wait for the allocation on another.
+ * - `'unordered'`: two uses of the same memory, at least one of them a write, neither ordered after
+ *   the other.
+ * - `'use-after-free'`: a use submitted after the memory was freed.
+ * - `'freed-while-in-use'`: memory freed in the order of a stream that does not wait for an earlier
+ *   use.
+ * - `'reuse-without-wait'`: memory given to a stream that does not wait for the free, or for a use,
+ *   of the previous allocation there.
+ * - `'use-before-allocation'`: a use or free on a stream that does not wait for the allocation on
+ *   another stream.
  */
 export type OrderReportKind = 'unordered' | 'use-after-free' | 'freed-while-in-use' | 'reuse-without-wait' | 'use-before-allocation';
 
@@ -54,34 +61,43 @@ export interface OrderReportSide {
   readonly operation: 'copy' | 'set' | 'touch' | 'allocate' | 'free';
   /** How the memory was used; `undefined` for an allocation and a free. */
   readonly access: MemoryAccess | undefined;
-  /** The {@link Stream.id} of its stream; `undefined` for what is in no stream's order, such as the free of plain memory. */
+  /**
+   * The {@link Stream.id} of its stream; `undefined` for an operation in no stream's order, such as
+   * the free of plain memory.
+   */
   readonly streamId: number | undefined;
-  /** All the memory that it was about. */
+  /** The memory that it used, allocated or freed. */
   readonly pointer: number;
   readonly bytes: number;
-  /** Operations of one thread have ascending numbers; 0 for what cistern did by itself, and for another thread's. */
+  /**
+   * Operations of one thread have ascending numbers. 0 for cistern's own operations and for those
+   * of other threads.
+   */
   readonly number: number;
-  /** Where the program submitted it, one frame a line; `undefined` where that is not known (any more). */
+  /**
+   * Where the program submitted it, one frame per line; `undefined` if that was not kept, or no
+   * longer is.
+   */
   readonly stack: string | undefined;
 }
 
 /** Two operations that are not in order. */
 export interface OrderReport {
   readonly kind: OrderReportKind;
-  /** The memory that both sides are about. */
+  /** The memory that both sides share. */
   readonly pointer: number;
   readonly bytes: number;
   /** The operation that was submitted first. */
   readonly earlier: OrderReportSide;
-  /** The operation that gave rise to the report. */
+  /** The operation that caused the report. */
   readonly later: OrderReportSide;
   /** Which wait is missing, in one sentence. */
   readonly missing: string;
 }
 
 /**
- * Two operations are not in order; thrown by the later one where that was asked for ({@link CheckOrderOptions.throwOnReport}). The message is
- * the report as a text.
+ * Two operations are not in order. The later one throws this if
+ * {@link CheckOrderOptions.throwOnReport} is set. The message is the report as text.
  */
 export class OrderError extends CisternError {
   readonly report: OrderReport;
@@ -120,7 +136,10 @@ const submittingCalls = [
   'declareFree',
 ] as const satisfies readonly (keyof NativeBinding)[];
 
-/** Of these, the ones that may throw although they succeeded: nothing that a resource keeps books of depends on their results. */
+/**
+ * The calls above that may throw although they succeeded: no resource's bookkeeping depends on
+ * their results.
+ */
 const throwingCalls: ReadonlySet<string> = new Set<(typeof submittingCalls)[number]>([
   'copy',
   'copyFromHost',
@@ -146,21 +165,26 @@ let isChecking = false;
 let isThrowing = false;
 let lastNumber = 0;
 let seenReports = 0;
-/** The stack of operation n at n modulo the length; empty while nobody wants them. */
+/** The stack of operation n is at n modulo the length; empty if no checker wants stacks. */
 let stacks: KeptStack[] = [];
 
 /**
- * Checks stream order until the result is disposed: every copy, set and {@link Stream.touch} is held against the uses, allocations and frees
- * before it, and one that is not ordered after those that it conflicts with is reported, with both sides. It is a matter of the waits that
- * the program submits and not of what happens to run first, so a missing wait is found in every run.
+ * Checks stream order until the result is disposed. Every copy, set and {@link Stream.touch} is
+ * checked against earlier uses, allocations and frees; one that conflicts with an earlier
+ * operation, and is not ordered after it, is reported with both sides. The check depends on the
+ * waits that the program submits, not on what happens to run first, so it finds a missing wait in
+ * every run.
  *
- * What happened before counts as ordered before everything. The memory is watched that this thread has allocated already, and all that is
- * allocated from here on. The driver's calls of all threads are seen; touches and declarations only of those that ask themselves. All threads
- * together count as one that submits one thing after the other: what is missing between two threads is not looked for.
+ * Whatever happened before the check counts as ordered before everything. It watches the memory
+ * that this thread has already allocated, and everything that is allocated from now on. It sees the
+ * driver calls of all threads, but touches and declarations only of threads that check too. All
+ * threads together count as one that submits one operation after the other: order that is missing
+ * between two threads is not found.
  *
- * While nobody checks it costs nothing. `CISTERN_CHECK_ORDER=1` in the environment checks from the first use of a device on and prints each
- * report as a process warning with the code `CISTERN_ORDER`. Reports are also published on the diagnostics channel `cistern:order`.
- * @throws ArgumentTypeError for options that are none.
+ * While nobody checks, it costs nothing. `CISTERN_CHECK_ORDER=1` in the environment starts the
+ * check at the first use of a device and prints each report as a process warning with the code
+ * `CISTERN_ORDER`. Reports are also published on the diagnostics channel `cistern:order`.
+ * @throws ArgumentTypeError for invalid options.
  * @example
  * ```ts
  * using checker = checkOrder();
@@ -179,7 +203,7 @@ export function checkOrder(options: CheckOrderOptions = {}): OrderChecker {
   return new OrderChecker(wantsStacks !== false, throwOnReport === true, onReport);
 }
 
-/** The reports of a time in which stream order is checked; see {@link checkOrder}. */
+/** The reports of one period of checking; see {@link checkOrder}. */
 export class OrderChecker implements Disposable {
   /** @internal */
   readonly wantsStacks: boolean;
@@ -205,26 +229,32 @@ export class OrderChecker implements Disposable {
     follow();
   }
 
-  /** The first 1,000 reports since the beginning or the last `clear`: of this thread's calls, and of threads that do not check themselves. */
+  /**
+   * The first 1,000 reports since the start or the last `clear`, about calls of this thread and of
+   * threads that do not check.
+   */
   get reports(): readonly OrderReport[] {
     if (checkers.has(this)) collect();
     return [...this.#reports];
   }
 
-  /** How many reports there were beyond those. */
+  /** How many reports were dropped after the first 1,000. */
   get droppedReports(): number {
     if (checkers.has(this)) collect();
     return this.#droppedReports;
   }
 
-  /** Forgets the reports. What was used before is still held against what comes. */
+  /** Forgets the reports. Earlier uses still count. */
   clear(): void {
     if (checkers.has(this)) collect();
     this.#reports = [];
     this.#droppedReports = 0;
   }
 
-  /** Ends the check, unless somebody else goes on. The reports stay. Does nothing the second time. */
+  /**
+   * Ends this checker; the check itself ends with the last one. The reports stay. A second call
+   * does nothing.
+   */
   [Symbol.dispose](): void {
     if (!checkers.has(this)) return;
     collect();
@@ -253,7 +283,7 @@ export class OrderChecker implements Disposable {
   }
 }
 
-/** @internal What a callback throws must not end the call that is reported. */
+/** @internal An error from a callback must not end the call that is reported. */
 export function callReporter<Report>(onReport: (report: Report) => void, report: Report): void {
   try {
     onReport(report);
@@ -270,10 +300,12 @@ export function isCheckingOrder(): boolean {
 }
 
 /**
- * Tells the order checker that memory which the caller cut out of an allocation of its own is the stream's from here on. For a resource that
- * hands out parts of what it allocated: uses before this, and the last {@link declareFree}, must then be ordered before the stream. While stream
- * order is not checked it does nothing; memory that was not allocated through cistern, or that the driver does not know, is not watched.
- * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (all of them only while stream order is checked)
+ * Tells the order checker that memory which the caller cut out of one of its own allocations now
+ * belongs to the stream. For a resource that hands out parts of what it allocated: uses before this
+ * call, and the last {@link declareFree}, must be ordered before the stream. Does nothing while
+ * stream order is not checked. Memory that was not allocated through cistern, or that is unknown to
+ * the driver, is not watched.
+ * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (only while stream order is checked)
  */
 export function declareAllocation(pointer: number, bytes: number, stream: Stream): void {
   if (!isChecking) return;
@@ -283,9 +315,9 @@ export function declareAllocation(pointer: number, bytes: number, stream: Stream
 }
 
 /**
- * Tells the order checker that the memory of a {@link declareAllocation} is free again in the stream's order: uses must be ordered before
- * this on the stream, and none may follow.
- * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (all of them only while stream order is checked)
+ * Tells the order checker that the memory of a {@link declareAllocation} is free again in the
+ * stream's order. Uses must be ordered before this point of the stream, and none may follow.
+ * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (only while stream order is checked)
  */
 export function declareFree(pointer: number, bytes: number, stream: Stream): void {
   if (!isChecking) return;
@@ -309,7 +341,7 @@ export function touch(pointer: number, bytes: number, stream: Stream, access: Me
   check('touch memory');
 }
 
-/** A report as a text of several lines, for people. */
+/** A report as text of several lines, for people. */
 export function formatOrderReport(report: OrderReport): string {
   const { kind, pointer, bytes, earlier, later, missing } = report;
   return [
@@ -320,7 +352,7 @@ export function formatOrderReport(report: OrderReport): string {
   ].join('\n');
 }
 
-/** @internal Checks stream order for good where `CISTERN_CHECK_ORDER` says so. */
+/** @internal Starts a check that never ends if `CISTERN_CHECK_ORDER` is 1. */
 export function checkOrderIfAsked(): void {
   const value = process.env['CISTERN_CHECK_ORDER'] ?? '';
   if (value === '' || value === '0') return;
@@ -347,7 +379,7 @@ export function formatSide(side: OrderReportSide): string {
   return `${side.operation}${how} of ${side.bytes} bytes from ${formatPointer(side.pointer)} ${where}${number}${stack}`;
 }
 
-/** What an operation is called in a sentence about it. */
+/** The noun for an operation in a sentence. */
 function nounOf({ operation, access }: OrderReportSide): string {
   return access ?? (operation === 'allocate' ? 'allocation' : 'free');
 }
@@ -365,7 +397,7 @@ function missingWait(kind: OrderReportKind, earlier: OrderReportSide, later: Ord
   return `stream ${later.streamId} must wait for ${event}${before}`;
 }
 
-/** Has `native()` number operations and look for reports while somebody checks. */
+/** Makes `native()` number operations and look for reports while anybody checks. */
 function follow(): void {
   const wantsStacks = [...checkers].some((checker) => checker.wantsStacks);
   if (!wantsStacks) stacks = [];
@@ -404,14 +436,20 @@ function keepStack(number: number, below: AnyCall): void {
   stacks[number % stackCount] = { number, stack: captureStack(below, stackDepth) };
 }
 
-/** @internal The stack of an operation of this thread, one line a frame; `undefined` where it was not kept, or not so long. */
+/**
+ * @internal The stack of an operation of this thread, one frame per line; `undefined` if it was not
+ * kept, or no longer is.
+ */
 export function stackOf(number: number): string | undefined {
   const kept = number === 0 ? undefined : stacks[number % stackCount];
   if (kept?.number !== number) return undefined;
   return kept.stack;
 }
 
-/** Takes the reports that have come since, passes them on and returns them. Leaves the mailbox as it was: its results may not have been read yet. */
+/**
+ * Takes new reports, passes them on and returns them. Leaves the mailbox unchanged: its results may
+ * not have been read yet.
+ */
 function collect(): OrderReport[] {
   seenReports = cells[1] as number;
   const before = mailbox.slice();

@@ -2,15 +2,17 @@ import type { Device } from './device.js';
 import { mailbox, NativeMemoryKind, NativeStatus, native } from './native.js';
 import { allocationError, deallocationError, outOfMemoryStatus } from './status.js';
 
-/** Where memory lives and who can reach it. */
+/** Where memory is and who can access it. */
 export type MemoryKind = 'device' | 'managed' | 'pinned-host' | 'host';
 
 /**
- * Memory of one kind on one device straight from the driver, without stream order: an allocation may be used at once by every stream, a free
- * waits for the device. One object per kind and device, which counts what is reserved.
+ * Memory of one kind on one device, straight from the driver and without stream order: every stream
+ * may use an allocation at once, and a free waits for the device. There is one object per kind and
+ * device, which counts the memory.
  *
- * The driver may wait for the device in an allocation, too. So host functions that are outstanding run first, in both; in a host function neither
- * is permitted, other than of memory of kind `host`. What cannot be freed because a hold, or another thread, keeps a stream from going on is
+ * The driver may wait for the device in an allocation too. Outstanding host functions therefore run
+ * first, in allocations and frees; inside a host function neither is permitted, except for memory
+ * of kind `host`. Memory that cannot be freed because a hold, or another thread, stalls a stream is
  * freed later.
  */
 export class PlainMemory {
@@ -18,7 +20,7 @@ export class PlainMemory {
   readonly device: Device;
   /** Bytes allocated and not freed. */
   liveBytes = 0;
-  /** The most there were since `resetPeak`. */
+  /** The peak of `liveBytes` since `resetPeak`. */
   peakBytes = 0;
   readonly #name: string;
   readonly #number: number;
@@ -44,7 +46,7 @@ export class PlainMemory {
 
   /**
    * @param bytes at least 1
-   * @param alignment a power of two of at least 256; kinds other than `host` have no more than 256 to give
+   * @param alignment a power of two of at least 256; kinds other than `host` guarantee 256 only
    * @throws OutOfMemoryError, DriverError
    */
   allocate(bytes: number, alignment: number): number {
@@ -65,7 +67,9 @@ export class PlainMemory {
     return address;
   }
 
-  /** @throws LifetimeError for memory that is not live here with this size; nothing is freed then. */
+  /**
+   * @throws LifetimeError for memory that is not live here with this size; nothing is then freed.
+   */
   deallocate(address: number, bytes: number): void {
     for (;;) {
       mailbox[0] = address;
@@ -81,7 +85,7 @@ export class PlainMemory {
     this.liveBytes -= bytes;
   }
 
-  /** Lets `peakBytes` begin again at what is live now. */
+  /** Resets `peakBytes` to the bytes that are live now. */
   resetPeak(): void {
     this.peakBytes = this.liveBytes;
   }

@@ -3,21 +3,23 @@ import { assertOptions, optionNames } from '../validation.js';
 import { mailbox, native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
 
-/** Settings of the software device; they hold for the whole process. */
+/** Settings of the software device. They apply to the whole process. */
 export interface SoftwareDeviceSettings {
   /**
-   * The memory of each software device, in bytes. May change at any time, but not below what is in use.
-   * @defaultValue `CISTERN_SOFTWARE_MEMORY`, else half of the machine's memory
+   * The memory of each software device, in bytes. May change at any time, but not to less than is
+   * in use.
+   * @defaultValue `CISTERN_SOFTWARE_MEMORY`, or half of the machine's memory
    */
   readonly totalBytes?: number;
   /**
-   * How many software devices there are, from 1 to 8. Fixed at the first use of one.
-   * @defaultValue `CISTERN_SOFTWARE_DEVICES`, else 1
+   * The number of software devices, from 1 to 8. Fixed when the first one is used.
+   * @defaultValue `CISTERN_SOFTWARE_DEVICES`, or 1
    */
   readonly devices?: number;
   /**
-   * Whether the device uses the freedom that CUDA's documentation leaves a driver: host functions of all streams run one at a time, plain
-   * allocations wait for the device, and the default streams of every device have the same ids. May change at any time.
+   * Whether the device uses every freedom that CUDA's documentation leaves a driver: host functions
+   * of all streams run one at a time, plain allocations wait for the device, and the default
+   * streams of every device have the same ids. May change at any time.
    * @defaultValue whether `CISTERN_SOFTWARE_STRICT` is 1
    */
   readonly strict?: boolean;
@@ -27,7 +29,7 @@ const knownSettings = optionNames<SoftwareDeviceSettings>({ devices: true, stric
 
 /**
  * Sets the size and number of the software devices.
- * @throws ArgumentRangeError for a value out of range, DriverError for a change that comes too late.
+ * @throws ArgumentRangeError for a value out of range, DriverError if the change comes too late.
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
@@ -46,7 +48,8 @@ export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void 
 }
 
 /**
- * Lets every later call of a driver function of the software device take at least so long, on the calling thread. 0 ends it.
+ * Makes every later call of a driver function of the software device take at least this long, on
+ * the calling thread. 0 removes the delay.
  * @param functionName CUDA's name, such as `cuEventRecord`
  */
 export function setCallLatency(functionName: string, nanoseconds: number): void {
@@ -59,11 +62,12 @@ export function setCallLatency(functionName: string, nanoseconds: number): void 
 }
 
 /**
- * Lets the nth next call (1 is the very next) of a driver function of the software device fail. 0 ends it.
+ * Makes the nth next call (1 is the very next) of a driver function of the software device fail. 0
+ * cancels a failure.
  * @param functionName CUDA's name, such as `cuMemAlloc`
  * @param status the `CUresult` it returns; out of memory by default
- * @returns whether a failure of this function that was asked for before had not come yet; it does not come any more. So
- * `failCall(functionName, 0)` tells whether a call was never made.
+ * @returns whether a failure requested earlier for this function had not happened yet; it is
+ * cancelled. So `failCall(functionName, 0)` tells whether the call was never made.
  */
 export function failCall(functionName: string, nth = 1, status: number = outOfMemoryStatus): boolean {
   assertFunction(functionName);

@@ -12,20 +12,26 @@ export const invalidDeviceStatus = 101;
 /** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
 const notPermittedStatus = 800;
 
-/** Throws what the last native call left as its status, unless it succeeded. */
+/** Throws the error for the last native call's status, unless it succeeded. */
 export function check(operation: string): void {
   const status = mailbox[0] as number;
   if (status !== NativeStatus.success) throw statusError(operation, status);
 }
 
-/** Repeats a blocking native call, running the host functions that it stopped for, until it is done; then checks its status. */
+/**
+ * Repeats a blocking native call, running host functions whenever it stops for them, until it is
+ * done; then checks its status.
+ */
 export function checkBlocking(operation: string, call: () => void): void {
   do call();
   while (runHostFunctionsIfReady());
   check(operation);
 }
 
-/** Runs host functions if the last native call stopped for them. Returns whether it did: the call is to be made again then. */
+/**
+ * Runs host functions if the last native call stopped for them. Returns whether it did; the caller
+ * must then repeat the call.
+ */
 export function runHostFunctionsIfReady(): boolean {
   if (mailbox[0] !== NativeStatus.hostFunctionReady) return false;
   native().runHostFunctions();
@@ -44,12 +50,12 @@ export function statusError(operation: string, status: number): Error {
   return new DriverError(operation, name, status, native().statusDescription(status) || 'which the driver does not describe');
 }
 
-/** Whether something was refused because a host function must not wait. */
+/** Whether a call was refused because a host function must not wait. */
 export function isNotPermitted(error: unknown): boolean {
   return error instanceof DriverError && error.driverStatus === notPermittedStatus;
 }
 
-/** The error for an allocation that failed: out of memory where that is the reason. */
+/** The error for a failed allocation: out of memory if that is the reason. */
 export function allocationError(resource: string, bytes: number, status: number, availableBytes?: number): Error {
   if (status !== outOfMemoryStatus && status !== NativeStatus.hostOutOfMemory) return statusError(`allocate ${bytes} bytes`, status);
   const available = availableBytes === undefined ? '' : `, ${formatBytes(availableBytes)} are free`;
@@ -60,7 +66,7 @@ export function allocationError(resource: string, bytes: number, status: number,
   });
 }
 
-/** The error for a free that was refused. Nothing was freed. */
+/** The error for a refused free. Nothing was freed. */
 export function deallocationError(resource: string, pointer: number, bytes: number, status: number): Error {
   const refusal = `${resource} cannot free ${formatPointer(pointer)}`;
   switch (status) {

@@ -6,10 +6,10 @@ import type { Device } from './device.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
 import { Stream, type StreamOptions } from './stream.js';
 
-/** Options of {@link StreamPool}; those of {@link StreamOptions} are for each of its streams. */
+/** Options of {@link StreamPool}; those of {@link StreamOptions} apply to each of its streams. */
 export interface StreamPoolOptions extends StreamOptions {
   /**
-   * How many streams it has; from 1 to 65,536.
+   * The number of streams, from 1 to 65,536.
    * @defaultValue 16
    */
   readonly size?: number;
@@ -19,8 +19,8 @@ const knownOptions = optionNames<StreamPoolOptions>({ device: true, nonBlocking:
 const maximumSize = 65_536;
 
 /**
- * Streams that are made once and handed out in turn, so that work which is split up does not make a stream for each part. They stay the
- * pool's: it disposes them, and a stream may be in several hands.
+ * Streams that are created once and handed out in turn, so that work split into parts needs no new
+ * stream for each. The pool owns and disposes them; several users may share one stream.
  *
  * Counterpart of `rmm::cuda_stream_pool`.
  * @example
@@ -40,8 +40,8 @@ export class StreamPool implements Disposable, Iterable<Stream> {
   #isDisposed = false;
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, DriverError where the driver refuses a stream; none is left
-   * behind then.
+   * @throws ArgumentTypeError or ArgumentRangeError for an invalid option, DriverError if the
+   * driver refuses a stream; no stream is then left behind.
    */
   constructor(options: StreamPoolOptions = {}) {
     assertOptions(options, knownOptions);
@@ -73,13 +73,14 @@ export class StreamPool implements Disposable, Iterable<Stream> {
     );
   }
 
-  /** How many streams there are. Counterpart of `rmm::cuda_stream_pool::get_pool_size`. */
+  /** The number of streams. Counterpart of `rmm::cuda_stream_pool::get_pool_size`. */
   get size(): number {
     return this.#streams.length;
   }
 
   /**
-   * The streams one after the other, then the first one again. Counterpart of `rmm::cuda_stream_pool::get_stream()`.
+   * The next stream; after the last one, the first one again. Counterpart of
+   * `rmm::cuda_stream_pool::get_stream()`.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once the pool is disposed.
    */
   next(): Stream {
@@ -90,10 +91,10 @@ export class StreamPool implements Disposable, Iterable<Stream> {
   }
 
   /**
-   * The same stream for the same number, so that work which belongs together stays in order; numbers beyond the last stream begin with the first
-   * one again. Counterpart of `rmm::cuda_stream_pool::get_stream(stream_id)`.
+   * The same stream for the same number, so that related work stays in order. Numbers beyond the
+   * last stream wrap around. Counterpart of `rmm::cuda_stream_pool::get_stream(stream_id)`.
    * @param index an integer from 0 to 2^53 - 1
-   * @throws ArgumentTypeError, ArgumentRangeError for another number.
+   * @throws ArgumentTypeError, ArgumentRangeError for any other index.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once the pool is disposed.
    */
   at(index: number): Stream {
@@ -111,7 +112,10 @@ export class StreamPool implements Disposable, Iterable<Stream> {
     return this.#streams[Symbol.iterator]();
   }
 
-  /** Disposes the streams. Work that is queued on them still runs. The second time only streams that could not be disposed are tried again. */
+  /**
+   * Disposes the streams. Work queued on them still runs. A second call only retries the streams
+   * that could not be disposed.
+   */
   [Symbol.dispose](): void {
     this.#isDisposed = true;
     throwFirst(attemptEach(this.#streams, (stream) => stream.dispose()));

@@ -5,13 +5,16 @@ import { mailbox, native } from './native.js';
 import { check, checkBlocking } from './status.js';
 import type { Stream } from './stream.js';
 
-/** Something that keeps memory back for a stream and must know of the stream's end. */
+/** Holds memory back for a stream, and must know when the stream ends. */
 export interface StreamObserver {
-  /** Whether it holds memory back that only an event recorded on the stream now can release to others. */
+  /**
+   * Whether it holds back memory that only an event recorded on the stream now can release to
+   * others.
+   */
   needsSettlement(timeline: StreamTimeline): boolean;
   /**
-   * The stream ends. `event`, where it is given, was recorded after everything that was queued on it; one event is shared by all.
-   * No call for this timeline follows. Must not throw.
+   * The stream ends. `event`, if given, was recorded after everything that was queued on it; all
+   * observers share it. No call for this timeline follows. Must not throw.
    */
   streamEnded(timeline: StreamTimeline, event: Event | undefined): void;
 }
@@ -20,43 +23,56 @@ const live = new Map<number, StreamTimeline>();
 const vacantSlots: number[] = [];
 let slots = 0;
 let timelines = 0;
-/** By device: how many streams have ended before their work had run, and how many of them had when the device was last known to be idle. */
+/**
+ * By device: how many streams have ended before their work had run, and how many had when the
+ * device was last known to be idle.
+ */
 const endedBusy: number[] = [];
 const endedAndRun: number[] = [];
 
 /**
- * What this environment knows of one driver stream, shared by every `Stream` object that names it: its identity, and how far it is known
- * to have run. The driver's stream id is never reused on a device (a handle is: rapidsai/rmm#2251); `slot` is a small integer for arrays, which is given
- * to another stream only after every observer heard of this one's end.
+ * What this environment knows about one driver stream, shared by every `Stream` object that names
+ * it: its identity, and how far it is known to have run. The driver never reuses a stream's id on a
+ * device (it does reuse handles: rapidsai/rmm#2251). `slot` is a small integer for arrays; another
+ * stream gets it only after every observer has been notified of this one's end.
  */
 export class StreamTimeline {
-  /** Recordings of events so far, of all streams. */
+  /** The number of events recorded since the start, on all streams. */
   static recordings = 0;
 
   readonly id: number;
   /** Tells the streams of all devices apart; on the first device it is the id. */
   readonly key: number;
   readonly slot: number;
-  /** A 32-bit integer that no other stream of this environment had within the last 2^32. */
+  /** A 32-bit integer that none of the last 2^32 streams of this environment had. */
   readonly serial = ++timelines | 0;
   readonly device: number;
-  /** The native handle that every `Stream` object of this stream uses; valid until the timeline ends. */
+  /**
+   * The native handle that every `Stream` object of this stream uses; valid until the timeline
+   * ends.
+   */
   readonly handle: number;
-  /** Whether cistern made the driver's stream, and destroys it. */
+  /** Whether cistern created the driver's stream and destroys it. */
   readonly isOwned: boolean;
-  /** Whether cistern is told before the stream ends, so that events can be recorded on it as late as then. What the first object for it said. */
+  /**
+   * Whether cistern is notified before the stream ends, so that it can still record events then.
+   * The first object for the stream decides.
+   */
   readonly announcesEnd: boolean;
-  /** Synchronizations of the stream that have begun. Work queued while this is n is known to have run once `synchronized` exceeds n. */
+  /**
+   * Synchronizations of the stream that have begun. Work queued while this is n is known to have
+   * run once `synchronized` exceeds n.
+   */
   synchronizing = 0;
-  /** The number of the latest synchronization that is over. */
+  /** The number of the latest completed synchronization. */
   synchronized = 0;
   /**
-   * The number of the latest recording when the stream last waited, or memory last came into its order. No event up to that one covers what the
-   * stream was ordered after then.
+   * The number of the latest recording at the time when the stream last waited, or when memory last
+   * came into its order. No event up to that number covers what the stream was then ordered after.
    */
   receivedAt = StreamTimeline.recordings;
   #isEnding = false;
-  /** The `Stream` objects for this stream, which are not kept alive. */
+  /** Weak references to the `Stream` objects for this stream. */
   readonly #streams = new Set<WeakRef<Stream>>();
   readonly #observers = new Set<StreamObserver>();
 
@@ -70,7 +86,7 @@ export class StreamTimeline {
     this.announcesEnd = announcesEnd;
   }
 
-  /** The timeline of a driver stream, which takes over the native handle; to be followed by `join`. */
+  /** The timeline of a driver stream. It takes over the native handle; call `join` next. */
   static of(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean): StreamTimeline {
     const known = live.get(keyOf(id, device));
     if (known !== undefined && !known.#isEnding) {
@@ -82,17 +98,20 @@ export class StreamTimeline {
     return timeline;
   }
 
-  /** The timelines of a device, of streams that may be gone too. */
+  /** The timelines of a device, including those of streams that may be gone. */
   static ofDevice(device: number): StreamTimeline[] {
     return [...live.values()].filter((timeline) => timeline.device === device);
   }
 
-  /** Whether work may still be queued on a device whose stream has ended: nobody can wait for it but with the whole device. */
+  /**
+   * Whether a device may still have queued work of a stream that has ended; only a synchronization
+   * of the whole device can wait for that work.
+   */
   static mayHaveEndedBusy(device: number): boolean {
     return (endedBusy[device] ?? 0) > (endedAndRun[device] ?? 0);
   }
 
-  /** Begins a synchronization of a whole device; call the result once it is over. */
+  /** Begins a synchronization of a whole device; call the result once it is complete. */
   static beginDeviceSynchronization(device: number): () => void {
     const complete = StreamTimeline.beginSynchronizations(StreamTimeline.ofDevice(device));
     const before = endedBusy[device] ?? 0;
@@ -102,7 +121,7 @@ export class StreamTimeline {
     };
   }
 
-  /** Begins a synchronization of several streams; call the result once it is over. */
+  /** Begins a synchronization of several streams; call the result once it is complete. */
   static beginSynchronizations(timelines: readonly StreamTimeline[]): () => void {
     const completions = timelines.map((timeline) => timeline.beginSynchronization());
     return () => {
@@ -117,7 +136,7 @@ export class StreamTimeline {
     return mailbox[1] as number;
   }
 
-  /** Begins a synchronization; call the result once everything that was queued by now has run. */
+  /** Begins a synchronization; call the result once everything queued before has run. */
   beginSynchronization(): () => void {
     const number = ++this.synchronizing;
     return () => {
@@ -136,7 +155,7 @@ export class StreamTimeline {
     return true;
   }
 
-  /** The same. A stream that the driver does not tell of may be busy. */
+  /** As `query`, but a stream that the driver cannot query counts as busy. */
   isIdle(): boolean {
     try {
       return this.query();
@@ -146,14 +165,17 @@ export class StreamTimeline {
     }
   }
 
-  /** Blocks until everything queued on the stream has run; host functions of this thread run meanwhile. */
+  /**
+   * Blocks until everything queued on the stream has run; host functions of this thread run
+   * meanwhile.
+   */
   synchronizeSync(): void {
     const complete = this.beginSynchronization();
     checkBlocking('synchronize a stream', () => native().synchronizeStream(this.handle));
     complete();
   }
 
-  /** Lets what is queued from here on run only after what the event recorded last. Does not block. */
+  /** Makes later work on the stream wait for the event's latest recording. Does not block. */
   wait(event: Event): void {
     mailbox[0] = this.handle;
     mailbox[1] = event.handle;
@@ -168,7 +190,10 @@ export class StreamTimeline {
     eventObserver?.eventAwaited(this, event.version);
   }
 
-  /** Memory comes into the stream's order here: an event recorded before does not cover it, though the stream may never use it. */
+  /**
+   * Memory comes into the stream's order here. An event recorded earlier does not cover it,
+   * although the stream may never use it.
+   */
   outdateFences(): void {
     this.receivedAt = StreamTimeline.recordings;
   }
@@ -181,14 +206,14 @@ export class StreamTimeline {
     this.#observers.delete(observer);
   }
 
-  /** Takes an object for this stream in, until `leave` with the result. */
+  /** Adds an object for this stream, until `leave` is called with the result. */
   join(stream: Stream): WeakRef<Stream> {
     const reference = new WeakRef(stream);
     this.#streams.add(reference);
     return reference;
   }
 
-  /** One object less; the last one ends the timeline. Does nothing where that has ended. */
+  /** Removes an object; the last one ends the timeline. Does nothing if the timeline has ended. */
   leave(reference: WeakRef<Stream>, record: () => Event | undefined): void {
     if (!this.#streams.has(reference)) return;
     if (this.#streams.size === 1) this.end(record);
@@ -196,18 +221,19 @@ export class StreamTimeline {
   }
 
   /**
-   * Ends the timeline, and disposes every object for the stream that is left. `record` is called if an observer needs an event, before any
-   * hears of the end; where it throws, or where the driver refuses to destroy the stream, everything is as before.
+   * Ends the timeline, and disposes the remaining objects for the stream. `record` is called if an
+   * observer needs an event, before any observer is notified. If it throws, or if the driver
+   * refuses to destroy the stream, the state is unchanged.
    */
   end(record: () => Event | undefined): void {
     const observers = [...this.#observers];
-    // Host functions may run during `record`: nothing may be queued on the stream after it any more.
+    // Host functions may run during `record`, but must not queue anything on the stream after it.
     this.#isEnding = true;
     for (const reference of this.#streams) setHandle(reference, -1);
     let event: Event | undefined;
     let isBusy: boolean;
     try {
-      // One whose end is not announced may be gone: it must not be named.
+      // A stream whose end is not announced may be gone: its handle must not be used.
       isBusy = observers.length > 0 && !(this.announcesEnd && this.isIdle());
       if (observers.some((observer) => observer.needsSettlement(this))) event = record();
       native().releaseStream(this.handle);
@@ -231,7 +257,7 @@ function keyOf(id: number, device: number): number {
   return device * 2 ** 45 + id;
 }
 
-/** Returns whether the object is still there. */
+/** Returns whether the object still exists. */
 function setHandle(reference: WeakRef<Stream>, handle: number): boolean {
   const stream = reference.deref();
   if (stream === undefined) return false;

@@ -20,7 +20,7 @@ export interface StreamOptions {
    */
   readonly nonBlocking?: boolean;
   /**
-   * An integer of 32 bits. Lower is more urgent; clamped to the device's range.
+   * A 32-bit integer. Lower is more urgent. Clamped to the device's range.
    * @defaultValue 0
    */
   readonly priority?: number;
@@ -33,10 +33,13 @@ export interface ForeignStreamOptions {
   /** @defaultValue the first device */
   readonly device?: Device;
   /**
-   * A promise of the stream's owner to dispose this object *before* destroying the stream. Without it, resources record an event at every
-   * free on the stream even under `'deferred'`, because the stream may be gone when they would need one. Disposing an object with the promise
-   * disposes every other one for the stream; of several objects, the first one says whether events are recorded. A {@link Stream} that was
-   * not made elsewhere needs no promise, and is not disposed with an object that has it.
+   * A promise that the stream's owner disposes this object *before* destroying the stream. Without
+   * it, resources record an event at every free on the stream even under `'deferred'`, because the
+   * stream may be gone by the time they need one.
+   *
+   * Disposing an object with the promise disposes every other object for the stream. If there are
+   * several objects, the first one decides whether events are recorded. A {@link Stream} that
+   * cistern created needs no promise, and is not disposed with an object that has it.
    * @defaultValue false
    */
   readonly announcesEnd?: boolean;
@@ -44,7 +47,7 @@ export interface ForeignStreamOptions {
 
 const foreignStreamOptions = optionNames<ForeignStreamOptions>({ announcesEnd: true, device: true });
 
-/** What it takes to end a stream whose object became unreachable. */
+/** What is needed to end a stream whose object became unreachable. */
 interface Ending {
   readonly device: Device;
   readonly timeline: StreamTimeline;
@@ -61,10 +64,11 @@ const undestroyed = finalizationRegistry<number>('stream', 'CISTERN_UNREACHABLE_
 const defaultStreams = new Map<string, Stream>();
 
 /**
- * An in-order queue of work on a device. Memory that is freed on a stream may be reused in that stream's order.
+ * An in-order queue of work on a device. Memory that is freed on a stream may be reused in that
+ * stream's order.
  *
- * Disposing a stream first settles, by one event, what resources still hold back for it; work that is queued still runs. Other objects for
- * the same stream are disposed with it.
+ * Disposing a stream first records one event that stands for everything that resources still hold
+ * back for it. Queued work still runs. Other objects for the same stream are disposed too.
  *
  * Counterpart of `rmm::cuda_stream` and `rmm::cuda_stream_view`.
  * @example
@@ -78,19 +82,26 @@ const defaultStreams = new Map<string, Stream>();
 export class Stream implements Disposable {
   readonly device: Device;
   /**
-   * The driver's id of the stream: unique among the streams of its device, never reused. The default streams of two devices may have the same.
+   * The driver's id of the stream: unique among the streams of its device, and never reused. The
+   * default streams of two devices may have the same id.
    */
   readonly id: number;
   /** @internal The native handle; -1 once disposed. */
   handle: number;
-  /** @internal What the environment knows of the driver's stream. */
+  /** @internal What the environment knows about the driver's stream. */
   readonly timeline: StreamTimeline;
   readonly #isDefault: boolean;
-  /** Whether the driver's stream may be gone once this object is disposed, whatever other objects there are. */
+  /**
+   * Whether the driver's stream may be gone once this object is disposed, even if there are other
+   * objects for it.
+   */
   readonly #endsTimeline: boolean;
   readonly #reference: WeakRef<Stream>;
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for options that are none, DriverError where the driver refuses. */
+  /**
+   * @throws ArgumentTypeError or ArgumentRangeError for invalid options, DriverError if the driver
+   * refuses.
+   */
   constructor(options: StreamOptions = {}, /** @internal */ wrapped?: { handle: number; announcesEnd: boolean }) {
     if (wrapped === undefined) assertOptions(options, streamOptions);
     this.device = deviceOption(options.device);
@@ -127,7 +138,10 @@ export class Stream implements Disposable {
     );
   }
 
-  /** The legacy default stream of a device, which waits for and is waited for by every blocking stream. Disposing it does nothing. */
+  /**
+   * The legacy default stream of a device. It waits for every blocking stream, and every blocking
+   * stream waits for it. Disposing it does nothing.
+   */
   static legacyDefault(device?: Device): Stream {
     return defaultStream(1, device);
   }
@@ -138,9 +152,11 @@ export class Stream implements Disposable {
   }
 
   /**
-   * A stream made elsewhere, by its driver handle (a `CUstream` or `cudaStream_t` as an address). The stream stays its owner's. Without a
-   * promise ({@link ForeignStreamOptions.announcesEnd}) the owner may destroy it at any time, if nothing is queued through this object any more.
-   * @throws ArgumentRangeError for what cannot be a handle, DriverError for a handle that the driver does not know.
+   * A stream created elsewhere, by its driver handle (a `CUstream` or `cudaStream_t` as an
+   * address). Its owner keeps it. Without a promise ({@link ForeignStreamOptions.announcesEnd}) the
+   * owner may destroy it at any time, provided that nothing more is queued through this object.
+   * @throws ArgumentTypeError or ArgumentRangeError for an invalid handle, DriverError for a handle
+   * that the driver does not know.
    */
   static fromHandle(handle: number | bigint, options: ForeignStreamOptions = {}): Stream {
     if (typeof handle !== 'number' && typeof handle !== 'bigint') {
@@ -177,12 +193,12 @@ export class Stream implements Disposable {
     return mailbox[2] === 1;
   }
 
-  /** Whether it is disposed. */
+  /** Whether the stream is disposed. */
   get isDisposed(): boolean {
     return this.handle < 0;
   }
 
-  /** Lets what is queued from here on run only after what the event recorded last. Does not block. */
+  /** Makes later work on the stream wait for the event's latest recording. Does not block. */
   wait(event: Event): void {
     if (!(event instanceof Event)) throw new ArgumentTypeError(`event must be an Event, got ${formatValue(event)}`);
     mailbox[0] = this.handle;
@@ -197,13 +213,13 @@ export class Stream implements Disposable {
     check('wait for an event');
   }
 
-  /** Whether everything queued has run. */
+  /** Whether everything queued on the stream has run. */
   query(): boolean {
     this.#assertLive('query a stream');
     return this.timeline.query();
   }
 
-  /** Resolves once everything queued by now has run. The event loop goes on. */
+  /** Resolves once everything queued before this call has run. The event loop goes on. */
   async synchronize(): Promise<void> {
     this.#assertLive('synchronize a stream');
     const complete = this.timeline.beginSynchronization();
@@ -213,19 +229,24 @@ export class Stream implements Disposable {
     complete();
   }
 
-  /** Blocks until everything queued by now has run; host functions of this thread run meanwhile. One of them may dispose the stream. */
+  /**
+   * Blocks until everything queued before this call has run; host functions of this thread run
+   * meanwhile. One of them may dispose the stream.
+   */
   synchronizeSync(): void {
     this.#assertLive('synchronize a stream');
     this.timeline.synchronizeSync();
   }
 
   /**
-   * Queues a function: the stream stands still until its turn has come and it has run, on this thread, from the event loop or from within
-   * a blocking call. What it throws is reported as an uncaught exception. If the device fails before, the function never runs, and a process
-   * warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
+   * Queues a function. When its turn comes, the stream pauses until the function has run on this
+   * thread, either from the event loop or inside a blocking call. An error that it throws is
+   * reported as an uncaught exception. If the device fails first, the function never runs, and a
+   * process warning (`CISTERN_LOST_HOST_FUNCTION`) says so.
    *
-   * As with CUDA's own host functions, nothing in it may wait for a device: synchronizing, and allocating or freeing plain memory, are refused
-   * there with a {@link DriverError} (`CUDA_ERROR_NOT_PERMITTED`). What a pool has in stock can be had.
+   * As with CUDA's own host functions, it must not wait for a device: synchronizing, and allocating
+   * or freeing plain memory, fail inside it with a {@link DriverError}
+   * (`CUDA_ERROR_NOT_PERMITTED`). A pool can still serve requests from memory that it holds.
    */
   launchHostFunction(callback: () => void): void {
     this.#assertLive('launch a host function');
@@ -238,10 +259,12 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Stands for a use of memory by work that is queued on the stream here and that cistern does not know of, such as a kernel of another
-   * library. While stream order is checked ({@link checkOrder}) the use is held against the others; else this does nothing.
-   * @param pointer where the memory begins that is used
-   * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (all of them only while stream order is checked)
+   * Declares a use of memory by work on the stream that cistern cannot see, such as another
+   * library's kernel, at this point of the stream. While stream order is checked
+   * ({@link checkOrder}), the use is checked against the others; otherwise this does nothing.
+   * @param pointer the start of the memory that is used
+   * @throws ArgumentTypeError, ArgumentRangeError, LifetimeError (only while stream order is
+   * checked)
    * @example
    * ```ts
    * using checker = checkOrder();
@@ -257,12 +280,13 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Makes the stream stand still from here until the hold is released. For tests of stream order; a blocking call that waits for a held
-   * stream never returns.
+   * Pauses the stream here until the hold is released. For tests of stream order. A blocking call
+   * that waits for a held stream never returns.
    *
-   * Any number of streams can be held at a time. On a GPU, streams that share one of its queues (there are `CUDA_DEVICE_MAX_CONNECTIONS` of them)
-   * may stand still with a held one; and a device without memory operations in streams, on which a host function of the driver waits instead,
-   * can be held on one stream at a time, with no other host function outstanding.
+   * Any number of streams can be held at a time. On a GPU, streams that share a hardware queue
+   * (there are `CUDA_DEVICE_MAX_CONNECTIONS` of them) may pause with a held one. On a device
+   * without stream memory operations, a host function of the driver does the waiting; only one
+   * stream can then be held at a time, with no other host function outstanding.
    */
   hold(): StreamHold {
     this.#assertLive('hold a stream');
@@ -271,15 +295,16 @@ export class Stream implements Disposable {
   }
 
   /**
-   * Settles what resources hold back for the stream and gives it back to the driver. Work that is queued still runs. Does nothing the second
-   * time. An object for a foreign stream whose end is not announced ({@link ForeignStreamOptions.announcesEnd}) leaves that alone, since it may
-   * be gone: if there is something to settle it waits for the device.
-   * @throws DriverError where nothing can be settled, because the driver neither records an event nor waits, and where it refuses to destroy the
-   * stream; the stream is not disposed then, and this can be tried again.
+   * Records an event for what resources hold back for the stream, and returns the stream to the
+   * driver. Queued work still runs. A second call does nothing. An object for a foreign stream
+   * whose end is not announced ({@link ForeignStreamOptions.announcesEnd}) does not touch the
+   * stream, which may be gone; if an event would be needed, it waits for the device instead.
+   * @throws DriverError if the driver can neither record an event nor wait, or if it refuses to
+   * destroy the stream; the stream is then not disposed, and the call can be repeated.
    */
   [Symbol.dispose](): void {
     if (this.handle < 0 || this.#isDefault) return;
-    // Only an owner that announces the stream's end is known not to have destroyed it.
+    // Only an owner that announces the stream's end is known to have kept it alive.
     const settle = () => settlement(this.device, this.timeline, this.#endsTimeline || this.timeline.announcesEnd);
     if (this.#endsTimeline) this.timeline.end(settle);
     else this.timeline.leave(this.#reference, settle);
@@ -297,7 +322,7 @@ export class Stream implements Disposable {
   }
 }
 
-/** Keeps a stream from going on; see {@link Stream.hold}. */
+/** Keeps a stream paused; see {@link Stream.hold}. */
 export class StreamHold implements Disposable {
   readonly #handle: number;
   #released = false;
@@ -313,7 +338,7 @@ export class StreamHold implements Disposable {
     return inspectObject(this, { isReleased: this.#released }, depth, options, inspect);
   }
 
-  /** Lets the stream go on. Does nothing the second time. */
+  /** Resumes the stream. A second call does nothing. */
   release(): void {
     if (this.#released) return;
     this.#released = true;
@@ -328,13 +353,14 @@ export class StreamHold implements Disposable {
 }
 
 /**
- * @internal Stands for "no stream yet" where the stream of the last call is kept: no argument is equal to it, not even `undefined`.
+ * @internal Stands for "no stream yet" in a cache of the last call's stream: no argument equals it,
+ * not even `undefined`.
  */
 export const noStream = Object.freeze({ handle: -1 }) as Stream;
 
 /**
- * The stream that an argument must be.
- * @throws ArgumentTypeError for what is no stream, LifetimeError for one that is disposed.
+ * Checks that an argument is a live stream.
+ * @throws ArgumentTypeError if it is not a stream, LifetimeError if it is disposed.
  */
 export function assertStream(stream: unknown, operation: string): asserts stream is Stream {
   if (!(stream instanceof Stream)) throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
@@ -366,7 +392,10 @@ function warnOfLostFunction(stream: number, status: number): void {
   process.emitWarning(`a host function of stream ${stream} will never run: ${name}`, { code: 'CISTERN_LOST_HOST_FUNCTION' });
 }
 
-/** The id of the driver's stream. Where the driver does not tell it the handle is given back, now or with the next collection. */
+/**
+ * The driver's id of a stream. If the driver does not answer, the handle is released, now or at the
+ * next collection.
+ */
 function identify(handle: number): number {
   native().streamId(handle);
   try {
@@ -386,8 +415,9 @@ function assertPriority(priority: unknown): asserts priority is number {
 }
 
 /**
- * An event after everything that was queued on a stream; where none can be had, `undefined` once all of that has run.
- * @param isAlive whether the driver's stream is known to exist still
+ * An event recorded after everything that was queued on a stream. If none can be recorded, waits
+ * for that work and returns `undefined`.
+ * @param isAlive whether the driver's stream is known to exist
  */
 function settlement(device: Device, timeline: StreamTimeline, isAlive: boolean): Event | undefined {
   if (isAlive) {
@@ -396,10 +426,11 @@ function settlement(device: Device, timeline: StreamTimeline, isAlive: boolean):
       event.recordOn(timeline);
       return event;
     } catch {
-      // What cannot be recorded can still be waited for.
+      // Without an event, wait below.
     }
   }
-  // Without an event, the end must be waited for: memory held back for the stream could not be given to anybody safely.
+  // Without an event or a wait, memory held back for the stream could not safely be given to
+  // anybody.
   device.synchronizeSync();
   return undefined;
 }

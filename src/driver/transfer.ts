@@ -5,8 +5,9 @@ import { check, checkBlocking, runHostFunctionsIfReady, statusError } from './st
 import { assertStream, type Stream } from './stream.js';
 
 /**
- * Copies `bytes` between two pointers, of any kind and any device, in the stream's order. Does not block.
- * @throws DriverError where a range is not inside live memory; nothing is copied then.
+ * Copies `bytes` between two pointers, of any kind and device, in the stream's order. Does not
+ * block.
+ * @throws DriverError if a range is not inside live memory; nothing is then copied.
  */
 export function copy(destination: number, source: number, bytes: number, stream: Stream): void {
   assertStream(stream, 'copy');
@@ -17,13 +18,16 @@ export function copy(destination: number, source: number, bytes: number, stream:
   checkBlocking(`copy ${bytes} bytes`, () => native().copy(destination, source, bytes, handle));
 }
 
-/** Copies between two pointers and blocks until it is done. */
+/** Copies between two pointers and blocks until the copy is done. */
 export function copySync(destination: number, source: number, bytes: number, stream: Stream): void {
   copy(destination, source, bytes, stream);
   stream.synchronizeSync();
 }
 
-/** Copies a host array to a pointer in the stream's order. The array may be changed as soon as this returns. */
+/**
+ * Copies a host array to a pointer in the stream's order. The array may be changed as soon as this
+ * returns.
+ */
 export function copyFromHost(destination: number, source: ArrayBufferView, stream: Stream): void {
   assertStream(stream, 'copy from the host');
   assertPointer(destination, 'destination');
@@ -39,8 +43,10 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
 }
 
 /**
- * Fills a host array from a pointer in the stream's order, and blocks until it is done; host functions of this thread run meanwhile.
- * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if one of them transferred the array, or made it shorter.
+ * Fills a host array from a pointer in the stream's order, and blocks until the copy is done; host
+ * functions of this thread run meanwhile.
+ * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if one of them transferred or shortened the
+ * array.
  */
 export function copyToHostSync(destination: ArrayBufferView, source: number, stream: Stream): void {
   assertStream(stream, 'copy to the host');
@@ -56,7 +62,10 @@ export function copyToHostSync(destination: ArrayBufferView, source: number, str
   }
 }
 
-/** Queues a copy of device memory now, in the stream's order, and resolves with the bytes. The event loop goes on. */
+/**
+ * Queues a copy of device memory now, in the stream's order, and resolves with the bytes. The event
+ * loop goes on.
+ */
 export async function copyToHost(source: number, bytes: number, stream: Stream): Promise<ArrayBuffer> {
   assertStream(stream, 'copy to the host');
   assertPointer(source, 'source');
@@ -67,9 +76,10 @@ export async function copyToHost(source: number, bytes: number, stream: Stream):
 }
 
 /**
- * Queues a copy of device memory now, in the stream's order, and resolves once it fills a host array. The event loop goes on; the array is
- * written in one go at the end.
- * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if the array was transferred or made shorter meanwhile.
+ * Queues a copy of device memory now, in the stream's order, and resolves once it has filled a host
+ * array. The event loop goes on. The array is written all at once at the end.
+ * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if the array was transferred or shortened
+ * meanwhile.
  */
 export async function copyIntoHost(destination: ArrayBufferView, source: number, stream: Stream): Promise<void> {
   assertStream(stream, 'copy to the host');
@@ -91,8 +101,8 @@ function queueCopyToHost(source: number, bytes: number, stream: Stream, destinat
 }
 
 /**
- * Sets `count` elements of `elementBytes` bytes to a value in the stream's order. Does not block. Ordinary host memory cannot be set, since
- * the driver does not know it: copy to it instead.
+ * Sets `count` elements of `elementBytes` bytes to a value in the stream's order. Does not block.
+ * Ordinary host memory cannot be set, since the driver does not know it; copy to it instead.
  * @param value an unsigned integer that fits the element
  */
 export function set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: Stream): void {
@@ -113,13 +123,13 @@ export function set(destination: number, value: number, elementBytes: 1 | 4, cou
   check(`set ${count} elements`);
 }
 
-/** Sets memory and blocks until it is done. */
+/** Sets memory and blocks until the work is done. */
 export function setSync(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: Stream): void {
   set(destination, value, elementBytes, count, stream);
   stream.synchronizeSync();
 }
 
-/** What the driver knows of a pointer. */
+/** What the driver knows about a pointer. */
 export interface PointerInfo {
   /** `unknown` for memory that the driver does not know, such as an ordinary host allocation. */
   readonly memoryKind: 'device' | 'managed' | 'pinned-host' | 'host' | 'unknown';
@@ -128,7 +138,7 @@ export interface PointerInfo {
 
 const kinds = ['device', 'managed', 'pinned-host', 'host'] as const;
 
-/** What kind of memory a pointer is to, and on which device. */
+/** The kind of memory that a pointer points to, and its device. */
 export function pointerInfo(pointer: number): PointerInfo {
   assertPointer(pointer);
   native().pointerInfo(pointer);
@@ -140,7 +150,10 @@ function assertView(view: unknown, name: string): asserts view is ArrayBufferVie
   if (!ArrayBuffer.isView(view)) throw new ArgumentTypeError(`${name} must be a typed array or a DataView, got ${formatValue(view)}`);
 }
 
-/** The length of a view in bytes; 0 if its memory was transferred, of which a `DataView` throws. */
+/**
+ * The length of a view in bytes; 0 if its memory was transferred, in which case a `DataView`
+ * throws.
+ */
 function viewBytes(view: ArrayBufferView): number {
   try {
     return view.byteLength;
@@ -149,7 +162,10 @@ function viewBytes(view: ArrayBufferView): number {
   }
 }
 
-/** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for memory that became shorter while a copy of all its bytes was prepared. */
+/**
+ * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if memory became shorter while a copy of all
+ * its bytes was prepared.
+ */
 export function assertStillHolds(name: string, leftBytes: number, bytes: number): void {
   if (leftBytes >= bytes) return;
   throw new ArgumentRangeError(
