@@ -127,13 +127,16 @@ export class EventColumnsBuilder implements EventSink {
     return { eventCount, ...mapColumns(this.#columns, (column) => column.subarray(0, eventCount)) };
   }
 
+  /** Column by column, so that each of the old ones can go before the next is made. */
   #grow(): void {
     this.#capacity *= 2;
-    this.#columns = mapColumns(this.#columns, (column) => {
+    const columns: Record<string, Column> = this.#columns;
+    for (const name of Object.keys(columns)) {
+      const column = columns[name] as Column;
       const grown = new (column.constructor as new (length: number) => Column)(this.#capacity);
       grown.set(column);
-      return grown;
-    });
+      columns[name] = grown;
+    }
   }
 }
 
