@@ -4,15 +4,24 @@ import type { StreamTimeline } from '../driver/stream-timeline.js';
 import { DriverError } from '../errors.js';
 import type { Lane, Waiter } from './lane.js';
 
-/** More events than this are replaced by one, once a stream has waited for all of them. */
+/**
+ * If there are more events than this, one event replaces them once a stream has waited for all of
+ * them.
+ */
 const maximumEvents = 8;
 
-/** Free memory that belongs to no stream: whoever takes it waits for the events first, at most one for each stream. */
+/**
+ * Free memory that belongs to no stream. Whoever takes it first waits for the events, at most one
+ * per stream.
+ */
 export class CommonLane implements Lane {
   readonly number: number;
   readonly timeline = undefined;
   #events: readonly Event[] = [];
-  /** With so many events, past ones are looked for: twice as many as were left the last time. */
+  /**
+   * From this many events on, the lane looks for completed ones: twice as many as were left last
+   * time.
+   */
   #sweepCount = maximumEvents;
 
   constructor(number: number) {
@@ -35,7 +44,10 @@ export class CommonLane implements Lane {
     return this.#events;
   }
 
-  /** Memory that these events cover comes into the lane. Of two events of one stream, the one recorded later stands for both. */
+  /**
+   * Memory that these events cover comes into the lane. Of two events of one stream, the later
+   * recording stands for both.
+   */
   dependOn(events: readonly Event[]): void {
     const latest = new Map<number | Event, Event>();
     for (const event of [...this.#events, ...events]) {
@@ -46,7 +58,7 @@ export class CommonLane implements Lane {
     this.#events = [...latest.values()];
   }
 
-  /** The memory leaves the lane: returns the events that cover it. */
+  /** The memory leaves the lane. Returns the events that cover it. */
   release(): readonly Event[] {
     const events = this.#events;
     this.#events = [];
@@ -59,12 +71,15 @@ export class CommonLane implements Lane {
     this.#sweepCount = Math.max(maximumEvents, 2 * this.#events.length);
   }
 
-  /** Forgets past events, if many have come since that was last done. */
+  /** Forgets completed events if many have been added since the last time. */
   forgetPastEventsIfMany(): void {
     if (this.#events.length >= this.#sweepCount) this.forgetPastEvents();
   }
 
-  /** Lets one event stand for all that a stream has just waited for. If it cannot be recorded, they stay. */
+  /**
+   * Replaces the events that a stream has just waited for with one event. If that cannot be
+   * recorded, they stay.
+   */
   #unite(timeline: StreamTimeline): void {
     const event = new Event({ device: Device.get(timeline.device) });
     try {
@@ -77,7 +92,10 @@ export class CommonLane implements Lane {
   }
 }
 
-/** Whether an event is known to be over. One that the driver does not tell of is waited for like any other. */
+/**
+ * Whether an event is known to have completed. One that the driver cannot query is waited for like
+ * any other.
+ */
 function isPast(event: Event): boolean {
   try {
     return event.query();

@@ -1,12 +1,15 @@
 import type { Event } from '../driver/event.js';
 import type { StreamTimeline } from '../driver/stream-timeline.js';
 
-/** What can be made to wait: a stream, or the lane of one that may have no `Stream` object any more. */
+/** What can be made to wait: a stream, or a lane whose stream may have no `Stream` object left. */
 export interface Waiter {
   readonly timeline: StreamTimeline;
 }
 
-/** Free memory that has one order: what was queued before it was freed must be waited for before it is used. */
+/**
+ * Free memory that has one order: whoever uses it must first wait for what was queued before it was
+ * freed.
+ */
 export interface Lane {
   /** Its number in the free-space index. */
   readonly number: number;
@@ -14,8 +17,10 @@ export interface Lane {
   readonly timeline: StreamTimeline | undefined;
   /** Whether everything that was queued before the frees is known to have run. */
   readonly isIdle: boolean;
-  /** Makes a stream wait for everything that was queued before the frees. Returns whether it had to. */
+  /**
+   * Makes a stream wait for everything that was queued before the frees. Returns whether it had to.
+   */
   order(waiter: Waiter): boolean;
-  /** Events that cover everything that was queued before the frees, recorded now if need be. */
+  /** Events that cover everything that was queued before the frees, recorded now if necessary. */
   cover(): readonly Event[];
 }

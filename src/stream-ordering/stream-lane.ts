@@ -4,33 +4,41 @@ import type { StreamTimeline } from '../driver/stream-timeline.js';
 import { none } from '../suballocation/blocks.js';
 import type { Lane, Waiter } from './lane.js';
 
-/** A recording made by the caller of a free. It stands as long as the event is neither recorded again nor disposed. */
+/**
+ * A recording made by the caller of a free. It is valid as long as the event is neither recorded
+ * again nor disposed.
+ */
 interface Recording {
   readonly event: Event;
   readonly version: number;
 }
 
 /**
- * Free memory with one order: what was freed on one stream, and what that stream had waited for when it took memory over.
+ * Free memory with one order: the frees on one stream, and what that stream had waited for when it
+ * took memory over.
  *
- * The lane's own stream may use the memory at once. For another stream, `order` makes it wait for what was queued at the frees. What has to be
- * waited for is always one of these:
+ * The lane's own stream may use the memory at once. `order` makes another stream wait for what was
+ * queued at the frees. The lane is in one of three states:
  *
- *     nothing      no free yet, or the stream is known to have run everything since
+ *     idle         no free yet, or the stream is known to have run everything since
  *     recorded     the lane's event, and one that a caller recorded: together they cover every free
  *     unrecorded   some free is covered by no event: the lane's event must be recorded before it is waited for
  *
- * A later record on a stream covers everything that an earlier one covers, so one event for each lane is enough, and recording late is always
- * safe while the stream exists: it waits for more, never for less. The end of a stream is announced; `StreamOrdering` settles its lanes then.
+ * A later record on a stream covers everything that an earlier one covers, so one event per lane is
+ * enough. Recording late is always safe while the stream exists: others then wait for more, never
+ * for less. The end of a stream is announced; `StreamOrdering` then settles its lanes.
  */
 export class StreamLane implements Lane {
   readonly number: number;
   readonly timeline: StreamTimeline;
-  /** Whom the stream's allocations belong to, in the free-space index. */
+  /** The owner number of the stream's allocations in the free-space index. */
   readonly owner: number;
-  /** Whether the memory serves its own stream alone until that is known to be idle. */
+  /** Whether the memory serves only its own stream until that stream is known to be idle. */
   readonly isHeld: boolean;
-  /** Whether later may be too late to record an event, because nobody will announce the end of the stream. */
+  /**
+   * Whether an event must be recorded at each free, because nobody will announce the end of the
+   * stream.
+   */
   readonly mustRecord: boolean;
   readonly #device: Device;
   #event: Event | undefined;
@@ -54,19 +62,24 @@ export class StreamLane implements Lane {
   }
 
   /**
-   * Whether no other stream can have the memory now: it is held, or an event that had to be recorded could not be, and the stream may be gone.
+   * Whether no other stream may take the memory now. Either it is held, or a required event could
+   * not be recorded and the stream may be gone.
    */
   get isHeldBack(): boolean {
     return (this.isHeld || (this.mustRecord && this.#isUnrecorded)) && !this.isIdle;
   }
 
-  /** Whether the end of the stream must be preceded by a record for what was freed. */
+  /** Whether an event must be recorded for the freed memory before the stream ends. */
   get needsSettlement(): boolean {
-    // An event that a caller recorded may be recorded again by its owner, when the stream that could replace it is gone.
+    // The owner of a caller's event may record it again when the stream that could replace it is
+    // gone.
     return !this.isIdle && (this.#isUnrecorded || this.#recording !== undefined);
   }
 
-  /** Memory is freed into the lane, and an event is recorded for it at once. Where that fails nothing has changed. */
+  /**
+   * Memory is freed into the lane, and an event is recorded for it at once. If that fails, the
+   * state is unchanged.
+   */
   freeRecorded(): void {
     this.#record();
     this.#freedAt = this.timeline.synchronizing;
@@ -76,26 +89,30 @@ export class StreamLane implements Lane {
   freeUnrecorded(): void {
     this.#isUnrecorded = true;
     this.#freedAt = this.timeline.synchronizing;
-    // The stream may take it from here and free it into its other lane, with an event older than this.
+    // The stream may take the memory from here and free it into its other lane, with an older
+    // event.
     if (this.isHeld) this.timeline.outdateFences();
   }
 
   /**
-   * Memory that was allocated on the lane's stream is freed into the lane, and the caller has recorded an event for it on that stream.
+   * Memory that was allocated on the lane's stream is freed into the lane, and the caller has
+   * recorded an event for it on that stream.
    */
   freeWithRecording(event: Event): void {
     this.#freedAt = this.timeline.synchronizing;
     const known = this.#recording;
-    // What the stream has waited for since, the event does not cover.
+    // The event does not cover what the stream has waited for since.
     if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;
     else if (known === undefined) this.#recording = { event, version: event.version };
-    // Which of two recordings is the later one is not known: a late record covers both. No two recordings have one number.
+    // It is not known which of two recordings is later: a late record covers both. No two
+    // recordings have the same number.
     else if (known.version !== event.version) this.#isUnrecorded = true;
   }
 
   /**
-   * Memory has come into the lane already, in its stream's order: fresh from the upstream, or taken over from other lanes. Where an event
-   * cannot be recorded though it must, the memory is held back: the stream may be gone when it is tried again.
+   * Memory has come into the lane in its stream's order: fresh from the upstream, or from other
+   * lanes. If a required event cannot be recorded, the memory is held back: the stream may be gone
+   * at the next attempt.
    */
   received(): void {
     this.freeUnrecorded();
@@ -103,8 +120,8 @@ export class StreamLane implements Lane {
   }
 
   /**
-   * Asks the stream whether it is idle: once that is known, every stream can take the memory without an event. It does not matter if the driver does
-   * not tell.
+   * Queries whether the stream is idle; once it is known to be, every stream can take the memory
+   * without an event. A failure of the query is ignored.
    */
   query(): void {
     this.timeline.isIdle();
@@ -118,21 +135,28 @@ export class StreamLane implements Lane {
     return true;
   }
 
-  /** One event, which the lane may record again later; none if the stream is known to have run everything. */
+  /**
+   * One event, which the lane may record again later; none if the stream is known to have run
+   * everything.
+   */
   cover(): readonly Event[] {
     const event = this.#cover();
     return event === undefined ? [] : [event];
   }
 
-  /** The event that covers everything freed, once the stream has ended; `settlement` was recorded last on it, where any lane needed that. */
+  /**
+   * The event that covers all frees when the stream has ended. `settlement` was recorded last on
+   * the stream, if any lane needed it.
+   */
   settle(settlement: Event | undefined): Event | undefined {
     if (this.isIdle) return undefined;
     return settlement ?? this.#event;
   }
 
   /**
-   * The memory leaves the lane: returns the event that covers all of it, which is not recorded again, or undefined where the stream is known
-   * to have run everything. Where the event cannot be recorded nothing has changed.
+   * The memory leaves the lane. Returns the event that covers all of it, which is not recorded
+   * again, or undefined if the stream is known to have run everything. If the event cannot be
+   * recorded, the state is unchanged.
    */
   release(): Event | undefined {
     const event = this.#cover();
@@ -140,7 +164,7 @@ export class StreamLane implements Lane {
     this.#event = undefined;
     this.#isRecorded = false;
     this.#freedAt = -1;
-    // The event covered memory that is in use again, too.
+    // The event also covered memory that is in use again.
     this.timeline.outdateFences();
     return event;
   }
@@ -156,7 +180,7 @@ export class StreamLane implements Lane {
     try {
       this.#event.recordOn(this.timeline);
     } catch (error) {
-      // A recording that is refused may have been the end of the one before, too.
+      // A failed recording may have destroyed the previous one.
       if (this.#isRecorded) this.#isUnrecorded = true;
       throw error;
     }
@@ -166,7 +190,7 @@ export class StreamLane implements Lane {
   }
 }
 
-/** Stands for "no lane yet" until the first call: nothing is ever asked of it. */
+/** Stands for "no lane yet" until the first call. Its methods are never called. */
 export const noLane = Object.freeze({ number: none, owner: none }) as StreamLane;
 
 function isLost({ event, version }: Recording): boolean {

@@ -1,22 +1,28 @@
 /**
- * Which stream may reuse a freed block, and what it must wait for first: the one place for every adaptor that keeps memory back.
+ * Decides which stream may reuse a freed block, and what it must wait for first, for every adaptor
+ * that keeps memory.
  *
- * A pooling resource has a free-space index with lanes, and one of these. Every stream that it meets gets a lane of its own (two, if frees with and
- * without events are mixed on it). Memory freed on a stream goes to its lane, and the stream takes from there without waiting. When the lane
- * has nothing that fits, the pooling resource takes from other lanes, in the order that `others` gives, after `order` made the stream wait.
+ * A pooling resource has a free-space index with lanes, and one `StreamOrdering`. Every stream that
+ * calls it gets its own lane (two, if frees with and without events are mixed). Memory freed on a
+ * stream goes to its lane, and the stream takes it from there without waiting. If nothing in the
+ * lane fits, the pooling resource takes from other lanes, in the order that `others` gives, after
+ * `order` has made the stream wait.
  *
  *     stream 1 -> lane 0 [ free blocks ]   recorded
  *     stream 2 -> lane 1 [ free blocks ]   unrecorded
  *     (ended)     lane 2 [ free blocks ]   events e1, e2
  *
  * Rules, each with a test that fails without it:
- *  - a lane that takes over another's blocks carries the dependency on (rapidsai/rmm#2489): it counts as unrecorded from then on, and its own
- *    later record covers the wait that came before it;
- *  - an event that the caller recorded covers nothing that its stream was ordered after later;
- *  - memory fresh from the upstream is ordered on its stream like a free (part of rapidsai/rmm#2507);
+ *  - a lane that takes over another's blocks inherits the dependency (rapidsai/rmm#2489): it counts
+ *    as unrecorded from then on, and its own later record covers the wait before it;
+ *  - a caller's event covers nothing that its stream is ordered after later;
+ *  - memory fresh from the upstream is ordered on its stream like a free (part of
+ *    rapidsai/rmm#2507);
  *  - streams are told apart by timeline, never by handle (rapidsai/rmm#2251);
- *  - when a stream ends, its lanes are settled by one event and their blocks go to the lane of ended streams (rapidsai/rmm#510);
- *  - on a stream whose end nobody promised to announce, an event is recorded at every free, because later may be too late (rapidsai/rmm#649).
+ *  - before a stream ends, one event is recorded for its lanes, and their blocks go to the lane of
+ *    ended streams (rapidsai/rmm#510);
+ *  - on a stream whose end is not announced, an event is recorded at every free, because later may
+ *    be too late (rapidsai/rmm#649).
  */
 import { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
@@ -31,20 +37,21 @@ import { CommonLane } from './common-lane.js';
 import type { Lane, Waiter } from './lane.js';
 import { StreamLane } from './stream-lane.js';
 
-/** The words that the option `deallocationEvents` takes. */
+/** The values of the option `deallocationEvents`. */
 export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
 
-/** What stream ordering needs of a free-space index. */
+/** What stream ordering needs from a free-space index. */
 export interface LaneMemory {
   addLane(): number;
   isEmpty(lane: number): boolean;
   transfer(from: number, to: number): void;
   /**
-   * Whether memory that is in use will be free in the order of the lane's stream, though no call says so at each free; or only after what
-   * was freed into the lane. The end of the stream is settled for it, too.
+   * Whether memory that is in use will become free in the order of the lane's stream without a call
+   * at each free, or only after what was freed into the lane. An event is recorded for it too
+   * before the stream ends.
    */
   isAwaited?(lane: number): boolean;
-  /** The stream of a lane has ended: what waits for the lane waits for another from now on. */
+  /** The stream of a lane has ended: whatever waits for that lane now waits for another. */
   redirect?(from: number, to: number): void;
 }
 
@@ -53,21 +60,27 @@ export class StreamOrdering implements StreamObserver {
   readonly policy: DeallocationEvents;
   readonly #isEager: boolean;
   readonly #memory: LaneMemory;
-  /** The device whose streams are served; `undefined`: those of every device. */
+  /** The device whose streams are served; `undefined` for all devices. */
   readonly #device: Device | undefined;
-  /** By the slot of the stream: the lane for frees whose memory other streams may wait for, and the lane for those held for the stream. */
+  /**
+   * By the slot of the stream: the lane for frees whose memory other streams may wait for, and the
+   * lane for memory held for the stream.
+   */
   readonly #shared: (StreamLane | undefined)[] = [];
   readonly #held: (StreamLane | undefined)[] = [];
-  /** By number: every lane. */
+  /** Every lane, by number. */
   readonly #byNumber: Lane[] = [];
   /** Every lane of a stream that has not ended. */
   readonly #lanes: StreamLane[] = [];
   readonly #vacantNumbers: number[] = [];
-  /** The lane of ended streams, and those that the pooling resource added. */
+  /** The lane of ended streams, and the lanes that the pooling resource added. */
   readonly #ended: CommonLane;
   readonly #common: CommonLane[];
 
-  /** @param memoryKind memory of the device alone serves its streams alone; other memory those of every device */
+  /**
+   * @param memoryKind device memory serves the streams of its device only; other kinds serve those
+   * of every device
+   */
   constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device, memoryKind: MemoryKind) {
     assertOneOf(policy, deallocationEventsWords, 'deallocationEvents');
     this.policy = policy;
@@ -81,7 +94,8 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * The lane that a stream takes from first, and that its frees without a fence go to.
-   * @throws ArgumentTypeError, LifetimeError, ArgumentRangeError for what is not a live stream of a device that reaches the memory.
+   * @throws ArgumentTypeError, LifetimeError, ArgumentRangeError if `stream` is not a live stream
+   * of a device that can access the memory.
    */
   laneOf(stream: Stream, operation: string): StreamLane {
     assertStream(stream, operation);
@@ -89,17 +103,22 @@ export class StreamOrdering implements StreamObserver {
     return this.#lane(stream.timeline, this.policy === 'off');
   }
 
-  /** The other lane of a stream, if it has one. It takes from there without waiting, too. */
+  /** The other lane of a stream, if it has one. The stream takes from it without waiting, too. */
   secondLaneOf(stream: Stream): StreamLane | undefined {
     return (this.policy === 'off' ? this.#shared : this.#held)[stream.timeline.slot];
   }
 
-  /** The lane of a stream for memory that serves it alone until it is known to be idle, whatever the policy. */
+  /**
+   * The lane of a stream for memory that serves only that stream until it is known to be idle,
+   * whatever the policy.
+   */
   heldLaneOf(stream: Stream): StreamLane {
     return this.#lane(stream.timeline, true);
   }
 
-  /** Adds a lane for memory that belongs to no stream; every stream may take from it after `order`. */
+  /**
+   * Adds a lane for memory that belongs to no stream; every stream may take from it after `order`.
+   */
   addCommonLane(): CommonLane {
     const lane = new CommonLane(this.#memory.addLane());
     this.#byNumber[lane.number] = lane;
@@ -109,21 +128,22 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * Memory that is ordered on a stream is about to come into a common lane.
-   * @throws LifetimeError where the stream has ended, DriverError where no event can be recorded; nothing has changed then.
+   * @throws LifetimeError if the stream has ended, DriverError if no event can be recorded; the
+   * state is then unchanged.
    */
   receivedInCommon(lane: CommonLane, stream: Stream): void {
     assertStream(stream, 'keep memory');
     if (stream.timeline.isIdle()) return;
     const event = new Event({ device: stream.device });
     event.record(stream);
-    // The stream takes it from there without a wait.
+    // The stream takes the memory from the common lane without a wait.
     stream.timeline.outdateFences();
     lane.dependOn([event]);
   }
 
   /**
-   * Moves all free memory to a common lane without blocking, with what has to be waited for; only what is held for streams other than
-   * `stream` that are not known to be idle stays where it is.
+   * Moves all free memory to a common lane without blocking, together with its events. Only memory
+   * held for streams other than `stream` that are not known to be idle stays where it is.
    */
   collect(into: CommonLane, stream?: Stream): void {
     for (const other of this.#common) {
@@ -140,12 +160,15 @@ export class StreamOrdering implements StreamObserver {
     for (const common of this.#common) common.forgetPastEvents();
   }
 
-  /** Does at a free without a fence what the policy says. `lane` is the stream's own. */
+  /** Applies the policy at a free without a fence. `lane` is the stream's own. */
   freed(lane: StreamLane): void {
     free(lane, this.#isEager);
   }
 
-  /** The same; an event that the driver refuses is recorded later, where that is not too late. */
+  /**
+   * The same, but if the driver refuses the event, it is recorded later, unless that may be too
+   * late.
+   */
   freedLater(lane: StreamLane): void {
     try {
       this.freed(lane);
@@ -156,12 +179,15 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Does at a free what its fence says, and returns the lane that the memory belongs to now. `owner` is whom the memory was allocated for.
+   * Applies the fence of a free, and returns the lane that now has the memory. `owner` is the owner
+   * that the memory was allocated for.
    *
-   * An event that the caller recorded stands for the free only if the memory was allocated on the very stream. Memory of another stream may have
-   * come to this one after the record, in ways that nobody tells of: by the order of the legacy default stream, or by a wait that another library
-   * queued. Then the event does not cover what the other stream did with it, and one is recorded when it is needed.
-   * @throws ArgumentRangeError for an event that was not recorded on the stream; LifetimeError for one that is disposed.
+   * A caller's event stands for the free only if the memory was allocated on the same stream.
+   * Memory of another stream may have come to this one after the record without cistern noticing:
+   * by the order of the legacy default stream, or by a wait that another library queued. The event
+   * then does not cover what the other stream did, so cistern records its own when one is needed.
+   * @throws ArgumentRangeError for an event that was not recorded on the stream; LifetimeError for
+   * a disposed event.
    */
   freedWith(fence: DeallocationFence, stream: Stream, owner: number): StreamLane {
     assertFence(fence, stream);
@@ -178,8 +204,8 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Calls `visit` with the number of every other lane that is not empty and may be taken from, those that belong to no stream first, until
-   * it returns true. Returns whether it did.
+   * Calls `visit` with the number of every other lane that is not empty and may be taken from,
+   * first those that belong to no stream, until it returns true. Returns whether it did.
    */
   others(stream: Stream, visit: (lane: number) => boolean): boolean {
     for (const { number } of this.#common) if (!this.#memory.isEmpty(number) && visit(number)) return true;
@@ -191,22 +217,25 @@ export class StreamOrdering implements StreamObserver {
     return false;
   }
 
-  /** Makes a stream wait for everything that a lane's memory depends on. Returns whether it had to. */
+  /**
+   * Makes a stream wait for everything that a lane's memory depends on. Returns whether it had to.
+   */
   order(waiter: Waiter, number: number): boolean {
     return this.lane(number).order(waiter);
   }
 
-  /** Makes whoever takes memory of ended streams wait for everything that another lane's memory depends on, too. */
+  /**
+   * Makes whoever takes memory of ended streams also wait for everything that another lane's memory
+   * depends on.
+   */
   orderEnded(number: number): void {
     this.#ended.dependOn(this.lane(number).cover());
   }
 
-  /** The lane with a number. */
   lane(number: number): Lane {
     return this.#byNumber[number] as Lane;
   }
 
-  /** The numbers of all lanes. */
   laneNumbers(): number[] {
     return [...this.#common, ...this.#lanes].map((lane) => lane.number);
   }
@@ -222,8 +251,9 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Blocks until the device is idle if memory is held back for a stream that may be gone, on which no event can be recorded: to be called
-   * before `gather`. Host functions may run meanwhile. Returns whether it waited.
+   * Blocks until the device is idle if memory is held back for a stream that may be gone, on which
+   * no event can be recorded. Call it before `gather`. Host functions may run meanwhile. Returns
+   * whether it waited.
    */
   synchronizeUnannounced(stream: Stream): boolean {
     const lanes = this.#heldBack(stream).filter((lane) => !lane.timeline.announcesEnd);
@@ -231,7 +261,10 @@ export class StreamOrdering implements StreamObserver {
     return lanes.length > 0;
   }
 
-  /** Makes a stream wait for every lane with memory, held ones too, and moves all of it to one lane of that stream. */
+  /**
+   * Makes a stream wait for every lane with memory, including held ones, and moves all of it to one
+   * lane of that stream.
+   */
   gather(stream: Stream, into: StreamLane): void {
     for (const number of this.laneNumbers()) {
       if (number === into.number || this.#memory.isEmpty(number)) continue;
@@ -241,7 +274,7 @@ export class StreamOrdering implements StreamObserver {
     }
   }
 
-  /** Asks every stream that memory is held for whether it is idle by now. Does not block. Returns whether any is. */
+  /** Queries every stream that memory is held for. Does not block. Returns whether any is idle. */
   queryHeld(stream: Stream): boolean {
     let found = false;
     // A stream whose end is not announced may be gone.
@@ -250,8 +283,9 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
-   * Blocks until every stream that memory is held for is idle, so that all of it can be taken. Returns how many streams that were. The caller's
-   * state must be whole: host functions may run meanwhile.
+   * Blocks until every stream that memory is held for is idle, so that all of it can be taken.
+   * Returns the number of those streams. Host functions may run meanwhile, so the caller's state
+   * must be consistent.
    */
   synchronizeHeld(stream?: Stream): number {
     let synchronized = 0;
@@ -262,9 +296,10 @@ export class StreamOrdering implements StreamObserver {
         if (lane.timeline.announcesEnd) lane.timeline.synchronizeSync();
         else deviceOf(lane.timeline).synchronizeSync();
       } catch (error) {
-        // A host function must not wait for a stream: for it, there is no more memory.
+        // A host function must not wait for a stream, so it gets no more memory.
         if (isNotPermitted(error)) break;
-        // One that ran during this very wait may have ended the stream, too: then its memory can be had.
+        // A host function that ran during this wait may have ended the stream; its memory can then
+        // be taken.
         if (this.#lanes.includes(lane)) throw error;
       }
       synchronized++;
@@ -281,7 +316,7 @@ export class StreamOrdering implements StreamObserver {
   streamEnded(timeline: StreamTimeline, event: Event | undefined): void {
     for (const lane of this.#lanesOf(timeline)) {
       const isAwaited = this.#memory.isAwaited?.(lane.number) === true;
-      // Nobody has said when the stream used that memory last.
+      // It is not known when the stream last used that memory.
       if (isAwaited) lane.freeUnrecorded();
       if (isAwaited || !this.#memory.isEmpty(lane.number)) {
         const settlement = lane.settle(event);
@@ -297,7 +332,7 @@ export class StreamOrdering implements StreamObserver {
     this.#ended.forgetPastEventsIfMany();
   }
 
-  /** Stops listening for the ends of streams. */
+  /** Stops observing the ends of streams. */
   [Symbol.dispose](): void {
     for (const lane of this.#lanes) lane.timeline.unobserve(this);
   }
@@ -334,8 +369,9 @@ function free(lane: StreamLane, isEager: boolean): void {
 }
 
 /**
- * The fence that a free on a stream may have.
- * @throws ArgumentRangeError for an event that was not recorded on the stream, and for no policy; LifetimeError for an event that is disposed.
+ * Checks the fence of a free on a stream.
+ * @throws ArgumentRangeError for an unknown policy or an event that was not recorded on the stream;
+ * LifetimeError for a disposed event.
  */
 export function assertFence(fence: DeallocationFence, stream: Stream): void {
   if (fence instanceof Event) assertRecordedOn(fence, stream);

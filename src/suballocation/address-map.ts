@@ -1,14 +1,15 @@
 /**
- * A map from addresses to small integers, for looking a block up by its pointer.
+ * Maps addresses to small integers, to look a block up by its pointer.
  *
- * Data structure: open addressing with linear probing over two typed arrays of a power-of-two length, at most half full. A removal shifts the
- * entries behind it back, so there are no tombstones and a map that only ever holds n entries never degrades.
+ * Data structure: open addressing with linear probing over two typed arrays of a power-of-two
+ * length, at most half full. A removal shifts the following entries back, so there are no
+ * tombstones, and a map that never holds more than n entries does not degrade.
  *
  *     home(k) = the topmost log2(length) of the 32 bits of k / 256 · 2^32 / φ
  *     keys    [ . | a | b | . | c | . ]      b's home may be a's cell; no empty cell lies between b's home and b
  *
- * Invariants: every key is in [home, first empty cell after home); keys are distinct; count ≤ length / 2.
- * Cost: expected constant; 2 to 3 probes at the fullest.
+ * Invariants: every key is in [home, first empty cell after home); keys are distinct; count ≤
+ * length / 2. Cost: expected constant time; 2 to 3 probes when fullest.
  */
 const absent = -1;
 
@@ -19,10 +20,10 @@ export class AddressMap {
   #keys: Float64Array;
   #values: Int32Array;
   #mask: number;
-  /** Leaves as many of the topmost bits of a hash as a cell's number has. */
+  /** Shifting a hash right by this leaves as many bits as a cell number has. */
   #shift: number;
   #count = 0;
-  /** The cell that `get` found last: a removal mostly follows a look-up of the same address. */
+  /** The cell that `get` found last: a removal usually follows a look-up of the same address. */
   #foundCell = 0;
 
   constructor(initialCapacity = 64) {
@@ -34,7 +35,7 @@ export class AddressMap {
     this.#shift = Math.clz32(this.#mask);
   }
 
-  /** How many addresses the map holds. */
+  /** The number of addresses in the map. */
   get count(): number {
     return this.#count;
   }
@@ -45,7 +46,7 @@ export class AddressMap {
     const mask = this.#mask;
     for (let cell = home(address, this.#shift); ; cell = (cell + 1) & mask) {
       const key = keys[cell];
-      // First, since the mark of an empty cell must not be taken for an address that was asked for.
+      // Checked first: an address that equals the mark of an empty cell must not be found.
       if (key === empty) return absent;
       if (key === address) {
         this.#foundCell = cell;
@@ -54,7 +55,7 @@ export class AddressMap {
     }
   }
 
-  /** Adds an address, or gives one that the map holds another value. */
+  /** Adds an address, or replaces the value of one that the map holds. */
   insert(address: number, value: number): void {
     if (this.#count * 2 > this.#mask) this.#grow();
     const keys = this.#keys;
@@ -84,7 +85,7 @@ export class AddressMap {
     this.#empty(hole);
   }
 
-  /** Removes an address and returns its value, or -1 where the map does not hold it. */
+  /** Removes an address and returns its value, or -1 if the map does not hold it. */
   take(address: number): number {
     const keys = this.#keys;
     const mask = this.#mask;
@@ -99,7 +100,7 @@ export class AddressMap {
     }
   }
 
-  /** Throws where an invariant does not hold. For tests. */
+  /** Throws if an invariant does not hold. For tests. */
   validate(): void {
     let count = 0;
     for (let cell = 0; cell <= this.#mask; cell++) {
@@ -112,7 +113,7 @@ export class AddressMap {
     if (count * 2 > this.#mask + 1) throw new Error(`address map: ${count} addresses in ${this.#mask + 1} cells`);
   }
 
-  /** Empties a cell, and moves the entries behind it back that would not be found any more. */
+  /** Empties a cell, and moves back the entries that could no longer be found. */
   #empty(cell: number): void {
     const keys = this.#keys;
     const mask = this.#mask;
@@ -148,8 +149,9 @@ export class AddressMap {
 }
 
 /**
- * Blocks are 256 bytes apart or more, so the low eight bits carry nothing. The topmost bits of the product (Fibonacci hashing) lie apart for
- * neighbours and for most other series of addresses, which halves the cost of a map whose addresses were handed out in a row.
+ * Blocks start at least 256 bytes apart, so the low eight bits carry no information. The topmost
+ * bits of the product (Fibonacci hashing) are far apart for neighbouring addresses and for most
+ * other series, which halves the cost of a map whose addresses were handed out in sequence.
  */
 function home(address: number, shift: number): number {
   return Math.imul((address * (1 / 256)) | 0, 0x9e3779b1) >>> shift;

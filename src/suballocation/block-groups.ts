@@ -1,8 +1,10 @@
 /**
- * Blocks in groups, each in one at most: what one scope has allocated, so that its end finds that and nothing else.
+ * Groups of blocks, each block in at most one: what one scope has allocated, so that the end of the
+ * scope finds exactly its blocks.
  *
- * Data structure. A group is a doubly linked list, the latest block first; the links are in one typed array at the places where `BlockLists` has
- * the records of the blocks. Groups that were removed leave their numbers to later ones.
+ * Data structure. A group is a doubly linked list, the latest block first; the links are in one
+ * typed array, at the offsets of the blocks' records in `BlockLists`. The numbers of removed groups
+ * are reused.
  *
  *     group 0 -> a -> b -> c        group 1 -> d
  *
@@ -13,7 +15,7 @@
 import { blockFields } from './block-lists.js';
 import { none } from './blocks.js';
 
-// A record is as long as that of the block, though it has a field less.
+// A record is as long as the block's, although it needs one field less.
 const groupField = 0;
 const previousField = 1;
 const nextField = 2;
@@ -41,12 +43,12 @@ export class BlockGroups {
     return this.#count;
   }
 
-  /** The block that was added last of those in a group, or -1. */
+  /** The block of a group that was added last, or -1. */
   first(group: number): number {
     return this.#firsts[group] as number;
   }
 
-  /** The blocks of a group, the latest first. It must not change meanwhile. */
+  /** The blocks of a group, the latest first. The group must not change meanwhile. */
   *blocks(group: number): Generator<number> {
     for (let block = this.first(group); block !== none; block = this.#records[block + nextField] as number) yield block;
   }
@@ -69,7 +71,7 @@ export class BlockGroups {
     this.#count++;
   }
 
-  /** Takes a block out of its group, if it is in one. */
+  /** Removes a block from its group, if it is in one. */
   remove(block: number): void {
     const group = this.groupOf(block);
     if (group === none) return;
@@ -83,7 +85,7 @@ export class BlockGroups {
     this.#count--;
   }
 
-  /** Throws where an invariant does not hold. For tests. */
+  /** Throws if an invariant does not hold. For tests. */
   validate(): void {
     let count = 0;
     for (const [group, first] of this.#firsts.entries()) {

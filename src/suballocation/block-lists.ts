@@ -1,32 +1,42 @@
 /**
- * Keeps whole blocks of any size, in several lanes. Blocks are neither split nor joined: a request gets a block of exactly its size, or, if it
- * wants, the smallest that is large enough.
+ * Free lists of whole blocks of any size, in several lanes. Blocks are neither split nor coalesced:
+ * a request gets a block of exactly its size or, if it asks for that, the smallest that is large
+ * enough.
  *
- * Purpose. A cache gives the blocks of one pass to the next, which asks for the same sizes again; a bump allocator takes and returns the blocks
- * it bumps in. Lanes are those of stream ordering, as in the free-space index; this file knows integers only.
+ * Purpose. A cache passes the blocks of one pass to the next, which asks for the same sizes again;
+ * a bump allocator takes its blocks here and returns them. Lanes are those of stream ordering, as
+ * in the free-space index; this file knows integers only.
  *
- * Data structure. Sizes that blocks have get numbers (classes); with its last block a size gives its number up, for the next new one. A free
- * block is in one doubly linked list, by lane and class; the latest freed is taken first, since it is the likeliest to be in a cache.
+ * Data structure. Each size that a block has gets a number (its class); when the last block of a
+ * size goes, its number is free for the next new size. A free block is in one doubly linked list,
+ * by lane and class. The block freed last is taken first, since it is the likeliest to be in a CPU
+ * or GPU cache.
  *
  *     classes   4 KiB -> 0    1 MiB -> 1    6 MiB -> 2
  *     lane 0    heads [ a -> b | . | c ]
  *     lane 1    heads [ . | d | . ]
  *
- * Invariants: Σ bytes(free) + Σ bytes(used) = Σ bytes(added) - Σ bytes(removed); a block is in exactly the list of its lane and class, or used;
- * freeCount(lane) = Σ lengths of its lists; the address map holds every block, free or used; a size has a class exactly while a block has it.
+ * Invariants: Σ bytes(free) + Σ bytes(used) = Σ bytes(added) - Σ bytes(removed); a block is in
+ * exactly the list of its lane and class, or used; freeCount(lane) = Σ lengths of its lists; the
+ * address map holds every block, free or used; a size has a class exactly while some block has that
+ * size.
  *
- * Cost: allocating an exact size, freeing, adding and `removeUsed` take constant time. `allocateAtLeast` is linear in the number of sizes that
- * blocks have, free or used; `transfer` also in what it moves. `removeFreeSegment` looks at the sizes in turn, and goes on there the next time,
- * so that removing many blocks looks at each size about once.
+ * Cost: allocating an exact size, freeing, adding and `removeUsed` take constant time.
+ * `allocateAtLeast` is linear in the number of sizes of all blocks, free or used; `transfer` is
+ * linear in that and in what it moves. `removeFreeSegment` looks at the sizes in turn, and next
+ * time continues where it stopped, so removing many blocks looks at each size about once.
  */
 import { AddressMap } from './address-map.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
 
-/** A block is the offset of its record, which has so many fields. */
+/** A block is identified by the offset of its record, which has this many fields. */
 export const blockFields = 4;
 const fields = blockFields;
 const classField = 0;
-/** The lane of a free block; `~slack` of a used one, slack being the bytes that nobody asked for, less than 2 GiB; or `spareMark`. */
+/**
+ * The lane of a free block; `~slack` of a used one, where slack is the number of bytes that nobody
+ * asked for, less than 2 GiB; or `spareMark`.
+ */
 const stateField = 1;
 /** Of a free block: the one before it in its list. Of a used block: its owner. */
 const previousField = 2;
@@ -36,22 +46,25 @@ const spareMark = -0x80000000;
 
 export class BlockLists {
   #blocks = new Int32Array(0);
-  /** By block / fields. */
+  /** Indexed by block / fields. */
   #addresses = new Float64Array(0);
   #spare = none;
-  /** Every block, by its address. Since blocks are never cut, allocating and freeing leave it alone. */
+  /**
+   * Every block, by its address. Blocks are never split, so allocating and freeing do not change
+   * it.
+   */
   readonly #byAddress = new AddressMap();
   #usedBlocks = 0;
   /** Class numbers by size; a size is looked up like an address. */
   readonly #classNumbers = new AddressMap();
   readonly #classBytes: number[] = [];
-  /** By class: how many blocks it has, free or used. */
+  /** By class: the number of blocks, free or used. */
   readonly #classBlocks: number[] = [];
-  /** Every class that there ever was: first those that have blocks, as many as there are sizes. */
+  /** Every class ever used. The first ones, as many as there are sizes, have blocks. */
   readonly #classes: number[] = [];
   /** By class: its place in `#classes`. */
   readonly #classPlaces: number[] = [];
-  /** The place in `#classes` that `removeFreeSegment` looks at next. */
+  /** The place in `#classes` where `removeFreeSegment` continues. */
   #nextPlace = 0;
   /** By lane: the first free block of each class. */
   readonly #heads: Int32Array[] = [];
@@ -64,7 +77,7 @@ export class BlockLists {
     return this.#heads.push(new Int32Array(this.#classCapacity).fill(none)) - 1;
   }
 
-  /** Whether nothing is free in a lane. */
+  /** Whether a lane has no free block. */
   isEmpty(lane: number): boolean {
     return this.#freeCounts[lane] === 0;
   }
@@ -88,8 +101,9 @@ export class BlockLists {
   }
 
   /**
-   * Takes a free block of exactly `bytes` bytes, a multiple of 256, out of a lane. Returns its address, or -1. `slack` is how many of its
-   * bytes nobody asked for. `owner` is any 32-bit number, which `ownerOf` gives back.
+   * Takes a free block of exactly `bytes` bytes, a multiple of 256, out of a lane. Returns its
+   * address, or -1. `slack` is the number of its bytes that nobody asked for. `owner` is any 32-bit
+   * number; `ownerOf` returns it.
    */
   allocate(bytes: number, slack: number, lane: number, owner = none): number {
     const block = this.take(bytes, slack, lane, owner);
@@ -105,7 +119,10 @@ export class BlockLists {
     return block;
   }
 
-  /** Takes the smallest free block of at least `bytes` bytes out of a lane. Returns its address, or -1. */
+  /**
+   * Takes the smallest free block of at least `bytes` bytes out of a lane. Returns its address, or
+   * -1.
+   */
   allocateAtLeast(bytes: number, lane: number): number {
     const heads = this.#heads[lane] as Int32Array;
     let best = none;
@@ -148,7 +165,7 @@ export class BlockLists {
     return this.blockBytes(block) - ~(this.#blocks[block + stateField] as number);
   }
 
-  /** Whom a used block was allocated for. */
+  /** The owner that a used block was allocated for. */
   ownerOf(block: number): number {
     return this.#blocks[block + previousField] as number;
   }
@@ -171,11 +188,11 @@ export class BlockLists {
     }
   }
 
-  /** Takes a free block of a lane, of at most so many bytes, out of the lists. */
+  /** Removes a free block of a lane, of at most `maximumBytes`, and returns it. */
   removeFreeSegment(lane: number, maximumBytes = Number.POSITIVE_INFINITY): Segment | undefined {
     const heads = this.#heads[lane] as Int32Array;
     const count = this.#classNumbers.count;
-    // Without a look at any, where none can be meant.
+    // Look at none if none can fit.
     for (let left = maximumBytes <= 0 || this.isEmpty(lane) ? 0 : count; left > 0; left--) {
       if (this.#nextPlace >= count) this.#nextPlace = 0;
       const number = this.#classes[this.#nextPlace] as number;
@@ -189,13 +206,13 @@ export class BlockLists {
     return undefined;
   }
 
-  /** Takes a used block out of the lists. */
+  /** Removes a used block and returns it. */
   removeUsed(block: number): Segment {
     this.#usedBlocks--;
     return this.#drop(block);
   }
 
-  /** Takes every block out, used or not. */
+  /** Removes every block, used or free. */
   removeAllSegments(): Segment[] {
     const segments = [...this.blocks()].map(({ address, bytes }) => ({ address, bytes }));
     for (let block = 0; block < this.#blocks.length; block += fields) {
@@ -226,7 +243,7 @@ export class BlockLists {
     return largest;
   }
 
-  /** What an address is, for an error message: linear in the number of blocks. */
+  /** What an address refers to, for an error message. Linear in the number of blocks. */
   classify(address: number): AddressClass {
     return classifyAddress(address, this.blocks());
   }
@@ -245,7 +262,7 @@ export class BlockLists {
     }
   }
 
-  /** Throws where an invariant does not hold. For tests: linear in everything. */
+  /** Throws if an invariant does not hold. For tests. Linear in everything. */
   validate(): void {
     this.#byAddress.validate();
     this.#classNumbers.validate();
@@ -321,7 +338,9 @@ export class BlockLists {
     return number;
   }
 
-  /** Gives the number of a size that no block has any more up: it changes places with the last one in use. */
+  /**
+   * Frees the number of a size that no block has any more, by swapping it with the last one in use.
+   */
   #dropClass(number: number): void {
     this.#classNumbers.remove(this.#classBytes[number] as number);
     const place = this.#classPlaces[number] as number;
@@ -363,7 +382,7 @@ export class BlockLists {
     (this.#freeCounts[lane] as number)--;
   }
 
-  /** Gives the record of a block that is in no list up. */
+  /** Frees the record of a block that is in no list. */
   #drop(block: number): Segment {
     const segment = { address: this.addressOf(block), bytes: this.blockBytes(block) };
     const number = this.#blocks[block + classField] as number;

@@ -1,16 +1,16 @@
 /** No block, or no address. */
 export const none = -1;
 
-/** What a pointer is to an index of blocks. */
+/** What a pointer refers to in an index of blocks. */
 export type AddressClass = 'used' | 'free' | 'inside' | 'foreign';
 
-/** A range that was added to an index as a whole. */
+/** A range that was added to an index in one piece. */
 export interface Segment {
   readonly address: number;
   readonly bytes: number;
 }
 
-/** One block, as an index lists them. */
+/** One block in an index's listing. */
 export interface BlockView {
   readonly address: number;
   readonly bytes: number;
@@ -20,7 +20,7 @@ export interface BlockView {
   readonly isHead: boolean;
 }
 
-/** What an address is among blocks, for an error message: linear in their number. */
+/** What an address refers to among blocks, for an error message. Linear in their number. */
 export function classifyAddress(address: number, blocks: Iterable<BlockView>): AddressClass {
   for (const { address: start, bytes, lane } of blocks) {
     if (address < start || address >= start + bytes) continue;
@@ -30,12 +30,12 @@ export function classifyAddress(address: number, blocks: Iterable<BlockView>): A
   return 'foreign';
 }
 
-/** Whether an address lies in one of the segments, which are in the order of their addresses. */
+/** Whether an address lies in one of the segments, which are in address order. */
 export function isWithin(segments: readonly Segment[], address: number): boolean {
   return segmentAround(segments, address) !== undefined;
 }
 
-/** The one of several segments, which are in the order of their addresses, that an address lies in. */
+/** The segment that an address lies in; the segments are in address order. */
 export function segmentAround<T extends Segment>(segments: readonly T[], address: number): T | undefined {
   let low = 0;
   let high = segments.length;

@@ -1,18 +1,22 @@
 /**
- * Finds the block that an address lies in, among blocks that do not overlap.
+ * Finds the block that contains an address, among blocks that do not overlap.
  *
- * Purpose. A free in a bump allocator comes with an address anywhere in a block. This file knows integers only.
+ * Purpose. A free in a bump allocator names an address anywhere in a block. This file knows
+ * integers only.
  *
- * Data structure. A map for each binary order of size. Blocks of 2^order bytes and more, but less than twice that, are in the map of the order,
- * by the cell of 2^order bytes that they start in: no other block of the order can start there, and no block reaches beyond two more cells.
+ * Data structure. One map for each binary order of size. A block of at least 2^order bytes, but
+ * less than twice that, is in the map of its order, under the cell of 2^order bytes that it starts
+ * in. No other block of the order can start in that cell, and the block reaches at most two cells
+ * further.
  *
  *     order 10   cells    |   0   |   1   |   2   |   3   |
  *                block        [ ========= ]                  1.5 KiB, at cell 0; its addresses are in cells 0 to 2
  *
- * Cost: adding and removing take constant time, finding does for each order, of which there are 45 at most.
+ * Cost: adding and removing take constant time, finding takes constant time per order, of which
+ * there are at most 45.
  */
 
-/** The addresses that a block has. */
+/** The addresses of a block. */
 export interface AddressRange {
   readonly start: number;
   readonly bytes: number;
@@ -39,7 +43,7 @@ export class BumpBlocks<Block extends AddressRange> {
     this.#cells.length = 0;
   }
 
-  /** The block that an address lies in, or undefined. */
+  /** The block that contains an address, or undefined. */
   find(address: number): Block | undefined {
     for (let order = 0; order < this.#cells.length; order++) {
       const cells = this.#cells[order];
@@ -53,7 +57,7 @@ export class BumpBlocks<Block extends AddressRange> {
     return undefined;
   }
 
-  /** How many blocks there are. */
+  /** The number of blocks. */
   get count(): number {
     return this.#cells.reduce((sum, cells) => sum + (cells?.size ?? 0), 0);
   }

@@ -1,27 +1,31 @@
 /**
- * Whole blocks in lanes, some of them in chains that a cursor hands out: the index of a bump allocator for several streams.
+ * Whole blocks in lanes, some of them in chains that a cursor hands out. The index of a bump
+ * allocator for several streams.
  *
- * Data structure. Free blocks are in the lists of their lane, as in `BlockLists`; a used one is in exactly one chain. Every lane that somebody
- * allocates for has a chain. A chain also notes the lanes that something of it was freed in, though it is another lane's: its memory must not
- * be reused before those are waited for.
+ * Data structure. Free blocks are in the lists of their lane, as in `BlockLists`; a used block is
+ * in exactly one chain. Every lane that somebody allocates for has a chain. A chain also notes the
+ * other lanes on which some of its memory was freed: that memory must not be reused before waiting
+ * for those lanes.
  *
  *     lane 1   free [ 2 MiB ]   chain [ 2 MiB ][ 4 MiB | cursor ]   awaits lane 2
  *     lane 2   free [ ]         chain [ 2 MiB | cursor ]
  *
- * When the stream of a lane ends, its chain becomes the lane of ended streams' and gets no further allocation; it goes with its last block.
+ * When the stream of a lane ends, its chain moves to the lane of ended streams and serves no more
+ * allocations. It goes when its last block goes.
  *
- * Invariants: the used blocks are those of the chains; a chain without a block is the current one of its lane, and awaits nothing.
+ * Invariants: the used blocks are exactly those of the chains; a chain without a block is the
+ * current one of its lane, and awaits nothing.
  */
 import { BlockLists } from './block-lists.js';
 import { type AddressRange, BumpBlocks } from './bump-blocks.js';
 import { BumpCursor } from './bump-cursor.js';
 
-/** The blocks of one lane in use. */
+/** The used blocks of one lane. */
 export class BumpChain {
   readonly cursor = new BumpCursor();
-  /** The lane that the blocks go to. */
+  /** The lane that the blocks return to. */
   lane: number;
-  /** Other lanes that must be waited for before the memory is reused. */
+  /** Other lanes to wait for before the memory is reused. */
   readonly awaited = new Set<number>();
 
   constructor(lane: number) {
@@ -32,11 +36,11 @@ export class BumpChain {
 /** A used block. */
 export interface BumpBlock extends AddressRange {
   readonly chain: BumpChain;
-  /** Which of the chain's blocks it is, from 0. */
+  /** The block's index in the chain, from 0. */
   readonly number: number;
 }
 
-/** Where the cursor of a chain was, or is to go. */
+/** A position of a chain's cursor: where it was, or where it must go. */
 export interface BumpPosition {
   readonly chain: BumpChain;
   readonly blockCount: number;
@@ -71,19 +75,19 @@ export class BumpChains extends BlockLists {
     chain.cursor.addBlock(start, bytes);
   }
 
-  /** The bytes handed out in all chains. */
+  /** The bytes handed out from all chains. */
   get usedBytes(): number {
     return [...this.#chains].reduce((sum, { cursor }) => sum + cursor.usedBytes, 0);
   }
 
-  /** Where the cursors are, of the chains that something was handed out of. */
+  /** The cursor positions of the chains that have handed something out. */
   positions(): BumpPosition[] {
     return [...this.#chains]
       .filter(({ cursor }) => cursor.isUsed)
       .map((chain) => ({ chain, blockCount: chain.cursor.blockCount, top: chain.cursor.top }));
   }
 
-  /** Whether the cursors are where they were, so that `positions` would give the same. */
+  /** Whether the cursors are at these positions, so that `positions` would return the same. */
   isAt(positions: readonly BumpPosition[]): boolean {
     let count = 0;
     for (const chain of this.#chains) {
@@ -96,8 +100,9 @@ export class BumpChains extends BlockLists {
   }
 
   /**
-   * Where the cursors have to go so that everything is free that was handed out since the `positions`; chains that nothing changes for are
-   * left out. A chain that all is taken back of may keep its first block, if it is the current one of its lane.
+   * Where the cursors must go to free everything that was handed out since `positions`; unchanged
+   * chains are left out. A chain that becomes empty may keep its first block if it is the current
+   * one of its lane.
    */
   stepsBackTo(positions: readonly BumpPosition[], keepsFirstBlock: boolean): BumpPosition[] {
     const steps: BumpPosition[] = [];
@@ -110,12 +115,15 @@ export class BumpChains extends BlockLists {
     return steps;
   }
 
-  /** Where the cursors have to go so that blocks are free that nothing is handed out of. */
+  /** Where the cursors must go to free blocks of which nothing is handed out. */
   stepsOutOfUnusedBlocks(): BumpPosition[] {
     return this.stepsBackTo([], false).filter(({ chain }) => !chain.cursor.isUsed);
   }
 
-  /** Takes a step back: frees the blocks beyond into the chain's lane. Everything that the chain awaits must have been waited for. */
+  /**
+   * Takes a step back: frees the blocks beyond it into the chain's lane. The caller has already
+   * waited for everything that the chain awaits.
+   */
   stepBack({ chain, blockCount, top }: BumpPosition): void {
     for (const start of chain.cursor.rewind(blockCount, top)) {
       const block = this.usedBlock(start);

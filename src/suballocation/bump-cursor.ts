@@ -1,20 +1,23 @@
 /**
- * Hands out the bytes of whole blocks one after another, and takes them back in the reverse order only.
+ * Hands out the bytes of whole blocks one after another, and takes them back only in the reverse
+ * order.
  *
- * Purpose. What a stream of a bump allocator does: an allocation moves a cursor on, a single free does nothing, and a rewind moves the cursor
- * back over everything that was handed out since. This file knows integers only.
+ * Purpose. Bump allocation for one stream: an allocation advances the cursor, a single free does
+ * nothing, and a rewind moves the cursor back over everything handed out since. This file knows
+ * integers only.
  *
- * Data structure. A chain of blocks in the order in which they came. The cursor is in the last one; what it left over in the others is lost
- * until a rewind goes back behind it.
+ * Data structure. A chain of blocks in the order in which they were added. The cursor is in the
+ * last one; the rest that it left in the others is lost until a rewind goes back before it.
  *
  *     block 0   [ handed out ................ | lost ]
  *     block 1   [ handed out . | lost ............... ]
  *     block 2   [ handed out ....... | rest ......... ]
  *               start                top            end
  *
- * Invariants: start ≤ top ≤ end in each block; blocks do not overlap; Σ handed out = Σ (top - start).
+ * Invariants: start ≤ top ≤ end in each block; blocks do not overlap; Σ handed out = Σ (top -
+ * start).
  *
- * Cost: allocating takes constant time; `rewind` is linear in the blocks that it gives up.
+ * Cost: allocating takes constant time; `rewind` is linear in the blocks that it returns.
  */
 import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
 import { none } from './blocks.js';
@@ -22,31 +25,31 @@ import { none } from './blocks.js';
 const noBlocks: readonly number[] = [];
 
 export class BumpCursor {
-  // The last block is in fields of its own; all of them are 0 where there is none, so that nothing fits.
+  // The last block has its own fields. They are all 0 if there is no block, so that nothing fits.
   #start = 0;
   #top = 0;
   #end = 0;
   readonly #starts: number[] = [];
   readonly #ends: number[] = [];
-  /** The tops of all blocks but the last. */
+  /** The tops of all blocks except the last. */
   readonly #tops: number[] = [];
 
-  /** How many blocks the chain has. */
+  /** The number of blocks in the chain. */
   get blockCount(): number {
     return this.#starts.length;
   }
 
-  /** Where the next allocation begins, at the earliest; 0 in an empty chain. */
+  /** The earliest start of the next allocation; 0 in an empty chain. */
   get top(): number {
     return this.#top;
   }
 
-  /** Whether something was handed out and not taken back. */
+  /** Whether anything is handed out. */
   get isUsed(): boolean {
     return this.#top !== this.#start || this.#starts.length > 1;
   }
 
-  /** The bytes that were handed out and not taken back, with those between aligned ones. Linear in the number of blocks. */
+  /** The bytes that are handed out, including alignment gaps. Linear in the number of blocks. */
   get usedBytes(): number {
     return this.#starts.reduce((sum, start, block) => sum + this.topOf(block) - start, 0);
   }
@@ -56,7 +59,10 @@ export class BumpCursor {
     return this.#end - this.#start;
   }
 
-  /** Hands out `bytes` bytes, a multiple of 256 above 0, of the last block. Returns their address, or -1. */
+  /**
+   * Hands out `bytes` bytes, a multiple of 256 above 0, from the last block. Returns their address,
+   * or -1.
+   */
   allocate(bytes: number): number {
     const address = this.#top;
     const top = address + bytes;
@@ -74,7 +80,10 @@ export class BumpCursor {
     return address;
   }
 
-  /** Whether the last block handed a range out, as far as can be told: one allocation or several. */
+  /**
+   * Whether the last block handed a range out, as far as the cursor can tell: as one allocation or
+   * several.
+   */
   isLive(address: number, bytes: number): boolean {
     return address >= this.#start && address + bytes <= this.#top && (address & (ALLOCATION_ALIGNMENT - 1)) === 0;
   }
@@ -90,8 +99,8 @@ export class BumpCursor {
   }
 
   /**
-   * Moves the cursor back to where it was when the chain had `blockCount` blocks and its top was `top`; for no blocks, that is 0. Returns the
-   * starts of the blocks that it gives up.
+   * Moves the cursor back to where it was when the chain had `blockCount` blocks and its top was
+   * `top` (0 for no blocks). Returns the starts of the blocks that it removes.
    */
   rewind(blockCount: number, top: number): readonly number[] {
     if (blockCount === this.#starts.length) {
@@ -107,7 +116,7 @@ export class BumpCursor {
     return givenUp;
   }
 
-  /** Where the part of a block ends that was handed out. Blocks are numbered from 0. */
+  /** Where the handed-out part of a block ends. Blocks are numbered from 0. */
   topOf(block: number): number {
     return block === this.#starts.length - 1 ? this.#top : (this.#tops[block] as number);
   }
@@ -117,7 +126,7 @@ export class BumpCursor {
     return this.#starts;
   }
 
-  /** Throws where an invariant does not hold. For tests: quadratic in the number of blocks. */
+  /** Throws if an invariant does not hold. For tests. Quadratic in the number of blocks. */
   validate(): void {
     const last = this.#starts.length - 1;
     if (this.#ends.length !== last + 1) fail(`${last + 1} starts, but ${this.#ends.length} ends`);

@@ -1,39 +1,46 @@
 /**
- * Finds free ranges by size in constant time, in several lanes, and joins neighbours again when they are freed.
+ * Finds free ranges by size in constant time, in several lanes; splits them, and coalesces
+ * neighbours when they are freed.
  *
- * Purpose. A pooling resource (a pool, an arena) cuts the blocks it got from its upstream (here: segments) into blocks of any size. A lane
- * is a set of free blocks that are searched together; the stream-ordering layer gives every stream lanes of its own. This file knows
- * integers only: addresses, sizes, lane numbers.
+ * Purpose. A pooling resource (a pool, an arena) splits what it got from its upstream (segments)
+ * into blocks of any size. A lane is a set of free blocks that are searched together; the
+ * stream-ordering layer gives every stream its own lanes. This file knows integers only: addresses,
+ * sizes, lane numbers.
  *
- * Data structure. Two-level segregated fit. Every segment is a chain of blocks in address order without gaps; a free block is also in one
- * list of its lane, by size class. Two levels of bitmaps say which lists are not empty.
+ * Data structure. Two-level segregated fit. Every segment is a chain of blocks in address order
+ * without gaps; a free block is also in one free list of its lane, by size class. Two levels of
+ * bitmaps show which lists are not empty.
  *
  *     segment   [ used 3 | free 5, lane 0 | used 1 | free 2, lane 1 | free 9, lane 0 ]
- *                                                        `- not joined: other lanes
+ *                                                        `- not coalesced: other lanes
  *     lane 0    groups …0110   class 5 -> block   class 9 -> block -> block
  *
- * Sizes are counted in units of 256 bytes. Below 64 units every class holds one size; above, each power of two is divided into 32 classes,
- * so the sizes in a class differ by at most 1/32.
+ * Sizes are counted in units of 256 bytes. Below 64 units every class holds one size; above, each
+ * power of two is divided into 32 classes, so the sizes in a class differ by at most 1/32.
  *
- * Fit. The blocks of the request's own class may be too small: up to `scanLimit` of them are looked at, and the smallest that fits is
- * taken. Otherwise the next class that is not empty serves, and there again the smallest of the first few, the lowest address among equals.
- * That comes within a fraction of a percent of true best fit on the traces in bench/, at a cost that does not grow.
+ * Fit. The blocks of the request's own class may be too small: up to `scanLimit` of them are
+ * examined, and the smallest that fits is taken. If none fits, the next non-empty class serves,
+ * again with the smallest of the first few, the lowest address among equals. That comes within a
+ * fraction of a percent of true best fit on the traces in bench/, at a constant cost.
  *
- * Invariants: Σ size(free) + Σ size(used) = Σ size(segments); no two neighbours in a segment are free in the same lane; a list is empty
- * exactly where its bit is clear.
+ * Invariants: Σ size(free) + Σ size(used) = Σ size(segments); no two neighbours in a segment are
+ * free in the same lane; a list is empty exactly if its bit is clear.
  *
- * Cost: allocating and freeing take constant time, whatever the number of blocks; an alignment above 256 may have to look at all of them.
- * `transfer` is linear in what it moves. Adding a segment takes constant time. So does removing one where most are free; else it looks at
- * the segments in turn, and goes on there the next time, so that removing many looks at each of them about once.
+ * Cost: allocating and freeing take constant time, whatever the number of blocks; an alignment
+ * above 256 may have to look at all of them. `transfer` is linear in what it moves. Adding a
+ * segment takes constant time. So does removing one if most are free; otherwise it looks at the
+ * segments in turn, and next time continues where it stopped, so removing many looks at each
+ * segment about once.
  *
- * Source: M. Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (2004), with lanes and the bounded scan added.
+ * Source: M. Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (2004),
+ * with lanes and the bounded scan added.
  */
 import { AddressMap } from './address-map.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
 
 /** Bytes of one unit: the alignment of every block. */
 export const unitBytes = 256;
-/** Its binary logarithm. */
+/** The binary logarithm of `unitBytes`. */
 export const unitBits = 8;
 /** The largest block and segment, in units: 512 GiB - 256 B. */
 export const maximumUnits = 0x7fffffff;
@@ -44,7 +51,8 @@ const divisions = 1 << divisionBits;
 const groups = 31 - divisionBits + 1;
 const classes = groups * divisions;
 
-// A lane is the offset of its table in #tables: one word of bits for the groups, a word of bits for the lists of each group, the list heads.
+// A lane is identified by the offset of its table in #tables: one word of bits for the groups, a
+// word of bits for the lists of each group, the list heads.
 const listBitsField = 1;
 const headsField = listBitsField + groups;
 const laneFields = headsField + classes;
@@ -52,18 +60,22 @@ const laneFields = headsField + classes;
 const exactClasses = 2 * divisions;
 const scanLimit = 8;
 
-// A block is the offset of its record in #blocks. A record fills half a cache line: six 32-bit fields, and its address as a double.
+// A block is identified by the offset of its record in #blocks. A record fills half a cache line:
+// six 32-bit fields, and its address as a double.
 const fields = 8;
 const sizeField = 0;
 /** The block before this one; `~segment`, which is negative, in the first block of a segment. */
 const previousField = 1;
 const nextField = 2;
-/** Of a free block: the one before it in its list. Of a used block: its owner. */
+/** Of a free block: the previous one in its list. Of a used block: its owner. */
 const previousFreeField = 3;
 const nextFreeField = 4;
-/** The lane of a free block; `~slack` of a used one, slack being the bytes that nobody asked for, less than 2 GiB; or `spareMark`. */
+/**
+ * The lane of a free block; `~slack` of a used one, where slack is the number of bytes that nobody
+ * asked for, less than 2 GiB; or `spareMark`.
+ */
 const stateField = 5;
-/** Where the address of block b is in #addresses: b / 2 + 3. */
+/** The address of block b is at b / 2 + 3 in #addresses. */
 const addressField = 3;
 
 const spareMark = -0x80000000;
@@ -76,12 +88,11 @@ export class FreeSpaceIndex {
 
   /** First block of each segment by segment number, or none. */
   readonly #segmentHeads: number[] = [];
-  /** The numbers of segments that were removed. */
+  /** The numbers of removed segments. */
   readonly #vacantSegments: number[] = [];
-  /** The segment that `removeFreeSegment` looks at next. */
+  /** The segment where `removeFreeSegment` continues. */
   #nextSegment = 0;
 
-  /** The tables of the lanes. */
   #tables = new Int32Array(4 * laneFields);
   #laneCount = 0;
 
@@ -93,7 +104,7 @@ export class FreeSpaceIndex {
     return lane;
   }
 
-  /** Whether nothing is free in a lane. */
+  /** Whether a lane has no free block. */
   isEmpty(lane: number): boolean {
     return this.#tables[lane] === 0;
   }
@@ -103,7 +114,10 @@ export class FreeSpaceIndex {
     return this.#used.count;
   }
 
-  /** Adds a range as one free block of a lane. `bytes` is a multiple of 256 and at most `maximumUnits` units. */
+  /**
+   * Adds a range to a lane as one free block. `bytes` is a multiple of 256 and at most
+   * `maximumUnits` units.
+   */
   addSegment(address: number, bytes: number, lane: number): void {
     if (this.#spare === none) this.#growBlocks();
     const block = this.#spare;
@@ -118,22 +132,23 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Takes `units` units (at least 1) out of a lane's free blocks and returns the address, or -1 where no block of the lane is large
-   * enough. `slack` is how many of the bytes nobody asked for, less than 2 GiB. `owner` is any 32-bit number, which `ownerOf` gives back.
+   * Takes `units` units (at least 1) from a lane's free blocks and returns the address, or -1 if no
+   * block of the lane is large enough. `slack` is the number of bytes that nobody asked for, less
+   * than 2 GiB. `owner` is any 32-bit number; `ownerOf` returns it.
    */
   allocate(units: number, slack: number, lane: number, owner = none): number {
     const block = this.#find(units, lane);
     return block === none ? none : this.#use(block, units, slack, lane, owner);
   }
 
-  /** Whether `allocate` and `carve` have a block for so many units. */
+  /** Whether `allocate` and `carve` would find a block of this size. */
   canAllocate(units: number, lane: number): boolean {
     return this.#find(units, lane) !== none;
   }
 
   /** As `allocate`, at a multiple of `alignment`, a power of two above 256. */
   allocateAligned(units: number, slack: number, alignment: number, lane: number, owner = none): number {
-    // Any block this large has an aligned address with room behind it.
+    // Any block this large has an aligned address with enough space after it.
     const sufficient = units + alignment / unitBytes - 1;
     let block = sufficient <= maximumUnits ? this.#find(sufficient, lane) : none;
     if (block === none) block = this.#findAligned(units, alignment, lane);
@@ -154,18 +169,18 @@ export class FreeSpaceIndex {
     return (blocks[block + sizeField] as number) * unitBytes - ~(blocks[block + stateField] as number);
   }
 
-  /** Whom a used block was allocated for. */
+  /** The owner that a used block was allocated for. */
   ownerOf(block: number): number {
     return this.#blocks[block + previousFreeField] as number;
   }
 
-  /** Frees a used block into a lane, and joins it with free neighbours of that lane. */
+  /** Frees a used block into a lane, and coalesces it with free neighbours of that lane. */
   free(block: number, lane: number): void {
     this.#used.remove(this.#address(block));
     this.#insertJoined(block, lane);
   }
 
-  /** Moves every free block of one lane to another, joining neighbours. */
+  /** Moves every free block of one lane to another, coalescing neighbours. */
   transfer(from: number, to: number): void {
     const tables = this.#tables;
     while (tables[from] !== 0) {
@@ -178,8 +193,9 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Moves a free block of at least `units` units from one lane to another, joining neighbours there. What it has above that stays where it is,
-   * unless that is less than `leastRest` units. Returns whether there was one.
+   * Moves a free block of at least `units` units from one lane to another, coalescing neighbours
+   * there. The rest above `units` stays where it is, unless it is smaller than `leastRest` units.
+   * Returns whether there was such a block.
    */
   carve(units: number, leastRest: number, from: number, to: number): boolean {
     let block = this.#find(units, from);
@@ -190,10 +206,10 @@ export class FreeSpaceIndex {
     return true;
   }
 
-  /** Takes a wholly free segment of a lane, of at most so many bytes, out of the index. */
+  /** Removes a wholly free segment of a lane, of at most `maximumBytes`, and returns it. */
   removeFreeSegment(lane: number, maximumBytes = Number.POSITIVE_INFINITY): Segment | undefined {
     const count = this.#segmentHeads.length;
-    // Without a look at any, where none can be meant.
+    // Look at none if none can fit.
     for (let left = maximumBytes < unitBytes || this.isEmpty(lane) ? 0 : count; left > 0; left--) {
       const segment = this.#nextSegment;
       this.#nextSegment = segment + 1 < count ? segment + 1 : 0;
@@ -210,7 +226,7 @@ export class FreeSpaceIndex {
     return undefined;
   }
 
-  /** Takes every segment out, whatever is used in it; the index is empty afterwards. */
+  /** Removes every segment, whether or not it is in use. The index is then empty. */
   removeAllSegments(): Segment[] {
     const segments: Segment[] = [];
     for (const { address, bytes, isHead } of this.blocks()) {
@@ -257,7 +273,7 @@ export class FreeSpaceIndex {
     return largest * unitBytes;
   }
 
-  /** What an address is, for an error message: linear in the number of blocks. */
+  /** What an address refers to, for an error message. Linear in the number of blocks. */
   classify(address: number): AddressClass {
     return classifyAddress(address, this.blocks());
   }
@@ -276,7 +292,7 @@ export class FreeSpaceIndex {
     }
   }
 
-  /** Throws where an invariant does not hold. For tests: linear in everything. */
+  /** Throws if an invariant does not hold. For tests. Linear in everything. */
   validate(): void {
     this.#used.validate();
     let used = 0;
@@ -352,7 +368,7 @@ export class FreeSpaceIndex {
       if (block !== none) return block;
     }
     let group = list >>> divisionBits;
-    // Shifted twice, because a shift by 32 is a shift by 0.
+    // Shifted twice, because JavaScript's shift by 32 shifts by 0.
     let bits = (tables[lane + listBitsField + group] as number) & ((-1 << (list & (divisions - 1))) << 1);
     if (bits === 0) {
       const above = (tables[lane] as number) & (-2 << group);
@@ -386,7 +402,10 @@ export class FreeSpaceIndex {
     return other === none || this.#address(block) < this.#address(other);
   }
 
-  /** A block that fits only because of where it lies. Looks at every block of the lane that is large enough. */
+  /**
+   * A block that fits only because of its address. Looks at every block of the lane that is large
+   * enough.
+   */
   #findAligned(units: number, alignment: number, lane: number): number {
     for (let list = classOf(units); list < classes; list++) {
       for (let block = this.#tables[lane + headsField + list] as number; block !== none; ) {
@@ -411,7 +430,10 @@ export class FreeSpaceIndex {
     return address;
   }
 
-  /** Cuts the first `units` units off a free block as a block of their own, in no list. The free block keeps its record for the rest. */
+  /**
+   * Splits the first `units` units off a free block into a block of their own, in no list. The free
+   * block keeps its record for the rest.
+   */
   #cutFront(free: number, units: number, lane: number): number {
     if (this.#spare === none) this.#growBlocks();
     const block = this.#spare;
@@ -434,7 +456,10 @@ export class FreeSpaceIndex {
     return block;
   }
 
-  /** Makes a block that is in no list free in a lane: a free neighbour of the lane takes it in, else it gets into a list itself. */
+  /**
+   * Frees a block that is in no list into a lane: it is coalesced with free neighbours of the lane,
+   * or else enters a list itself.
+   */
   #insertJoined(block: number, lane: number): void {
     const blocks = this.#blocks;
     const size = blocks[block + sizeField] as number;
@@ -461,7 +486,10 @@ export class FreeSpaceIndex {
     }
   }
 
-  /** Takes a block out of its segment's chain and drops its record; a neighbour takes over its range. */
+  /**
+   * Removes a block from its segment's chain and frees its record; a neighbour takes over its
+   * range.
+   */
   #unlink(block: number, previous: number, next: number): void {
     const blocks = this.#blocks;
     if (next !== none) blocks[next + previousField] = previous;
@@ -470,7 +498,9 @@ export class FreeSpaceIndex {
     this.#dropBlock(block);
   }
 
-  /** Changes the size of a free block, which stays where it is in its list if the class stays the same. */
+  /**
+   * Changes the size of a free block. It keeps its place in its list if its class stays the same.
+   */
   #resizeFree(block: number, size: number, lane: number): void {
     if (classOf(this.#blocks[block + sizeField] as number) === classOf(size)) this.#blocks[block + sizeField] = size;
     else this.#relist(block, size, lane);
@@ -543,7 +573,7 @@ export class FreeSpaceIndex {
   }
 }
 
-/** The list of the blocks of a size. */
+/** The list for blocks of a size. */
 function classOf(units: number): number {
   if (units < divisions) return units;
   const shift = 31 - divisionBits - Math.clz32(units);
