@@ -5,17 +5,8 @@
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import process from 'node:process';
-import {
-  annotate,
-  CudaMemoryResource,
-  KiB,
-  MiB,
-  PoolMemoryResource,
-  Recording,
-  RecordingResourceAdaptor,
-  readRecordedRun,
-  Stream,
-} from 'cistern';
+import { annotate, CudaMemoryResource, KiB, MiB, PoolMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
+import { readRecordedRun } from 'cistern/logs';
 
 const file = process.argv[2] ?? join(tmpdir(), 'training.cistern');
 const steps = 10;

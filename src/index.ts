@@ -71,44 +71,9 @@ export {
   setSync,
 } from './driver/transfer.js';
 export * from './errors.js';
-export { type FileSink, type WriteWholeOptions, writeWhole } from './files/write-whole.js';
-export {
-  type Conversion,
-  type ConversionProgress,
-  type ConvertedFormat,
-  type ConvertLogOptions,
-  convertLog,
-} from './formats/convert-log.js';
-export { type EventColumns, EventKind } from './formats/event-columns.js';
-export type { LogFormat, LogProgress, LogSource, ReadLogOptions } from './formats/log-source.js';
-export { type ReadRecordedRunOptions, readRecordedRun } from './formats/read-recorded-run.js';
-export type { CsvSpelling, RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage, RunDescription } from './formats/recorded-run.js';
 export { annotate } from './formats/recording/annotate.js';
-export { encodeRecording } from './formats/recording/convert-to-recording.js';
 export { Recording, type RecordingOptions } from './formats/recording/recording.js';
-export type { WrittenEvents } from './formats/written-events.js';
 export type * from './memory-resource.js';
-export { AllocationLog, type EventChunk, type LogEvent } from './replay/allocation-log.js';
-export {
-  type ExplainFailureOptions,
-  explainFailure,
-  type FailureAlternative,
-  type FailureExplanation,
-  type FailureReason,
-  type KeptMemoryState,
-  type LiveMemory,
-} from './replay/explain-failure.js';
-export { type FitOptions, type FitProgress, type FitResult, type FittedMaximum, fitLog } from './replay/fit-log.js';
-export { type GenerateLogOptions, generateLog, workloadNames } from './replay/generate-log.js';
-export type { WorkloadName } from './replay/generate-workloads.js';
-export { type ReadAllocationLogOptions, readAllocationLog } from './replay/read-allocation-log.js';
-export { type RecordedReplay, type RecordReplayOptions, recordReplay } from './replay/record-replay.js';
-export { defaultRepeat, type ReplayOptions, replayLog } from './replay/replay-log.js';
-export type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, ReplayTime } from './replay/replay-result.js';
-export type { MemoryTaking } from './replay/specification-maximum.js';
-export { PackedReportRun } from './report/pack-report-run.js';
-export { readReportRun } from './report/read-report-run.js';
-export { type WriteReportOptions, writeReport } from './report/write-report.js';
 export type { KindRole, OptionDefinition, OptionType, ResourceKind } from './resource-kind.js';
 export * from './resource-kinds.js';
 export { uncached, withResource } from './resource-scope.js';
@@ -130,11 +95,5 @@ export {
 } from './specification/resource-stack.js';
 export type { SourceRange, Specification, SpecificationValue } from './specification/specification.js';
 export { ALLOCATION_ALIGNMENT, formatBytes, GiB, KiB, MiB, parseBytes } from './units.js';
-export { observeStatistics, type StatisticsMeter, type StatisticsObserver } from './watch/observe-statistics.js';
-export { prometheusText } from './watch/prometheus-text.js';
-export { type PublishStatisticsOptions, publishStatistics } from './watch/publish-statistics.js';
-export { sampleStatistics } from './watch/sample-statistics.js';
-export { type ServeStatisticsOptions, type StatisticsServer, serveStatistics } from './watch/serve-statistics.js';
-export type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './watch/statistics-sample.js';
 
 import './watch/start-if-asked.js';

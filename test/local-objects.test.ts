@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { inspect } from 'node:util';
 import { MessageChannel } from 'node:worker_threads';
 import { afterAll, describe, expect, test } from 'vitest';
-import * as cistern from '../src/index.js';
 import { exampleOf } from './support/kind-stacks.js';
+import * as cistern from './support/package.js';
 
 const { MiB } = cistern;
 const folder = mkdtempSync(join(tmpdir(), 'cistern-local-'));

@@ -2,9 +2,9 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
-import * as cistern from '../src/index.js';
 import { readReportRun } from '../src/report/read-report-run.js';
 import { exampleOf } from './support/kind-stacks.js';
+import * as cistern from './support/package.js';
 
 const {
   ArenaMemoryResource,

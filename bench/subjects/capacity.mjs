@@ -15,7 +15,7 @@ const margin = 0.05;
  * @typedef {object} CapacityParameters
  * @property {string} trace the path of the log
  * @property {string} resource a specification, in which SIZE stands for the bytes that it may have
- * @property {import('../../src/index.js').ReplayStreams} streams
+ * @property {import('../../src/replay/index.js').ReplayStreams} streams
  * @property {number} precision the step of the grid, as a share of the peak of live bytes
  */
 

@@ -15,7 +15,7 @@ import { parameters, report } from '../support/processes.mjs';
  * @property {string} trace the path of the log
  * @property {import('../benchmarks/layers.mjs').Layer | 'pool'} subject the layer over the null resource, or the pool over `cuda`
  * @property {import('../../src/index.js').DeallocationEvents} [events]
- * @property {import('../../src/index.js').ReplayStreams} [streams]
+ * @property {import('../../src/replay/index.js').ReplayStreams} [streams]
  * @property {number} [initialFactor] the pool's initial size over the trace's peak of live bytes
  * @property {number} repeat
  */

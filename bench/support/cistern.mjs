@@ -5,7 +5,13 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 /** The repository's root. */
 export const root = fileURLToPath(new URL('../..', import.meta.url));
 
-/** @typedef {typeof import('../../src/index.js')} Cistern */
+/**
+ * Everything that the package exports, whatever the entry.
+ * @typedef {typeof import('../../src/index.js') & typeof import('../../src/formats/index.js') & typeof import('../../src/replay/index.js') &
+ *   typeof import('../../src/report/index.js')} Cistern
+ */
+
+const entries = ['index.js', 'formats/index.js', 'replay/index.js', 'report/index.js'];
 
 /** @returns {Promise<Cistern>} */
 export async function loadCistern() {
@@ -13,7 +19,8 @@ export async function loadCistern() {
   const folder = process.env['CISTERN_BENCH_DIST'] ?? join(root, 'dist');
   let cistern;
   try {
-    cistern = /** @type {Cistern} */ (await import(pathToFileURL(join(folder, 'index.js')).href));
+    const modules = await Promise.all(entries.map((entry) => import(pathToFileURL(join(folder, entry)).href)));
+    cistern = /** @type {Cistern} */ (Object.assign({}, ...modules));
   } catch (cause) {
     throw new Error(`cannot load the build in ${folder}; run "npm run build" first`, { cause });
   }

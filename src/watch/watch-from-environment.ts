@@ -1,12 +1,12 @@
 import { isMainThread } from 'node:worker_threads';
 import { ArgumentRangeError, formatValue } from '../errors.js';
-import { type ServeStatisticsOptions, type StatisticsServer, serveStatistics } from './serve-statistics.js';
+import type { ServeStatisticsOptions, StatisticsServer } from './serve-statistics.js';
 
 let watch: Promise<void> | undefined;
 
 /**
- * Serves the statistics of the main thread where `CISTERN_WATCH` asks for it, and says where on standard error. Does nothing the second time. A
- * failure is a process warning: to be watched must not change what a program does.
+ * Serves the statistics of the main thread if `CISTERN_WATCH` asks for it, and prints the address on standard error. Does nothing the second
+ * time. A failure is a process warning: watching must not change what a program does.
  */
 export function watchFromEnvironment(): Promise<void> {
   watch ??= isMainThread ? start() : Promise.resolve();
@@ -40,6 +40,8 @@ function optionsFromEnvironment(wanted: string): ServeStatisticsOptions {
 
 /** The port may be taken by the process that started this one, which was given the same variables. */
 async function serve(options: ServeStatisticsOptions): Promise<StatisticsServer> {
+  // Loaded only by a process that is watched.
+  const { serveStatistics } = await import('./serve-statistics.js');
   try {
     return await serveStatistics(options);
   } catch (error) {

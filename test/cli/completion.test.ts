@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { workloadNames } from '../../src/index.js';
+import { workloadNames } from '../../src/replay/index.js';
 import { runCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));

@@ -2,7 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
-import type { FitResult } from '../../src/index.js';
+import type { FitResult } from '../../src/replay/index.js';
 import { logText, row } from '../formats/logs.js';
 import { runCistern } from './run-cistern.js';
 

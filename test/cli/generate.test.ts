@@ -3,7 +3,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
-import { generateLog, workloadNames } from '../../src/index.js';
+import { generateLog, workloadNames } from '../../src/replay/index.js';
 import { runCistern } from './run-cistern.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));

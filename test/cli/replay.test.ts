@@ -4,7 +4,7 @@ import { join } from 'node:path';
 import { Writable } from 'node:stream';
 import { afterAll, describe, expect, test } from 'vitest';
 import { runCommand } from '../../src/cli/program.js';
-import { explainFailure, type ReplayResult, readAllocationLog } from '../../src/index.js';
+import { explainFailure, type ReplayResult, readAllocationLog } from '../../src/replay/index.js';
 import { arrowEtl, logText, row } from '../formats/logs.js';
 import { runCistern } from './run-cistern.js';
 

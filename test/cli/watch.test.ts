@@ -2,7 +2,7 @@ import { chmodSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync 
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import type { StatisticsSample } from '../../src/index.js';
+import type { StatisticsSample } from '../../src/watch/index.js';
 import { runCistern } from './run-cistern.js';
 
 let folder: string;

@@ -17,7 +17,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import { afterAll, beforeEach, describe, expect, test } from 'vitest';
-import { writeWhole } from '../../src/index.js';
+import { writeWhole } from '../../src/formats/index.js';
 import { runModule } from '../support/run-module.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
@@ -29,7 +29,7 @@ beforeEach(() => {
 
 /** The start of a program that writes a file, without its end. */
 const writing = `
-  const { writeWhole } = await import('cistern');
+  const { writeWhole } = await import('cistern/logs');
   await writeWhole(process.env.OUT, async (sink) => {
     await sink.write('half');
     console.log('writing');`;
@@ -143,7 +143,7 @@ describe('writeWhole', () => {
 
   test('has made its file when a write is over, so that whatever ends the process finds it', () => {
     const text = `
-      const { writeWhole } = await import('cistern');
+      const { writeWhole } = await import('cistern/logs');
       const { pbkdf2 } = await import('node:crypto');
       const { readdirSync } = await import('node:fs');
       await writeWhole(process.env.OUT, async (sink) => {
@@ -168,7 +168,7 @@ describe('writeWhole', () => {
 
   test('is interrupted at once while it computes what it will write', async () => {
     const text = `
-      const { writeWhole } = await import('cistern');
+      const { writeWhole } = await import('cistern/logs');
       await writeWhole(process.env.OUT, async () => {
         process.stdout.write('computing\\n');
         for (const start = Date.now(); Date.now() - start < 20_000; );

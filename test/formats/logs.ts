@@ -1,5 +1,5 @@
 import { gzipSync } from 'node:zlib';
-import { type AllocationLog, readAllocationLog } from '../../src/index.js';
+import { type AllocationLog, readAllocationLog } from '../../src/replay/index.js';
 
 export const header = 'Thread,Time,Action,Pointer,Size,Stream';
 

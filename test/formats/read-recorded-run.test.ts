@@ -1,6 +1,8 @@
 import { gzipSync } from 'node:zlib';
 import { describe, expect, test } from 'vitest';
-import { EventKind, InvalidLogError, type RecordedRun, readAllocationLog, readRecordedRun } from '../../src/index.js';
+import { EventKind, type RecordedRun, readRecordedRun } from '../../src/formats/index.js';
+import { InvalidLogError } from '../../src/index.js';
+import { readAllocationLog } from '../../src/replay/index.js';
 import { arrowEtl, header, logText, pieces, row } from './logs.js';
 
 function readText(text: string, pieceBytes?: number): Promise<RecordedRun> {

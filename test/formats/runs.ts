@@ -1,5 +1,5 @@
 import fc from 'fast-check';
-import { EventKind, type RecordedRun } from '../../src/index.js';
+import { EventKind, type RecordedRun } from '../../src/formats/index.js';
 
 /** An event of a run, to be put into columns. */
 export interface RunEvent {

@@ -1,5 +1,7 @@
 import { expect, test } from 'vitest';
-import { generateLog, MiB, readReportRun, writeReport } from '../../src/index.js';
+import { MiB } from '../../src/index.js';
+import { generateLog } from '../../src/replay/index.js';
+import { readReportRun, writeReport } from '../../src/report/index.js';
 import { collectGarbage } from './collection.js';
 
 /** Bytes of typed arrays that are reachable. */

@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
-import { HostMemoryResource, StatisticsResourceAdaptor, sampleStatistics } from '../../src/index.js';
+import { HostMemoryResource, StatisticsResourceAdaptor } from '../../src/index.js';
+import { sampleStatistics } from '../../src/watch/index.js';
 import { collectGarbage } from './collection.js';
 
 test('samples keep no statistics adaptor alive, and forget those that were collected', async () => {

@@ -3,9 +3,35 @@ import { join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import ts from 'typescript';
 import { describe, expect, test } from 'vitest';
-import * as cistern from '../../src/index.js';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
+
+/** Where each entry of the package begins. */
+const entries: Readonly<Record<string, string>> = {
+  cistern: 'src/index.ts',
+  'cistern/logs': 'src/formats/index.ts',
+  'cistern/replay': 'src/replay/index.ts',
+  'cistern/report': 'src/report/index.ts',
+  'cistern/watch': 'src/watch/index.ts',
+  'cistern/testing': 'src/testing/index.ts',
+};
+
+/** The statement that imports a name which the package exports, by that name. */
+const importsByName = new Map<string, string>();
+for (const [entry, file] of Object.entries(entries)) {
+  for (const name of Object.keys(await import(join(root, file)))) importsByName.set(name, `import { ${name} } from '${entry}';`);
+  for (const name of typesIn(file)) importsByName.set(name, `import type { ${name} } from '${entry}';`);
+}
+// "export type *" names nothing.
+for (const name of typesIn('src/resource-kinds.ts')) importsByName.set(name, `import type { ${name} } from 'cistern';`);
+
+/** The types that a module exports. */
+function typesIn(file: string): string[] {
+  const text = readFileSync(join(root, file), 'utf8');
+  return [...text.matchAll(/\btype (\w+)|export type \{([^}]*)\}/g)].flatMap(([, one, many]) =>
+    one === undefined ? (many?.match(/\w+/g) ?? []) : [one],
+  );
+}
 
 /** What examples in comments take for granted, with its type. */
 const givens: Readonly<Record<string, string>> = {
@@ -47,23 +73,12 @@ function moduleOf({ place, code }: Example): string {
   const declared = new Set([...code.matchAll(/\b(?:const|using|import \{) (\w+)/g)].map((match) => match[1]));
   const words = new Set(code.match(/\b\w+\b/g));
   const lines = ["import type * as cistern from 'cistern';", ...imports];
-  const names = [...words].filter((word) => !declared.has(word) && (word in cistern || typeNames.has(word)));
-  if (names.length > 0)
-    lines.push(`import { ${names.map((name) => (name in cistern ? name : `type ${name}`)).join(', ')} } from 'cistern';`);
+  for (const word of words) if (!declared.has(word) && importsByName.has(word)) lines.push(importsByName.get(word) as string);
   for (const [name, type] of Object.entries(givens)) {
     if (words.has(name) && !declared.has(name)) lines.push(`declare const ${name}: ${type};`);
   }
   return `${lines.join('\n')}\n{\n${body}\n}\nexport {};\n`;
 }
-
-/** The types that the package exports. */
-const typeNames = new Set(
-  ['index', 'resource-kinds'].flatMap((name) =>
-    [...readFileSync(join(root, `src/${name}.ts`), 'utf8').matchAll(/\btype (\w+)|export type \{([^}]*)\}/g)].flatMap(([, one, many]) =>
-      one === undefined ? (many?.match(/\w+/g) ?? []) : [one],
-    ),
-  ),
-);
 
 /** What the compiler says of each module, by name. */
 function compile(modules: ReadonlyMap<string, string>): Map<string, string[]> {
@@ -72,7 +87,7 @@ function compile(modules: ReadonlyMap<string, string>): Map<string, string[]> {
   const compilerOptions: ts.CompilerOptions = {
     ...options,
     noUnusedLocals: false,
-    paths: { cistern: [join(root, 'src/index.ts')], 'cistern/testing': [join(root, 'src/testing/index.ts')] },
+    paths: Object.fromEntries(Object.entries(entries).map(([entry, file]) => [entry, [join(root, file)]])),
   };
   const host = ts.createCompilerHost(compilerOptions);
   const { fileExists, readFile, getSourceFile } = host;

@@ -60,11 +60,16 @@ describe('the package, once installed', () => {
     writeFileSync(
       module,
       `import * as cistern from 'cistern';
+       import { readRecordedRun } from 'cistern/logs';
+       import { replayLog } from 'cistern/replay';
+       import { writeReport } from 'cistern/report';
+       import { sampleStatistics } from 'cistern/watch';
        import { resourceConformance } from 'cistern/testing';
        const addons = process.report.getReport().sharedObjects.filter((path) => path.endsWith('cistern.node'));
-       console.log(typeof cistern.PoolMemoryResource, typeof resourceConformance, addons.length);`,
+       const functions = [cistern.PoolMemoryResource, readRecordedRun, replayLog, writeReport, sampleStatistics, resourceConformance];
+       console.log(functions.every((each) => typeof each === 'function'), addons.length);`,
     );
-    expect(run(process.execPath, [module], application)).toBe('function function 0\n');
+    expect(run(process.execPath, [module], application)).toBe('true 0\n');
   });
 
   test("runs the README's example", () => {

@@ -1,15 +1,13 @@
 import { describe, expect, test } from 'vitest';
+import { createResourceStack, KiB, MiB } from '../../src/index.js';
 import {
   type AllocationLog,
-  createResourceStack,
   explainFailure,
   type FailureExplanation,
   generateLog,
-  KiB,
-  MiB,
   readAllocationLog,
   replayLog,
-} from '../../src/index.js';
+} from '../../src/replay/index.js';
 import { logText, readText, row } from '../formats/logs.js';
 
 const first = '0x10';

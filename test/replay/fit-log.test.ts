@@ -1,16 +1,6 @@
 import { describe, expect, test } from 'vitest';
-import {
-  createResourceStack,
-  type FitOptions,
-  type FittedMaximum,
-  fitLog,
-  generateLog,
-  KiB,
-  MiB,
-  readAllocationLog,
-  replayLog,
-  resourceKinds,
-} from '../../src/index.js';
+import { createResourceStack, KiB, MiB, resourceKinds } from '../../src/index.js';
+import { type FitOptions, type FittedMaximum, fitLog, generateLog, readAllocationLog, replayLog } from '../../src/replay/index.js';
 import { maximumLayers } from '../../src/replay/specification-maximum.js';
 import { logText, readText, row } from '../formats/logs.js';
 

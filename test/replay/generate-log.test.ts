@@ -1,14 +1,14 @@
 import { createHash } from 'node:crypto';
 import { describe, expect, test } from 'vitest';
+import { MiB } from '../../src/index.js';
 import {
   type AllocationLog,
   type GenerateLogOptions,
   generateLog,
-  MiB,
   readAllocationLog,
   type WorkloadName,
   workloadNames,
-} from '../../src/index.js';
+} from '../../src/replay/index.js';
 
 async function textOf(workload: WorkloadName, options?: GenerateLogOptions): Promise<string> {
   const pieces: Uint8Array[] = [];

@@ -5,7 +5,8 @@ import { pathToFileURL } from 'node:url';
 import { gunzipSync, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
-import { type AllocationLog, InvalidLogError, type LogEvent, MiB, readAllocationLog } from '../../src/index.js';
+import { InvalidLogError, MiB } from '../../src/index.js';
+import { type AllocationLog, type LogEvent, readAllocationLog } from '../../src/replay/index.js';
 import { arrowEtl, header, logText, pieces, readText, row } from '../formats/logs.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));

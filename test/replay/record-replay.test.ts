@@ -3,7 +3,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, describe, expect, test } from 'vitest';
 import { EventKind } from '../../src/formats/event-columns.js';
-import { createResourceStack, MiB, readAllocationLog, readRecordedRun, recordReplay, replayLog } from '../../src/index.js';
+import { readRecordedRun } from '../../src/formats/index.js';
+import { createResourceStack, MiB } from '../../src/index.js';
+import { readAllocationLog, recordReplay, replayLog } from '../../src/replay/index.js';
 import { arrowEtl, logText, row } from '../formats/logs.js';
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));

@@ -1,11 +1,9 @@
 import { describe, expect, test } from 'vitest';
 import {
-  type AllocationLog,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   createResourceStack,
   Device,
-  defaultRepeat,
   driverCallCounts,
   failCall,
   HostMemoryResource,
@@ -16,13 +14,17 @@ import {
   OutOfMemoryError,
   PoolMemoryResource,
   ReplayError,
-  type ReplayOptions,
-  type ReplayResult,
   ResourceStack,
-  readAllocationLog,
-  replayLog,
   Stream,
 } from '../../src/index.js';
+import {
+  type AllocationLog,
+  defaultRepeat,
+  type ReplayOptions,
+  type ReplayResult,
+  readAllocationLog,
+  replayLog,
+} from '../../src/replay/index.js';
 import { arrowEtl, header, logText, readText, row } from '../formats/logs.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
 

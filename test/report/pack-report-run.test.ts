@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { RecordedRun } from '../../src/index.js';
+import type { RecordedRun } from '../../src/formats/index.js';
 import { packReportRun } from '../../src/report/pack-report-run.js';
 import { unpackReportRun } from '../../src/report/report-data.js';
 import { keeperOf, neverEnds, type ReportRun } from '../../src/report/report-run.js';

@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import type { RecordedRun } from '../../src/index.js';
+import type { RecordedRun } from '../../src/formats/index.js';
 import { FragmentationSweep } from '../../src/report/fragmentation.js';
 import { heldBytes, matchingAllocations, matchingBlocks } from '../../src/report/held-bytes.js';
 import { packReportRun } from '../../src/report/pack-report-run.js';

@@ -14,7 +14,6 @@ import {
   type MemoryResource,
   OutOfMemoryError,
   type ResourceStack,
-  readAllocationLog,
   reclaimUnreachableBuffers,
   Stream,
   set,
@@ -22,6 +21,7 @@ import {
   uncached,
   withResource,
 } from '../../src/index.js';
+import { readAllocationLog } from '../../src/replay/index.js';
 import type { Random } from '../../src/testing/random.js';
 import { Violation } from '../property/violation.js';
 import { collect } from './measures.js';

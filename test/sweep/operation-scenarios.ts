@@ -23,10 +23,10 @@ import {
   pointerInfo,
   prefetch,
   ReclaimingResourceAdaptor,
-  replayLog,
   Stream,
   setSync,
 } from '../../src/index.js';
+import { replayLog } from '../../src/replay/index.js';
 import { logText, readText, row } from '../formats/logs.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 

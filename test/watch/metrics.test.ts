@@ -9,14 +9,8 @@ import {
   type ObservableGauge,
 } from '@opentelemetry/api';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import {
-  ArgumentTypeError,
-  observeStatistics,
-  prometheusText,
-  StatisticsResourceAdaptor,
-  Stream,
-  sampleStatistics,
-} from '../../src/index.js';
+import { ArgumentTypeError, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
+import { observeStatistics, prometheusText, sampleStatistics } from '../../src/watch/index.js';
 import { RecordingResource } from '../adaptors/recording-resource.js';
 
 let stream: Stream;

@@ -8,12 +8,10 @@ import {
   type MemoryResource,
   MiB,
   PoolMemoryResource,
-  publishStatistics,
   StatisticsResourceAdaptor,
-  type StatisticsSample,
   Stream,
-  sampleStatistics,
 } from '../../src/index.js';
+import { publishStatistics, type StatisticsSample, sampleStatistics } from '../../src/watch/index.js';
 import { RecordingResource } from '../adaptors/recording-resource.js';
 
 let stream: Stream;

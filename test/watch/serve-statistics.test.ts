@@ -2,17 +2,15 @@ import { once } from 'node:events';
 import { get, type IncomingHttpHeaders, request } from 'node:http';
 import { connect } from 'node:net';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { ArgumentRangeError, ArgumentTypeError, StatisticsResourceAdaptor } from '../../src/index.js';
 import {
-  ArgumentRangeError,
-  ArgumentTypeError,
   prometheusText,
   type ServeStatisticsOptions,
-  StatisticsResourceAdaptor,
   type StatisticsSample,
   type StatisticsServer,
   sampleStatistics,
   serveStatistics,
-} from '../../src/index.js';
+} from '../../src/watch/index.js';
 import { RecordingResource } from '../adaptors/recording-resource.js';
 
 let server: StatisticsServer;

@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { chromeTrace } from '../../../src/formats/chrome-trace/convert-to-chrome-trace.js';
-import { EventKind, type RecordedRun, readRecordedRun } from '../../../src/index.js';
+import { EventKind, type RecordedRun, readRecordedRun } from '../../../src/formats/index.js';
 import { arrowEtl } from '../logs.js';
 import { allocate, free, runOf } from '../runs.js';
 

@@ -3,22 +3,18 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
+import { convertLog, EventKind, encodeRecording, type RecordedRun, readRecordedRun } from '../../../src/formats/index.js';
 import {
   annotate,
-  convertLog,
-  EventKind,
-  encodeRecording,
   HostMemoryResource,
   KiB,
   MiB,
   PoolMemoryResource,
-  type RecordedRun,
   Recording,
   RecordingResourceAdaptor,
-  readAllocationLog,
-  readRecordedRun,
   Stream,
 } from '../../../src/index.js';
+import { readAllocationLog } from '../../../src/replay/index.js';
 import { arrowEtl, pieces } from '../logs.js';
 import { allocate, free, type RunEvent, runOf } from '../runs.js';
 import { checkSnapshot, hasPython, liveRangeSteps, loadWithPython, pickleWithPython, pythonNote, type Snapshot } from './snapshots.js';

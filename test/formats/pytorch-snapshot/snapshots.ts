@@ -1,5 +1,5 @@
 import { spawnSync } from 'node:child_process';
-import { EventKind, type RecordedRun } from '../../../src/index.js';
+import { EventKind, type RecordedRun } from '../../../src/formats/index.js';
 
 /** What Python makes of a snapshot. */
 export interface Snapshot {

@@ -1,7 +1,9 @@
 import { crc32, gzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
-import { EventKind, encodeRecording, InvalidLogError, type RecordedRun, readAllocationLog, readRecordedRun } from '../../../src/index.js';
+import { EventKind, encodeRecording, type RecordedRun, readRecordedRun } from '../../../src/formats/index.js';
+import { InvalidLogError } from '../../../src/index.js';
+import { readAllocationLog } from '../../../src/replay/index.js';
 import { pieces } from '../logs.js';
 import { allocate, anyRun, free, type RunEvent, runOf } from '../runs.js';
 

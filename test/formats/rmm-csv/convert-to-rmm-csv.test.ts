@@ -4,16 +4,9 @@ import { join } from 'node:path';
 import { gunzipSync } from 'node:zlib';
 import fc from 'fast-check';
 import { afterAll, describe, expect, test } from 'vitest';
+import { EventKind, encodeRecording, type RecordedRun, readRecordedRun } from '../../../src/formats/index.js';
 import { rmmCsv } from '../../../src/formats/rmm-csv/convert-to-rmm-csv.js';
-import {
-  EventKind,
-  encodeRecording,
-  HostMemoryResource,
-  LoggingResourceAdaptor,
-  type RecordedRun,
-  readRecordedRun,
-  Stream,
-} from '../../../src/index.js';
+import { HostMemoryResource, LoggingResourceAdaptor, Stream } from '../../../src/index.js';
 import { arrowEtl, logText, pieces } from '../logs.js';
 import { allocate, free, runOf } from '../runs.js';
 

@@ -1,0 +1,3 @@
+export { PackedReportRun } from './pack-report-run.js';
+export { readReportRun } from './read-report-run.js';
+export { type WriteReportOptions, writeReport } from './write-report.js';

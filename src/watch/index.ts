@@ -1,0 +1,6 @@
+export { observeStatistics, type StatisticsMeter, type StatisticsObserver } from './observe-statistics.js';
+export { prometheusText } from './prometheus-text.js';
+export { type PublishStatisticsOptions, publishStatistics } from './publish-statistics.js';
+export { sampleStatistics } from './sample-statistics.js';
+export { type ServeStatisticsOptions, type StatisticsServer, serveStatistics } from './serve-statistics.js';
+export type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
