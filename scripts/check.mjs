@@ -114,6 +114,7 @@ const steps = {
   unused: () => run('knip', []),
   package: packed,
   docs: () => run('typedoc', []),
+  api: () => run('node', ['scripts/api-report.mjs', '--check']),
   tests: () => run(runSuite[0], runSuite.slice(1)),
   'cuda-header': cudaHeader,
   'strict-driver': overStrictDriver,
