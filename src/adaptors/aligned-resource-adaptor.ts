@@ -10,12 +10,13 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link AlignedResourceAdaptor}. */
 export interface AlignedResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * What pointers are multiples of, in bytes: a power of two up to 1 GiB. Less than 256 is as much as 256.
+   * Pointers are multiples of this, in bytes: a power of two up to 1 GiB. Values below 256 count as
+   * 256.
    * @defaultValue 256
    */
   readonly alignment?: number;
   /**
-   * Allocations of fewer bytes have the alignment that their call asks for, and no other.
+   * Smaller allocations have only the alignment that their call asks for.
    * @defaultValue 0
    */
   readonly alignmentThresholdBytes?: number;
@@ -28,15 +29,18 @@ const knownOptions = optionNames<AlignedResourceAdaptorOptions>({
 });
 
 /**
- * Gives pointers that are multiples of an alignment: the greater one of the option and of what the call asks for.
+ * Returns pointers that are multiples of an alignment: the option's or the call's, whichever is
+ * greater.
  *
- * An upstream that has the alignment itself is asked for it. From the first alignment on that the upstream refuses, this asks it for as many
- * bytes more as the alignment exceeds 256, and gives a pointer into that.
+ * An upstream that supports the alignment is asked for it. After the upstream first refuses an
+ * alignment, this adaptor asks for as many extra bytes as the alignment exceeds 256, and returns an
+ * aligned pointer into that block.
  *
  * Stream order: that of the upstream. Alignment: any power of two up to 1 GiB, over any upstream.
  *
- * Counterpart of `rmm::mr::aligned_resource_adaptor`. Unlike there, an upstream that can align is not asked for more than it needs, sizes are
- * not rounded up, and an alignment that a call asks for holds for sizes below the threshold as well.
+ * Counterpart of `rmm::mr::aligned_resource_adaptor`. Unlike RMM's, it asks an upstream that can
+ * align for no extra bytes, does not round sizes up, and honours the alignment of a call for sizes
+ * below the threshold as well.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -44,17 +48,17 @@ const knownOptions = optionNames<AlignedResourceAdaptorOptions>({
  * ```
  */
 export class AlignedResourceAdaptor extends PassThroughAdaptor {
-  /** What pointers are multiples of, in bytes; at least 256. */
+  /** Pointers are multiples of this, in bytes; at least 256. */
   readonly alignment: number;
-  /** Allocations of fewer bytes have the alignment that their call asks for, and no other. */
+  /** Smaller allocations have only the alignment that their call asks for. */
   readonly alignmentThresholdBytes: number;
-  /** What `alignment` holds for. */
+  /** The smallest size that `alignment` applies to. */
   readonly #leastAlignedBytes: number;
-  /** What the upstream is asked for more bytes for, since it does not have `alignment`. */
+  /** The smallest size that is padded, because the upstream does not support `alignment`. */
   #leastPaddedBytes = Number.POSITIVE_INFINITY;
-  /** The least alignment that the upstream is known not to have. */
+  /** The smallest alignment that the upstream is known not to support. */
   #refusedAlignment = Number.POSITIVE_INFINITY;
-  /** By pointer, for what was asked with more bytes: how far that is into the upstream's allocation, and how many more (`placement`). */
+  /** The placement (`placementOf`) of each padded allocation, by pointer. */
   readonly #placements = new AddressMap();
 
   /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
@@ -82,7 +86,8 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (this.#placements.count > 0 && typeof pointer === 'number') {
-      // Taken out before the call: a host function that runs in it may be given the same memory again.
+      // Removed before the call: a host function that runs during it may be given the same memory
+      // again.
       const placement = this.#placements.take(pointer);
       if (placement !== none) {
         this.#deallocatePadded(pointer, placement, bytes, stream, fence ?? this.deallocationEvents);
@@ -99,7 +104,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
     } catch (error) {
       throw this.passOn(error, bytes);
     }
-    // How far it is to the next multiple, for which the lowest 32 bits of the address are enough.
+    // The distance to the next multiple. The lowest 32 bits of the address are enough for this.
     const offset = -base & (alignment - 1);
     if (base !== 0) this.#placements.insert(base + offset, placementOf(offset, alignment));
     return base + offset;
@@ -127,7 +132,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** Asks the upstream for the alignment; where it does not have it, learns that, and asks for more bytes instead. */
+  /** Asks the upstream for the alignment. If it is not supported, records that and pads instead. */
   #allocateAligned(bytes: number, stream: Stream, alignment: number): DevicePointer {
     try {
       const pointer = this.upstream.allocate(bytes, stream, alignment);
@@ -137,7 +142,7 @@ export class AlignedResourceAdaptor extends PassThroughAdaptor {
       if (!(error instanceof RangeError)) throw this.passOn(error);
     }
     this.assertLive('allocate');
-    // Throws as well where it was not for the alignment that the upstream refused.
+    // Also throws if the upstream refused for a reason other than the alignment.
     const pointer = this.#allocatePadded(bytes, stream, alignment);
     this.#refusedAlignment = Math.min(this.#refusedAlignment, alignment);
     if (this.alignment >= this.#refusedAlignment) this.#leastPaddedBytes = this.#leastAlignedBytes;
@@ -166,10 +171,13 @@ export const alignedKind = defineAdaptor({
     ),
 });
 
-/** What a placement has bits for. */
+/** The greatest alignment that fits into the bits of a placement. */
 const maximumAlignment = GiB;
 
-/** A placement: in the lowest 5 bits the alignment over 256 as a power of two, above them how far the pointer is into the upstream's block. */
+/**
+ * A placement. The lowest 5 bits hold the binary logarithm of the alignment divided by 256; the
+ * bits above hold the offset of the pointer in the upstream's block.
+ */
 function placementOf(offset: number, alignment: number): number {
   return offset | (23 - Math.clz32(alignment));
 }
@@ -182,7 +190,7 @@ function alignmentOf(placement: number): number {
   return ALLOCATION_ALIGNMENT << (placement & 31);
 }
 
-/** What to ask the upstream for. More than 2^53 - 1 is no size, and as much is for the upstream to refuse. */
+/** The size to ask the upstream for. It is capped at 2^53 - 1, which the upstream refuses. */
 function paddedBytes(bytes: number, alignment: number): number {
   if (Number.isSafeInteger(bytes) && bytes > 0) return Math.min(bytes + (alignment - ALLOCATION_ALIGNMENT), Number.MAX_SAFE_INTEGER);
   assertBytes(bytes);

@@ -1,12 +1,12 @@
 import type { BlockView } from '../suballocation/blocks.js';
 import { formatBytes } from '../units.js';
 
-/** What a dump says of an arena besides its blocks. */
+/** The part of a dump that does not come from the blocks. */
 export interface ArenaDumpHead {
   readonly arenaBytes: number;
-  /** What was asked for when memory last ran out; `undefined` where it never did. */
+  /** The request for which memory last ran out; `undefined` if it never did. */
   readonly refusedBytes: number | undefined;
-  /** What the lanes are called, in the order of the lines. */
+  /** The names of the lanes, in the order of the lines. */
   readonly laneNames: ReadonlyMap<number, string>;
 }
 
@@ -20,7 +20,10 @@ interface FreeSpace {
 const pictureCells = 64;
 const header = ['', 'free', 'largest', 'ranges', 'fragmentation'];
 
-/** The state of an arena, for a person: totals, a line for each lane, and a picture of the address space. */
+/**
+ * The state of an arena for people to read: totals, a line for each lane, and a picture of the
+ * address space.
+ */
 export function formatArenaDump({ arenaBytes, refusedBytes, laneNames }: ArenaDumpHead, blocks: readonly BlockView[]): string {
   const reservedBytes = sumOfBytes(blocks);
   const used = blocks.filter(({ lane }) => lane < 0);
@@ -40,7 +43,7 @@ export function formatArenaDump({ arenaBytes, refusedBytes, laneNames }: ArenaDu
   ].join('\n');
 }
 
-/** How much of the free memory is not in the largest block, in percent. */
+/** The share of free memory outside the largest free block, in percent. */
 export function fragmentationPercent(freeBytes: number, largestBytes: number): number {
   return freeBytes === 0 ? 0 : (1 - largestBytes / freeBytes) * 100;
 }

@@ -1,21 +1,23 @@
 /**
  * An arena for each stream, fed from one block of the upstream.
  *
- * Data structure. The arena of a stream is its lane. Memory that no stream has is in a lane of its own, the global arena. A stream whose lane
- * has nothing that fits takes a superblock from there: at least 1 MiB, and the request rounded up to that.
+ * Data structure. The arena of a stream is its lane. Memory that belongs to no stream is in a
+ * separate lane, the global arena. A stream whose lane has nothing that fits takes a superblock
+ * from the global arena: the request, rounded up to a multiple of 1 MiB.
  *
  *     block of the upstream   [ stream 1 | used | stream 1 | used | stream 2 | used | global .......... ]
  *
- * An allocation is served by the first of these that can:
+ * An allocation is served by the first of these that can serve it:
  *  1. the arena of its own stream, which needs no waiting;
- *  2. a superblock from the global arena, or a part of what has not the size of one there;
- *  3. a block of another stream's arena that may be had: after a wait, or where that stream is known to be idle. Streams that memory is held
- *     for are asked whether they are idle by now;
- *  4. a block of the upstream, where some of the arena was given back;
- *  5. the global arena again, once everything free that may be had was returned there and joined;
- *  6. all of the above, once the streams that memory is held for have been synchronized.
+ *  2. a superblock from the global arena, or part of a range there that is smaller than a superblock;
+ *  3. a block of another stream's arena, after a wait or if that stream is known to be idle. Streams
+ *     that memory is held for are asked whether they have become idle;
+ *  4. a block of the upstream, if part of the arena was given back;
+ *  5. the global arena again, after all free memory that is available was returned there and coalesced;
+ *  6. all of the above, after the streams that memory is held for have been synchronized.
  *
- * Steps 1 to 3 take constant time for a given number of streams. Step 5 costs as much as the blocks it moves, each of which a free put there.
+ * Steps 1 to 3 take constant time for a given number of streams. Step 5 costs as much as the blocks
+ * that it moves, each of which became free by one `deallocate`.
  */
 
 import { appendFileSync } from 'node:fs';
@@ -38,21 +40,22 @@ const superblockUnits = superblockBytes / unitBytes;
 /** Options of {@link ArenaMemoryResource}. */
 export interface ArenaMemoryResourceOptions {
   /**
-   * Bytes taken from the upstream at once, and the most that is held of it; at least 1 MiB, rounded down to a multiple of 256. From 512 GiB
-   * on they come in several blocks.
+   * Bytes taken from the upstream at once, and the most that is reserved; at least 1 MiB, rounded
+   * down to a multiple of 256. From 512 GiB on, they come in several blocks.
    * @defaultValue half of the device's free memory
    */
   readonly arenaBytes?: number;
   /**
-   * A file that {@link ArenaMemoryResource.dump} is appended to whenever memory runs out. Where it cannot be written, a process warning
-   * (`CISTERN_ARENA_DUMP`) says so.
+   * A file to which {@link ArenaMemoryResource.dump} is appended whenever memory runs out. If it
+   * cannot be written, a process warning (`CISTERN_ARENA_DUMP`) says so.
    * @defaultValue nothing is written
    */
   readonly dumpFile?: string;
   /**
-   * What a free without a fence does. Unlike for other pooling resources nothing is recorded by default, as in RMM's arena: streams then exchange
-   * memory only once they are known to be idle. Under `'eager'` and `'deferred'` a stream for which neither its own arena nor the global one
-   * has room takes other streams' free memory after waiting for an event, and the host never waits.
+   * What a free without a fence does. Unlike in other pooling resources, no event is recorded by
+   * default, as in RMM's arena: streams then exchange memory only when they are known to be idle.
+   * Under `'eager'` and `'deferred'`, if neither its own arena nor the global one has room, a
+   * stream waits for an event and then takes other streams' free memory. The host never waits.
    * @defaultValue `'off'`
    */
   readonly deallocationEvents?: DeallocationEvents;
@@ -60,35 +63,42 @@ export interface ArenaMemoryResourceOptions {
 
 const knownOptions = optionNames<ArenaMemoryResourceOptions>({ arenaBytes: true, deallocationEvents: true, dumpFile: true });
 
-/** What an arena holds and did. */
+/** Statistics of an {@link ArenaMemoryResource}. */
 export interface ArenaStatistics extends StreamOrderedStatistics {
   /** How many superblocks streams took from the global arena. */
   readonly superblocks: number;
   /** How often free memory was returned to the global arena, by `defragment` or because memory ran out. */
   readonly defragmentations: number;
-  /** Streams that have an arena now. Among them is the legacy default stream, on which the arena took its memory. */
+  /**
+   * How many streams have an arena now, including the legacy default stream, on which the arena
+   * took its memory.
+   */
   readonly arenas: number;
 }
 
 /**
- * Gives every stream an arena of its own, which takes superblocks of 1 MiB and more from a global arena, one block of the upstream.
+ * Gives every stream an arena of its own, which takes superblocks of 1 MiB and more from a global
+ * arena, one block of the upstream.
  *
- * Stream order: within a stream, allocating and freeing need neither an event nor a wait, whatever the size. Memory goes from stream to
- * stream through the global arena: when it runs out, everything free is returned there and joined, and the host waits for the streams that
- * memory is held for. Under `'eager'` and `'deferred'` streams wait for events instead, and the host does not. Memory that is freed on
- * another stream than it was allocated on belongs to the stream that freed it.
+ * Stream order: within a stream, allocating and freeing need neither an event nor a wait, for any
+ * size. Memory moves between streams through the global arena: when it runs out, all free memory is
+ * returned there and coalesced, and the host waits for the streams that memory is held for. Under
+ * `'eager'` and `'deferred'`, streams wait for events instead, and the host does not wait. Memory
+ * freed on a different stream than it was allocated on belongs to the stream that freed it.
  *
- * Every allocation is rounded up to a multiple of 256 bytes, and any power of two can be its alignment. Allocating and freeing take constant
- * time while no memory runs out.
+ * Every allocation is rounded up to a multiple of 256 bytes, and its alignment can be any power of
+ * two. Allocating and freeing take constant time until memory runs out.
  *
- * A worker thread loads its own instance of cistern, so each has its own arenas: give each an `ArenaMemoryResource` with a share of the memory.
+ * A worker thread loads its own instance of cistern, and so has its own arenas: give each thread an
+ * `ArenaMemoryResource` with a share of the memory.
  *
- * The upstream must stay alive as long as the arena, and is not disposed with it. Disposing the arena gives everything back to the upstream,
- * in the order of the legacy default stream after every free.
+ * The upstream must outlive the arena, and is not disposed with it. Disposing the arena gives
+ * everything back to the upstream, ordered on the legacy default stream after every free.
  *
- * Counterpart of `rmm::mr::arena_memory_resource`. Unlike there, sizes above 1 MiB come from the stream's arena like all others, so that
- * freeing them does not synchronize the stream; a free on another stream needs no search; arenas of streams that have ended go on to others;
- * and memory can be defragmented and given back at any time.
+ * Counterpart of `rmm::mr::arena_memory_resource`. Unlike in RMM's, sizes above 1 MiB come from the
+ * stream's arena like all others, so that freeing them does not synchronize the stream; a free on
+ * another stream needs no search; arenas of streams that have ended pass to other streams; and
+ * memory can be defragmented and given back at any time.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -99,7 +109,7 @@ export interface ArenaStatistics extends StreamOrderedStatistics {
  * ```
  */
 export class ArenaMemoryResource extends SuballocatingMemoryResource {
-  /** The most bytes that are held of the upstream. */
+  /** The most bytes that are reserved from the upstream. */
   readonly arenaBytes: number;
   readonly #dumpFile: string | undefined;
   readonly #global: CommonLane;
@@ -109,7 +119,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
 
   /**
    * @throws ArgumentRangeError for an arena of less than 1 MiB, or an option out of range.
-   * @throws OutOfMemoryError where the upstream has not so much.
+   * @throws OutOfMemoryError if the upstream does not have enough memory.
    */
   constructor(upstream: MemoryResource, options: ArenaMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
@@ -128,11 +138,13 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   }
 
   /**
-   * Returns all free memory to the global arena, where neighbours join and every stream finds it. Under `'off'` the host waits for the
-   * streams that memory is held for; in a host function, which must not wait, memory of streams that are not known to be idle stays with
-   * them. Memory of other policies is returned at once, and whoever takes it waits for the streams that freed it.
+   * Returns all free memory to the global arena, where neighbours coalesce and every stream can use
+   * it. Under `'off'`, the host waits for the streams that memory is held for. In a host function,
+   * which must not wait, memory of streams that are not known to be idle stays with them. Under
+   * other policies, memory is returned at once, and a stream that takes it waits for the streams
+   * that freed it.
    * @returns the bytes returned
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the arena is disposed.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the arena is disposed.
    */
   defragment(): number {
     this.assertLive('defragment');
@@ -145,8 +157,9 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   }
 
   /**
-   * Gives blocks of the upstream that are wholly free back to it, in the order of `stream`, which is first made to wait for whatever was freed
-   * on other streams; other free memory is returned to the global arena. The arena grows to its size again when it runs out.
+   * Gives blocks of the upstream that are entirely free back to it, ordered on `stream`, which
+   * first waits for everything freed on other streams. Other free memory is returned to the global
+   * arena. The arena grows to its full size again when it runs out.
    * @returns the bytes given back
    */
   override trim(stream: Stream, options?: TrimOptions): number {
@@ -155,7 +168,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     return released;
   }
 
-  /** What the arena holds and did so far. Linear in the number of blocks. */
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): ArenaStatistics {
     return Object.freeze({
       ...this.baseStatistics(),
@@ -166,8 +179,9 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   }
 
   /**
-   * What the arena looks like, for a person: totals, the free memory of the global arena and of every stream with its fragmentation
-   * (`(1 - largest / free) * 100 %`), and a picture of the address space. Linear in the number of blocks.
+   * The state of the arena for people to read: totals, the free memory of the global arena and of
+   * every stream with its fragmentation (`(1 - largest / free) * 100 %`), and a picture of the
+   * address space. Linear in the number of blocks.
    */
   dump(): string {
     const laneNames = new Map([
@@ -199,14 +213,14 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     try {
       this.ordering.receivedInCommon(this.#global, stream);
     } catch {
-      // The stream has ended, or no event can be recorded: the memory is that of one stream then.
+      // The stream has ended, or no event can be recorded: the memory then belongs to one stream.
       super.keepSegment(segment, stream);
       return;
     }
     this.index.addSegment(segment.address, segment.bytes, this.#global.number);
   }
 
-  /** Everything that may be had is in the global arena by then. */
+  /** All free memory that is available is in the global arena when this is called. */
   protected override searchThoroughly(bytes: number, stream: Stream, alignment: number): number {
     const address = this.searchLane(this.#global.number, bytes, alignment);
     if (address === none) return none;
@@ -230,15 +244,18 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     return this.outOfMemoryError(bytes, reason, this.arenaBytes);
   }
 
-  /** What the next block of the upstream would have. */
+  /** The size of the next block to take from the upstream. */
   get #nextBlockBytes(): number {
     return Math.min(this.arenaBytes - this.held.claimedBytes, maximumBlockBytes);
   }
 
-  /** Moves a superblock that has room for a request from the global arena to the stream's own. Returns whether there was one. */
+  /**
+   * Moves a superblock that has room for a request from the global arena to the stream's own.
+   * Returns whether there was one.
+   */
   #takeSuperblock(bytes: number, stream: Stream, alignment: number): boolean {
     const units = alignUp(leastBytes(bytes, alignment), superblockBytes) / unitBytes;
-    // No wait for what would not serve.
+    // Do not wait for memory that cannot serve the request.
     if (!this.index.canAllocate(units, this.#global.number)) return false;
     const { lane } = this;
     const hasWaited = this.#global.order(stream);
@@ -253,7 +270,10 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     return this.ordering.laneNumbers().filter((lane) => lane !== this.#global.number && !this.index.isEmpty(lane)).length;
   }
 
-  /** Returns the free memory that may be had without blocking, also what is held for `stream`, to the global arena. */
+  /**
+   * Returns to the global arena the free memory that is available without blocking, including
+   * memory held for `stream`.
+   */
   #returnToGlobal(stream?: Stream): void {
     this.ordering.collect(this.#global, stream);
     this.#defragmentations++;
@@ -288,7 +308,10 @@ export const arenaKind = defineAdaptor({
     ),
 });
 
-/** Bytes that a block needs to have a place for a request wherever it begins: at a multiple of 256, as all blocks do. */
+/**
+ * The bytes that a block needs to fit a request at any start address: blocks start at multiples of
+ * 256.
+ */
 function leastBytes(bytes: number, alignment: number): number {
   return alignUp(bytes, unitBytes) + alignment - ALLOCATION_ALIGNMENT;
 }

@@ -20,7 +20,10 @@ import { FixedSizeMemoryResource } from './fixed-size-memory-resource.js';
 import { disposeAll, layersOf } from './layers.js';
 import { assertMemoryResource, PassThroughAdaptor } from './pass-through-adaptor.js';
 
-/** A bin of a {@link BinningMemoryResource}: the requests up to a size, and what serves them. */
+/**
+ * A bin of a {@link BinningMemoryResource}: requests up to a size, and the resource that serves
+ * them.
+ */
 export interface Bin {
   /** The largest request, in bytes; rounded up to a multiple of 256. */
   readonly bytes: number;
@@ -31,18 +34,22 @@ const knownOfBin = optionNames<Bin>({ bytes: true, resource: true });
 
 /** Options of {@link BinningMemoryResource}. */
 export interface BinningMemoryResourceOptions extends DeallocationEventsOption {
-  /** Together with `maximumExponent`: a bin of fixed-size blocks for each power of two of bytes from 2^minimumExponent on; at least 8. */
+  /**
+   * With `maximumExponent`: one bin of fixed-size blocks for each power of two bytes, from
+   * 2^minimumExponent up; at least 8.
+   */
   readonly minimumExponent?: number;
-  /** The binary logarithm of the largest of these bins; at most 30, which is 1 GiB. */
+  /** The binary logarithm of the largest of these bins, in bytes; at most 30, which is 1 GiB. */
   readonly maximumExponent?: number;
   /**
-   * Further bins, in any order: a number of bytes for one of fixed-size blocks, or a resource with the largest request that it serves.
+   * More bins, in any order: a number of bytes for a bin of fixed-size blocks, or a resource with
+   * the largest request that it serves.
    * @defaultValue none
    */
   readonly bins?: readonly (number | Bin)[];
   /**
-   * How many blocks each bin of fixed-size blocks takes at a time, when it is made and whenever it has none; with 0, nothing when it is made,
-   * and one block after another later.
+   * How many blocks each bin of fixed-size blocks takes at a time: when it is constructed, and
+   * whenever it runs out. With 0, it takes nothing when constructed, and one block at a time later.
    * @defaultValue 0
    */
   readonly blocksToPreallocate?: number;
@@ -56,28 +63,34 @@ const knownOptions = optionNames<BinningMemoryResourceOptions>({
   minimumExponent: true,
 });
 
-/** What serves the requests of one bin, or those that fit into none. */
+/** Serves the requests of one bin, or the requests that fit into no bin. */
 interface Server {
   readonly resource: MemoryResource;
-  /** What is asked of it at a free; nothing of those made here, which have the policy themselves. */
+  /**
+   * The policy passed at each free; `undefined` for bins made here, which have the policy
+   * themselves.
+   */
   readonly policy: DeallocationEvents | undefined;
-  /** Allocations that are not freed yet. */
+  /** Allocations that are not yet freed. */
   liveCount: number;
 }
 
 /**
- * Serves each request from the resource of its size: the smallest bin that it fits into, or the upstream where it fits into none. The same size
- * leads to the same resource when it is freed.
+ * Serves each request from the resource for its size: the smallest bin that it fits into, or the
+ * upstream if it fits into none. At a free, the same size leads to the same resource.
  *
- * A bin given as a size, or by exponents, is a {@link FixedSizeMemoryResource} on the upstream, which is disposed with this resource, and
- * before the upstream may be. Bins given as resources stay their owner's, as the upstream does. A bin that is out of memory throws, and no
- * larger one is asked: the size alone must tell where memory is freed. Without any bin all goes to the upstream.
+ * A bin given as a size, or by exponents, is a {@link FixedSizeMemoryResource} on the upstream,
+ * which is disposed with this resource, before the upstream may be. Bins given as resources belong
+ * to their owner, as does the upstream. A bin that is out of memory throws, and no larger bin is
+ * asked: the size alone must tell where memory is freed. Without bins, all requests go to the
+ * upstream.
  *
- * Stream order, alignment: those of the bin or the upstream. `deallocationEvents` is the policy of the bins made here, `'eager'` where it is
- * not set, and what is asked of all the others at each free.
+ * Stream order, alignment: those of the bin or the upstream. `deallocationEvents` is the policy of
+ * the bins made here (`'eager'` if not set), and is passed to all other resources at each free.
  *
- * Counterpart of `rmm::mr::binning_memory_resource`. Zero bytes go to the smallest bin as there, but give the null pointer, as everywhere here.
- * Bins take no blocks before they are used, if not asked to: there, bins from 256 KiB to 4 MiB begin with 992 MiB.
+ * Counterpart of `rmm::mr::binning_memory_resource`. Zero bytes go to the smallest bin, as in RMM,
+ * but return the null pointer, as everywhere in cistern. By default, bins take no blocks before
+ * they are used; in RMM, bins from 256 KiB to 4 MiB begin with 992 MiB.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -92,19 +105,19 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   readonly #blocksToPreallocate: number;
   #bins: readonly Bin[] = Object.freeze([]);
   #made: readonly FixedSizeMemoryResource[] = [];
-  /** What became no bin, and the upstream would not take back. */
+  /** Resources that did not become bins, and that could not be disposed. */
   #left: readonly FixedSizeMemoryResource[] = [];
   /** By bin; the upstream comes last. */
   #servers: readonly Server[];
-  /** By bin: its largest request; that of the upstream is Infinity. */
+  /** By bin: the size of its largest request. For the upstream it is Infinity. */
   #sizes = Float64Array.of(Number.POSITIVE_INFINITY);
   /** The first bin that a size can fit into, by the binary logarithm of the size, rounded up. */
   readonly #firstBins = new Uint32Array(32);
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, two bins of one size, or a resource that is of another device
-   * or kind of memory than the upstream.
-   * @throws OutOfMemoryError where the upstream has not the blocks to be taken at once.
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, two bins of the
+   * same size, or a resource whose device or kind of memory differs from the upstream's.
+   * @throws OutOfMemoryError if the upstream does not have the blocks to preallocate.
    */
   constructor(upstream: MemoryResource, options: BinningMemoryResourceOptions = {}) {
     super(upstream, options, knownOptions);
@@ -121,7 +134,7 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     }
   }
 
-  /** The smallest first. */
+  /** The bins, smallest first. */
   get bins(): readonly Bin[] {
     return this.#bins;
   }
@@ -132,17 +145,23 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   /**
-   * Adds a bin: requests up to its size that are larger than those of the bin below it go to it from now on. What serves them until then must have
-   * nothing allocated, since the size alone tells where memory is freed.
+   * Adds a bin. From now on it serves requests up to its size that are larger than those of the
+   * next smaller bin. The resource that has served them must have no live allocations, since the
+   * size alone tells where memory is freed.
    *
    * Counterpart of `rmm::mr::binning_memory_resource::add_bin`, which leaves that to the caller.
-   * @param bin bytes for one of fixed-size blocks, or a resource with the largest request that it serves
-   * @throws ArgumentTypeError, ArgumentRangeError as the constructor does, and for a size that there is a bin of; also for a resource that takes
-   * memory back while it is in use, such as a {@link CachingMemoryResource}, or is built on one, unless this resource is built on that already:
-   * adaptors above this one were made without knowing of it. Give it to the constructor instead.
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while the bin or the upstream that served these requests has allocations.
+   * @param bin bytes for a bin of fixed-size blocks, or a resource with the largest request that it
+   * serves
+   * @throws ArgumentTypeError, ArgumentRangeError as the constructor does, and for a size that
+   * already has a bin; also for a resource that takes memory back while it is in use, such as a
+   * {@link CachingMemoryResource}, or is built on one, unless this resource is already built on it:
+   * adaptors above this one were constructed without knowing of it. Pass such a resource to the
+   * constructor instead.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while the bin or the upstream that served
+   * these requests has live allocations.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this resource is disposed.
-   * @throws OutOfMemoryError if the upstream does not have the blocks to be taken at once. Nothing is changed if it throws.
+   * @throws OutOfMemoryError if the upstream does not have the blocks to preallocate. The state is
+   * unchanged after any error.
    * @example
    * ```ts
    * using pool = new PoolMemoryResource(new CudaMemoryResource());
@@ -161,11 +180,14 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     }
   }
 
-  /** @throws OutOfMemoryError where the bin, or the upstream, has no memory; or what it throws else. */
+  /**
+   * @throws OutOfMemoryError if the bin or the upstream is out of memory; or any other error of
+   * theirs.
+   */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
     const server = this.#servers[this.#binOf(bytes)] as Server;
-    // Counted before the call: in it host functions may run, and add a bin.
+    // Counted before the call: host functions may run during it, and add a bin.
     server.liveCount++;
     try {
       const pointer = server.resource.allocate(bytes, stream, alignment);
@@ -190,7 +212,8 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   /**
-   * Gives blocks of the bins made here that are wholly free back to the upstream, as {@link FixedSizeMemoryResource.trim} does.
+   * Gives blocks of the bins made here that are entirely free back to the upstream, as
+   * {@link FixedSizeMemoryResource.trim} does.
    * @returns the bytes given back
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
@@ -208,16 +231,16 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
   }
 
   /**
-   * Disposes the bins made here, which gives everything back to the upstream, also what is still allocated in them. The second time only what
-   * the upstream refused is tried again.
-   * @throws what the upstream threw first, once everything was tried.
+   * Disposes the bins made here, which gives everything back to the upstream, including memory that
+   * is still allocated in them. A second call only retries what the upstream refused.
+   * @throws the upstream's first error, after everything was tried.
    */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
     disposeAll([...this.#made, ...this.#left]);
   }
 
-  /** @throws what `addBin` throws if there can be no such bin now. */
+  /** @throws what `addBin` throws, if this bin cannot be added now. */
   #assertAddable({ bytes, resource }: WantedBin): void {
     this.assertLive('add a bin');
     if (this.#bins.some((bin) => bin.bytes === bytes)) {
@@ -240,7 +263,10 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     );
   }
 
-  /** Makes a bin that there is none of yet, and puts it in its place. Nothing is changed where that fails. */
+  /**
+   * Makes a bin of a size that has none yet, and puts it in its place. If that fails, the state is
+   * unchanged.
+   */
   #add({ bytes, resource }: WantedBin): void {
     const { deallocationEvents } = this;
     let serves = resource;
@@ -251,7 +277,8 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
         blocksToPreallocate: this.#blocksToPreallocate,
         ...policy,
       });
-      // The upstream is foreign code: it may have allocated from this, added a bin or disposed this meanwhile.
+      // The upstream is foreign code: it may have allocated from this, added a bin, or disposed
+      // this.
       try {
         this.#assertAddable({ bytes });
       } catch (error) {
@@ -276,23 +303,29 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
     }
   }
 
-  /** The number of the smallest bin that a size fits into. For what is no size, any: its resource refuses it. */
+  /**
+   * The index of the smallest bin that a size fits into. For an invalid size, any: its resource
+   * refuses it.
+   */
   #binOf(bytes: number): number {
     const small = typeof bytes === 'number' ? bytes | 0 : none;
     let bin = small === bytes && small > 0 ? (this.#firstBins[32 - Math.clz32(small - 1)] as number) : 0;
-    // At most once where bins are powers of two.
+    // At most once if the bins are powers of two.
     while (bytes > (this.#sizes[bin] as number)) bin++;
     return bin;
   }
 
-  /** Where another bin has the pointer, the caller got the size wrong. */
+  /** If another bin has the pointer, the caller passed the wrong size. */
   #wrongBin(error: unknown, pointer: DevicePointer, bytes: number): unknown {
     if (!(error instanceof LifetimeError) || error.code === 'ERR_CISTERN_DISPOSED') return error;
     const asked = this.#made.reduce((found, bin) => Math.max(found, bin.askedBytesAt(pointer)), none);
     return asked === none ? error : this.#wrongSize(pointer, bytes, asked);
   }
 
-  /** The upstream would free a whole block that a bin has of it, if the wrong size is that of the block. */
+  /**
+   * If the wrong size is that of a whole block that a bin holds, the upstream would free that
+   * block.
+   */
   #refuseBlockOfBin(pointer: DevicePointer, bytes: number): void {
     const owner = this.#made.find((bin) => bin.hasUpstreamBlockAt(pointer));
     if (owner === undefined) return;
@@ -322,7 +355,7 @@ export const binningKind = defineAdaptor({
   example: 'binning(cuda, min=64KiB, max=1MiB, bins=[300, 5000], count=1)',
   create: ({ upstream, options }) => {
     const { min, max, bins } = options;
-    // A program can add bins; what a specification describes would have none for ever.
+    // A program can add bins later; a resource made from a specification would never have any.
     if (min === undefined && max === undefined && bins === undefined) {
       throw new ArgumentRangeError('there must be at least one bin: give min and max, or bins');
     }
@@ -348,11 +381,11 @@ function exponentOf(bytes: number | undefined, name: string): number | undefined
 
 interface WantedBin {
   readonly bytes: number;
-  /** Not set where a resource is to be made. */
+  /** Not set if a resource is to be made. */
   readonly resource?: MemoryResource;
 }
 
-/** The bins that the options ask for, the smallest first. */
+/** The bins that the options ask for, smallest first. */
 function wantedBins(options: BinningMemoryResourceOptions, upstream: MemoryResource): WantedBin[] {
   const { minimumExponent, maximumExponent, bins = [] } = options;
   const wanted: WantedBin[] = [];

@@ -5,16 +5,17 @@ import { assertFunction, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
- * Called where an allocation failed. Returns whether to try it again.
- * @param bytes what was asked for
- * @param error what the upstream threw
+ * Called when an allocation failed. Returns whether to try again.
+ * @param bytes the size requested
+ * @param error the error that the upstream threw
  */
 export type FailureCallback<Failure extends Error = OutOfMemoryError> = (bytes: number, error: Failure) => boolean;
 
 /** Options of {@link FailureCallbackResourceAdaptor}. */
 export interface FailureCallbackResourceAdaptorOptions<Failure extends Error = OutOfMemoryError> extends DeallocationEventsOption {
   /**
-   * The class of the errors that the callback is called for; its subclasses count as well. Every other error passes.
+   * The callback is called for errors of this class and its subclasses. Other errors are thrown
+   * unchanged.
    * @defaultValue `OutOfMemoryError`
    */
   readonly errorClass?: abstract new (
@@ -25,8 +26,9 @@ export interface FailureCallbackResourceAdaptorOptions<Failure extends Error = O
 const knownOptions = optionNames<FailureCallbackResourceAdaptorOptions>({ deallocationEvents: true, errorClass: true });
 
 /**
- * Calls a function where an allocation fails, and tries again for as long as that returns true: forever, where it always does. The callback may
- * use every resource, this one as well; a failure of its own allocations through this calls it again.
+ * Calls a function when an allocation fails, and tries again as long as it returns true: forever,
+ * if it always does. The callback may use any resource, including this one; if its own allocations
+ * through this adaptor fail, it is called again.
  *
  * Stream order, alignment: those of the upstream.
  *
@@ -49,7 +51,7 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
     ...args: never[]
   ) => Error;
 
-  /** @throws ArgumentTypeError for a callback or an error class that is none. */
+  /** @throws ArgumentTypeError for an invalid callback or error class. */
   constructor(upstream: MemoryResource, callback: FailureCallback<Failure>, options: FailureCallbackResourceAdaptorOptions<Failure> = {}) {
     super(upstream, options, knownOptions);
     const { errorClass = OutOfMemoryError } = options;
@@ -60,9 +62,10 @@ export class FailureCallbackResourceAdaptor<Failure extends Error = OutOfMemoryE
   }
 
   /**
-   * @throws what the upstream threw last, once the callback returned false; or what the callback throws, with the upstream's error as its cause
-   * where it has none.
-   * @throws ArgumentTypeError where the callback returns something else than true or false, such as a promise.
+   * @throws the upstream's last error, if the callback returns false; or the callback's own error,
+   * with the upstream's error as its cause unless it has one.
+   * @throws ArgumentTypeError if the callback returns anything but true or false, such as a
+   * promise.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     for (;;) {

@@ -7,12 +7,15 @@ import { none } from '../suballocation/blocks.js';
 import { assertMemoryResource, outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /**
- * Takes memory from a second resource where the first has none. A free goes to the resource that the memory came from.
+ * Takes memory from a second resource if the first is out of memory. A free goes to the resource
+ * that the memory came from.
  *
- * `memoryKind` is that of the upstream; what comes from the fallback has the fallback's, which may be another: managed memory behind device
- * memory is larger than the device, for example. Stream order, alignment: those of the resource that the memory comes from.
+ * `memoryKind` is the upstream's. Memory from the fallback has the fallback's kind, which may
+ * differ: for example, managed memory behind device memory allows allocations beyond the device's
+ * size. Stream order, alignment: those of the resource that the memory comes from.
  *
- * While nothing came from the fallback, a free costs one comparison more. Neither resource is disposed with this.
+ * Until memory comes from the fallback, a free costs one more comparison. Neither resource is
+ * disposed with this adaptor.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -21,11 +24,11 @@ import { assertMemoryResource, outOfMemoryThrough, PassThroughAdaptor } from './
  * ```
  */
 export class FallbackResourceAdaptor extends PassThroughAdaptor {
-  /** What memory is taken from where the upstream has none. */
+  /** The resource that serves requests when the upstream is out of memory. */
   readonly fallback: MemoryResource;
   /** The fallback. */
   readonly alternates: readonly MemoryResource[];
-  /** The pointers that came from the fallback. Their values say nothing. */
+  /** The pointers that came from the fallback. The values in the map are unused. */
   readonly #pointers = new AddressMap();
   #fallbackAllocations = 0;
   #fallbackBytes = 0;
@@ -45,19 +48,20 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
     this.rememberIfTakenBack(fallback);
   }
 
-  /** How many allocations the fallback has served so far. */
+  /** How many allocations the fallback has served. */
   get fallbackAllocations(): number {
     return this.#fallbackAllocations;
   }
 
-  /** Bytes that came from the fallback and were not freed. */
+  /** Bytes that came from the fallback and are not yet freed. */
   get fallbackBytes(): number {
     return this.#fallbackBytes;
   }
 
   /**
-   * @throws OutOfMemoryError where both fail, with the availability and the limit of the upstream; its `cause` is an `AggregateError` of both
-   * errors. Every error of the upstream that is no `OutOfMemoryError` is thrown as it is.
+   * @throws OutOfMemoryError if both fail, with the available bytes and the limit of the upstream;
+   * its `cause` is an `AggregateError` of both errors. Any other error of the upstream is thrown
+   * unchanged.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
@@ -70,7 +74,8 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
-    // Taken out before the call: a host function that runs in it may be given the same memory again.
+    // Removed before the call: a host function that runs during it may be given the same memory
+    // again.
     if (this.#pointers.count > 0 && typeof pointer === 'number' && this.#pointers.take(pointer) !== none) {
       this.#deallocateToFallback(pointer, bytes, stream, fence ?? this.deallocationEvents);
     } else {

@@ -1,14 +1,18 @@
 /**
- * Blocks of one size, cut out of batches from the upstream.
+ * Blocks of one size, cut from batches of the upstream.
  *
- * An allocation is served by the first of these that can:
+ * An allocation is served by the first of these that can serve it:
  *  1. a free block of its own stream, which needs no waiting;
- *  2. a free block of another stream, after a wait; under `'off'` streams that blocks are held for are asked whether they are idle by now;
- *  3. a new batch from the upstream; half of it, a quarter, down to one block, while the upstream has not that much;
- *  4. under `'off'`, all of the above again, once the streams that blocks are held for have been synchronized.
+ *  2. a free block of another stream, after a wait; under `'off'`, streams that blocks are held for
+ *     are asked whether they have become idle;
+ *  3. a new batch from the upstream; if the upstream does not have that much, half of it, a quarter,
+ *     and so on down to one block;
+ *  4. under `'off'`, all of the above again, after the streams that blocks are held for have been
+ *     synchronized.
  *
- * Every step takes constant time for a given number of streams, but for what the upstream does in step 3. Free neighbours are joined, so that a
- * batch can be given back as a whole; since every used block has the one size, so have all gaps a multiple of it.
+ * Every step takes constant time for a given number of streams, except for the upstream's work in
+ * step 3. Free neighbours coalesce, so that a batch can be given back as a whole. Since every used
+ * block has the same size, every gap is a multiple of it.
  */
 
 import { Stream } from '../driver/stream.js';
@@ -22,24 +26,30 @@ import { assertAlignment, assertBytes, assertOptions, optionNames } from '../val
 import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
 
-/** What a block can have at most, so that what nobody asked for of it is less than the index can count: 2 GiB. */
+/**
+ * The largest block: 2 GiB - 256. The unused part of a block must be less than the index can count,
+ * 2 GiB.
+ */
 const maximumFixedBlockBytes = 0x7fffff00;
 
 /** Options of {@link FixedSizeMemoryResource}. */
 export interface FixedSizeMemoryResourceOptions extends DeallocationEventsOption {
   /**
-   * Bytes of every block, and so the most that can be allocated in one piece: from 1 to 2 GiB - 256, rounded up to a multiple of 256.
+   * Bytes of every block, and so the largest allocation: from 1 to 2 GiB - 256, rounded up to a
+   * multiple of 256.
    * @defaultValue 1 MiB
    */
   readonly blockBytes?: number;
   /**
-   * How many blocks are taken from the upstream at a time: when the resource is made, and whenever none is free. With 0 nothing is taken when
-   * the resource is made, and one block after another later.
+   * How many blocks are taken from the upstream at a time: when the resource is constructed, and
+   * whenever none is free. With 0, it takes nothing when constructed, and one block at a time
+   * later.
    * @defaultValue 128
    */
   readonly blocksToPreallocate?: number;
   /**
-   * The most bytes that may be held of the upstream; of which whole blocks are used, at least one.
+   * The most bytes to reserve from the upstream. Only whole blocks are taken, and there must be
+   * room for at least one.
    * @defaultValue Infinity
    */
   readonly maximumBytes?: number;
@@ -53,17 +63,20 @@ const knownOptions = optionNames<FixedSizeMemoryResourceOptions>({
 });
 
 /**
- * Serves every request with a block of one size, out of batches of blocks that it takes from its upstream.
+ * Serves every request with a block of one size, cut from batches that it takes from its upstream.
  *
- * Stream order: a block freed on a stream serves that stream at once, and other streams by the rules of `deallocationEvents`. Allocating never
- * waits on the host, except where the upstream does, and under `'off'` instead of an out-of-memory. Allocating and freeing take constant time.
- * Blocks begin at multiples of 256; a greater alignment is refused, as by the resources of the driver: put an `AlignedResourceAdaptor` above.
+ * Stream order: a block freed on a stream serves that stream at once, and other streams by the
+ * rules of `deallocationEvents`. Allocating never waits on the host, except if the upstream does,
+ * and under `'off'` before it runs out of memory. Allocating and freeing take constant time. Blocks
+ * begin at multiples of 256. A greater alignment is refused, as by the driver's resources: put an
+ * `AlignedResourceAdaptor` above.
  *
- * The upstream must stay alive as long as this resource, and is not disposed with it. Disposing gives everything back to the upstream, in the
- * order of the legacy default stream after every free.
+ * The upstream must outlive this resource, and is not disposed with it. Disposing gives everything
+ * back to the upstream, ordered on the legacy default stream after every free.
  *
- * Counterpart of `rmm::mr::fixed_size_memory_resource`. Unlike there, a maximum can be set, a batch that the upstream has not is tried again
- * with fewer blocks, and batches that are wholly free can be given back (`trim`).
+ * Counterpart of `rmm::mr::fixed_size_memory_resource`. Unlike in RMM's, a maximum can be set, a
+ * batch that the upstream cannot serve is tried again with fewer blocks, and batches that are
+ * entirely free can be given back (`trim`).
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -81,8 +94,9 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
   readonly #maximumBytes: number;
 
   /**
-   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, and a maximum below one block.
-   * @throws OutOfMemoryError where the upstream has not the blocks to be taken at once.
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, and a maximum
+   * below one block.
+   * @throws OutOfMemoryError if the upstream does not have the blocks to preallocate.
    */
   constructor(upstream: MemoryResource, options: FixedSizeMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
@@ -111,8 +125,8 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
   }
 
   /**
-   * A block.
-   * @throws OutOfMemoryError for more than a block has, and where there is no block.
+   * Allocates a block.
+   * @throws OutOfMemoryError for more bytes than a block has, and if no block is available.
    * @throws ArgumentRangeError for an alignment above 256.
    */
   override allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
@@ -128,13 +142,15 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
     return address === none ? this.allocateElsewhere(bytes, stream, ALLOCATION_ALIGNMENT) : address;
   }
 
-  /** What it holds and did so far. Linear in the number of blocks. */
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): StreamOrderedStatistics {
     const statistics = this.baseStatistics();
     return Object.freeze({ ...statistics, largestFreeBytes: Math.min(statistics.largestFreeBytes, this.blockBytes) });
   }
 
-  /** Throws where the structures contradict each other. For tests: linear in the number of blocks. */
+  /**
+   * For tests: throws if the data structures contradict each other. Linear in the number of blocks.
+   */
   override validate(): void {
     super.validate();
     for (const { bytes, lane } of this.index.blocks()) {
@@ -143,7 +159,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
     }
   }
 
-  /** @internal The bytes that a live allocation was asked for with, or -1 where there is none at the address. */
+  /** @internal The requested size of the live allocation at an address, or -1 if there is none. */
   askedBytesAt(pointer: DevicePointer): number {
     const block = this.index.usedBlock(pointer);
     return block === none ? none : this.index.askedBytes(block);
@@ -169,12 +185,12 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
     return this.outOfMemoryError(bytes, `a block has ${formatBytes(this.blockBytes)} (${this.blockBytes} bytes)`, this.blockBytes);
   }
 
-  /** What one allocation can get of the largest free range. */
+  /** The most that one allocation can take from the largest free range. */
   protected override largestFreeBytes(): number {
     return Math.min(super.largestFreeBytes(), this.blockBytes);
   }
 
-  /** Whole blocks that the maximum leaves. */
+  /** How many more whole blocks fit below the maximum. */
   get #leftBlocks(): number {
     return Math.floor((this.#maximumBytes - this.held.claimedBytes) / this.blockBytes);
   }

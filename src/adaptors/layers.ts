@@ -1,13 +1,16 @@
 import { attemptEach, throwFirst } from '../collect-errors.js';
 import type { MemoryResource, MemoryResourceAdaptor } from '../memory-resource.js';
 
-/** What specifications call a resource of its class: `cuda-async` for a `CudaAsyncMemoryResource`. */
+/**
+ * The name that specifications use for a resource of this class: `cuda-async` for a
+ * `CudaAsyncMemoryResource`.
+ */
 export function kindOf(resource: MemoryResource): string {
   const name = (resource.constructor?.name ?? '').replace(/(Memory)?Resource(Adaptor)?$/, '');
   return name.replace(/(?<=[a-z0-9])(?=[A-Z])/g, '-').toLowerCase() || 'resource';
 }
 
-/** A resource and everything that it takes memory from, each once, and each before what it is built on. */
+/** A resource and everything below it, each once, and each before the resources it is built on. */
 export function layersOf(resource: MemoryResource): MemoryResource[] {
   const visited = new Set<MemoryResource>();
   const layers: MemoryResource[] = [];
@@ -24,8 +27,9 @@ export function layersOf(resource: MemoryResource): MemoryResource[] {
 }
 
 /**
- * Disposes layers, each before what it is built on, and throws the first error. One that fails is tried again at once; where that fails too, it
- * may still hold memory of what it is built on, and that is left, so that this can be called again.
+ * Disposes layers, each before those it is built on, and throws the first error. A layer that fails
+ * is tried again at once. If that fails too, the layer may still hold memory from the layers below
+ * it, so those are not disposed, and this can be called again.
  */
 export function disposeLayers(layers: readonly MemoryResource[]): void {
   const needed = new Set<MemoryResource>();
@@ -45,7 +49,7 @@ export function disposeLayers(layers: readonly MemoryResource[]): void {
   throwFirst(errors);
 }
 
-/** Disposes all, whatever happens, and throws the first error. */
+/** Disposes every resource even if some fail, and throws the first error. */
 export function disposeAll(resources: readonly MemoryResource[]): void {
   throwFirst(attemptEach(resources, (resource) => resource[Symbol.dispose]()));
 }

@@ -8,10 +8,14 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** Options of {@link LimitingResourceAdaptor}. */
 export interface LimitingResourceAdaptorOptions extends DeallocationEventsOption {
-  /** Bytes that may be allocated at a time, each allocation rounded up to `alignment`; from 0 to 2^53 - 1. */
+  /**
+   * The most bytes that may be allocated at once, each allocation rounded up to `alignment`; from 0
+   * to 2^53 - 1.
+   */
   readonly limitBytes: number;
   /**
-   * What each allocation is rounded up to before it is counted, in bytes: a power of two.
+   * Each allocation is rounded up to a multiple of this before it is counted, in bytes: a power of
+   * two.
    * @defaultValue 256
    */
   readonly alignment?: number;
@@ -20,9 +24,11 @@ export interface LimitingResourceAdaptorOptions extends DeallocationEventsOption
 const knownOptions = optionNames<LimitingResourceAdaptorOptions>({ alignment: true, deallocationEvents: true, limitBytes: true });
 
 /**
- * Refuses what would bring the memory allocated through it above a limit. Exactly the limit is allowed.
+ * Refuses allocations that would bring the memory allocated through it above a limit. Exactly the
+ * limit is allowed.
  *
- * Stream order, alignment: those of the upstream. What is freed counts as free at once, whatever its stream still does.
+ * Stream order, alignment: those of the upstream. Freed memory counts as free at once, even if its
+ * stream still uses it.
  *
  * Counterpart of `rmm::mr::limiting_resource_adaptor`.
  * @example
@@ -32,7 +38,7 @@ const knownOptions = optionNames<LimitingResourceAdaptorOptions>({ alignment: tr
  * ```
  */
 export class LimitingResourceAdaptor extends PassThroughAdaptor {
-  /** Bytes that may be allocated at a time. */
+  /** The most bytes that may be allocated at once. */
   readonly limitBytes: number;
   readonly #alignment: number;
   #allocatedBytes = 0;
@@ -52,13 +58,17 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
     return this.#allocatedBytes;
   }
 
-  /** @throws OutOfMemoryError where the limit would be exceeded, with `availableBytes` and `limitBytes`; or what the upstream throws. */
+  /**
+   * @throws OutOfMemoryError if the limit would be exceeded, with `availableBytes` and
+   * `limitBytes`; or the upstream's error.
+   */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
     assertBytes(bytes);
     const accountedBytes = alignUp(bytes, this.#alignment);
     if (accountedBytes > this.limitBytes - this.#allocatedBytes) throw this.#limitError(bytes);
-    // Counted before the call: while an upstream waits for a stream, host functions run, and may allocate through this adaptor.
+    // Counted before the call: while an upstream waits for a stream, host functions run, and may
+    // allocate through this adaptor.
     this.#allocatedBytes += accountedBytes;
     try {
       return this.upstream.allocate(bytes, stream, alignment);

@@ -11,7 +11,7 @@ import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.
 
 interface CommonOptions extends DeallocationEventsOption {
   /**
-   * Whether each row is written when it is made, instead of many at a time.
+   * Whether to write each row at once instead of in batches.
    * @defaultValue false
    */
   readonly autoFlush?: boolean;
@@ -35,16 +35,19 @@ export type LoggingResourceAdaptorOptions = FileLogOptions | StreamLogOptions;
 const knownOptions = optionNames<LoggingResourceAdaptorOptions>({ autoFlush: true, deallocationEvents: true, file: true, stream: true });
 
 /**
- * Writes a row of RMM's CSV log for each allocation, failed allocation and free: thread, local time of day, what happened, pointer, size and
- * the driver's handle of the stream. `cistern replay` and RMM's own replay tool read it.
+ * Writes a row of RMM's CSV log for each allocation, failed allocation and free: thread, local time
+ * of day, action, pointer, size and the driver's handle of the stream. `cistern replay` and RMM's
+ * own replay tool read it.
  *
- * Rows are collected and written 64 KiB at a time, at {@link LoggingResourceAdaptor.flush}, at dispose and when the process or worker exits
- * by itself; a process that is killed and a worker that is terminated lose what was not written, unless `autoFlush` is set. A row is made
- * after the upstream succeeded, for a free too, so that the log holds only what happened (RMM writes a free before it is tried). A mistake in
- * an argument leaves no row.
+ * Rows are buffered, and written 64 KiB at a time, by {@link LoggingResourceAdaptor.flush}, at
+ * dispose, and when the process or worker exits by itself. If a process is killed or a worker is
+ * terminated, unwritten rows are lost, unless `autoFlush` is set. A row is made after the upstream
+ * succeeded, for a free too, so that the log holds only what happened (RMM writes a free before it
+ * is tried). A call with an invalid argument leaves no row.
  *
- * Where the log cannot be written, no row is lost and no memory is: `allocate` throws before it asks the upstream, `deallocate` frees and keeps
- * its row for later. To a stream, writing fails later than the call, and the rows that were handed over are lost.
+ * If the log cannot be written, neither rows nor memory are lost: `allocate` throws before it asks
+ * the upstream; `deallocate` frees the memory and keeps its row for later. A Node stream reports a
+ * failed write only after the call, and the rows handed over to it are lost.
  *
  * Stream order, alignment: those of the upstream.
  *
@@ -58,13 +61,13 @@ const knownOptions = optionNames<LoggingResourceAdaptorOptions>({ autoFlush: tru
 export class LoggingResourceAdaptor extends PassThroughAdaptor {
   readonly #writer: LogWriter;
   readonly #writesEveryRow: boolean;
-  /** The stream of the last call, and the end of its rows. */
+  /** The stream of the last call, and the text that ends its rows. */
   #stream: Stream | undefined;
   #suffix: RowText | undefined;
 
   /**
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
-   * @throws ArgumentTypeError, ArgumentRangeError for an option that is none.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the file cannot be opened.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option.
    */
   constructor(upstream: MemoryResource, options: LoggingResourceAdaptorOptions) {
     super(upstream, options, knownOptions);
@@ -72,13 +75,17 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
     this.#writer = new LogWriter(openTarget(options), this.#writesEveryRow);
   }
 
-  /** @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where rows are due and cannot be written; the upstream is not asked then. */
+  /**
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if rows are due and cannot be written; the
+   * upstream is not called then.
+   */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
     if (stream !== this.#stream) this.#enter(stream, 'allocate');
     const writer = this.#writer;
     if (writer.isFull) writer.flush();
-    // Taken now: while an upstream waits for a stream, host functions run, and may call this adaptor for another stream.
+    // Read now: while an upstream waits for a stream, host functions run, and may call this adaptor
+    // for another stream.
     const suffix = this.#suffix as RowText;
     let pointer: DevicePointer;
     try {
@@ -106,8 +113,9 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Writes the rows made so far.
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where they cannot be written; they are kept, to be tried again.
+   * Writes the buffered rows.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if they cannot be written; they are kept for the
+   * next attempt.
    */
   flush(): void {
     this.assertLive('flush');
@@ -115,8 +123,9 @@ export class LoggingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Writes what is left and closes the file. The upstream and a Node stream stay as they are. Does nothing the second time.
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where rows cannot be written; they are lost then.
+   * Writes the remaining rows and closes the file. The upstream and a Node stream are left as they
+   * are. A second call does nothing.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if rows cannot be written; they are lost then.
    */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;

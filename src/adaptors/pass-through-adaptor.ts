@@ -18,27 +18,31 @@ import { assertOneOf, assertOptions, type OptionNames } from '../validation.js';
 import { layersOf } from './layers.js';
 import { type RememberedAllocations, rememberIfTakenBack } from './remember-allocations.js';
 
-/** Getters of the adaptors that only read what was counted. */
+/** Getters of the adaptors that only read a counter. */
 const shownCounters = ['liveBytes', 'allocatedBytes', 'askedBytes', 'roundedBytes', 'fallbackBytes'];
 
 /**
- * What the adaptors have in common that keep no memory: they hand each call to their upstream and observe or refuse it.
+ * The common part of adaptors that keep no memory: they pass each call to their upstream, and
+ * observe or refuse it.
  *
- * A derived class calls `this.upstream` itself, in its own `allocate` and `deallocate`: a call made here would see every class of upstream
- * there is, and V8 could not inline it.
+ * A derived class calls `this.upstream` in its own `allocate` and `deallocate`: a shared call site
+ * here would see every class of upstream, and V8 could not inline it.
  */
 export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   readonly upstream: MemoryResource;
   readonly memoryKind: MemoryKind;
   readonly device: Device;
-  /** What is asked of the resources below at each free that comes without a fence; not set, the call passes as it is. */
+  /**
+   * The policy for the resources below at each free without a fence; if not set, frees pass
+   * unchanged.
+   */
   readonly deallocationEvents: DeallocationEvents | undefined;
   protected isDisposed = false;
   #remembered: RememberedAllocations | undefined;
 
   /**
-   * @param optionNames the names of all options that the derived class takes: an object with each of them
-   * @throws ArgumentTypeError, ArgumentRangeError for an upstream or an option that is none.
+   * @param optionNames an object with the name of each option that the derived class takes
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid upstream or option.
    */
   protected constructor(
     upstream: MemoryResource,
@@ -66,14 +70,17 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
 
   abstract deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void;
 
-  /** Whether `other` is this very object: memory freed through another one would be missing in what this one counts or writes. */
+  /**
+   * Whether `other` is this very object: if another object freed the memory, this one's counts or
+   * logs would miss the free.
+   */
   isEqual(other: MemoryResource): boolean {
     return other === this;
   }
 
   /**
-   * Ends the use of this object: it allocates no more. What was allocated through it can still be freed through it. The upstream stays as it is;
-   * it is its owner's to dispose. Does nothing the second time.
+   * Ends allocation through this object. Memory allocated through it can still be freed through it.
+   * The upstream is left to its owner. A second call does nothing.
    */
   [Symbol.dispose](): void {
     this.isDisposed = true;
@@ -84,7 +91,10 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     this[Symbol.dispose]();
   }
 
-  /** Names, limits and counters: whatever of it is a number or a text, as long as no method must be called for it. */
+  /**
+   * Names, limits and counters: every property that is a number or a string and needs no method
+   * call.
+   */
   #shown(): object {
     const values = Object.entries(this).filter(([, value]) => typeof value === 'number' || typeof value === 'string');
     const counters = shownCounters.map((name) => [name, (this as Readonly<Record<string, unknown>>)[name]]);
@@ -99,21 +109,22 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     }
   }
 
-  /** For whoever takes memory from another resource than its upstream, too: that may take it back. */
+  /** Also called by adaptors that take memory from a second resource, which may take it back. */
   protected rememberIfTakenBack(below: MemoryResource): void {
     if (this.#remembered === undefined) this.#remembered = rememberIfTakenBack(this, below);
     else for (const layer of layersOf(below)) this.#remembered.below.add(layer);
   }
 
-  /** For what is allocated by another method than `allocate`. Returns the pointer. */
+  /** For memory allocated by another method than `allocate`. Returns the pointer. */
   protected remember(pointer: DevicePointer, bytes: number, stream: Stream): DevicePointer {
     if (pointer !== 0) this.#remembered?.live.add(pointer, bytes, stream);
     return pointer;
   }
 
   /**
-   * What to throw on where the upstream threw `error`: an out-of-memory error names this adaptor as well.
-   * @param bytes what was asked of this adaptor, where it asks the upstream for more
+   * The error to throw after the upstream threw `error`: this adaptor is added to an out-of-memory
+   * error.
+   * @param bytes the size requested from this adaptor, if it asks the upstream for more
    */
   protected passOn(error: unknown, bytes?: number): unknown {
     if (!(error instanceof OutOfMemoryError)) return error;
@@ -123,7 +134,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   }
 }
 
-/** An out-of-memory error of the upstream as one of the adaptor above it, which has more to say. */
+/** An upstream's out-of-memory error, rewritten by the adaptor above it with more detail. */
 export function outOfMemoryThrough(
   name: string,
   error: OutOfMemoryError,
@@ -145,13 +156,13 @@ export function outOfMemoryThrough(
   );
 }
 
-/** Whether an allocation threw `error` because there was no memory to be had, not because of how it was called. */
+/** Whether `error` means that memory could not be allocated, as opposed to a faulty call. */
 export function isAllocationFailure(error: unknown): boolean {
   if (error instanceof CisternError) return !(error instanceof LifetimeError);
   return !(error instanceof TypeError || error instanceof RangeError);
 }
 
-/** @throws ArgumentTypeError for what does not have the methods of a memory resource. */
+/** @throws ArgumentTypeError if the value lacks the methods of a memory resource. */
 export function assertMemoryResource(value: unknown, name: string): asserts value is MemoryResource {
   const candidate = value as Partial<MemoryResource> | null | undefined;
   if (typeof candidate?.allocate === 'function' && typeof candidate.deallocate === 'function') return;
