@@ -5,9 +5,10 @@ import { OutOfMemoryError, type RecoveryStage } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 
 /**
- * Memory from a resource; where it has none, frees unreachable buffers, in stages that cost more and more, and tries again after each that
- * gave something. A stage that the resource went through already, as its error says, is left out.
- * @throws OutOfMemoryError the resource's first, where all this did not help.
+ * Allocates from a resource. If that runs out of memory, frees unreachable buffers in stages of
+ * rising cost, and tries again after each stage that freed something. Skips stages that the
+ * resource has already tried, as its error says.
+ * @throws OutOfMemoryError the resource's first one, if nothing helped.
  */
 export function allocateReclaiming(resource: MemoryResource, bytes: number, stream: Stream, alignment: number): DevicePointer {
   try {

@@ -10,24 +10,27 @@ import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResour
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
 
-/** The memory that a buffer owns, with all that it takes to free it. Outlives a buffer that was dropped. */
+/**
+ * The memory that a buffer owns, with everything needed to free it. Outlives a buffer that is
+ * dropped.
+ */
 export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   readonly resource: MemoryResource;
   readonly alignment: number;
   readonly createdAt: string | undefined;
   /** The stream that the memory is ordered on, and freed on. */
   stream: Stream;
-  /** How many of the bytes are the buffer's contents. */
+  /** The length of the buffer's contents in bytes. */
   byteLength = 0;
   #label: string | undefined;
   #home: ScopeFrame | undefined = innermostFrame();
   #endReason: string | undefined;
   #pointer: DevicePointer = 0;
-  /** Under which it is told that its memory is taken back. */
+  /** Its record for notification if the memory is taken back. */
   #record = -1;
   #bytes = 0;
   #isBeingFreed = false;
-  /** Where its bytes are counted, so that garbage is collected before memory runs out. */
+  /** Counts its bytes, so that garbage is collected before memory runs out. */
   readonly #held: HeldMemory;
 
   constructor(resource: MemoryResource, stream: Stream, alignment: number, createdAt: string | undefined) {
@@ -46,12 +49,12 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     return this.#bytes;
   }
 
-  /** Whether a call that frees it is under way, and may yet be refused. */
+  /** Whether a call that frees it is running, and may yet be refused. */
   get isBeingFreed(): boolean {
     return this.#isBeingFreed;
   }
 
-  /** What people call the memory; recordings say so. */
+  /** The label of the memory, which recordings contain. */
   get label(): string | undefined {
     return this.#label;
   }
@@ -71,9 +74,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   }
 
   /**
-   * Moves to other memory of `bytes` bytes, with what fits of the first `byteLength` bytes. Whatever is thrown, everything is as before. Returns
-   * false if it was changed meanwhile, by a host function or by the resource, or if the new memory was taken back: nothing is moved then.
-   * @param events what is asked of the resource for the free of the old memory
+   * Moves to new memory of `bytes` bytes, with as many of the first `byteLength` bytes as fit. If
+   * it throws, the state is unchanged. Returns false if it was changed meanwhile, by a host
+   * function or by the resource, or if the new memory was taken back; nothing is then moved.
+   * @param events the fence for the free of the old memory
    */
   reallocate(bytes: number, events?: DeallocationEvents): boolean {
     const { resource, stream, byteLength } = this;
@@ -89,7 +93,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
       return false;
     }
     if (byteLength > 0 && bytes > 0) {
-      // Host functions may run before the copy: one that takes the new memory back must find who has it.
+      // Host functions may run before the copy: one that takes the new memory back must find its
+      // owner.
       const target = this.#separate(pointer, bytes, stream);
       try {
         copy(pointer, oldPointer, Math.min(byteLength, bytes), stream);
@@ -123,14 +128,18 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   }
 
   /**
-   * Gives the memory back, in the order of the stream; if that is disposed, after everything that was queued on the device has run. If that is
-   * refused, the memory is still here and may be given back later, unless the resource says that it never will be its own to free.
+   * Frees the memory in the order of the stream; if the stream is disposed, after all work queued
+   * on the device has run. If that is refused, the memory stays here and may be freed later, unless
+   * the resource says that it can never free it.
    */
   freeNow(fence?: DeallocationFence): void {
     if (this.#pointer !== 0) this.#free(usableStream, fence);
   }
 
-  /** The same at a time that the owner of the stream knows nothing of, who may have ended it if it was made elsewhere. */
+  /**
+   * The same, at a time that the owner of a foreign stream does not know: the stream may have
+   * ended.
+   */
   free(streamFor: StreamFor = lastingStream): void {
     if (this.#pointer !== 0) this.#free(streamFor, undefined);
   }
@@ -142,7 +151,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     this.#recordLabel(pointer);
   }
 
-  /** Gives the memory up as it is. */
+  /** Gives up the memory without freeing it. */
   release(): void {
     this.#setPointer(0, 0);
   }
@@ -170,7 +179,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
 
   #free(streamFor: StreamFor, fence: DeallocationFence | undefined): void {
     const { stream } = this;
-    // Host functions may run here, and give the memory back.
+    // Host functions may run here, and free the memory.
     const usable = streamFor(stream);
     const pointer = this.#pointer;
     const bytes = this.#bytes;
@@ -178,7 +187,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     this.#setPointer(0, 0);
     this.#isBeingFreed = true;
     try {
-      // An event of a stream that has ended is over.
+      // An event of a stream that has ended has completed.
       this.#deallocate(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence);
     } catch (error) {
       if (!isLost(error)) this.#setPointer(pointer, bytes);
@@ -188,7 +197,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     }
   }
 
-  /** Frees memory of the resource. A host function that ends the stream meanwhile does not keep it from being freed. */
+  /** Frees memory of the resource, even if a host function ends the stream meanwhile. */
   #deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     const wasLive = !stream.isDisposed;
     try {
@@ -204,7 +213,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     RecordingResourceAdaptor.labelAllocation(this.resource, pointer, this.#label);
   }
 
-  /** Memory of the resource that is not this one's any more, or not yet. */
+  /** An owner for memory that no longer belongs to this object, or not yet. */
   #separate(pointer: DevicePointer, bytes: number, stream: Stream): BufferMemory {
     const memory = new BufferMemory(this.resource, stream, this.alignment, undefined);
     memory.#setPointer(pointer, bytes);
@@ -216,7 +225,10 @@ function isOfDisposed(error: unknown): boolean {
   return error instanceof LifetimeError && error.code === 'ERR_CISTERN_DISPOSED';
 }
 
-/** Whether a free was refused for good: the memory is not the resource's, or the resource is no more. */
+/**
+ * Whether a free was refused for good: the memory is not the resource's, or the resource is
+ * disposed.
+ */
 function isLost(error: unknown): boolean {
   return error instanceof LifetimeError;
 }

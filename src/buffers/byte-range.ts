@@ -3,8 +3,8 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js
 import { assertBytes, assertOptions, type OptionNames, optionNames } from '../validation.js';
 
 /**
- * A part of a buffer. Neither an array nor a buffer is one, though they have a `byteLength`: TypeScript refuses them, and so do the methods that
- * take a range.
+ * A part of a buffer. Arrays and buffers have a `byteLength` too, but are not ranges: TypeScript
+ * and the methods that take a range reject them.
  */
 export interface ByteRange {
   /** @internal */
@@ -12,13 +12,13 @@ export interface ByteRange {
   /** @internal */
   readonly [Symbol.dispose]?: never;
   /**
-   * Where it begins, in bytes.
+   * The start, in bytes.
    * @defaultValue 0
    */
   readonly byteOffset: number;
   /**
-   * How many bytes it has.
-   * @defaultValue all that follow `byteOffset`
+   * The length in bytes.
+   * @defaultValue everything after `byteOffset`
    */
   readonly byteLength: number;
 }
@@ -26,8 +26,8 @@ export interface ByteRange {
 const rangeNames = optionNames<ByteRange>({ byteLength: true, byteOffset: true });
 
 /**
- * The range of something of `limitBytes` bytes that is meant.
- * @throws ArgumentTypeError, ArgumentRangeError for one that does not lie within.
+ * Resolves a range of something that has `limitBytes` bytes.
+ * @throws ArgumentTypeError, ArgumentRangeError if the range is not within it.
  */
 export function resolveRange(
   range: { readonly byteOffset?: number | undefined; readonly byteLength?: number | undefined },
@@ -45,7 +45,10 @@ export function resolveRange(
   return { byteOffset, byteLength };
 }
 
-/** @throws ArgumentTypeError for what is no object, and for one that has bytes itself; ArgumentRangeError for a name that is none of `names`. */
+/**
+ * @throws ArgumentTypeError if `value` is not an object, or has bytes itself; ArgumentRangeError
+ * for a name that is not in `names`.
+ */
 export function assertNoMemory(value: unknown, names: OptionNames, name: string): void {
   if (ArrayBuffer.isView(value) || isAnyArrayBuffer(value) || (typeof value === 'object' && value !== null && Symbol.dispose in value)) {
     throw new ArgumentTypeError(`${name} must be an object with offsets and lengths, got ${formatValue(value)}`);

@@ -10,25 +10,30 @@ import { CudaMemoryResource } from '../resources/cuda-memory-resource.js';
 import { createResource } from '../specification/resource-stack.js';
 import { parseBytes, parseShare, shareOf } from '../units.js';
 
-/** By the device's index. */
+/** Indexed by device. */
 const initialResources: MemoryResource[] = [];
 const chosenResources: (MemoryResource | undefined)[] = [];
 
 /**
- * The resource that buffers of a device take their memory from where none is given: that of the innermost `withResource` for the device,
- * else what `setCurrentResource` chose, else a default that is made once for each device. An environment, such as a worker thread, has its own.
+ * The resource that buffers of a device use if none is given: that of the innermost `withResource`
+ * for the device, else the one that `setCurrentResource` set, else a default that is created once
+ * per device. Each environment, such as a worker thread, has its own.
  *
- * The default is a {@link CudaMemoryResource}, unless environment variables say otherwise: `CISTERN_RESOURCE` is the specification of another one,
- * such as `pool(cuda-async, events=deferred)`; `CISTERN_LIMIT`, a size or a share of the device's memory such as `8GiB` or `50%`, puts a
- * {@link LimitingResourceAdaptor} around it; `CISTERN_LOG_FILE` a {@link RecordingResourceAdaptor} around that, which records to that file.
- * Resources that a program chooses itself stay as they are. An empty variable counts as none.
+ * The default is a {@link CudaMemoryResource}, unless environment variables say otherwise:
+ * `CISTERN_RESOURCE` is the specification of another resource, such as
+ * `pool(cuda-async, events=deferred)`; `CISTERN_LIMIT`, a size such as `8GiB` or a share of the
+ * device's memory such as `50%`, adds a {@link LimitingResourceAdaptor}; `CISTERN_LOG_FILE` adds a
+ * {@link RecordingResourceAdaptor} outside that, which records to the file. Resources that a
+ * program sets itself are not affected. An empty variable counts as unset.
  *
  * Counterpart of `rmm::mr::get_current_device_resource_ref` and `get_per_device_resource_ref`.
- * @param device the first one by default
- * @throws ArgumentTypeError for what is no device.
- * @throws SpecificationError, OutOfMemoryError for a `CISTERN_RESOURCE` that is no specification, or whose initial size cannot be had; ArgumentRangeError
- * for a `CISTERN_LIMIT` that is neither a size nor a share.
- * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where `CISTERN_LOG_FILE` names a file that cannot be opened.
+ * @param device the first device by default
+ * @throws ArgumentTypeError if `device` is not a device.
+ * @throws SpecificationError if `CISTERN_RESOURCE` is not a specification, OutOfMemoryError if its
+ * initial size cannot be allocated; ArgumentRangeError if `CISTERN_LIMIT` is neither a size nor a
+ * share.
+ * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if `CISTERN_LOG_FILE` names a file that cannot be
+ * opened.
  */
 export function currentResource(device?: Device): MemoryResource {
   const of = deviceOption(device);
@@ -36,12 +41,13 @@ export function currentResource(device?: Device): MemoryResource {
 }
 
 /**
- * Makes a resource the current one of its device, outside of `withResource` and until the next call. It is not disposed when another one
- * takes its place; the caller keeps owning it, and disposes it after the last buffer that was made with it.
+ * Makes a resource the current one of its device, outside of `withResource` and until the next
+ * call. The caller still owns it: it is not disposed when another takes its place. Dispose it after
+ * the last buffer that uses it.
  *
  * Counterpart of `rmm::mr::set_current_device_resource_ref` and `set_per_device_resource_ref`.
- * @returns the resource that was the device's before
- * @throws ArgumentTypeError for what is no resource.
+ * @returns the previous resource of the device
+ * @throws ArgumentTypeError if `resource` is not a resource.
  * @example
  * ```ts
  * using pool = new PoolMemoryResource(new CudaMemoryResource());
@@ -61,12 +67,12 @@ export function setCurrentResource(resource: MemoryResource): MemoryResource {
 }
 
 /**
- * Makes the default that a device began with its current resource again, outside of `withResource`.
+ * Makes the device's initial default its current resource again, outside of `withResource`.
  *
  * Counterpart of `rmm::mr::reset_current_device_resource_ref` and `reset_per_device_resource_ref`.
- * @param device the first one by default
- * @returns the resource that was the device's before
- * @throws ArgumentTypeError for what is no device.
+ * @param device the first device by default
+ * @returns the previous resource of the device
+ * @throws ArgumentTypeError if `device` is not a device.
  */
 export function resetCurrentResource(device?: Device): MemoryResource {
   const of = deviceOption(device);
@@ -87,7 +93,8 @@ function initialResource(device: Device): MemoryResource {
 
 /** What the environment variables describe. */
 function defaultResource(device: Device): MemoryResource {
-  // First, since a resource that was made already could not be reached any more.
+  // First, because a resource that was already created could not be reached any more if this
+  // throws.
   const limitBytes = limitIfAsked(device);
   const resource = specifiedResource(device);
   return recordedIfAsked(limitBytes === undefined ? resource : new LimitingResourceAdaptor(resource, { limitBytes }), device.index);

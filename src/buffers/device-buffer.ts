@@ -15,10 +15,16 @@ import { assertNoMemory, type ByteRange, resolveRange } from './byte-range.js';
 import { currentResource } from './current-resource.js';
 import { copyOrdered } from './ordered-copy.js';
 
-/** Bytes in the host's memory: a typed array, a `DataView`, a `Buffer`, or an `ArrayBuffer`, shared or not. */
+/**
+ * Bytes in host memory: a typed array, a `DataView`, a `Buffer`, or an `ArrayBuffer`, shared or
+ * not.
+ */
 export type HostData = ArrayBufferView | ArrayBufferLike;
 
-/** Memory that a device reaches, by its address: a {@link DeviceBuffer}, or a buffer of another library. */
+/**
+ * Memory that a device can access, by its address: a {@link DeviceBuffer}, or a buffer of another
+ * library.
+ */
 export interface DeviceMemory {
   /** The address of the first byte; 0 if there is none. */
   readonly ptr: DevicePointer;
@@ -26,24 +32,27 @@ export interface DeviceMemory {
   readonly byteLength: number;
 }
 
-/** Memory of a resource with all that it takes to free it: what {@link DeviceBuffer.release} gives, and {@link DeviceBuffer.adopt} takes. */
+/**
+ * Memory of a resource with everything needed to free it: the result of
+ * {@link DeviceBuffer.release} and the argument of {@link DeviceBuffer.adopt}.
+ */
 export interface BufferAllocation extends DeviceMemory {
   /**
-   * Bytes that the resource was asked for; at least `byteLength`.
+   * Bytes that were requested from the resource; at least `byteLength`.
    * @defaultValue `byteLength`
    */
   readonly capacityBytes?: number;
   /**
-   * The alignment that the resource was asked for; kept when the buffer moves.
+   * The alignment that was requested from the resource; kept when the buffer moves.
    * @defaultValue 256
    */
   readonly alignment?: number;
-  /** Where the memory came from, and goes back to. */
+  /** The resource that allocated the memory, and frees it. */
   readonly resource: MemoryResource;
   /** The stream that the memory is ordered on. */
   readonly stream: Stream;
   /**
-   * What people call the memory.
+   * A name for people.
    * @defaultValue none
    */
   readonly label?: string;
@@ -62,24 +71,29 @@ const allocationNames = optionNames<BufferAllocation>({
 /** Options of {@link DeviceBuffer}. */
 export interface DeviceBufferOptions {
   /**
-   * Where the memory comes from and goes back to. The buffer keeps it alive, and does not dispose it.
-   * @defaultValue the current resource of the stream's device: see {@link currentResource}, {@link withResource}
+   * The resource that allocates and frees the memory. The buffer keeps it alive, but does not
+   * dispose it.
+   * @defaultValue the current resource of the stream's device: see {@link currentResource},
+   * {@link withResource}
    */
   readonly resource?: MemoryResource;
-  /** The stream that the memory is ordered on. The buffer keeps it alive, and does not dispose it. */
+  /**
+   * The stream that the memory is ordered on. The buffer keeps it alive, but does not dispose it.
+   */
   readonly stream: Stream;
   /**
-   * Bytes to allocate, at least as many as the buffer's length, so that it can grow without moving.
+   * Bytes to allocate, at least the buffer's length, so that it can grow without moving.
    * @defaultValue the buffer's length
    */
   readonly capacityBytes?: number;
   /**
-   * A power of two that the resource can promise; at least 256 is given in any case. Kept when the buffer moves.
+   * A power of two that the resource supports; at least 256 is always given. Kept when the buffer
+   * moves.
    * @defaultValue 256
    */
   readonly alignment?: number;
   /**
-   * What people call the buffer, in recordings and reports of leaks.
+   * A name for people, shown in recordings and leak reports.
    * @defaultValue none
    */
   readonly label?: string;
@@ -90,22 +104,22 @@ const bufferOptions = optionNames<DeviceBufferOptions>({ alignment: true, capaci
 /** Options of the copies into a {@link DeviceBuffer}. */
 export interface BufferCopyOptions {
   /**
-   * Where the bytes go, counted from the start of the buffer that is written.
+   * The position in the buffer that is written, in bytes from its start.
    * @defaultValue 0
    */
   readonly byteOffset?: number;
   /**
-   * Where the bytes come from, counted from the start of what is read.
+   * The position in the source, in bytes from its start.
    * @defaultValue 0
    */
   readonly sourceByteOffset?: number;
-  /** @internal An array is no options, though it has a `byteLength`. */
+  /** @internal Rejects arrays, which have a `byteLength` too. */
   readonly [Symbol.toStringTag]?: never;
   /** @internal */
   readonly [Symbol.dispose]?: never;
   /**
-   * How many bytes.
-   * @defaultValue all that follow `sourceByteOffset`
+   * The number of bytes.
+   * @defaultValue everything after `sourceByteOffset`
    */
   readonly byteLength?: number;
 }
@@ -115,18 +129,22 @@ const offsetOptions = optionNames<Pick<ByteRange, 'byteOffset'>>({ byteOffset: t
 const copyOptions = optionNames<BufferCopyOptions>({ byteLength: true, byteOffset: true, sourceByteOffset: true });
 
 /**
- * Untyped memory of any kind that a resource gives, with an owner: it is freed when the buffer is disposed, and, where that is forgotten,
- * after the garbage collector found the buffer unreachable.
+ * Untyped memory of any kind from a resource, with an owner. It is freed when the buffer is
+ * disposed or, if nobody disposes the buffer, after the garbage collector finds it unreachable.
  *
- * Stream order: everything a buffer does is queued on its `stream`, and its memory is freed there. Another stream that uses the memory must be
- * ordered after `stream`, and `stream` after that use before the buffer is resized or disposed. Copies between two buffers see to this.
+ * Stream order: everything that a buffer does is queued on its `stream`, and its memory is freed
+ * there. Another stream that uses the memory must be ordered after `stream`, and `stream` must be
+ * ordered after that use before the buffer is resized or disposed. Copies between two buffers do
+ * this by themselves.
  *
  * The numeric `ptr` and `byteLength` are what existing GPU libraries for Node.js accept as memory.
  *
- * Where the resource is out of memory, buffers that are unreachable are freed, after a minor and then a major garbage collection, and the
- * allocation is tried again; see {@link reclaimUnreachableBuffers}. Garbage is also collected before buffers hold more than three quarters of
- * the device's or the host's memory; see {@link configureEarlyCollection}. A buffer that was dropped without being disposed is published on
- * the diagnostics channel `cistern:leak`; see {@link BufferLeak}.
+ * If the resource is out of memory, unreachable buffers are freed, also after a minor and then a
+ * major garbage collection, and the allocation is tried again; see
+ * {@link reclaimUnreachableBuffers}. Garbage is also collected before buffers hold more than three
+ * quarters of the device's or the host's memory; see {@link configureEarlyCollection}. A buffer
+ * that is dropped without being disposed is published on the diagnostics channel `cistern:leak`;
+ * see {@link BufferLeak}.
  *
  * Counterpart of `rmm::device_buffer`.
  * @example
@@ -140,19 +158,25 @@ const copyOptions = optionNames<BufferCopyOptions>({ byteLength: true, byteOffse
  */
 export class DeviceBuffer implements Disposable {
   readonly #memory: BufferMemory;
-  /** The slot under which the garbage collector is watched; -1 once disposed. */
+  /** The slot under which the buffer's collection is watched; -1 once disposed. */
   #slot: number;
 
   /**
-   * Allocates; if given something to copy, also queues a copy of it. Host data may be changed as soon as this returns. Another buffer is copied
-   * in the order of both streams; other memory in the order of this buffer's, which the caller has ordered after what writes the memory, and
-   * before what frees it.
-   * @param source the length in bytes, an integer from 0 to 2^53 - 1, whose contents are undefined; or host data, or device memory, to copy
-   * @throws OutOfMemoryError where the resource has no memory, after unreachable buffers were freed.
-   * @throws ArgumentTypeError, ArgumentRangeError for an argument that is none of the above, or a stream of a device that does not reach the
-   * memory; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a source that became shorter while the memory was allocated.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource, the stream or a buffer that is copied is disposed, also meanwhile.
-   * @throws DriverError where the driver refuses the copy, for example of memory that it does not know.
+   * Allocates and, if given data, queues a copy of it. Host data may be changed as soon as this
+   * returns. Another buffer is copied in the order of both streams. Other device memory is copied
+   * in the order of this buffer's stream, which the caller must have ordered after the writes to
+   * that memory and before its free.
+   * @param source the length in bytes, an integer from 0 to 2^53 - 1 (the contents are then
+   * undefined); or host data or device memory to copy
+   * @throws OutOfMemoryError if the resource has no memory even after unreachable buffers were
+   * freed.
+   * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a stream of a device
+   * that cannot access the memory; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if the source
+   * became shorter while the memory was allocated.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource, the stream or the buffer to
+   * copy is disposed, before or during the call.
+   * @throws DriverError if the driver refuses the copy, for example of memory that it does not
+   * know.
    * @example
    * ```ts
    * using stream = new Stream();
@@ -181,7 +205,8 @@ export class DeviceBuffer implements Disposable {
     this.#memory.byteLength = byteLength;
     try {
       if (data !== undefined && byteLength > 0) {
-        // The resource is foreign code, and host functions run in it: either may have moved the source, or made it shorter.
+        // The resource is foreign code, and may run host functions: either may have moved or
+        // shortened the source.
         const current = data instanceof Uint8Array ? data : readable(source as DeviceMemory);
         assertStillHolds('source', current.byteLength, byteLength);
         this.#queueCopy(current, 0, 0, byteLength);
@@ -199,10 +224,11 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * A buffer of memory that was allocated from a resource already; it frees that there. The memory is the buffer's from here on: nobody else may
-   * free it. Whether it is live cannot be checked.
-   * @throws ArgumentTypeError, ArgumentRangeError for what cannot be an allocation, or a stream of a device that does not reach the memory;
-   * LifetimeError for a stream that is disposed. The memory is still the caller's then.
+   * A buffer that takes over memory already allocated from a resource, and frees it there. From now
+   * on nobody else may free the memory. Whether it is live cannot be checked.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid allocation, or a stream of a
+   * device that cannot access the memory; LifetimeError for a disposed stream. The memory is then
+   * still the caller's.
    * @example
    * ```ts
    * using stream = new Stream();
@@ -220,7 +246,7 @@ export class DeviceBuffer implements Disposable {
     const { resource, stream, capacityBytes, alignment, label } = resolveOptions(allocation, byteLength, allocationNames);
     if ((ptr === 0) !== (capacityBytes === 0)) {
       throw new ArgumentRangeError(
-        `ptr must be 0 if there are no bytes, and only then, got ${formatPointer(ptr)} with ${capacityBytes} bytes`,
+        `ptr must be 0 if and only if there are no bytes, got ${formatPointer(ptr)} with ${capacityBytes} bytes`,
       );
     }
     const memory = new BufferMemory(resource, stream, alignment, creationStack(DeviceBuffer.adopt));
@@ -232,8 +258,8 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * The address of the first byte; 0 where the capacity is 0. Changes when the buffer moves.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed, so that nobody is handed freed memory.
+   * The address of the first byte; 0 if the capacity is 0. Changes when the buffer moves.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed, so that nobody gets freed memory.
    */
   get ptr(): DevicePointer {
     this.#assertLive('read the address of a buffer');
@@ -250,12 +276,12 @@ export class DeviceBuffer implements Disposable {
     return this.#memory.bytes;
   }
 
-  /** The alignment that was asked for, in bytes. */
+  /** The requested alignment, in bytes. */
   get alignment(): number {
     return this.#memory.alignment;
   }
 
-  /** Where the memory comes from. Counterpart of `device_buffer::memory_resource`. */
+  /** The resource that the memory comes from. Counterpart of `device_buffer::memory_resource`. */
   get resource(): MemoryResource {
     return this.#memory.resource;
   }
@@ -265,32 +291,37 @@ export class DeviceBuffer implements Disposable {
     return this.#memory.stream;
   }
 
-  /** What people call the buffer: {@link RecordingResourceAdaptor}s record it, and reports of leaks name it. */
+  /** A name for people. {@link RecordingResourceAdaptor}s record it, and leak reports show it. */
   get label(): string | undefined {
     return this.#memory.label;
   }
 
   /**
-   * May be set at any time; it is recorded where the memory is live.
-   * @throws ArgumentTypeError for what is no text.
+   * May be set at any time; it is recorded if the memory is live.
+   * @throws ArgumentTypeError if `label` is not a string.
    */
   set label(label: string | undefined) {
     assertLabel(label);
     this.#memory.label = label;
   }
 
-  /** Whether it is disposed, by a call or because its memory was taken back: by the end of a caching scope, a rewind, or the end of a resource. */
+  /**
+   * Whether the buffer is disposed, by a call or because its memory was taken back: by the end of a
+   * caching scope, a rewind, or the end of a resource.
+   */
   get isDisposed(): boolean {
     return this.#slot < 0 || this.#memory.endReason !== undefined;
   }
 
   /**
-   * Changes the stream for everything that follows, freeing included. Does not order the two streams: the caller has made the new one wait
-   * for what the old one does with the memory. Does not block.
+   * Changes the stream for everything that follows, including the free. Does not order the two
+   * streams: the caller must have made the new one wait for what the old one does with the memory.
+   * Does not block.
    *
    * Counterpart of `device_buffer::set_stream`.
-   * @throws ArgumentTypeError for what is no stream; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a stream of another device, unless every
-   * device reaches the memory; LifetimeError where the buffer or the stream is disposed.
+   * @throws ArgumentTypeError if `stream` is not a stream; ArgumentRangeError
+   * (`ERR_INVALID_ARG_VALUE`) for a stream of another device, unless every device can access the
+   * memory; LifetimeError if the buffer or the stream is disposed.
    */
   setStream(stream: Stream): void {
     this.#assertLive('set the stream of a buffer');
@@ -300,14 +331,17 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * Changes the length. Up to the capacity nothing else happens; beyond it, the contents move to new memory in stream order, and the old
-   * memory is freed. Bytes that are added are undefined. Never gives memory back: see {@link DeviceBuffer.shrinkToFit}. Does not block.
+   * Changes the length. Up to the capacity nothing else happens; beyond it, the contents move to
+   * new memory in stream order, and the old memory is freed. Added bytes are undefined. Never
+   * reduces the capacity: see {@link DeviceBuffer.shrinkToFit}. Does not block.
    * @param byteLength an integer from 0 to 2^53 - 1
-   * @param events what is asked of the resource for the free of the old memory, as in {@link MemoryResource.deallocate}. No event will do as a
-   * fence: the memory is used last by the copy that is queued here.
-   * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError; the buffer is then as it was.
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a host function or by its resource, or if its new
-   * memory was taken back.
+   * @param events the policy for the free of the old memory, as in
+   * {@link MemoryResource.deallocate}. An event cannot be the fence, because the copy that is
+   * queued here uses the memory last.
+   * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError;
+   * the buffer is then unchanged.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a
+   * host function or by its resource, or if its new memory was taken back.
    */
   resize(byteLength: number, events?: DeallocationEvents): void {
     this.#assertUsable('resize a buffer');
@@ -318,7 +352,8 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * Makes the capacity at least `capacityBytes`; the length stays. Moves the contents in stream order if it grows. Does not block.
+   * Makes the capacity at least `capacityBytes`; the length stays the same. If the capacity grows,
+   * the contents move in stream order. Does not block.
    * @param capacityBytes an integer from 0 to 2^53 - 1
    * @param events as in {@link DeviceBuffer.resize}
    * @throws as {@link DeviceBuffer.resize}
@@ -331,8 +366,8 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * Makes the capacity equal to the length, by moving the contents in stream order if it is larger. Needs memory for both meanwhile. Does not
-   * block.
+   * Makes the capacity equal to the length. If it was larger, the contents move in stream order,
+   * which needs memory for both meanwhile. Does not block.
    * @param events as in {@link DeviceBuffer.resize}
    * @throws as {@link DeviceBuffer.resize}
    */
@@ -344,13 +379,15 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * Queues a copy into this buffer. Host data may be changed as soon as this returns. Between buffers on two streams, each stream waits for
-   * what is queued on the other, so that neither needs more care. Other device memory is read in the order of this buffer's stream. Does not
+   * Queues a copy into this buffer. Host data may be changed as soon as this returns. Between
+   * buffers on two streams, each stream waits for the other, so that neither needs further
+   * synchronization. Other device memory is read in the order of this buffer's stream. Does not
    * block.
-   * @throws ArgumentTypeError for what is neither host data nor device memory.
-   * @throws ArgumentRangeError for a range outside either, or two that overlap in one buffer; nothing is copied.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where a buffer or its stream is disposed.
-   * @throws DriverError where the driver refuses.
+   * @throws ArgumentTypeError if `source` is neither host data nor device memory.
+   * @throws ArgumentRangeError if a range is outside the source or the buffer, or if the two
+   * overlap; nothing is then copied.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if a buffer or its stream is disposed.
+   * @throws DriverError if the driver refuses.
    * @example
    * ```ts
    * buffer.copyFrom(header);
@@ -375,7 +412,10 @@ export class DeviceBuffer implements Disposable {
     if (from.byteLength > 0) this.#queueCopy(data, from.byteOffset, to.byteOffset, from.byteLength);
   }
 
-  /** The same as {@link DeviceBuffer.copyFrom}; blocks until the stream of this buffer has run. */
+  /**
+   * As {@link DeviceBuffer.copyFrom}, but blocks until everything queued on the stream of this
+   * buffer has run.
+   */
   copyFromSync(source: HostData | DeviceMemory, options: BufferCopyOptions = {}): void {
     const { stream } = this.#memory;
     this.copyFrom(source, options);
@@ -391,12 +431,14 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * Queues a copy of the contents now, in stream order, and resolves with it once it has run. The buffer may be written or disposed
-   * meanwhile. The event loop goes on. Given a host array, it fills that with the contents from `byteOffset` on, at once when it resolves.
-   * @throws ArgumentTypeError for what is neither a range, nor a typed array, nor a `DataView`; ArgumentRangeError for a range outside the buffer,
-   * for an array that is longer than what there is, and for one that was transferred or made shorter meanwhile.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the buffer or its stream is disposed.
-   * @throws DriverError where the driver refuses.
+   * Queues a copy of the contents now, in stream order, and resolves with the copy once it has run.
+   * The buffer may be written or disposed meanwhile. The event loop goes on. Given a host array, it
+   * fills that with the contents from `byteOffset` on, all at once when it resolves.
+   * @throws ArgumentTypeError if the target is neither a range, nor a typed array, nor a
+   * `DataView`; ArgumentRangeError for a range outside the buffer, for an array longer than the
+   * remaining contents, and for one that was transferred or shortened meanwhile.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed.
+   * @throws DriverError if the driver refuses.
    * @example
    * ```ts
    * const numbers = await buffer.toHost(new Float64Array(4), { byteOffset: 16 });
@@ -420,13 +462,14 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * Fills a host array with the contents from `byteOffset` on, in stream order, and blocks until that is done. Without an array, a new one
-   * takes everything from there to the end.
+   * Fills a host array with the contents from `byteOffset` on, in stream order, and blocks until
+   * that is done. Without an array, it returns a new one with everything up to the end.
    * @returns the array
-   * @throws ArgumentTypeError for what is no typed array or `DataView`; ArgumentRangeError for one that is longer than what there is, and for one
-   * that a host function transferred or made shorter meanwhile.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the buffer or its stream is disposed.
-   * @throws DriverError where the driver refuses.
+   * @throws ArgumentTypeError if `destination` is not a typed array or `DataView`;
+   * ArgumentRangeError if it is longer than the remaining contents, or if a host function
+   * transferred or shortened it meanwhile.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed.
+   * @throws DriverError if the driver refuses.
    * @example
    * ```ts
    * const numbers = buffer.toHostSync(new Float64Array(4), { byteOffset: 16 });
@@ -446,11 +489,12 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * Sets every byte of a range, of the whole buffer by default, in stream order. Does not block.
+   * Sets every byte of a range, by default the whole buffer, in stream order. Does not block.
    * @param value an integer from 0 to 255
-   * @throws ArgumentTypeError, ArgumentRangeError for another value, or a range outside the buffer.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the buffer or its stream is disposed.
-   * @throws DriverError where the driver refuses.
+   * @throws ArgumentTypeError, ArgumentRangeError for any other value, or a range outside the
+   * buffer.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed.
+   * @throws DriverError if the driver refuses.
    */
   fill(value: number, range: Partial<ByteRange> = {}): void {
     this.#assertUsable('fill a buffer');
@@ -461,17 +505,19 @@ export class DeviceBuffer implements Disposable {
     const { byteOffset, byteLength } = resolveRange(range, this.#memory.byteLength, 'buffer');
     if (byteLength === 0) return;
     const { pointer, stream, resource } = this.#memory;
-    // The driver sets no memory that it does not know.
+    // The driver cannot set memory that it does not know.
     if (resource.memoryKind === 'host') copyFromHost(pointer + byteOffset, new Uint8Array(byteLength).fill(value), stream);
     else set(pointer + byteOffset, value, 1, byteLength, stream);
   }
 
   /**
-   * Gives the memory up without freeing it: that is the caller's from here on, to free on the resource in the order of the stream, or to give to
-   * {@link DeviceBuffer.adopt}. The buffer is disposed. Does not block, and does nothing on the device.
+   * Gives up the memory without freeing it. From now on the caller must free it on the resource in
+   * the order of the stream, or pass it to {@link DeviceBuffer.adopt}. The buffer is disposed. Does
+   * not block, and does nothing on the device.
    *
-   * Memory that was allocated in a run of a cache still goes back when the run ends, unless the cache was told to `keep` it.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the buffer is disposed.
+   * Memory allocated in a run of a cache still goes back when the run ends, unless the cache's
+   * `keep` was called for it.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer is disposed.
    * @example
    * ```ts
    * const { ptr, capacityBytes, resource, stream } = buffer.release();
@@ -489,11 +535,13 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * Frees the memory in the order of `stream`; work that is queued there still runs before it is reused. Does not block by itself, unless
-   * `stream` was disposed before: then it waits for the device first. Does nothing the second time.
-   * @throws LifetimeError where the memory is not the resource's to free, for example because that is disposed; the buffer is disposed all
-   * the same.
-   * @throws DriverError, or whatever else the resource refuses with; the buffer is as it was, and may be disposed again.
+   * Frees the memory in the order of `stream`; work already queued there runs before the memory is
+   * reused. Does not block by itself, unless `stream` is already disposed; it then waits for the
+   * device first. A second call does nothing.
+   * @throws LifetimeError if the resource cannot free the memory, for example because it is
+   * disposed; the buffer is disposed even so.
+   * @throws DriverError, or any other error of the resource; the buffer is then unchanged, and the
+   * call can be repeated.
    */
   [Symbol.dispose](): void {
     this.#free(undefined);
@@ -501,9 +549,9 @@ export class DeviceBuffer implements Disposable {
 
   /**
    * The same as `[Symbol.dispose]()`.
-   * @param fence as in {@link MemoryResource.deallocate}: a policy, or an event that was recorded on the buffer's stream after the memory was used
-   * last
-   * @throws ArgumentRangeError, LifetimeError for what is no such fence; the buffer is as it was.
+   * @param fence as in {@link MemoryResource.deallocate}: a policy, or an event recorded on the
+   * buffer's stream after the last use of the memory
+   * @throws ArgumentRangeError, LifetimeError for any other fence; the buffer is then unchanged.
    */
   dispose(fence?: DeallocationFence): void {
     this.#free(fence);
@@ -511,19 +559,19 @@ export class DeviceBuffer implements Disposable {
 
   #free(fence: DeallocationFence | undefined): void {
     const { stream } = this.#memory;
-    // An event of a stream that has ended is over.
+    // An event of a stream that has ended has completed.
     const isOver = fence instanceof Event && (this.#slot < 0 || stream.isDisposed);
     if (fence !== undefined && !isOver) assertFence(fence, stream);
     if (this.#slot < 0) return;
     const slot = this.#slot;
     const { byteLength } = this.#memory;
-    // The resource is foreign code: what it does with the buffer meanwhile must find it disposed.
+    // The resource is foreign code: if it uses the buffer meanwhile, it must find it disposed.
     this.#slot = -1;
     this.#memory.byteLength = 0;
     try {
       this.#memory.freeNow(fence);
     } finally {
-      // Called while a scope that ends frees the memory, this leaves it to that.
+      // If a scope that ends is already freeing the memory, leave it to the scope.
       if (this.#memory.pointer === 0 && !this.#memory.isBeingFreed) {
         disown(slot);
       } else {
@@ -535,7 +583,7 @@ export class DeviceBuffer implements Disposable {
 
   #move(capacityBytes: number, events: DeallocationEvents | undefined, operation: string): void {
     const isMoved = this.#memory.reallocate(capacityBytes, events);
-    // The resource is foreign code, which may have disposed this buffer meanwhile.
+    // The resource is foreign code, which may have disposed this buffer.
     if (this.isDisposed) freeSoonerOrLater(this.#memory);
     this.#assertLive(operation);
     if (isMoved && this.#memory.bytes === capacityBytes) return;
@@ -545,7 +593,7 @@ export class DeviceBuffer implements Disposable {
     );
   }
 
-  /** The address that a copy to a host array begins at. */
+  /** The start address of a copy to a host array. */
   #sourceFor(destination: ArrayBufferView | undefined, options: Omit<Partial<ByteRange>, 'byteLength'>): DevicePointer {
     assertNoMemory(options, offsetOptions, 'options');
     const byteLength = destination === undefined ? undefined : hostBytes(destination, 'destination').byteLength;
@@ -579,7 +627,7 @@ export class DeviceBuffer implements Disposable {
   }
 }
 
-/** The one place where options become what a buffer is made with. */
+/** Checks the options and fills in defaults, for every way to create a buffer. */
 function resolveOptions(options: DeviceBufferOptions, byteLength: number, names: OptionNames = bufferOptions) {
   assertOptions(options, names);
   const { stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = options;
@@ -601,7 +649,7 @@ function assertLabel(label: unknown): asserts label is string | undefined {
   throw new ArgumentTypeError(`label must be a string, got ${formatValue(label)}`);
 }
 
-/** What can be copied from. */
+/** Checks a source, and returns a host view or device memory to copy from. */
 function readable(source: HostData | DeviceMemory): Uint8Array | DeviceMemory {
   if (ArrayBuffer.isView(source) || isAnyArrayBuffer(source)) return hostBytes(source, 'source');
   if (typeof source === 'object' && source !== null && 'ptr' in source) {
@@ -619,11 +667,11 @@ function hostBytes(data: HostData, name: string): Uint8Array {
   try {
     return ArrayBuffer.isView(data) ? new Uint8Array(data.buffer, data.byteOffset, data.byteLength) : new Uint8Array(data);
   } catch {
-    throw new ArgumentTypeError(`${name} must have its memory, got ${formatValue(data)} whose memory was transferred or made shorter`);
+    throw new ArgumentTypeError(`${name} must still have its memory, got ${formatValue(data)} whose memory was transferred or shortened`);
   }
 }
 
-/** @throws ArgumentRangeError for a stream of a device that does not reach the resource's memory. */
+/** @throws ArgumentRangeError for a stream of a device that cannot access the resource's memory. */
 function assertReached({ memoryKind, device }: MemoryResource, stream: Stream): void {
   if (memoryKind === 'device') assertStreamOf(stream, device);
 }

@@ -9,8 +9,9 @@ export interface OrderedPointer {
 }
 
 /**
- * Copies between memory that is ordered on two streams, which may be the same: after what is queued on either, and before what is queued on
- * either from here on. Does not block, unless the driver refuses the event that lets the source wait for the copy.
+ * Copies between memory ordered on two streams, which may be the same. The copy runs after what is
+ * queued on either stream, and before what either stream queues later. Does not block, unless the
+ * driver refuses the event that makes the source wait for the copy.
  */
 export function copyOrdered(destination: OrderedPointer, source: OrderedPointer, bytes: number): void {
   assertStream(source.stream, 'copy');
@@ -23,7 +24,7 @@ export function copyOrdered(destination: OrderedPointer, source: OrderedPointer,
   try {
     follow(source.stream, destination.stream);
   } catch {
-    // The copy is queued all the same, and must have read the source before this returns.
+    // The copy is queued even so, and must have read the source before this returns.
     destination.stream.synchronizeSync();
   }
 }
@@ -36,6 +37,6 @@ function follow(follower: Stream, leader: Stream): void {
   } finally {
     try {
       event.dispose();
-    } catch {} // It is destroyed when it is collected.
+    } catch {} // It is destroyed when the event is collected.
   }
 }

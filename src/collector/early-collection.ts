@@ -1,24 +1,26 @@
 /**
- * Collecting garbage before memory runs out: to V8 a buffer of 1 GiB of device memory is an object of some bytes, so it has no reason to
- * collect the buffers that a program drops without disposing them.
+ * Collects garbage before memory runs out. To V8 a buffer of 1 GiB of device memory is an object of
+ * a few bytes, so it has no reason to collect buffers that a program drops without disposing them.
  *
- * V8 has an account for memory outside its heap, but that knows only sums: it takes every swing of some hundred MiB for garbage, though
- * buffers that are disposed leave none. So V8 is not told. What live buffers hold is added up here instead, for each device and for the
- * host, and garbage is collected when an allocation would make it more than `pressure` of what there is:
+ * V8 keeps an account of memory outside its heap, but only as a sum: it takes every swing of some
+ * hundred MiB for garbage, although disposed buffers leave none. So cistern does not use that
+ * account. It adds up what live buffers hold on each device and on the host, and collects garbage
+ * if an allocation would raise that above `pressure` of the size:
  *
  *         0                                    pressure        0.95     1
  *         ├──────────── never ────────────────────┼── timeShare ─┼───────┤   held bytes / size
  *
- *  - a minor collection, and a major one if that did not bring the held bytes below the line again;
- *  - after a collection, the next one comes an eighth above what it could not free, so that a program that needs so much does not collect
- *    all the time;
- *  - and not before so much time has gone by that collections take `timeShare` of all time at most, unless more than 0.95 would be held: a
- *    program that drops buffers quickly could not go on otherwise.
+ *  - it runs a minor collection, then a major one if the held bytes are still above the line;
+ *  - after a collection, the next one is due an eighth above what could not be freed, so that a
+ *    program that needs that much does not collect all the time;
+ *  - it also waits until collections take at most `timeShare` of all time, unless more than 0.95
+ *    would be held: a program that drops buffers quickly could not go on otherwise.
  *
- * The size is the memory of the device; for the host, what is held and what the system says is available. A device refuses what it does not
- * have, which makes buffers collect in any case; a host does not, so for the host the next collection is due at 0.95 at the latest.
+ * The size is the memory of the device or, for the host, what is held plus what the system reports
+ * as available. A device refuses what it does not have, and buffers then collect anyway; a host
+ * does not, so for the host the next collection is due at 0.95 at the latest.
  *
- * Cost: an addition and a comparison for an allocation below the line; a look at the clock above it.
+ * Cost: an addition and a comparison for an allocation below the line; reading the clock above it.
  */
 import { totalmem } from 'node:os';
 import type { Device } from '../driver/device.js';
@@ -31,13 +33,13 @@ import { reclaimUnreachableBuffers } from './reclaim-unreachable-buffers.js';
 /** Options of {@link configureEarlyCollection}. */
 export interface EarlyCollectionOptions {
   /**
-   * How much of the memory buffers may hold before garbage is collected, above 0 and at most 1.
+   * The share of memory that buffers may hold before garbage is collected, above 0 and at most 1.
    * @defaultValue 0.75
    */
   readonly pressure?: number;
   /**
-   * How much of all time collections may take, from 0 to 1. 0 turns them off.
-   * @defaultValue 0.05; 0 where the environment variable `CISTERN_EARLY_COLLECTION` is `off`
+   * The share of all time that collections may take, from 0 to 1. 0 turns them off.
+   * @defaultValue 0.05; 0 if the environment variable `CISTERN_EARLY_COLLECTION` is `off`
    */
   readonly timeShare?: number;
 }
@@ -46,24 +48,32 @@ const knownOptions = optionNames<EarlyCollectionOptions>({ pressure: true, timeS
 
 const defaultPressure = 0.75;
 const defaultTimeShare = 0.05;
-/** Where there is no time to lose. */
+/** Above this share, collect whatever the time. */
 const criticalPressure = 0.95;
-/** What is worth a collection at least. */
+/** The least memory that is worth a collection. */
 const leastBytes = 64 * MiB;
 
 let settings: Required<EarlyCollectionOptions> | undefined;
-/** By `performance.now()`: before it, a collection would take more than its share of time. */
+/**
+ * In terms of `performance.now()`: before this time, a collection would take more than its share.
+ */
 let nextAt = 0;
 let isCollecting = false;
 
-/** What live buffers hold of one device, or of the host's memory. */
+/** The memory that live buffers hold on one device, or on the host. */
 export class HeldMemory {
-  /** Whoever takes or gives back memory adds it here. */
+  /** Callers that take or return memory update this. */
   heldBytes = 0;
-  /** Above it, an allocation calls {@link collectEarly} first. Unknown, and therefore 0, before the first. */
+  /**
+   * An allocation that goes above this calls {@link collectEarly} first. 0 before the first call,
+   * when it is unknown.
+   */
   dueBytes = 0;
   readonly #device: Device | undefined;
-  /** The next collection is not worth its time below it, because the last one could not free what is held. */
+  /**
+   * Below this, the next collection is not worth its time, because the last one could not free what
+   * is held.
+   */
   #worthwhileBytes = 0;
   #criticalBytes = 0;
 
@@ -72,7 +82,7 @@ export class HeldMemory {
     this.#device = device;
   }
 
-  /** Collects garbage if it is time to, before `bytes` more are held. Frees what was collected. */
+  /** Collects garbage if it is due, before `bytes` more are held, and frees what was collected. */
   collectEarly(bytes: number): void {
     if (isCollecting) return;
     const { pressure, timeShare } = currentSettings();
@@ -98,7 +108,7 @@ export class HeldMemory {
     this.#findLine(pressure);
   }
 
-  /** Begins again, as if nothing had been collected. */
+  /** Starts again, as if nothing had been collected. */
   restart(): void {
     this.dueBytes = 0;
     this.#worthwhileBytes = 0;
@@ -108,7 +118,10 @@ export class HeldMemory {
     return now >= nextAt || this.heldBytes + bytes > Math.max(this.#criticalBytes, this.#worthwhileBytes);
   }
 
-  /** Finds out from where on to collect. Returns it as if no collection had been fruitless. */
+  /**
+   * Computes the line above which to collect. Returns the line without regard to fruitless
+   * collections.
+   */
   #findLine(pressure: number): number {
     const sizeBytes = this.#device?.totalBytes ?? Math.min(totalmem(), this.heldBytes + process.availableMemory());
     const lineBytes = Math.max(pressure * sizeBytes, leastBytes);
@@ -120,10 +133,10 @@ export class HeldMemory {
 }
 
 const ofHost = new HeldMemory(undefined);
-/** By the device's index. */
+/** Indexed by device. */
 const ofDevices: (HeldMemory | undefined)[] = [];
 
-/** Where buffers are counted whose memory is of a kind, on a stream of a device. */
+/** Where buffers with memory of a kind, on a stream of a device, are counted. */
 export function heldMemory(kind: MemoryKind, device: Device): HeldMemory {
   if (kind === 'host' || kind === 'pinned-host') return ofHost;
   const { index } = device;
@@ -136,15 +149,18 @@ export function heldMemory(kind: MemoryKind, device: Device): HeldMemory {
 }
 
 /**
- * Says when garbage is collected although memory has not run out, in this environment (the main thread or one worker): when what buffers
- * hold of a device, or of the host's memory, would be more than `pressure` of it. What is left out gets its default.
+ * Sets when garbage is collected before memory runs out, in this environment (the main thread or
+ * one worker): if buffers would hold more than `pressure` of a device's or the host's memory.
+ * Missing options get their defaults.
  *
- * Nothing is collected before, so a program that disposes its buffers and stays below pays nothing. Where this is off, buffers that are
- * dropped without being disposed are freed once V8 collects for a reason of its own, and when memory has run out. The host's memory may then
- * run out first, which ends the process.
+ * Nothing is collected below that, so a program that disposes its buffers and stays below pays
+ * nothing. If this is off, buffers that are dropped without being disposed are freed when V8
+ * collects for its own reasons, and when memory has run out. The host's memory may then run out
+ * first, which ends the process.
  *
  * `pressure` and `timeShare` are those of CUDA.jl. RMM has no counterpart.
- * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range; everything is as before then.
+ * @throws ArgumentTypeError, ArgumentRangeError for an invalid option; the settings are then
+ * unchanged.
  * @example
  * ```ts
  * configureEarlyCollection({ timeShare: 0 }); // off: this program disposes all its buffers

@@ -3,7 +3,10 @@ import { runInNewContext } from 'node:vm';
 import { assertOneOf } from '../validation.js';
 import { freeUnreachableBuffers } from './unreachable-buffers.js';
 
-/** What V8 collects: `minor` what was made lately, in a fraction of a millisecond; `major` everything, in some milliseconds and more. */
+/**
+ * What V8 collects: `minor` collects recent objects, in a fraction of a millisecond; `major`
+ * everything, in some milliseconds or more.
+ */
 export type CollectionKind = 'minor' | 'major';
 
 type Collect = (options?: { readonly type: 'minor' }) => void;
@@ -12,12 +15,14 @@ const collectionKinds: readonly CollectionKind[] = ['minor', 'major'];
 let collect: Collect | undefined;
 
 /**
- * Collects garbage and frees the memory of every buffer that died, before it returns: in the order of each buffer's stream, through its
- * resource. Buffers do this themselves before they give up with an out-of-memory error; call it where memory is needed by something else.
+ * Collects garbage and, before it returns, frees the memory of every collected buffer, in the order
+ * of the buffer's stream and through its resource. Buffers do this themselves before they throw an
+ * out-of-memory error; call it if something else needs memory.
  *
- * A resource that refuses to free is reported as a process warning (`CISTERN_UNREACHABLE_BUFFER`), and the rest is freed.
- * @returns how many bytes were freed
- * @throws ArgumentRangeError for another word.
+ * If a resource refuses a free, a process warning (`CISTERN_UNREACHABLE_BUFFER`) reports it, and
+ * the rest is freed.
+ * @returns the bytes that were freed
+ * @throws ArgumentRangeError for any other kind.
  * @example
  * ```ts
  * if (device.memoryInfo().freeBytes < 1 * GiB) reclaimUnreachableBuffers('major');
@@ -26,7 +31,7 @@ let collect: Collect | undefined;
 export function reclaimUnreachableBuffers(kind: CollectionKind): number {
   assertOneOf(kind, collectionKinds, 'kind');
   collect ??= findCollect();
-  // V8 takes whatever options it is given for a wish for a minor collection.
+  // Given any options, V8 runs a minor collection.
   if (kind === 'minor') collect({ type: 'minor' });
   else collect();
   return freeUnreachableBuffers();
@@ -35,7 +40,8 @@ export function reclaimUnreachableBuffers(kind: CollectionKind): number {
 function findCollect(): Collect {
   const exposed: unknown = Reflect.get(globalThis, 'gc');
   if (typeof exposed === 'function') return exposed as Collect;
-  // A context made while the flag is set has a function of its own; this one's global object stays as it was.
+  // A context that is created while the flag is set has its own function; this context's global
+  // object is unchanged.
   setFlagsFromString('--expose-gc');
   const found = runInNewContext('gc') as Collect;
   setFlagsFromString('--no-expose-gc');

@@ -1,48 +1,56 @@
 import { formatBytes } from '../units.js';
 
 /**
- * A way of getting memory back. In the order in which they are gone through:
+ * A way of recovering memory. The stages, in their order:
  *
  * | stage | what it does |
  * |---|---|
- * | `'settle'` | frees buffers that are known to be unreachable, and waits for the device, so that frees that are queued take effect |
- * | `'trim'` | lets the resources below give back what they keep and nobody uses |
- * | `'minor-collection'` | collects what was made lately, and frees the buffers among it |
- * | `'major-collection'` | collects everything, and frees the buffers among it |
- * | `'callback'` | asks the user |
+ * | `'settle'` | frees buffers that are known to be unreachable, and waits for the device, so that queued frees take effect |
+ * | `'trim'` | makes the resources below return the unused memory that they keep |
+ * | `'minor-collection'` | collects recent objects, and frees the buffers among them |
+ * | `'major-collection'` | collects all garbage, and frees the buffers among it |
+ * | `'callback'` | calls the user's callback |
  */
 export type ReclaimStage = 'settle' | 'trim' | 'minor-collection' | 'major-collection' | 'callback';
 
 /** All stages, in their order. */
 export const reclaimStages: readonly ReclaimStage[] = ['settle', 'trim', 'minor-collection', 'major-collection', 'callback'];
 
-/** What one stage took and gave. */
+/** The cost and yield of one stage. */
 export interface StageTiming {
   readonly stage: ReclaimStage;
   readonly calls: number;
-  /** The time spent in it, without the allocations that were tried again after it. */
+  /** The time spent in it, without the allocations that were retried after it. */
   readonly milliseconds: number;
-  /** `milliseconds` as a part of all time since the timings began, from 0 to 1. */
+  /** `milliseconds` as a share of all time since the timings began, from 0 to 1. */
   readonly share: number;
-  /** 0 where there was no call. */
+  /** 0 if there was no call. */
   readonly averageMilliseconds: number;
-  /** At least so many bytes became free. What memory below it keeps cannot always be known. */
+  /**
+   * A lower bound for the bytes that became free. What the memory below keeps cannot always be
+   * known.
+   */
   readonly recoveredBytes: number;
-  /** Allocations that found memory right after it. */
+  /** Allocations that succeeded right after it. */
   readonly rescues: number;
 }
 
-/** What reclaiming took and gave since it was made, or since its timings were reset: a frozen copy. */
+/**
+ * The cost and yield of reclaiming since the adaptor was made, or since its timings were reset: a
+ * frozen copy.
+ */
 export interface ReclaimTimings {
-  /** All time since then. */
+  /** The time since then. */
   readonly elapsedMilliseconds: number;
-  /** Allocations that found memory, or that did not; mistakes in an argument are none. */
+  /**
+   * All allocations, successful or not, without those that failed because of an invalid argument.
+   */
   readonly allocations: number;
-  /** Allocations of those that found none at first. */
+  /** Those of the allocations that found no memory at first. */
   readonly exhaustions: number;
   /** How often the soft limit started a collection. */
   readonly softCollections: number;
-  /** In the order in which they are gone through; a stage that is off is left out. */
+  /** In their order; a stage that is off is left out. */
   readonly stages: readonly StageTiming[];
 }
 
@@ -74,7 +82,7 @@ export class StageSums {
 
 const titles = ['stage', 'calls', 'time', 'share', 'average', 'recovered', 'served'];
 
-/** The timings as a table for people, in lines that each end with a line feed. */
+/** Formats the timings as a table for people, in lines that each end with a line feed. */
 export function formatReclaimTimings({ elapsedMilliseconds, allocations, exhaustions, softCollections, stages }: ReclaimTimings): string {
   const rows = stages.map(({ stage, calls, milliseconds, share, averageMilliseconds, recoveredBytes, rescues }) => [
     stage,
@@ -105,7 +113,7 @@ function formatShare(share: number): string {
   return `${(100 * share).toFixed(1)} %`;
 }
 
-/** Three digits or so: `0 s`, `1.23 µs`, `45.6 ms`, `789 s`. */
+/** About three digits: `0 s`, `1.23 µs`, `45.6 ms`, `789 s`. */
 function formatTime(milliseconds: number): string {
   if (milliseconds === 0) return '0 s';
   if (milliseconds < 1) return `${threeDigits(1e3 * milliseconds)} µs`;

@@ -1,25 +1,29 @@
 /**
- * Which buffers V8 has collected, so that their memory can be freed.
+ * Finds the buffers that V8 has collected, and frees their memory.
  *
  *       buffer ──────────────► memory ──► resource, stream
  *         ▲                      ▲
  *         ┊ weak reference       │
  *     native watch, slot i     owned[i]
  *
- * The table holds what is needed to free a buffer's memory and never the buffer. The weak references are Node-API's: they are seen to be
- * cleared in the very job that collected the buffer, which a `WeakRef` and a `FinalizationRegistry` are not. No buffer is registered with a
- * `FinalizationRegistry`, because V8's minor collections keep what is registered there alive (up to Node 24); a token object is, whose own
- * collection says that there was one.
+ * The table holds what is needed to free a buffer's memory, but never the buffer. The weak
+ * references are Node-API's: unlike a `WeakRef` or a `FinalizationRegistry`, they are seen to be
+ * cleared in the same job that collected the buffer. No buffer is registered with a
+ * `FinalizationRegistry`, because V8's minor collections keep registered objects alive (up to Node
+ * 24). A token object is registered instead; its collection shows that a collection took place.
  *
- * A resource may refuse to free, for example from within a host function, where nothing can be waited for. What nobody else could free then is
- * kept in a list, which the next turn of the event loop tries once, and every sweep tries first.
+ * A resource may refuse a free, for example inside a host function, which must not wait. Memory
+ * that nobody else could then free is kept in a list. The next turn of the event loop tries it
+ * once, and every sweep tries it first.
  *
- * To free is foreign code, which may collect garbage and sweep in turn, for example by an allocation that finds no memory. A sweep within a
- * sweep leaves the list alone, and no token is registered before the outermost one is over: else memory that is always refused would be tried
- * again by each of them, and each try would be the collection that starts the next.
+ * A free runs foreign code, which may itself collect garbage and sweep, for example in an
+ * allocation that finds no memory. A nested sweep leaves the list alone, and no token is registered
+ * until the outermost sweep is over. Otherwise each sweep would retry memory that is always
+ * refused, and each retry would cause the collection that starts the next sweep.
  *
- * Invariants: owned[i] is set ⇔ slot i is watched; Σ set = ownedCount; a memory is in the table exactly while its buffer is not disposed.
- * Cost: O(1) a buffer; a sweep reads every slot, and every memory of the list, once.
+ * Invariants: owned[i] is set ⇔ slot i is watched; Σ set = ownedCount; a memory is in the table
+ * exactly while its buffer is not disposed.
+ * Cost: O(1) per buffer; a sweep reads every slot, and every memory in the list, once.
  */
 import { channel } from 'node:diagnostics_channel';
 import { DeviceWaits, type StreamFor } from '../bulk-frees.js';
@@ -27,39 +31,46 @@ import { captureStack } from '../call-stack.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/object-watch.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 
-/** What remains of a buffer that was collected. Must not lead to the buffer. */
+/** What remains of a collected buffer. Must not refer to the buffer. */
 export interface OwnedMemory {
   readonly pointer: number;
   readonly bytes: number;
   readonly resource: { readonly memoryKind: MemoryKind };
-  /** Where the buffer was made, if anybody wants to know. */
+  /** Where the buffer was created, if leak detection was on. */
   readonly createdAt: string | undefined;
-  /** What people call the buffer. */
+  /** The buffer's label. */
   readonly label: string | undefined;
-  /** Gives the memory back. Where that is refused, `pointer` is 0 if it is lost for good, else as before. */
+  /**
+   * Frees the memory. If that is refused, `pointer` is 0 if the memory is lost for good, otherwise
+   * unchanged.
+   */
   free(streamFor?: StreamFor): void;
 }
 
 /**
- * The message of the diagnostics channel `cistern:leak`, published for every buffer that V8 collected before anybody disposed it. Its memory
- * is freed all the same; the message says which `dispose` or `using` is missing. Leak detection is on while the channel has a subscriber.
+ * The message of the diagnostics channel `cistern:leak`, published for every buffer that V8
+ * collected before it was disposed. Its memory is freed even so; the message shows which `dispose`
+ * or `using` is missing. Leak detection is on while the channel has a subscriber.
  * @example
  * ```ts
  * import { subscribe } from 'node:diagnostics_channel';
  *
  * subscribe('cistern:leak', (message) => {
  *   const { bytes, createdAt } = message as BufferLeak;
- *   console.warn(`a buffer of ${bytes} bytes was never disposed; it was made\n${createdAt ?? ''}`);
+ *   console.warn(`a buffer of ${bytes} bytes was never disposed; it was created\n${createdAt ?? ''}`);
  * });
  * ```
  */
 export interface BufferLeak {
-  /** The address the memory had. */
+  /** The former address of the memory. */
   readonly pointer: number;
   /** The capacity of the buffer, in bytes. */
   readonly bytes: number;
   readonly memoryKind: MemoryKind;
-  /** The stack of the constructor call, one frame a line; `undefined` for a buffer that was made before anybody subscribed. */
+  /**
+   * The stack of the constructor call, one frame per line; `undefined` if the buffer was created
+   * before anybody subscribed.
+   */
   readonly createdAt: string | undefined;
   /** The label of the buffer, if it had one. */
   readonly label: string | undefined;
@@ -70,13 +81,16 @@ const minimumSweepCount = 1024;
 
 const owned: (OwnedMemory | undefined)[] = [];
 let ownedCount = 0;
-/** What was refused and may be freed later. */
+/** Memory whose free was refused and may be retried. */
 let refused: OwnedMemory[] = [];
 let isSweeping = false;
-/** Whether a turn of the event loop that tries what was refused is due. */
+/** Whether a retry is scheduled for the next turn of the event loop. */
 let isRetrying = false;
 let collected = new Int32Array(minimumSweepCount);
-/** A sweep without a collection is due when so many are owned: synchronous code that drops buffers would let the table grow without end. */
+/**
+ * When this many are owned, a sweep is due even without a collection: synchronous code that drops
+ * buffers would otherwise make the table grow forever.
+ */
 let sweepCount = minimumSweepCount;
 
 let tokenIsLive = false;
@@ -86,7 +100,10 @@ const majorCollections = new FinalizationRegistry<undefined>(() => {
   registerToken();
 });
 
-/** Frees `memory` once `owner` is collected, unless {@link disown} comes first. Returns the slot to disown. */
+/**
+ * Frees `memory` when `owner` is collected, unless {@link disown} is called first. Returns the slot
+ * for `disown`.
+ */
 export function own(owner: object, memory: OwnedMemory): number {
   if (ownedCount >= sweepCount) {
     freeUnreachableBuffers();
@@ -106,12 +123,15 @@ export function disown(slot: number): void {
   unwatchObject(slot);
 }
 
-/** How many buffers are watched, and how many slots there are for them. */
+/** The number of watched buffers, and of slots for them. */
 export function watchedBuffers(): { readonly count: number; readonly slots: number } {
   return { count: ownedCount, slots: owned.length };
 }
 
-/** Frees memory that no buffer has; where that is refused, a later sweep does. Returns how many bytes were freed. Never throws. */
+/**
+ * Frees memory that no buffer has; if that is refused, a later sweep retries it. Returns the bytes
+ * that were freed. Never throws.
+ */
 export function freeSoonerOrLater(memory: OwnedMemory, streamFor?: StreamFor): number {
   const { bytes } = memory;
   try {
@@ -127,13 +147,13 @@ function keepRefused(memory: OwnedMemory): void {
   if (memory.pointer === 0) return;
   refused.push(memory);
   registerToken();
-  // Most refusals are those of a host function that runs, which is over by then.
+  // Most refusals come from inside a host function, which will have returned by then.
   if (isRetrying || isSweeping) return;
   isRetrying = true;
   setImmediate(retryRefused).unref();
 }
 
-/** Once for each refusal: what is refused again waits for the next sweep. */
+/** Retries each refusal once; what is refused again waits for the next sweep. */
 function retryRefused(): void {
   try {
     freeRefused();
@@ -143,8 +163,8 @@ function retryRefused(): void {
 }
 
 /**
- * Frees the memory of every buffer that was collected by now, in the order of its stream, and what was refused before. Returns how many bytes
- * were freed. Never throws.
+ * Frees the memory of every buffer that has been collected, in the order of its stream, and what
+ * was refused before. Returns the bytes that were freed. Never throws.
  */
 export function freeUnreachableBuffers(): number {
   if (isSweeping) return freeTaken(takeUnreachable());
@@ -196,13 +216,16 @@ function freeRefused(): number {
   return freedBytes;
 }
 
-/** Nobody uses what is freed here any more: one wait for a device covers all of it. */
+/** Nobody uses this memory any more, so one wait for a device covers all of it. */
 function waitingOnce(): StreamFor {
   const waits = new DeviceWaits();
   return (stream) => waits.streamFor(stream);
 }
 
-/** Takes them all out of the table before any is freed: a resource is foreign code, and may make buffers or sweep itself. */
+/**
+ * Takes all of them out of the table before any is freed: a resource is foreign code, and may
+ * create buffers or sweep.
+ */
 function takeUnreachable(): OwnedMemory[] {
   if (ownedCount === 0) return [];
   if (collected.length < owned.length) collected = new Int32Array(2 * owned.length);
@@ -218,7 +241,7 @@ function takeUnreachable(): OwnedMemory[] {
   return unreachable;
 }
 
-/** Unless there is one, or nobody needs it, or a sweep goes on. */
+/** Registers a token, unless there is one, nobody needs it, or a sweep is running. */
 function registerToken(): void {
   if (tokenIsLive || isSweeping || (ownedCount === 0 && refused.length === 0)) return;
   tokenIsLive = true;

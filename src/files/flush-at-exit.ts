@@ -1,12 +1,15 @@
-/** What holds bytes back that belong into a file. */
+/** Holds bytes that still must be written to a file. */
 export interface Flushable {
-  /** Writes them. */
+  /** Writes the bytes. */
   flush(): void;
 }
 
 const flushables = new Set<Flushable>();
 
-/** Has it flushed when the process or worker exits by itself, until {@link cancelFlushAtExit}. A failure makes the process fail. */
+/**
+ * Flushes it when the process or worker exits by itself, until {@link cancelFlushAtExit}. A failure
+ * makes the process fail.
+ */
 export function flushAtExit(flushable: Flushable): void {
   if (flushables.size === 0) process.on('exit', flushAll);
   flushables.add(flushable);
@@ -18,7 +21,7 @@ export function cancelFlushAtExit(flushable: Flushable): void {
   if (flushables.size === 0) process.off('exit', flushAll);
 }
 
-/** Flushes all, whatever happens, and throws the first error. */
+/** Flushes all of them even if some fail, and throws the first error. */
 function flushAll(): void {
   const failures: unknown[] = [];
   for (const flushable of flushables) {

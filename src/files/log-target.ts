@@ -2,18 +2,20 @@ import { closeSync, openSync, writeSync } from 'node:fs';
 import type { Writable } from 'node:stream';
 import { CisternError } from '../errors.js';
 
-/** Where the bytes of a log go. */
+/** The destination of a log's bytes. */
 export interface LogTarget {
   /**
-   * Writes from the start of `bytes`, which stay the caller's, and returns how many were taken.
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where none can be, also for an earlier write that turned out to have failed.
+   * Writes from the start of `bytes`, which the caller may reuse afterwards, and returns how many
+   * were written.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if none can be written, or if an earlier write
+   * turned out to have failed.
    */
   write(bytes: Uint8Array): number;
   /** Ends the use of the target. */
   close(): void;
 }
 
-/** A file, written synchronously. What it held is lost. */
+/** A file, written synchronously. Its previous contents are lost. */
 export class FileTarget implements LogTarget {
   readonly #path: string;
   readonly #descriptor: number;
@@ -45,7 +47,10 @@ export class FileTarget implements LogTarget {
   }
 }
 
-/** A Node stream, which stays its owner's. It fails later than it is written to; every write from then on fails too. */
+/**
+ * A Node stream, which its owner keeps. A failure shows only after the write that caused it; every
+ * write from then on fails too.
+ */
 export class WritableTarget implements LogTarget {
   readonly #stream: Writable;
   #failure: Error | undefined;
@@ -60,7 +65,7 @@ export class WritableTarget implements LogTarget {
 
   write(bytes: Uint8Array): number {
     if (this.#failure !== undefined) throw logWriteError('stream', this.#failure);
-    // A stream that has ended or was destroyed takes bytes without a word, and loses them.
+    // A stream that has ended or was destroyed silently loses what is written to it.
     if (!this.#stream.writable) throw logWriteError('stream', new Error('it has ended'));
     if (bytes.length > 0) this.#stream.write(Buffer.from(bytes));
     return bytes.length;

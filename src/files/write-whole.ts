@@ -1,9 +1,10 @@
 /**
- * Files that are there as a whole or not at all.
+ * Writes files as a whole or not at all.
  *
- * Bytes go to a neighbour of the file, which takes the file's name once everything is written. Until then an error, the end of the process and
- * a signal that ends it remove the neighbour. It is not made before there are bytes: what is computed first is interrupted as if there were no
- * file.
+ * Bytes go to a temporary file beside the target, which is renamed once everything is written.
+ * Until then an error, the end of the process, or a signal that ends it removes the temporary file.
+ * It is not created before the first bytes arrive, so work before them can be interrupted without
+ * cleaning up.
  */
 import { createWriteStream, openSync, type Stats, unlinkSync, type WriteStream } from 'node:fs';
 import { access, constants, realpath, rename, rm, stat } from 'node:fs/promises';
@@ -16,8 +17,9 @@ import { assertOptions, optionNames } from '../validation.js';
 /** Takes the contents of a file, in order. */
 export interface FileSink {
   /**
-   * Adds bytes, or text in UTF-8, and waits until more can be taken. The bytes may be used again then.
-   * @throws a system error of Node (`ENOSPC`, `EIO`, …) where they cannot be written.
+   * Adds bytes, or text as UTF-8, and waits until more can be written. The bytes may then be
+   * reused.
+   * @throws a system error of Node (`ENOSPC`, `EIO`, …) if they cannot be written.
    */
   write(contents: string | Uint8Array): Promise<void>;
 }
@@ -25,7 +27,7 @@ export interface FileSink {
 /** Options of {@link writeWhole}. */
 export interface WriteWholeOptions {
   /**
-   * Whether the file is compressed as gzip does.
+   * Whether the file is compressed with gzip.
    * @defaultValue whether the path ends in `.gz`
    */
   readonly gzip?: boolean;
@@ -33,20 +35,23 @@ export interface WriteWholeOptions {
 
 const knownOptions = optionNames<WriteWholeOptions>({ gzip: true });
 
-/** Signals that end a process, and that a program can still do something about. */
+/** Signals that end a process, and that a program can handle. */
 const endingSignals = ['SIGHUP', 'SIGINT', 'SIGTERM'] as const;
 
-/** The files that are to be removed if the process ends. */
+/** The files to remove if the process ends. */
 const unfinished = new Set<string>();
 
 /**
- * Writes a file that replaces what was at its path once it is whole. Whatever goes wrong, and however the process ends short of being killed,
- * what was there before stays, and nothing half-written is left.
+ * Writes a file that replaces whatever is at its path once it is complete. If anything goes wrong,
+ * or if the process ends in any way short of being killed, the previous file stays, and no partial
+ * file is left.
  *
- * What is no ordinary file, such as a pipe or a terminal, is written to directly.
- * @param write is given where to write, and what it returns is returned
- * @throws a system error of Node (`ENOENT`, `EACCES`, `EISDIR`, `ENOSPC`, …) where the file cannot be written.
- * @throws what `write` throws.
+ * Anything but an ordinary file, such as a pipe or a terminal, is written to directly.
+ * @param write receives a sink to write to
+ * @returns what `write` returns
+ * @throws a system error of Node (`ENOENT`, `EACCES`, `EISDIR`, `ENOSPC`, …) if the file cannot be
+ * written.
+ * @throws whatever `write` throws.
  * @example
  * ```ts
  * await writeWhole('trace.csv.gz', async (sink) => {
@@ -60,7 +65,8 @@ export async function writeWhole<T>(path: string, write: (sink: FileSink) => Pro
   const before = await existing(path);
   if (before?.isDirectory()) throw fileError('EISDIR', 'is a directory', path);
   const isDirect = before !== undefined && !before.isFile();
-  // A link stays one: what it leads to is replaced. /dev/stdout may lead to a pipe, which has no path.
+  // A symbolic link stays; its target is replaced. /dev/stdout may lead to a pipe, which has no
+  // path.
   const target = before?.isFile() ? await realpath(path) : path;
   if (before !== undefined) await access(target, constants.W_OK);
   else await access(dirname(path), constants.W_OK);
@@ -87,7 +93,7 @@ class FileWriter implements FileSink {
   readonly #gzip: boolean;
   #head: Transform | undefined;
   #end: Promise<void> | undefined;
-  /** Why bytes cannot be written, where that is so. */
+  /** Why bytes cannot be written; undefined if they can. */
   failure: unknown;
 
   constructor(create: () => WriteStream, gzip: boolean) {
@@ -100,11 +106,11 @@ class FileWriter implements FileSink {
     const taken = new Promise<void>((resolve, reject) => {
       head.write(contents, (error) => (error ? reject(error) : resolve()));
     });
-    // What is on its way when the file fails is never called back.
+    // If the file fails, pending writes never call back.
     await Promise.race([taken, this.#end as Promise<void>]);
   }
 
-  /** Everything is written. */
+  /** Resolves when everything is written. */
   async end(): Promise<void> {
     this.#open().end();
     await this.#end;
@@ -131,15 +137,15 @@ class FileWriter implements FileSink {
 }
 
 /**
- * Makes a file that is removed if the process ends, until `unprotect`. It is there when this returns: a thread that made it later could do so after
- * it was removed.
+ * Creates a file that is removed if the process ends before `unprotect`. It exists when this
+ * returns: a thread that created it later could do so after its removal.
  */
 function createUnfinished(path: string, mode = 0o666): WriteStream {
   protect(path);
   return createWriteStream(path, { fd: openSync(path, 'w', mode & 0o777) });
 }
 
-/** Removes the file if the process ends, until `unprotect`. */
+/** Makes the end of the process remove the file, until `unprotect`. */
 function protect(path: string): void {
   if (unfinished.size === 0) {
     process.on('exit', removeUnfinished);
@@ -162,7 +168,9 @@ function removeUnfinished(): void {
   }
 }
 
-/** Ends the process as it would have ended by itself. A program that listens for the signal decides for itself. */
+/**
+ * Ends the process as the signal would have. A program with its own listener decides for itself.
+ */
 function endBySignal(signal: NodeJS.Signals): void {
   if (process.listenerCount(signal) > 1) return;
   removeUnfinished();
@@ -179,7 +187,7 @@ async function existing(path: string): Promise<Stats | undefined> {
   }
 }
 
-/** An error as Node would have thrown it for the file itself. */
+/** Changes an error into what Node would have thrown for the file itself. */
 function renamed(error: unknown, from: string, to: string): unknown {
   if (!(error instanceof Error) || (error as NodeJS.ErrnoException).path !== from) return error;
   error.message = error.message.replaceAll(from, to);
