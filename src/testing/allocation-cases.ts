@@ -7,23 +7,23 @@ import { assertOutOfMemory, assertRefused, type Block, type TestBed } from './te
 
 type Body = (bed: TestBed) => void;
 
-/** What an allocation gives. */
+/** What an allocation must return. */
 export function allocationCases(supports: ResourceSupport): Record<string, Body> {
   return {
-    'gives the null pointer for zero bytes, and freeing it does nothing': ({ resource, stream }) => {
-      assert.equal(resource.allocate(0, stream), 0, 'zero bytes must give the null pointer');
+    'returns the null pointer for zero bytes, and freeing it does nothing': ({ resource, stream }) => {
+      assert.equal(resource.allocate(0, stream), 0, 'zero bytes must return the null pointer');
       resource.deallocate(0, 0, stream);
       resource.deallocate(0, 4096, stream);
       resource.deallocate(0, 0, stream);
     },
-    'gives multiples of 256 for sizes that are none': (bed) => {
+    'aligns to 256 for sizes that are not multiples of it': (bed) => {
       const sizes = [1, 2, 255, 256, 257, 1000, 4095, 4097, 65_537, 1_000_003];
       for (const block of sizes.map((bytes) => bed.allocate(bytes))) bed.free(block);
     },
-    'gives at least 256 for a smaller alignment': (bed) => {
+    'aligns to at least 256 for a smaller alignment': (bed) => {
       for (const alignment of [1, 2, 64, 128, 256]) bed.free(bed.allocate(100, bed.stream, alignment));
     },
-    'gives every alignment up to its greatest, and refuses more': (bed) => {
+    'supports every alignment up to its maximum, and refuses greater ones': (bed) => {
       const blocks: Block[] = [];
       for (let alignment = ALLOCATION_ALIGNMENT; alignment <= Math.min(supports.maximumAlignment, 64 * KiB); alignment *= 2) {
         const block = bed.allocate(1000, bed.stream, alignment);
@@ -35,20 +35,23 @@ export function allocationCases(supports: ResourceSupport): Record<string, Body>
       const alignment = 2 * supports.maximumAlignment;
       assertRefused(alignment, 'alignment', () => bed.resource.allocate(1000, bed.stream, alignment));
     },
-    'gives memory that can be written and read': (bed) => {
+    'returns memory that can be written and read': (bed) => {
       const block = bed.allocate(100_001);
       bed.fill(block, 0x5a);
       bed.assertFilled(block, 0x5a);
       bed.free(block);
     },
-    'gives memory of the kind and on the device that it says': (bed) => {
+    'returns memory of its kind and on its device': (bed) => {
       const { resource } = bed;
-      assert.ok(['device', 'managed', 'pinned-host', 'host'].includes(resource.memoryKind), `there is no kind ${resource.memoryKind}`);
+      assert.ok(
+        ['device', 'managed', 'pinned-host', 'host'].includes(resource.memoryKind),
+        `${resource.memoryKind} is not a kind of memory`,
+      );
       const block = bed.allocate(4096);
       const { memoryKind, device } = pointerInfo(block.pointer);
       // Drivers do not know ordinary host memory.
       if (resource.memoryKind !== 'host') {
-        assert.equal(memoryKind, resource.memoryKind, `the pointer must be to ${resource.memoryKind} memory, is to ${memoryKind}`);
+        assert.equal(memoryKind, resource.memoryKind, `the pointer must point to ${resource.memoryKind} memory, got ${memoryKind}`);
       }
       if (resource.memoryKind === 'device') assert.equal(device, resource.device.index);
       bed.free(block);
@@ -61,14 +64,14 @@ export function allocationCases(supports: ResourceSupport): Record<string, Body>
         throw new Error(`with seed ${seed}: ${error instanceof Error ? error.message : error}`, { cause: error });
       }
     },
-    'frees on another stream than it allocated on': (bed) => {
+    'frees on a stream other than the one that it allocated on': (bed) => {
       const other = bed.newStream();
       const block = bed.allocate(4096);
       bed.stream.synchronizeSync();
       bed.free(block, other);
       bed.free(bed.allocate(4096, other), other);
     },
-    'runs out of memory for sizes that no machine has, and is as before': (bed) => {
+    'runs out of memory for sizes that no machine has, and is unchanged': (bed) => {
       const block = bed.allocate(5000);
       bed.fill(block, 7);
       for (const bytes of [2 ** 50, Number.MAX_SAFE_INTEGER]) {
@@ -84,12 +87,12 @@ export function allocationCases(supports: ResourceSupport): Record<string, Body>
 function exhaustionCases(reusesFreedMemory: boolean): Record<string, Body> {
   if (!reusesFreedMemory) {
     return {
-      'runs out of memory at its capacity, and is as before': (bed) => {
+      'runs out of memory at its capacity, and is unchanged': (bed) => {
         const blocks = allocateUntilExhausted(bed, bed.shareOfCapacity(1 / 8));
         for (const block of blocks) bed.assertFilled(headOf(block), 1);
         for (const block of blocks) bed.free(block);
       },
-      'does not use freed memory again': (bed) => {
+      'does not reuse freed memory': (bed) => {
         const bytes = bed.shareOfCapacity(0.6);
         bed.free(bed.allocate(bytes));
         bed.stream.synchronizeSync();
@@ -98,7 +101,7 @@ function exhaustionCases(reusesFreedMemory: boolean): Record<string, Body> {
     };
   }
   return {
-    'runs out of memory at its capacity, is as before, and has it again once it is freed': (bed) => {
+    'runs out of memory at its capacity, is unchanged, and has memory again once it is freed': (bed) => {
       const bytes = bed.shareOfCapacity(1 / 8);
       const rounds = [0, 1].map(() => {
         const blocks = allocateUntilExhausted(bed, bytes);
@@ -107,9 +110,9 @@ function exhaustionCases(reusesFreedMemory: boolean): Record<string, Body> {
         bed.stream.synchronizeSync();
         return blocks.length;
       });
-      assert.equal(rounds[1], rounds[0], `there must be room for ${rounds[0]} blocks again after all were freed, was for ${rounds[1]}`);
+      assert.equal(rounds[1], rounds[0], `there must be room for ${rounds[0]} blocks again after all are freed, was for ${rounds[1]}`);
     },
-    'serves what fits after it ran out of memory': (bed) => {
+    'serves a request that fits after it ran out of memory': (bed) => {
       const blocks = allocateUntilExhausted(bed, bed.shareOfCapacity(1 / 8));
       const last = blocks.pop() as Block;
       bed.free(last);
@@ -117,7 +120,7 @@ function exhaustionCases(reusesFreedMemory: boolean): Record<string, Body> {
       blocks.push(bed.allocate(last.bytes));
       for (const block of blocks) bed.free(block);
     },
-    'uses freed memory again': (bed) => {
+    'reuses freed memory': (bed) => {
       for (let i = 0; i < 8; i++) bed.free(bed.allocate(bed.shareOfCapacity(0.6)));
     },
   };
@@ -133,7 +136,7 @@ function allocateUntilExhausted(bed: TestBed, bytes: number): Block[] {
   return blocks;
 }
 
-/** As much of a block as is worth writing. */
+/** The part of a block that is worth writing. */
 function headOf({ pointer, bytes }: Block): Block {
   return { pointer, bytes: Math.min(bytes, MiB) };
 }

@@ -10,10 +10,13 @@ const notPointers: readonly unknown[] = [-1, 0.5, Number.NaN, Infinity, 2 ** 53,
 const notAlignments: readonly unknown[] = [0, 3, -256, 300, 1.5, Number.NaN, Infinity, '256', 256n, null, {}];
 const notStreams: readonly unknown[] = [undefined, null, 0, 'stream', {}];
 
-/** What is refused: bad arguments, pointers that are not live here, and use after the end. Nothing may change by it. */
+/**
+ * What a resource must refuse, without a change of state: bad arguments, pointers that are not live
+ * here, and use after the end.
+ */
 export function misuseCases(supports: ResourceSupport): Record<string, Body> {
   return {
-    'refuses sizes that are none': (bed) => {
+    'refuses invalid sizes': (bed) => {
       onIntactResource(bed, (block) => {
         for (const bytes of notByteCounts as number[]) {
           assertRefused(bytes, 'bytes', () => bed.resource.allocate(bytes, bed.stream));
@@ -21,21 +24,21 @@ export function misuseCases(supports: ResourceSupport): Record<string, Body> {
         }
       });
     },
-    'refuses alignments that are none': (bed) => {
+    'refuses invalid alignments': (bed) => {
       onIntactResource(bed, () => {
         for (const alignment of notAlignments as number[]) {
           assertRefused(alignment, 'alignment', () => bed.resource.allocate(1000, bed.stream, alignment));
         }
       });
     },
-    'refuses pointers that are none': (bed) => {
+    'refuses invalid pointers': (bed) => {
       onIntactResource(bed, () => {
         for (const pointer of notPointers as number[]) {
           assertRefused(pointer, 'pointer', () => bed.resource.deallocate(pointer, 4096, bed.stream));
         }
       });
     },
-    'refuses what is no stream': (bed) => {
+    'refuses anything that is not a stream': (bed) => {
       onIntactResource(bed, (block) => {
         for (const stream of notStreams as Stream[]) {
           assertRefused(String(stream), 'stream', () => bed.resource.allocate(4096, stream));
@@ -67,7 +70,7 @@ export function misuseCases(supports: ResourceSupport): Record<string, Body> {
       });
     },
     ...(supports.checksFrees === false ? uncheckedFreeCases() : checkedFreeCases()),
-    'is equal to itself, and to another only if each frees what the other allocated': (bed) => {
+    'equals itself, and another only if each frees what the other allocated': (bed) => {
       const { resource, stream } = bed;
       const other = bed.anotherResource();
       assert.equal(resource.isEqual(resource), true);
@@ -76,13 +79,13 @@ export function misuseCases(supports: ResourceSupport): Record<string, Body> {
       other.deallocate(resource.allocate(4096, stream), 4096, stream);
       resource.deallocate(other.allocate(4096, stream), 4096, stream);
     },
-    'refuses to be used after it was disposed, twice or not': (bed) => {
+    'refuses to be used after one or two disposals': (bed) => {
       const { resource, stream } = bed;
       bed.free(bed.allocate(4096));
       for (let i = 0; i < 2; i++) {
         resource[Symbol.dispose]();
         assertLifetimeError(['ERR_CISTERN_DISPOSED'], 'allocating after dispose', () => resource.allocate(4096, stream));
-        // An adaptor that passes frees on may leave it to its upstream.
+        // A pass-through adaptor may leave this to its upstream.
         assertLifetimeError(['ERR_CISTERN_DISPOSED', 'ERR_CISTERN_FOREIGN_POINTER'], 'freeing what is not live after dispose', () =>
           resource.deallocate(4096, 4096, stream),
         );
@@ -135,7 +138,7 @@ function uncheckedFreeCases(): Record<string, Body> {
           try {
             bed.resource.deallocate(pointer, bytes, bed.stream);
           } catch (error) {
-            assert.fail(`a resource that does not check frees must take all of them, this one refused one: ${error}`);
+            assert.fail(`a resource that does not check frees must accept all of them, but this one refused one: ${error}`);
           }
         }
       });
@@ -143,7 +146,9 @@ function uncheckedFreeCases(): Record<string, Body> {
   };
 }
 
-/** Runs `misuse` beside a live block, and asserts that the block and the resource are as they were. */
+/**
+ * Runs `misuse` while a block is live, and asserts that the block and the resource are unchanged.
+ */
 function onIntactResource(bed: TestBed, misuse: (block: Block) => void): void {
   const block = bed.allocate(5000);
   bed.fill(block, 0x33);

@@ -1,4 +1,4 @@
-/** A source of random integers, the same ones for the same seed (mulberry32). */
+/** A source of random integers, the same sequence for the same seed (mulberry32). */
 export class Random {
   #state: number;
 
@@ -14,7 +14,7 @@ export class Random {
     return Math.floor((((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32) * limit);
   }
 
-  /** A size from 1 to `limit`, small ones as often as large ones. */
+  /** A size from 1 to `limit`; small sizes are as frequent as large ones. */
   size(limit: number): number {
     return 1 + this.below(2 ** (1 + this.below(Math.floor(Math.log2(limit)))));
   }

@@ -5,8 +5,8 @@ import { streamOrderCases } from './stream-order-cases.js';
 import { TestBed } from './test-bed.js';
 
 /**
- * What every memory resource must do, as a list of tests for any test runner. Each makes a resource of its own, and needs a device: a GPU,
- * or the software device.
+ * What every memory resource must do, as a list of tests for any test runner. Each test creates its
+ * own resource, and needs a device: a GPU or the software device.
  * @example
  * ```ts
  * import { test } from 'node:test';

@@ -8,29 +8,31 @@ import { assertOutOfMemory, type Block, type TestBed } from './test-bed.js';
 
 type Body = (bed: TestBed) => void;
 
-/** How long a stream gets to do wrong what it must not do yet. */
+/** How long a stream gets to do what it must not do yet. */
 const patienceMilliseconds = 20;
 
 /**
- * Who may use freed memory when. A stream is stopped by a hold with a write to the memory behind it; the memory is freed and allocated for
- * another stream, which writes to it. If that stream did not wait for the first one, its write happens first and is overwritten on release.
+ * When freed memory may be used. A hold stops a stream, with a write to the memory queued behind
+ * it. The memory is freed and allocated for another stream, which writes to it. If that stream did
+ * not wait for the first one, its write happens first, and the held write overwrites it after the
+ * release.
  */
 export function streamOrderCases(supports: ResourceSupport): Record<string, Body> {
-  if (!supports.streamOrdered) return { 'serves one stream after another was disposed': reuseAfterDispose };
+  if (!supports.streamOrdered) return { 'serves a stream after another one is disposed': reuseAfterDispose };
   return {
-    'lets freed memory be used again in the order of its stream': (bed) => {
+    'reuses freed memory in the order of its stream': (bed) => {
       withHeldWrite(bed, bed.stream, MiB, (block) => {
         bed.free(block);
         return useOn(bed, bed.stream, MiB);
       });
     },
-    'lets freed memory be used on another stream only in order': (bed) => {
+    'reuses freed memory on another stream only in order': (bed) => {
       withHeldWrite(bed, bed.newStream(), MiB, (block, freeing) => {
         bed.free(block, freeing);
         return useOn(bed, bed.newStream(), MiB);
       });
     },
-    'keeps the order whatever fence a free is given': (bed) => {
+    'keeps the order with every fence of a free': (bed) => {
       for (const fence of ['eager', 'deferred', 'off', 'event'] as const) {
         const freeing = bed.newStream();
         using event = new Event({ device: bed.resource.device });
@@ -40,7 +42,7 @@ export function streamOrderCases(supports: ResourceSupport): Record<string, Body
         });
       }
     },
-    'keeps the order when the freeing stream is disposed before its memory is used again': (bed) => {
+    'keeps the order if the freeing stream is disposed before its memory is reused': (bed) => {
       const freeing = bed.newStream();
       withHeldWrite(bed, freeing, MiB, (block) => {
         bed.free(block, freeing);
@@ -48,15 +50,15 @@ export function streamOrderCases(supports: ResourceSupport): Record<string, Body
         return useOn(bed, bed.newStream(), MiB);
       });
     },
-    'serves one stream after another was disposed': reuseAfterDispose,
+    'serves a stream after another one is disposed': reuseAfterDispose,
     ...(supports.reusesAcrossStreams === true && supports.capacityBytes !== undefined ? exhaustedStreamOrderCases() : {}),
   };
 }
 
-/** The same where there is no other memory left than what was freed. */
+/** The same if no memory is left except what was freed. */
 function exhaustedStreamOrderCases(): Record<string, Body> {
   return {
-    'lets the last memory be used on another stream only in order': (bed) => {
+    'reuses the last memory on another stream only in order': (bed) => {
       for (const fence of [undefined, 'eager', 'deferred', 'event'] as const) {
         const freeing = bed.newStream();
         const bytes = bed.shareOfCapacity(0.6);
@@ -76,7 +78,7 @@ function exhaustedStreamOrderCases(): Record<string, Body> {
         return useOn(bed, third, bytes);
       });
     },
-    'makes a third stream wait for what an allocation that failed on the second gathered': (bed) => {
+    'makes a third stream wait for what a failed allocation on the second gathered': (bed) => {
       const [first, second, third] = [bed.newStream(), bed.newStream(), bed.newStream()];
       const bytes = bed.shareOfCapacity(0.6);
       const rest = bed.allocate(bed.shareOfCapacity(0.3));
@@ -88,7 +90,7 @@ function exhaustedStreamOrderCases(): Record<string, Body> {
       });
       bed.free(rest);
     },
-    'keeps the order of the last memory when the freeing stream is disposed': (bed) => {
+    'keeps the order of the last memory if the freeing stream is disposed': (bed) => {
       const freeing = bed.newStream();
       const bytes = bed.shareOfCapacity(0.6);
       withHeldWrite(bed, freeing, bytes, (block) => {
@@ -109,8 +111,9 @@ const late = 0xaa;
 const lasting = 0x55;
 
 /**
- * Allocates, stops the stream, queues a write behind the stop, and lets `reuse` free the block and use memory on another stream; then asserts
- * that the late write did not hit what the other stream wrote.
+ * Allocates, stops the stream, queues a write behind the stop, and makes `reuse` free the block and
+ * use memory on another stream. Then asserts that the late write did not overwrite what the other
+ * stream wrote.
  */
 function withHeldWrite(bed: TestBed, stream: Stream, bytes: number, reuse: (block: Block, stream: Stream) => Use): void {
   const block = bed.allocate(bytes, stream);

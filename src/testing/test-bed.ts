@@ -14,7 +14,10 @@ export interface Block {
 
 type LifetimeErrorCode = Extract<CisternErrorCode, `ERR_CISTERN_${'DISPOSED' | 'FOREIGN_POINTER' | 'DOUBLE_FREE' | 'WRONG_SIZE'}`>;
 
-/** What one case works on: a fresh resource, streams, and what is live. Disposing it ends everything that a failed case left behind. */
+/**
+ * What one case works on: a fresh resource, streams, and live blocks. Disposing it cleans up what a
+ * failed case left behind.
+ */
 export class TestBed implements Disposable {
   readonly harness: ResourceHarness;
   readonly supports: ResourceSupport;
@@ -43,7 +46,7 @@ export class TestBed implements Disposable {
     return stream;
   }
 
-  /** What a resource with a bounded capacity has, rounded down to whole allocations. */
+  /** A share of the capacity of a bounded resource, rounded down to whole allocations. */
   shareOfCapacity(share: number): number {
     const capacity = this.supports.capacityBytes ?? 0;
     return Math.floor((share * capacity) / ALLOCATION_ALIGNMENT) * ALLOCATION_ALIGNMENT;
@@ -72,20 +75,23 @@ export class TestBed implements Disposable {
     this.#live.delete(block.pointer);
   }
 
-  /** Writes one byte all over a block, in stream order. */
+  /** Fills a block with one byte, in stream order. */
   fill(block: Block, value: number, stream = this.stream): void {
     copyFromHost(block.pointer, new Uint8Array(block.bytes).fill(value), stream);
   }
 
-  /** Waits for the stream and asserts that a block still holds one byte all over. */
+  /** Waits for the stream, and asserts that every byte of a block still has a value. */
   assertFilled(block: Block, value: number, stream = this.stream): void {
     const bytes = new Uint8Array(block.bytes);
     copyToHostSync(bytes, block.pointer, stream);
     const wrong = bytes.findIndex((byte) => byte !== value);
-    assert.equal(wrong, -1, `byte ${wrong} of ${block.bytes} at ${block.pointer} must be ${value}, is ${bytes[wrong]}`);
+    assert.equal(wrong, -1, `byte ${wrong} of ${block.bytes} at ${block.pointer} must be ${value}, got ${bytes[wrong]}`);
   }
 
-  /** Asserts that an error left nothing behind: a live block is as it was, and another can be allocated, used and freed. */
+  /**
+   * Asserts that an error changed nothing: a live block is intact, and another can be allocated,
+   * used and freed.
+   */
   assertIntact(block: Block, value: number): void {
     this.assertFilled(block, value);
     const other = this.allocate(1000);
@@ -105,7 +111,10 @@ export class TestBed implements Disposable {
   }
 }
 
-/** Asserts that `action` throws an argument error with the code that fits `value`: the type for what is no number, the range for what is. */
+/**
+ * Asserts that `action` throws an argument error with the code that fits `value`: an error of type
+ * if it is not a number, of range if it is.
+ */
 export function assertRefused(value: unknown, name: string, action: () => void): void {
   const [type, code] =
     typeof value === 'number'
@@ -139,14 +148,14 @@ function assertThrows(action: () => void, what: string): unknown {
   } catch (error) {
     return error;
   }
-  assert.fail(`${what} must be refused, and was accepted`);
+  assert.fail(`${what} must be refused, but was accepted`);
 }
 
 function describe(error: unknown): string {
   return error instanceof Error ? `${error.constructor.name}: ${error.message}` : formatValue(error);
 }
 
-/** For what is done after a failure that is to be reported, not this. */
+/** For clean-up after a failure, whose own errors must not hide that failure. */
 function attempt(action: () => void): void {
   try {
     action();

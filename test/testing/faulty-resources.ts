@@ -9,7 +9,7 @@ import {
   type Stream,
 } from '../../src/index.js';
 
-/** A correct resource, to be broken in one place by each class below. */
+/** A correct resource. Each class below breaks it in one place. */
 class Correct implements MemoryResource {
   readonly memoryKind: MemoryKind = 'device';
   readonly device: Device;
@@ -134,7 +134,7 @@ class SaysItEqualsOthers extends Correct {
   }
 }
 
-/** Keeps the last freed block and gives it to whoever comes next, in no order. */
+/** Keeps the last freed block and gives it to the next caller, without ordering. */
 class ReusesWithoutWaiting extends Correct {
   #kept: { pointer: number; bytes: number } | undefined;
 
@@ -151,16 +151,16 @@ class ReusesWithoutWaiting extends Correct {
   }
 }
 
-/** Wrong about what it gives. */
+/** Misreports its kind of memory. */
 class NamesTheWrongKind extends Correct {
   override readonly memoryKind = 'managed';
 }
 
-/** What is wrong, the case that must notice, and what it must say. */
+/** A fault, the case that must notice it, and the message that it must give. */
 export const faultyResources: readonly (readonly [fault: new () => MemoryResource, noticedBy: string, message: RegExp])[] = [
-  [GivesAPointerForZeroBytes, 'gives the null pointer for zero bytes', /zero bytes must give the null pointer/],
-  [IgnoresAlignment, 'gives every alignment up to its greatest', /must be a multiple of (512|1024|2048|4096|8192)/],
-  [GivesUnalignedPointers, 'gives multiples of 256', /must be a multiple of 256/],
+  [GivesAPointerForZeroBytes, 'returns the null pointer for zero bytes', /zero bytes must return the null pointer/],
+  [IgnoresAlignment, 'supports every alignment up to its maximum', /must be a multiple of (512|1024|2048|4096|8192)/],
+  [GivesUnalignedPointers, 'aligns to 256 for sizes', /must be a multiple of 256/],
   [GivesTheSameMemoryTwice, 'keeps live allocations apart', /must not overlap/],
   [RoundsSizesDown, 'keeps live allocations apart', /must not overlap/],
   [
@@ -169,19 +169,19 @@ export const faultyResources: readonly (readonly [fault: new () => MemoryResourc
     /must throw an OutOfMemoryError, got Error: no memory/,
   ],
   [LosesMemory, 'runs out of memory at its capacity', /there must be room for \d blocks again/],
-  [IgnoresWhatItCannotFree, 'refuses to free twice', /must be refused, and was accepted/],
-  [IgnoresWhatItCannotFree, 'refuses to free a pointer that it did not allocate', /must be refused, and was accepted/],
-  [IgnoresWhatItCannotFree, 'refuses to free a pointer into an allocation', /must be refused, and was accepted/],
-  [FreesWithAnySize, 'refuses to free with another size', /must be refused, and was accepted/],
-  [RoundsArgumentsToIntegers, 'refuses sizes that are none', /bytes -0.5 must be refused/],
-  [WorksAfterDispose, 'refuses to be used after it was disposed', /must be refused, and was accepted/],
-  [NeverReusesMemory, 'uses freed memory again', /out of memory/],
-  [SaysItEqualsOthers, 'is equal to itself, and to another only if', /it was not allocated by this resource/],
-  [ReusesWithoutWaiting, 'lets freed memory be used on another stream only in order', /must be 85, is 170/],
-  [ReusesWithoutWaiting, 'lets the last memory be used on another stream only in order', /must be 85, is 170/],
-  [ReusesWithoutWaiting, 'keeps the order when the freeing stream is disposed', /must be 85, is 170/],
-  [NamesTheWrongKind, 'gives memory of the kind', /must be to managed memory, is to device/],
+  [IgnoresWhatItCannotFree, 'refuses to free twice', /must be refused, but was accepted/],
+  [IgnoresWhatItCannotFree, 'refuses to free a pointer that it did not allocate', /must be refused, but was accepted/],
+  [IgnoresWhatItCannotFree, 'refuses to free a pointer into an allocation', /must be refused, but was accepted/],
+  [FreesWithAnySize, 'refuses to free with another size', /must be refused, but was accepted/],
+  [RoundsArgumentsToIntegers, 'refuses invalid sizes', /bytes -0.5 must be refused/],
+  [WorksAfterDispose, 'refuses to be used after one or two disposals', /must be refused, but was accepted/],
+  [NeverReusesMemory, 'reuses freed memory', /out of memory/],
+  [SaysItEqualsOthers, 'equals itself, and another only if', /it was not allocated by this resource/],
+  [ReusesWithoutWaiting, 'reuses freed memory on another stream only in order', /must be 85, got 170/],
+  [ReusesWithoutWaiting, 'reuses the last memory on another stream only in order', /must be 85, got 170/],
+  [ReusesWithoutWaiting, 'keeps the order if the freeing stream is disposed', /must be 85, got 170/],
+  [NamesTheWrongKind, 'returns memory of its kind', /must point to managed memory, got device/],
 ];
 
-/** The resource that the faulty ones are made from. */
+/** The resource that the faulty ones derive from. */
 export const correctResource: new () => MemoryResource = Correct;

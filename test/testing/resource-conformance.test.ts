@@ -22,7 +22,7 @@ describe('the conformance suite', () => {
     });
   }
 
-  test('has a name for each case, and no name twice', () => {
+  test('gives each case a name of its own', () => {
     const names = conformance(correctResource).map(({ name }) => name);
     expect(new Set(names).size).toBe(names.length);
     expect(names.length).toBeGreaterThan(25);
@@ -37,7 +37,7 @@ describe('the conformance suite', () => {
     expect(names.filter((name) => /order|capacity/.test(name))).toEqual([]);
   });
 
-  test('notices a greatest alignment that is claimed too small', () => {
+  test('notices that the claimed maximum alignment is too small', () => {
     const cases = resourceConformance({
       name: 'subject',
       create: () => ({ resource: new correctResource() }),
@@ -53,9 +53,9 @@ describe('the conformance suite', () => {
       supports: { maximumAlignment: Infinity, streamOrdered: true, capacityBytes: 16 * MiB, reusesFreedMemory: false, checksFrees: false },
     });
     const run = (part: string) => () => cases.find(({ name }) => name.includes(part))?.run();
-    expect(run('does not use freed memory again')).toThrow(/must be refused, and was accepted/);
+    expect(run('does not reuse freed memory')).toThrow(/must be refused, but was accepted/);
     expect(run('accepts a second free')).toThrow(/this one refused one: .*it is already freed/);
-    expect(cases.filter(({ name }) => /has it again|refuses to free twice/.test(name))).toEqual([]);
+    expect(cases.filter(({ name }) => /has memory again|refuses to free twice/.test(name))).toEqual([]);
   });
 
   test('names the seed of a random case that fails', () => {
