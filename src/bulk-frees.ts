@@ -1,19 +1,24 @@
 /**
- * Frees of many allocations by one call: a rewind, the end of a run, the end of a resource. Whoever does that announces it first, and those who
- * remember the allocations free them through everything that they were allocated through. So each adaptor in between sees an ordinary free, and
- * nobody is left to free the memory once more when it is somebody else's.
+ * Frees many allocations in one call: at a rewind, at the end of a run, at the end of a resource.
+ * The resource announces the bulk free first, and whoever remembers the allocations frees them
+ * through all the resources that they were allocated through. So each adaptor in between sees an
+ * ordinary free, and nobody frees the memory again when it belongs to somebody else.
  *
- *     rewind ──► takeBack ──► buffers                     the latest first
- *                        └──► adaptors above the pooling resource   the outermost first, each its latest allocations first
+ *     rewind ──► takeBack ──► buffers            the latest first
+ *                        └──► adaptors above     the outermost first, each its latest allocations first
  *
- * Buffers are always remembered. Bare pointers are remembered by every adaptor that is built on a resource which takes memory back while it is
- * in use; one that is not built on such a resource remembers nothing, and pays nothing.
+ * Buffers are always remembered. Bare pointers are remembered by every adaptor that is built on a
+ * resource that takes memory back while it is in use. Other adaptors remember nothing, and pay
+ * nothing.
  *
- * Data structure: a record for each allocation, found by its address, in a list from the latest to the first. Records have numbers that grow
- * over all lists, so that a search ends at the first one from before the mark or the run.
+ * Data structure: one record per allocation, found by its address, in a list from the latest to the
+ * first. Records are numbered in ascending order across all lists, so that a search ends at the
+ * first record from before the mark or the run.
  *
- * Invariants: the numbers of a list fall from its head on; an address is in a list at most once; a record is in the list or spare.
- * Cost: adding and removing take constant time; `takeBack` looks at what was allocated since, is live, and is remembered.
+ * Invariants: the numbers of a list descend from its head; an address is in a list at most once; a
+ * record is in the list or spare.
+ * Cost: adding and removing take constant time; `takeBack` looks at the remembered live allocations
+ * since the mark or the run.
  */
 import type { Device } from './driver/device.js';
 import { Stream } from './driver/stream.js';
@@ -22,21 +27,27 @@ import type { DevicePointer, MemoryResource } from './memory-resource.js';
 import { AddressMap } from './suballocation/address-map.js';
 import { none } from './suballocation/blocks.js';
 
-/** The number of the latest allocation that was remembered. */
+/** The number of the latest remembered allocation. */
 let latestNumber = 0;
 
-/** What was remembered before now has this number at the most. */
+/** The greatest number of any allocation remembered before now. */
 export function rememberedSoFar(): number {
   return latestNumber;
 }
 
-/** Live allocations, each with what it takes to free it, as records in a list. One address may have several. */
+/**
+ * Live allocations, each with what is needed to free it, as records in a list. One address may have
+ * several.
+ */
 class AllocationList<Holder> {
   #pointers = new Float64Array(initialRecords);
   #bytes = new Float64Array(initialRecords);
   #numbers = new Float64Array(initialRecords);
   readonly #holders: (Holder | undefined)[] = [];
-  /** By record: the one added after it, and the one before; the latter of a spare record is the next spare one. */
+  /**
+   * By record: the one added after it, and the one added before it. For a spare record, the latter
+   * is the next spare one.
+   */
   #later = new Int32Array(initialRecords);
   #earlier = new Int32Array(initialRecords);
   #latest: number = none;
@@ -69,7 +80,7 @@ class AllocationList<Holder> {
     return this.#bytes[record] as number;
   }
 
-  /** The number of a record: the later it was added, the greater. */
+  /** The number of a record; later records have greater numbers. */
   numberOf(record: number): number {
     return this.#numbers[record] as number;
   }
@@ -81,7 +92,7 @@ class AllocationList<Holder> {
     this.#spare = record;
   }
 
-  /** The records among memory that is taken back, the latest first. */
+  /** The records in memory that is taken back, the latest first. */
   among(taken: TakenMemory): number[] {
     const records: number[] = [];
     for (let record = this.#latest; record !== none; record = this.#earlier[record] as number) {
@@ -126,7 +137,7 @@ class AllocationList<Holder> {
 
 const initialRecords = 16;
 
-/** Live allocations that are found by their addresses, each of which has one at most. */
+/** Live allocations, found by their addresses; at most one per address. */
 export class LiveAllocations<Holder> {
   readonly #list = new AllocationList<Holder>();
   readonly #records = new AddressMap();
@@ -135,7 +146,7 @@ export class LiveAllocations<Holder> {
     return this.#records.count;
   }
 
-  /** Adds an allocation. One that is known at the address already was freed by somebody who did not say so. */
+  /** Adds an allocation. If one is already known at the address, it was freed without notice. */
   add(pointer: DevicePointer, bytes: number, holder: Holder): void {
     this.remove(pointer);
     this.#records.insert(pointer, this.#list.add(pointer, bytes, holder));
@@ -147,12 +158,12 @@ export class LiveAllocations<Holder> {
     return record === none ? undefined : this.#list.holderOf(record);
   }
 
-  /** The bytes of the allocation at an address, which is known. */
+  /** The size of the allocation at a known address. */
   bytesOf(pointer: DevicePointer): number {
     return this.#list.bytesOf(this.#records.get(pointer));
   }
 
-  /** The number of the allocation at an address, which is known. */
+  /** The number of the allocation at a known address. */
   numberOf(pointer: DevicePointer): number {
     return this.#list.numberOf(this.#records.get(pointer));
   }
@@ -163,7 +174,7 @@ export class LiveAllocations<Holder> {
     if (record !== none) this.#list.remove(record);
   }
 
-  /** The addresses among memory that is taken back, the latest first. */
+  /** The addresses in memory that is taken back, the latest first. */
   among(taken: TakenMemory): DevicePointer[] {
     return this.#list.among(taken).map((record) => this.#list.pointerOf(record));
   }
@@ -171,37 +182,44 @@ export class LiveAllocations<Holder> {
 
 /** Memory that a resource is about to take back. */
 export interface TakenMemory {
-  /** That resource. */
+  /** The resource that takes it back. */
   readonly by: MemoryResource;
-  /** Nothing of it was remembered with this number or a lower one. */
+  /** All allocations in it were remembered with higher numbers than this. */
   readonly since: number;
-  /** Why it goes, for whoever uses a buffer in it later: a clause such as `the pool is disposed`. */
+  /** The reason, for whoever uses a buffer in it later: a clause such as `the pool is disposed`. */
   readonly reason: string;
   /**
-   * Whether the allocation that was remembered with a number at an address lies in it. What the resource is built on may have one at the same
-   * address, which stays: that was remembered before the resource had the memory.
+   * Whether the allocation remembered with a number at an address lies in the memory. The
+   * resource's upstream may have one at the same address, which stays: it was remembered before the
+   * resource had the memory.
    */
   has(pointer: DevicePointer, number: number): boolean;
 }
 
-/** The stream to free on what is ordered on a stream: that one, or another one after a wait. */
+/**
+ * Returns the stream on which to free memory that is ordered on a given stream: that stream, or
+ * another one after a wait.
+ */
 export type StreamFor = (stream: Stream) => Stream;
 
-/** Owns memory, and gives it up when that is taken back. */
+/** Owns memory, and frees it when it is taken back. */
 export interface MemoryOwner {
   readonly pointer: DevicePointer;
   /**
-   * Frees the memory through everything that it was allocated through; the owner has none from then on. Where that is refused, `pointer` is as
-   * before, unless the memory is lost for good.
-   * @param streamFor the stream to free on what is ordered on a stream
+   * Frees the memory through all the resources that it was allocated through; the owner then has
+   * none. If the free is refused, `pointer` is unchanged, unless the memory is lost for good.
+   * @param streamFor returns the stream to free on
    */
   endMemory(reason: string, streamFor: StreamFor): void;
 }
 
-/** Those whose memory has an owner. */
+/** The allocations that have an owner. */
 const owned = new AllocationList<MemoryOwner>();
 
-/** Memory has an owner from now on, who is told when it is taken back. Returns a record for {@link removeOwner}. */
+/**
+ * Registers an owner, which is notified when the memory is taken back. Returns a record for
+ * {@link removeOwner}.
+ */
 export function addOwner(pointer: DevicePointer, bytes: number, owner: MemoryOwner): number {
   return owned.add(pointer, bytes, owner);
 }
@@ -211,10 +229,10 @@ export function removeOwner(record: number): void {
   owned.remove(record);
 }
 
-/** Resources that take memory back while they are in use. */
+/** Resources that take memory back while it is in use. */
 const takers = new WeakSet<MemoryResource>();
 
-/** Adaptors built on a resource that was marked so before remember what is allocated through them. */
+/** Marks a resource, so that adaptors built on it later remember what is allocated through them. */
 export function markAsTaker(resource: MemoryResource): void {
   takers.add(resource);
 }
@@ -226,17 +244,20 @@ export function takesBack(resource: MemoryResource): boolean {
 /** Allocates and frees, and remembers what is live. */
 interface RememberingResource {
   readonly live: LiveAllocations<Stream>;
-  /** What it is built on. */
+  /** The resources that it is built on. */
   readonly below: ReadonlySet<MemoryResource>;
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream): void;
 }
 
-/** From the first that was made to the last, so that each comes after those that it is built on. Weak: nobody says when the last free is over. */
+/**
+ * In the order of creation, so that each comes after those that it is built on. Weak, because
+ * nobody announces the last free.
+ */
 let remembering: WeakRef<RememberingResource>[] = [];
 const minimumSweepCount = 64;
 let sweepCount = minimumSweepCount;
 
-/** Adds one who remembers, for as long as it lives. */
+/** Adds a resource that remembers, for as long as it lives. */
 export function addRemembering(resource: RememberingResource): void {
   if (remembering.length >= sweepCount) {
     remembering = remembering.filter((each) => each.deref() !== undefined);
@@ -245,19 +266,23 @@ export function addRemembering(resource: RememberingResource): void {
   remembering.push(new WeakRef(resource));
 }
 
-/** A free of memory that is taken back, which was refused. Who remembered the memory still does, and may free it later. */
+/**
+ * A refused free of memory that is taken back. Whoever remembered the memory still does, and may
+ * free it later.
+ */
 export interface RefusedFree {
   readonly pointer: DevicePointer;
   readonly error: unknown;
 }
 
-/** So often foreign code may allocate anew, while its memory is taken back, what is taken back, too. */
+/** How often to try again if foreign code allocates more of the memory while it is taken back. */
 const maximumPasses = 16;
 
 /**
- * Lets everybody free what they remember of memory that is about to be taken back. Calls foreign code, which may use the resource that takes it
- * back, and even dispose it; what that allocates meanwhile is freed as well. Returns what was refused; a LifetimeError says that the memory was
- * lost already, and is no refusal.
+ * Makes everybody free what they remember of memory that is about to be taken back. Runs foreign
+ * code, which may use or even dispose the resource; whatever that allocates meanwhile is freed too.
+ * Returns the refused frees. A LifetimeError means that the memory was already lost, and does not
+ * count as refused.
  */
 export function takeBack(taken: TakenMemory, waits = new DeviceWaits()): RefusedFree[] {
   const refused = new Refusals();
@@ -270,13 +295,13 @@ export function takeBack(taken: TakenMemory, waits = new DeviceWaits()): Refused
       if (resource !== undefined && resource.live.count > 0 && resource.below.has(taken.by))
         freeRemembered(resource, taken, refused, waits);
     }
-    // Nobody has allocated anything meanwhile.
+    // Nothing was allocated meanwhile.
     if (latestNumber === before) break;
   }
   return refused.frees;
 }
 
-/** What was refused so far, and to whom. */
+/** The refused frees, by who tried them. */
 class Refusals {
   readonly frees: RefusedFree[] = [];
   readonly #pointers = new Map<object, Set<DevicePointer>>();
@@ -313,12 +338,12 @@ function freeRemembered(resource: RememberingResource, taken: TakenMemory, refus
   for (const pointer of live.among(taken)) {
     const stream = live.holderOf(pointer);
     if (stream === undefined || refused.has(resource, pointer) || !isTaken(pointer)) continue;
-    // What somebody above could not free is still theirs.
+    // What an adaptor above could not free still belongs to it.
     const end = pointer + live.bytesOf(pointer);
     if (refused.frees.some((each) => each.pointer >= pointer && each.pointer < end)) continue;
     try {
       const usable = waits.streamFor(stream, live.numberOf(pointer));
-      // Host functions may have run during a wait, and freed it.
+      // Host functions may have run during a wait, and freed the memory.
       if (live.holderOf(pointer) === stream && isTaken(pointer)) deallocate(pointer, live.bytesOf(pointer), usable);
     } catch (error) {
       if (error instanceof LifetimeError) live.remove(pointer);
@@ -327,25 +352,32 @@ function freeRemembered(resource: RememberingResource, taken: TakenMemory, refus
   }
 }
 
-/** The stream to free on what was allocated on a stream. Blocks until the device is idle if that stream was disposed. */
+/**
+ * The stream on which to free what was allocated on a stream. Blocks until the device is idle if
+ * that stream is disposed.
+ */
 export function usableStream(stream: Stream): Stream {
   return stream.isDisposed ? idleStream(stream) : stream;
 }
 
 /**
- * The same for a free that the program did not ask for at this time. A stream made elsewhere, whose end is not announced, may be gone by then:
- * its handle must not be named, since the driver may have given it to another stream.
+ * The same, for a free that the program did not request at this time. A foreign stream whose end is
+ * not announced may be gone: its handle must not be used, since the driver may have given it to
+ * another stream.
  */
 export function lastingStream(stream: Stream): Stream {
   return new DeviceWaits().streamFor(stream);
 }
 
-/** Does what `lastingStream` does for all frees of one bulk free, and waits for each device once. */
+/** `lastingStream` for all frees of one bulk free, with a single wait for each device. */
 export class DeviceWaits {
-  /** What had been remembered when the wait for a device began has this number at the most. */
+  /** By device: the greatest number remembered when the wait for it began. */
   readonly #begun = new Map<Device, number>();
 
-  /** @param number with which the allocation was remembered; 0 for one that is older than the bulk free */
+  /**
+   * @param number the number that the allocation was remembered with; 0 if it is older than the
+   * bulk free
+   */
   streamFor(stream: Stream, number = 0): Stream {
     const { device, isDisposed, timeline } = stream;
     if (!isDisposed && timeline.announcesEnd) return stream;
@@ -358,7 +390,10 @@ export class DeviceWaits {
   }
 }
 
-/** The legacy default stream, once everything has run that was queued on the device: no event of the other stream can be had. */
+/**
+ * The legacy default stream, after all work queued on the device has run: no event can be recorded
+ * on the other stream.
+ */
 function idleStream({ device }: Stream): Stream {
   device.synchronizeSync();
   return Stream.legacyDefault(device);

@@ -4,13 +4,14 @@ type Callee = ((...values: never[]) => unknown) | (abstract new (...values: neve
 
 const root = new URL('.', import.meta.url);
 
-/** Where cistern itself is, as an address and as a path, and what it runs the functions of others through. */
+/**
+ * The location of cistern itself, as a URL path and as a file path, and the module through which it
+ * runs other code's functions.
+ */
 const ownPlaces = [root.pathname, fileURLToPath(root), 'node:async_hooks'];
 
 /**
- * The stack above a call, as text at once: until its text is asked for, a stack keeps alive every object whose method is in it. A line
- * `    at function (file:line:column)` for each frame, the innermost first; empty if the program's own `Error.prepareStackTrace` fails.
- * Never throws: who asks has just allocated memory.
+ * The stack above a call, as text right away: until its text is read, a stack keeps alive every object whose method is in it. One line `    at function (file:line:column)` per frame, the innermost first; empty if the program's own `Error.prepareStackTrace` fails. Never throws: the caller has just allocated memory.
  */
 export function captureStack(below: Callee, depth = Error.stackTraceLimit): string {
   const limit = Error.stackTraceLimit;
@@ -29,7 +30,10 @@ export function captureStack(below: Callee, depth = Error.stackTraceLimit): stri
   }
 }
 
-/** The stack above a call, a line `function (file:line:column)` for each frame, without cistern's own frames unless there are no others. */
+/**
+ * The stack above a call, one line `function (file:line:column)` per frame. cistern's own frames
+ * are left out unless there are no others.
+ */
 export function callStack(below: Callee): string {
   const stack = captureStack(below, 64);
   if (stack === '') return '';
@@ -38,7 +42,7 @@ export function callStack(below: Callee): string {
   return (foreign.length > 0 ? foreign : frames).join('\n');
 }
 
-/** `    at name (file:1:2)`, or `    at file:1:2` of a function without a name. */
+/** Formats a line `    at name (file:1:2)`, or `    at file:1:2` for a function without a name. */
 function formatFrame(line: string): string {
   const frame = line.replace(/^\s*at /, '');
   return frame.endsWith(')') ? frame : `<anonymous> (${frame})`;

@@ -1,4 +1,4 @@
-/** Does something with each of several things, whatever happens. Returns what was thrown. */
+/** Calls an action for each thing, even if some calls throw. Returns the errors. */
 export function attemptEach<T>(things: Iterable<T>, action: (thing: T) => void): unknown[] {
   const errors: unknown[] = [];
   for (const thing of things) {
@@ -11,7 +11,7 @@ export function attemptEach<T>(things: Iterable<T>, action: (thing: T) => void):
   return errors;
 }
 
-/** Throws the first of several errors, if there is one. */
+/** Throws the first error, if there is one. */
 export function throwFirst(errors: readonly unknown[]): void {
   if (errors.length > 0) throw errors[0];
 }

@@ -1,6 +1,6 @@
 /**
- * Every error that cistern throws has a stable `code`. Mistakes in an argument are `TypeError` and `RangeError`, as Node's own are;
- * everything else derives from {@link CisternError}.
+ * Every error that cistern throws has a stable `code`. Errors for invalid arguments are `TypeError`
+ * and `RangeError`, as in Node itself; everything else derives from {@link CisternError}.
  */
 
 /** Codes of {@link ArgumentTypeError} and {@link ArgumentRangeError}. */
@@ -28,7 +28,10 @@ export class ArgumentTypeError extends TypeError {
   readonly code: ArgumentErrorCode = 'ERR_INVALID_ARG_TYPE';
 }
 
-/** An argument of the right type, but not one of the values that are allowed. `code` is `ERR_OUT_OF_RANGE` or `ERR_INVALID_ARG_VALUE`. */
+/**
+ * An argument of the right type with a value that is not allowed. `code` is `ERR_OUT_OF_RANGE` or
+ * `ERR_INVALID_ARG_VALUE`.
+ */
 export class ArgumentRangeError extends RangeError {
   readonly code: ArgumentErrorCode;
 
@@ -38,7 +41,7 @@ export class ArgumentRangeError extends RangeError {
   }
 }
 
-/** The root of every error that is not a plain argument mistake. */
+/** The base class of every error except those for invalid arguments. */
 export class CisternError extends Error {
   /** A stable identifier; compare this, not the message. */
   readonly code: CisternErrorCode;
@@ -50,32 +53,35 @@ export class CisternError extends Error {
   }
 }
 
-/** What an {@link OutOfMemoryError} knows. */
+/** The details of an {@link OutOfMemoryError}. */
 export interface OutOfMemoryDetails {
-  /** Bytes that were asked for, as the outermost resource that failed saw them. */
+  /** The requested bytes, as seen by the outermost resource that failed. */
   readonly requestedBytes: number;
-  /** Bytes that could still have been served, where the resource knows. */
+  /** Bytes that could still have been allocated, if the resource knows. */
   readonly availableBytes?: number;
-  /** The limit that was hit, where one was. */
+  /** The limit that was hit, if there was one. */
   readonly limitBytes?: number;
   /** Names of the resources from the outermost to the one that failed first. */
   readonly path: readonly string[];
-  /** What was tried to get memory back before giving up, in order. */
+  /** The attempts to recover memory before giving up, in order. */
   readonly stages?: readonly RecoveryStage[];
 }
 
-/** One attempt to get memory back. */
+/** One attempt to recover memory. */
 export interface RecoveryStage {
-  /** For example `'major-collection'`. */
+  /** The name of the stage, such as `'major-collection'`. */
   readonly stage: string;
-  /** Set where it is a sub-stage: `'settle'` and `'trim'` come again after a collection or a callback, with what that freed. */
+  /**
+   * Set for a sub-stage: `'settle'` and `'trim'` run again after a collection or a callback, for
+   * what that freed.
+   */
   readonly after?: string;
-  /** Bytes that it gave back; where that cannot be known, 0. */
+  /** The bytes that it recovered; 0 if that cannot be known. */
   readonly recoveredBytes: number;
 }
 
 /**
- * Memory ran out. The state of every resource is as it was before the call, and the call may be repeated.
+ * Memory ran out. The state of every resource is unchanged, and the call may be repeated.
  *
  * Counterpart of `rmm::out_of_memory`.
  */
@@ -83,7 +89,7 @@ export class OutOfMemoryError extends CisternError {
   readonly requestedBytes: number;
   readonly availableBytes: number | undefined;
   readonly limitBytes: number | undefined;
-  /** What was tried to get memory back before giving up, in order; empty where nothing was. */
+  /** The attempts to recover memory before giving up, in order; empty if there were none. */
   readonly stages: readonly RecoveryStage[];
   #path: readonly string[];
 
@@ -96,12 +102,18 @@ export class OutOfMemoryError extends CisternError {
     this.#path = Object.freeze([...details.path]);
   }
 
-  /** Names of the resources that the request came through, from the outermost to the one that failed first. */
+  /**
+   * Names of the resources that the request came through, from the outermost to the one that failed
+   * first.
+   */
   get path(): readonly string[] {
     return this.#path;
   }
 
-  /** Puts the name of a resource that the error passes through in front of the path; to be thrown on by that resource. */
+  /**
+   * Adds the name of a resource that the error passes through to the front of the path. The
+   * resource then throws the result.
+   */
   through(resource: string): this {
     this.#path = Object.freeze([resource, ...this.#path]);
     return this;
@@ -109,16 +121,17 @@ export class OutOfMemoryError extends CisternError {
 }
 
 /**
- * The driver refused a call. `driverName` and `driverStatus` are CUDA's name and number for it.
+ * The driver refused a call. `driverName` and `driverStatus` are CUDA's name and number for the
+ * error.
  *
  * Counterpart of `rmm::cuda_error`.
  */
 export class DriverError extends CisternError {
-  /** What was being done, such as `copy` or `create stream`. */
+  /** The operation that failed, such as `copy` or `create stream`. */
   readonly operation: string;
-  /** For example `CUDA_ERROR_INVALID_VALUE`. */
+  /** CUDA's name for the error, such as `CUDA_ERROR_INVALID_VALUE`. */
   readonly driverName: string;
-  /** For example `1`. */
+  /** CUDA's number for the error, such as `1`. */
   readonly driverStatus: number;
 
   constructor(operation: string, driverName: string, driverStatus: number, description: string) {
@@ -129,7 +142,7 @@ export class DriverError extends CisternError {
   }
 }
 
-/** Something is used after its end, or freed by one that does not own it. */
+/** Something was used after its end, or freed by a resource that does not own it. */
 export class LifetimeError extends CisternError {
   constructor(
     code: 'ERR_CISTERN_DISPOSED' | 'ERR_CISTERN_FOREIGN_POINTER' | 'ERR_CISTERN_DOUBLE_FREE' | 'ERR_CISTERN_WRONG_SIZE',
@@ -139,7 +152,7 @@ export class LifetimeError extends CisternError {
   }
 }
 
-/** No device of the kind that was asked for. */
+/** There is no device of the requested kind. */
 export class DeviceUnavailableError extends CisternError {
   constructor(message: string) {
     super('ERR_CISTERN_DEVICE_UNAVAILABLE', message);
@@ -157,39 +170,46 @@ export class AddonMissingError extends CisternError {
   }
 }
 
-/** What a {@link SpecificationError} knows: a place in a text, or a place in an object. */
+/** The details of a {@link SpecificationError}: a position in a text, or a path in an object. */
 export type SpecificationErrorDetails = {
-  /** The words that would have been right there, where they can be listed. */
+  /** The words that would have been valid there, if they can be listed. */
   readonly expected: readonly string[];
 } & (
   | {
       /** The whole text. */
       readonly specification: string;
-      /** Where the fault begins, in UTF-16 code units from 0. */
+      /** The start of the fault, in UTF-16 code units from 0. */
       readonly position: number;
-      /** How much of the text is at fault; at least 1. */
+      /** The length of the fault in the text, at least 1. */
       readonly length: number;
     }
   | {
-      /** Where the fault is in the object, such as `upstream.options.max`; empty for the object itself. */
+      /**
+       * The path of the fault in the object, such as `upstream.options.max`; empty for the object
+       * itself.
+       */
       readonly path: string;
     }
 );
 
 /**
- * The description of a stack of resources is wrong. For a text, the message ends with the text and a line of carets under the fault, and
- * `specification`, `position` and `length` are set; for an object, the message begins with the path to the fault, and `path` is set.
+ * The description of a stack of resources is wrong. For a text, the message ends with the text and
+ * a line of carets under the fault, and `specification`, `position` and `length` are set; for an
+ * object, the message begins with the path to the fault, and `path` is set.
  */
 export class SpecificationError extends CisternError {
   /** The whole text; `undefined` for an object. */
   readonly specification: string | undefined;
-  /** Where the fault begins in the text, in UTF-16 code units from 0; `undefined` for an object. */
+  /** The start of the fault in the text, in UTF-16 code units from 0; `undefined` for an object. */
   readonly position: number | undefined;
-  /** How much of the text is at fault, at least 1; `undefined` for an object. */
+  /** The length of the fault in the text, at least 1; `undefined` for an object. */
   readonly length: number | undefined;
-  /** Where the fault is in the object, such as `upstream.options.max`, empty for the object itself; `undefined` for a text. */
+  /**
+   * The path of the fault in the object, such as `upstream.options.max`, empty for the object
+   * itself; `undefined` for a text.
+   */
   readonly path: string | undefined;
-  /** The words that would have been right there, where they can be listed. */
+  /** The words that would have been valid there, if they can be listed. */
   readonly expected: readonly string[];
 
   /** @param fault one lowercase sentence */
@@ -211,7 +231,8 @@ function withCarets(
   fault: string,
   { specification, position, length }: { specification: string; position: number; length: number },
 ): string {
-  // A caret only points at what is above it where nothing above it is wider or narrower than one column.
+  // A caret points at the character above it only if every character of that line is one column
+  // wide.
   return `${fault}\n  ${specification.replace(/\s/g, ' ')}\n  ${' '.repeat(position)}${'^'.repeat(length)}`;
 }
 
@@ -219,7 +240,7 @@ function withCarets(
 export class InvalidLogError extends CisternError {
   /** The path or name of the log. */
   readonly source: string;
-  /** The line at fault, from 1, where it is a line. */
+  /** The line at fault, from 1; `undefined` if the fault is not in a line. */
   readonly line: number | undefined;
 
   /** @param fault one lowercase sentence */
@@ -230,7 +251,9 @@ export class InvalidLogError extends CisternError {
   }
 }
 
-/** A replay stopped at an event for another reason than exhausted memory; `cause` is that reason. */
+/**
+ * A replay stopped at an event for a reason other than exhausted memory; `cause` is that reason.
+ */
 export class ReplayError extends CisternError {
   /** The line of the log, from 1. */
   readonly line: number;
@@ -241,12 +264,12 @@ export class ReplayError extends CisternError {
   }
 }
 
-/** `0x7f3e8c000000` for a pointer, or the value as it is where it is none. */
+/** `0x7f3e8c000000` for a pointer; any other value as `formatValue` shows it. */
 export function formatPointer(pointer: unknown): string {
   return Number.isSafeInteger(pointer) && (pointer as number) >= 0 ? `0x${(pointer as number).toString(16)}` : formatValue(pointer);
 }
 
-/** A received value, as an error message shows it. */
+/** A received value, as error messages show it. */
 export function formatValue(value: unknown): string {
   if (typeof value === 'string') return JSON.stringify(value.length > 40 ? `${value.slice(0, 40)}…` : value);
   if (typeof value === 'bigint') return `${value}n`;

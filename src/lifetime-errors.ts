@@ -1,8 +1,8 @@
 import { LifetimeError } from './errors.js';
 
 /**
- * The error for the use of something that is disposed.
- * @param operation what cannot be done: `allocate`
+ * The error for using something that is disposed.
+ * @param operation the operation that is refused: `allocate`
  * @param subject what is disposed: `the PoolMemoryResource`
  */
 export function alreadyDisposed(operation: string, subject: string): LifetimeError {
@@ -10,7 +10,8 @@ export function alreadyDisposed(operation: string, subject: string): LifetimeErr
 }
 
 /*
- * Errors for a free that is refused. `refusal` is the beginning of the sentence: `the PoolMemoryResource cannot free 0x100`.
+ * Errors for a free that is refused. `refusal` is the beginning of the sentence:
+ * `the PoolMemoryResource cannot free 0x100`.
  */
 
 export function alreadyFreed(refusal: string): LifetimeError {

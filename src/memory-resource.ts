@@ -4,11 +4,14 @@ import type { MemoryKind } from './driver/plain-memory.js';
 import type { Stream } from './driver/stream.js';
 import { optionNames } from './validation.js';
 
-/** The address of memory that a device can reach: a safe integer. `0` is the null pointer, which zero bytes give. */
+/**
+ * The address of memory that a device can access: a safe integer. `0` is the null pointer, the
+ * result of allocating zero bytes.
+ */
 export type DevicePointer = number;
 
 /**
- * What a resource that keeps freed memory does so that another stream can have it.
+ * How a resource that keeps freed memory makes it usable on another stream.
  *
  * | value | at a free | when another stream wants the block |
  * |---|---|---|
@@ -19,19 +22,22 @@ export type DevicePointer = number;
 export type DeallocationEvents = 'eager' | 'deferred' | 'off';
 
 /**
- * Overrides the policy of the resources below for one free: a policy, or an event that the caller recorded on the freeing stream once that was
- * ordered after every use of the memory, so that a batch of frees shares one. Resources rely on the event if they can tell that it covers
- * everything: if the memory was allocated on the freeing stream, and the stream has waited for nothing since the record. Else they do what
- * `'deferred'` says.
+ * Overrides the policy of the resources below for one free. Either a policy, or an event that the
+ * caller recorded on the freeing stream after that stream was ordered after every use of the
+ * memory, so that a batch of frees can share one event. Resources rely on the event if they can
+ * tell that it covers everything: if the memory was allocated on the freeing stream, and that
+ * stream has waited for nothing since the record. Otherwise they act as with `'deferred'`.
  */
 export type DeallocationFence = DeallocationEvents | Event;
 
 /** The option that every adaptor has. */
 export interface DeallocationEventsOption {
   /**
-   * For a resource that keeps memory back: what it does at a free. For one that passes calls on: what it asks of the resources below for
-   * every free that passes through. A fence given with a call wins, then the outermost adaptor that sets this, then the pooling resource's own.
-   * @defaultValue `'eager'` for a resource that keeps memory back, else not set
+   * For a pooling resource: its policy at a free. For a pass-through adaptor: the fence that it
+   * requests from the resources below for every free that passes through. A fence given with a call
+   * takes precedence, then the outermost adaptor that sets this option, then the pooling resource's
+   * own policy.
+   * @defaultValue `'eager'` for a pooling resource, otherwise not set
    */
   readonly deallocationEvents?: DeallocationEvents;
 }
@@ -40,60 +46,66 @@ export interface DeallocationEventsOption {
 export const deallocationEventsOptionNames = optionNames<DeallocationEventsOption>({ deallocationEvents: true });
 
 /**
- * Allocates and frees memory in stream order. Implemented by upstream resources and by adaptors, which take another resource; and by
- * anybody else, in TypeScript.
+ * Allocates and frees memory in stream order. Upstream resources implement it, adaptors (which take
+ * another resource) do, and so can any program in TypeScript.
  *
- * Memory may be used on the stream it was allocated on, and on streams that were ordered after it. Freed memory may be reused in the order
- * of the stream it was freed on, which must be ordered after every use.
+ * Memory may be used on the stream it was allocated on, and on streams that were ordered after it.
+ * Freed memory may be reused in the order of the stream it was freed on; that stream must be
+ * ordered after every use.
  *
  * Counterpart of the `cuda::mr::resource` concept and `rmm::device_async_resource_ref`.
  */
 export interface MemoryResource extends Disposable {
-  /** Who can reach the memory. */
+  /** Who can access the memory. */
   readonly memoryKind: MemoryKind;
   /**
-   * The device that the memory belongs to. Memory of kind `'device'` serves the streams of this device alone; any other kind those of every
-   * device, and this is where it was allocated.
+   * The device that the memory belongs to. Memory of kind `'device'` serves only the streams of
+   * this device. Memory of any other kind serves the streams of every device, and this is where it
+   * was allocated.
    */
   readonly device: Device;
 
   /**
-   * Memory of at least `bytes` bytes, ordered on `stream`.
+   * Allocates at least `bytes` bytes, ordered on `stream`.
    * @param bytes an integer from 0 to 2^53 - 1; 0 gives the null pointer
-   * @param alignment a power of two; at least 256 is given in any case
+   * @param alignment a power of two; at least 256 is always given
    * @defaultValue alignment 256
-   * @throws OutOfMemoryError where there is none; everything is as before.
-   * @throws ArgumentRangeError, ArgumentTypeError for an argument that is none of the above.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource or the stream is disposed.
+   * @throws OutOfMemoryError if there is no memory; the state is then unchanged.
+   * @throws ArgumentRangeError, ArgumentTypeError for any other argument.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource or the stream is disposed.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer;
 
   /**
-   * Gives memory back, in the order of `stream`. Freeing the null pointer does nothing.
-   * @param bytes what was asked for at the allocation
-   * @param fence overrides what the resources below do about events
-   * @throws LifetimeError for a pointer that is not live here, or with another size; nothing is freed then.
+   * Frees memory in the order of `stream`. Freeing the null pointer does nothing.
+   * @param bytes the size that was requested at the allocation
+   * @param fence overrides the policy of the resources below about events
+   * @throws LifetimeError for a pointer that is not live here, or has another size; nothing is then
+   * freed.
    */
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void;
 
-  /** Whether each may free what the other allocated. */
+  /** Whether each resource may free what the other allocated. */
   isEqual(other: MemoryResource): boolean;
 }
 
-/** A resource that can say how much it holds of the memory below: upstream resources, and whatever keeps memory. */
+/**
+ * A resource that knows how much it holds of the memory below: upstream resources, and resources
+ * that keep memory.
+ */
 export interface ReservingMemoryResource extends MemoryResource {
-  /** Bytes it holds, used or not. */
+  /** The bytes that it holds, used or not. */
   readonly reservedBytes: number;
-  /** The most it held since it was made, or since `resetPeakReservedBytes`. */
+  /** The peak of `reservedBytes` since it was created, or since `resetPeakReservedBytes`. */
   readonly peakReservedBytes: number;
-  /** Lets the peak begin again at what is held now. */
+  /** Resets the peak to what is held now. */
   resetPeakReservedBytes(): void;
 }
 
 /** Options of {@link TrimmingMemoryResource.trim}. */
 export interface TrimOptions {
   /**
-   * Bytes that the resource keeps in any case.
+   * The bytes that the resource keeps at least.
    * @defaultValue 0
    */
   readonly bytesToKeep?: number;
@@ -102,12 +114,12 @@ export interface TrimOptions {
 /** @internal */
 export const trimOptionNames = optionNames<TrimOptions>({ bytesToKeep: true });
 
-/** A resource that keeps memory which nobody uses, and can be asked to give it back. */
+/** A resource that keeps unused memory, and can return it on request. */
 export interface TrimmingMemoryResource extends MemoryResource {
   /**
-   * Gives memory that nobody uses back to the resource below, or to the device, in the order of `stream`.
-   * @returns the bytes given back
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource or the stream is disposed.
+   * Returns unused memory to the resource below, or to the device, in the order of `stream`.
+   * @returns the bytes that were returned
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource or the stream is disposed.
    */
   trim(stream: Stream, options?: TrimOptions): number;
 }
@@ -116,6 +128,9 @@ export interface TrimmingMemoryResource extends MemoryResource {
 export interface MemoryResourceAdaptor extends MemoryResource {
   /** The resource below. Counterpart of `get_upstream_resource`. */
   readonly upstream: MemoryResource;
-  /** What it takes memory from besides `upstream`: a fallback, the bins of a binning resource. Not set where there is nothing. */
+  /**
+   * The resources other than `upstream` that it takes memory from: a fallback, the bins of a
+   * binning resource. Not set if there are none.
+   */
   readonly alternates?: readonly MemoryResource[];
 }

@@ -1,12 +1,13 @@
-/** The words that ask whether another one was meant, or none. */
+/** A phrase that suggests the nearest word, or an empty string. */
 export function suggestion(value: unknown, words: readonly string[]): string {
   const nearest = typeof value === 'string' ? nearestWord(value, words) : undefined;
   return nearest === undefined ? '' : `, did you mean ${nearest}?`;
 }
 
 /**
- * The word that was probably meant: the one in `words` with the fewest edits, if those are few for its length; else the first that the text is
- * short for, as `maxBytes` is for `maximumBytes`.
+ * The word that was probably meant: the one in `words` with the fewest edits, if those are few for
+ * its length; else the first word that the text abbreviates, as `maxBytes` abbreviates
+ * `maximumBytes`.
  */
 export function nearestWord(text: string, words: readonly string[]): string | undefined {
   let nearest: string | undefined;
@@ -21,7 +22,10 @@ export function nearestWord(text: string, words: readonly string[]): string | un
   return nearest ?? words.find((word) => isShortFor(text, word));
 }
 
-/** Whether the letters of `text`, three at least, are in `word` in their order, and both begin with the same. */
+/**
+ * Whether `text` has at least three letters, starts like `word`, and its letters occur in `word` in
+ * the same order.
+ */
 function isShortFor(text: string, word: string): boolean {
   if (text.length < 3 || text[0] !== word[0]) return false;
   let matched = 0;
@@ -29,7 +33,10 @@ function isShortFor(text: string, word: string): boolean {
   return matched === text.length;
 }
 
-/** Insertions, removals, replacements and swaps of neighbours that turn one text into the other (optimal string alignment). */
+/**
+ * The number of insertions, removals, replacements and swaps of neighbours that turn one text into
+ * the other (optimal string alignment).
+ */
 function editDistance(a: string, b: string): number {
   let beforeLast: number[] = [];
   let last = Array.from({ length: b.length + 1 }, (_, j) => j);

@@ -1,42 +1,45 @@
 import type { Device } from './driver/device.js';
 import type { MemoryResource, ReservingMemoryResource } from './memory-resource.js';
 
-/** What a resource does with memory that is freed, as far as events are concerned. */
+/** What a resource does with freed memory, as far as events are concerned. */
 export type KindRole =
-  /** A leaf: the memory comes from the driver. */
+  /** A leaf, whose memory comes from the driver. */
   | 'upstream'
   /** An adaptor that keeps freed memory. */
   | 'pooling'
-  /** An adaptor that passes every free on. */
+  /** An adaptor that passes on every free. */
   | 'pass-through';
 
-/** What the value of an option can be. */
+/** The type of an option's value. */
 export type OptionType = 'size' | 'sizes' | 'integer' | 'number' | 'boolean' | 'word' | 'text' | 'resource';
 
 /** An option of a kind of resource. */
 export interface OptionDefinition {
   readonly type: OptionType;
-  /** One phrase for people. */
+  /** A short description for people. */
   readonly summary: string;
-  /** What holds without it, as text for people. */
+  /** The default, as text for people. */
   readonly default?: string;
   /** @defaultValue false */
   readonly required?: boolean;
-  /** The values, for the type `word`. */
+  /** The allowed values, for the type `word`. */
   readonly words?: readonly string[];
 }
 
-/** A kind of resource that a specification can name. It is declared beside its class, and listed in `resourceKinds`. */
+/**
+ * A kind of resource that a specification can name. It is declared beside its class, and listed in
+ * `resourceKinds`.
+ */
 export interface ResourceKind {
   readonly name: string;
-  /** One phrase for people. */
+  /** A short description for people. */
   readonly summary: string;
   readonly role: KindRole;
-  /** By name, in the order in which they are listed. */
+  /** The options by name, in the order in which they are listed. */
   readonly options: Readonly<Record<string, OptionDefinition>>;
-  /** A specification of one. */
+  /** An example specification. */
   readonly example: string;
-  /** @internal Makes the resource from values that were held against `options`. */
+  /** @internal Makes the resource from values that were checked against `options`. */
   create(input: KindArguments<never>): MemoryResource;
 }
 
@@ -50,7 +53,7 @@ export interface KindArguments<Values> {
 
 type Definitions = Readonly<Record<string, OptionDefinition>>;
 
-/** The type that a resource's constructor gets for an option. */
+/** The type of an option's value in a resource's constructor. */
 type OptionValue<D extends OptionDefinition> = D extends { type: 'word'; words: readonly (infer Word)[] }
   ? Word
   : D['type'] extends 'size' | 'integer' | 'number'
@@ -65,7 +68,7 @@ type OptionValue<D extends OptionDefinition> = D extends { type: 'word'; words: 
 
 type RequiredNames<D extends Definitions> = { [Name in keyof D]: D[Name] extends { required: true } ? Name : never }[keyof D];
 
-/** The values of options: those that are required, and those that may be missing. */
+/** The values of the options: required ones, and optional ones. */
 type Values<D extends Definitions> = { readonly [Name in RequiredNames<D>]: OptionValue<D[Name]> } & {
   readonly [Name in Exclude<keyof D, RequiredNames<D>>]?: OptionValue<D[Name]>;
 };
@@ -73,15 +76,15 @@ type Values<D extends Definitions> = { readonly [Name in RequiredNames<D>]: Opti
 const eventWords = ['eager', 'deferred', 'off'] as const;
 
 const eventsSummaries: Readonly<Record<KindRole, string>> = {
-  upstream: 'has no effect: it keeps nothing back',
-  pooling: 'what it does at a free, so that another stream can have the memory',
+  upstream: 'has no effect: it keeps no memory',
+  pooling: 'what it does at a free so that another stream can use the memory',
   'pass-through': 'what it asks of the resources below at every free',
 };
 
 const eventsDefaults: Readonly<Record<KindRole, string>> = {
   upstream: 'none',
   pooling: 'eager',
-  'pass-through': 'what they do of themselves',
+  'pass-through': 'their own policies',
 };
 
 interface EventsDefinition extends OptionDefinition {
@@ -94,7 +97,10 @@ function eventsOption(role: KindRole): EventsDefinition {
   return { type: 'word', words: eventWords, summary: eventsSummaries[role], default: eventsDefaults[role] };
 }
 
-/** Declares the kind of an upstream resource: what a specification calls it, its options, and how it is made. */
+/**
+ * Declares the kind of an upstream resource: what a specification calls it, its options, and how it
+ * is made.
+ */
 /* @__NO_SIDE_EFFECTS__ */
 export function defineUpstream<const D extends Definitions>(definition: {
   readonly name: string;
@@ -107,10 +113,11 @@ export function defineUpstream<const D extends Definitions>(definition: {
 }
 
 /**
- * Declares the kind of an adaptor: what a specification calls it, its options besides `events`, and how it is made.
+ * Declares the kind of an adaptor: what a specification calls it, its options other than `events`,
+ * and how it is made.
  *
- * The tests make every kind from its `example`, so that should take some MiB at most, and a limit of 64 MiB where there is one. On `cuda` it is
- * tried on `cuda-async` as well.
+ * The tests make every kind from its `example`, so that should take a few MiB at most, and set any
+ * limit to 64 MiB. An example on `cuda` is also tested on `cuda-async`.
  */
 /* @__NO_SIDE_EFFECTS__ */
 export function defineAdaptor<const D extends Definitions>(definition: {
@@ -121,8 +128,8 @@ export function defineAdaptor<const D extends Definitions>(definition: {
   readonly example: string;
   readonly create: (input: KindArguments<Values<D & { events: EventsDefinition }>>) => MemoryResource;
   /**
-   * What `events` is without the option.
-   * @defaultValue that of its role
+   * The default of `events`.
+   * @defaultValue the default of its role
    */
   readonly eventsDefault?: string;
 }): ResourceKind {
@@ -131,7 +138,10 @@ export function defineAdaptor<const D extends Definitions>(definition: {
   return { ...kind, options: { ...kind.options, events: { ...events, default: eventsDefault ?? (events.default as string) } } };
 }
 
-/** The object without its undefined fields, for constructors whose fields may be left out but not be undefined. */
+/**
+ * The object without its undefined fields, for constructors whose fields may be left out but not be
+ * undefined.
+ */
 export function definedFields<T extends object>(fields: T): { [Name in keyof T]?: Exclude<T[Name], undefined> } {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as never;
 }

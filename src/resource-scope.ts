@@ -1,12 +1,13 @@
 /**
- * Scopes: what code that is called, now or later, finds without being handed it. A scope holds for a function and for everything that
- * continues it asynchronously, and is one frame of a linked list that is never changed:
+ * Scopes: what a function, and whatever it calls, finds without being handed it. A scope covers the
+ * function and its asynchronous continuations. It is one frame of an immutable linked list:
  *
  *     innermost                                                outermost
  *     { kind: 'caching', … } -> { kind: 'resource', … } -> { kind: 'resource', … } -> undefined
  *
- * A frame concerns whoever knows its kind; everybody else passes it by. Entering costs one object; reading costs nothing before the first
- * scope of an environment was entered, and a step for each frame since.
+ * Code looks at the frames of the kinds that it knows and skips the others. Entering costs one
+ * object. Reading costs nothing before the first scope of an environment was entered, and one step
+ * per frame afterwards.
  */
 import { AsyncLocalStorage } from 'node:async_hooks';
 import type { MemoryOwner } from './bulk-frees.js';
@@ -17,7 +18,7 @@ import { assertFunction } from './validation.js';
 
 /** One scope, and those around it. */
 export interface ScopeFrame {
-  /** Whom it concerns. */
+  /** What kind of scope it is. */
   readonly kind: string;
   /** The scope around it. */
   readonly outer: ScopeFrame | undefined;
@@ -28,19 +29,19 @@ interface ResourceFrame extends ScopeFrame {
   readonly resource: MemoryResource;
 }
 
-/** Memory whose owner is told when the scope ends that it was allocated in. */
+/** Memory whose owner is notified when the scope that it was allocated in ends. */
 export interface ScopedMemory extends MemoryOwner {
-  /** The scopes that the owner was made in. */
+  /** The scopes that the owner was created in. */
   readonly home: ScopeFrame | undefined;
   /** The owner outlives every scope. */
   leaveScopes(): void;
 }
 
-/** A scope that takes back, when it ends, what was allocated in it. */
+/** A scope that takes back at its end what was allocated in it. */
 export interface CachingScope {
   /**
-   * Gives memory that was just allocated an owner. Memory of an owner that was not made in this scope leaves it. Returns whether the memory is
-   * this scope's.
+   * Registers the owner of memory that was just allocated. If the owner was not created in this
+   * scope, its memory leaves the scope. Returns whether the memory belongs to this scope.
    */
   adopt(pointer: DevicePointer, owner: ScopedMemory): boolean;
 }
@@ -53,19 +54,21 @@ interface CachingFrame extends ScopeFrame {
 const frames = new AsyncLocalStorage<ScopeFrame>();
 let wasEntered = false;
 
-/** The innermost scope that runs now. */
+/** The innermost current scope. */
 export function innermostFrame(): ScopeFrame | undefined {
   return wasEntered ? frames.getStore() : undefined;
 }
 
-/** Runs a function in a scope of the given kind, inside the scopes that run now, and returns what it returns. */
+/**
+ * Runs a function in a scope of the given kind, inside the current scopes, and returns its result.
+ */
 export function enterScope<Frame extends { readonly kind: string }, T>(frame: Frame, fn: () => T): T {
   assertFunction(fn, 'fn');
   wasEntered = true;
   return frames.run({ ...frame, outer: frames.getStore() }, fn);
 }
 
-/** Whether what the function of a scope returned goes on asynchronously. */
+/** Whether a function's result continues asynchronously. */
 export function isThenable(value: unknown): value is PromiseLike<unknown> {
   return typeof (value as PromiseLike<unknown> | null | undefined)?.then === 'function';
 }
@@ -83,18 +86,22 @@ function isResourceFrame(frame: ScopeFrame): frame is ResourceFrame {
 }
 
 /**
- * Runs a function with a resource as the current one of its device: buffers that are made in it without a `resource` take their memory
- * there. It holds for everything that the function calls, and for what it continues asynchronously: awaited promises, timers, callbacks of
- * Node's. Outside, and for other devices, everything is as before, whatever way the function ends. Of nested scopes for a device the
- * innermost wins.
+ * Runs a function with a resource as the current one of its device: buffers created in it without a
+ * `resource` use this one. That covers everything that the function calls, and its asynchronous
+ * continuations: awaited promises, timers, Node's callbacks. Outside, and for other devices,
+ * nothing changes, however the function ends. The innermost of nested scopes for a device takes
+ * precedence.
  *
- * The resource is not disposed at the end: buffers made in the scope may outlive it, and free their memory there. A callback that others
- * call, such as a listener or a host function of a stream, runs in the caller's scope, not in the one that it was registered in.
+ * The resource is not disposed at the end: buffers created in the scope may outlive it, and free
+ * their memory there. A callback that other code calls, such as a listener or a host function of a
+ * stream, runs in the caller's scope, not in the one that it was registered in.
  *
- * RMM has no scopes; `rmm::mr::set_current_device_resource_ref` before and after a block of code comes close, without asynchronous code.
+ * RMM has no scopes; `rmm::mr::set_current_device_resource_ref` before and after a block of code
+ * comes close, but only for synchronous code.
  * @param fn a function, asynchronous or not
  * @returns what `fn` returns; for an asynchronous function its promise
- * @throws ArgumentTypeError for what is no resource or no function, and whatever `fn` throws.
+ * @throws ArgumentTypeError if `resource` is not a resource or `fn` is not a function, and whatever
+ * `fn` throws.
  * @example
  * ```ts
  * using pool = new PoolMemoryResource(resource);
@@ -110,18 +117,18 @@ export function withResource<T>(resource: MemoryResource, fn: () => T): T {
   return enterScope({ kind: 'resource', resource }, fn);
 }
 
-/** @throws ArgumentTypeError for what has no device, without which nobody would find it. */
+/** @throws ArgumentTypeError if it has no device; nobody would then find it. */
 export function assertResourceOfDevice(resource: MemoryResource | null | undefined): void {
   if (resource?.device instanceof Device) return;
   throw new ArgumentTypeError(`resource must be a MemoryResource, got ${formatValue(resource)}`);
 }
 
-/** Runs a function in a caching scope, inside the scopes that run now, and returns what it returns. */
+/** Runs a function in a caching scope, inside the current scopes, and returns its result. */
 export function enterCachingScope<T>(scope: CachingScope, fn: () => T): T {
   return enterScope({ kind: 'caching', scope }, fn);
 }
 
-/** The innermost caching scope of a frame and those around it that is as it is wanted. */
+/** The innermost caching scope among a frame and those around it that `isWanted` accepts. */
 export function findCachingScope(frame: ScopeFrame | undefined, isWanted: (scope: CachingScope) => boolean): CachingScope | undefined {
   for (let each = frame; each !== undefined && each.kind !== 'uncached'; each = each.outer) {
     if (isCachingFrame(each) && isWanted(each.scope)) return each.scope;
@@ -129,7 +136,7 @@ export function findCachingScope(frame: ScopeFrame | undefined, isWanted: (scope
   return undefined;
 }
 
-/** Tells the scope that memory was just allocated in who owns it. */
+/** Notifies the scope that memory was just allocated in of its owner. */
 export function adoptInScope(pointer: DevicePointer, owner: ScopedMemory): void {
   findCachingScope(innermostFrame(), (scope) => scope.adopt(pointer, owner));
 }
@@ -139,13 +146,14 @@ function isCachingFrame(frame: ScopeFrame): frame is CachingFrame {
 }
 
 /**
- * Runs a function outside of every caching scope: what it allocates comes from the resource below the caches, and is freed by nobody but the
- * caller. Holds for what the function continues asynchronously, too. Inside, a new scope can be entered as usual.
+ * Runs a function outside of every caching scope: what it allocates comes from the resource below
+ * the caches, and only the caller frees it. That includes the function's asynchronous
+ * continuations. Inside, a new scope can be entered as usual.
  *
  * Counterpart of GPUArrays' `@uncached`.
  * @param fn a function, asynchronous or not
  * @returns what `fn` returns; for an asynchronous function its promise
- * @throws ArgumentTypeError for what is no function, and whatever `fn` throws.
+ * @throws ArgumentTypeError if `fn` is not a function, and whatever `fn` throws.
  * @example
  * ```ts
  * using cache = new CachingMemoryResource(resource);
@@ -158,7 +166,10 @@ export function uncached<T>(fn: () => T): T {
   return enterScope({ kind: 'uncached' }, fn);
 }
 
-/** Calls a function outside of every caching scope, as it is where there is none. For memory that its pooling resource gives back in its own time. */
+/**
+ * Calls a function outside of every caching scope, directly if there is none. For memory that its
+ * pooling resource returns in its own time.
+ */
 export function withoutCaching<T>(fn: () => T): T {
   return innermostFrame() === undefined ? fn() : uncached(fn);
 }

@@ -14,7 +14,8 @@ export const ALLOCATION_ALIGNMENT = 256;
 
 /** `value` rounded up to a multiple of `alignment`, a power of two. Exact up to 2^53. */
 export function alignUp(value: number, alignment: number): number {
-  // Exact, since the division by a power of two is; and a third of the cost of a remainder, which is a library call for doubles.
+  // Exact, because a division by a power of two is exact. It costs a third of a remainder, which is
+  // a library call for doubles.
   return Math.ceil(value / alignment) * alignment;
 }
 
@@ -60,8 +61,9 @@ const bytesOfUnit: Readonly<Record<string, number>> = {
 };
 
 /**
- * The bytes that a text such as `4096`, `512KiB`, `1.5 GiB` or `2GB` names, or `undefined` where it is not a size of a whole number of bytes
- * from 0 to 2^53 - 1. `KiB`, `MiB`, `GiB`, `TiB` (also `K`, `M`, `G`, `T`) are powers of 1024; `kB`, `MB`, `GB`, `TB` powers of 1000.
+ * The bytes that a text such as `4096`, `512KiB`, `1.5 GiB` or `2GB` names, or `undefined` if it
+ * does not name a whole number of bytes from 0 to 2^53 - 1. `KiB`, `MiB`, `GiB`, `TiB` (also `K`,
+ * `M`, `G`, `T`) are powers of 1024; `kB`, `MB`, `GB`, `TB` powers of 1000.
  */
 export function parseBytes(text: string): number | undefined {
   const match = /^(\d+(?:\.\d+)?)\s*([A-Za-z]*)$/.exec(text.trim());
@@ -73,7 +75,8 @@ export function parseBytes(text: string): number | undefined {
 }
 
 /**
- * The share of a whole that a text such as `50%` or `12.5 %` names, above 0 and up to 1, or `undefined` where it is none.
+ * The share that a text such as `50%` or `12.5 %` names, above 0 and up to 1, or `undefined` if it
+ * names none.
  */
 export function parseShare(text: string): number | undefined {
   const match = /^(\d+(?:\.\d+)?)\s*%$/.exec(text.trim());

@@ -33,20 +33,23 @@ export function assertPointer(pointer: unknown, name = 'pointer'): asserts point
   assertBytes(pointer, name);
 }
 
-/** The names of the options in `T`. The compiler sees to it that there is one for each, and no other. */
+/**
+ * The names of the options in `T`. The compiler ensures that there is exactly one entry for each.
+ */
 export type OptionNames<T = Record<string, unknown>> = { readonly [Name in NamesOf<T>]: true };
 
 type NamesOf<T> = T extends unknown ? keyof T & string : never;
 
-/** The one list of the names of an interface of options, for {@link assertOptions}. */
+/** Lists the names of an interface of options, for {@link assertOptions}. */
 export function optionNames<T>(names: OptionNames<T>): OptionNames<T> {
-  // Without a prototype, so that `toString` is no name.
+  // No prototype, so that `toString` is not a name.
   return Object.freeze(Object.assign(Object.create(null), names));
 }
 
 /**
- * Throws unless `options` is an object without any option that is not among `names`.
- * @throws ArgumentTypeError for what is no object; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) naming the option, and the nearest one there is.
+ * Throws unless `options` is an object with no option outside `names`.
+ * @throws ArgumentTypeError if it is not an object; ArgumentRangeError (`ERR_INVALID_ARG_VALUE`)
+ * naming the unknown option and the nearest known one.
  */
 export function assertOptions(options: unknown, names: OptionNames, name = 'options'): asserts options is object {
   if (typeof options !== 'object' || options === null) {
@@ -72,7 +75,7 @@ export function assertFunction(value: unknown, name: string): void {
 
 /**
  * Throws unless `value` is one of the words in `allowed`.
- * @throws ArgumentRangeError naming them.
+ * @throws ArgumentRangeError naming the allowed words.
  */
 export function assertOneOf<T extends string>(value: unknown, allowed: readonly T[], name: string): asserts value is T {
   if (allowed.includes(value as T)) return;

@@ -9,7 +9,8 @@
  *     keys    [ . | a | b | . | c | . ]      b's home may be a's cell; no empty cell lies between b's home and b
  *
  * Invariants: every key is in [home, first empty cell after home); keys are distinct; count ≤
- * length / 2. Cost: expected constant time; 2 to 3 probes when fullest.
+ * length / 2.
+ * Cost: expected constant time; 2 to 3 probes when fullest.
  */
 const absent = -1;
 
