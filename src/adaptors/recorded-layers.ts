@@ -76,6 +76,6 @@ class GrowthRecorder implements GrowthObserver {
 
   #append(kind: number, pointer: DevicePointer, bytes: number, stream: Stream): void {
     this.#recording.append(kind | this.#recording.headOf(this.#layer, stream.timeline), pointer, bytes);
-    this.#recording.settle();
+    this.#recording.flushIfAuto();
   }
 }

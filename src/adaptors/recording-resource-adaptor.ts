@@ -120,7 +120,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     }
     if (this.#bytesToStack === undefined) recording.append(head | RecordKind.allocate, pointer, bytes);
     else this.#recordSampled(head, pointer, bytes, this.#bytesToStack);
-    recording.settle();
+    recording.flushIfAuto();
     return pointer;
   }
 
@@ -140,7 +140,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
       if (isRecorded) recording.retract(position);
       throw error;
     }
-    recording.settle();
+    recording.flushIfAuto();
   }
 
   /**

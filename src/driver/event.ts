@@ -88,7 +88,7 @@ export class Event implements Disposable {
   /** @internal Records on a stream whose `Stream` objects may all be gone. */
   recordOn(timeline: StreamTimeline): void {
     // A failed recording may have destroyed the previous one.
-    this.version = ++StreamTimeline.recordings;
+    this.version = ++StreamTimeline.records;
     this.recordedOn = undefined;
     mailbox[0] = this.handle;
     mailbox[1] = timeline.handle;

@@ -11,7 +11,7 @@ export interface StreamObserver {
    * Whether it holds back memory that only an event recorded on the stream now can release to
    * others.
    */
-  needsSettlement(timeline: StreamTimeline): boolean;
+  needsLastEvent(timeline: StreamTimeline): boolean;
   /**
    * The stream ends. `event`, if given, was recorded after everything that was queued on it; all
    * observers share it. No call for this timeline follows. Must not throw.
@@ -38,7 +38,7 @@ const endedAndRun: number[] = [];
  */
 export class StreamTimeline {
   /** The number of events recorded since the start, on all streams. */
-  static recordings = 0;
+  static records = 0;
 
   readonly id: number;
   /** Tells the streams of all devices apart; on the first device it is the id. */
@@ -70,7 +70,7 @@ export class StreamTimeline {
    * The number of the latest recording at the time when the stream last waited, or when memory last
    * came into its order. No event up to that number covers what the stream was then ordered after.
    */
-  receivedAt = StreamTimeline.recordings;
+  receivedAt = StreamTimeline.records;
   #isEnding = false;
   /** Weak references to the `Stream` objects for this stream. */
   readonly #streams = new Set<WeakRef<Stream>>();
@@ -195,7 +195,7 @@ export class StreamTimeline {
    * although the stream may never use it.
    */
   outdateFences(): void {
-    this.receivedAt = StreamTimeline.recordings;
+    this.receivedAt = StreamTimeline.records;
   }
 
   observe(observer: StreamObserver): void {
@@ -235,7 +235,7 @@ export class StreamTimeline {
     try {
       // A stream whose end is not announced may be gone: its handle must not be used.
       isBusy = observers.length > 0 && !(this.announcesEnd && this.isIdle());
-      if (observers.some((observer) => observer.needsSettlement(this))) event = record();
+      if (observers.some((observer) => observer.needsLastEvent(this))) event = record();
       native().releaseStream(this.handle);
       check('destroy a stream');
     } catch (error) {

@@ -55,7 +55,7 @@ interface Ending {
 }
 
 const unreachable = finalizationRegistry<Ending>('stream', 'CISTERN_UNREACHABLE_STREAM', ({ device, timeline, reference }) =>
-  timeline.leave(reference, () => settlement(device, timeline, timeline.announcesEnd)),
+  timeline.leave(reference, () => lastEventOf(device, timeline, timeline.announcesEnd)),
 );
 const undestroyed = finalizationRegistry<number>('stream', 'CISTERN_UNREACHABLE_STREAM', (handle) => {
   native().releaseStream(handle);
@@ -305,9 +305,9 @@ export class Stream implements Disposable {
   [Symbol.dispose](): void {
     if (this.handle < 0 || this.#isDefault) return;
     // Only an owner that announces the stream's end is known to have kept it alive.
-    const settle = () => settlement(this.device, this.timeline, this.#endsTimeline || this.timeline.announcesEnd);
-    if (this.#endsTimeline) this.timeline.end(settle);
-    else this.timeline.leave(this.#reference, settle);
+    const record = () => lastEventOf(this.device, this.timeline, this.#endsTimeline || this.timeline.announcesEnd);
+    if (this.#endsTimeline) this.timeline.end(record);
+    else this.timeline.leave(this.#reference, record);
     this.handle = -1;
     unreachable.unregister(this);
   }
@@ -419,7 +419,7 @@ function assertPriority(priority: unknown): asserts priority is number {
  * for that work and returns `undefined`.
  * @param isAlive whether the driver's stream is known to exist
  */
-function settlement(device: Device, timeline: StreamTimeline, isAlive: boolean): Event | undefined {
+function lastEventOf(device: Device, timeline: StreamTimeline, isAlive: boolean): Event | undefined {
   if (isAlive) {
     try {
       const event = new Event({ device });

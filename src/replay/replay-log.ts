@@ -91,7 +91,7 @@ export interface LiveAllocation {
   readonly event: number;
   readonly slot: number;
   readonly bytes: number;
-  readonly lane: number;
+  readonly streamIndex: number;
 }
 
 /** @internal An allocation of a replay that ran out of memory. */
@@ -121,7 +121,7 @@ export class Replay {
   #events: Event[] = [];
   readonly #pointers: Float64Array;
   readonly #owners: Uint32Array;
-  readonly #oneLane = new Uint32Array(chunkCapacity);
+  readonly #oneStream = new Uint32Array(chunkCapacity);
 
   #chunkIndex = 0;
   /** What the log does not free. */
@@ -150,7 +150,7 @@ export class Replay {
     for (const leaf of leaves ?? []) leaf.resetPeakReservedBytes();
     const state = this.#state(stack);
     this.#run(state, () => {
-      for (const chunk of this.#chunks()) observeOnStreams(chunk, this.#lanes(chunk), state, seen);
+      for (const chunk of this.#chunks()) observeOnStreams(chunk, this.#streamIndexes(chunk), state, seen);
     });
     const after = driverCallCounts();
     const peakReservedBytes = sum(leaves, (leaf) => leaf.peakReservedBytes);
@@ -181,7 +181,7 @@ export class Replay {
     const start = process.hrtime.bigint();
     this.#run(state, () => {
       if (isSingle) for (const chunk of this.#chunks()) replayOnOneStream(chunk, state);
-      else for (const chunk of this.#chunks()) replayOnStreams(chunk, this.#lanes(chunk), state);
+      else for (const chunk of this.#chunks()) replayOnStreams(chunk, this.#streamIndexes(chunk), state);
     });
     const end = process.hrtime.bigint();
     this.#freeRest(state, this.#log.eventCount);
@@ -203,7 +203,7 @@ export class Replay {
         for (const chunk of this.#chunks()) {
           const count = Math.min(chunk.count, eventCount - this.#chunkIndex * chunkCapacity);
           if (count <= 0) break;
-          replayOnStreams(count === chunk.count ? chunk : { ...chunk, count }, this.#lanes(chunk), state);
+          replayOnStreams(count === chunk.count ? chunk : { ...chunk, count }, this.#streamIndexes(chunk), state);
         }
       });
     } catch (error) {
@@ -224,12 +224,12 @@ export class Replay {
 
   /** The name of the stream that an event goes to. */
   streamNameOf(index: number): string {
-    return this.#streamNames[this.#laneOf(index)] as string;
+    return this.#streamNames[this.#streamIndexOf(index)] as string;
   }
 
   /** The stream itself, for what looks at a stack. */
   streamOf(index: number): Stream {
-    return this.#streams[this.#laneOf(index)] as Stream;
+    return this.#streams[this.#streamIndexOf(index)] as Stream;
   }
 
   /** Allocations that ran out of memory so far, in all replays. */
@@ -273,12 +273,12 @@ export class Replay {
     }
   }
 
-  #laneOf(index: number): number {
-    return this.#lanes(this.#log.chunks[Math.floor(index / chunkCapacity)] as EventChunk)[index % chunkCapacity] as number;
+  #streamIndexOf(index: number): number {
+    return this.#streamIndexes(this.#log.chunks[Math.floor(index / chunkCapacity)] as EventChunk)[index % chunkCapacity] as number;
   }
 
-  #lanes(chunk: EventChunk): Uint32Array {
-    return this.#mode === 'log' ? chunk.streams : this.#mode === 'thread' ? chunk.threads : this.#oneLane;
+  #streamIndexes(chunk: EventChunk): Uint32Array {
+    return this.#mode === 'log' ? chunk.streams : this.#mode === 'thread' ? chunk.threads : this.#oneStream;
   }
 
   #onError(error: unknown, row: number): void {
@@ -324,9 +324,9 @@ export class Replay {
     const live = eventCount === this.#log.eventCount ? this.#unfreed : this.liveAfter(eventCount);
     let left = (live ?? []).filter(({ slot }) => state.pointers[slot] !== failedPointer);
     for (let attempt = 0; attempt < 2; attempt++) {
-      left = left.filter(({ slot, bytes, lane }) => {
+      left = left.filter(({ slot, bytes, streamIndex }) => {
         try {
-          state.resource.deallocate(state.pointers[slot] as number, bytes, state.streams[lane] as Stream);
+          state.resource.deallocate(state.pointers[slot] as number, bytes, state.streams[streamIndex] as Stream);
           return false;
         } catch (error) {
           errors.push(error);
@@ -352,7 +352,7 @@ export class Replay {
       if (event < 0) continue;
       const chunk = chunks[Math.floor(event / chunkCapacity)] as EventChunk;
       const row = event % chunkCapacity;
-      live.push({ event, slot, bytes: chunk.sizes[row] as number, lane: this.#lanes(chunk)[row] as number });
+      live.push({ event, slot, bytes: chunk.sizes[row] as number, streamIndex: this.#streamIndexes(chunk)[row] as number });
     }
     return live.sort((a, b) => a.event - b.event);
   }

@@ -10,15 +10,15 @@ import type { EventChunk } from './allocation-log.js';
 /** In place of the pointer of an allocation that failed, whose free is skipped. */
 export const failedPointer = -1;
 
-/** What the loops work on. A lane is the index of one of the streams. */
+/** What the loops work on.  */
 export interface LoopState {
   readonly resource: MemoryResource;
   readonly streams: readonly Stream[];
-  /** One event per lane, for the waits of the replayed program itself. */
+  /** One event for each stream, for the waits of the replayed program itself. */
   readonly events: readonly Event[];
   /** By slot: the pointer of the live allocation. */
   readonly pointers: Float64Array;
-  /** By slot: the lane it was allocated on. Only for more than one stream. */
+  /** By slot: the index of the stream it was allocated on. Only for more than one stream. */
   readonly owners: Uint32Array;
   /** Called with what was thrown at a row; throws where the replay cannot go on. */
   readonly onError: (error: unknown, row: number) => void;
@@ -48,8 +48,8 @@ export function replayOnOneStream(chunk: EventChunk, state: LoopState): void {
   }
 }
 
-/** Replays a chunk on the streams that `lanes` names row by row. */
-export function replayOnStreams(chunk: EventChunk, lanes: Uint32Array, state: LoopState): void {
+/** Replays a chunk on the streams that `streamIndexes` names row by row. */
+export function replayOnStreams(chunk: EventChunk, streamIndexes: Uint32Array, state: LoopState): void {
   const { operations, sizes, count } = chunk;
   const { resource, streams, events, pointers, owners, onError } = state;
   let row = 0;
@@ -57,16 +57,16 @@ export function replayOnStreams(chunk: EventChunk, lanes: Uint32Array, state: Lo
     try {
       for (; row < count; row++) {
         const operation = operations[row] as number;
-        const lane = lanes[row] as number;
-        const stream = streams[lane] as Stream;
+        const streamIndex = streamIndexes[row] as number;
+        const stream = streams[streamIndex] as Stream;
         if (operation >= 0) {
           pointers[operation] = resource.allocate(sizes[row] as number, stream);
-          owners[operation] = lane;
+          owners[operation] = streamIndex;
         } else {
           const pointer = pointers[~operation] as number;
           if (pointer === failedPointer) continue;
           const owner = owners[~operation] as number;
-          if (owner !== lane && pointer !== 0) {
+          if (owner !== streamIndex && pointer !== 0) {
             const event = events[owner] as Event;
             event.record(streams[owner] as Stream);
             stream.wait(event);
@@ -98,19 +98,19 @@ export class Observations {
 }
 
 /** Replays a chunk as {@link replayOnStreams} does, and notes what happens. Not measured. */
-export function observeOnStreams(chunk: EventChunk, lanes: Uint32Array, state: LoopState, seen: Observations): void {
+export function observeOnStreams(chunk: EventChunk, streamIndexes: Uint32Array, state: LoopState, seen: Observations): void {
   const { operations, sizes, count } = chunk;
   const { resource, streams, events, pointers, owners } = state;
   for (let row = 0; row < count; row++) {
     const operation = operations[row] as number;
     const bytes = sizes[row] as number;
-    const lane = lanes[row] as number;
-    const stream = streams[lane] as Stream;
+    const streamIndex = streamIndexes[row] as number;
+    const stream = streams[streamIndex] as Stream;
     try {
       if (operation >= 0) {
         const pointer = resource.allocate(bytes, stream);
         pointers[operation] = pointer;
-        owners[operation] = lane;
+        owners[operation] = streamIndex;
         seen.liveSizes[operation] = bytes;
         seen.liveBytes += bytes;
         if (seen.liveBytes > seen.peakLiveBytes) seen.peakLiveBytes = seen.liveBytes;
@@ -122,7 +122,7 @@ export function observeOnStreams(chunk: EventChunk, lanes: Uint32Array, state: L
       const pointer = pointers[slot] as number;
       if (pointer === failedPointer) continue;
       const owner = owners[slot] as number;
-      if (owner !== lane && pointer !== 0) {
+      if (owner !== streamIndex && pointer !== 0) {
         const event = events[owner] as Event;
         event.record(streams[owner] as Stream);
         stream.wait(event);

@@ -8,7 +8,7 @@ import type { Lane, Waiter } from './lane.js';
  * A recording made by the caller of a free. It is valid as long as the event is neither recorded
  * again nor disposed.
  */
-interface Recording {
+interface CallerEvent {
   readonly event: Event;
   readonly version: number;
 }
@@ -26,7 +26,7 @@ interface Recording {
  *
  * A later record on a stream covers everything that an earlier one covers, so one event per lane is
  * enough. Recording late is always safe while the stream exists: others then wait for more, never
- * for less. The end of a stream is announced; `StreamOrdering` then settles its lanes.
+ * for less. The end of a stream is announced; `StreamOrdering` then gives its memory to the lane of ended streams.
  */
 export class StreamLane implements Lane {
   readonly number: number;
@@ -42,7 +42,7 @@ export class StreamLane implements Lane {
   readonly mustRecord: boolean;
   readonly #device: Device;
   #event: Event | undefined;
-  #recording: Recording | undefined;
+  #callerEvent: CallerEvent | undefined;
   #isUnrecorded = false;
   #isRecorded = false;
   /** How many synchronizations of the stream had begun at the last free. */
@@ -70,10 +70,10 @@ export class StreamLane implements Lane {
   }
 
   /** Whether an event must be recorded for the freed memory before the stream ends. */
-  get needsSettlement(): boolean {
+  get needsLastEvent(): boolean {
     // The owner of a caller's event may record it again when the stream that could replace it is
     // gone.
-    return !this.isIdle && (this.#isUnrecorded || this.#recording !== undefined);
+    return !this.isIdle && (this.#isUnrecorded || this.#callerEvent !== undefined);
   }
 
   /**
@@ -98,12 +98,12 @@ export class StreamLane implements Lane {
    * Memory that was allocated on the lane's stream is freed into the lane, and the caller has
    * recorded an event for it on that stream.
    */
-  freeWithRecording(event: Event): void {
+  freeWithEvent(event: Event): void {
     this.#freedAt = this.timeline.synchronizing;
-    const known = this.#recording;
+    const known = this.#callerEvent;
     // The event does not cover what the stream has waited for since.
     if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;
-    else if (known === undefined) this.#recording = { event, version: event.version };
+    else if (known === undefined) this.#callerEvent = { event, version: event.version };
     // It is not known which of two recordings is later: a late record covers both. No two
     // recordings have the same number.
     else if (known.version !== event.version) this.#isUnrecorded = true;
@@ -129,9 +129,9 @@ export class StreamLane implements Lane {
 
   order({ timeline }: Waiter): boolean {
     if (this.isIdle || timeline === this.timeline) return false;
-    if (this.#isUnrecorded || (this.#recording !== undefined && isLost(this.#recording))) this.#record();
+    if (this.#isUnrecorded || (this.#callerEvent !== undefined && isLost(this.#callerEvent))) this.#record();
     if (this.#isRecorded) timeline.wait(this.#event as Event);
-    if (this.#recording !== undefined) timeline.wait(this.#recording.event);
+    if (this.#callerEvent !== undefined) timeline.wait(this.#callerEvent.event);
     return true;
   }
 
@@ -145,12 +145,12 @@ export class StreamLane implements Lane {
   }
 
   /**
-   * The event that covers all frees when the stream has ended. `settlement` was recorded last on
+   * The event that covers all frees when the stream has ended. `lastEvent` was recorded last on
    * the stream, if any lane needed it.
    */
-  settle(settlement: Event | undefined): Event | undefined {
+  afterEnd(lastEvent: Event | undefined): Event | undefined {
     if (this.isIdle) return undefined;
-    return settlement ?? this.#event;
+    return lastEvent ?? this.#event;
   }
 
   /**
@@ -171,7 +171,7 @@ export class StreamLane implements Lane {
 
   #cover(): Event | undefined {
     if (this.isIdle) return undefined;
-    if (this.#isUnrecorded || this.#recording !== undefined) this.#record();
+    if (this.#isUnrecorded || this.#callerEvent !== undefined) this.#record();
     return this.#event;
   }
 
@@ -186,13 +186,13 @@ export class StreamLane implements Lane {
     }
     this.#isRecorded = true;
     this.#isUnrecorded = false;
-    this.#recording = undefined;
+    this.#callerEvent = undefined;
   }
 }
 
 /** Stands for "no lane yet" until the first call. Its methods are never called. */
 export const noLane = Object.freeze({ number: none, owner: none }) as StreamLane;
 
-function isLost({ event, version }: Recording): boolean {
+function isLost({ event, version }: CallerEvent): boolean {
   return event.version !== version || event.handle < 0;
 }

@@ -194,7 +194,7 @@ export class StreamOrdering implements StreamObserver {
     if (fence instanceof Event) {
       const lane = this.#lane(stream.timeline, false);
       if (lane.mustRecord) lane.freeRecorded();
-      else if (lane.owner === owner) lane.freeWithRecording(fence);
+      else if (lane.owner === owner) lane.freeWithEvent(fence);
       else lane.freeUnrecorded();
       return lane;
     }
@@ -307,9 +307,9 @@ export class StreamOrdering implements StreamObserver {
     return synchronized;
   }
 
-  needsSettlement(timeline: StreamTimeline): boolean {
+  needsLastEvent(timeline: StreamTimeline): boolean {
     return this.#lanesOf(timeline).some(
-      (lane) => this.#memory.isAwaited?.(lane.number) || (lane.needsSettlement && !this.#memory.isEmpty(lane.number)),
+      (lane) => this.#memory.isAwaited?.(lane.number) || (lane.needsLastEvent && !this.#memory.isEmpty(lane.number)),
     );
   }
 
@@ -319,8 +319,8 @@ export class StreamOrdering implements StreamObserver {
       // It is not known when the stream last used that memory.
       if (isAwaited) lane.freeUnrecorded();
       if (isAwaited || !this.#memory.isEmpty(lane.number)) {
-        const settlement = lane.settle(event);
-        if (settlement !== undefined) this.#ended.dependOn([settlement]);
+        const lastEvent = lane.afterEnd(event);
+        if (lastEvent !== undefined) this.#ended.dependOn([lastEvent]);
         this.#memory.transfer(lane.number, this.#ended.number);
       }
       this.#memory.redirect?.(lane.number, this.#ended.number);

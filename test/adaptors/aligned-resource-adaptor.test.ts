@@ -9,7 +9,7 @@ import {
   PoolMemoryResource,
   Stream,
 } from '../../src/index.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -27,7 +27,7 @@ function overCuda(options: AlignedResourceAdaptorOptions) {
 
 /** An upstream at whose next allocation the address is `offset` bytes past a multiple of 4096. */
 function at(offset: number) {
-  const upstream = new RecordingResource();
+  const upstream = new SpyResource();
   const allocate = vi.spyOn(upstream, 'allocate').mockImplementation((_bytes, _stream, alignment = 256) => {
     if (alignment > 256) throw new RangeError('no such alignment');
     return 0x7f00_0000_0000 + offset;
@@ -37,18 +37,16 @@ function at(offset: number) {
 
 describe('AlignedResourceAdaptor', () => {
   test.each([0, 3, 300, -256, Number.NaN, 2 * GiB])('refuses the alignment %s', (alignment) => {
-    expect(() => new AlignedResourceAdaptor(new RecordingResource(), { alignment })).toThrow(/^alignment must be/);
+    expect(() => new AlignedResourceAdaptor(new SpyResource(), { alignment })).toThrow(/^alignment must be/);
   });
 
   test.each([-1, 0.5, 2 ** 53])('refuses the threshold %s', (alignmentThresholdBytes) => {
-    expect(() => new AlignedResourceAdaptor(new RecordingResource(), { alignmentThresholdBytes })).toThrow(
-      /^alignmentThresholdBytes must be/,
-    );
+    expect(() => new AlignedResourceAdaptor(new SpyResource(), { alignmentThresholdBytes })).toThrow(/^alignmentThresholdBytes must be/);
   });
 
   test('raises alignments below 256 to that', () => {
     for (const alignment of [1, 2, 128, 256]) {
-      const upstream = new RecordingResource();
+      const upstream = new SpyResource();
       const resource = new AlignedResourceAdaptor(upstream, { alignment });
       expect(resource.alignment).toBe(256);
       resource.allocate(5, stream);
@@ -124,7 +122,7 @@ describe('AlignedResourceAdaptor', () => {
   });
 
   test('goes on asking for its own alignment where only a greater one was refused', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const allocate = vi.spyOn(upstream, 'allocate').mockImplementation((_bytes, _stream, alignment = 256) => {
       if (alignment > 1024) throw new RangeError('no such alignment');
       return 0x7f00_0000_0000;
@@ -136,7 +134,7 @@ describe('AlignedResourceAdaptor', () => {
   });
 
   test('notices that it was disposed while the upstream was asked', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = new AlignedResourceAdaptor(upstream, { alignment: 4096 });
     upstream.meanwhile = () => resource.dispose();
     upstream.failure = new RangeError('no such alignment');
@@ -145,7 +143,7 @@ describe('AlignedResourceAdaptor', () => {
   });
 
   test('notices an upstream that ignores the alignment, and gives back what it got', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const deallocate = vi.spyOn(upstream, 'deallocate');
     const resource = new AlignedResourceAdaptor(upstream, { alignment: 65536 });
     expect(resource.allocate(1000, stream) % 65536).toBe(0);
@@ -155,7 +153,7 @@ describe('AlignedResourceAdaptor', () => {
   });
 
   test('learns nothing where the upstream refuses something else', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const allocate = vi.spyOn(upstream, 'allocate');
     allocate.mockImplementation(() => {
       throw new RangeError('stream of another device');

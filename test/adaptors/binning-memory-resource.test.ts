@@ -25,12 +25,12 @@ import {
   Stream,
 } from '../../src/index.js';
 import { code } from '../support/errors.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 const stream = new Stream();
 
 /** A resource that remembers the sizes that it was asked for. */
-class SizesResource extends RecordingResource {
+class SizesResource extends SpyResource {
   readonly sizes: number[] = [];
 
   override allocate(bytes: number, on: Stream): number {
@@ -48,8 +48,8 @@ describe('a binning resource', () => {
   });
 
   test('has the bins that are given, the smallest first, their sizes rounded up to 256', () => {
-    const given = new RecordingResource();
-    using resource = new BinningMemoryResource(new RecordingResource(), {
+    const given = new SpyResource();
+    using resource = new BinningMemoryResource(new SpyResource(), {
       bins: [{ bytes: 5000, resource: given }, 1000, 256],
       minimumExponent: 9,
       maximumExponent: 9,
@@ -59,8 +59,8 @@ describe('a binning resource', () => {
   });
 
   test('lists a resource that serves two bins once', () => {
-    const given = new RecordingResource();
-    using resource = new BinningMemoryResource(new RecordingResource(), {
+    const given = new SpyResource();
+    using resource = new BinningMemoryResource(new SpyResource(), {
       bins: [
         { bytes: 512, resource: given },
         { bytes: 2048, resource: given },
@@ -376,8 +376,8 @@ describe('a binning resource', () => {
   });
 
   test('gives its bins its policy, and asks it of the upstream and of resources given as bins', () => {
-    const upstream = new RecordingResource();
-    const given = new RecordingResource();
+    const upstream = new SpyResource();
+    const given = new SpyResource();
     const bins = [{ bytes: 512, resource: given }, 1024];
     using resource = new BinningMemoryResource(upstream, { bins, deallocationEvents: 'deferred' });
     expect(resource.bins[1]?.resource).toMatchObject({ deallocationEvents: 'deferred' });
@@ -389,7 +389,7 @@ describe('a binning resource', () => {
   });
 
   test('leaves the policy to the resources where it has none itself', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using resource = new BinningMemoryResource(upstream, { bins: [1024] });
     expect(resource.bins[0]?.resource).toMatchObject({ deallocationEvents: 'eager' });
     resource.deallocate(256, 5000, stream);
@@ -407,7 +407,7 @@ describe('a binning resource', () => {
   });
 
   test('hands an alignment on', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using resource = new BinningMemoryResource(upstream, { bins: [1024] });
     resource.allocate(5000, stream, 4096);
     expect(upstream.alignments).toEqual([4096]);
@@ -432,8 +432,8 @@ describe('a binning resource', () => {
   });
 
   test('disposes what it made, and nothing else', () => {
-    const upstream = new RecordingResource();
-    const given = new RecordingResource();
+    const upstream = new SpyResource();
+    const given = new SpyResource();
     const resource = new BinningMemoryResource(upstream, { bins: [{ bytes: 512, resource: given }, 1024] });
     resource.allocate(1000, stream);
     resource.dispose();

@@ -31,8 +31,8 @@ import {
   withResource,
 } from '../../src/index.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 import { eventCalls, eventRecords, expectWaiting, inHostFunction, madeElsewhere, policies, valuesOf } from '../support/stream-order.js';
-import { RecordingResource } from './recording-resource.js';
 
 const disposed = expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' });
 const stream = new Stream();
@@ -274,7 +274,7 @@ describe('outside of a run', () => {
   });
 
   test('asks the resources below what its option says, and nothing where that is not set', () => {
-    const recording = new RecordingResource();
+    const recording = new SpyResource();
     using asking = new CachingMemoryResource(recording, { deallocationEvents: 'off' });
     using silent = new CachingMemoryResource(recording);
     for (const cache of [asking, silent]) cache.deallocate(cache.allocate(100, stream), 100, stream);

@@ -10,7 +10,7 @@ import {
   OutOfMemoryError,
   Stream,
 } from '../../src/index.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -22,7 +22,7 @@ const outOfMemory = (requestedBytes = 5) => new OutOfMemoryError('nothing is lef
 
 /** Fails once. */
 function failing(failure: Error = outOfMemory()) {
-  const upstream = new RecordingResource();
+  const upstream = new SpyResource();
   upstream.failure = failure;
   return upstream;
 }
@@ -40,7 +40,7 @@ describe('FailureCallbackResourceAdaptor', () => {
 
   test('does not call where nothing fails', () => {
     const callback = vi.fn(() => true);
-    const resource = new FailureCallbackResourceAdaptor(new RecordingResource(), callback);
+    const resource = new FailureCallbackResourceAdaptor(new SpyResource(), callback);
     resource.deallocate(resource.allocate(5, stream), 5, stream);
     expect(callback).not.toHaveBeenCalled();
   });
@@ -169,7 +169,7 @@ describe('FailureCallbackResourceAdaptor', () => {
   });
 
   test('refuses what is no function', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     expect(() => new FailureCallbackResourceAdaptor(upstream, undefined as unknown as FailureCallback)).toThrow(
       'callback must be a function, got undefined',
     );

@@ -11,7 +11,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { caught } from '../support/errors.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -70,8 +70,8 @@ describe('FallbackResourceAdaptor', () => {
   });
 
   test('passes alignment, fence and policy to the fallback as well', () => {
-    const upstream = new RecordingResource();
-    const fallback = new RecordingResource();
+    const upstream = new SpyResource();
+    const fallback = new SpyResource();
     const resource = new FallbackResourceAdaptor(upstream, fallback, { deallocationEvents: 'deferred' });
     const allocate = () => {
       upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 5, path: ['the device'] });
@@ -102,8 +102,8 @@ describe('FallbackResourceAdaptor', () => {
   });
 
   test('does not ask the fallback where the upstream fails for another reason', () => {
-    const upstream = new RecordingResource();
-    const fallback = new RecordingResource();
+    const upstream = new SpyResource();
+    const fallback = new SpyResource();
     const allocate = vi.spyOn(fallback, 'allocate');
     const resource = new FallbackResourceAdaptor(upstream, fallback);
     upstream.failure = new RangeError('no such size');
@@ -122,8 +122,8 @@ describe('FallbackResourceAdaptor', () => {
   });
 
   test('frees an address to the resource that gave it last', () => {
-    const upstream = new RecordingResource();
-    const fallback = new RecordingResource();
+    const upstream = new SpyResource();
+    const fallback = new SpyResource();
     const resource = new FallbackResourceAdaptor(upstream, fallback);
     vi.spyOn(upstream, 'allocate').mockReturnValue(0x7f00_0000_0000);
     vi.spyOn(fallback, 'allocate').mockReturnValue(0x7f00_0000_0000);
@@ -136,8 +136,8 @@ describe('FallbackResourceAdaptor', () => {
   });
 
   test('may be given the same memory while the fallback frees it', () => {
-    const upstream = new RecordingResource();
-    const fallback = new RecordingResource();
+    const upstream = new SpyResource();
+    const fallback = new SpyResource();
     vi.spyOn(upstream, 'allocate').mockImplementation((bytes) => {
       throw new OutOfMemoryError('nothing is left', { requestedBytes: bytes, path: ['the device'] });
     });
@@ -155,8 +155,8 @@ describe('FallbackResourceAdaptor', () => {
   });
 
   test('notices that it was disposed while the upstream was asked', () => {
-    const upstream = new RecordingResource();
-    const fallback = new RecordingResource();
+    const upstream = new SpyResource();
+    const fallback = new SpyResource();
     const resource = new FallbackResourceAdaptor(upstream, fallback);
     upstream.meanwhile = () => resource.dispose();
     upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 5, path: ['the device'] });
@@ -165,8 +165,8 @@ describe('FallbackResourceAdaptor', () => {
   });
 
   test('leaves both resources as they are when it is disposed', () => {
-    const upstream = new RecordingResource();
-    const fallback = new RecordingResource();
+    const upstream = new SpyResource();
+    const fallback = new SpyResource();
     new FallbackResourceAdaptor(upstream, fallback).dispose();
     expect([upstream.isDisposed, fallback.isDisposed]).toEqual([false, false]);
   });

@@ -17,8 +17,8 @@ import {
   set,
 } from '../../src/index.js';
 import { caught, code } from '../support/errors.js';
+import { SpyResource } from '../support/spy-resource.js';
 import { expectOrdered, policies } from '../support/stream-order.js';
-import { RecordingResource } from './recording-resource.js';
 
 const stream = new Stream();
 const blockBytes = 64 * KiB;
@@ -91,7 +91,7 @@ describe('fixed-size blocks', () => {
   });
 
   test('can have 2 GiB - 256 bytes, of which one is asked for', () => {
-    using blocks = new FixedSizeMemoryResource(new RecordingResource(), { blockBytes: 2 * GiB - 256, blocksToPreallocate: 3 });
+    using blocks = new FixedSizeMemoryResource(new SpyResource(), { blockBytes: 2 * GiB - 256, blocksToPreallocate: 3 });
     const pointer = blocks.allocate(1, stream);
     blocks.validate();
     expect(() => blocks.deallocate(pointer, 2, stream)).toThrow('it was allocated with 1 bytes');

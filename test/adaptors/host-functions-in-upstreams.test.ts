@@ -1,10 +1,10 @@
 import { describe, expect, test } from 'vitest';
 import { ArenaMemoryResource, type DevicePointer, Event, failCall, KiB, MiB, PoolMemoryResource, Stream } from '../../src/index.js';
+import { SpyResource } from '../support/spy-resource.js';
 import { eventCalls, expectWaiting, inHostFunction, madeElsewhere } from '../support/stream-order.js';
-import { RecordingResource } from './recording-resource.js';
 
 /** Memory that nobody uses, with a count of what is live. */
-class Upstream extends RecordingResource {
+class Upstream extends SpyResource {
   liveBytes = 0;
 
   override allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {

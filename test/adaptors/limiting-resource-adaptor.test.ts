@@ -1,7 +1,7 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CudaAsyncMemoryResource, CudaMemoryResource, LimitingResourceAdaptor, MiB, OutOfMemoryError, Stream } from '../../src/index.js';
 import { caught } from '../support/errors.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -11,7 +11,7 @@ afterAll(() => stream.dispose());
 
 describe('LimitingResourceAdaptor', () => {
   test('allows exactly its limit and not a byte more', () => {
-    const resource = new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: 1024 });
+    const resource = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 1024 });
     const pointer = resource.allocate(1024, stream);
     expect(resource.allocatedBytes).toBe(1024);
     expect(() => resource.allocate(1, stream)).toThrow(OutOfMemoryError);
@@ -22,7 +22,7 @@ describe('LimitingResourceAdaptor', () => {
   });
 
   test('says how much was asked for, is left and is allowed', () => {
-    const resource = new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: 10 * MiB });
+    const resource = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 10 * MiB });
     resource.allocate(6 * MiB, stream);
     expect(caught(() => resource.allocate(5 * MiB, stream))).toMatchObject({
       code: 'ERR_CISTERN_OUT_OF_MEMORY',
@@ -35,14 +35,14 @@ describe('LimitingResourceAdaptor', () => {
   });
 
   test('counts each allocation rounded up to 256 bytes, or to its alignment', () => {
-    const usual = new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: 4096 });
+    const usual = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 4096 });
     for (let i = 0; i < 16; i++) usual.allocate(1, stream);
     expect(usual.allocatedBytes).toBe(4096);
     expect(() => usual.allocate(1, stream)).toThrow(OutOfMemoryError);
-    const odd = new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: 1000 });
+    const odd = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 1000 });
     expect(() => odd.allocate(900, stream)).toThrow(OutOfMemoryError);
 
-    const coarse = new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: 4096, alignment: 2048 });
+    const coarse = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 4096, alignment: 2048 });
     const pointer = coarse.allocate(1, stream);
     expect(coarse.allocatedBytes).toBe(2048);
     coarse.deallocate(pointer, 1, stream);
@@ -50,7 +50,7 @@ describe('LimitingResourceAdaptor', () => {
   });
 
   test('counts nothing for zero bytes and for the null pointer', () => {
-    const resource = new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: 0 });
+    const resource = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 0 });
     expect(resource.allocate(0, stream)).toBe(0);
     resource.deallocate(0, 4096, stream);
     expect(resource.allocatedBytes).toBe(0);
@@ -83,7 +83,7 @@ describe('LimitingResourceAdaptor', () => {
   });
 
   test('holds the limit when the upstream runs a function that allocates', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = new LimitingResourceAdaptor(upstream, { limitBytes: 4096 });
     let inner: unknown;
     upstream.meanwhile = () => {
@@ -95,10 +95,10 @@ describe('LimitingResourceAdaptor', () => {
   });
 
   test.each([undefined, -1, 1.5, Number.NaN, '1GiB'])('refuses the limit %s', (limitBytes) => {
-    expect(() => new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: limitBytes as number })).toThrow(/^limitBytes must be/);
+    expect(() => new LimitingResourceAdaptor(new SpyResource(), { limitBytes: limitBytes as number })).toThrow(/^limitBytes must be/);
   });
 
   test('refuses an alignment that is no power of two', () => {
-    expect(() => new LimitingResourceAdaptor(new RecordingResource(), { limitBytes: 1, alignment: 300 })).toThrow(/^alignment must be/);
+    expect(() => new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 1, alignment: 300 })).toThrow(/^alignment must be/);
   });
 });

@@ -13,7 +13,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { runModule } from '../support/run-module.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let folder: string;
 let stream: Stream;
@@ -58,7 +58,7 @@ class FailingWritable extends Writable {
 describe('the rows of LoggingResourceAdaptor', () => {
   test('are those of RMM: header, thread, time of day, action, pointer, size, stream', () => {
     const file = newFile();
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = new LoggingResourceAdaptor(upstream, { file });
     const pointer = resource.allocate(1024, stream);
     upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 99_999_999_999, path: ['device'] });
@@ -80,7 +80,7 @@ describe('the rows of LoggingResourceAdaptor', () => {
 
   test('name the thread that runs', () => {
     const file = newFile();
-    using resource = new LoggingResourceAdaptor(new RecordingResource(), { file });
+    using resource = new LoggingResourceAdaptor(new SpyResource(), { file });
     resource.allocate(1, stream);
     resource.flush();
     const thread = Number(linesOf(file)[1]?.split(',')[0]);
@@ -90,7 +90,7 @@ describe('the rows of LoggingResourceAdaptor', () => {
 
   test('carry the local time of day, which never goes back', () => {
     const file = newFile();
-    using resource = new LoggingResourceAdaptor(new RecordingResource(), { file });
+    using resource = new LoggingResourceAdaptor(new SpyResource(), { file });
     const before = new Date();
     for (let i = 0; i < 5000; i++) resource.allocate(1, stream);
     resource.flush();
@@ -107,7 +107,7 @@ describe('the rows of LoggingResourceAdaptor', () => {
 
   test('write every pointer and size as printf would', () => {
     const file = newFile();
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const pointers = [
       1,
       15,
@@ -146,7 +146,7 @@ describe('the rows of LoggingResourceAdaptor', () => {
 
   test('are there for zero bytes and the null pointer', () => {
     const file = newFile();
-    using resource = new LoggingResourceAdaptor(new RecordingResource(), { file });
+    using resource = new LoggingResourceAdaptor(new SpyResource(), { file });
     resource.deallocate(resource.allocate(0, stream), 0, stream);
     resource.flush();
     const handle = `0x${stream.nativeHandle.toString(16)}`;
@@ -171,7 +171,7 @@ describe('the rows of LoggingResourceAdaptor', () => {
 
   test('name their own stream when the upstream runs a function that allocates on another', () => {
     const file = newFile();
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using resource = new LoggingResourceAdaptor(upstream, { file });
     upstream.meanwhile = () => resource.allocate(2, Stream.legacyDefault());
     resource.allocate(1, stream);
@@ -184,13 +184,13 @@ describe('a log file', () => {
   test('replaces the one before', () => {
     const file = newFile();
     writeFileSync(file, 'what was here');
-    new LoggingResourceAdaptor(new RecordingResource(), { file }).dispose();
+    new LoggingResourceAdaptor(new SpyResource(), { file }).dispose();
     expect(readFileSync(file, 'utf8')).toBe('Thread,Time,Action,Pointer,Size,Stream\n');
   });
 
   test('is written at flush and dispose, and in between when much has come together', () => {
     const file = newFile();
-    const resource = new LoggingResourceAdaptor(new RecordingResource(), { file });
+    const resource = new LoggingResourceAdaptor(new SpyResource(), { file });
     resource.allocate(1, stream);
     expect(readFileSync(file, 'utf8')).toBe('');
     resource.flush();
@@ -204,7 +204,7 @@ describe('a log file', () => {
 
   test('is written at every row with autoFlush', () => {
     const file = newFile();
-    using resource = new LoggingResourceAdaptor(new RecordingResource(), { file, autoFlush: true });
+    using resource = new LoggingResourceAdaptor(new SpyResource(), { file, autoFlush: true });
     const pointer = resource.allocate(1, stream);
     expect(rowsOf(file)).toHaveLength(1);
     resource.deallocate(pointer, 1, stream);
@@ -213,7 +213,7 @@ describe('a log file', () => {
 
   test('that cannot be opened is an error with a code and a cause', () => {
     const file = join(folder, 'no', 'such', 'folder.csv');
-    expect(() => new LoggingResourceAdaptor(new RecordingResource(), { file })).toThrow(
+    expect(() => new LoggingResourceAdaptor(new SpyResource(), { file })).toThrow(
       expect.objectContaining({
         code: 'ERR_CISTERN_LOG_WRITE',
         message: expect.stringContaining(file),
@@ -223,7 +223,7 @@ describe('a log file', () => {
   });
 
   test('on a full disk stops allocations before the upstream is asked, and stops no free', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = new LoggingResourceAdaptor(upstream, { file: '/dev/full' });
     const live: number[] = [];
     const full = expect.objectContaining({ code: 'ERR_CISTERN_LOG_WRITE', cause: expect.objectContaining({ code: 'ENOSPC' }) });
@@ -287,7 +287,7 @@ describe('a log file', () => {
 
   test('leaves no listener behind', () => {
     const before = process.listenerCount('exit');
-    const loggers = [0, 1, 2].map(() => new LoggingResourceAdaptor(new RecordingResource(), { file: newFile() }));
+    const loggers = [0, 1, 2].map(() => new LoggingResourceAdaptor(new SpyResource(), { file: newFile() }));
     expect(process.listenerCount('exit')).toBeLessThanOrEqual(before + 1);
     for (const logger of loggers) logger.dispose();
     expect(process.listenerCount('exit')).toBeLessThanOrEqual(before);
@@ -297,7 +297,7 @@ describe('a log file', () => {
 describe('a log to a stream', () => {
   test('gets whole rows, and is not ended', async () => {
     const target = new PassThrough();
-    const resource = new LoggingResourceAdaptor(new RecordingResource(), { stream: target });
+    const resource = new LoggingResourceAdaptor(new SpyResource(), { stream: target });
     resource.allocate(1, stream);
     resource.flush();
     resource.allocate(2, stream);
@@ -311,7 +311,7 @@ describe('a log to a stream', () => {
   });
 
   test('that fails makes the next flush, allocation and dispose fail, and no free', async () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const target = new FailingWritable(1);
     const resource = new LoggingResourceAdaptor(upstream, { stream: target, autoFlush: true });
     const pointer = resource.allocate(1, stream);
@@ -331,7 +331,7 @@ describe('a log to a stream', () => {
 
   test('that has ended is an error too', () => {
     const target = new PassThrough();
-    using resource = new LoggingResourceAdaptor(new RecordingResource(), { stream: target, autoFlush: true });
+    using resource = new LoggingResourceAdaptor(new SpyResource(), { stream: target, autoFlush: true });
     resource.allocate(1, stream);
     target.destroy();
     expect(() => resource.flush()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_LOG_WRITE' }));
@@ -342,7 +342,7 @@ describe('a log to a stream', () => {
 test.each([{}, { file: 5 }, { stream: {} }, { file: 'a', stream: new PassThrough() }])(
   'LoggingResourceAdaptor refuses the options %o',
   (options) => {
-    expect(() => new LoggingResourceAdaptor(new RecordingResource(), options as unknown as LoggingResourceAdaptorOptions)).toThrow(
+    expect(() => new LoggingResourceAdaptor(new SpyResource(), options as unknown as LoggingResourceAdaptorOptions)).toThrow(
       expect.objectContaining({ code: expect.stringMatching(/^ERR_INVALID_ARG/) }),
     );
   },

@@ -26,10 +26,10 @@ import {
   TrackingResourceAdaptor,
 } from '../../src/index.js';
 import { exampleOf } from '../support/kind-stacks.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 /** Has no memory. */
-class EmptyResource extends RecordingResource {
+class EmptyResource extends SpyResource {
   override allocate(bytes: number): number {
     throw new OutOfMemoryError('nothing is left here either', { requestedBytes: bytes, path: ['the fallback'] });
   }
@@ -66,7 +66,7 @@ function adaptorOf(kind: ResourceKind): Adaptor {
     const options = { ...Object.fromEntries(values), ...(events && { events }) };
     return kind.create({ upstream, device: Device.get(), options: options as never }) as MemoryResourceAdaptor;
   };
-  return { name: wrap(new RecordingResource()).constructor.name, wrap };
+  return { name: wrap(new SpyResource()).constructor.name, wrap };
 }
 
 let stream: Stream;
@@ -82,7 +82,7 @@ afterEach(() => {
 
 describe.each(adaptors)('$name', ({ name, wrap }) => {
   test('has the device and the kind of its upstream', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = wrap(upstream);
     expect(resource.upstream).toBe(upstream);
     expect(resource.device).toBe(upstream.device);
@@ -91,7 +91,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
 
   // That one gives alignments that the upstream does not have.
   test.skipIf(name === 'AlignedResourceAdaptor')('passes the alignment on, or none', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = wrap(upstream);
     resource.allocate(1, stream);
     resource.allocate(1, stream, 4096);
@@ -99,7 +99,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
   });
 
   test('passes the fence of a call on, else its own policy, else nothing', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using event = new Event();
     for (const resource of [wrap(upstream), wrap(upstream, 'deferred')]) {
       for (const fence of [undefined, 'eager', 'off', event] as const) {
@@ -110,14 +110,14 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
   });
 
   test('lets the outermost policy win', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const stacks = [wrap(wrap(upstream, 'eager'), 'off'), wrap(wrap(upstream, 'eager')), wrap(wrap(upstream), 'deferred')];
     for (const resource of stacks) resource.deallocate(resource.allocate(1, stream), 1, stream);
     expect(upstream.fences).toEqual(['off', 'eager', 'deferred']);
   });
 
   test('is equal to itself only', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = wrap(upstream);
     expect(resource.isEqual(resource)).toBe(true);
     expect(resource.isEqual(wrap(upstream))).toBe(false);
@@ -125,7 +125,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
   });
 
   test('puts its name in front of the path of an out-of-memory error, outer to inner', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = wrap(new StatisticsResourceAdaptor(upstream));
     upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 5, path: ['the device'] });
     expect(() => resource.allocate(5, stream)).toThrow(
@@ -139,7 +139,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
   });
 
   test('passes every other error on as it is', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = wrap(upstream);
     const failure = new Error('something else');
     upstream.failure = failure;
@@ -150,7 +150,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
   });
 
   test('leaves its upstream as it is when it is disposed', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = wrap(upstream);
     resource[Symbol.dispose]();
     resource[Symbol.dispose]();
@@ -186,14 +186,14 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
   });
 
   test('refuses a policy that there is not', () => {
-    expect(() => wrap(new RecordingResource(), 'sometimes' as DeallocationEvents)).toThrow(
+    expect(() => wrap(new SpyResource(), 'sometimes' as DeallocationEvents)).toThrow(
       expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE', message: expect.stringContaining('got "sometimes"') }),
     );
   });
 });
 
 test('adaptors refuse options that are no object', () => {
-  const upstream = new RecordingResource();
+  const upstream = new SpyResource();
   expect(() => new LimitingResourceAdaptor(upstream, undefined as never)).toThrow(
     expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }),
   );

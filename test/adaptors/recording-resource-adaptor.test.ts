@@ -25,7 +25,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { eventsOf, layersOf, readRecording, rowsOf } from '../support/read-recording.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let folder: string;
 let stream: Stream;
@@ -59,7 +59,7 @@ describe('RecordingResourceAdaptor', () => {
     const before = performance.now();
     let pointer = 0;
     const run = await recorded((recording) => {
-      const upstream = new RecordingResource();
+      const upstream = new SpyResource();
       using resource = new RecordingResourceAdaptor(upstream, { recording, layer: 'mine' });
       pointer = resource.allocate(1024, stream);
       upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 99_999_999_999, path: ['device'] });
@@ -85,7 +85,7 @@ describe('RecordingResourceAdaptor', () => {
   test('holds what is about numbers up to 2^53 - 1', async () => {
     const numbers = [1, 2 ** 31, 2 ** 32 + 7, 2 ** 48, Number.MAX_SAFE_INTEGER];
     const run = await recorded((recording) => {
-      const upstream = new RecordingResource();
+      const upstream = new SpyResource();
       let pointer = 0;
       upstream.allocate = () => pointer;
       using resource = new RecordingResourceAdaptor(upstream, { recording });
@@ -120,7 +120,7 @@ describe('RecordingResourceAdaptor', () => {
 
   test('takes a refused free back out of what was recorded meanwhile', async () => {
     const run = await recorded((recording) => {
-      const upstream = new RecordingResource();
+      const upstream = new SpyResource();
       using resource = new RecordingResourceAdaptor(upstream, { recording });
       resource.allocate(1, stream);
       upstream.failure = new Error('no');
@@ -142,7 +142,7 @@ describe('RecordingResourceAdaptor', () => {
 
   test('keeps a refused free that was written meanwhile', async () => {
     const run = await recorded((recording) => {
-      const upstream = new RecordingResource();
+      const upstream = new SpyResource();
       using resource = new RecordingResourceAdaptor(upstream, { recording });
       upstream.failure = new Error('no');
       upstream.meanwhile = () => {
@@ -158,7 +158,7 @@ describe('RecordingResourceAdaptor', () => {
 
   test('names its own stream when the upstream runs a function that allocates on another', async () => {
     const run = await recorded((recording) => {
-      const upstream = new RecordingResource();
+      const upstream = new SpyResource();
       using resource = new RecordingResourceAdaptor(upstream, { recording });
       upstream.meanwhile = () => resource.allocate(2, Stream.legacyDefault());
       resource.allocate(1, stream);
@@ -170,7 +170,7 @@ describe('RecordingResourceAdaptor', () => {
   });
 
   test('goes on without recording when a host function ends the recording during a call', async () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const file = newFile();
     const recording = new Recording({ file });
     using resource = new RecordingResourceAdaptor(upstream, { recording, stackSampleBytes: 1000 });
@@ -188,7 +188,7 @@ describe('RecordingResourceAdaptor', () => {
   test('has a failure in the file when the error is thrown', async () => {
     const file = newFile();
     using recording = new Recording({ file });
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using resource = new RecordingResourceAdaptor(upstream, { recording });
     upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 9, path: ['device'] });
     let caught: unknown;
@@ -204,7 +204,7 @@ describe('RecordingResourceAdaptor', () => {
 
   test('records no stacks unless asked', async () => {
     const run = await recorded((recording) => {
-      using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording });
+      using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
       resource.allocate(2 ** 40, stream);
     });
     expect(run.stacks).toEqual(['']);
@@ -212,7 +212,7 @@ describe('RecordingResourceAdaptor', () => {
 
   test('records the stack of each allocation and failure with stackSampleBytes of 0', async () => {
     const run = await recorded((recording) => {
-      const upstream = new RecordingResource();
+      const upstream = new SpyResource();
       using resource = new RecordingResourceAdaptor(upstream, { recording, stackSampleBytes: 0 });
       const allocateWeights = (bytes: number) => resource.allocate(bytes, stream);
       for (const bytes of [1, 0, 3]) resource.deallocate(allocateWeights(bytes), bytes, stream);
@@ -265,7 +265,7 @@ describe('RecordingResourceAdaptor', () => {
 
   test('records a stack whenever so many bytes were allocated', async () => {
     const run = await recorded((recording) => {
-      using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording, stackSampleBytes: 1000 });
+      using resource = new RecordingResourceAdaptor(new SpyResource(), { recording, stackSampleBytes: 1000 });
       for (const bytes of [400, 400, 400, 999, 1, 5000, 10]) resource.allocate(bytes, stream);
     });
     expect(eventsOf(run).map(({ second, stack }) => [second, stack !== ''])).toEqual([
@@ -281,7 +281,7 @@ describe('RecordingResourceAdaptor', () => {
 
   test('names live allocations', async () => {
     const run = await recorded((recording) => {
-      using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording });
+      using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
       resource.label(resource.allocate(1, stream), 'weights');
       resource.label(resource.allocate(2, stream), 'größe 🚰');
       resource.label(resource.allocate(3, stream), 'weights');
@@ -300,16 +300,16 @@ describe('RecordingResourceAdaptor', () => {
     [{ stackSampleBytes: -1, file: '/dev/null' }, 'ERR_OUT_OF_RANGE'],
     [{}, 'ERR_INVALID_ARG_VALUE'],
   ])('refuses the options %o', (options, code) => {
-    expect(() => new RecordingResourceAdaptor(new RecordingResource(), options)).toThrow(expect.objectContaining({ code }));
+    expect(() => new RecordingResourceAdaptor(new SpyResource(), options)).toThrow(expect.objectContaining({ code }));
   });
 
   test('refuses a recording and a file together, and a file that cannot be opened', () => {
     using recording = new Recording({ file: newFile() });
-    expect(() => new RecordingResourceAdaptor(new RecordingResource(), { recording, file: newFile() })).toThrow(
+    expect(() => new RecordingResourceAdaptor(new SpyResource(), { recording, file: newFile() })).toThrow(
       expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }),
     );
     const file = join(folder, 'no', 'such.cistern');
-    expect(() => new RecordingResourceAdaptor(new RecordingResource(), { file })).toThrow(
+    expect(() => new RecordingResourceAdaptor(new SpyResource(), { file })).toThrow(
       expect.objectContaining({ code: 'ERR_CISTERN_LOG_WRITE', cause: expect.objectContaining({ code: 'ENOENT' }) }),
     );
   });
@@ -457,7 +457,7 @@ describe('what keeps memory below', () => {
 
   test('has a block recorded as held again where the upstream refuses it', async () => {
     const run = await recorded((recording) => {
-      const upstream = new RecordingResource();
+      const upstream = new SpyResource();
       const pool = new PoolMemoryResource(upstream);
       using resource = new RecordingResourceAdaptor(pool, { recording });
       resource.deallocate(resource.allocate(1000, stream), 1000, stream);
@@ -519,7 +519,7 @@ describe('the layers of a recording', () => {
 
   test('are at most 255, the last of which stands for all that follow', async () => {
     const run = await recorded((recording) => {
-      const upstream = new RecordingResource();
+      const upstream = new SpyResource();
       const adaptors = Array.from({ length: 300 }, (_, i) => new RecordingResourceAdaptor(upstream, { recording, layer: `layer ${i}` }));
       for (const [i, adaptor] of adaptors.entries()) adaptor.allocate(i, stream);
       for (const adaptor of adaptors) adaptor.dispose();

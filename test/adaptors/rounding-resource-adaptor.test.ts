@@ -9,7 +9,7 @@ import {
   type RoundingResourceAdaptorOptions,
   Stream,
 } from '../../src/index.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -20,7 +20,7 @@ afterAll(() => stream.dispose());
 const greatest = Number.MAX_SAFE_INTEGER;
 
 function roundingBy(options: RoundingResourceAdaptorOptions) {
-  const resource = new RoundingResourceAdaptor(new RecordingResource(), options);
+  const resource = new RoundingResourceAdaptor(new SpyResource(), options);
   return (bytes: number) => resource.round(bytes);
 }
 
@@ -116,7 +116,7 @@ describe('RoundingResourceAdaptor', () => {
   });
 
   test('asks for and frees what sizes are rounded to', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const allocate = vi.spyOn(upstream, 'allocate');
     const deallocate = vi.spyOn(upstream, 'deallocate');
     const resource = new RoundingResourceAdaptor(upstream, { kind: 'multiple', multipleBytes: 2 * MiB });
@@ -129,7 +129,7 @@ describe('RoundingResourceAdaptor', () => {
   });
 
   test('tells what rounding costs', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const resource = new RoundingResourceAdaptor(upstream, { kind: 'divisions', divisions: 4 });
     const first = resource.allocate(1200, stream);
     const second = resource.allocate(2000, stream);
@@ -145,7 +145,7 @@ describe('RoundingResourceAdaptor', () => {
   });
 
   test.each([-1, 1.5, Number.NaN, 2 ** 53, '5', 5n, null, undefined])('refuses the size %s, whatever it would be rounded to', (bytes) => {
-    const resource = new RoundingResourceAdaptor(new RecordingResource(), { kind: 'multiple', multipleBytes: 1000 });
+    const resource = new RoundingResourceAdaptor(new SpyResource(), { kind: 'multiple', multipleBytes: 1000 });
     const refusal = expect.objectContaining({ code: expect.stringMatching(/^ERR_(INVALID|OUT_OF)/) });
     expect(() => resource.allocate(bytes as number, stream)).toThrow(refusal);
     expect(() => resource.deallocate(256, bytes as number, stream)).toThrow(refusal);
@@ -176,6 +176,6 @@ describe('RoundingResourceAdaptor', () => {
     [{ kind: 'top-bits', bits: 54 }, 'bits must be an integer from 1 to 53, got 54'],
     [{ kind: 'up' }, "kind must be 'multiple', 'divisions', 'top-bits', got \"up\""],
   ])('refuses the options %o', (options, message) => {
-    expect(() => new RoundingResourceAdaptor(new RecordingResource(), options as RoundingResourceAdaptorOptions)).toThrow(message);
+    expect(() => new RoundingResourceAdaptor(new SpyResource(), options as RoundingResourceAdaptorOptions)).toThrow(message);
   });
 });

@@ -23,8 +23,8 @@ import {
   set,
 } from '../../src/index.js';
 import { runModule } from '../support/run-module.js';
+import { SpyResource } from '../support/spy-resource.js';
 import { policies } from '../support/stream-order.js';
-import { RecordingResource } from './recording-resource.js';
 
 // Here the check begins and ends with each test, also where the environment asks for it.
 vi.stubEnv('CISTERN_CHECK_ORDER', '');
@@ -417,7 +417,7 @@ describe('SanitizingResourceAdaptor', () => {
 
   test('has texts that a person can read', () => {
     vi.spyOn(process, 'emitWarning').mockReturnValue();
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream, { stacks: false });
     const pointer = resource.allocate(100, a);
     expect(() => resource.deallocate(pointer, 99, b)).toThrow();
@@ -439,7 +439,7 @@ describe('SanitizingResourceAdaptor', () => {
   });
 
   test('names the latest of several frees of an address', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream);
     const pointers = Array.from({ length: 4097 }, () => resource.allocate(256, a));
     for (const pointer of pointers) resource.deallocate(pointer, 256, a);
@@ -451,7 +451,7 @@ describe('SanitizingResourceAdaptor', () => {
   });
 
   test('remembers the last 4,096 frees', () => {
-    using resource = new SanitizingResourceAdaptor(new RecordingResource());
+    using resource = new SanitizingResourceAdaptor(new SpyResource());
     const pointers = Array.from({ length: 4097 }, () => resource.allocate(256, a));
     for (const pointer of pointers) resource.deallocate(pointer, 256, a);
     for (let i = 0; i < 2; i++) resource.allocate(512, a);
@@ -475,7 +475,7 @@ describe('SanitizingResourceAdaptor', () => {
   });
 
   test('is one of a bounded list of reports', () => {
-    using resource = new SanitizingResourceAdaptor(new RecordingResource());
+    using resource = new SanitizingResourceAdaptor(new SpyResource());
     for (let i = 0; i < 1003; i++) expect(() => resource.deallocate(256, 8, a)).toThrow();
     expect([resource.reports.length, resource.droppedReports]).toEqual([1000, 3]);
     resource.clear();
@@ -495,7 +495,7 @@ describe('SanitizingResourceAdaptor', () => {
   });
 
   test('has nothing of what the upstream refused to allocate', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream);
     upstream.failure = new Error('not now');
     expect(() => resource.allocate(100, a)).toThrow('not now');
@@ -503,7 +503,7 @@ describe('SanitizingResourceAdaptor', () => {
   });
 
   test('may be given the same memory while the upstream frees it', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream);
     const pointer = resource.allocate(100, a);
     vi.spyOn(upstream, 'allocate').mockReturnValue(pointer);
@@ -518,7 +518,7 @@ describe('SanitizingResourceAdaptor', () => {
   });
 
   test('survives that a stream is disposed while the upstream allocates', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream);
     const stream = new Stream();
     upstream.meanwhile = () => stream.dispose();
@@ -545,7 +545,7 @@ describe('SanitizingResourceAdaptor', () => {
   test.each<[SanitizingResourceAdaptorOptions]>([[{ onReport: 5 as never }], [{ deallocationEvents: 'late' as never }], [null as never]])(
     'refuses the options %o and checks nothing then',
     (options) => {
-      expect(() => new SanitizingResourceAdaptor(new RecordingResource(), options)).toThrow(
+      expect(() => new SanitizingResourceAdaptor(new SpyResource(), options)).toThrow(
         expect.objectContaining({ code: expect.stringMatching(/^ERR_INVALID_ARG/) }),
       );
     },

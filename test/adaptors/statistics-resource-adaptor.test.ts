@@ -1,6 +1,6 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CisternError, OutOfMemoryError, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -9,7 +9,7 @@ beforeAll(() => {
 afterAll(() => stream.dispose());
 
 function make() {
-  const upstream = new RecordingResource();
+  const upstream = new SpyResource();
   const resource = new StatisticsResourceAdaptor(upstream);
   const allocate = (bytes: number) => ({ pointer: resource.allocate(bytes, stream), bytes });
   const free = ({ pointer, bytes }: { pointer: number; bytes: number }) => resource.deallocate(pointer, bytes, stream);

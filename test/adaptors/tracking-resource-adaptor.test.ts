@@ -7,7 +7,7 @@ import {
   TrackingResourceAdaptor,
   type TrackingResourceAdaptorOptions,
 } from '../../src/index.js';
-import { RecordingResource } from './recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -17,7 +17,7 @@ afterAll(() => stream.dispose());
 afterEach(() => vi.restoreAllMocks());
 
 function make(options: TrackingResourceAdaptorOptions = {}) {
-  const upstream = new RecordingResource();
+  const upstream = new SpyResource();
   const resource = new TrackingResourceAdaptor(upstream, options);
   const allocate = (bytes: number) => ({ pointer: resource.allocate(bytes, stream), bytes });
   const free = ({ pointer, bytes }: { pointer: number; bytes: number }) => resource.deallocate(pointer, bytes, stream);

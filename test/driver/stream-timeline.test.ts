@@ -11,7 +11,7 @@ class Observer implements StreamObserver {
     this.#needsEvent = needsEvent;
   }
 
-  needsSettlement(): boolean {
+  needsLastEvent(): boolean {
     return this.#needsEvent;
   }
 

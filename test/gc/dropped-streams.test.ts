@@ -23,7 +23,7 @@ const endOfJob = () => setImmediate();
 async function dropStream(): Promise<{ ends: number }> {
   const seen = { ends: 0 };
   new Stream().timeline.observe({
-    needsSettlement: () => true,
+    needsLastEvent: () => true,
     streamEnded: () => {
       seen.ends++;
     },

@@ -5,14 +5,14 @@ const faults = {
     {
       name: 'two-recordings-one-wait',
       fault: 'a lane with a recording of its own and one of a caller waits for its own only',
-      from: '    if (this.#recording !== undefined) timeline.wait(this.#recording.event);\n',
-      to: '    if (this.#recording !== undefined && !this.#isRecorded) timeline.wait(this.#recording.event);\n',
+      from: '    if (this.#callerEvent !== undefined) timeline.wait(this.#callerEvent.event);\n',
+      to: '    if (this.#callerEvent !== undefined && !this.#isRecorded) timeline.wait(this.#callerEvent.event);\n',
     },
     {
       name: 'two-recordings-other-wait',
       fault: "a lane with a recording of its own and one of a caller waits for the caller's only",
       from: 'if (this.#isRecorded) timeline.wait(this.#event as Event);',
-      to: 'if (this.#isRecorded && this.#recording === undefined) timeline.wait(this.#event as Event);',
+      to: 'if (this.#isRecorded && this.#callerEvent === undefined) timeline.wait(this.#event as Event);',
     },
     {
       name: 'lane-keeps-its-recording',
@@ -36,7 +36,7 @@ const faults = {
       name: 'fence-replaces-another',
       fault: "of two callers' events the one handed in last stands for both",
       from: 'else if (known.version !== event.version) this.#isUnrecorded = true;',
-      to: 'else this.#recording = { event, version: event.version };',
+      to: 'else this.#callerEvent = { event, version: event.version };',
     },
     {
       name: 'fence-older-than-memory',
@@ -97,7 +97,7 @@ const faults = {
     {
       name: 'fence-older-than-timeline',
       fault: "a caller's event is relied on that was recorded when the driver's stream had another timeline",
-      from: '  receivedAt = StreamTimeline.recordings;',
+      from: '  receivedAt = StreamTimeline.records;',
       to: '  receivedAt = 0;',
     },
   ],

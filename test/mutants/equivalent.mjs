@@ -23,6 +23,6 @@ export const equivalent = {
     'StreamOrdering.streamEnded: isAwaited -> true': 'it adds an event that is over, which is forgotten before it is waited for',
     'assertRecordedOn: < -> <=': handles,
     'assertRecordedOn: 0 -> 1': handles,
-    'StreamOrdering.freedWith: errors swallowed of lane.freeWithRecording(fence);': 'it calls nothing that could fail',
+    'StreamOrdering.freedWith: errors swallowed of lane.freeWithEvent(fence);': 'it calls nothing that could fail',
   },
 };

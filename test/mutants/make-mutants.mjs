@@ -61,7 +61,7 @@ const methods = new Map([
 ]);
 /** Calls that reach the driver or an upstream, whose errors are swallowed. */
 const failing =
-  /^(#?record\w*|wait|query\w*|synchronize\w*|order\w*|check\w*|cover|settle|release\w*|receivedInCommon|freed\w*|free(With)?Record\w*)$/;
+  /^(#?record\w*|wait|query\w*|synchronize\w*|order\w*|check\w*|cover|afterEnd|release\w*|receivedInCommon|freed\w*|freeWithEvent|freeRecord\w*)$/;
 /** Where a fault in passing an error on loses memory or order. */
 const passingErrorsOn = /^src\/(stream-ordering|driver|adaptors)\//;
 

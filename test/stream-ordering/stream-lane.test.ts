@@ -34,7 +34,7 @@ test('a lane whose memory left waits for nothing, and records another event for 
   expect(lane.order(other)).toBe(false);
   using fence = new Event();
   fence.record(stream);
-  lane.freeWithRecording(fence);
+  lane.freeWithEvent(fence);
   expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
   lane.freeRecorded();
   expect(event?.version).toBe(version);
@@ -45,11 +45,11 @@ test('a lane that nothing was freed into waits for nothing', () => {
   using stream = new Stream();
   using other = new Stream();
   const lane = laneOf(stream);
-  expect([lane.isIdle, lane.isHeldBack, lane.needsSettlement]).toEqual([true, false, false]);
+  expect([lane.isIdle, lane.isHeldBack, lane.needsLastEvent]).toEqual([true, false, false]);
   expect(orderCalls(lane, other)).toEqual(nothing);
   using fence = new Event();
   fence.record(stream);
-  expect([lane.cover(), lane.release(), lane.settle(undefined)]).toEqual([[], undefined, undefined]);
+  expect([lane.cover(), lane.release(), lane.afterEnd(undefined)]).toEqual([[], undefined, undefined]);
   expect(stream.timeline.receivedAt).toBeLessThan(fence.version);
   expect([lane.number, lane.timeline, lane.owner]).toEqual([0, stream.timeline, stream.timeline.serial]);
 });
@@ -60,10 +60,10 @@ describe('a free', () => {
     using other = new Stream();
     const lane = laneOf(stream);
     expect(eventCalls(() => lane.freeUnrecorded()).records).toBe(0);
-    expect([lane.isIdle, lane.isHeldBack, lane.needsSettlement]).toEqual([false, false, true]);
+    expect([lane.isIdle, lane.isHeldBack, lane.needsLastEvent]).toEqual([false, false, true]);
     expect(orderCalls(lane, stream)).toEqual(nothing);
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
-    expect(lane.needsSettlement).toBe(false);
+    expect(lane.needsLastEvent).toBe(false);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
     stream.synchronizeSync();
     expect(lane.isIdle).toBe(true);
@@ -75,7 +75,7 @@ describe('a free', () => {
     using other = new Stream();
     const lane = laneOf(stream);
     expect(eventCalls(() => lane.freeRecorded()).records).toBe(1);
-    expect([lane.isIdle, lane.needsSettlement]).toEqual([false, false]);
+    expect([lane.isIdle, lane.needsLastEvent]).toEqual([false, false]);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
     const [event] = lane.cover();
     expect(event?.recordedOn).toBe(stream.timeline.id);
@@ -142,7 +142,7 @@ describe('a free', () => {
     using other = new Stream();
     using fence = new Event();
     fence.record(stream);
-    lane.freeWithRecording(fence);
+    lane.freeWithEvent(fence);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
   });
 
@@ -162,9 +162,9 @@ describe('a free', () => {
     lane.freeRecorded();
     failCall('cuEventRecord', 1, 999);
     expect(() => lane.freeRecorded()).toThrow(DriverError);
-    expect(lane.needsSettlement).toBe(true);
+    expect(lane.needsLastEvent).toBe(true);
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
-    expect(lane.needsSettlement).toBe(false);
+    expect(lane.needsLastEvent).toBe(false);
   });
 
   test('leaves errors of a wait and of a record to who waits', () => {
@@ -182,7 +182,7 @@ describe('a free', () => {
     using fence = new Event();
     fence.record(stream);
     const second = laneOf(stream);
-    second.freeWithRecording(fence);
+    second.freeWithEvent(fence);
     failCall('cuStreamWaitEvent', 1, 999);
     expect(() => second.order(other)).toThrow(DriverError);
     expect(orderCalls(second, other).waits).toBe(1);
@@ -202,14 +202,14 @@ describe('an event of the caller', () => {
     const { stream, lane, event, other } = make();
     lane.freeRecorded();
     event.record(stream);
-    lane.freeWithRecording(event);
-    expect([lane.isIdle, lane.needsSettlement]).toEqual([false, true]);
+    lane.freeWithEvent(event);
+    expect([lane.isIdle, lane.needsLastEvent]).toEqual([false, true]);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 2, hasWaited: true });
     // The same one once more changes nothing.
-    lane.freeWithRecording(event);
+    lane.freeWithEvent(event);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 2, hasWaited: true });
     expect(eventCalls(() => expect(lane.cover()[0]?.recordedOn).toBe(stream.timeline.id)).records).toBe(1);
-    expect(lane.needsSettlement).toBe(false);
+    expect(lane.needsLastEvent).toBe(false);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
   });
 
@@ -217,16 +217,16 @@ describe('an event of the caller', () => {
     const { stream, lane, event, other } = make();
     using second = new Event();
     second.record(stream);
-    lane.freeWithRecording(event);
-    lane.freeWithRecording(second);
+    lane.freeWithEvent(event);
+    lane.freeWithEvent(second);
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
   });
 
   test('does not stand for two recordings of its own', () => {
     const { stream, lane, event, other } = make();
-    lane.freeWithRecording(event);
+    lane.freeWithEvent(event);
     event.record(stream);
-    lane.freeWithRecording(event);
+    lane.freeWithEvent(event);
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
   });
 
@@ -235,7 +235,7 @@ describe('an event of the caller', () => {
     ['disposed', (event: Event) => event.dispose()],
   ])('does not stand once it is %s', (_, lose) => {
     const { stream, lane, event, other } = make();
-    lane.freeWithRecording(event);
+    lane.freeWithEvent(event);
     lose(event, stream);
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
   });
@@ -244,11 +244,11 @@ describe('an event of the caller', () => {
     const { stream, lane, event, other } = make();
     stream.timeline.outdateFences();
     expect(stream.timeline.receivedAt).toBe(event.version);
-    lane.freeWithRecording(event);
+    lane.freeWithEvent(event);
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
     event.record(stream);
     const second = laneOf(stream);
-    second.freeWithRecording(event);
+    second.freeWithEvent(event);
     expect(orderCalls(second, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
   });
 
@@ -265,15 +265,15 @@ describe('an event of the caller', () => {
 describe('the end of a stream', () => {
   test('is settled by the last event, or by the one that covers everything', () => {
     using stream = new Stream();
-    using settlement = new Event();
+    using lastEvent = new Event();
     const lane = laneOf(stream);
     lane.freeRecorded();
     const [own] = lane.cover();
     expect(own).toBeInstanceOf(Event);
-    expect(lane.settle(undefined)).toBe(own);
-    expect(lane.settle(settlement)).toBe(settlement);
+    expect(lane.afterEnd(undefined)).toBe(own);
+    expect(lane.afterEnd(lastEvent)).toBe(lastEvent);
     stream.synchronizeSync();
-    expect(lane.settle(settlement)).toBeUndefined();
+    expect(lane.afterEnd(lastEvent)).toBeUndefined();
   });
 });
 

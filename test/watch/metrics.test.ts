@@ -11,7 +11,7 @@ import {
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { ArgumentTypeError, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
 import { observeStatistics, prometheusText, sampleStatistics } from '../../src/watch/index.js';
-import { RecordingResource } from '../adaptors/recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -68,7 +68,7 @@ function collectingMeter(): { readonly meter: Meter; readonly collect: () => Pro
 
 describe('prometheusText', () => {
   test('has help, type and a value for each quantity, in base units', () => {
-    using resource = new StatisticsResourceAdaptor(new RecordingResource(), { name: 'training' });
+    using resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'training' });
     resource.deallocate(resource.allocate(300, stream), 300, stream);
     resource.allocate(200, stream);
     const text = prometheusText(sampleStatistics());
@@ -86,8 +86,8 @@ cistern_resource_live_bytes${labels} 200
   });
 
   test('keeps to the format', () => {
-    using _one = new StatisticsResourceAdaptor(new RecordingResource(), { name: 'one' });
-    using _other = new StatisticsResourceAdaptor(new RecordingResource(), { name: 'one' });
+    using _one = new StatisticsResourceAdaptor(new SpyResource(), { name: 'one' });
+    using _other = new StatisticsResourceAdaptor(new SpyResource(), { name: 'one' });
     const text = prometheusText(sampleStatistics());
     expect(text.endsWith('\n')).toBe(true);
     const label = '[a-z_]+="(?:[^"\\\\\\n]|\\\\["\\\\n])*"';
@@ -111,14 +111,14 @@ cistern_resource_live_bytes${labels} 200
   });
 
   test('escapes what a name may hold', () => {
-    using _resource = new StatisticsResourceAdaptor(new RecordingResource(), { name: 'a "b"\\c\nd' });
+    using _resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'a "b"\\c\nd' });
     expect(prometheusText(sampleStatistics())).toContain('{resource="a \\"b\\"\\\\c\\nd",');
   });
 });
 
 describe('observeStatistics', () => {
   test('gives a meter of OpenTelemetry what Prometheus gets', async () => {
-    using resource = new StatisticsResourceAdaptor(new RecordingResource(), { name: 'training' });
+    using resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'training' });
     const { meter, collect } = collectingMeter();
     const observation = observeStatistics(meter);
     resource.allocate(200, stream);

@@ -12,7 +12,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { publishStatistics, type StatisticsSample, sampleStatistics } from '../../src/watch/index.js';
-import { RecordingResource } from '../adaptors/recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -69,7 +69,7 @@ describe('sampleStatistics', () => {
   });
 
   test('counts from the beginning, whatever is pushed and popped', () => {
-    using resource = new StatisticsResourceAdaptor(new RecordingResource());
+    using resource = new StatisticsResourceAdaptor(new SpyResource());
     const first = resource.allocate(100, stream);
     resource.pushCounters();
     resource.allocate(50, stream);
@@ -85,7 +85,7 @@ describe('sampleStatistics', () => {
   });
 
   test('gives equal names numbers, which stay when others go', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     using plain = new StatisticsResourceAdaptor(upstream);
     const first = new StatisticsResourceAdaptor(upstream, { name: 'step' });
     using second = new StatisticsResourceAdaptor(upstream, { name: 'step' });
@@ -113,7 +113,7 @@ describe('sampleStatistics', () => {
   });
 
   test('leaves out a layer that cannot be asked', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     Object.defineProperty(upstream, 'reservedBytes', {
       get() {
         throw new Error('not now');
@@ -130,7 +130,7 @@ describe('sampleStatistics', () => {
   });
 
   test('is nothing but data', () => {
-    using resource = new StatisticsResourceAdaptor(new RecordingResource());
+    using resource = new StatisticsResourceAdaptor(new SpyResource());
     const sample = sampleStatistics();
     expect(JSON.parse(JSON.stringify(sample))).toEqual(sample);
     expect(sample.resources[0]?.name).toBe(resource.name);
@@ -139,7 +139,7 @@ describe('sampleStatistics', () => {
 
 describe('a name', () => {
   test.each([[''], [5], [null]])('cannot be %j', (name) => {
-    expect(() => new StatisticsResourceAdaptor(new RecordingResource(), { name: name as string })).toThrow(ArgumentTypeError);
+    expect(() => new StatisticsResourceAdaptor(new SpyResource(), { name: name as string })).toThrow(ArgumentTypeError);
     expect(names()).toEqual([]);
   });
 });
@@ -155,7 +155,7 @@ describe('publishStatistics', () => {
   }
 
   test('publishes samples while somebody listens, until it is disposed', async () => {
-    using resource = new StatisticsResourceAdaptor(new RecordingResource(), { name: 'published' });
+    using resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'published' });
     const { samples, end } = collect();
     const publisher = publishStatistics({ intervalMilliseconds: 10 });
     await expect.poll(() => samples.length).toBeGreaterThan(2);
@@ -182,7 +182,7 @@ describe('publishStatistics', () => {
   });
 
   test('takes no sample while nobody listens', async () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     let asked = 0;
     Object.defineProperty(upstream, 'reservedBytes', { get: () => asked++ });
     using _resource = new StatisticsResourceAdaptor(upstream as MemoryResource);

@@ -11,7 +11,7 @@ import {
   sampleStatistics,
   serveStatistics,
 } from '../../src/watch/index.js';
-import { RecordingResource } from '../adaptors/recording-resource.js';
+import { SpyResource } from '../support/spy-resource.js';
 
 let server: StatisticsServer;
 beforeEach(async () => {
@@ -57,7 +57,7 @@ async function openEvents(): Promise<{ readonly status: number | undefined; read
 
 describe('serveStatistics', () => {
   test('serves a page that loads nothing, Prometheus text and JSON below its address', async () => {
-    using resource = new StatisticsResourceAdaptor(new RecordingResource(), { name: 'served' });
+    using resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'served' });
     const page = await ask(server.url);
     expect([page.status, page.headers['content-type']]).toEqual([200, 'text/html; charset=utf-8']);
     expect(page.body).toContain('<title>cistern watch</title>');
@@ -135,7 +135,7 @@ describe('serveStatistics', () => {
   });
 
   test('sends samples as they are taken, and to those who come later those before', async () => {
-    using _resource = new StatisticsResourceAdaptor(new RecordingResource(), { name: 'streamed' });
+    using _resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'streamed' });
     const first = await openEvents();
     await expect.poll(() => first.text().match(/^data: \{.*"streamed".*\}\n$/gm)?.length ?? 0).toBeGreaterThan(3);
     const second = await openEvents();
@@ -156,7 +156,7 @@ describe('serveStatistics', () => {
   });
 
   test('drops a page that does not read', async () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const many = Array.from({ length: 300 }, (_, i) => new StatisticsResourceAdaptor(upstream, { name: `${i} ${'x'.repeat(3000)}` }));
     const { hostname, port, pathname } = new URL(server.url);
     const sockets = Array.from({ length: 8 }, () => connect(Number(port), hostname).on('error', () => {}));

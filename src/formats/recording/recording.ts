@@ -231,7 +231,7 @@ export class Recording implements Disposable {
     if (this.isDisposed) return;
     const index = this.#labels.indexOf(label);
     this.append(RecordKind.label | (layer << 8), pointer, index);
-    this.settle();
+    this.flushIfAuto();
   }
 
   /** @internal A phase begins. */
@@ -244,8 +244,8 @@ export class Recording implements Disposable {
     this.#recordPhase(RecordKind.phaseEnd, phase);
   }
 
-  /** @internal Ends what belongs together: with `autoFlush` it is written. Where the file does not take it, it is kept. */
-  settle(): void {
+  /** @internal The records so far belong together: with `autoFlush` they are written now. What the file does not take is kept. */
+  flushIfAuto(): void {
     if (this.#autoFlush) this.tryFlush();
   }
 
@@ -261,7 +261,7 @@ export class Recording implements Disposable {
     if (this.isDisposed) return;
     const index = this.#phaseIndex(phase);
     this.append(kind, index, 0);
-    this.settle();
+    this.flushIfAuto();
   }
 
   /** Says which phase the next record is in, where that has changed. */
@@ -342,7 +342,7 @@ function recordEvent(kind: number, timeline: StreamTimeline, version: number): v
   for (let i = 0; i < live.length; i++) {
     const recording = live[i] as Recording;
     recording.append(kind | recording.headOf(0, timeline), version, 0);
-    recording.settle();
+    recording.flushIfAuto();
   }
 }
 

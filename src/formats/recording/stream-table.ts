@@ -39,7 +39,7 @@ export class StreamTable implements StreamObserver {
     this.#indexes.length = 0;
   }
 
-  needsSettlement(): boolean {
+  needsLastEvent(): boolean {
     return false;
   }
 

@@ -4,8 +4,8 @@ import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { annotate, Recording, RecordingResourceAdaptor, Stream, withResource } from '../../../src/index.js';
-import { RecordingResource } from '../../adaptors/recording-resource.js';
 import { eventsOf, phasePath, readRecording } from '../../support/read-recording.js';
+import { SpyResource } from '../../support/spy-resource.js';
 
 let folder: string;
 let stream: Stream;
@@ -25,7 +25,7 @@ async function recorded(use: (resource: RecordingResourceAdaptor) => void | Prom
   const file = join(folder, `${files++}.cistern`);
   const recording = new Recording({ file });
   try {
-    await use(new RecordingResourceAdaptor(new RecordingResource(), { recording }));
+    await use(new RecordingResourceAdaptor(new SpyResource(), { recording }));
   } finally {
     recording.dispose();
   }

@@ -5,9 +5,9 @@ import { pathToFileURL } from 'node:url';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { readRecordedRun } from '../../../src/formats/read-recorded-run.js';
 import { CudaMemoryResource, Event, PoolMemoryResource, Recording, RecordingResourceAdaptor, Stream } from '../../../src/index.js';
-import { RecordingResource } from '../../adaptors/recording-resource.js';
 import { eventsOf, readRecording, rowsOf } from '../../support/read-recording.js';
 import { runModule } from '../../support/run-module.js';
+import { SpyResource } from '../../support/spy-resource.js';
 
 const initialExitListeners = process.listenerCount('exit');
 
@@ -46,7 +46,7 @@ describe('the file of a recording', () => {
   test('is written at flush and dispose, and in between when much has come together', async () => {
     const file = newFile();
     const recording = new Recording({ file });
-    using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording });
+    using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
     resource.allocate(0, stream);
     expect(await sizesOf(file)).toEqual([]);
     resource.flush();
@@ -65,7 +65,7 @@ describe('the file of a recording', () => {
   test('is written at the next record when the last one is a second old, whose time is right', async () => {
     const file = newFile();
     using recording = new Recording({ file });
-    using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording });
+    using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
     resource.allocate(0, stream);
     Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1050);
     const begun = performance.now();
@@ -96,7 +96,7 @@ describe('the file of a recording', () => {
   test('holds texts of any length, cut off where they are very long', async () => {
     const file = newFile();
     const recording = new Recording({ file });
-    using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording });
+    using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
     const texts = [
       '',
       'x',
@@ -117,7 +117,7 @@ describe('the file of a recording', () => {
   test('pads texts with zeros', () => {
     const file = newFile();
     using recording = new Recording({ file });
-    using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording });
+    using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
     for (let i = 0; i < 100; i++) resource.allocate(2 ** 53 - 1, stream);
     recording.flush();
     for (let i = 0; i < 50; i++) resource.allocate(1, stream);
@@ -131,7 +131,7 @@ describe('the file of a recording', () => {
   test('has at most 65,535 labels, the last of which stands for all that follow', async () => {
     const file = newFile();
     const recording = new Recording({ file });
-    using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording });
+    using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
     for (let i = 1; i <= 65_600; i++) resource.label(i, `label ${i}`);
     resource.label(1, 'label 5');
     recording.dispose();
@@ -162,7 +162,7 @@ describe('the file of a recording', () => {
   });
 
   test('on a full disk stops allocations before the upstream is asked, and stops no free', () => {
-    const upstream = new RecordingResource();
+    const upstream = new SpyResource();
     const recording = new Recording({ file: '/dev/full' });
     using resource = new RecordingResourceAdaptor(upstream, { recording });
     const full = expect.objectContaining({ code: 'ERR_CISTERN_LOG_WRITE', cause: expect.objectContaining({ code: 'ENOSPC' }) });
@@ -315,7 +315,7 @@ describe('streams', () => {
   test('have one name each, whatever object is used, and another one when they have ended', async () => {
     const file = newFile();
     const recording = new Recording({ file });
-    using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording });
+    using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
     using first = new Stream();
     const again = Stream.fromHandle(first.nativeHandle);
     resource.allocate(1, first);
@@ -336,7 +336,7 @@ describe('streams', () => {
   test('may be more than there are numbers for, where they end', async () => {
     const file = newFile();
     const recording = new Recording({ file });
-    using resource = new RecordingResourceAdaptor(new RecordingResource(), { recording });
+    using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
     for (let i = 0; i < 65_600; i++) {
       using short = new Stream();
       resource.allocate(i, short);

@@ -1,7 +1,7 @@
 import { type DeallocationFence, Device, type DevicePointer, type MemoryResource, type Stream } from '../../src/index.js';
 
 /** Hands out numbers instead of memory, remembers what it was asked, and fails when told to. */
-export class RecordingResource implements MemoryResource {
+export class SpyResource implements MemoryResource {
   readonly memoryKind = 'device';
   readonly device = Device.get();
   readonly fences: (DeallocationFence | undefined)[] = [];
