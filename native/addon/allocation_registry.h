@@ -1,14 +1,15 @@
-// What is allocated in one environment, by address.
+// The live allocations of one environment, by address.
 //
-// A table with open addressing and linear probing, a power of two in size and at most half full; erasing shifts the entries behind back, so
-// that no markers of deleted entries pile up:
+// An open-addressing table with linear probing. Its size is a power of two, and it is at most half
+// full. Erasing shifts later entries back, so no markers of deleted entries accumulate:
 //
 //   index:   …  4    5    6    7  …          home(a) = 4, home(b) = 4, home(c) = 5
 //   entry:      a    b    c    -
 //   erase a:    b    c    -    -             every entry stays reachable from its home without crossing an empty slot
 //
-// Beside it a ring keeps the addresses freed last, as many as the table has slots: it tells a double free from a foreign pointer, and is
-// read only when a free has gone wrong already.
+// A ring next to it keeps the addresses that were freed last, as many as the table has slots. It
+// distinguishes a double free from a foreign pointer, and is read only after a free has already
+// failed.
 //
 // Invariants: 2 * size <= capacity; no address twice; address 0 marks an empty slot. Cost: O(1) expected.
 #ifndef CISTERN_ADDON_ALLOCATION_REGISTRY_H_
@@ -24,7 +25,7 @@ struct Allocation {
   std::uint64_t address;
   std::uint64_t bytes;
   std::uint64_t owner;   // what may free it: see PlainOwner in memory.h; a pool's handle for stream-ordered memory
-  std::uint64_t stream;  // the handle of the stream it was allocated on; zero for plain memory
+  std::uint64_t stream;  // the handle of the stream that it was allocated on; zero for plain memory
 };
 
 class AllocationRegistry {
@@ -33,11 +34,13 @@ class AllocationRegistry {
   AllocationRegistry(const AllocationRegistry&) = delete;
   AllocationRegistry& operator=(const AllocationRegistry&) = delete;
 
-  // Makes room for one more, so that the Insert after it cannot fail. False where the host has no memory left.
+  // Makes room for one more entry, so that the next Insert cannot fail. False if the host has no
+  // memory left.
   bool Reserve() { return 2 * (size_ + 1) <= capacity_ || Grow(); }
-  // Replaces an entry of the same address: the driver handing an address out proves that it was freed behind our back.
+  // Replaces an entry with the same address: if the driver hands an address out, it was freed
+  // without our knowledge.
   void Insert(const Allocation& allocation);
-  // Null where the address is not live. The pointer holds until the next Insert or Erase.
+  // Null if the address is not live. The pointer is valid until the next Insert or Erase.
   Allocation* Find(std::uint64_t address);
   void Erase(Allocation* allocation);
   // True if the address was live and is among the last ones erased.

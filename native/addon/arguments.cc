@@ -5,20 +5,21 @@
 namespace cistern {
 namespace {
 
-// By napi_typedarray_type; the last one, Float16Array, has no name in Node-API 9.
+// Indexed by napi_typedarray_type; the last one, Float16Array, has no name in Node-API 9.
 constexpr std::size_t kElementBytes[] = {1, 1, 1, 2, 2, 4, 4, 4, 8, 8, 8, 2};
 
-// Node-API leaves the type as it was for a kind of array that it does not know.
+// Node-API leaves the type unchanged for a kind of array that it does not know.
 constexpr napi_typedarray_type kUnknownType = static_cast<napi_typedarray_type>(15);
 
-// A view of a resizable ArrayBuffer that shrank may report more than there is left.
+// A view of a resizable ArrayBuffer that shrank may report more bytes than remain.
 bool IsInside(const Napi::Value& buffer, std::size_t offset, std::size_t bytes) {
   if (!buffer.IsArrayBuffer()) return true;  // a SharedArrayBuffer, which never shrinks
   const std::size_t available = buffer.As<Napi::ArrayBuffer>().ByteLength();
   return offset <= available && bytes <= available - offset;
 }
 
-// Raw, since Napi::TypedArray takes a kind of array that it does not know for an Int8Array, and one of Float16Array for empty.
+// Raw Node-API, since Napi::TypedArray takes an array of an unknown kind for an Int8Array, and a
+// Float16Array for empty.
 bool ReadTypedArray(const Napi::Value& value, ByteView* view) {
   const Napi::Env env = value.Env();
   napi_typedarray_type type = kUnknownType;

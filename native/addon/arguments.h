@@ -1,5 +1,6 @@
-// The arguments of a call as C++ values. Every reader returns false for a value that is not of the type or range asked for; none of them
-// converts a value, so none of them can run JavaScript. A missing argument is undefined.
+// Reads the arguments of a call as C++ values. Every reader returns false for a value that is not
+// of the requested type or range. None converts a value, so none can run JavaScript. A missing
+// argument is undefined.
 #ifndef CISTERN_ADDON_ARGUMENTS_H_
 #define CISTERN_ADDON_ARGUMENTS_H_
 
@@ -54,8 +55,9 @@ struct ByteView {
   std::size_t bytes = 0;
 };
 
-// The bytes of a typed array, a DataView or a Buffer, over an ArrayBuffer or a SharedArrayBuffer. A detached one has none. False for
-// anything else, and for a view that reaches beyond its ArrayBuffer.
+// The bytes of a typed array, a DataView or a Buffer, over an ArrayBuffer or a SharedArrayBuffer. A
+// detached one has no bytes. False for anything else, and for a view that reaches beyond its
+// ArrayBuffer.
 bool ReadView(const Napi::Value& value, ByteView* view);
 
 }  // namespace cistern

@@ -1,7 +1,8 @@
-// The functions of the addon: NativeBinding in src/driver/native.ts says what each one does.
+// The functions of the addon. NativeBinding in src/driver/native.ts documents each one.
 //
-// A hot function takes its inputs from the mailbox, from index 0 on; the others take arguments, and those that give JavaScript more than
-// numbers store it in `result`. The status that each of them returns becomes mailbox[0].
+// A hot function takes its inputs from the mailbox, from index 0 on; the others take arguments. A
+// function that gives JavaScript more than numbers stores that in `result`. The returned status
+// becomes mailbox[0].
 #ifndef CISTERN_ADDON_BINDINGS_H_
 #define CISTERN_ADDON_BINDINGS_H_
 
@@ -19,9 +20,9 @@ inline Status FindStream(Environment& environment, const Napi::Value& value, Str
   return ReadNumber(value, &handle) ? environment.streams.Find(handle, stream) : kInvalidArgument;
 }
 
-// Runs a function's body. No C++ exception may pass into JavaScript's frames: cistern throws none, the standard library does if the host
-// has no memory left or may start no more threads, and node-addon-api does if Node-API refuses a call, as it does while a worker is
-// terminated.
+// Runs a function's body. No C++ exception may pass into JavaScript's frames. cistern throws none,
+// but the standard library throws if the host has no memory left or cannot start more threads, and
+// node-addon-api throws if Node-API refuses a call, as it does while a worker is being terminated.
 template <typename Body>
 auto Guarded(Body&& body) -> decltype(body()) {
   try {

@@ -15,7 +15,7 @@ Status MakeCurrent(const DriverTable& driver, Context context, Context* current)
   const Status status = driver.CtxSetCurrent(context);
   if (status != kSuccess) return status;
   if (*current == nullptr) {
-    // Else a query here would invalidate what another thread of the process captures into a graph.
+    // Otherwise a query here would invalidate a graph that another thread of the process captures.
     int mode = kCaptureModeRelaxed;
     driver.ThreadExchangeStreamCaptureMode(&mode);
   }
@@ -76,12 +76,12 @@ void Poll(const std::shared_ptr<EventLoop>& loop, const DriverTable& driver) {
 
 void FreeSurplus(Environment& environment, int device) {
   const ContextScope context(environment, device);
-  // The driver's free waits for the device. If it may not now, it has its turn with a later delivery.
+  // The driver's free waits for the device. If it may not now, a later delivery tries again.
   const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
   if (context.status() == kSuccess && no_stalls.owns_lock()) environment.staging.FreeSurplus(*environment.backend);
 }
 
-// Copies the bytes that a completion has to where they were asked for, unless there is not that much room any more.
+// Copies the bytes of a completion to their destination, unless that has become too small.
 Status Fill(const Completion& completion) {
   if (completion.status != kSuccess) return completion.status;
   ByteView view;
@@ -97,7 +97,7 @@ bool StartPoller(Environment& environment) {
   try {
     environment.poller = std::thread([loop = environment.loop, driver = environment.backend] { Poll(loop, *driver); });
   } catch (const std::system_error&) {
-    return false;  // the process may start no more threads
+    return false;  // the process cannot start more threads
   }
   return true;
 }
@@ -157,7 +157,8 @@ void Resolve(napi_env env, napi_deferred deferred, Status status) { napi_resolve
 
 void ResolveWithBytes(Environment& environment, napi_deferred deferred, const void* data, std::uint64_t bytes) {
   const Napi::Env env = environment.env;
-  // Through the constructor, which throws if there is no memory; napi_create_arraybuffer ends the process.
+  // Through the constructor, which throws if there is no memory; napi_create_arraybuffer ends the
+  // process.
   const napi_value length = Napi::Number::New(env, static_cast<double>(bytes));
   napi_value instance = nullptr;
   napi_value error;
@@ -200,7 +201,8 @@ void DeliverCompletions(Environment& environment) {
       if (completion->block.pointer != nullptr) environment.staging.Release(completion->block);
       if (environment.staging.HasSurplus()) FreeSurplus(environment, completion->device);
     }
-    // After an error neither is used again before the environment ends: the device may still be writing to the block.
+    // After an error neither is used again before the environment ends: the device may still be
+    // writing to the block.
   }
 }
 

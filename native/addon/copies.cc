@@ -9,7 +9,7 @@
 namespace cistern {
 namespace {
 
-// Beyond this it costs less to wait for a copy than to pin that much memory.
+// Beyond this size, waiting for a copy costs less than pinning that much memory.
 constexpr std::uint64_t kMaxStagedBytes = std::uint64_t{64} << 20;
 
 std::uint64_t AddressOf(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
@@ -44,7 +44,8 @@ Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info) {
   Place to;
   status = CheckRange(environment, destination, bytes, &to);
   if (status != kSuccess) return status;
-  // Given JavaScript's memory, the driver may wait for a stream that waits for this thread, or may read it after it returned.
+  // For JavaScript's memory, the driver may wait for a stream that waits for this thread, or may
+  // read it after returning.
   const bool reads_later = environment.ReadsPageableMemory(stream->device);
   if (environment.MayStall() || (reads_later && bytes <= kMaxStagedBytes)) {
     StagingBlock block;
@@ -86,7 +87,8 @@ Status CopyToHostSync(Environment& environment, const Napi::CallbackInfo& info) 
                                                        static_cast<std::size_t>(bytes), stream->stream);
       return status == kSuccess ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
     }
-    // The driver would block in the copy itself, where it cannot be told that a host function is ready.
+    // The driver would block in the copy itself, and could not be notified that a host function is
+    // ready.
     StagedCopy copy;
     status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
     if (status != kSuccess) return status;
@@ -101,7 +103,7 @@ Status CopyToHostSync(Environment& environment, const Napi::CallbackInfo& info) 
   if (context.status() != kSuccess) return context.status();
   const Status status = WaitOrStop(environment, call);
   if (status == kErrorNotPermitted) ReleaseLater(environment, {call.block, call.event}, call.device);
-  // After any other error the block is never used again: the copy may still be under way.
+  // After any other error the block is never used again: the copy may still be in progress.
   if (status != kSuccess) return status;
   // A host function may have transferred the array, or shrunk it.
   if (has_room) std::memcpy(destination.data, call.block.pointer, bytes);

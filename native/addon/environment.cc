@@ -13,8 +13,8 @@
 namespace cistern {
 namespace {
 
-// Primary contexts of the process. They are retained once and never released: other libraries share them, and releasing the last reference
-// would destroy what those have in them.
+// Primary contexts of the process. They are retained once and never released: other libraries share
+// them, and releasing the last reference would destroy what those libraries have in them.
 struct PrimaryContexts {
   std::mutex mutex;
   std::map<std::pair<const DriverTable*, int>, Context> retained;
@@ -33,7 +33,7 @@ std::uint64_t AsAddress(Handle handle) {
 }  // namespace
 
 void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
-  if (env == nullptr) return;  // the environment is coming to its end
+  if (env == nullptr) return;  // the environment is ending
   {
     const std::lock_guard<std::mutex> lock(environment->loop->mutex);
     environment->loop->wake_posted = false;
@@ -49,7 +49,8 @@ void Environment::Start() {
   loop->wake = WakeFunction::New(env, "cistern", 0, 1, this);
   loop->wake.Unref(env);
   AddToExitList(loop);
-  // After the threadsafe function: hooks run last in, first out, and other threads must have let go of it before it is destroyed.
+  // After the threadsafe function: hooks run last in, first out, and other threads must have
+  // released it before it is destroyed.
   if (env.AddCleanupHook([](Environment* environment) { environment->Close(); }, this).IsEmpty()) throw Napi::Error::New(env);
 }
 
@@ -69,7 +70,7 @@ void Environment::Close() {
     try {
       LeaveToOrphans();
     } catch (const std::bad_alloc&) {
-      // With no memory for the list, what it would have named stays allocated until the process ends.
+      // Without memory for the list, the objects stay allocated until the process ends.
     }
   }
   for (WatchedEvent* watched : watched_events) delete watched;

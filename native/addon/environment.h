@@ -1,6 +1,7 @@
-// What one JavaScript environment (the main thread or a worker) holds of the driver.
+// What one JavaScript environment (the main thread or a worker) holds from the driver.
 //
-// An environment belongs to its JavaScript thread: nothing here is locked, and other threads reach it through its EventLoop only.
+// An environment belongs to its JavaScript thread: nothing here is locked, and other threads reach
+// it only through its EventLoop.
 #ifndef CISTERN_ADDON_ENVIRONMENT_H_
 #define CISTERN_ADDON_ENVIRONMENT_H_
 
@@ -48,23 +49,24 @@ struct PoolEntry {
 struct StoppedCall {
   Event event = nullptr;  // what the call waits for; null: no call
   int device = 0;
-  std::uint64_t handle = 0;         // of the stream or the event that the call is about, which may have ended meanwhile
+  std::uint64_t handle = 0;         // of the stream or the event that the call waits for, which may have ended meanwhile
   WatchedEvent* watched = nullptr;  // of a wait for an event; null: `event` is an internal one
   StagingBlock block;               // of a copy to the host, as are the next two
   std::uint64_t source = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t next_call = 0;  // the number of the call that may go on with it
+  std::uint64_t next_call = 0;  // the number of the call that may resume it
 };
 
-// An allocation that has stopped for host functions: for those up to the last one, and then for what these queued, so many times over.
+// An allocation that has stopped for host functions: first for those up to the last one, and then
+// for a number of generations of functions that these queued.
 struct StoppedAllocation {
   std::uint64_t last_function = 0;
   int generations = 0;
   std::uint64_t next_call = 0;  // as above
 };
 
-// The table that calls go through: the backend's own, or while stream order is checked one in front of it. Another thread may exchange it
-// at any time; either does what is called.
+// The table that calls go through: the backend's own, or one in front of it while stream order is
+// checked. Another thread may exchange it at any time; either table is valid to call.
 class DriverInUse {
  public:
   DriverInUse& operator=(const DriverTable* table) {
@@ -78,7 +80,8 @@ class DriverInUse {
   std::atomic<const DriverTable*> table_{nullptr};
 };
 
-// The member of the driver table for each function, so that one template makes and counts every call.
+// The member of the driver table for each function, so that one template makes and counts every
+// call.
 template <Call call>
 struct DriverFunction;
 #define CISTERN_DRIVER_FUNCTION(function, symbol, version, parameters) \
@@ -99,9 +102,10 @@ class Environment {
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
-  // Sets up what needs a running environment.
+  // Set-up that needs a running environment.
   void Start();
-  // The end of the environment: lets other threads go and leaves what is still held to the orphans. Calls no driver.
+  // The end of the environment: releases other threads and leaves what is still held to the
+  // orphans. Calls no driver.
   void Close();
 
   void Bind(Napi::Float64Array mailbox, Napi::Float64Array counters);
@@ -112,7 +116,8 @@ class Environment {
   bool In(int index, std::uint64_t* integer) const { return ToInteger(mailbox_[index], integer); }
   void Out(int index, double value) { mailbox_[index] = value; }
 
-  // A call on the user's behalf. What cistern does for itself (contexts, range checks, completions, staging) goes to `driver` uncounted.
+  // A call on the user's behalf. cistern's own calls (contexts, range checks, completions, staging)
+  // go to `driver` uncounted.
   template <Call call, typename... Arguments>
   Status Counted(Arguments... arguments) {
     counters_[static_cast<int>(call)] += 1;
@@ -124,28 +129,28 @@ class Environment {
 
   bool HasDevice(int device) const { return device >= 0 && static_cast<std::size_t>(device) < devices_.size(); }
   DeviceOrdinal DriverDevice(int device) const { return devices_[static_cast<std::size_t>(device)]; }
-  // The primary context of an existing device, retained at the first use of the device in the process.
+  // The primary context of an existing device, retained when the process first uses the device.
   Status ContextOf(int device, Context* context) {
     *context = contexts_[static_cast<std::size_t>(device)];
     return *context != nullptr ? kSuccess : RetainContext(device, context);
   }
   // Whether any environment of the process has used the device.
   bool IsInUse(int device) const;
-  // True where the device's copy engines can read ordinary host memory themselves, through the host's page tables. The driver then has no
-  // need to have read it when an asynchronous copy returns.
+  // True if the device's copy engines can read ordinary host memory themselves, through the host's
+  // page tables. The driver then need not have read it when an asynchronous copy returns.
   bool ReadsPageableMemory(int device);
 
-  // Whether streams of the device can wait for a word of memory: -1 if nobody has tried yet.
+  // Whether streams of the device can wait for a word of memory: -1 if that has not been tried yet.
   signed char& HasMemoryOperations(int device) { return has_memory_operations_[static_cast<std::size_t>(device)]; }
 
-  // What pends keeps the process alive.
+  // Pending work keeps the process alive.
   void KeepAlive();
   void LetGo();
 
   // Frees what finished environments left behind. True if anything was freed.
   bool ReapOrphans();
 
-  // Makes `call`, and once more if it ran out of memory and orphans could be freed.
+  // Makes `call`, and repeats it if it ran out of memory and orphans could be freed.
   template <typename Callable>
   Status WithReclaim(Callable&& call) {
     const Status status = call();
@@ -153,7 +158,7 @@ class Environment {
   }
 
   Napi::Env env;
-  // Null until a backend is open, as is the next one.
+  // This and the next one are null until a backend is open.
   const DriverTable* backend = nullptr;
   DriverInUse driver;
   HandleTable<StreamEntry> streams;
@@ -169,10 +174,11 @@ class Environment {
   std::thread poller;
   Napi::FunctionReference array_buffer_constructor;
 
-  // Empty unless JavaScript asked in this environment that stream order be checked: what it told of itself, see order/report.h.
+  // The cells that JavaScript passed when it turned order checking on in this environment, see
+  // order/report.h; else empty.
   Napi::Reference<Napi::Float64Array> order_cells;
 
-  std::uint64_t calls = 0;  // of JavaScript to the addon
+  std::uint64_t calls = 0;  // from JavaScript to the addon
   StoppedCall stopped_call;
   StoppedAllocation stopped_allocation;
   std::uint64_t launched_host_functions = 0;
@@ -180,7 +186,7 @@ class Environment {
   int running_host_functions = 0;
   int unreleased_holds = 0;
 
-  // True where a driver call that waits for a stream might wait for this very thread.
+  // True if a driver call that waits for a stream might wait for this very thread.
   bool MayStall() const { return outstanding_host_functions > 0 || unreleased_holds > 0; }
 
  private:
@@ -197,12 +203,13 @@ class Environment {
   Napi::Reference<Napi::Float64Array> counters_reference_;
   int pending_ = 0;
 
-  // In use until initialize binds JavaScript's arrays, so that no call has to ask whether it did.
+  // In use until initialize binds JavaScript's arrays, so that no call has to check for them.
   double own_mailbox_[kMailboxLength] = {};
   double own_counters_[kCounterCount] = {};
 };
 
-// Makes a device's context current for a scope, and restores another one that was current before: the process may not be cistern's alone.
+// Makes a device's context current for a scope, and restores the previous one: the process may not
+// belong to cistern alone.
 class ContextScope {
  public:
   ContextScope(Environment& environment, int device) : driver_(environment.driver) {

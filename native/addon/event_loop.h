@@ -1,7 +1,9 @@
-// The part of an environment that other threads hold on to: how they reach its event loop, and what they wait for.
+// The part of an environment that other threads hold: how they reach its event loop, and what they
+// wait for.
 //
-// The driver's threads say here that a host function's turn has come, and the completion thread waits here for work to look after. They may
-// outlive the environment, so they share ownership of this object; Close lets every one of them go, and every stream that stands still.
+// Driver threads announce here that a host function's turn has come, and the completion thread
+// waits here for work. They may outlive the environment, so they share ownership of this object.
+// Close releases all of them, and every held stream.
 #ifndef CISTERN_ADDON_EVENT_LOOP_H_
 #define CISTERN_ADDON_EVENT_LOOP_H_
 
@@ -23,7 +25,8 @@ struct Completion;
 struct Gate;
 struct QueuedFunction;
 
-// A list threaded through its members' `next`: appending to it allocates nothing, so it cannot fail on a driver's thread.
+// An intrusive list, linked through its members' `next`: appending allocates nothing, so it cannot
+// fail on a driver thread.
 template <typename Node>
 class IntrusiveList {
  public:
@@ -61,7 +64,7 @@ class IntrusiveList {
   Node* last_ = nullptr;
 };
 
-// What is due on the JavaScript thread; in environment.cc.
+// Handles what is due on the JavaScript thread; in environment.cc.
 void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*);
 using WakeFunction = Napi::TypedThreadSafeFunction<Environment, void, OnWake>;
 
@@ -69,10 +72,10 @@ struct EventLoop {
   std::mutex mutex;
   std::condition_variable for_javascript;  // a host function became ready
   std::condition_variable for_streams;     // a gate was opened
-  std::condition_variable for_poller;      // a completion is to be waited for
+  std::condition_variable for_poller;      // a completion needs polling
   std::condition_variable for_close;       // the poller is out of the driver
 
-  // The rest is guarded by the mutex.
+  // The mutex guards the rest.
   bool closed = false;
   bool wake_posted = false;
   bool poller_in_driver = false;
@@ -83,27 +86,29 @@ struct EventLoop {
   IntrusiveList<Completion> pending_completions;
   IntrusiveList<Completion> finished_completions;
 
-  // Has the event loop call OnWake soon. The mutex is held; any thread.
+  // Makes the event loop call OnWake soon. The mutex must be held; any thread.
   void PostWake();
 
-  // Lets every waiting thread go, and returns once none of them will call the driver or JavaScript again. Idempotent.
+  // Releases every waiting thread, and returns once none of them will call the driver or JavaScript
+  // again. Idempotent.
   void Close();
 };
 
-// Host functions and holds of the whole process that keep a stream from going on until JavaScript acts.
+// Host functions and holds of the whole process that stall a stream until JavaScript acts.
 class Stalls {
  public:
-  // Counts one that is about to be queued. Waits while somebody has excluded them.
+  // Counts one that is about to be queued. Waits while somebody has excluded stalls.
   void BeginHostFunction() { Begin(host_functions_); }
   void BeginHold() { Begin(holds_); }
   void EndHostFunctions(int number = 1) { host_functions_ -= number; }
   void EndHolds(int number = 1) { holds_ -= number; }
-  // Keeps new ones from beginning as long as the lock lives; the lock is not owned if there is one already. Under it a wait for a device
-  // ends by itself, and so does a call that waits while it keeps other threads out of the driver.
+  // Keeps new stalls from beginning while the lock lives; the lock is not owned if a stall exists
+  // already. Under the lock, a wait for a device ends by itself, and so does a call that waits
+  // while it keeps other threads out of the driver.
   std::unique_lock<std::mutex> Exclude();
-  // The same, but not owned either if somebody else holds it, perhaps for as long as a device works.
+  // The same, but also not owned if somebody else holds it, perhaps for as long as a device works.
   std::unique_lock<std::mutex> TryExclude();
-  // Waits until no host function is outstanding in the process, but not for long.
+  // Waits until no host function is outstanding in the process, for a short time only.
   void AwaitHostFunctions() const {
     if (host_functions_ != 0) AwaitSome();
   }
@@ -123,10 +128,10 @@ class Stalls {
 
 extern Stalls& stalls;
 
-// Closes every event loop of the process, and each that is still to come: the process ends.
+// Closes every event loop of the process, including future ones: the process ends.
 void CloseEventLoops();
-// Has that done before the driver is torn down. Called after each step that may have registered the driver's own teardown, since these run
-// last in, first out.
+// Registers CloseEventLoops to run before the driver is torn down. Called after each step that may
+// have registered the driver's own teardown, since exit handlers run last in, first out.
 void CloseEventLoopsAtExit();
 void AddToExitList(const std::shared_ptr<EventLoop>& loop);
 void RemoveFromExitList(const std::shared_ptr<EventLoop>& loop);

@@ -9,7 +9,8 @@
 namespace cistern {
 namespace {
 
-// The words of the process. They are never given back to the driver: a stream may come to a gate after everybody has forgotten it.
+// The words of the process. They are never given back to the driver: a stream may reach a gate
+// after everything else has dropped it.
 struct Words {
   std::mutex mutex;
   std::map<const DriverTable*, std::vector<GateWord>> idle;
@@ -43,7 +44,7 @@ Status TakeWord(Environment& environment, GateWord* word) {
   auto* all = static_cast<std::atomic<std::uint32_t>*>(block);
   const std::lock_guard<std::mutex> lock(words.mutex);
   std::vector<GateWord>& idle = words.idle[driver];
-  // Room for all of them now, so that giving one back cannot fail.
+  // Make room for all of them now, so that giving one back cannot fail.
   idle.reserve(idle.capacity() + kWordsAtOnce);
   for (std::size_t index = 0; index < kWordsAtOnce; ++index) {
     all[index].store(0, std::memory_order_relaxed);
@@ -101,7 +102,7 @@ Status MakeGate(Environment& environment, const StreamEntry& stream, std::shared
     const Status status = TakeWord(environment, &gate->word);
     if (status != kSuccess) return status;
     if (has_memory_operations < 0) {
-      // A wait that is over already: it tells whether the device has them.
+      // A wait that is already satisfied: it shows whether the device supports such waits.
       const Status tried =
           environment.driver->StreamWaitValue32(stream.stream, AddressOf(gate->word), gate->word.ticket, kWaitValueGreaterOrEqual);
       if (tried != kSuccess && tried != kErrorNotSupported) return tried;

@@ -1,15 +1,17 @@
-// Gates: what a stream stands still at until JavaScript lets it go on.
+// Gates hold a stream until JavaScript releases it.
 //
-// The stream waits for a word of pinned memory (cuStreamWaitValue32), which the host writes; no thread of the driver waits for anything. So
-// any number of streams can stand at gates, and a gate is opened without a call of the driver.
+// The stream waits for a word of pinned memory (cuStreamWaitValue32), which the host writes; no
+// driver thread waits. So any number of streams can wait at gates, and opening a gate takes no
+// driver call.
 //
 //     stream:  ... work | wait until word >= ticket | work ...            open: word = ticket
 //
-// A word serves one gate after the other, each with the next ticket. Words only grow, so a wait that the stream comes to late, when the
-// word serves another gate, is over at once.
+// A word serves one gate after the other, each with the next ticket. Words only grow. If a stream
+// reaches a wait late, when the word already serves another gate, the wait is satisfied at once.
 //
-// A device without memory operations in streams makes do with a host function that waits in the driver's callback. CUDA may run those of
-// all streams one after the other, so there it takes one gate at a time.
+// A device without memory operations in streams uses a host function that waits in the driver's
+// callback. CUDA may run the callbacks of all streams one after the other, so such a device
+// supports only one gate at a time.
 #ifndef CISTERN_ADDON_GATES_H_
 #define CISTERN_ADDON_GATES_H_
 
@@ -21,7 +23,7 @@
 
 namespace cistern {
 
-// A word, and the last ticket that was given out for it.
+// A word, and the last ticket issued for it.
 struct GateWord {
   std::atomic<std::uint32_t>* word = nullptr;
   std::uint32_t ticket = 0;
@@ -33,7 +35,8 @@ struct Gate {
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
 
-  // The gate is closed from Shut to Open, or to the end of the environment. The loop's mutex is not held.
+  // The gate is closed from Shut to Open, or to the end of the environment. The loop's mutex must
+  // not be held.
   void Shut();
   void Open();
 
@@ -43,16 +46,16 @@ struct Gate {
   bool is_open = true;                  // guarded by the loop's mutex
 };
 
-// A gate for the stream, whose context is current. Queues nothing that makes the stream wait.
+// A gate for the stream, whose context must be current. Queues nothing that makes the stream wait.
 Status MakeGate(Environment& environment, const StreamEntry& stream, std::shared_ptr<Gate>* gate);
 
-// Queues the wait. Only for a gate with a word.
+// Queues the wait. The gate must have a word.
 Status QueueGate(Environment& environment, const StreamEntry& stream, const Gate& gate);
 
-// Lets the stream go on. The loop's mutex is held.
+// Releases the stream. The loop's mutex must be held.
 void OpenLocked(Gate& gate);
 
-// What waits in a driver's callback for a gate without a word. The lock is the loop's.
+// Waits in a driver's callback for a gate without a word. The lock is the loop's.
 void WaitAtGate(std::unique_lock<std::mutex>& lock, const Gate& gate);
 
 }  // namespace cistern

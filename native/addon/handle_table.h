@@ -2,7 +2,8 @@
 //
 //   handle = generation * 2^20 + slot        generation >= 1, handle < 2^53
 //
-// A slot's generation grows with each use, so a handle kept past its release is recognised as stale.
+// A slot's generation grows with each use, so a handle kept after its release is recognised as
+// stale.
 #ifndef CISTERN_ADDON_HANDLE_TABLE_H_
 #define CISTERN_ADDON_HANDLE_TABLE_H_
 
@@ -17,7 +18,7 @@ namespace cistern {
 template <typename Value>
 class HandleTable {
  public:
-  // The handle, or zero where the table is full. Throws std::bad_alloc.
+  // The handle, or zero if the table is full. Throws std::bad_alloc.
   std::uint64_t Add(const Value& value) {
     std::uint32_t slot = first_free_;
     if (slot != kNone) {
@@ -33,7 +34,7 @@ class HandleTable {
     return entry.handle = entry.generation << kSlotBits | slot;
   }
 
-  // kInvalidArgument for what cannot be a handle, kStaleHandle for one that is not live.
+  // kInvalidArgument for a number that cannot be a handle, kStaleHandle for one that is not live.
   Status Find(double number, Value** value) {
     std::uint64_t handle;
     if (!ToInteger(number, &handle)) return kInvalidArgument;
@@ -54,7 +55,8 @@ class HandleTable {
     entry.live = false;
     entry.value = Value{};
     entry.generation += 1;
-    // A slot that has used up its generations is retired: reusing it would bring old handles back to life.
+    // A slot that has used up its generations is retired: reusing it would make old handles valid
+    // again.
     if (entry.generation > kMaxSafeInteger >> kSlotBits) return;
     entry.next_free = first_free_;
     first_free_ = slot;

@@ -12,15 +12,17 @@
 namespace cistern {
 namespace {
 
-// So often an allocation waits for what host functions queued in turn: a driver that waits for the device in it would else never return.
-// After that it is made all the same, or host functions that queue the next one each time would keep it for ever.
+// The number of generations of queued host functions that an allocation waits for. Without the
+// wait, a driver that waits for the device inside the allocation would never return. After these it
+// is made nevertheless, since host functions that each queue the next one would delay it forever.
 constexpr int kMostGenerations = 8;
 
 void Release(QueuedFunction* function) {
   if (--function->owners == 0) delete function;
 }
 
-// Gives a function to JavaScript, unless that has it or has given it up. The loop's mutex is held.
+// Gives a function to JavaScript, unless JavaScript has it already or has let go of it. The loop's
+// mutex must be held.
 bool Announce(QueuedFunction* function) {
   EventLoop& loop = *function->loop;
   if (loop.closed || function->is_called) return false;
@@ -31,7 +33,7 @@ bool Announce(QueuedFunction* function) {
   return true;
 }
 
-// The next three run on a thread of the driver.
+// The next three run on a driver thread.
 
 void SayTurn(void* data) {
   QueuedFunction* function = static_cast<QueuedFunction*>(data);
@@ -60,10 +62,11 @@ void WaitForRelease(void* data) {
   WaitAtGate(lock, **owner);
 }
 
-// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and what follows it: of a capture that another library makes, and not of the device.
+// CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and those after it: errors of a capture that another
+// library makes, not of the device.
 bool IsOfCapture(Status status) { return status >= 900 && status < 911; }
 
-// Until a host function is ready, or none ever will be because the process ends.
+// Waits until a host function is ready, or until none ever will be because the process ends.
 void WaitUntilReady(Environment& environment) {
   EventLoop& loop = *environment.loop;
   std::unique_lock<std::mutex> lock(loop.mutex);
@@ -84,7 +87,7 @@ void Remove(std::vector<QueuedFunction*>& functions, QueuedFunction* function) {
   functions.pop_back();
 }
 
-// The stream goes on. Not for one that the environment has forgotten.
+// Releases the stream. Not for a function that the environment has forgotten.
 void EndHostFunction(Environment& environment, QueuedFunction* function) {
   environment.outstanding_host_functions -= 1;
   stalls.EndHostFunctions();
@@ -99,7 +102,8 @@ void EndHostFunction(Environment& environment, QueuedFunction* function) {
   environment.LetGo();
 }
 
-// Whether a call of JavaScript would be made: not while a worker is terminated, or a time-out of node:vm cuts off what runs.
+// Whether a call of JavaScript would run: not while a worker is being terminated, or a time-out of
+// node:vm cuts off the running code.
 bool MayRunJavaScript(Napi::Env env) {
   napi_value text;
   return napi_coerce_to_string(env, Napi::Number::New(env, 0), &text) == napi_ok;
@@ -107,7 +111,7 @@ bool MayRunJavaScript(Napi::Env env) {
 
 void Run(Environment& environment, QueuedFunction* function) {
   const Napi::Env env = environment.env;
-  // No other thread changes it any more.
+  // No other thread changes it from here on.
   const Status status = function->status;
   if (status == kSuccess) NoteHostReached(environment, function->position);
   const napi_value argument = Napi::Number::New(env, status);
@@ -119,7 +123,8 @@ void Run(Environment& environment, QueuedFunction* function) {
   }
   environment.running_host_functions -= 1;
   EndHostFunction(environment, function);
-  // Last, since a handler of uncaught exceptions may end the process. What cuts a function off is not the function's exception.
+  // Last, since a handler of uncaught exceptions may end the process. If a function is cut off,
+  // that is not its own exception.
   if (error != nullptr && MayRunJavaScript(env)) napi_fatal_exception(env, error);
 }
 
@@ -133,7 +138,8 @@ int RunReadyHostFunctions(Environment& environment) {
     limit = loop.ready_host_functions.Count();
   }
   int ran = 0;
-  // One that becomes ready meanwhile has its turn later: functions that queue the next one each time must not starve the event loop.
+  // A function that becomes ready meanwhile has its turn later: functions that each queue the next
+  // one must not starve the event loop.
   for (; ran < limit; ++ran) {
     const Napi::HandleScope scope(environment.env);
     if (!MayRunJavaScript(environment.env)) break;
@@ -261,7 +267,8 @@ Status LaunchHostFunction(Environment& environment, const Napi::CallbackInfo& in
   }
   if (has_word) status = QueueGate(environment, stream, *gate);
   if (status != kSuccess) {
-    // Nothing would keep the stream from going on, so the function is not to run: what has been queued of it says its turn to nobody.
+    // Nothing would hold the stream, so the function must not run: what is queued of it then
+    // announces nothing.
     EventLoop& loop = *environment.loop;
     {
       const std::lock_guard<std::mutex> lock(loop.mutex);
@@ -286,7 +293,8 @@ Status RunHostFunctions(Environment& environment, const Napi::CallbackInfo&) {
 
 Status WaitForHostFunction(Environment& environment, const Napi::CallbackInfo&) {
   if (environment.outstanding_host_functions == environment.running_host_functions) return kSuccess;
-  // Called by a host function, this would wait for ones that may be queued behind that very function.
+  // Called by a host function, this would wait for functions that may be queued behind that very
+  // function.
   if (environment.running_host_functions > 0) return HostFunctionIsReady(*environment.loop) ? kSuccess : kErrorNotPermitted;
   WaitUntilReady(environment);
   return kSuccess;

@@ -1,11 +1,12 @@
-// JavaScript functions in a stream's order, and what a blocking call has to do about them.
+// JavaScript functions in stream order, and what a blocking call has to do about them.
 //
 //     stream:  ... work | say that its turn has come | gate | work ...
 //     JavaScript thread:                  run the function, open the gate
 //
-// The driver's callback says only that a function's turn has come; what the stream stands still at is a gate (gates.h). As long as a
-// function is outstanding, the JavaScript thread must not wait for a stream inside the driver: it polls instead, and hands control back
-// (kHostFunctionReady) once a function is ready to run. docs/design/015-host-functions-and-holds.md has the whole of it.
+// The driver's callback only announces that a function's turn has come; a gate (gates.h) holds the
+// stream. While a function is outstanding, the JavaScript thread must not wait for a stream inside
+// the driver. It polls instead, and hands control back (kHostFunctionReady) once a function is
+// ready to run. See docs/design/015-host-functions-and-holds.md.
 #ifndef CISTERN_ADDON_HOST_FUNCTIONS_H_
 #define CISTERN_ADDON_HOST_FUNCTIONS_H_
 
@@ -22,15 +23,16 @@
 
 namespace cistern {
 
-// Held by the driver until it has called back, which after an error of the device it never does, and by its environment.
+// Shared by its environment and the driver, which holds it until it has called back. After an error
+// of the device, it never calls back.
 struct QueuedFunction {
   std::atomic<int> owners{2};
   QueuedFunction* next = nullptr;
   std::shared_ptr<EventLoop> loop;
   std::shared_ptr<Gate> gate;
-  std::uint64_t number = 0;  // of those that the environment has launched
+  std::uint64_t number = 0;  // its position among the functions that the environment has launched
   Context context = nullptr;
-  Napi::FunctionReference callback;  // empty once the environment has given up its part: the driver's thread may delete this
+  Napi::FunctionReference callback;  // empty once the environment has let go of it: the driver's thread may delete this object
   order::Position position;          // what comes before it, for the order checker
   // Guarded by the loop's mutex.
   bool is_called = false;    // its turn has come, or never will
@@ -40,19 +42,21 @@ struct QueuedFunction {
 // Runs the host functions that are ready when it begins, and returns how many it ran.
 int RunReadyHostFunctions(Environment& environment);
 
-// Makes those ready that will never have their turn, because their device is in error. On the thread that looks after completions; the
-// lock, which is the loop's, is released meanwhile.
+// Makes those functions ready that will never get their turn, because their device is in error.
+// Called on the completion thread; the lock, which is the loop's, is released meanwhile.
 void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* current, std::unique_lock<std::mutex>& lock);
 
-// The environment ends: gives up its part of all that are left.
+// The environment ends: lets go of all remaining functions.
 void ForgetHostFunctions(EventLoop& loop);
 
-// Before a driver call that waits for all of a device: kSuccess if nothing of this environment can stall, else the status to hand back.
+// Before a driver call that waits for the whole device: kSuccess if nothing of this environment can
+// stall, else the status to hand back.
 Status BeforeWaitingForDevice(Environment& environment);
 
-// Before a driver call that allocates plain memory, which may wait for the device: the same, for the host functions that are outstanding as
-// it begins and for some generations of those that they queue. If streams are held the call is made all the same, since the host functions
-// may be behind a hold.
+// Before a driver call that allocates plain memory, which may wait for the device: the same, for
+// the host functions that are outstanding as it begins and for some generations of those that they
+// queue. If streams are held, the call is made nevertheless, since the host functions may be behind
+// a hold.
 Status BeforeAllocating(Environment& environment);
 
 inline bool HostFunctionIsReady(EventLoop& loop) {
@@ -60,7 +64,8 @@ inline bool HostFunctionIsReady(EventLoop& loop) {
   return !loop.ready_host_functions.empty();
 }
 
-// Before a driver call that waits for what `query` asks about: kSuccess if it has happened or nothing can stall.
+// Before a driver call that waits for whatever `query` asks about: kSuccess if it has happened or
+// nothing can stall.
 template <typename Query>
 Status BeforeWaitingFor(Environment& environment, Query&& query) {
   if (environment.outstanding_host_functions == 0) return kSuccess;
@@ -69,11 +74,12 @@ Status BeforeWaitingFor(Environment& environment, Query&& query) {
   for (;;) {
     const Status status = query();
     if (status != kErrorNotReady) return status;
-    // As in the driver, whose host functions must not call it: the function that runs might be what this call waits for.
+    // As in the driver, whose host functions must not call it: the running function might be what
+    // this call waits for.
     if (environment.running_host_functions > 0) return kErrorNotPermitted;
     std::unique_lock<std::mutex> lock(loop.mutex);
     loop.for_javascript.wait_for(lock, delay, [&] { return loop.closed || !loop.ready_host_functions.empty(); });
-    if (loop.closed) return kSuccess;  // the process ends, and every stream was let go
+    if (loop.closed) return kSuccess;  // the process ends, and every stream was released
     if (!loop.ready_host_functions.empty()) return kHostFunctionReady;
     delay = std::min(2 * delay, std::chrono::microseconds{1000});
   }

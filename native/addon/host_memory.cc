@@ -16,7 +16,7 @@ struct Ranges {
   std::map<std::uint64_t, std::uint64_t> bytes_by_address;
 };
 
-// Never destroyed: worker threads may still run while the process's static objects are being destroyed.
+// Never destroyed: worker threads may still run while the process's static objects are destroyed.
 Ranges& AllRanges() {
   static Ranges& ranges = *new Ranges;
   return ranges;

@@ -6,9 +6,9 @@
 
 namespace cistern {
 
-// Null where the host has no memory left. The alignment is a power of two.
+// Null if the host has no memory left. The alignment is a power of two.
 void* AllocateHostMemory(std::uint64_t bytes, std::uint64_t alignment);
-// The pointer comes from AllocateHostMemory, in any environment of the process.
+// The pointer must come from AllocateHostMemory, in any environment of the process.
 void FreeHostMemory(void* pointer);
 // True if the whole range lies inside one live allocation of AllocateHostMemory.
 bool InHostMemory(std::uint64_t address, std::uint64_t bytes);

@@ -9,10 +9,11 @@ namespace cistern {
 
 inline constexpr std::uint64_t kMaxSafeInteger = (std::uint64_t{1} << 53) - 1;
 
-// True for 0, 1, … 2^53 - 1. The comparisons come first: converting a NaN or a number out of range is undefined.
+// True for 0, 1, … 2^53 - 1. The comparisons come first: converting a NaN or a number out of range
+// is undefined behaviour.
 inline bool ToInteger(double number, std::uint64_t* integer) {
   if (!(number >= 0 && number <= static_cast<double>(kMaxSafeInteger))) return false;
-  // Signed conversions are one instruction each, unsigned ones several.
+  // A signed conversion is one instruction, an unsigned one several.
   const auto whole = static_cast<std::int64_t>(number);
   *integer = static_cast<std::uint64_t>(whole);
   return static_cast<double>(whole) == number;
@@ -33,7 +34,7 @@ inline bool ToInt(double number, int* integer) {
   return true;
 }
 
-// As ToInteger; Infinity stands for 2^64 - 1, which the driver reads as "no limit".
+// Like ToInteger, but Infinity stands for 2^64 - 1, which the driver reads as "no limit".
 inline bool ToLimit(double number, std::uint64_t* limit) {
   if (number == std::numeric_limits<double>::infinity()) {
     *limit = std::numeric_limits<std::uint64_t>::max();

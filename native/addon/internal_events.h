@@ -1,4 +1,4 @@
-// Events that cistern records for itself, kept for reuse.
+// Events that cistern records for its own use, kept for reuse.
 #ifndef CISTERN_ADDON_INTERNAL_EVENTS_H_
 #define CISTERN_ADDON_INTERNAL_EVENTS_H_
 
@@ -15,7 +15,7 @@ struct DeviceEvent {
 
 class InternalEvents {
  public:
-  // The device's context is current.
+  // The device's context must be current.
   Status Acquire(const DriverTable& driver, int device, Event* event) {
     for (DeviceEvent& idle : idle_) {
       if (idle.device != device) continue;
@@ -24,7 +24,7 @@ class InternalEvents {
       idle_.pop_back();
       return kSuccess;
     }
-    // Room in both lists now, so that neither this event is lost nor Release can fail.
+    // Make room in both lists now, so that this event is not lost and Release cannot fail.
     if (all_.size() == all_.capacity()) all_.reserve(2 * all_.size() + 8);
     idle_.reserve(all_.capacity());
     const Status status = driver.EventCreate(event, kEventDisableTiming);

@@ -120,7 +120,8 @@ Status Deallocate(Environment& environment) {
     if (status != kSuccess) return status;
   }
   environment.ReapOrphans();
-  // The free may wait for the device, and keep every other thread out of the driver meanwhile: one that is to end a stall there, too.
+  // The free may wait for the device, and meanwhile keep every other thread out of the driver,
+  // including one that is to end a stall.
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
   if (no_stalls.owns_lock()) return FreeLive(environment, kind, device, allocation);
   LeaveOrphans(environment.backend, {OrphanOf(environment, *allocation)});

@@ -1,4 +1,4 @@
-// Plain memory: who owns an allocation, and how it is freed once its environment is gone.
+// Plain memory: who owns an allocation, and how it is freed after its environment has ended.
 #ifndef CISTERN_ADDON_MEMORY_H_
 #define CISTERN_ADDON_MEMORY_H_
 
@@ -20,7 +20,7 @@ inline std::uint64_t PlainOwner(MemoryKind kind, int device) {
   return kPlainOwnerFlag | static_cast<std::uint64_t>(kind) << 32 | static_cast<std::uint32_t>(device);
 }
 
-// Finds a live allocation that `owner` may free, or says in a status why there is none.
+// Finds a live allocation that `owner` may free, or returns a status with the reason.
 inline Status FindAllocation(Environment& environment, std::uint64_t address, std::uint64_t bytes, std::uint64_t owner,
                              Allocation** allocation) {
   *allocation = environment.allocations.Find(address);

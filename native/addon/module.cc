@@ -1,4 +1,4 @@
-// What `require` of the addon gives: one property for each member of NativeBinding.
+// The value that `require` of the addon returns: one property for each member of NativeBinding.
 
 #include <type_traits>
 
@@ -7,7 +7,8 @@
 namespace cistern {
 namespace {
 
-// A hot function is raw Node-API, since it must not pay for what a Napi::CallbackInfo reads ahead: docs/design/001.
+// A hot function is raw Node-API, since it must not pay for what a Napi::CallbackInfo reads ahead:
+// docs/design/001.
 template <auto function>
 napi_value CallHot(napi_env env, napi_callback_info info) {
   void* data = nullptr;

@@ -1,4 +1,4 @@
-// The statuses that are cistern's own: NativeStatus of src/driver/native.ts. Positive ones are the driver's.
+// cistern's own statuses: NativeStatus of src/driver/native.ts. Positive statuses are the driver's.
 #ifndef CISTERN_ADDON_NATIVE_STATUS_H_
 #define CISTERN_ADDON_NATIVE_STATUS_H_
 

@@ -10,11 +10,11 @@
 namespace cistern {
 namespace {
 
-// Everything is guarded by the mutex; no driver is called under it.
+// The mutex guards everything; no driver is called while it is held.
 struct OrderCheck {
   std::mutex mutex;
   std::vector<Environment*> environments;  // those with a backend
-  int askers = 0;                          // environments whose JavaScript asks for the check
+  int askers = 0;                          // environments whose JavaScript has turned the check on
   std::uint64_t last_thread = 0;
 };
 
@@ -35,7 +35,7 @@ void EndCheck(const OrderCheck& check) {
   for (const Environment* environment : check.environments) order::CheckerOf(order::CheckedTable(environment->backend))->Stop();
 }
 
-// The environment asks no longer.
+// The environment turns the check off.
 void StopAsking(OrderCheck& check, Environment& environment) {
   environment.order_cells.Reset();
   if (order::OrderChecker* checker = OrderCheckerOf(environment)) checker->DisownReports(order::submitter.thread);
@@ -44,14 +44,14 @@ void StopAsking(OrderCheck& check, Environment& environment) {
   if (check.askers == 0) EndCheck(check);
 }
 
-// What the environment has allocated already is watched, too. Other threads change their environments' books as they like, so those that do
-// not ask are left out.
+// Existing allocations of the environment are watched, too. Other threads change their own
+// environments' books at any time, so environments that did not turn the check on are left out.
 void AdoptAllocations(Environment& environment) {
   order::OrderChecker* checker = OrderCheckerOf(environment);
   if (checker == nullptr) return;
   order::KeepBooks(*checker, [&] {
     environment.allocations.ForEach([checker](const Allocation& allocation) {
-      // A pool's handle has the top bit clear; pools have device memory.
+      // A pool's handle has the top bit clear; pools hold device memory.
       const bool is_plain = (allocation.owner & kPlainOwnerFlag) != 0;
       const MemoryKind kind = is_plain ? static_cast<MemoryKind>(allocation.owner >> 32 & 0x7fffffff) : MemoryKind::kDevice;
       if (kind == MemoryKind::kHost) return;  // the driver does not know it

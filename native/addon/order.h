@@ -1,7 +1,9 @@
-// Checking stream order (native/order/) for the environments of this process: on for all of them or for none.
+// Checks stream order (native/order/) for the environments of this process, either for all of them
+// or for none.
 //
-// The checker stands between an environment and its driver, so most of what it needs to know it sees. The rest it is told of here: which
-// streams the host has heard from in another way than by asking the driver on its own behalf.
+// The checker stands between an environment and its driver, so it sees most of what it needs. These
+// functions report the rest: the streams whose progress the host learnt of other than by its own
+// driver calls.
 #ifndef CISTERN_ADDON_ORDER_H_
 #define CISTERN_ADDON_ORDER_H_
 
@@ -12,19 +14,19 @@
 
 namespace cistern {
 
-// An environment has opened its backend.
+// Called when an environment has opened its backend.
 void JoinOrderCheck(Environment& environment);
-// An environment ends. Calls no driver.
+// Called when an environment ends. Calls no driver.
 void LeaveOrderCheck(Environment& environment);
 
-// Null while nothing is checked.
+// Null while the check is off.
 inline order::OrderChecker* OrderCheckerOf(const Environment& environment) {
   const DriverTable* table = environment.driver;
   return table == environment.backend ? nullptr : order::CheckerOf(table);
 }
 
-// The next three are for what JavaScript is told of later, in its own time: a promise, a host function. That the driver has come there is
-// nothing a program can rely on before it was told.
+// The next three are for what JavaScript learns later, in its own time: a promise, a host function.
+// A program cannot rely on the driver's progress before it has learnt of it.
 
 inline order::Position PositionOf(const Environment& environment, Event event) {
   order::OrderChecker* checker = OrderCheckerOf(environment);
@@ -41,7 +43,7 @@ inline void NoteHostReached(const Environment& environment, const order::Positio
   if (checker != nullptr) checker->HostReached(position);
 }
 
-// A copy that a native host function makes in the stream's order.
+// A copy that a native host function makes in stream order.
 inline void NoteHostCopy(const Environment& environment, Stream stream, std::uint64_t destination, std::uint64_t source,
                          std::uint64_t bytes) {
   order::OrderChecker* checker = OrderCheckerOf(environment);

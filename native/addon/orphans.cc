@@ -53,8 +53,9 @@ void Free(const DriverTable& driver, const Orphan& orphan) {
   }
 }
 
-// Waits for all that was queued on the devices this process uses: on any of them the finished environment may have queued work that uses
-// what is filed under another. False where one of them is out of reach.
+// Waits for all work queued on the devices that this process uses: on any of them the finished
+// environment may have queued work that uses memory filed under another. False if one of them
+// cannot be reached.
 bool SynchronizeDevices(Environment& environment) {
   for (int device = 0; environment.HasDevice(device); ++device) {
     if (!environment.IsInUse(device)) continue;
@@ -110,7 +111,8 @@ bool FreeOrphans(Environment& environment) {
     for (std::size_t index = begin; index < end; ++index) {
       const OrphanKind kind = orphans[index].kind;
       if (frees_pending && kind != OrphanKind::kPoolMemory) {
-        // A pool gives its memory back once the frees have run, and whoever reaps may be waiting for that memory.
+        // A pool gives its memory back once the frees have run, and the caller may be waiting for
+        // that memory.
         environment.driver->CtxSynchronize();
         frees_pending = false;
       }

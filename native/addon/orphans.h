@@ -1,7 +1,9 @@
-// What finished environments left behind, and what could not be freed at once because JavaScript stalls a stream.
+// What finished environments left behind, and memory that could not be freed at once because
+// JavaScript stalls a stream.
 //
-// A dying worker calls no driver: its memory, streams, events and pools go onto one list of the process, and environments that live on free
-// them at calls that are slow anyway, or when memory runs out. At the process's end nobody does; the driver takes it all back by itself.
+// A dying worker calls no driver: its memory, streams, events and pools go onto one list of the
+// process. Living environments free them at calls that are slow anyway, or when memory runs out. At
+// the end of the process nobody frees them; the driver takes everything back.
 #ifndef CISTERN_ADDON_ORPHANS_H_
 #define CISTERN_ADDON_ORPHANS_H_
 
@@ -25,8 +27,9 @@ struct Orphan {
 
 void LeaveOrphans(const DriverTable* driver, std::vector<Orphan> orphans);
 
-// Frees the orphans of the environment's driver. Waits for the work that is queued on the devices of the process; where JavaScript stalls a
-// stream that could last for ever, so it does nothing then. True if anything was freed.
+// Frees the orphans of the environment's driver. Waits for the work queued on the devices of the
+// process. While JavaScript stalls a stream that wait could last forever, so it then does nothing.
+// True if anything was freed.
 bool FreeOrphans(Environment& environment);
 
 }  // namespace cistern

@@ -18,7 +18,7 @@ bool IsIntAttribute(int attribute) {
 
 bool IsPoolAttribute(int attribute) { return attribute >= kPoolReuseFollowEventDependencies && attribute <= kPoolUsedHigh; }
 
-// What is still allocated from a pool, and nobody's any more.
+// Memory that is still allocated from a pool and no longer has an owner.
 std::vector<Orphan> TakeMemoryOf(Environment& environment, std::uint64_t pool) {
   std::vector<Orphan> orphans;
   environment.allocations.ForEach([&](const Allocation& allocation) {
@@ -120,8 +120,9 @@ Status DestroyPool(Environment& environment, const Napi::CallbackInfo& info) {
     if (status == kSuccess) environment.pools.Remove(handle);
     return status;
   }
-  // Any stream of the device may be using that memory, and the streams it was allocated on may be gone. So it is freed once the device has
-  // run all of its work; if that may never be, because JavaScript stalls a stream, at a later call.
+  // Any stream of the device may be using that memory, and the streams that it was allocated on may
+  // be gone. So it is freed once the device has run all of its work; if that may never happen,
+  // because JavaScript stalls a stream, at a later call.
   orphans.push_back({OrphanKind::kPool, pool->device, reinterpret_cast<std::uintptr_t>(pool->pool)});
   LeaveOrphans(environment.backend, std::move(orphans));
   environment.pools.Remove(handle);
@@ -164,7 +165,7 @@ Status SetPoolAttribute(Environment& environment, const Napi::CallbackInfo& info
   int attribute;
   if (!ReadInt(info[1], &attribute) || !IsPoolAttribute(attribute) || !ReadLimit(info[2], &number)) return kInvalidArgument;
   if (IsIntAttribute(attribute) && number > 1) return kInvalidArgument;
-  // The current sizes are to be read only, and the high-water marks to be reset only.
+  // The current sizes can only be read, and the high-water marks can only be reset.
   if (attribute == kPoolReservedCurrent || attribute == kPoolUsedCurrent) return kInvalidArgument;
   if ((attribute == kPoolReservedHigh || attribute == kPoolUsedHigh) && number != 0) return kInvalidArgument;
   const Status status = FindPool(environment, info, &pool, &handle);

@@ -11,7 +11,7 @@
 namespace cistern {
 namespace {
 
-// Copies of the process into pageable memory that are queued and have not run.
+// The process's copies into pageable memory that are queued and have not run.
 std::atomic<int> queued_host_writes{0};
 
 struct HostCopy {
@@ -21,7 +21,7 @@ struct HostCopy {
   bool writes_pageable;
 };
 
-// Runs on a thread of the driver.
+// Runs on a driver thread.
 void RunHostCopy(void* data) {
   const std::unique_ptr<HostCopy> copy(static_cast<HostCopy*>(data));
   std::memmove(reinterpret_cast<void*>(static_cast<std::uintptr_t>(copy->destination)),
@@ -52,12 +52,12 @@ Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std:
 }  // namespace
 
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream) {
-  // The driver reads pageable memory when it is called, and so before what is queued to be written there.
+  // The driver reads pageable memory at the time of the call, before a queued write to it has run.
   const bool reads_too_early = source.place == Place::kPageableHost && queued_host_writes > 0;
   if (!environment.MayStall() && !reads_too_early) {
     return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
   }
-  // The driver makes copies within host memory synchronously, even where both sides are pinned.
+  // The driver copies within host memory synchronously, even if both sides are pinned.
   if (destination.place != Place::kDevice && source.place != Place::kDevice) {
     return QueueHostCopy(environment, destination, source.address, bytes, stream);
   }
@@ -90,7 +90,7 @@ Status StageForHost(Environment& environment, Location source, std::uint64_t byt
     environment.staging.Release(copy->block);
     return status;
   }
-  // Where this fails the block is written to at a time that nobody will know of, so it is never used again.
+  // If this fails, the block is written to at an unknown time, so it is never used again.
   return RecordInternalEvent(environment, stream, &copy->event);
 }
 
@@ -103,7 +103,7 @@ Status AcquireStaging(Environment& environment, std::uint64_t bytes, StagingBloc
 
 void ReleaseStagingLater(Environment& environment, const StagingBlock& block, const StreamEntry& stream) {
   StagedCopy copy{block, nullptr};
-  // As above: without an event the block is only never used again.
+  // As above: without an event the block is simply never used again.
   if (RecordInternalEvent(environment, stream, &copy.event) == kSuccess) ReleaseLater(environment, copy, stream.device);
 }
 

@@ -1,9 +1,11 @@
 // Copies that never block the JavaScript thread.
 //
-// The driver waits for a stream before it touches pageable host memory or copies within host memory, which is harmless until a stream waits
-// for this very thread (a host function, a hold). Then a native host function in the stream's order copies within host memory, and a copy
-// between a device and pageable memory goes through pinned staging memory. As long as such a write of pageable memory is queued, copies
-// from there are made in the same way, whatever stalls: the driver would read it too early.
+// The driver waits for a stream before it touches pageable host memory or copies within host
+// memory. That is harmless until a stream waits for this very thread (a host function, a hold).
+// Then a native host function in stream order copies within host memory, and a copy between a
+// device and pageable memory goes through pinned staging memory. While such a write of pageable
+// memory is queued, copies from that memory are made in the same way, even if nothing stalls: the
+// driver would read it too early.
 #ifndef CISTERN_ADDON_QUEUED_COPIES_H_
 #define CISTERN_ADDON_QUEUED_COPIES_H_
 
@@ -20,23 +22,24 @@ struct Location {
   Place place;
 };
 
-// Everywhere below the stream's context is current, and ranges are checked.
+// For everything below, the stream's context must be current and ranges must be checked.
 
-// Queues a copy. It blocks on host memory only where nothing can stall.
+// Queues a copy. It blocks on host memory only if nothing can stall.
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream);
 
-// A copy into staging memory that is under way: the block holds the bytes once the event has happened.
+// A copy into staging memory in progress: the block holds the bytes once the event is complete.
 struct StagedCopy {
   StagingBlock block;
   Event event = nullptr;
 };
 Status StageForHost(Environment& environment, Location source, std::uint64_t bytes, const StreamEntry& stream, StagedCopy* copy);
 
-// A block of staging memory, and the thread that will give it back. kHostFunctionReady if one must be allocated and host functions come
-// first; nothing is queued then, and the call can be made again.
+// Gets a block of staging memory, and makes sure that a thread will give it back.
+// kHostFunctionReady if one must be allocated and host functions come first; then nothing is
+// queued, and the call can be repeated.
 Status AcquireStaging(Environment& environment, std::uint64_t bytes, StagingBlock* block);
 
-// Give a block back once what uses it, queued on the stream by now, has run.
+// These give a block back once the work that uses it, already queued on the stream, has run.
 void ReleaseStagingLater(Environment& environment, const StagingBlock& block, const StreamEntry& stream);
 void ReleaseLater(Environment& environment, const StagedCopy& copy, int device);
 

@@ -7,14 +7,15 @@
 namespace cistern {
 namespace {
 
-// kErrorInvalidValue is the driver's word for an address that it does not know.
+// kErrorInvalidValue is the driver's status for an address that it does not know.
 Status MemoryTypeOf(Environment& environment, std::uint64_t address, unsigned* type) {
   *type = 0;
   return environment.driver->PointerGetAttribute(type, kPointerMemoryType, address);
 }
 
-// Two pieces of pinned memory may lie next to each other, or with a hole between them. The driver refuses a copy of such a range, but where
-// the driver might block it is cistern that copies. A driver that does not say where pieces begin is believed.
+// Two pieces of pinned memory may be adjacent, or have a hole between them. The driver refuses a
+// copy of such a range, but if the driver might block, cistern itself copies. If a driver does not
+// report where pieces begin, the range is accepted.
 bool InOnePiece(Environment& environment, std::uint64_t first, std::uint64_t last) {
   DevicePointer start_of_first = 0;
   DevicePointer start_of_last = 0;

@@ -1,4 +1,4 @@
-// Whether an address that JavaScript names may be used.
+// Checks whether an address from JavaScript may be used.
 #ifndef CISTERN_ADDON_RANGES_H_
 #define CISTERN_ADDON_RANGES_H_
 
@@ -8,11 +8,12 @@
 
 namespace cistern {
 
-// Where a range lies: what kDevice is also says of managed memory, and only kPageable is unknown to the driver.
+// Where a range lies. kDevice includes managed memory; only kPageableHost is unknown to the driver.
 enum class Place { kDevice, kPinnedHost, kPageableHost };
 
-// kSuccess if the driver knows the first and the last byte of a range, as one piece where it is pinned, or the range lies in host memory of
-// this process's resources; else kInvalidRange. A context is current.
+// kSuccess if the driver knows the first and the last byte of a range, as one piece if it is
+// pinned, or if the range lies in host memory of this process's resources; else kInvalidRange. A
+// context must be current.
 Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Place* place);
 
 }  // namespace cistern

@@ -47,7 +47,7 @@ Status Staging::Acquire(const DriverTable& driver, std::uint64_t bytes, StagingB
 }
 
 Status Staging::Allocate(const DriverTable& driver, std::uint64_t block_bytes, StagingBlock* block) {
-  // Room in both lists now, so that neither this block is lost nor Release can fail.
+  // Make room in both lists now, so that this block is not lost and Release cannot fail.
   if (all_.size() == all_.capacity()) all_.reserve(2 * all_.size() + 8);
   idle_.reserve(all_.capacity());
   const Status status = driver.MemHostAlloc(&block->pointer, block_bytes, kHostAllocPortable);

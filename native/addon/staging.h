@@ -1,4 +1,5 @@
-// Pinned host memory in which copies wait for their turn. Blocks are kept for reuse, up to a total; none of the calls is counted.
+// Pinned host memory in which copies wait for their turn. Blocks are kept for reuse, up to a total;
+// none of the driver calls is counted.
 #ifndef CISTERN_ADDON_STAGING_H_
 #define CISTERN_ADDON_STAGING_H_
 
@@ -17,16 +18,17 @@ struct StagingBlock {
 
 class Staging {
  public:
-  // Whether a block can be had without an allocation.
+  // Whether a block is available without an allocation.
   bool HasIdle(std::uint64_t bytes) { return SmallestIdle(bytes) != nullptr; }
-  // Allocates some blocks ahead, for the copies that are made while none may be allocated. A context is current.
+  // Allocates some blocks ahead, for copies made while no allocation is allowed. A context must be
+  // current.
   void Reserve(const DriverTable& driver);
-  // A context is current.
+  // A context must be current.
   Status Acquire(const DriverTable& driver, std::uint64_t bytes, StagingBlock* block);
-  // What is over the total is kept as well until FreeSurplus.
+  // Blocks beyond the total are kept as well until FreeSurplus.
   void Release(const StagingBlock& block);
   bool HasSurplus() const;
-  // Freeing pinned memory can wait for the device: only while nothing stalls a stream.
+  // Freeing pinned memory can wait for the device: call it only while nothing stalls a stream.
   void FreeSurplus(const DriverTable& driver);
 
   // Blocks in use and idle ones.

@@ -25,7 +25,8 @@ constexpr StatusText kOwnStatuses[] = {
 
 using Describe = Status (*)(Status, const char**);
 
-// Before a backend is open the software device describes the driver's statuses, since it needs no driver for that.
+// Before a backend is open, the software device describes the driver's statuses, since it needs no
+// driver for that.
 Status ReturnText(const Environment& environment, const Napi::CallbackInfo& info, const char* StatusText::*own,
                   Describe DriverTable::*describe, Napi::Value* result) {
   const char* text = "";

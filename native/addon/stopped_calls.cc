@@ -20,7 +20,8 @@ void GiveBack(Environment& environment, const StoppedCall& call) {
   }
 }
 
-// Only the call after the one that stopped goes on with it: others may have queued work that a new call has to wait for.
+// Only the call right after the one that stopped resumes it: other calls may have queued work that
+// a new call has to wait for.
 bool IsNextAfterStopping(const Environment& environment) { return environment.stopped_call.next_call == environment.calls; }
 
 void Stop(Environment& environment, const StoppedCall& call) {

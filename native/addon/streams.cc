@@ -36,7 +36,8 @@ Status WrapStream(Environment& environment, const Napi::CallbackInfo& info) {
   const ContextScope context(environment, device);
   if (context.status() != kSuccess) return context.status();
   const Stream stream = reinterpret_cast<Stream>(static_cast<std::uintptr_t>(address));
-  // The software device recognises what is no stream of its own; CUDA may, and is the only one that could.
+  // The software device recognises a handle that is not one of its streams. CUDA may do so, and
+  // only CUDA could.
   unsigned flags = 0;
   const Status status = environment.Counted<Call::kStreamGetFlags>(stream, &flags);
   if (status != kSuccess) return status;

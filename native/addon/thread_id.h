@@ -5,7 +5,7 @@
 
 namespace cistern {
 
-// The calling thread's id in the operating system.
+// The operating system's id of the calling thread.
 std::uint64_t CurrentThreadId();
 
 }  // namespace cistern

@@ -10,7 +10,7 @@ Status WeakReferences::Watch(const Napi::Object& object, std::int32_t* slot) {
   if (free_slots_.empty()) {
     if (references_.size() >= static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) return kHostOutOfMemory;
     references_.emplace_back();
-    // Room for every slot now, so that Unwatch cannot fail.
+    // Make room for every slot now, so that Unwatch cannot fail.
     free_slots_.reserve(references_.capacity());
     free_slots_.push_back(static_cast<std::int32_t>(references_.size() - 1));
   }
@@ -29,7 +29,7 @@ Status WeakReferences::Unwatch(std::uint64_t slot) {
 }
 
 std::size_t WeakReferences::Collected(Napi::Env env, std::int32_t* slots, std::size_t capacity) const {
-  // Reading a live object opens a handle on it; a scope for each batch bounds how many there are at once.
+  // Reading a live object opens a handle on it; a scope for each batch bounds their number.
   constexpr std::size_t kBatch = 1024;
   std::size_t count = 0;
   for (std::size_t start = 0; start < references_.size() && count < capacity; start += kBatch) {
@@ -42,7 +42,7 @@ std::size_t WeakReferences::Collected(Napi::Env env, std::int32_t* slots, std::s
 }
 
 Status Watch(Environment& environment, const Napi::CallbackInfo& info) {
-  // Node-API would also watch a symbol.
+  // Node-API would also accept a symbol.
   if (!info[0].IsObject()) return kInvalidArgument;
   std::int32_t slot;
   const Status status = environment.weak_references.Watch(info[0].As<Napi::Object>(), &slot);

@@ -1,4 +1,4 @@
-// Objects watched without keeping them alive.
+// Watches objects without keeping them alive.
 #ifndef CISTERN_ADDON_WEAK_REFERENCES_H_
 #define CISTERN_ADDON_WEAK_REFERENCES_H_
 
@@ -16,7 +16,8 @@ class WeakReferences {
  public:
   Status Watch(const Napi::Object& object, std::int32_t* slot);
   Status Unwatch(std::uint64_t slot);
-  // Writes the slots whose objects were collected, at most `capacity` of them, and returns how many it wrote.
+  // Writes the slots whose objects were collected, at most `capacity` of them, and returns their
+  // number.
   std::size_t Collected(Napi::Env env, std::int32_t* slots, std::size_t capacity) const;
 
  private:
