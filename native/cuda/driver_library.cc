@@ -16,7 +16,8 @@ namespace cistern::cuda {
 const char* const kDriverLibraryName = "nvcuda.dll";
 
 void* OpenDriverLibrary(std::string* failure) {
-  // Only the system's folder: the installer of the driver puts it there, and a file of that name in the working directory is not to be run.
+  // Only the system's folder: the driver's installer puts the library there, and a file of that
+  // name in the working directory must not be run.
   void* library = LoadLibraryExA(kDriverLibraryName, nullptr, LOAD_LIBRARY_SEARCH_SYSTEM32);
   if (library == nullptr) *failure = "in the system folder: error " + std::to_string(GetLastError());
   return library;

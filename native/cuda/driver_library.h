@@ -1,4 +1,5 @@
-// The driver's shared library: the one place that knows how an operating system names, finds and opens it.
+// The driver's shared library: only this file knows how an operating system names, finds and opens
+// it.
 #ifndef CISTERN_CUDA_DRIVER_LIBRARY_H_
 #define CISTERN_CUDA_DRIVER_LIBRARY_H_
 
@@ -6,11 +7,11 @@
 
 namespace cistern::cuda {
 
-// What is searched for.
+// The name that is searched for.
 extern const char* const kDriverLibraryName;
 
-// Opens the library, for the rest of the process's life. Null where that fails; `failure` then says where it was searched for and why it
-// could not be opened.
+// Opens the library for the rest of the process's life. Null on failure; `failure` then says where
+// it was searched for and why it could not be opened.
 void* OpenDriverLibrary(std::string* failure);
 
 // The address of an exported function, or null.

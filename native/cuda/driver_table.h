@@ -1,10 +1,12 @@
 // The part of the CUDA driver API that cistern uses, as a table of function pointers.
 //
-// There are two implementations of this table: native/cuda/loader.cc fills it from libcuda.so.1 at run time, and
-// native/software/ implements it over host memory and threads. Nothing above this header can tell which one it holds.
+// The table has two implementations: native/cuda/loader.cc fills it from libcuda.so.1 at run time,
+// and native/software/ implements it over host memory and threads. Nothing above this header can
+// tell which one it uses.
 //
-// The types are declared here, with the driver's own layout, so that neither the CUDA toolkit nor its headers are needed to build.
-// Signatures are those of the newest version a function has; the loader adapts an older driver where they differ.
+// The types are declared here, with the driver's own layout, so that the build needs neither the
+// CUDA toolkit nor its headers. Signatures are those of each function's newest version; the loader
+// adapts an older driver if they differ.
 #ifndef CISTERN_CUDA_DRIVER_TABLE_H_
 #define CISTERN_CUDA_DRIVER_TABLE_H_
 
@@ -50,7 +52,7 @@ inline Stream PerThreadStream() { return reinterpret_cast<Stream>(std::uintptr_t
 
 enum : unsigned { kStreamDefault = 0, kStreamNonBlocking = 1 };
 enum : unsigned { kEventDefault = 0, kEventBlockingSync = 1, kEventDisableTiming = 2 };
-// CUstreamWaitValue_flags: the stream goes on once (int32_t)(*address - value) >= 0.
+// CUstreamWaitValue_flags: the stream continues once (int32_t)(*address - value) >= 0.
 enum : unsigned { kWaitValueGreaterOrEqual = 0 };
 enum : unsigned { kMemAttachGlobal = 1 };
 enum : unsigned { kHostAllocPortable = 1, kHostAllocDeviceMap = 2 };
@@ -58,7 +60,7 @@ enum : unsigned { kHostAllocPortable = 1, kHostAllocDeviceMap = 2 };
 // CUstreamCaptureMode
 enum : int { kCaptureModeGlobal = 0, kCaptureModeRelaxed = 2 };
 
-// CUdevice_attribute: the ones the software device answers; the CUDA device answers any.
+// CUdevice_attribute: those that the software device answers; a CUDA device answers any.
 enum : int {
   kAttributeUnifiedAddressing = 41,
   kAttributeMultiprocessorCount = 16,
@@ -124,7 +126,7 @@ enum : int { kPointerMemoryType = 2, kPointerIsManaged = 8, kPointerDeviceOrdina
 // CUmemorytype
 enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
 
-// X(member, driver symbol, version asked of cuGetProcAddress, parameters)
+// X(member, driver symbol, version requested from cuGetProcAddress, parameters)
 #define CISTERN_DRIVER_FUNCTIONS(X)                                                                                                  \
   X(Init, "cuInit", 2000, (unsigned flags))                                                                                          \
   X(DriverGetVersion, "cuDriverGetVersion", 2020, (int* version))                                                                    \
@@ -150,8 +152,7 @@ enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
   X(StreamGetFlags, "cuStreamGetFlags", 5050, (Stream stream, unsigned* flags))                                                      \
   X(StreamGetPriority, "cuStreamGetPriority", 5050, (Stream stream, int* priority))                                                  \
   X(StreamWaitEvent, "cuStreamWaitEvent", 3020, (Stream stream, Event event, unsigned flags))                                        \
-  X(StreamWaitValue32, "cuStreamWaitValue32", 11070,                                                                                 \
-    (Stream stream, DevicePointer address, std::uint32_t value, unsigned flags))                                                     \
+  X(StreamWaitValue32, "cuStreamWaitValue32", 11070, (Stream stream, DevicePointer address, std::uint32_t value, unsigned flags))    \
   X(ThreadExchangeStreamCaptureMode, "cuThreadExchangeStreamCaptureMode", 10010, (int* mode))                                        \
   X(EventCreate, "cuEventCreate", 2000, (Event * event, unsigned flags))                                                             \
   X(EventDestroy, "cuEventDestroy", 4000, (Event event))                                                                             \
@@ -189,7 +190,8 @@ struct DriverTable {
 #undef CISTERN_MEMBER
 };
 
-// One number per function of the table, in table order: it indexes the call counters and the software device's injections.
+// One number per function of the table, in table order: it indexes the call counters and the
+// software device's injections.
 enum class Call : int {
 #define CISTERN_CALL(member, symbol, version, parameters) k##member,
   CISTERN_DRIVER_FUNCTIONS(CISTERN_CALL)

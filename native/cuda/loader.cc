@@ -9,17 +9,18 @@
 namespace cistern::cuda {
 namespace {
 
-constexpr int kMinimumVersion = 12000;  // cuStreamGetId, on which the identity of streams rests, came with 12.0
+constexpr int kMinimumVersion = 12000;  // stream identity relies on cuStreamGetId, which 12.0 introduced
 constexpr int kLocationVersion = 12020;
 
-// CU_GET_PROC_ADDRESS_LEGACY_STREAM: a null stream means the legacy default stream, whatever cistern is embedded in.
+// CU_GET_PROC_ADDRESS_LEGACY_STREAM: a null stream means the legacy default stream, whatever
+// cistern is embedded in.
 constexpr unsigned long long kLegacyStreamFlag = 1;
 
 // cuGetProcAddress_v2 of 12.0, and the form before it.
 using GetProcAddressV2 = Status (*)(const char* symbol, void** function, int version, unsigned long long flags, int* symbol_status);
 using GetProcAddressV1 = Status (*)(const char* symbol, void** function, int version, unsigned long long flags);
 
-// Before 12.2 these two took an ordinal for the location, -1 for the host.
+// Before 12.2 these two took an ordinal for the location, with -1 for the host.
 using MemAdvise8000 = Status (*)(DevicePointer pointer, std::size_t bytes, int advice, DeviceOrdinal device);
 using MemPrefetchAsync8000 = Status (*)(DevicePointer pointer, std::size_t bytes, DeviceOrdinal device, Stream stream);
 
@@ -45,7 +46,7 @@ Status PrefetchThroughOldForm(DevicePointer pointer, std::size_t bytes, MemLocat
   return status == kSuccess ? old_mem_prefetch_async(pointer, bytes, device, stream) : status;
 }
 
-// For a driver that has no memory operations in streams; see addon/gates.h.
+// For a driver without memory operations in streams; see addon/gates.h.
 Status NoWaitValue(Stream, DevicePointer, std::uint32_t, unsigned) { return kErrorNotSupported; }
 
 class Resolver {
@@ -79,7 +80,7 @@ std::string ErrorText(const DriverTable& table, Status status) {
   return std::string(name) + " (" + std::to_string(status) + ")";
 }
 
-// Empty on success, else why there is no usable driver.
+// Empty on success, else the reason why there is no usable driver.
 std::string Fill(DriverTable* table) {
   const std::string name = kDriverLibraryName;
   std::string failure;
@@ -98,8 +99,9 @@ std::string Fill(DriverTable* table) {
            " is the oldest that works";
   }
 
-  // A driver is never asked for a version above its own. By the documentation it refuses that; were one to answer with the newest form it
-  // has instead, a call through it would pass the wrong parameters.
+  // Never request a version above the driver's own. According to the documentation the driver
+  // refuses that; if one returned the newest form that it has instead, a call through it would pass
+  // the wrong parameters.
   const bool old_locations = version < kLocationVersion;
   const char* missing = nullptr;
   const auto is_optional = [](const char* symbol) { return std::strcmp(symbol, "cuStreamWaitValue32") == 0; };
@@ -130,7 +132,8 @@ std::string Fill(DriverTable* table) {
 }  // namespace
 
 LoadResult Load() {
-  // Never destroyed: a thread may still call through the table while the process's static objects are being destroyed.
+  // Never destroyed: a thread may still call through the table while the process's static objects
+  // are destroyed.
   struct Loaded {
     std::mutex mutex;
     DriverTable table = {};

@@ -9,12 +9,13 @@
 namespace cistern::cuda {
 
 struct LoadResult {
-  const DriverTable* table;  // null where no usable driver was found
-  std::string reason;        // empty where table is set; else what was searched for, where, and what failed, in one sentence
+  const DriverTable* table;  // null if no usable driver was found
+  std::string reason;        // empty if table is set; else one sentence with what was searched for, where, and what failed
 };
 
-// Loads libcuda, resolves the table and initialises the driver. What succeeded is kept for the process; what failed is tried again by the next
-// call: the driver may be installed, or a device be made visible, meanwhile. Thread-safe.
+// Loads libcuda, resolves the table and initialises the driver. A success is kept for the process;
+// after a failure the next call tries again, since the driver may be installed, or a device made
+// visible, in the meantime. Thread-safe.
 LoadResult Load();
 
 }  // namespace cistern::cuda

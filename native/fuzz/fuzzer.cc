@@ -1,6 +1,8 @@
-// libFuzzer for JavaScript: run(arguments, counters, target) starts it on a thread of its own, which hands every input to `target` on
-// JavaScript's thread and waits there until finish(passed) is called. So a target may be asynchronous, and the event loop turns meanwhile.
-// Where an input did not pass, libFuzzer writes it to a file and ends the process, as it does after a crash or a sanitizer's report.
+// libFuzzer for JavaScript: run(arguments, counters, target) starts it on a thread of its own,
+// which hands every input to `target` on JavaScript's thread and waits until finish(passed) is
+// called. So a target may be asynchronous, and the event loop runs meanwhile. If an input does not
+// pass, libFuzzer writes it to a file and ends the process, as it does after a crash or a
+// sanitizer's report.
 
 #include <node_api.h>
 #include <unistd.h>
@@ -52,7 +54,7 @@ int TestOneInput(const std::uint8_t* data, std::size_t size) {
 }
 
 void RunLibFuzzer() {
-  // libFuzzer ends by exit(), which would tear down what JavaScript's thread still uses.
+  // libFuzzer ends with exit(), which would tear down what JavaScript's thread still uses.
   on_exit([](int status, void*) { _exit(status); }, nullptr);
   int count = static_cast<int>(fuzzer.arguments.size());
   for (std::string& argument : fuzzer.arguments) fuzzer.argument_pointers.push_back(argument.data());
@@ -99,7 +101,7 @@ napi_value Run(napi_env env, napi_callback_info info) {
   if (counter_count > 0) {
     napi_ref reference;
     Check(napi_create_reference(env, values[1], 1, &reference), "no reference");
-    // JavaScript has no addresses of code; libFuzzer counts what is covered by these.
+    // JavaScript has no code addresses; libFuzzer uses these to count coverage.
     auto* places = new std::vector<std::uintptr_t>;
     for (std::size_t index = 0; index < counter_count; ++index) {
       places->push_back(index + 1);

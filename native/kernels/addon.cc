@@ -1,5 +1,5 @@
-// Loads a module of kernels into the primary context of a device and launches them on streams, for tests on a GPU. The functions are found
-// in the driver that the process has loaded already.
+// Loads a module of kernels into the primary context of a device and launches them on streams, for
+// tests on a GPU. The functions come from the driver that the process has already loaded.
 #include <dlfcn.h>
 #include <node_api.h>
 
@@ -65,7 +65,7 @@ Status FindDriver() {
   return kSuccess;
 }
 
-// Makes the context current for a moment.
+// Makes the context current for a scope.
 class Current {
  public:
   Current() : is_set_(driver.CtxGetCurrent(&before_) == kSuccess && driver.CtxSetCurrent(context) == kSuccess) {}
@@ -159,7 +159,7 @@ napi_value CountWrong(napi_env env, napi_callback_info info) {
   return arguments.Result(Launch("count_wrong", arguments.StreamOf(0), words, parameters));
 }
 
-// store(word, value): from this thread, into pinned memory.
+// store(word, value): writes from this thread, into pinned memory.
 napi_value Store(napi_env env, napi_callback_info info) {
   const Arguments arguments(env, info);
   __atomic_store_n(reinterpret_cast<std::uint32_t*>(arguments.Number(0)), arguments.Word(1), __ATOMIC_SEQ_CST);

@@ -7,7 +7,7 @@
 namespace cistern::order {
 namespace {
 
-// The functions of a table are plain ones, so each table in front of another needs functions of its own.
+// The table holds plain functions, so each table in front of another needs functions of its own.
 struct Slot {
   const DriverTable* next = nullptr;
   OrderChecker* checker = nullptr;
@@ -29,7 +29,8 @@ struct Functions {
     KeepBooks(Checker(), body);
   }
 
-  // A call that tells the host, where it succeeds, of all that was submitted to a place when the call was made.
+  // A call that, if it succeeds, tells the host about everything that was submitted to a place when
+  // the call was made.
   template <typename Locate, typename Call>
   static Status Reach(Locate&& locate, Call&& call) {
     Position position;
@@ -39,14 +40,14 @@ struct Functions {
     return status;
   }
 
-  // A call that, where it succeeds, is noted down afterwards.
+  // A call that is noted down afterwards if it succeeds.
   template <typename Note>
   static Status Noted(Status status, Note&& note) {
     if (status == kSuccess) Keep(note);
     return status;
   }
 
-  // Noted down before the call, since another thread may be given the same memory as soon as it is free.
+  // Noted down before the call, since another thread may get the same memory as soon as it is free.
   template <typename Call, typename Note>
   static Status Free(std::uint64_t address, Call&& call, Note&& note) {
     FreeInProgress freed;
@@ -131,7 +132,7 @@ struct Functions {
                  [=] { Checker().Allocated(AddressOf(*pointer), bytes, AllocationKind::kHostVisible); });
   }
 
-  // A plain free waits: for the device, or where every device can reach the memory, for all of them.
+  // A plain free waits for the device or, if every device can reach the memory, for all of them.
   template <typename Call>
   static Status PlainFree(std::uint64_t address, Call&& free) {
     Position position;

@@ -1,7 +1,7 @@
-// A driver table that calls another one and tells an order checker of what it did.
+// A driver table that calls another one and reports the calls to an order checker.
 //
-// So whatever is behind the table is checked by the same code, CUDA as well as the software device, and by the calls that are really made,
-// those that cistern makes for itself included.
+// So the same code checks whatever is behind the table, CUDA or the software device, and it sees
+// the calls that are really made, including cistern's own.
 #ifndef CISTERN_ORDER_CHECKED_TABLE_H_
 #define CISTERN_ORDER_CHECKED_TABLE_H_
 
@@ -12,15 +12,16 @@
 
 namespace cistern::order {
 
-// The table in front of `next`. There is one for each of the first kMaxTables tables that are asked for, until the process ends; null for
-// any other.
+// The table in front of `next`. There is one for each of the first kMaxTables tables that are
+// requested, until the process ends; null for any other.
 inline constexpr int kMaxTables = 2;
 const DriverTable* CheckedTable(const DriverTable* next);
 
-// Who keeps the books of a checked table; null where the table is none.
+// The checker of a checked table; null for a plain table.
 OrderChecker* CheckerOf(const DriverTable* table);
 
-// Runs what keeps books. They are given up where there is no memory for them: the program must not fail for being checked.
+// Runs code that updates the books. If there is no memory for them, they are given up: checking
+// must not make the program fail.
 template <typename Body>
 void KeepBooks(OrderChecker& checker, Body&& body) noexcept {
   try {

@@ -9,7 +9,8 @@ namespace cistern::order {
 namespace {
 
 constexpr std::size_t kFirstTidy = 4096;
-// Beyond these the oldest is forgotten as if the host knew of it: something may go unreported, nothing is reported wrongly.
+// Beyond these the oldest is forgotten as if the host knew of it: something may go unreported, but
+// nothing is reported wrongly.
 constexpr std::size_t kMaxEndedStreams = 4096;
 constexpr std::size_t kMaxGraves = 16384;
 constexpr std::size_t kMaxReads = 256;
@@ -35,7 +36,8 @@ std::uint64_t ThisThread() {
 
 }  // namespace
 
-// What one operation is in conflict with: one report for each operation before it, however many cells they share.
+// The conflicts of one operation: one report for each earlier operation, however many cells they
+// share.
 class OrderChecker::Findings {
  public:
   void Add(ReportKind kind, std::uint64_t begin, std::uint64_t end, const OperationPointer& earlier) {
@@ -95,7 +97,8 @@ OrderChecker::StreamBooks* OrderChecker::Find(Stream stream) {
     const auto known = by_handle_.find(handle);
     if (known != by_handle_.end()) return &streams_.at(known->second);
   }
-  // The handle of a default stream stands for another stream in each context and, one of them, in each thread.
+  // In each context the handle of a default stream stands for another stream, and for one of the
+  // two also in each thread.
   unsigned long long id = 0;
   if (next_->StreamGetId(stream, &id) != kSuccess) return nullptr;
   const Identity identity = IdentityOf(handle, id);
@@ -161,7 +164,7 @@ void OrderChecker::NameStream(Stream stream, std::uint64_t id) {
   if (!is_running_ || handle <= kLastDefaultHandle) return;
   const auto known = by_handle_.find(handle);
   if (known == by_handle_.end() || streams_.at(known->second).id == id) return;
-  // It was destroyed by somebody else, and its handle given to another stream.
+  // Somebody else destroyed it, and its handle was given to another stream.
   StreamBooks& before = streams_.at(known->second);
   by_handle_.erase(known);
   End(before);
@@ -221,7 +224,7 @@ Position OrderChecker::PositionOf(Stream stream) {
   const StreamBooks* books = is_running_ ? Find(stream) : nullptr;
   if (books == nullptr) return {};
   Position position = books->clock;
-  // Waiting for the legacy stream is waiting for the blocking ones, but not the other way round.
+  // Waiting for the legacy stream means waiting for the blocking ones, but not the other way round.
   if (books->is_legacy) JoinLegacy(*books, position);
   return position;
 }
@@ -338,7 +341,7 @@ OperationPointer OrderChecker::Submit(StreamBooks* stream, Action action, Access
 
 void OrderChecker::Watch(std::uint64_t begin, std::uint64_t bytes, AllocationKind kind, OperationPointer allocated) {
   const std::uint64_t end = begin + bytes;
-  // What is still noted there was freed by somebody else.
+  // Somebody else freed whatever is still noted there.
   auto stale = allocations_.lower_bound(begin);
   if (stale != allocations_.begin() && std::prev(stale)->second.end > begin) --stale;
   while (stale != allocations_.end() && stale->first < end) {
@@ -413,7 +416,8 @@ void OrderChecker::FinishFree(StreamBooks* stream, const FreeInProgress& freed) 
   Tidy();
 }
 
-// The latest operation that is not ordered before says it all: those before it are ordered before it, or were reported.
+// The latest operation that is not ordered before is sufficient: earlier ones are ordered before
+// it, or were reported.
 void OrderChecker::CheckFree(const StreamBooks* stream, std::uint64_t begin, const Cell& cell, const OperationPointer& free,
                              Findings& findings) const {
   if (cell.freed != nullptr) {
@@ -440,7 +444,7 @@ void OrderChecker::CheckFree(const StreamBooks* stream, std::uint64_t begin, con
 }
 
 void OrderChecker::Bury(std::uint64_t begin, std::uint64_t end, const OperationPointer& freed) {
-  // Another thread may have been given the memory since.
+  // Another thread may have got the memory since.
   auto next = allocations_.lower_bound(begin);
   if (next != allocations_.begin() && std::prev(next)->second.end > begin) --next;
   if (next != allocations_.end() && next->first < end) return;
@@ -483,7 +487,8 @@ void OrderChecker::Use(const StreamBooks& stream, const OperationPointer& use) {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> graves;
   shadow_.ForEach(use->begin, use->begin + use->bytes, [&](std::uint64_t begin, Cell& cell) {
     if (cell.is_grave) {
-      // What the driver took it accepted as memory, so after a plain free it is somebody else's by now.
+      // The driver accepted the address as memory, so after a plain free it belongs to somebody
+      // else by now.
       const bool is_live_again = use->action != Action::kTouch && cell.freed->process == kHost;
       if (!is_live_again) findings.Add(ReportKind::kUseAfterFree, begin, cell.end, cell.freed);
       graves.emplace_back(begin, cell.end);
@@ -495,7 +500,7 @@ void OrderChecker::Use(const StreamBooks& stream, const OperationPointer& use) {
       cell.allocated = nullptr;
     }
     cell.before_allocation.clear();
-    // As in CheckFree, the latest says it all.
+    // As in CheckFree, the latest is sufficient.
     bool is_in_conflict = false;
     if (is_write) {
       for (const OperationPointer& read : cell.reads) {
@@ -522,7 +527,7 @@ void OrderChecker::Use(const StreamBooks& stream, const OperationPointer& use) {
       if (cell.reads.size() >= kMaxReads) cell.reads.erase(cell.reads.begin());
       cell.reads.push_back(use);
     }
-    // One fault, one report: what comes later is held against this use instead.
+    // One fault, one report: later operations are compared with this use instead.
     if (is_in_conflict && !is_write) cell.written = nullptr;
     if (is_in_conflict) cell.allocated = nullptr;
   });
@@ -577,7 +582,7 @@ void OrderChecker::DeclareFree(Stream stream, std::uint64_t address, std::uint64
   Tidy();
 }
 
-// Drops what the host knows of, once there is twice as much as was left the last time.
+// Drops what the host knows, whenever the books have doubled since the last time.
 void OrderChecker::Tidy() {
   if (shadow_.size() + streams_.size() <= tidy_at_) return;
   const auto is_known = [this](const OperationPointer& operation) { return IsBefore(operation, nullptr); };

@@ -1,21 +1,26 @@
-// Holds every use of memory against the uses before it: is it ordered after those that it conflicts with?
+// Compares every use of memory with the uses before it: is it ordered after those that it conflicts
+// with?
 //
-// Each stream is a process with a vector clock, which says how many operations of each other stream come before what is submitted to it
-// next. All threads of the host together are one more process, which comes before everything that is submitted. So a use (stream, count)
-// comes before a new operation on stream s exactly where
+// Each stream is a process with a vector clock, which says how many operations of each other stream
+// come before its next submission. All host threads together are one more process, which comes
+// before everything that is submitted. So a use (stream, count) comes before a new operation on
+// stream s if and only if
 //
 //     count <= known to the host of `stream`   or   count <= clock of s for `stream`
 //
-// Edges: an event's clock is its stream's at the recording, a wait joins it into the waiting stream's; the legacy default stream's clock is
-// joined with those of the blocking streams at each submission, and theirs with its; whatever tells the host that a stream has come to a
-// place (a synchronization, a query that succeeds, a plain free) raises what the host knows to the clock of that place. Where the host
-// knows of it, an entry of a clock says nothing any more and is dropped, and so is a use; hence the books do not grow with the length of a
-// program that ever waits for its streams.
+// Edges: an event takes its stream's clock at the recording, and a wait joins that into the waiting
+// stream's clock. At each submission the clock of the legacy default stream is joined with those of
+// the blocking streams, and theirs with its. Whatever tells the host that a stream has reached a
+// place (a synchronization, a query that succeeds, a plain free) raises the host's knowledge to the
+// clock of that place. Clock entries and uses that the host knows of carry no information and are
+// dropped, so the books do not grow with the length of a program that ever waits for its streams.
 //
-// It is one step short of exact on purpose: the host is one process, so threads that know nothing of each other count as ordered among
-// themselves. Nothing is reported that is in order, and a missing wait between streams is reported whichever threads they are used from.
+// It is deliberately one step short of exact: the host is one process, so threads that do not
+// synchronize still count as ordered. Nothing that is in order is reported, and a missing wait
+// between streams is reported whichever threads use them.
 //
-// It knows no driver's internals: it is told by CheckedTable (checked_table.h) which calls were made and succeeded.
+// It knows no driver's internals: CheckedTable (checked_table.h) reports which calls were made and
+// succeeded.
 #ifndef CISTERN_ORDER_ORDER_CHECKER_H_
 #define CISTERN_ORDER_ORDER_CHECKER_H_
 
@@ -34,20 +39,21 @@
 
 namespace cistern::order {
 
-// A place in the order of streams, which the host can come to know of.
+// A place in the order of streams, which the host may learn of.
 using Position = VectorClock;
 
 enum class AllocationKind { kDevice, kHostVisible };
 
-// What is taken out of the books while the driver frees it.
+// What is removed from the books while the driver frees it.
 struct FreeInProgress {
   std::uint64_t begin = 0;
-  std::uint64_t end = 0;  // zero: not an allocation that is watched
+  std::uint64_t end = 0;  // zero: not a watched allocation
   AllocationKind kind = AllocationKind::kDevice;
   Shadow::Cells cells;
 };
 
-// Safe to call from any thread. Does nothing while it is stopped. The context of a default stream is the current one.
+// Safe to call from any thread. Does nothing while it is stopped. The context of a default stream
+// must be current.
 class OrderChecker {
  public:
   // Asks this table for the identity of streams.
@@ -55,22 +61,24 @@ class OrderChecker {
   OrderChecker(const OrderChecker&) = delete;
   OrderChecker& operator=(const OrderChecker&) = delete;
 
-  // What happened before counts as ordered before everything. Does nothing where it runs.
+  // Everything before Start counts as ordered before everything after. Does nothing if it is
+  // running.
   void Start();
   void Stop();
 
-  // Where everything has run that a wait for this would wait for: for a stream, an event, the current context, everything.
+  // The position at which everything has run that a wait for this would wait for: for a stream, an
+  // event, the current context, everything.
   Position PositionOf(Stream stream);
   Position PositionOf(Event event);
   Position PositionOfContext();
   Position PositionOfAll();
-  // Where everything has run that comes before what is submitted to the stream next.
+  // The position at which everything has run that comes before the stream's next submission.
   Position PositionBeforeNext(Stream stream);
   void HostReached(const Position& position);
 
   // The driver says which stream a handle stands for now.
   void NameStream(Stream stream, std::uint64_t id);
-  // Before a stream is destroyed, since another one may have its handle as soon as it is.
+  // Call before a stream is destroyed, since another one may get its handle immediately.
   Process ForgetHandle(Stream stream);
   void EndStream(Process process);
 
@@ -78,16 +86,16 @@ class OrderChecker {
   void Submitted(Stream stream);
   void Recorded(Event event, Stream stream);
   void Waits(Stream stream, Event event);
-  // Before an event is destroyed; as above.
+  // Call before an event is destroyed, for the same reason.
   VectorClock TakeEvent(Event event);
   void PutEventBack(Event event, VectorClock clock);
 
   void Allocated(std::uint64_t address, std::uint64_t bytes, AllocationKind kind);
   void AllocatedOn(Stream stream, std::uint64_t address, std::uint64_t bytes);
-  // Memory from before: watched from here on, unless it is already.
+  // Existing memory: watched from here on, unless it is already.
   void Adopt(std::uint64_t address, std::uint64_t bytes, AllocationKind kind);
-  // Before memory is freed, since another thread may be given it as soon as it is. Ends with Freed or, where the driver refuses, with
-  // PutBack.
+  // Call before memory is freed, since another thread may get it immediately. Ends with Freed or,
+  // if the driver refuses, with PutBack.
   FreeInProgress BeginFree(std::uint64_t address);
   void Freed(FreeInProgress freed);
   void FreedOn(Stream stream, FreeInProgress freed);
@@ -96,14 +104,15 @@ class OrderChecker {
   void Copied(Stream stream, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes);
   void Used(Stream stream, Action action, Access access, std::uint64_t address, std::uint64_t bytes);
 
-  // Memory that is cut out of an allocation by whoever calls, from here on the stream's until it is declared free.
+  // Memory that the caller cuts out of an allocation. From here on it belongs to the stream until
+  // it is declared free.
   void DeclareAllocation(Stream stream, std::uint64_t address, std::uint64_t bytes);
   void DeclareFree(Stream stream, std::uint64_t address, std::uint64_t bytes);
 
-  // Takes up to `limit` reports that a thread caused, or that were caused by threads of which nobody said who they are. `dropped` are those
-  // that there was no room for since the last call.
+  // Takes up to `limit` reports caused by a thread, or by threads that have not identified
+  // themselves. `dropped` is the number of reports since the last call that there was no room for.
   std::vector<Report> TakeReports(std::uint64_t thread, std::size_t limit, std::uint64_t* dropped);
-  // Leaves the reports of a thread that ends to the others.
+  // Leaves the reports of an ending thread to the others.
   void DisownReports(std::uint64_t thread);
 
   // How much it remembers, for tests.
@@ -113,7 +122,8 @@ class OrderChecker {
   Size size();
 
  private:
-  // What tells streams apart: the driver's id, and of default streams, which may have the same id in each context and thread, these too.
+  // Distinguishes streams: by the driver's id and, since default streams may have the same id in
+  // each context and thread, by these as well.
   using Identity = std::tuple<std::uint64_t, Context, std::uint64_t>;
   struct StreamBooks {
     Process process = 0;
@@ -124,8 +134,8 @@ class OrderChecker {
     bool is_legacy = false;
     bool is_blocking = false;
     bool is_ended = false;
-    std::uint64_t count = 0;        // operations that were submitted
-    std::uint64_t known_count = 0;  // of these, how many the host knows to have run
+    std::uint64_t count = 0;        // operations submitted
+    std::uint64_t known_count = 0;  // of these, the number that the host knows to have run
     VectorClock clock;              // without what the host knows
   };
   struct Allocation {
@@ -143,7 +153,7 @@ class OrderChecker {
   // `stream` is null for the host.
   bool IsBefore(const OperationPointer& earlier, const StreamBooks* stream) const;
   void Join(VectorClock& clock, const VectorClock& other) const;
-  // What the legacy default stream's rules put before the next operation of a stream.
+  // Joins what the legacy default stream's rules put before the next operation of a stream.
   void JoinLegacy(const StreamBooks& stream, VectorClock& clock) const;
   bool IsSpent(StreamBooks& stream) const;
   void Reach(const Position& position);

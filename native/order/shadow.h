@@ -1,10 +1,10 @@
-// For every address of the memory that is watched: whether it is live, and who used it last.
+// For every address of watched memory: whether it is live, and who used it last.
 //
 //     begin        begin            begin
 //     | live       | live           | freed              (a cell ends where it says, cells do not overlap)
 //     | written by 7, read by 9     | by the free 12
 //
-// A cell is cut where a use ends within it, and joined with its neighbour again once both say the same.
+// A cell is split if a use ends within it, and merged with its neighbour again once both are equal.
 #ifndef CISTERN_ORDER_SHADOW_H_
 #define CISTERN_ORDER_SHADOW_H_
 
@@ -19,10 +19,11 @@ namespace cistern::order {
 
 struct Cell {
   std::uint64_t end = 0;
-  bool is_grave = false;       // nothing is allocated here any more; `freed` says who freed it
+  bool is_grave = false;       // nothing is allocated here any more; `freed` is the free
   OperationPointer allocated;  // null: before everything
-  // What the allocation had to come after. Memory that is never used may be freed in the order of an event from before it was allocated;
-  // this is then what the next owner has to come after, and not the allocation.
+  // What the allocation had to come after. Memory that is never used may be freed in the order of
+  // an event older than its allocation. The next owner then has to come after these operations, not
+  // after the allocation.
   std::vector<OperationPointer> before_allocation;
   OperationPointer freed;  // null: live
   OperationPointer written;
@@ -47,7 +48,8 @@ class Shadow {
  public:
   using Cells = std::map<std::uint64_t, Cell>;
 
-  // Calls visit(begin, cell) for what there is of a range. The visitor may change all of a cell but its end.
+  // Calls visit(begin, cell) for the cells of a range. The visitor may change everything in a cell
+  // except its end.
   template <typename Visit>
   void ForEach(std::uint64_t begin, std::uint64_t end, Visit&& visit) {
     Cut(begin);
@@ -64,14 +66,14 @@ class Shadow {
     cells_.erase(cells_.lower_bound(begin), cells_.lower_bound(end));
   }
 
-  // Forgets a range, and says one thing of all of it.
+  // Replaces a range by one cell.
   void Replace(std::uint64_t begin, std::uint64_t end, Cell cell) {
     Erase(begin, end);
     cell.end = end;
     cells_.emplace(begin, std::move(cell));
   }
 
-  // Takes a range out.
+  // Removes a range and returns it.
   Cells Take(std::uint64_t begin, std::uint64_t end) {
     Cut(begin);
     Cut(end);
@@ -82,7 +84,7 @@ class Shadow {
     }
     return taken;
   }
-  // Puts back what Take gave; nothing else may have come there meanwhile.
+  // Puts back what Take returned; the range must be empty.
   void PutBack(Cells cells) { cells_.merge(cells); }
 
   std::size_t size() const { return cells_.size(); }

@@ -1,7 +1,9 @@
-// How far each stream is known to have come, as seen from one place: a process (a stream) and how many of its operations came before.
+// How far each stream is known to have run, as seen from one place: a process (a stream) and the
+// number of its operations that come before.
 //
-// Sparse and sorted by process: a program has few streams at a time, and those that the host knows all about are left out (see
-// order_checker.h), so that a clock stays short however many streams there were.
+// Sparse and sorted by process: a program has few streams at a time, and those that the host knows
+// completely are left out (see order_checker.h), so a clock stays short however many streams there
+// were.
 #ifndef CISTERN_ORDER_VECTOR_CLOCK_H_
 #define CISTERN_ORDER_VECTOR_CLOCK_H_
 
@@ -12,7 +14,7 @@
 
 namespace cistern::order {
 
-// A number for each stream that is met, never used again. 0 is the host.
+// A number for each stream, never reused. 0 is the host.
 using Process = std::uint64_t;
 inline constexpr Process kHost = 0;
 
@@ -23,7 +25,7 @@ class VectorClock {
     std::uint64_t count;
   };
 
-  // How many operations of the process came before.
+  // The number of operations of the process that came before.
   std::uint64_t Get(Process process) const {
     const auto found = std::lower_bound(entries_.begin(), entries_.end(), process, IsBelow);
     return found != entries_.end() && found->process == process ? found->count : 0;
@@ -38,7 +40,7 @@ class VectorClock {
     }
   }
 
-  // Afterwards everything that came before the other place came before this one, too.
+  // Afterwards everything that came before the other place also comes before this one.
   void Join(const VectorClock& other) {
     std::vector<Entry> joined;
     joined.reserve(entries_.size() + other.entries_.size());

@@ -8,7 +8,7 @@
 //     level 0    .1....1.  ......  1.......
 //
 // Invariant: bit i of level n + 1 is set if and only if word i of level n is not zero.
-// Cost: all calls O(log64 n), and a call that finds company in its word touches only that word.
+// Cost: all calls O(log64 n), and a call whose word has other members touches only that word.
 #ifndef CISTERN_SOFTWARE_BIT_TREE_H_
 #define CISTERN_SOFTWARE_BIT_TREE_H_
 
@@ -58,7 +58,7 @@ class BitTree {
     for (int level = 0; level < levels_; ++level) {
       std::uint64_t candidates = Word(level, bit / 64) & (~std::uint64_t{0} >> (63 - bit % 64));
       if (candidates != 0) return Descend(level, bit / 64 * 64 + Highest(candidates));
-      // Nothing at or below in this word: continue one level up, strictly before the word.
+      // This word has nothing at or below: continue one level up, strictly before the word.
       if (bit / 64 == 0) return kNone;
       bit = bit / 64 - 1;
     }

@@ -1,4 +1,4 @@
-// The unit that both the device's address space and the memory pools are made of.
+// The unit of both the device's address space and the memory pools.
 //
 // Blocks of one address range form a chain in address order; they tile the range without gaps:
 //
@@ -6,7 +6,7 @@
 //        <-previous  next->
 //
 // Invariants: block.start + block.size = next.start; Σ free + Σ used = size of the range.
-// A block is named by its index in the device's table of blocks; index 0 is no block.
+// A block is identified by its index in the device's table of blocks; index 0 is no block.
 #ifndef CISTERN_SOFTWARE_BLOCK_H_
 #define CISTERN_SOFTWARE_BLOCK_H_
 
@@ -19,7 +19,7 @@
 
 namespace cistern::software {
 
-// Every allocation starts at and occupies a multiple of this many bytes.
+// Every allocation starts at a multiple of this many bytes, and occupies a multiple of it.
 inline constexpr std::uint64_t kGranule = 512;
 
 enum class BlockState : std::uint8_t { kUnused = 0, kFree, kUsed, kFreeing };
@@ -27,7 +27,7 @@ enum class BlockState : std::uint8_t { kUnused = 0, kFree, kUsed, kFreeing };
 struct Block {
   std::uint64_t start;      // in granules from the start of the device's range
   std::uint64_t size;       // in granules
-  std::uint64_t free_mark;  // pools, free blocks: when the free has happened on its stream; 0 where it is known to have
+  std::uint64_t free_mark;  // pools, free blocks: the mark of the free on its stream; 0 if the mark is known to be reached
   std::uint32_t previous;
   std::uint32_t next;
   std::uint32_t left;  // free blocks: neighbours in a bin's list, or children in the tree of large blocks
@@ -40,13 +40,14 @@ struct Block {
   bool is_touched;  // plain memory: device work has written here
 };
 
-// All blocks of one device. Block records are given out in batches, so that a pool rarely meets another one's lock here.
+// All blocks of one device. Block records are handed out in batches, so that pools rarely contend
+// for the lock here.
 class BlockTable {
  public:
   bool Allocate(std::uint64_t count) { return blocks_.Allocate(count); }
   Block* blocks() const { return blocks_.data(); }
 
-  // Puts up to kBatch records, linked by `next`, into *head; false when there are none left.
+  // Puts up to kBatch records, linked by `next`, into *head; false if none are left.
   bool TakeBatch(std::uint32_t* head) {
     std::lock_guard<SpinLock> guard(lock_);
     for (int taken = 0; taken < kBatch; ++taken) {
@@ -85,7 +86,7 @@ class BlockSource {
   void Attach(BlockTable* table) { table_ = table; }
   Block* blocks() const { return table_->blocks(); }
 
-  // 0 when the device has no more.
+  // 0 if the device has no more.
   std::uint32_t Take() {
     if (free_ == 0 && !table_->TakeBatch(&free_)) return 0;
     std::uint32_t id = free_;
@@ -114,7 +115,8 @@ class BlockSource {
   std::uint32_t free_ = 0;
 };
 
-// Cuts the first `size` granules off block `id` as block `front`, which takes its place in the chain. `id` keeps the rest.
+// Cuts the first `size` granules off block `id` as block `front`, which takes its place in the
+// chain. `id` keeps the rest.
 inline void CutFront(Block* blocks, std::uint32_t id, std::uint32_t front, std::uint64_t size) {
   Block& rest = blocks[id];
   Block& cut = blocks[front];
@@ -129,7 +131,7 @@ inline void CutFront(Block* blocks, std::uint32_t id, std::uint32_t front, std::
   rest.size -= size;
 }
 
-// Lets block `id` grow over its next neighbour, whose record the caller then gives back.
+// Extends block `id` over its next neighbour, whose record the caller then gives back.
 inline void AbsorbNext(Block* blocks, std::uint32_t id) {
   Block& block = blocks[id];
   const Block& next = blocks[block.next];

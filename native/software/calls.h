@@ -1,7 +1,9 @@
-// The driver's functions as the software device has them: each checks arguments and handles, then calls what does the work.
+// The driver's functions as the software device implements them: each checks arguments and handles,
+// then calls the function that does the work.
 //
-// A call that names a default stream, or creates or allocates something, needs a current context; one that names everything by handle does
-// not. They are declared from the table's own list, so that none can be missing or differ from it.
+// A call that names a default stream, or creates or allocates something, needs a current context; a
+// call that names everything by handle does not. The declarations come from the table's own list,
+// so none can be missing or differ.
 #ifndef CISTERN_SOFTWARE_CALLS_H_
 #define CISTERN_SOFTWARE_CALLS_H_
 

@@ -22,7 +22,7 @@ std::mutex& SetupMutex() {
   return *mutex;
 }
 
-// Threads of this library go on after the environment that loaded it has ended; it must then not be unloaded.
+// Threads of this library outlive the environment that loaded it, so it must not be unloaded.
 void KeepLibraryLoaded() {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&KeepLibraryLoaded), &info) == 0 || info.dli_fname == nullptr) return;

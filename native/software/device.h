@@ -1,4 +1,4 @@
-// A software device, its primary context, and which device a thread has current.
+// A software device, its primary context, and the current device of a thread.
 #ifndef CISTERN_SOFTWARE_DEVICE_H_
 #define CISTERN_SOFTWARE_DEVICE_H_
 
@@ -21,33 +21,37 @@ class Device {
  public:
   Device(int device_ordinal, std::uint64_t total_bytes) : ordinal(device_ordinal), memory(total_bytes) {}
 
-  // Reserves the address range and makes the legacy stream, the first time.
+  // Reserves the address range and creates the legacy stream, at the first call.
   Status Prepare();
 
-  // The primary context. After the last Release nothing can be made current; what was allocated stays until it is freed.
+  // The primary context. After the last Release it cannot be made current any more; allocations
+  // stay until they are freed.
   Status Retain();
   Status Release();
   bool IsRetained() const { return retain_count_.load(std::memory_order_relaxed) > 0; }
   Context context() { return reinterpret_cast<Context>(this); }
 
-  // Waits for everything submitted to the device's streams so far. Costs one load where they are all idle.
+  // Waits for everything already submitted to the device's streams. Costs one load if they are all
+  // idle.
   void Synchronize();
   bool IsIdle() const { return busy_streams.load(std::memory_order_acquire) == 0; }
 
   void AddStream(StreamState* stream);
   void RemoveStream(StreamState* stream);
-  // Marks of what has been submitted to the device's streams and not completed yet.
+  // Marks of work that was submitted to the device's streams and has not completed.
   std::vector<Mark> PendingMarks(bool blocking_streams_only);
 
   const int ordinal;
   DeviceMemory memory;
   StreamState* legacy_stream = nullptr;
 
-  // How many streams have work in their queues; the second counts the blocking ones, the legacy stream excepted.
+  // The number of streams with queued work; the second counts only blocking ones, without the
+  // legacy stream.
   alignas(64) std::atomic<int> busy_streams{0};
   std::atomic<int> busy_blocking_streams{0};
 
-  // Every pool with memory of this device, destroyed ones that still hold some included. Lock order: pools_mutex, a pool's lock, memory.
+  // Every pool with memory of this device, including destroyed ones that still hold some. Lock
+  // order: pools_mutex, a pool's lock, memory.
   std::mutex pools_mutex;
   std::vector<MemoryPool*> pools;
   std::atomic<int> pool_count{0};
@@ -67,13 +71,13 @@ bool IsInitialized();
 int DeviceCount();
 Device* FindDevice(int ordinal);                     // null if there is none
 Device* FindDeviceOf(Context context);               // null if it is not a context
-Device* FindDeviceByAddress(std::uint64_t address);  // whose reserved range holds it
+Device* FindDeviceByAddress(std::uint64_t address);  // the device whose reserved range contains it
 
 struct ThreadState {
   Device* current;
   bool is_in_host_function;
 };
-// Initial-exec: this is read on every call, and the general model would make a function call of it.
+// Initial-exec: every call reads this, and the general model would turn that into a function call.
 inline thread_local ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {nullptr, false};
 
 // The calling thread's current device.

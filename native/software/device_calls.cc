@@ -72,7 +72,7 @@ Status DeviceGetUuid(unsigned char uuid[16], DeviceOrdinal device) {
   Status status = ResolveOrdinal(device, &state);
   if (status != kSuccess) return status;
   if (uuid == nullptr) return kErrorInvalidValue;
-  // Version 8 of the standard leaves the other bits to whoever makes the identifier.
+  // Version 8 of the standard leaves the other bits to the creator of the identifier.
   static constexpr unsigned char kUuid[16] = {'c', 'i', 's', 't', 'e', 'r', 0x80, 'n', 0x80, 's', 'o', 'f', 't', 0, 0, 0};
   std::memcpy(uuid, kUuid, sizeof kUuid);
   uuid[15] = static_cast<unsigned char>(device);

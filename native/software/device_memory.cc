@@ -25,7 +25,7 @@ std::uint64_t RoundUp(std::uint64_t value, std::uint64_t multiple) { return (val
 }  // namespace
 
 Status DeviceMemory::Reserve() {
-  // Sized for a later, larger total too, as far as this machine could serve one.
+  // Sized for a later, larger total too, up to what this machine could provide.
   std::uint64_t range = std::max({kRangePerTotal * total_, kRangePerTotal * MachineMemory(), kMinRange});
   for (range = RoundUp(range, kMinRange); range >= total_; range /= 2) {
     if (TryReserve(range)) return kSuccess;
@@ -55,7 +55,7 @@ bool DeviceMemory::TryReserve(std::uint64_t range_bytes) {
   return true;
 }
 
-// Called with the lock held.
+// The lock must be held.
 std::uint32_t DeviceMemory::TakeBlock(std::uint64_t bytes, Status* status) {
   *status = kErrorOutOfMemory;
   if (bytes > total_) return 0;
@@ -81,7 +81,7 @@ std::uint32_t DeviceMemory::TakeBlock(std::uint64_t bytes, Status* status) {
   return taken;
 }
 
-// Called with the lock held.
+// The lock must be held.
 void DeviceMemory::ReturnBlock(std::uint32_t id) {
   Block* all = blocks();
   std::uint64_t start = all[id].start;
@@ -103,7 +103,8 @@ void DeviceMemory::ReturnBlock(std::uint32_t id) {
     id = previous;
   }
   if (is_touched) {
-    // The pages at both ends were shared with neighbours; those that are wholly free now can go too.
+    // The pages at both ends were shared with neighbours; those that are now wholly free can be
+    // released too.
     std::uint64_t page = PageBytes();
     std::uint64_t free_from = RoundUp(AddressOf(all[id].start), page);
     std::uint64_t free_to = AddressOf(all[id].start + all[id].size) / page * page;
@@ -123,7 +124,8 @@ void DeviceMemory::ReleasePages(std::uint64_t first, std::uint64_t last) const {
   if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
-// Called without the lock, while the block is still nobody else's: a large range takes the kernel a while.
+// The lock must not be held, and nobody else may use the block yet: for a large range the kernel
+// takes a while.
 void DeviceMemory::ReleaseInnerPages(const Block& block) const {
   std::uint64_t page = PageBytes();
   ReleasePages(RoundUp(AddressOf(block.start), page), AddressOf(block.start + block.size) / page * page);

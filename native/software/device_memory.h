@@ -1,17 +1,22 @@
-// The memory of one device: a reserved range of addresses, committed by the kernel where it is written.
+// The memory of one device: a reserved range of addresses, which the kernel commits where it is
+// written.
 //
-// Structure: blocks (block.h) tile the range; free ones are in a FreeIndex. The range is several times the device's total, so that holes
-// between allocations never make an allocation fail that the total would admit; what limits is the sum.
+// Structure: blocks (block.h) tile the range; free ones are in a FreeIndex. The range is several
+// times the device's total, so that only the sum limits allocations: holes between allocations
+// never make one fail that the total would allow.
 //
 //     range   | plain | free | segment of a pool          | plain |        free        |
 //     inside                 | used | free | used |  free |              (memory_pool.h)
 //
-// Beside it: for each granule the block that starts there and is in use (how a pointer is freed in O(1)), a BitTree of the starts of plain
-// allocations (how an address inside one is found), and a map of the segments.
+// In addition: for each granule, the block in use that starts there (to free a pointer in O(1)); a
+// BitTree of the starts of plain allocations (to find the allocation around an address); and a map
+// of the segments.
 //
-// Invariants: Σ plain + Σ segments = used <= total; free neighbours are merged; the range's blocks sum up to the range.
-// Cost: O(1) below 64 KiB, else O(log n) for n free blocks; no system call but for giving back pages that device work has written.
-// A page that a touched and an untouched allocation share goes back only when the touched one is freed last.
+// Invariants: Σ plain + Σ segments = used <= total; free neighbours are merged; the range's blocks
+// sum up to the range.
+// Cost: O(1) below 64 KiB, else O(log n) for n free blocks; no system call except to give back
+// pages that device work has written. A page shared by a touched and an untouched allocation is
+// given back only if the touched one is freed last.
 #ifndef CISTERN_SOFTWARE_DEVICE_MEMORY_H_
 #define CISTERN_SOFTWARE_DEVICE_MEMORY_H_
 
@@ -28,7 +33,7 @@
 
 namespace cistern::software {
 
-// Names a segment within a pool.
+// Identifies a segment within a pool.
 struct SegmentName {
   std::uint32_t pool;
   std::uint32_t index;
@@ -44,19 +49,21 @@ class DeviceMemory {
  public:
   explicit DeviceMemory(std::uint64_t total_bytes) : total_(total_bytes) {}
 
-  // Reserves the range, once; until then nothing else may be called but GetInfo, SetTotal and Contains.
+  // Reserves the range, once. Before that, only GetInfo, SetTotal and Contains may be called.
   Status Reserve();
 
   Status Allocate(std::uint64_t bytes, std::uint64_t* address);
-  // Takes the allocation that starts at the address out of use, as block *id, without giving its memory to anyone else yet.
+  // Takes the allocation that starts at the address out of use, as block *id, without making its
+  // memory available yet.
   Status BeginFree(std::uint64_t address, std::uint32_t* id);
   void FinishFree(std::uint32_t id);
 
-  // The same for pools. The name is what Describe answers for addresses in the segment.
+  // The same for pools. Describe returns the name for addresses in the segment.
   Status AllocateSegment(std::uint64_t bytes, SegmentName name, std::uint32_t* id);
   void FreeSegment(std::uint32_t id, bool is_touched);
 
-  // True where the range is plain memory within one allocation, or where it starts in a segment, which the pool must then check.
+  // True if the range is plain memory within one allocation, or if it starts in a segment, which
+  // the pool must then check.
   bool Describe(std::uint64_t address, std::uint64_t bytes, bool will_write, AddressInfo* info);
 
   bool Contains(std::uint64_t address) const {
@@ -65,7 +72,8 @@ class DeviceMemory {
   }
   void GetInfo(std::uint64_t* free, std::uint64_t* total);
 
-  // In two steps, so that all devices change or none: SetTotal with `is_trial` only says whether it would succeed.
+  // In two steps, so that either all devices change or none: SetTotal with `is_trial` only says
+  // whether it would succeed.
   Status SetTotal(std::uint64_t bytes, bool is_trial);
 
   std::uint64_t AddressOf(std::uint64_t granule) const { return base_ + granule * kGranule; }

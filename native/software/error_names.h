@@ -1,4 +1,5 @@
-// Names of the statuses that the software device returns, the driver's, and a sentence for each, its own.
+// The names of the statuses that the software device returns, which are the driver's, and a
+// sentence of our own for each.
 #ifndef CISTERN_SOFTWARE_ERROR_NAMES_H_
 #define CISTERN_SOFTWARE_ERROR_NAMES_H_
 

@@ -15,7 +15,8 @@ std::int64_t Now() {
 }
 
 Status RecordWithTime(EventState& event, StreamState& stream) {
-  // Held while the work is queued, so that the stream's thread cannot look for the mark before it is there.
+  // Held while the work is queued, so that the stream's thread cannot look for the mark before it
+  // is set.
   std::lock_guard<SpinLock> guard(event.time_lock);
   Mark mark = CurrentMark(stream);
   if (IsReached(mark)) {

@@ -1,8 +1,9 @@
-// Events: a place for the mark of the latest recording, and for its time.
+// An event holds the mark of its latest recording, and the time of that recording.
 //
-// Recording on any stream is one store of the mark. Only an event that keeps time needs more: the time at once where the stream is idle,
-// else work on the stream that writes it. A time belongs to the recording whose mark it carries; work of an overwritten recording finds
-// another mark and leaves the event alone.
+// Recording on any stream is one store of the mark. Only a timing event needs more: the time
+// immediately if the stream is idle, else work on the stream that writes it. A time belongs to the
+// recording whose mark it carries; work of an overwritten recording finds another mark and leaves
+// the event alone.
 #ifndef CISTERN_SOFTWARE_EVENT_H_
 #define CISTERN_SOFTWARE_EVENT_H_
 

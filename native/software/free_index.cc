@@ -20,7 +20,8 @@ void FreeIndex::InsertLarge(Block* blocks, std::uint32_t id) {
   while (*link != 0 && Priority(*link) >= priority) {
     link = IsBefore(block, blocks[*link]) ? &blocks[*link].left : &blocks[*link].right;
   }
-  // The subtree found has lower priorities throughout: split it by the new key, its halves become the new node's children.
+  // Every priority in this subtree is lower: split it by the new key, and make its halves the new
+  // node's children.
   std::uint32_t rest = *link;
   *link = id;
   std::uint32_t* below = &block.left;

@@ -1,15 +1,18 @@
 // Free blocks by size: finds the smallest one that is large enough.
 //
-// Structure: a list for each size below 128 granules (64 KiB) with a bit that says whether it is empty, and one search tree for everything
-// larger, keyed by (size, start). The tree is a treap: a binary search tree by key, a heap by a priority that is a hash of the block's
-// index, which keeps it balanced in expectation without stored balance data.
+// Structure: one list for each size below 128 granules (64 KiB), with a bit that says whether it is
+// empty, and one search tree for everything larger, keyed by (size, start). The tree is a treap: a
+// binary search tree by key and a heap by priority. A block's priority is a hash of its index,
+// which keeps the tree balanced in expectation without stored balance data.
 //
 //     bits   .1..1...1          tree        (900, a)
 //             |  |   |                     /        \.
 //            [1][4] [8]               (300, c)    (900, f)
 //
-// Invariants: a free block is in exactly one index; the one found has the least size that fits, and among large ones the lowest start.
-// Cost: below 128 granules O(1); above O(log n) expected for n large free blocks. No memory of its own: links are in the blocks.
+// Invariants: a free block is in exactly one index; the block found has the least size that fits,
+// and among large ones the lowest start.
+// Cost: below 128 granules O(1); above O(log n) expected for n large free blocks. No memory of its
+// own: the links are in the blocks.
 #ifndef CISTERN_SOFTWARE_FREE_INDEX_H_
 #define CISTERN_SOFTWARE_FREE_INDEX_H_
 

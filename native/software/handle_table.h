@@ -1,11 +1,14 @@
-// Handles for streams, events and pools that are safe to check whatever bits they hold.
+// Handles for streams, events and pools that can be checked safely, whatever bits they hold.
 //
-// A handle is a number in a pointer's clothes: [generation 28 bits | kind 4 bits | slot 20 bits]. It never exceeds 2^52, so JavaScript can
-// carry it, and it is never 0, 1 or 2, which CUDA gives a meaning of their own.
+// A handle is a number in the form of a pointer: [generation 28 bits | kind 4 bits | slot 20 bits].
+// It never exceeds 2^52, so JavaScript can represent it, and it is never 0, 1 or 2, to which CUDA
+// gives special meanings.
 //
-// Slots live in chunks that are never freed, so that a stale handle always points at something readable. A slot holds the handle that is
-// valid now, or 0; a slot whose generations are used up is not used again, hence no handle value is ever given out twice.
-// Cost: Find is two loads and two comparisons; no lock. The table itself needs neither construction nor destruction at run time.
+// Slots live in chunks that are never freed, so a stale handle always points at readable memory. A
+// slot holds its currently valid handle, or 0. A slot whose generations are used up is not used
+// again, so no handle value is ever issued twice.
+// Cost: Find is two loads and two comparisons, without a lock. The table itself needs neither
+// construction nor destruction at run time.
 #ifndef CISTERN_SOFTWARE_HANDLE_TABLE_H_
 #define CISTERN_SOFTWARE_HANDLE_TABLE_H_
 
@@ -18,7 +21,7 @@
 
 namespace cistern::software {
 
-// What a slot type derives from.
+// The base of a slot type.
 struct HandleSlot {
   std::atomic<std::uint64_t> handle{0};
   std::uint32_t index = 0;
@@ -42,7 +45,7 @@ class HandleTable {
 
   Slot& At(std::uint32_t index) { return chunks_[index / kChunkSlots].load(std::memory_order_acquire)[index % kChunkSlots]; }
 
-  // A slot without a valid handle, or null when there are no more. Publish makes it findable.
+  // A slot without a valid handle, or null if there are no more. Publish makes it findable.
   Slot* Take() {
     std::lock_guard<SpinLock> guard(lock_);
     if (free_ == 0) {
@@ -70,10 +73,11 @@ class HandleTable {
     return handle;
   }
 
-  // Makes the handle invalid; false where it was not valid, so of two threads that close it only one succeeds.
+  // Makes the handle invalid; false if it was not valid, so if two threads close it only one
+  // succeeds.
   static bool Close(Slot& slot, std::uint64_t handle) { return slot.handle.compare_exchange_strong(handle, 0, std::memory_order_acq_rel); }
 
-  // Gives back a slot that was taken and is not findable (any more).
+  // Gives back a slot that was taken and cannot be found, or no longer can be.
   void Recycle(Slot& slot) {
     if (slot.generation >= kMaxGeneration) return;
     std::lock_guard<SpinLock> guard(lock_);
@@ -88,7 +92,7 @@ class HandleTable {
 
   std::atomic<Slot*> chunks_[kMaxSlots / kChunkSlots] = {};
   SpinLock lock_;
-  std::uint32_t unused_ = 1;  // slot 0 is never used: an index of 0 can then mean "none" wherever one is kept
+  std::uint32_t unused_ = 1;  // slot 0 is never used, so that an index of 0 can mean "none" everywhere
   std::uint32_t free_ = 0;
 };
 

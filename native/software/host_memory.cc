@@ -44,7 +44,7 @@ Registry& TheRegistry() {
   return *registry;
 }
 
-// Called with the registry's mutex held.
+// The registry's mutex must be held.
 std::map<std::uint64_t, Range>::iterator Find(Registry& registry, std::uint64_t address) {
   auto found = registry.ranges.upper_bound(address);
   if (found == registry.ranges.begin()) return registry.ranges.end();
@@ -75,7 +75,7 @@ Status ChangeRuns(std::uint64_t address, std::uint64_t bytes, Change change) {
   return kSuccess;
 }
 
-// The location's id, or kNoId where there is no such place.
+// The location's id, or kNoId if there is no such place.
 int IdOf(MemLocation location) {
   if (location.type == kLocationHost) return kHostId;
   return location.type == kLocationDevice && FindDevice(location.id) != nullptr ? location.id : kNoId;

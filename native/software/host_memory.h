@@ -1,7 +1,8 @@
-// Memory that is not a device's: pinned host memory, and managed memory with its advice.
+// Memory outside the devices: pinned host memory, and managed memory with its advice.
 //
-// Both are mapped from the kernel and committed where they are written. Neither counts against a device's total: managed memory may exceed
-// it, as on a GPU that pages; the sum of both is limited by the machine's memory instead.
+// Both are mapped from the kernel and committed where they are written. Neither counts against a
+// device's total: managed memory may exceed it, as on a GPU that pages. The machine's memory limits
+// the sum of both.
 //
 // Advice is kept per page of 4 KiB as runs of equal pages:
 //
@@ -28,11 +29,11 @@ Status FreeHostMemory(HostMemoryKind kind, std::uint64_t address);
 
 struct HostRangeInfo {
   HostMemoryKind kind;
-  int device;                // that was current when it was allocated
+  int device;                // current at the allocation
   std::uint64_t start;       // of its range
   std::uint64_t bytes_left;  // from the address to the end of its range
 };
-// False where the address is in neither.
+// False if the address is in neither.
 bool FindHostMemory(std::uint64_t address, HostRangeInfo* info);
 
 Status AdviseManaged(std::uint64_t address, std::uint64_t bytes, int advice, MemLocation location);

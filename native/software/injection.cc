@@ -17,7 +17,7 @@ struct Injection {
   std::uint64_t latency_nanoseconds;
   std::uint64_t calls_to_failure;  // 0: none
   Status status;
-  // What is to fail once this has failed.
+  // The call that fails after this one has failed.
   Call next;
   std::uint64_t next_calls_to_failure;  // 0: nothing
   Status next_status;
@@ -26,7 +26,7 @@ struct Injection {
 SpinLock injection_lock;
 Injection injections[kCallCount];
 
-// Returns whether a failure was pending. Under the lock.
+// Returns whether a failure was pending. The lock must be held.
 bool Arm(Call call, std::uint64_t nth, Status status) {
   Injection& injection = injections[static_cast<int>(call)];
   const bool was_pending = injection.calls_to_failure != 0;

@@ -1,4 +1,4 @@
-// Latency and failures that a test asks for. While none is asked for, a call pays one load.
+// Latencies and failures requested by tests. While there are none, a call pays one load.
 #ifndef CISTERN_SOFTWARE_INJECTION_H_
 #define CISTERN_SOFTWARE_INJECTION_H_
 
@@ -8,10 +8,10 @@
 
 namespace cistern::software {
 
-// How many latencies and failures are set.
+// The number of latencies and failures that are set.
 extern std::atomic<int> injection_count;
 
-// Waits, and says with what status the call fails; kSuccess lets it happen.
+// Waits, and returns the status with which the call fails; with kSuccess the call proceeds.
 Status Inject(Call call);
 
 }  // namespace cistern::software

@@ -1,4 +1,5 @@
-// The legacy default stream's rules, in one place: it waits for what blocking streams were given before, and they for it.
+// The legacy default stream's rules: it waits for what blocking streams were given before, and they
+// wait for it.
 #ifndef CISTERN_SOFTWARE_LEGACY_ORDER_H_
 #define CISTERN_SOFTWARE_LEGACY_ORDER_H_
 
@@ -9,7 +10,8 @@ namespace cistern::software {
 
 Status OrderLegacyAfterBlocking(StreamState& legacy);
 
-// Submits the waits that an operation on this stream needs first. Costs two loads where there are none.
+// Submits the waits that an operation on this stream needs first. Costs two loads if there are
+// none.
 inline Status OrderWithLegacy(StreamState& stream) {
   Device& device = *stream.device;
   if (stream.role == StreamRole::kLegacy) {

@@ -13,7 +13,7 @@ void BeforeAllocating(Device& device) {
   if (IsStrict()) device.Synchronize();
 }
 
-// Plain memory may be freed in stream order too.
+// Plain memory may also be freed in stream order.
 Status FreePlainAsync(Device& device, DevicePointer pointer, StreamState& stream) {
   std::uint32_t block;
   Status status = OrderWithLegacy(stream);
@@ -191,7 +191,8 @@ Status MemAdvise(DevicePointer pointer, std::size_t bytes, int advice, MemLocati
   return AdviseManaged(pointer, bytes, advice, location);
 }
 
-// There is nowhere else for the bytes to go, so only the request is remembered; the driver, too, reports it before it has been served.
+// The bytes have nowhere else to go, so the request is only remembered; the driver, too, reports it
+// before it has been served.
 Status MemPrefetchAsync(DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
@@ -209,7 +210,7 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
   if (range.kind == AddressKind::kInvalid || range.kind == AddressKind::kPageable) return kErrorInvalidValue;
   switch (attribute) {
     case kPointerMemoryType:
-      // Managed memory counts as the device's, with is-managed to tell it apart.
+      // Managed memory counts as device memory; is-managed distinguishes it.
       *static_cast<unsigned*>(data) = range.kind == AddressKind::kPinned ? kMemoryTypeHost : kMemoryTypeDevice;
       return kSuccess;
     case kPointerIsManaged:
@@ -219,7 +220,7 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
       *static_cast<int*>(data) = range.device;
       return kSuccess;
     case kPointerRangeStart: {
-      // Of host memory only; nothing asks it of the device's.
+      // Only for host memory; nothing asks for this about device memory.
       HostRangeInfo info;
       if (!FindHostMemory(pointer, &info)) return kErrorNotSupported;
       *static_cast<DevicePointer*>(data) = info.start;

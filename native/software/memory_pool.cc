@@ -13,7 +13,8 @@ namespace cistern::software {
 namespace {
 
 constexpr std::uint64_t kSegmentBytes = std::uint64_t{2} << 20;
-// How many pending blocks are looked at one by one where a stream has waited for some of another's frees but not for all.
+// How many pending blocks are examined one by one if a stream has waited for some of another's
+// frees but not for all.
 constexpr int kMaxPartialSearch = 64;
 
 std::uint64_t Granules(std::uint64_t bytes) { return (bytes + kGranule - 1) / kGranule; }
@@ -39,7 +40,8 @@ void UnlinkEmpty(MemoryPool& pool, Segment& segment) {
   if (segment.next_empty != nullptr) segment.next_empty->previous_empty = segment.previous_empty;
 }
 
-// Appends to the frees of the block's stream. Its mark may grow: two threads may free on one stream and arrive here in the other order.
+// Appends the block to the frees of its stream. Its mark may grow: two threads may free on one
+// stream and arrive here in the opposite order.
 void AppendPending(MemoryPool& pool, std::uint32_t id) {
   Block* blocks = pool.source.blocks();
   Block& block = blocks[id];
@@ -71,7 +73,7 @@ void UnlinkPending(MemoryPool& pool, std::uint32_t id) {
   pool.pending_slots.pop_back();
 }
 
-// Takes a free block out of its index, and out of the other lists that a free block may be in.
+// Takes a free block out of its index, and out of the other lists that may contain it.
 void Detach(MemoryPool& pool, std::uint32_t id) {
   const Block& block = pool.source.blocks()[id];
   IndexOf(pool, block).Remove(pool.source.blocks(), id);
@@ -85,7 +87,7 @@ void Detach(MemoryPool& pool, std::uint32_t id) {
 
 bool IsSameKind(const Block& block, Mark mark) { return block.state == BlockState::kFree && MarkSlot(block.free_mark) == MarkSlot(mark); }
 
-// Makes a block free, for its stream where it has a mark, and merges it with its neighbours.
+// Makes a block free, for its stream if it has a mark, and merges it with its neighbours.
 void Place(MemoryPool& pool, std::uint32_t id, Mark mark) {
   Block* blocks = pool.source.blocks();
   blocks[id].state = BlockState::kFree;
@@ -115,7 +117,7 @@ void Place(MemoryPool& pool, std::uint32_t id, Mark mark) {
   IndexOf(pool, block).Insert(blocks, id);
 }
 
-// Makes the blocks of one stream general whose frees have happened.
+// Makes the blocks of one stream general if their frees have happened.
 void PromoteReached(MemoryPool& pool, std::uint32_t slot) {
   const Block* blocks = pool.source.blocks();
   const PendingBlocks& pending = *pool.pending[slot];
@@ -172,7 +174,7 @@ std::uint32_t FindFree(MemoryPool& pool, StreamState& stream, std::uint64_t gran
   return pool.general.FindBestFit(blocks, granules);
 }
 
-// The best block that is free in any stream's order, or 0.
+// The best block that is free in the order of any stream, or 0.
 std::uint32_t FindPending(const MemoryPool& pool, std::uint64_t granules) {
   const Block* blocks = pool.source.blocks();
   std::uint32_t best = 0;
@@ -180,7 +182,8 @@ std::uint32_t FindPending(const MemoryPool& pool, std::uint64_t granules) {
   return best;
 }
 
-// Reserves a segment that holds a block of this size; false where the device or the pool's limit does not allow it.
+// Reserves a segment that holds a block of this size; false if the device or the pool's limit does
+// not allow it.
 bool Grow(MemoryPool& pool, std::uint64_t granules) {
   std::uint64_t bytes = (granules * kGranule + kSegmentBytes - 1) / kSegmentBytes * kSegmentBytes;
   if (pool.max_bytes != 0 && bytes > pool.max_bytes - std::min(pool.reserved, pool.max_bytes)) return false;
@@ -214,7 +217,7 @@ bool Grow(MemoryPool& pool, std::uint64_t granules) {
   return true;
 }
 
-// Turns the front of a free block into an allocation; 0 where block records have run out.
+// Turns the front of a free block into an allocation; 0 if block records have run out.
 std::uint64_t Use(MemoryPool& pool, std::uint32_t id, std::uint64_t granules) {
   Block* blocks = pool.source.blocks();
   std::uint32_t used = id;
@@ -225,7 +228,8 @@ std::uint64_t Use(MemoryPool& pool, std::uint32_t id, std::uint64_t granules) {
     index.Remove(blocks, id);
     CutFront(blocks, id, used, granules);
     index.Insert(blocks, id);
-    // The rest keeps its place among its stream's frees; only an empty segment is that no longer.
+    // The rest keeps its place among its stream's frees, except that the segment is no longer
+    // empty.
     Segment& segment = *pool.segments[blocks[id].segment];
     if (segment.is_empty) UnlinkEmpty(pool, segment);
   } else {
@@ -242,7 +246,8 @@ std::uint64_t Use(MemoryPool& pool, std::uint32_t id, std::uint64_t granules) {
   return pool.device->memory.AddressOf(block.start);
 }
 
-// Takes up to `limit`'s excess of empty segments out of the pool; the caller gives them to the device, without the pool's lock.
+// Takes empty segments out of the pool, as long as it keeps `bytes_to_keep`; the caller gives them
+// to the device, without the pool's lock.
 void TakeEmptySegments(MemoryPool& pool, std::uint64_t bytes_to_keep, std::vector<std::unique_ptr<Segment>>* taken) {
   while (pool.first_empty != nullptr && pool.reserved > bytes_to_keep) {
     Segment& segment = *pool.first_empty;
@@ -260,7 +265,8 @@ bool GiveBack(Device& device, const std::vector<std::unique_ptr<Segment>>& segme
   return !segments.empty();
 }
 
-// Ends a pool that holds nothing any more. Called with the device's pools_mutex and the pool's lock held.
+// Ends a pool that no longer holds anything. The device's pools_mutex and the pool's lock must be
+// held.
 void Finish(MemoryPool& pool) {
   pool.source.GiveAllBack();
   pool.general = FreeIndex();
@@ -435,7 +441,7 @@ Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream) {
       return kErrorInvalidValue;
     }
     if (mark != 0 && pool.is_opportunistic && IsReached(mark)) {
-      // Older frees on the stream have happened too; made general here, they can merge.
+      // Older frees on the stream have happened too; if they become general here, they can merge.
       if (HasPending(pool, MarkSlot(mark))) PromoteReached(pool, MarkSlot(mark));
       mark = 0;
     }
@@ -454,7 +460,7 @@ bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t addr
   MemoryPool& pool = pool_table.At(name.pool);
   std::uint64_t granule = device.memory.GranuleOf(address);
   std::lock_guard<SpinLock> guard(pool.lock);
-  // The segment may have gone since the caller learnt its name.
+  // The segment may have gone since the caller got its name.
   if (pool.device != &device || name.index >= pool.segments.size() || pool.segments[name.index] == nullptr) return false;
   Segment& segment = *pool.segments[name.index];
   if (granule - segment.start >= segment.size) return false;

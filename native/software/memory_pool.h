@@ -5,17 +5,20 @@
 //     segment      | used | free | used | freed on A, 7 | used |  freed on B, 3  | free |
 //     indexes               general        pending[A]            pending[B]        general
 //
-// A free block without a mark may go to any stream. One with a mark was freed on a stream that was busy then, and may go
+// A free block without a mark may go to any stream. One with a mark was freed on a stream that was
+// then busy, and may go
 //   1. to that stream at once, whose order protects it;
 //   2. to anyone once the mark has been reached           (reuse flag "opportunistic")
 //   3. to a stream that has waited for a later mark        (reuse flag "follow event dependencies")
 //   4. to any stream, which is made to wait for the mark   (reuse flag "internal dependencies"), when the device has no more to reserve.
 // Blocks merge with free neighbours of the same kind: both general, or both of one stream (then the later mark counts).
 //
-// Invariants: Σ used blocks = used; Σ segments = reserved; within one stream's pending blocks, oldest to newest, marks do not descend;
-// two free neighbours are never of the same kind; a segment is in the list of empty ones if and only if one general block fills it.
-// Cost: allocation and free O(1) below 64 KiB, else O(log n) for n free blocks, and O(s) for s streams with pending blocks where neither
-// the stream's own nor general blocks serve; making a mark's blocks general is paid for once per free.
+// Invariants: Σ used blocks = used; Σ segments = reserved; within one stream's pending blocks,
+// oldest to newest, marks do not descend; two free neighbours are never of the same kind; a segment
+// is in the list of empty ones if and only if one general block fills it.
+// Cost: allocation and free O(1) below 64 KiB, else O(log n) for n free blocks, and O(s) for s
+// streams with pending blocks if neither the stream's own nor general blocks serve; making a mark's
+// blocks general costs once per free.
 #ifndef CISTERN_SOFTWARE_MEMORY_POOL_H_
 #define CISTERN_SOFTWARE_MEMORY_POOL_H_
 
@@ -43,7 +46,7 @@ struct Segment {
   std::uint64_t size = 0;          // in granules
   bool is_touched = false;
   bool is_empty = false;
-  std::uint32_t empty_block = 0;  // the one that fills it, while it is empty
+  std::uint32_t empty_block = 0;  // the block that fills it, while it is empty
   Segment* previous_empty = nullptr;
   Segment* next_empty = nullptr;
   BitTree used_starts;  // relative to start
@@ -91,13 +94,14 @@ Status GetPoolAttribute(MemoryPool& pool, int attribute, void* value);
 Status AllocateFromPool(MemoryPool& pool, StreamState& stream, std::uint64_t bytes, std::uint64_t* address);
 // Whether an allocation of some pool starts at the address.
 bool StartsPoolAllocation(Device& device, std::uint64_t address);
-// Frees in the order of the stream, or at once where it is null. kErrorInvalidValue where nothing of a pool starts at the address.
+// Frees in the order of the stream, or at once if it is null. kErrorInvalidValue if no pool
+// allocation starts at the address.
 Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream);
 // Whether the range lies within one allocation in the segment.
 bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t address, std::uint64_t bytes, bool will_write);
 
-// Gives segments back to the device that are empty and whose frees have happened: those above the pools' release thresholds, or all.
-// False where there were none.
+// Gives empty segments whose frees have happened back to the device: those above the pools' release
+// thresholds, or all. False if there were none.
 enum class Reclaim { kAboveThreshold, kAll };
 bool ReclaimPools(Device& device, Reclaim what);
 

@@ -1,4 +1,4 @@
-// From the handles of the driver's interface to what they stand for.
+// Resolves the handles of the driver's interface.
 #ifndef CISTERN_SOFTWARE_RESOLVE_H_
 #define CISTERN_SOFTWARE_RESOLVE_H_
 

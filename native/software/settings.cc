@@ -27,7 +27,7 @@ std::string ReadLine(const std::string& path, const char* prefix) {
   return found;
 }
 
-// Control groups nest, and the least of their limits holds.
+// Control groups nest, and the lowest of their limits applies.
 std::uint64_t ControlGroupLimit() {
   std::uint64_t limit = ~std::uint64_t{0};
   std::string group = ReadLine("/proc/self/cgroup", "0::");
@@ -40,7 +40,8 @@ std::uint64_t ControlGroupLimit() {
   }
 }
 
-// A whole number, then nothing or one of B, KiB, MiB, GiB, TiB. 0 where the text is not that, or too large.
+// A whole number, then nothing or one of B, KiB, MiB, GiB, TiB. 0 if the text is invalid or the
+// number too large.
 std::uint64_t ParseBytes(const char* text) {
   std::uint64_t value = 0;
   const char* end = text;

@@ -1,4 +1,5 @@
-// How much memory and how many devices: from Configure, from the environment, or from the machine, in this order.
+// The amount of memory and the number of devices: from Configure, the environment, or the machine,
+// in this order.
 #ifndef CISTERN_SOFTWARE_SETTINGS_H_
 #define CISTERN_SOFTWARE_SETTINGS_H_
 
@@ -16,15 +17,17 @@ struct Settings {
   int device_count;           // 0: not set
 };
 
-// Memory of the machine, or of the control group that this process lives in where that is less.
+// The machine's memory, or that of this process's control group if that is less.
 std::uint64_t MachineMemory();
 
-// Whether the device uses the freedom that the driver's documentation leaves it: host functions run one at a time, plain allocations wait for
-// the device, and the default streams of every device and thread have the ids 1 and 2.
+// Whether the device uses the freedom that the driver's documentation leaves it: host functions run
+// one at a time, plain allocations wait for the device, and the default streams of every device and
+// thread have the ids 1 and 2.
 extern std::atomic<bool> is_strict;
 inline bool IsStrict() { return is_strict.load(std::memory_order_relaxed); }
 
-// Fills in what is not set. kErrorInvalidValue where CISTERN_SOFTWARE_MEMORY or CISTERN_SOFTWARE_DEVICES is needed and malformed.
+// Fills in what is not set. kErrorInvalidValue if CISTERN_SOFTWARE_MEMORY or
+// CISTERN_SOFTWARE_DEVICES is needed and malformed.
 Status CompleteSettings(Settings* settings);
 
 }  // namespace cistern::software

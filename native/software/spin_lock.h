@@ -1,4 +1,5 @@
-// A lock for critical sections of a few dozen instructions: one atomic exchange to take it, one store to leave it.
+// A lock for critical sections of a few dozen instructions: one atomic exchange to take it, one
+// store to release it.
 #ifndef CISTERN_SOFTWARE_SPIN_LOCK_H_
 #define CISTERN_SOFTWARE_SPIN_LOCK_H_
 
@@ -22,7 +23,8 @@ class SpinLock {
  private:
   void WaitForRelease() const {
     for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
-      // The holder may have lost its core; spinning for longer than this would keep it from running on a small machine.
+      // The holder may have lost its core; on a small machine, spinning for longer than this would
+      // keep it from running.
       if (spins >= 64) sched_yield();
     }
   }

@@ -18,7 +18,7 @@
 namespace cistern::software {
 namespace {
 
-// Above the ids that the default streams have in the strict mode.
+// Above the ids of the default streams in strict mode.
 std::atomic<std::uint64_t> next_stream_id{3};
 
 struct Executor {
@@ -26,7 +26,8 @@ struct Executor {
 
   void operator()(const WaitWork& work) const { WaitForMark(work.mark); }
   void operator()(const ValueWork& work) const {
-    // Nobody says when the word is written. Looks often at first, and then as often as a small part of the time that has passed.
+    // Nobody announces that the word is written. Polls often at first, and then at intervals of a
+    // small part of the elapsed time.
     constexpr std::chrono::microseconds kLongest{200};
     std::chrono::microseconds pause{1};
     while (!work.IsReached()) {
@@ -58,7 +59,7 @@ struct Executor {
   void operator()(const FreeWork& work) const { work.device->memory.FinishFree(work.block); }
 };
 
-// Forgets the stream; the slot may have a new tenant before this returns.
+// Forgets the stream; the slot may be in use again before this returns.
 void Retire(StreamState& stream) {
   stream.device->RemoveStream(&stream);
   stream_table.Recycle(stream);
@@ -158,7 +159,7 @@ Status CreateStream(Device& device, StreamRole role, unsigned flags, int priorit
   StreamState* state = stream_table.Take();
   if (state == nullptr) return kErrorOutOfMemory;
   {
-    // The thread of the slot's last tenant may be on its way out with the lock held.
+    // The thread that used the slot last may be about to end, still holding the lock.
     std::lock_guard<std::mutex> guard(state->mutex);
     state->device = &device;
     state->is_blocking = (flags & kStreamNonBlocking) == 0;
@@ -211,7 +212,7 @@ Status SubmitWait(StreamState& stream, Mark mark) {
     Status status = Enqueue(stream, WaitWork{mark}, nullptr);
     if (status != kSuccess) return status;
   }
-  // Only now: another thread that finds it noted leaves the wait out.
+  // Only now: another thread that finds it noted skips the wait.
   NoteOrder(stream, mark);
   return kSuccess;
 }

@@ -1,20 +1,25 @@
-// Streams: work in order, on a thread of its own, with a position in time that everything else refers to.
+// Streams: work in order, each on its own thread, with a position in time that everything else
+// refers to.
 //
-// Each stream slot counts what was submitted to it and what has completed. A pair (slot, count) is a *mark*: "everything submitted to this
-// stream up to here". An event's recording is a mark, a wait is for a mark, memory freed on a stream carries one, and all of them ask the
-// same question: completed >= count? The counters of a slot go on when another stream moves in, so a mark outlives its stream: a slot is
-// free only when all its work has completed, hence every mark of a stream that is gone has been reached.
+// Each stream slot counts what was submitted to it and what has completed. A pair (slot, count) is
+// a *mark*: "everything submitted to this stream up to here". An event's recording is a mark, a
+// wait is for a mark, memory freed on a stream carries one, and all of them ask the same question:
+// completed >= count? The counters of a slot continue when another stream takes it over, so a mark
+// outlives its stream: a slot is free only once all its work has completed, hence every mark of an
+// ended stream has been reached.
 //
 //     submitted  ------------------------> 7
 //     completed  -----------> 4                     mark (slot, 5): not reached; mark (slot, 4): reached
 //
-// Invariant: completed <= submitted; a stream is idle where they are equal. Then records, waits and pool calls need no thread at all.
-// A thread is started by the first work that must be queued, and ends when the stream is destroyed and its queue is empty.
+// Invariant: completed <= submitted; a stream is idle if they are equal. Then records, waits and
+// pool calls need no thread at all. A thread is started by the first work that must be queued, and
+// ends when the stream is destroyed and its queue is empty.
 //
-// Priorities are kept and reported; the threads are scheduled alike.
+// Priorities are stored and reported; the threads are scheduled alike.
 //
-// The legacy default stream waits for what was submitted to the device's blocking streams before, and they for it; OrderWithLegacy submits
-// those waits. A wait always names a count that was submitted before it, so there can be no cycle.
+// The legacy default stream waits for what was submitted earlier to the device's blocking streams,
+// and they wait for it; OrderWithLegacy submits those waits. A wait always names a count that was
+// submitted before it, so there can be no cycle.
 //
 // Locks: a stream's mutex, then the device's list of streams, then the handle table.
 #ifndef CISTERN_SOFTWARE_STREAM_H_
@@ -69,7 +74,7 @@ struct HostFunctionWork {
   HostFunction function;
   void* user_data;
 };
-// Writes the time of a recording into its event, unless that has been recorded again.
+// Writes the time of a recording into its event, unless the event has been recorded again.
 struct StampWork {
   EventState* event;
 };
@@ -92,7 +97,8 @@ struct alignas(64) StreamState : HandleSlot {
   int priority = 0;
   std::uint64_t id = 0;
 
-  // What work on this stream comes after, by its own waits: at most one mark per other stream, the latest.
+  // What work on this stream comes after, by its own waits: at most one mark per other stream, the
+  // latest.
   SpinLock order_lock;
   std::vector<Mark> ordered_after;
 
@@ -123,11 +129,11 @@ Status CloseStream(StreamState& stream, std::uint64_t handle);
 // The calling thread's own default stream of a device; it is destroyed with the thread.
 Status PerThreadStreamOf(Device& device, StreamState** stream);
 
-// Queues work behind all that was submitted, and behind what the legacy stream's rules put before it. *mark, where not null, is the work's
-// own.
+// Queues work behind everything submitted, and behind what the legacy stream's rules put before it.
+// Unless null, *mark receives the work's own mark.
 Status Submit(StreamState& stream, Work work, Mark* mark);
 
-// Work submitted to the stream from now on starts when the mark is reached.
+// Work submitted to the stream from now on starts once the mark is reached.
 Status SubmitWait(StreamState& stream, Mark mark);
 
 // The latest count of a slot that the stream has waited for, 0 if none.

@@ -67,7 +67,8 @@ Status StreamGetId(Stream stream, unsigned long long* id) {
   Status status = ResolveStream(stream, &state);
   if (status != kSuccess) return status;
   if (id == nullptr) return kErrorInvalidValue;
-  // "The Id is unique for the life of the program", and one may doubt whether that is meant of the default streams of two devices.
+  // "The Id is unique for the life of the program"; it is doubtful whether that includes the
+  // default streams of two devices.
   *id = !IsStrict() || state->role == StreamRole::kCreated ? state->id : state->role == StreamRole::kLegacy ? 1 : 2;
   return kSuccess;
 }
@@ -114,7 +115,7 @@ Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t val
   return Submit(*state, work, nullptr);
 }
 
-// There is no capture here, so no mode of it matters.
+// There is no capture here, so the mode has no effect.
 Status ThreadExchangeStreamCaptureMode(int* mode) {
   if (!IsInitialized()) return kErrorNotInitialized;
   return mode != nullptr && *mode >= kCaptureModeGlobal && *mode <= kCaptureModeRelaxed ? kSuccess : kErrorInvalidValue;

@@ -8,7 +8,7 @@
 namespace cistern::software {
 namespace {
 
-// Puts in front of a function what every call has in common.
+// Wraps a function in what every call has in common.
 template <Call call, auto function>
 struct Entry;
 

@@ -34,7 +34,8 @@ Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes
   Status status = OrderWithLegacy(stream);
   if (status != kSuccess) return status;
   if (is_pageable && IsIdle(stream)) {
-    // Pageable memory is read, or written, before the call returns; with nothing before it the copy can be made here and now.
+    // Pageable memory is read, or written, before the call returns; if nothing precedes it the copy
+    // can be made right here.
     std::memmove(work.destination, work.source, bytes);
     return kSuccess;
   }

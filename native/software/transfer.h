@@ -1,4 +1,4 @@
-// Copies and fills: what an address belongs to, and what that makes of the call.
+// Copies and fills: what an address belongs to, and what follows for the call.
 #ifndef CISTERN_SOFTWARE_TRANSFER_H_
 #define CISTERN_SOFTWARE_TRANSFER_H_
 
@@ -14,8 +14,9 @@ struct AddressRange {
   AddressKind kind;
   int device;
 };
-// kInvalid where the range starts in a device's memory, or in pinned or managed memory, and is not within one allocation there.
-// Any other address is taken for ordinary, pageable host memory, as a real driver takes it.
+// kInvalid if the range starts in a device's memory, or in pinned or managed memory, and is not
+// within one allocation there. Any other address is taken for ordinary, pageable host memory, as a
+// real driver does.
 AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_write);
 
 Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, StreamState& stream);

@@ -1,4 +1,5 @@
-// An array of zeroes that costs memory only where it is written: small ones come from calloc, large ones from the kernel.
+// A zeroed array that costs memory only where it is written: small ones come from calloc, large
+// ones from the kernel.
 #ifndef CISTERN_SOFTWARE_ZEROED_ARRAY_H_
 #define CISTERN_SOFTWARE_ZEROED_ARRAY_H_
 
@@ -10,7 +11,7 @@
 
 namespace cistern::software {
 
-// T must be valid when all its bytes are zero, and need no destruction.
+// T must be valid if all its bytes are zero, and need no destruction.
 template <typename T>
 class ZeroedArray {
  public:
@@ -19,7 +20,7 @@ class ZeroedArray {
   ZeroedArray& operator=(const ZeroedArray&) = delete;
   ~ZeroedArray() { Reset(); }
 
-  // False, with the array left empty, where the memory cannot be had.
+  // False, with the array left empty, if the memory is unavailable.
   bool Allocate(std::size_t count) {
     Reset();
     std::size_t bytes = count * sizeof(T);

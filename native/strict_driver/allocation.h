@@ -1,4 +1,4 @@
-// Allocations of every kind but pools'.
+// Allocations of every kind except pool memory.
 #ifndef CISTERN_STRICT_DRIVER_ALLOCATION_H_
 #define CISTERN_STRICT_DRIVER_ALLOCATION_H_
 
@@ -6,10 +6,10 @@
 
 namespace cistern::strict {
 
-// The allocation that an address is in, or null.
+// The allocation that contains an address, or null.
 AllocationRef FindAllocation(std::uintptr_t address);
 
-// Where the driver itself reads and writes an address of the allocation.
+// The address through which the driver itself reads and writes the allocation.
 char* HostView(const Allocation& allocation, std::uintptr_t address);
 
 AllocationRef Publish(std::uintptr_t start, std::size_t bytes, std::size_t reserved, Kind kind, DeviceOrdinal device);
@@ -19,7 +19,7 @@ Status AllocateDeviceMemory(DeviceOrdinal device, std::size_t bytes, DevicePoint
 Status AllocateHostVisible(Kind kind, DeviceOrdinal device, std::size_t bytes, std::uintptr_t* pointer);
 void Release(const AllocationRef& allocation);
 
-// Reports a use, in stream order, of memory that is not allocated then. Needs no lock.
+// Reports a use of memory that is not allocated at that place in stream order. Needs no lock.
 void CheckLife(const AllocationRef& allocation, const char* use);
 
 }  // namespace cistern::strict

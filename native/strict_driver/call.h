@@ -1,4 +1,4 @@
-// What every function of the driver does first.
+// What every driver function does first.
 #ifndef CISTERN_STRICT_DRIVER_CALL_H_
 #define CISTERN_STRICT_DRIVER_CALL_H_
 
@@ -8,7 +8,7 @@ namespace cistern::strict {
 
 enum class Need { kNothing, kInit, kContext };
 
-// One call: holds the lock, and `status` says whether the call may go on.
+// One call: holds the lock; `status` says whether the call may proceed.
 struct ApiCall {
   ApiCall(const char* symbol, Need need);
 

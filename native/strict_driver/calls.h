@@ -1,4 +1,5 @@
-// The driver's functions, with the signatures of cistern's own table, and the ones that the table has not.
+// The driver's functions, with the signatures of cistern's own table, and those that the table does
+// not have.
 #ifndef CISTERN_STRICT_DRIVER_CALLS_H_
 #define CISTERN_STRICT_DRIVER_CALLS_H_
 
@@ -14,11 +15,12 @@ CISTERN_DRIVER_FUNCTIONS(CISTERN_DECLARE)
 Status StreamWaitValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags);
 Status StreamWriteValue32(Stream stream, DevicePointer address, std::uint32_t value, unsigned flags);
 
-// The forms of before CUDA 12.2, whose location is an ordinal.
+// The forms before CUDA 12.2, whose location is an ordinal.
 Status MemAdvise8000(DevicePointer pointer, std::size_t bytes, int advice, DeviceOrdinal device);
 Status MemPrefetchAsync8000(DevicePointer pointer, std::size_t bytes, DeviceOrdinal device, Stream stream);
 
-// Kernels: those of test/gpu, by their names, if the settings say so; otherwise modules are not supported.
+// Kernels: those of test/gpu, recognized by name, if the settings say so; otherwise modules are not
+// supported.
 Status ModuleLoadData(void** module, const void* image);
 Status ModuleGetFunction(void** function, void* module, const char* name);
 Status LaunchKernel(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,

@@ -1,4 +1,4 @@
-// Constants of cuda.h that the strict driver answers to and that cistern's own table has no need of.
+// Constants of cuda.h that the strict driver handles but cistern's own table does not need.
 #ifndef CISTERN_STRICT_DRIVER_CONSTANTS_H_
 #define CISTERN_STRICT_DRIVER_CONSTANTS_H_
 
@@ -35,7 +35,7 @@ enum : unsigned { kWriteValueDefault = 0, kWriteValueNoMemoryBarrier = 1 };
 // Ordinals that name no device (CU_DEVICE_CPU, CU_DEVICE_INVALID).
 enum : DeviceOrdinal { kHostLocation = -1, kNoLocation = -2 };
 
-// What a device may choose for itself.
+// Values that a device may choose for itself.
 inline constexpr int kGreatestPriority = -5;
 
 // CUdriverProcAddress_flags, CUdriverProcAddressQueryResult

@@ -1,4 +1,5 @@
-// What a test may ask of the strict driver beside the driver's functions. No real driver has these: a test finds them by dlsym, or not.
+// Functions for tests, in addition to the driver's. No real driver has these: a test looks for them
+// with dlsym.
 #include "strict_driver/injection.h"
 #include "strict_driver/stream.h"
 
@@ -22,7 +23,7 @@ STRICT_DRIVER_EXPORT void strict_driver_set_latency(const char* function, unsign
   SetLatency(function, nanoseconds);
 }
 
-// False, and nothing changed, if more than so much is in use.
+// False, with the state unchanged, if more than this is in use.
 STRICT_DRIVER_EXPORT bool strict_driver_set_total_memory(unsigned long long bytes) {
   const Lock lock(big_lock);
   for (const DeviceMemory& memory : driver.memory) {

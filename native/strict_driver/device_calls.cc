@@ -18,7 +18,8 @@ constexpr int kAttributeLimit = 1000;
 
 bool IsDevice(DeviceOrdinal device) { return device >= 0 && device < settings().devices; }
 
-// As the driver's own handler: the host function that runs is waited for, and nothing is answered afterwards.
+// Like the driver's own handler: waits for the running host function, and answers nothing
+// afterwards.
 void EndAtExit() {
   Lock lock(big_lock);
   if (driver.has_ended) return;

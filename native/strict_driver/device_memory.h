@@ -1,5 +1,5 @@
-// The memory of one device: 2 MiB granules, in which small allocations share one. The addresses that callers see are not accessible to the
-// host, as those of a GPU are not; the driver itself goes through `alias`.
+// The memory of one device: 2 MiB granules, which small allocations share. The host cannot access
+// the addresses that callers see, as on a GPU; the driver itself goes through `alias`.
 #ifndef CISTERN_STRICT_DRIVER_DEVICE_MEMORY_H_
 #define CISTERN_STRICT_DRIVER_DEVICE_MEMORY_H_
 
@@ -16,19 +16,20 @@ inline std::size_t RoundUp(std::size_t bytes, std::size_t unit) { return (bytes 
 
 class DeviceMemory {
  public:
-  // Reserves the addresses. They are more than the memory, so that holes between allocations cost no capacity.
+  // Reserves the addresses. There are more addresses than memory, so that holes between allocations
+  // cost no capacity.
   void Open(std::size_t bytes);
 
   bool TakeGranules(std::size_t bytes, std::size_t* offset);
   void GiveGranules(std::size_t offset, std::size_t bytes);
 
-  // What a plain allocation takes: `reserved` says how much of the addresses.
+  // Makes room for a plain allocation; `reserved` is the size of its address range.
   bool Take(std::size_t bytes, std::size_t* offset, std::size_t* reserved);
   void Give(std::size_t offset, std::size_t bytes, std::size_t reserved);
 
-  // A context takes memory that nobody has an address of.
+  // A context takes memory without an address.
   void Charge(std::size_t bytes) { used_ += bytes; }
-  // Whether the total may be so much: no more than there are addresses, and no less than is in use.
+  // Whether this can be the total: at most the number of addresses, and at least what is in use.
   bool CanHave(std::size_t bytes) const { return bytes >= used_ && bytes <= addresses_; }
   void Resize(std::size_t bytes) { total_ = bytes; }
 

@@ -5,7 +5,7 @@
 
 namespace cistern::strict {
 
-// CUDA's name of a status, or null for one that CUDA has not.
+// CUDA's name of a status, or null if CUDA has no such status.
 const char* ErrorName(Status status);
 
 }  // namespace cistern::strict

@@ -5,7 +5,7 @@
 
 namespace cistern::strict {
 
-// The event that a handle means.
+// Finds the event of a handle.
 Status FindEvent(Event handle, std::shared_ptr<EventState>* event);
 
 }  // namespace cistern::strict

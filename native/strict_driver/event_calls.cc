@@ -45,7 +45,8 @@ Status EventDestroy(Event event) {
   return status;
 }
 
-// An operation as any other: on an idle stream, too, the event is complete only some time after the call.
+// An operation like any other: even on an idle stream the event completes only some time after the
+// call.
 Status EventRecord(Event event, Stream stream) {
   STRICT_DRIVER_ENTER("cuEventRecord", kContext);
   std::shared_ptr<EventState> state;

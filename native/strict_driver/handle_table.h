@@ -1,4 +1,5 @@
-// Handles of live objects: real addresses, of which the last destroyed is given out first, as an allocator would.
+// Handles of live objects are real addresses. The last one destroyed is reused first, as by an
+// allocator.
 #ifndef CISTERN_STRICT_DRIVER_HANDLE_TABLE_H_
 #define CISTERN_STRICT_DRIVER_HANDLE_TABLE_H_
 

@@ -1,4 +1,4 @@
-// Host functions: "may be serialized", so that by default one thread runs those of every stream.
+// Host functions "may be serialized", so by default one thread runs those of every stream.
 #ifndef CISTERN_STRICT_DRIVER_HOST_FUNCTIONS_H_
 #define CISTERN_STRICT_DRIVER_HOST_FUNCTIONS_H_
 
@@ -6,8 +6,8 @@
 
 namespace cistern::strict {
 
-// Runs an operation's host function and returns once that has returned, unless the context is in error: then it is not called. Under the
-// lock, which is released meanwhile.
+// Runs an operation's host function and waits for its return. If the context is in error, the
+// function is not called. Takes the lock, and releases it meanwhile.
 void RunHostFunction(Lock& lock, ContextState& context, const Operation& operation);
 
 }  // namespace cistern::strict

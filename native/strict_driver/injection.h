@@ -1,4 +1,4 @@
-// Failures and delays of calls that a test asks for, as it asks the software device for them.
+// Failures and delays of calls, requested by tests in the same way as from the software device.
 #ifndef CISTERN_STRICT_DRIVER_INJECTION_H_
 #define CISTERN_STRICT_DRIVER_INJECTION_H_
 
@@ -9,13 +9,14 @@
 
 namespace cistern::strict {
 
-// The status that this call fails with. Under the lock, which is released for a delay.
+// The status with which this call fails. Takes the lock, and releases it for a delay.
 Status Inject(Lock& lock, const std::string& function);
 
-// The nth next call of the function fails; 0: none. True if a failure that was asked for before had not come yet.
+// Makes the nth next call of the function fail; 0: none. True if an earlier failure was still
+// pending.
 bool FailCall(const std::string& function, std::uint64_t nth, Status status);
 
-// Once the failure of the first function has come, the nth next call of the second fails.
+// Once the failure of the first function has happened, the nth next call of the second fails.
 void FailCallAfter(const std::string& first, const std::string& function, std::uint64_t nth, Status status);
 
 void SetLatency(const std::string& function, std::uint64_t nanoseconds);

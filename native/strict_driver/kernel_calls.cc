@@ -1,4 +1,5 @@
-// Modules and kernels. There is no compiler here: the kernels of test/gpu/kernels.ptx are known by their names, and done by the host.
+// Modules and kernels. There is no compiler here: the kernels of test/gpu/kernels.ptx are
+// recognized by name, and the host does their work.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -16,7 +17,7 @@ namespace {
 
 using Word = std::atomic<std::uint32_t>;
 
-// Words that a kernel is given an address of.
+// Words whose address was passed to a kernel.
 struct Words {
   AllocationRef allocation;
   Word* first = nullptr;
@@ -31,7 +32,7 @@ Value Parameter(void** parameters, int index) {
   return value;
 }
 
-// An address that is in no allocation ends in a sticky error, as on a GPU.
+// An address outside all allocations causes a sticky error, as on a GPU.
 Words FindWords(std::uint64_t address, std::uint64_t count) {
   Words words;
   words.allocation = FindAllocation(address);

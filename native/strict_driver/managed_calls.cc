@@ -1,4 +1,4 @@
-// Managed memory, and what is told of pointers.
+// Managed memory, and the attributes of pointers.
 #include <cstdint>
 
 #include "strict_driver/allocation.h"
@@ -151,7 +151,7 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
                                                    : unsigned{kMemoryTypeDevice};
       return kSuccess;
     case kPointerIsManaged:
-      // A boolean is one byte; the other three of a caller's integer stay as they are.
+      // A boolean is one byte; the other three of a caller's integer are unchanged.
       *static_cast<unsigned char*>(data) = is_managed;
       return kSuccess;
     case kPointerDeviceOrdinal:

@@ -62,7 +62,7 @@ Status MemFree(DevicePointer pointer) {
     Report("MISUSE", "cuMemFree of %#llx, which is not the start of an allocation", pointer);
     return kErrorInvalidValue;
   }
-  // A free of memory that came from a pool waits for nothing.
+  // Freeing memory that came from a pool waits for nothing.
   if (allocation->kind == Kind::kPool) return FreeToPool(allocation, nullptr);
   const Status status = WaitToFree(call, allocation);
   if (status == kSuccess) Release(allocation);

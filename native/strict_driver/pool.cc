@@ -52,7 +52,7 @@ void DropIfDestroyedAndEmpty(const PoolRef& pool) {
   if (pool->chunks.empty()) driver.all_pools.erase(pool);
 }
 
-// Which free blocks an allocation takes.
+// The free blocks that an allocation may take.
 enum class Reuse { kFree, kSameStream, kCompleted, kByWaiting };
 
 bool Fits(const FreeBlock& block, const StreamRef& stream, Reuse reuse) {

@@ -1,4 +1,5 @@
-// The driver's own pools (cuMemPool…): chunks of 32 MiB, whose blocks are free again only once a synchronization has seen their frees.
+// The driver's own pools (cuMemPool…): chunks of 32 MiB, whose blocks become free again only once a
+// synchronization has seen their frees.
 #ifndef CISTERN_STRICT_DRIVER_POOL_H_
 #define CISTERN_STRICT_DRIVER_POOL_H_
 
@@ -11,13 +12,16 @@ Status AllocateFromPool(const PoolRef& pool, std::size_t bytes, const StreamRef&
 // Without a stream the memory is free at once.
 Status FreeToPool(const AllocationRef& allocation, const StreamRef& stream);
 
-// What a synchronization does: frees that have run are seen, and memory above the release thresholds goes back to the device.
+// The effect of a synchronization: completed frees are seen, and memory above the release
+// thresholds goes back to the device.
 void ObserveFrees(DeviceOrdinal device);
 
-// Gives back chunks of which nothing is in use, until no more than `keep` bytes are reserved. Returns how many bytes went back.
+// Gives back chunks without used blocks, until no more than `keep` bytes are reserved. Returns the
+// number of bytes given back.
 std::size_t ReleaseChunks(PoolState& pool, std::size_t keep);
 
-// For an allocation that finds no memory: takes back whatever the device's pools hold unused.
+// For an allocation that finds no memory: takes back everything that the device's pools hold
+// unused.
 std::size_t ReclaimFromPools(DeviceOrdinal device);
 
 void DestroyPool(const PoolRef& pool);

@@ -1,5 +1,5 @@
-// cuGetProcAddress, the only function that a program finds in the library by its name: it knows the others, and the version of CUDA that
-// each form came with.
+// cuGetProcAddress, the only function that a program finds in the library by name: it knows the
+// others, and the CUDA version that introduced each form.
 #include <algorithm>
 #include <cstring>
 
@@ -35,7 +35,8 @@ const Entry kEntries[] = {
     {"cuLaunchKernel", 4000, AddressOf(calls::LaunchKernel)},
 };
 
-// Which form a driver of the settings' version gives to a caller that knows `version`. `symbol_status` says why there is none.
+// The form that a driver of the settings' version gives to a caller that knows `version`. If there
+// is none, `symbol_status` says why.
 const Entry* FindEntry(const char* symbol, int version, int* symbol_status) {
   const std::vector<std::string>& missing = settings().missing;
   *symbol_status = kSymbolNotFound;
@@ -82,7 +83,7 @@ STRICT_DRIVER_EXPORT Status cuGetProcAddress_v2(const char* symbol, void** funct
   int found;
   const Status status =
       cistern::strict::GetProcAddress(symbol, function, version, flags, symbol_status != nullptr ? symbol_status : &found);
-  // This form tells of a symbol that is not there by `symbol_status` alone.
+  // This form reports a missing symbol only through `symbol_status`.
   return status == cistern::kErrorNotFound ? cistern::kSuccess : status;
 }
 

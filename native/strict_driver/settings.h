@@ -1,4 +1,5 @@
-// What the environment asks of the strict driver: variables named STRICT_DRIVER_…, read once, at the first call.
+// The strict driver's settings: environment variables named STRICT_DRIVER_…, read once, at the
+// first call.
 #ifndef CISTERN_STRICT_DRIVER_SETTINGS_H_
 #define CISTERN_STRICT_DRIVER_SETTINGS_H_
 
@@ -11,7 +12,7 @@
 
 namespace cistern::strict {
 
-// A call that is to fail: the nth of a function, from 1; 0: every one.
+// A failing call: the nth of a function, from 1; 0: every one.
 struct Failure {
   std::string function;
   std::uint64_t nth = 0;
@@ -23,38 +24,38 @@ struct Settings {
   int version = 13000;                                // VERSION, as CUDA numbers it
   int devices = 1;                                    // DEVICES
   std::size_t memory_bytes = std::size_t{4} << 30;    // MEMORY_MB, of each device
-  std::size_t context_bytes = std::size_t{64} << 20;  // CONTEXT_MB, what a context takes of it
+  std::size_t context_bytes = std::size_t{64} << 20;  // CONTEXT_MB, the memory that a context takes of it
   std::vector<std::string> missing;                   // MISSING=a,b: symbols that cuGetProcAddress does not find
   bool has_pools = true;                              // POOLS
   bool has_concurrent_managed_access = true;          // CONCURRENT_MANAGED
   bool has_stream_memory_operations = true;           // STREAM_MEMORY_OPERATIONS
-  bool has_kernels = false;             // KERNELS: those of test/gpu, by their names, are done by the host; else there are no modules
+  bool has_kernels = false;             // KERNELS: the host does the work of the test/gpu kernels, by name; else there are no modules
   bool reads_pageable_memory = false;   // HOST_PAGE_TABLES: the device reads pageable memory itself, and later
-  bool pinned_memory_has_range = true;  // PINNED_HAS_RANGE: the start of pinned memory is told
-  unsigned managed_memory_type = kMemoryTypeDevice;  // MANAGED_TYPE, what managed memory is told to be: 1, 2, or 4 (unified)
+  bool pinned_memory_has_range = true;  // PINNED_HAS_RANGE: the start of pinned memory is reported
+  unsigned managed_memory_type = kMemoryTypeDevice;  // MANAGED_TYPE, the reported type of managed memory: 1, 2, or 4 (unified)
   bool default_streams_have_fixed_ids = false;       // FIXED_DEFAULT_IDS: 1 and 2, in every context and thread
 
-  // What it makes of its freedom.
+  // Use of the freedom that the documentation leaves.
   unsigned delay_microseconds = 200;       // DELAY_US, the longest pause before an operation of a stream
   unsigned seed = 1;                       // SEED, of the pauses
   bool serializes_callbacks = true;        // SERIAL_CALLBACKS: one thread runs every host function
   bool allocation_waits = false;           // ALLOC_SYNCS: plain allocations wait for the device
   bool free_waits = true;                  // FREE_SYNCS: plain frees wait for the device
-  bool copy_from_pageable_waits = true;    // PAGEABLE_WAITS: such a copy waits for its stream
-  bool locks_while_waiting = false;        // LOCKS_WHILE_WAITING: such a wait keeps other calls of the context out
+  bool copy_from_pageable_waits = true;    // PAGEABLE_WAITS: a copy from pageable memory waits for its stream
+  bool locks_while_waiting = false;        // LOCKS_WHILE_WAITING: a waiting call keeps other calls of the context out
   bool reuses_handles = true;              // REUSE_HANDLES: at once, the last destroyed first
-  bool used_memory_falls_at_once = false;  // USED_FALLS_AT_ONCE: a pool's, with the call of cuMemFreeAsync
-  bool exit_waits = true;                  // EXIT_WAITS: the exit handler waits for the host function that runs
-  bool fills_new_memory = true;            // FILL: with bytes that nobody wrote
+  bool used_memory_falls_at_once = false;  // USED_FALLS_AT_ONCE: a pool's used bytes fall with the call of cuMemFreeAsync
+  bool exit_waits = true;                  // EXIT_WAITS: the exit handler waits for the running host function
+  bool fills_new_memory = true;            // FILL: with arbitrary bytes
 
   // Failures.
   std::vector<Failure> failures;  // FAIL=function:nth:status,…: the call does nothing and fails
-  std::vector<Failure> faults;    // STICKY=…: the work that the call queues ends in a sticky error
+  std::vector<Failure> faults;    // STICKY=…: the work that the call queues causes a sticky error
 
-  // What is told.
+  // Reporting.
   std::string log;             // LOG, a file; else standard error
-  unsigned stall_seconds = 5;  // STALL_SECONDS: a wait is reported after so long
-  unsigned abort_seconds = 0;  // ABORT_SECONDS: and ends the process, with status 86; 0: never
+  unsigned stall_seconds = 5;  // STALL_SECONDS: a wait is reported after this time
+  unsigned abort_seconds = 0;  // ABORT_SECONDS: a wait ends the process after this time, with status 86; 0: never
   bool traces_calls = false;   // TRACE
 };
 

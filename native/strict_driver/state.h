@@ -1,4 +1,5 @@
-// What the driver knows: contexts, streams, events, allocations and pools. `big_lock` guards all of it, unless a comment says otherwise.
+// The driver's state: contexts, streams, events, allocations and pools. `big_lock` guards all of
+// it, unless a comment says otherwise.
 #ifndef CISTERN_STRICT_DRIVER_STATE_H_
 #define CISTERN_STRICT_DRIVER_STATE_H_
 
@@ -38,8 +39,8 @@ struct Place {
 struct Operation {
   const char* name = "";
   std::vector<Place> after;
-  std::function<bool()> condition;  // asked without the lock, again and again, until it is true
-  std::function<void()> run;        // without the lock
+  std::function<bool()> condition;  // called without the lock, repeatedly, until it is true
+  std::function<void()> run;        // called without the lock
   HostFunction host_function = nullptr;
   void* host_data = nullptr;
   Status fault = 0;
@@ -58,13 +59,13 @@ struct StreamState {
   std::uint64_t completed = 0;
   bool is_destroyed = false;
   bool has_thread = false;
-  const char* at = "";  // what it does or waits for now
+  const char* at = "";  // what it is doing or waiting for
   std::condition_variable arrived;
   bool IsBlocking() const { return (flags & kStreamNonBlocking) == 0; }
   bool IsIdle() const { return completed == submitted; }
 };
 
-// What a Context points to: the primary context of a device. It is never destroyed.
+// The object behind a Context: the primary context of a device. It is never destroyed.
 struct ContextState {
   DeviceOrdinal device = 0;
   int retained = 0;
@@ -112,7 +113,7 @@ using AllocationRef = std::shared_ptr<Allocation>;
 
 struct FreeBlock {
   std::size_t bytes = 0;
-  bool is_pending = false;  // freed in a stream's order, and nobody has seen that happen
+  bool is_pending = false;  // freed in stream order, and not yet seen by a synchronization
   Place freed_at;
 };
 
@@ -145,7 +146,7 @@ struct Driver {
   HandleTable<StreamState> streams;
   HandleTable<EventState> events;
   HandleTable<PoolState> pools;
-  std::set<PoolRef> all_pools;  // those that are destroyed and still have memory, too
+  std::set<PoolRef> all_pools;  // including destroyed ones that still have memory
   std::map<std::uintptr_t, AllocationRef> allocations;
   std::map<std::string, std::uint64_t> calls;
   std::uint64_t last_stream_id = 20;
@@ -160,12 +161,12 @@ struct Thread {
   bool is_in_callback = false;
   int capture_mode = kCaptureModeGlobal;
   std::map<ContextState*, StreamRef> default_streams;
-  Status pending_fault = 0;   // what the work that this call queues ends in
-  const char* function = "";  // the call that it is in
+  Status pending_fault = 0;   // the error of the work that this call queues
+  const char* function = "";  // the call in progress
 };
 
 extern std::mutex& big_lock;
-extern std::condition_variable& changed;  // an operation is over, or an error is there
+extern std::condition_variable& changed;  // an operation is over, or an error has occurred
 extern Driver& driver;
 extern thread_local Thread thread;
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr unsigned kPollMicroseconds = 20;
 
-// Mostly none or a short one, now and then the longest.
+// Mostly none or a short one, occasionally the longest.
 void Pause(const StreamState& stream) {
   const unsigned longest = settings().delay_microseconds;
   if (longest == 0) return;
@@ -27,7 +27,7 @@ void Pause(const StreamState& stream) {
 
 bool IsInError(const StreamState& stream) { return stream.context->sticky_error != kSuccess; }
 
-// Without the lock. False if an error ended the wait.
+// Called without the lock. False if an error ended the wait.
 bool WaitForCondition(const StreamState& stream, const std::function<bool()>& condition) {
   while (!condition()) {
     usleep(kPollMicroseconds);
@@ -37,7 +37,8 @@ bool WaitForCondition(const StreamState& stream, const std::function<bool()>& co
   return true;
 }
 
-// Runs one operation. False if the context is in error: then it counts as never completed.
+// Runs one operation. False if the context is in error: then the operation counts as never
+// completed.
 bool Run(Lock& lock, StreamState& stream, const Operation& operation) {
   stream.at = "the wait for another stream";
   changed.wait(lock, [&] { return AreReached(operation.after) || IsInError(stream); });
@@ -124,7 +125,8 @@ StreamRef NewStream(ContextState* context, Role role, unsigned flags, int priori
 Status Submit(const StreamRef& stream, Operation operation, Place* place) {
   ContextState* context = stream->context;
   if (context->sticky_error != kSuccess) return context->sticky_error;
-  // Work of the legacy default stream waits for all before it in every blocking stream, and they for it.
+  // Work of the legacy default stream waits for all earlier work in every blocking stream, and that
+  // for earlier work of the legacy stream.
   if (stream->role == Role::kLegacy) {
     for (Place& other : PendingOf(*context, true)) {
       if (other.stream != stream) operation.after.push_back(std::move(other));

@@ -1,4 +1,5 @@
-// Streams: each with work has a thread, which runs its operations in order, each once what it depends on has run.
+// Streams: each stream with work has a thread, which runs its operations in order, each as soon as
+// its dependencies have run.
 #ifndef CISTERN_STRICT_DRIVER_STREAM_H_
 #define CISTERN_STRICT_DRIVER_STREAM_H_
 
@@ -9,7 +10,8 @@
 
 namespace cistern::strict {
 
-// The stream that a handle means. `gets_work`: the call queues work, which takes a stream of the current context.
+// Finds the stream of a handle. `gets_work`: the call queues work, which requires a stream of the
+// current context.
 Status FindStream(Stream handle, StreamRef* stream, bool gets_work);
 
 StreamRef NewStream(ContextState* context, Role role, unsigned flags, int priority);
@@ -17,14 +19,16 @@ StreamRef NewStream(ContextState* context, Role role, unsigned flags, int priori
 // Queues an operation; `place` is then the place right after it.
 Status Submit(const StreamRef& stream, Operation operation, Place* place = nullptr);
 
-// The ends of the context's streams that have work; only of those that the legacy default stream waits for, if `only_blocking`.
+// The ends of the context's streams that have work; with `only_blocking`, only of those that the
+// legacy default stream waits for.
 std::vector<Place> PendingOf(const ContextState& context, bool only_blocking);
 bool AreReached(const std::vector<Place>& places);
 
-// A sticky error: every later call of the context fails with it, and nothing queued runs any more.
+// A sticky error: every later call of the context fails with it, and nothing that is queued runs
+// any more.
 void Poison(ContextState* context, Status error);
 
-// A thread that takes no signals and that nobody waits for.
+// A detached thread that takes no signals.
 void StartThread(std::function<void()> body);
 
 }  // namespace cistern::strict

@@ -90,7 +90,7 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
   };
   Place place;
   status = Submit(stream, std::move(operation), &place);
-  // From host to host a copy is synchronous, and to pageable memory it may be.
+  // A copy from host to host is synchronous, and one to pageable memory may be.
   const bool is_synchronous = (to.IsHost() && from.IsHost()) || (to.allocation == nullptr && !settings().reads_pageable_memory);
   return status == kSuccess && is_synchronous ? WaitForPlace(call.lock, stream->context, call.function, place) : status;
 }

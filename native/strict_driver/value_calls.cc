@@ -16,7 +16,7 @@ namespace {
 using Word = std::atomic<std::uint32_t>;
 static_assert(sizeof(Word) == 4);
 
-// The word at an address, which may not be in managed memory.
+// The word at an address, which must not be in managed memory.
 Status FindWord(DevicePointer address, AllocationRef* allocation, Word** word) {
   *allocation = FindAllocation(address);
   if (*allocation == nullptr || !(*allocation)->Contains(address, 4) || address % 4 != 0 || (*allocation)->kind == Kind::kManaged) {

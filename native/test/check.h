@@ -1,4 +1,4 @@
-// The smallest test harness that does: named cases, and a CHECK that reports and goes on.
+// A minimal test harness: named cases, and a CHECK that reports a failure and continues.
 #ifndef CISTERN_TEST_CHECK_H_
 #define CISTERN_TEST_CHECK_H_
 

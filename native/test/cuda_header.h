@@ -1,5 +1,6 @@
-// Holds what cistern declares of CUDA against NVIDIA's own header, at compile time. scripts/check-cuda-header.mjs includes it, with a line
-// CISTERN_SAME_CALL(member, typedef) for each function of the driver's table. No part of cistern is built with cuda.h.
+// Compares cistern's declarations of CUDA with NVIDIA's own header, at compile time.
+// scripts/check-cuda-header.mjs includes this file, with a line CISTERN_SAME_CALL(member, typedef)
+// for each function of the driver's table. No part of cistern is built with cuda.h.
 #ifndef CISTERN_TEST_CUDA_HEADER_H_
 #define CISTERN_TEST_CUDA_HEADER_H_
 
@@ -16,8 +17,9 @@
 
 namespace cistern::cuda_header {
 
-// Whether two parameters are the same to the machine: pointers, to scalars of one size or to anything opaque; integers and enumerations of
-// one size; the same floating type; structures of one size.
+// Whether two parameters are the same to the machine: pointers to scalars of one size or to
+// anything opaque; integers and enumerations of one size; the same floating type; structures of one
+// size.
 template <typename Ours, typename Theirs>
 constexpr bool IsSame() {
   using A = std::remove_cv_t<Ours>;

@@ -1,4 +1,5 @@
-// What the cases share: two devices, streams and pools that end with their scope, and a gate that stalls a stream.
+// Shared by the cases: two devices, streams and pools that end with their scope, and a gate that
+// stalls a stream.
 #ifndef CISTERN_TEST_FIXTURE_H_
 #define CISTERN_TEST_FIXTURE_H_
 

@@ -1,4 +1,4 @@
-// Contexts, handles that are stale or made up, and injected trouble.
+// Contexts, handles that are stale or invented, and injected failures and latencies.
 #include <chrono>
 #include <cstring>
 #include <random>
@@ -8,7 +8,7 @@
 
 namespace cistern::test {
 
-TEST("a thread without a current context is told so") {
+TEST("a thread without a current context gets an error that says so") {
   std::thread([] {
     Context context = LegacyStream() == nullptr ? nullptr : reinterpret_cast<Context>(std::uintptr_t{5});
     CHECK_OK(driver.CtxGetCurrent(&context));
@@ -39,7 +39,7 @@ TEST("a context that nobody retains cannot be used") {
   CHECK(driver.CtxSetCurrent(context) == kErrorInvalidContext);
 }
 
-TEST("handles that are stale, of another kind or made up are refused") {
+TEST("stale handles, handles of another kind and invented ones are refused") {
   Stream stream = nullptr;
   Event event = nullptr;
   CHECK_OK(driver.StreamCreateWithPriority(&stream, 0, 0));
@@ -73,7 +73,7 @@ TEST("handles that are stale, of another kind or made up are refused") {
   }
 }
 
-TEST("handles are numbers that JavaScript can carry") {
+TEST("handles are numbers that JavaScript can represent") {
   TestStream stream;
   TestEvent event;
   TestPool pool;
@@ -84,7 +84,7 @@ TEST("handles are numbers that JavaScript can carry") {
   }
 }
 
-TEST("null where a result should go is an error") {
+TEST("a null pointer for a result is an error") {
   TestStream stream;
   TestPool pool;
   CHECK(driver.MemAlloc(nullptr, 1) == kErrorInvalidValue);
@@ -95,7 +95,7 @@ TEST("null where a result should go is an error") {
   CHECK(driver.MemPoolGetAttribute(pool, kPoolUsedHigh, nullptr) == kErrorInvalidValue);
 }
 
-TEST("devices tell what they are") {
+TEST("devices describe themselves") {
   int count = 0;
   CHECK_OK(driver.DeviceGetCount(&count));
   CHECK(count == 2);
@@ -137,7 +137,7 @@ TEST("the nth call of a function fails as injected, and only that one") {
   CHECK_OK(driver.MemFree(pointer));
 }
 
-TEST("injected latency is paid by the calling thread until it is ended") {
+TEST("the calling thread pays an injected latency until it is removed") {
   TestStream stream;
   auto milliseconds = [&stream] {
     auto start = std::chrono::steady_clock::now();

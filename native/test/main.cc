@@ -1,4 +1,5 @@
-// Runs every case, or with `--only TEXT` those whose name contains TEXT. Exit status 0 only when no check failed.
+// Runs every case, or with `--only TEXT` those whose name contains TEXT. The exit status is 0 only
+// if no check failed.
 #include <cstdio>
 #include <cstring>
 
@@ -20,7 +21,7 @@ int main(int argc, char** argv) {
     {
       test::OnDevice device(0);
       each->run();
-      // Some cases end with work under way; the next one counts bytes.
+      // Some cases end while work is still running; the next one counts bytes.
       CHECK_OK(test::driver.CtxSynchronize());
     }
     bool has_failed = test::failure_count != before;

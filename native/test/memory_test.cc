@@ -40,7 +40,7 @@ int RangeAttribute(int attribute, DevicePointer pointer, std::uint64_t bytes) {
 
 }  // namespace
 
-TEST("the sum of what is allocated is limited, to the granule") {
+TEST("the sum of all allocations is limited, to the granule") {
   Info before;
   CHECK(before.total == kTotal);
   DevicePointer most = Allocate(before.free - 512);
@@ -57,7 +57,7 @@ TEST("the sum of what is allocated is limited, to the granule") {
   CHECK(driver.MemAlloc(&none, 0) == kErrorInvalidValue);
 }
 
-TEST("holes between allocations do not make an allocation fail that the total admits") {
+TEST("holes between allocations do not make an allocation fail that the total allows") {
   Info before;
   std::vector<DevicePointer> blocks;
   for (std::uint64_t i = 0; i < before.free / kMiB; ++i) blocks.push_back(Allocate(kMiB));
@@ -111,7 +111,7 @@ TEST("a free waits for the device's work") {
 }
 
 #ifndef __SANITIZE_THREAD__  // whose own records of the memory stay resident
-TEST("memory that was written goes back to the machine when it is freed, and can be had again") {
+TEST("memory that was written goes back to the machine when it is freed, and can be allocated again") {
   TestStream stream;
   for (bool is_pool : {false, true}) {
     TestPool pool(0);
@@ -167,7 +167,7 @@ TEST("a copy or a fill must stay within one allocation") {
   CHECK(driver.MemFree(managed) == kErrorInvalidValue);
 }
 
-TEST("bytes arrive whole, host to device to device and back") {
+TEST("bytes arrive intact, host to device to device and back") {
   TestStream stream;
   constexpr std::size_t kCount = 300000;
   std::vector<std::uint32_t> source(kCount);
@@ -187,7 +187,7 @@ TEST("bytes arrive whole, host to device to device and back") {
   CHECK_OK(driver.MemFree(there));
 }
 
-TEST("a pointer's attributes say what it points at") {
+TEST("a pointer's attributes say what it points to") {
   TestStream stream;
   Pinned<char> pinned(64);
   DevicePointer managed = 0;
@@ -228,7 +228,7 @@ TEST("managed memory is not limited by the device's total") {
   CHECK(driver.MemAllocManaged(&managed, 4096, 0) == kErrorInvalidValue);
 }
 
-TEST("advice and prefetches are kept by the page, and mixed ranges say so") {
+TEST("advice and prefetches are kept per page, and mixed ranges are reported as such") {
   TestStream stream;
   const MemLocation host = {kLocationHost, 0};
   const MemLocation device0 = {kLocationDevice, 0};

@@ -1,4 +1,5 @@
-// The order checker: vector clocks, the shadow of memory, and what is reported of calls to the software device's table.
+// The order checker: vector clocks, shadow memory, and the reports about calls to the software
+// device's table.
 #include <thread>
 
 #include "fixture.h"
@@ -49,7 +50,7 @@ class Checking {
     CHECK(Reports().empty());
     Checker().Stop();
   }
-  // 4096 bytes that nobody has used, freed at the end: a free would wait for streams that are stalled.
+  // 4096 bytes that nobody has used, freed at the end: a free would wait for stalled streams.
   DevicePointer Fresh() {
     fresh_ += 4096;
     return fresh_ - 4096;
@@ -75,7 +76,8 @@ class Checking {
   DevicePointer fresh_ = 0;
 };
 
-// Nothing is really written, so that a thread sanitizer has nothing to say about what is out of order on purpose.
+// Nothing is really written, so that a thread sanitizer has nothing to report about what is
+// deliberately out of order.
 void Touch(DevicePointer pointer, std::size_t bytes, Access access, Stream stream) {
   Checker().Used(stream, Action::kTouch, access, pointer, bytes);
 }
@@ -86,7 +88,7 @@ void Wait(Stream waiting, Stream recorded) {
   CHECK_OK(Checked().StreamWaitEvent(waiting, event, 0));
 }
 
-// Two writes of the same memory, on two streams, with what the body does in between.
+// Two writes of the same memory, on two streams, with the body's calls in between.
 template <typename Body>
 bool IsOrderedBy(Checking& checking, Stream a, Stream b, Body&& body) {
   const DevicePointer memory = checking.Fresh();
@@ -98,7 +100,7 @@ bool IsOrderedBy(Checking& checking, Stream a, Stream b, Body&& body) {
 
 }  // namespace
 
-TEST("a vector clock is the least upper bound of what it was joined with") {
+TEST("a vector clock is the least upper bound of the clocks that it was joined with") {
   VectorClock a;
   VectorClock b;
   a.Raise(3, 5);
@@ -116,7 +118,7 @@ TEST("a vector clock is the least upper bound of what it was joined with") {
   CHECK(b.Get(2) == 7);
 }
 
-TEST("a shadow cuts cells where ranges end, and joins those that say the same") {
+TEST("a shadow splits cells where ranges end, and merges equal ones") {
   order::Shadow shadow;
   shadow.Replace(0, 100, {});
   const auto mark = std::make_shared<const order::Operation>(order::Operation{});
@@ -177,7 +179,7 @@ TEST("copies and sets are noted with the memory that they read and write") {
   CHECK(reports.size() == 1 && reports[0].earlier->action == Action::kCopy && reports[0].earlier->access == Access::kRead);
 }
 
-TEST("reads are in conflict with writes, not with reads, and one report is made for one fault") {
+TEST("reads conflict with writes, not with reads, and one fault gives one report") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -204,7 +206,7 @@ TEST("reads are in conflict with writes, not with reads, and one report is made 
   CHECK(checking.ReportsOne(ReportKind::kUnordered, c, a));
 }
 
-TEST("what waits for a stream, or hears that it is done, is ordered after it") {
+TEST("operations that wait for a stream, or learn that it is done, are ordered after it") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -236,7 +238,7 @@ TEST("what waits for a stream, or hears that it is done, is ordered after it") {
   }));
 }
 
-TEST("a query or wait that fails, and an event whose handle is new, order nothing") {
+TEST("a failing query or wait, and an event with a new handle, order nothing") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -259,7 +261,7 @@ TEST("a query or wait that fails, and an event whose handle is new, order nothin
   }));
 }
 
-TEST("a wait is for the recording that was the latest when it was called, and is carried on through other streams") {
+TEST("a wait is for the latest recording when it was called, and carries on through other streams") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -270,7 +272,8 @@ TEST("a wait is for the recording that was the latest when it was called, and is
     Wait(b, a);
     Wait(c, b);
   }));
-  // As in RMM's pool once: the event that c waits for was recorded before b itself waited (rapidsai/rmm#2489).
+  // As once in RMM's pool: the event that c waits for was recorded before b itself waited
+  // (rapidsai/rmm#2489).
   CHECK(!IsOrderedBy(checking, a, c, [&] {
     CHECK_OK(Checked().EventRecord(early, b));
     Wait(b, a);
@@ -299,7 +302,7 @@ TEST("the legacy default stream is ordered with blocking streams, and not with t
   Gate gate;
   gate.Close(nullptr);
   CHECK(!IsOrderedBy(checking, LegacyStream(), apart, [&] { CHECK_OK(Checked().StreamSynchronize(blocking)); }));
-  // A query that fails submits nothing, so it orders nothing.
+  // A failing query submits nothing, so it orders nothing.
   CHECK(!IsOrderedBy(checking, blocking, other, [&] { CHECK(Checked().StreamQuery(nullptr) == kErrorNotReady); }));
   CHECK(IsOrderedBy(checking, blocking, other, [&] {
     CHECK_OK(Checked().LaunchHostFunc(
@@ -308,7 +311,7 @@ TEST("the legacy default stream is ordered with blocking streams, and not with t
   gate.Open();
 }
 
-TEST("the host knows what comes before a host function once it is told") {
+TEST("the host knows what comes before a host function once it is informed") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -322,7 +325,7 @@ TEST("the host knows what comes before a host function once it is told") {
   CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
 }
 
-TEST("a synchronization knows of what was submitted when it was called, not when it returns") {
+TEST("a synchronization covers what was submitted when it was called, not when it returns") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -341,7 +344,7 @@ TEST("a synchronization knows of what was submitted when it was called, not when
   CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
 }
 
-TEST("memory of a pool lives from its place in its stream's order to that of its free") {
+TEST("memory of a pool lives from the place of its allocation in stream order to that of its free") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -368,7 +371,7 @@ TEST("memory of a pool lives from its place in its stream's order to that of its
   CHECK_OK(Checked().MemFreeAsync(memory, a));
 }
 
-TEST("a free that the driver refuses changes nothing") {
+TEST("a free that the driver refuses leaves the state unchanged") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -380,7 +383,7 @@ TEST("a free that the driver refuses changes nothing") {
   CHECK(checking.ReportsOne(ReportKind::kUnordered, a, b));
 }
 
-TEST("plain memory is used after its free where it is touched again") {
+TEST("a touch of freed plain memory is a use after free") {
   Checking checking;
   TestStream a;
   Memory memory;
@@ -389,7 +392,7 @@ TEST("plain memory is used after its free where it is touched again") {
   memory.Free();
   Touch(pointer + 100, 8, Access::kWrite, a);
   CHECK(checking.ReportsOne(ReportKind::kUseAfterFree, nullptr, a));
-  // Allocated past the checker, by another library: what the driver accepts is live.
+  // Allocated past the checker, by another library: memory that the driver accepts is live.
   Memory second;
   const DevicePointer reused = second;
   second.Free();
@@ -427,7 +430,7 @@ TEST("declared parts of an allocation have lives of their own") {
   checker.DeclareAllocation(b, chunk + 4096, 256);
   checker.DeclareFree(b, chunk + 4096, 256);
   checker.DeclareFree(b, chunk + 4096, 256);
-  // What is left in use, and was never declared free.
+  // A part that is left in use, and was never declared free.
   checker.DeclareAllocation(b, chunk + 8192, 256);
   Touch(chunk + 8192, 256, Access::kRead, b);
   checker.DeclareAllocation(a, chunk + 8192, 256);
@@ -440,17 +443,17 @@ TEST("declared parts of an allocation have lives of their own") {
   checker.DeclareFree(b, fresh, 256);
   CHECK_OK(Checked().MemFreeAsync(fresh, a));
   CHECK(checking.ReportsOne(ReportKind::kFreedWhileInUse, b, a));
-  // Memory that is freed as a whole is nobody's, whoever declares it.
+  // Memory that was freed as a whole has no owner, even if a part of it is declared afterwards.
   checker.DeclareAllocation(a, fresh, 256);
   Touch(fresh, 8, Access::kRead, a);
   CHECK(checking.ReportsOne(ReportKind::kUseAfterFree, a, a));
-  // Memory that nobody watches.
+  // Memory that is not watched.
   checker.DeclareAllocation(a, 4096, 256);
   checker.DeclareFree(b, 4096, 256);
   Touch(4096, 256, Access::kWrite, a);
 }
 
-TEST("memory that nobody used is held against who had it before, not against its last allocation") {
+TEST("memory that nobody used is compared with its previous owner, not with its last allocation") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -460,7 +463,7 @@ TEST("memory that nobody used is held against who had it before, not against its
   order::OrderChecker& checker = Checker();
   CHECK_OK(Checked().MemAllocFromPoolAsync(&chunk, 1 << 16, pool, a));
   Wait(b, a);
-  // Freed in the order of an event from before the allocation, which nobody declares.
+  // Freed in the order of an event from before the allocation; this free is not declared.
   checker.DeclareAllocation(a, chunk, 256);
   checker.DeclareAllocation(b, chunk, 256);
   CHECK(checking.Reports().empty());
@@ -474,16 +477,16 @@ TEST("memory that nobody used is held against who had it before, not against its
   checker.DeclareAllocation(a, chunk, 128);
   checker.DeclareAllocation(c, chunk, 128);
   CHECK(checking.ReportsOne(ReportKind::kReuseWithoutWait, b, c));
-  // Who uses it has to come after the allocation all the same.
+  // A use must come after the allocation nevertheless.
   Touch(chunk + 128, 8, Access::kRead, b);
   CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, a, b));
-  // So is a larger part that is freed around it.
+  // The same holds for a larger part that is freed around it.
   checker.DeclareAllocation(b, chunk + 8192, 4096);
   Wait(a, b);
   checker.DeclareAllocation(a, chunk + 8192, 256);
   checker.DeclareFree(b, chunk + 8192, 4096);
   CHECK(checking.Reports().empty());
-  // The driver gets back what nobody used, ordered after what it gave out.
+  // The driver gets back memory that nobody used, ordered after the driver's own allocation.
   checker.DeclareAllocation(a, chunk + 4096, 256);
   Wait(b, c);
   CHECK_OK(Checked().MemFreeAsync(chunk, b));
@@ -494,7 +497,7 @@ TEST("memory that nobody used is held against who had it before, not against its
   CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, a, c));
 }
 
-TEST("nothing is held against what happened before the check began, or after it ended") {
+TEST("nothing is compared with what happened before the check began, or after it ended") {
   TestStream a;
   TestStream b;
   TestEvent event;
@@ -515,7 +518,7 @@ TEST("nothing is held against what happened before the check began, or after it 
   CHECK_OK(Checked().StreamWaitEvent(b, event, 0));
 }
 
-TEST("a stream is told from the next one with its handle") {
+TEST("a stream is distinguished from the next one with its handle") {
   static unsigned long long id;
   static DriverTable next = driver;
   next.StreamGetId = [](Stream, unsigned long long* answer) {
@@ -537,19 +540,20 @@ TEST("a stream is told from the next one with its handle") {
   checker.NameStream(stream, id);
   use();
   CHECK(ids() == 0);
-  // Destroyed and made again by somebody else; whoever takes a stream over asks the driver for its id.
+  // Destroyed and created again by somebody else; code that takes a stream over asks the driver for
+  // its id.
   id = 200;
   checker.NameStream(stream, id);
   use();
   CHECK(ids() == 100200);
-  // Destroyed and made again through the table.
+  // Destroyed and created again through the table.
   checker.EndStream(checker.ForgetHandle(stream));
   id = 300;
   use();
   CHECK(ids() == 200300);
 }
 
-TEST("reports go to whoever caused them, and to anybody where nobody said who that is") {
+TEST("reports go to the thread that caused them, or to any thread if that has not identified itself") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -602,7 +606,7 @@ TEST("the books do not grow in a program that waits for its streams") {
     if (!ends_first) CHECK_OK(Checked().StreamDestroy(stream));
   }
   CHECK(Checker().size().streams == 0);
-  // Streams of whose end nobody tells.
+  // Streams whose end nobody announces.
   for (int round = 0; round < 6000; ++round) {
     TestStream stream;
     Touch(memory, 32, Access::kWrite, stream);
@@ -612,7 +616,7 @@ TEST("the books do not grow in a program that waits for its streams") {
   CHECK(size.streams < 4200 && size.events == 0 && size.cells < 4200 && size.clock_entries < 4200);
 }
 
-TEST("a read takes the place of those that it is ordered after") {
+TEST("a read replaces those that it is ordered after") {
   Checking checking;
   TestStream a;
   TestStream b;
@@ -627,7 +631,7 @@ TEST("a read takes the place of those that it is ordered after") {
   CHECK(Checker().size().reads == 1);
 }
 
-TEST("the books do not grow without bound where nobody ever waits") {
+TEST("the books do not grow without bound if nobody ever waits") {
   Checking checking;
   Memory memory;
   for (int round = 0; round < 12000; ++round) {
@@ -640,7 +644,7 @@ TEST("the books do not grow without bound where nobody ever waits") {
   CHECK(size.streams <= 4097 && size.cells < 10);
 }
 
-TEST("the checker may be told things from several threads") {
+TEST("several threads may report to the checker") {
   Checking checking;
   TestPool pool;
   std::vector<std::thread> threads;

@@ -95,7 +95,7 @@ TEST("an event recorded before the free is not enough") {
   FreeAsync(other, b);
 }
 
-TEST("of several frees a stream gets those it has waited for") {
+TEST("of several frees a stream gets those that it has waited for") {
   TestPool pool;
   TestStream a;
   TestStream b;
@@ -117,7 +117,7 @@ TEST("of several frees a stream gets those it has waited for") {
   FreeAsync(third, b);
 }
 
-TEST("event dependencies are not followed where the pool is told not to") {
+TEST("event dependencies are not followed if the pool's setting forbids it") {
   FreedOnStalledStream freed;
   freed.pool.SetFlag(kPoolReuseFollowEventDependencies, 0);
   TestEvent event;
@@ -156,7 +156,7 @@ TEST("a free on the legacy stream comes after the work of blocking streams") {
   FreeAsync(second, other);
 }
 
-TEST("synchronization gives back what is empty and above the release threshold") {
+TEST("synchronization gives back empty memory above the release threshold") {
   for (int way = 0; way < 3; ++way) {
     TestStream stream;
     TestPool pool(4 * kMiB);
@@ -189,7 +189,7 @@ TEST("a trim keeps segments in use, and frees that have not happened") {
   CHECK(freed.pool.Get(kPoolReservedCurrent) == 2 * kMiB);
 }
 
-TEST("used and reserved, now and at most, are exact") {
+TEST("used and reserved bytes, current and peak, are exact") {
   TestStream stream;
   TestPool pool;
   DevicePointer a = pool.Allocate(1, stream);
@@ -249,7 +249,7 @@ TEST("allocations outlive their pool") {
   CHECK(FreeBytes() == before);
 }
 
-TEST("exhaustion takes back what pools hold empty, for another pool and for a plain allocation") {
+TEST("exhaustion takes back empty memory of pools, for another pool and for a plain allocation") {
   TestStream stream;
   TestPool keeper;
   TestPool taker(0);
@@ -263,7 +263,7 @@ TEST("exhaustion takes back what pools hold empty, for another pool and for a pl
   CHECK_OK(driver.MemFree(block));
 }
 
-TEST("a pool's own maximum holds") {
+TEST("a pool's own maximum is enforced") {
   TestStream stream;
   Pool pool = nullptr;
   PoolProperties properties = PoolOn(0);
@@ -300,7 +300,7 @@ TEST("plain and pool memory may each be freed by the other's call") {
   CHECK(FreeBytes() == before);
 }
 
-TEST("pools refuse what they did not give out") {
+TEST("pools refuse memory that they did not give out") {
   TestStream stream;
   TestPool pool;
   DevicePointer block = pool.Allocate(4096, stream);

@@ -1,4 +1,5 @@
-// What needs a process of its own: the environment's settings, and the process's end. The program calls itself with the name of a scene.
+// Cases that need a process of their own: the environment's settings, and the end of a process. The
+// program runs itself with the name of a scene.
 #include "process_test.h"
 
 #include <spawn.h>
@@ -15,7 +16,7 @@
 namespace cistern::test {
 namespace {
 
-// Exit status of a scene, or -1 where it did not end within ten seconds.
+// The exit status of a scene, or -1 if it did not end within ten seconds.
 int Play(const std::string& scene, std::vector<std::string> environment = {}) {
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (std::strncmp(*variable, "CISTERN_", 8) != 0) environment.push_back(*variable);
@@ -87,7 +88,7 @@ int PlayScene(const char* scene) {
 
 TEST("a process ends while its streams are stalled") { CHECK(Play("exit-stalled") == 7); }
 
-TEST("nothing but the version can be asked before the driver is initialized") { CHECK(Play("use-before-init") == 0); }
+TEST("only the version can be queried before the driver is initialized") { CHECK(Play("use-before-init") == 0); }
 
 TEST("the environment sets the memory and the number of devices") {
   CHECK(Play("report-settings", {"CISTERN_SOFTWARE_MEMORY=3MiB", "CISTERN_SOFTWARE_DEVICES=4"}) == 43);

@@ -3,7 +3,7 @@
 
 namespace cistern::test {
 
-// Runs one of the scenes that the process tests start this program for. Returns the exit status.
+// Runs one of the scenes for which the process tests start this program. Returns the exit status.
 int PlayScene(const char* scene);
 
 }  // namespace cistern::test

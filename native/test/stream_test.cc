@@ -36,7 +36,7 @@ TEST("records, waits and pool calls on idle streams start no thread") {
   CHECK(ThreadCount() <= before);
 }
 
-TEST("work of one stream runs in order, beside the caller") {
+TEST("work of one stream runs in order, concurrently with the caller") {
   TestStream stream;
   Pinned<int> memory(1);
   memory[0] = 0;
@@ -72,7 +72,7 @@ TEST("a wait puts later work of one stream after earlier work of another") {
   CHECK_OK(driver.EventQuery(event));
 }
 
-TEST("a wait is for the recording that was the latest when it was called") {
+TEST("a wait is for the latest recording when it was called") {
   TestStream a;
   TestStream b;
   TestStream c;
@@ -92,7 +92,7 @@ TEST("a wait is for the recording that was the latest when it was called") {
   CHECK(runs == 1);
 }
 
-TEST("an event that was never recorded is complete, and no wait is for it") {
+TEST("an event that was never recorded is complete, and waiting for it does nothing") {
   TestStream stream;
   TestEvent event;
   CHECK_OK(driver.EventQuery(event));
@@ -158,7 +158,7 @@ TEST("a destroyed stream finishes its work") {
   CHECK(runs == 10);
 }
 
-TEST("the legacy stream waits for blocking streams, and they for it; a non-blocking one stands apart") {
+TEST("the legacy stream and blocking streams wait for each other; a non-blocking one is independent") {
   TestStream blocking(kStreamDefault);
   TestStream apart(kStreamNonBlocking);
   for (Stream legacy : {Stream{nullptr}, LegacyStream()}) {
@@ -248,7 +248,7 @@ TEST("a pageable source may change after the copy's call, while its stream is st
   CHECK(memory[3] == 4);
 }
 
-TEST("a copy to pageable memory has been made when the call returns") {
+TEST("a copy to pageable memory is complete when the call returns") {
   TestStream stream;
   DevicePointer memory = 0;
   CHECK_OK(driver.MemAlloc(&memory, 64));
@@ -293,7 +293,7 @@ TEST("the context's synchronization waits for every stream of its device") {
   CHECK(runs == 3);
 }
 
-TEST("elapsed time is that between two recordings") {
+TEST("elapsed time is the time between two recordings") {
   TestStream stream;
   TestEvent start(kEventDefault);
   TestEvent end(kEventDefault);
@@ -335,7 +335,7 @@ TEST("a timed event recorded again while the first recording is pending keeps th
   CHECK(first >= 0 && first == second);
 }
 
-TEST("streams report what they were created with, priorities clamped, ids never twice") {
+TEST("streams report their creation options, with clamped priorities and unique ids") {
   int least = -100;
   int greatest = -100;
   CHECK_OK(driver.CtxGetStreamPriorityRange(&least, &greatest));

@@ -1,4 +1,5 @@
-// Many threads, streams and blocks at once: no stream ever sees its block change under it, whichever path the memory came by.
+// Many threads, streams and blocks at once: no stream ever sees its block change, however it got
+// the memory.
 #include <cstring>
 #include <random>
 #include <vector>
@@ -11,7 +12,7 @@ namespace {
 constexpr int kStreams = 4;
 constexpr std::uint64_t kWords = 1024;
 
-// Fails the test where the block does not hold the tag that its owner filled it with.
+// Fails the test if the block does not hold the tag that its owner filled it with.
 struct Verification {
   DevicePointer block;
   std::uint32_t tag;
@@ -75,12 +76,12 @@ TEST("threads that share streams and a pool never share a block") {
   RunStress(pool, kStreamNonBlocking);
 }
 
-TEST("nor with blocking streams and the legacy stream among them") {
+TEST("threads that share blocking streams and the legacy stream never share a block") {
   TestPool pool(0);
   RunStress(pool, kStreamDefault);
 }
 
-TEST("nor where the device has room for little more than one segment") {
+TEST("threads never share a block if the device has room for little more than one segment") {
   CHECK_OK(software::Configure(2 * kMiB, 0));
   TestPool pool;
   RunStress(pool, kStreamNonBlocking);

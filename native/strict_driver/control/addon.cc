@@ -1,4 +1,5 @@
-// strict_driver.node: lets a test reach the strict driver's control functions (../control.cc) in its own process.
+// strict_driver.node: lets a test call the strict driver's control functions (../control.cc) in its
+// own process.
 #include <dlfcn.h>
 #include <node_api.h>
 
