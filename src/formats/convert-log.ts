@@ -12,13 +12,13 @@ import { encodeRecording } from './recording/convert-to-recording.js';
 import { rmmCsv } from './rmm-csv/convert-to-rmm-csv.js';
 import type { WrittenEvents } from './written-events.js';
 
-/** Formats that a log can be written in. */
+/** Formats that a log can be converted to. */
 export type ConvertedFormat = LogFormat | 'chrome-trace';
 
 /** The formats that {@link convertLog} writes. */
 export const convertedFormats = ['rmm-csv', 'recording', 'pytorch-snapshot', 'chrome-trace'] as const satisfies readonly ConvertedFormat[];
 
-/** What an ending of a path says about the format; `.gz` may come after those that are marked. */
+/** File name endings and their formats; `.gz` may follow those that are marked. */
 const endings: readonly (readonly [ending: string, format: ConvertedFormat, mayBeGzip: boolean])[] = [
   ['.csv', 'rmm-csv', true],
   ['.cistern', 'recording', true],
@@ -26,63 +26,73 @@ const endings: readonly (readonly [ending: string, format: ConvertedFormat, mayB
   ['.json', 'chrome-trace', true],
 ];
 
-const growthOmission = 'blocks that a layer took from its upstream or gave back';
+const growthOmission = 'blocks that a layer took from its upstream or returned';
 const orderOmission = 'event records and waits';
 
 /** Options of {@link convertLog}. */
 export interface ConvertLogOptions {
   /**
-   * What the log is.
-   * @defaultValue what its bytes say
+   * The format of the log.
+   * @defaultValue detected from its bytes
    */
   readonly from?: LogFormat;
   /**
-   * What is written.
-   * @defaultValue what the output's name says: `.csv`, `.cistern`, `.json`, each also with `.gz`, or `.pickle`
+   * The format to write.
+   * @defaultValue taken from the output's name: `.csv`, `.cistern`, `.json`, each also with `.gz`,
+   * or `.pickle`
    */
   readonly to?: ConvertedFormat;
   /**
-   * The layer whose allocations are written to a format that holds one: an RMM log or a snapshot.
-   * @defaultValue the one nearest to the program that has any
+   * The layer whose allocations are written, for formats that hold one layer: an RMM log or a
+   * snapshot.
+   * @defaultValue the layer nearest to the program that has allocations
    */
   readonly layer?: string;
-  /** Called after every piece of the log that was read, and of the output that was written. */
+  /** Called after each piece of the log is read, and after each piece of the output is written. */
   readonly onProgress?: (progress: ConversionProgress) => void;
 }
 
 const knownOptions = optionNames<ConvertLogOptions>({ from: true, layer: true, onProgress: true, to: true });
 
-/** How far a conversion has come. */
+/** The progress of a conversion. */
 export interface ConversionProgress {
   readonly step: 'reading' | 'writing';
-  /** Bytes that were read, or events that were written. */
+  /** Bytes read, or events written. */
   readonly done: number;
-  /** Of how many, where that is known. */
+  /** The total of these, if it is known. */
   readonly total: number | undefined;
 }
 
-/** What {@link convertLog} did. */
+/** The result of {@link convertLog}. */
 export interface Conversion {
-  /** What was written. */
+  /** The format written. */
   readonly format: ConvertedFormat;
-  /** Events of the log. */
+  /** Number of events in the log. */
   readonly eventCount: number;
-  /** What the log held and the format cannot, in a few words each, such as `stacks of events: 12`. */
+  /**
+   * What the log held and the format cannot hold, in a few words each, such as `stacks of events:
+   * 12`.
+   */
   readonly omissions: readonly string[];
-  /** Where the log ends early, as that of a killed process does; what comes before was converted. */
+  /**
+   * Set if the log ends early, as it does if the process was killed; everything before was
+   * converted.
+   */
   readonly truncation: RecordingDamage | undefined;
 }
 
 /**
- * Writes a log in another format: an RMM log, a recording, a snapshot for PyTorch's memory viewer, or a trace for Perfetto. The file is
- * there as a whole or not at all.
+ * Writes a log in another format: an RMM log, a recording, a snapshot for PyTorch's memory viewer,
+ * or a trace for Perfetto. The file is written completely or not at all.
  *
- * An RMM log that becomes a recording and an RMM log again is what it was, byte by byte. `docs/formats.md` says what each format keeps.
+ * An RMM log that is converted to a recording and back is unchanged, byte by byte.
+ * `docs/formats.md` says what each format keeps.
  * @param source a path, a `file:` URL, or the bytes in pieces
- * @param output the path of the file to be written
- * @throws InvalidLogError for a log that is damaged and does not merely end early, and for a layer that it does not have.
- * @throws ArgumentRangeError where neither option nor name says what to write.
- * @throws a system error of Node (`ENOENT`, `ENOSPC`, …) for a file that cannot be read or written.
+ * @param output the path of the file to write
+ * @throws InvalidLogError if the log is damaged (a log that merely ends early is not), or has no
+ * layer of that name.
+ * @throws ArgumentRangeError if neither the option nor the name gives the format to write.
+ * @throws a system error of Node (`ENOENT`, `ENOSPC`, …) if a file cannot be read or written.
  * @example
  * ```ts
  * const { omissions } = await convertLog('run.cistern', 'run.pickle');
@@ -115,7 +125,7 @@ export async function convertLog(source: LogSource, output: string, options: Con
 
 /**
  * The format that a path asks for.
- * @throws ArgumentRangeError where it does not say, and no format is given.
+ * @throws ArgumentRangeError if no format is given and the path's ending is unknown.
  */
 function outputFormat(path: string, given: ConvertedFormat | undefined): ConvertedFormat {
   if (given !== undefined) {
@@ -126,12 +136,12 @@ function outputFormat(path: string, given: ConvertedFormat | undefined): Convert
   if (named !== undefined) return named[1];
   const known = endings.map(([ending, , mayBeGzip]) => (mayBeGzip ? `${ending}, ${ending}.gz` : ending)).join(', ');
   throw new ArgumentRangeError(
-    `the name ${formatValue(path)} does not say what to write: let it end in ${known}, or say which format`,
+    `the name ${formatValue(path)} does not say what to write: end it in ${known}, or give the format`,
     'ERR_INVALID_ARG_VALUE',
   );
 }
 
-/** The bytes of a run in a format, and what it leaves out. */
+/** The bytes of a run in a format, and what the format leaves out. */
 function converted(
   run: RecordedRun,
   format: ConvertedFormat,
@@ -151,7 +161,7 @@ function converted(
   return { pieces: snapshotPickle(plan, written), omissions: [...omissions, ...omissionsOfSnapshot(plan)] };
 }
 
-/** @throws InvalidLogError where there is no layer of that name. */
+/** @throws InvalidLogError if there is no layer of that name. */
 function chosenLayer(run: RecordedRun, name: string | undefined): number {
   const withAllocations = new Set<number>();
   for (let i = 0; i < run.eventCount; i++) if ((run.kinds[i] as number) <= EventKind.failure) withAllocations.add(run.layerOf[i] as number);
@@ -189,11 +199,11 @@ function omissionsOfCsv(run: RecordedRun, layer: number): string[] {
 
 function omissionsOfSnapshot({ run, keeper, omissions }: SnapshotPlan): string[] {
   return [
-    ...counted('threads, of which nothing is told', run.threads.length > 1 ? run.threads.length : 0),
+    ...counted('threads', run.threads.length > 1 ? run.threads.length : 0),
     ...counted('events of zero bytes', omissions.empty),
-    ...counted('frees of what the log does not allocate', omissions.foreignFrees),
-    ...counted('allocations at an address that is live', omissions.doubles),
-    ...counted('releases of blocks with allocations in them', omissions.abandoned),
+    ...counted('frees of memory that the log does not allocate', omissions.foreignFrees),
+    ...counted('allocations at a live address', omissions.doubles),
+    ...counted('releases of blocks that still hold allocations', omissions.abandoned),
     ...counted(growthOmission, keeper === undefined ? countOf(run, [EventKind.growth, EventKind.release]) : 0),
     ...counted(orderOmission, countOf(run, [EventKind.eventRecord, EventKind.eventWait])),
   ];

@@ -1,30 +1,35 @@
-/** What an event of a log says. What `first` and `second` hold is beside each. */
+/**
+ * What an event of a log says. The comment at each kind gives the meaning of `first` and `second`.
+ */
 export const EventKind = {
-  /** Pointer, bytes. The time is taken after the resource allocated. */
+  /** Pointer, bytes. The time is taken after the resource has allocated. */
   allocate: 1,
-  /** Pointer, bytes. The time is taken before the resource is asked to free. */
+  /** Pointer, bytes. The time is taken before the resource frees. */
   free: 2,
-  /** 0, bytes that were asked for. Of more than 2^53 bytes, `first` is what `second` cannot hold. */
+  /** 0, requested bytes. Above 2^53 bytes, `first` holds the exact size minus `second`. */
   failure: 3,
-  /** Pointer, bytes of a block that the layer took from its upstream, to serve allocations from. */
+  /** Pointer, bytes of a block that the layer took from its upstream to serve allocations from. */
   growth: 4,
-  /** Pointer, bytes of a block that the layer gave back. */
+  /** Pointer, bytes of a block that the layer returned to its upstream. */
   release: 5,
-  /** The recording's number, 0: an event was recorded on the stream. */
+  /** Number of the event's recording, 0: an event was recorded on the stream. */
   eventRecord: 6,
-  /** The recording's number, 0: the stream waits for it. */
+  /** Number of the event's recording, 0: the stream waits for that event. */
   eventWait: 7,
   /** Phase, 0: a named phase begins. Phases may overlap in asynchronous code. */
   phaseBegin: 8,
   /** Phase, 0. */
   phaseEnd: 9,
-  /** Pointer, label: names the live allocation of the layer there. */
+  /** Pointer, label: names the live allocation of the layer at the pointer. */
   label: 10,
 } as const;
 
 export type EventKind = (typeof EventKind)[keyof typeof EventKind];
 
-/** Events of a log in columns: each has an entry for every event, in order. What a format does not have is 0. */
+/**
+ * Events of a log in columns: each column has one entry per event, in order. Fields that a format
+ * does not have are 0.
+ */
 export interface EventColumns {
   readonly eventCount: number;
   /** What happened: an {@link EventKind}. */
@@ -39,15 +44,21 @@ export interface EventColumns {
   readonly phaseOf: Uint16Array;
   /** Indexes into {@link RunDescription.stacks}. */
   readonly stackOf: Uint32Array;
-  /** Nanoseconds since time 0, as the log has them: where several threads wrote to one log, they may go back by a little. */
+  /**
+   * Nanoseconds since time 0, as in the log. If several threads wrote to one log, times may
+   * decrease slightly.
+   */
   readonly times: Float64Array;
-  /** The first number of the event: the pointer, as a rule. Of a failure 0, or what the bytes have beyond the second. */
+  /**
+   * The first number of the event, usually the pointer. For a failure, 0 or the exact size minus
+   * the second number.
+   */
   readonly firsts: Float64Array;
-  /** The second number of the event: bytes, as a rule. */
+  /** The second number of the event, usually bytes. */
   readonly seconds: Float64Array;
 }
 
-/** How many streams, threads or phases a log can have: their indexes have 16 bits. */
+/** Maximum number of streams, threads or phases in a log: their indexes have 16 bits. */
 export const maximumNames = 2 ** 16;
 
 type Columns = Omit<EventColumns, 'eventCount'>;
@@ -55,9 +66,12 @@ type Column = Columns[keyof Columns];
 
 const initialCapacity = 4096;
 
-/** What a reader of a format hands each event to: the columns themselves, or what needs less of them. */
+/**
+ * Receives each event from the reader of a format: the columns themselves, or something that needs
+ * fewer fields.
+ */
 export interface EventSink {
-  /** All events so far. */
+  /** Number of events. */
   readonly eventCount: number;
   append(
     kind: EventKind,
@@ -72,7 +86,7 @@ export interface EventSink {
   ): void;
 }
 
-/** Makes {@link EventColumns}, which grow. */
+/** Builds {@link EventColumns}, growing them as needed. */
 export class EventColumnsBuilder implements EventSink {
   #capacity = initialCapacity;
   #columns: Columns = {
@@ -89,7 +103,7 @@ export class EventColumnsBuilder implements EventSink {
   #count = 0;
   #taken = 0;
 
-  /** All events so far, those that were taken too. */
+  /** Number of events, including those already taken. */
   get eventCount(): number {
     return this.#taken + this.#count;
   }
@@ -119,7 +133,7 @@ export class EventColumnsBuilder implements EventSink {
     columns.seconds[row] = second;
   }
 
-  /** Takes the events that were appended since the last call. They are good until the next `append`. */
+  /** Takes the events appended since the last call. They are valid until the next `append`. */
   take(): EventColumns {
     const eventCount = this.#count;
     this.#taken += eventCount;
@@ -127,7 +141,9 @@ export class EventColumnsBuilder implements EventSink {
     return { eventCount, ...mapColumns(this.#columns, (column) => column.subarray(0, eventCount)) };
   }
 
-  /** Column by column, so that each of the old ones can go before the next is made. */
+  /**
+   * Grows one column at a time, so that each old column can be collected before the next is made.
+   */
   #grow(): void {
     this.#capacity *= 2;
     const columns: Record<string, Column> = this.#columns;
@@ -140,7 +156,7 @@ export class EventColumnsBuilder implements EventSink {
   }
 }
 
-/** The same columns with something done to each. */
+/** Applies a change to each column. */
 function mapColumns(columns: Columns, change: (column: Column) => Column): Columns {
   const of = <T extends Column>(column: T) => change(column) as T;
   const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = columns;

@@ -7,29 +7,29 @@ import { InvalidLogError } from '../errors.js';
 import { KiB } from '../units.js';
 import { recordingMagic } from './recording/recording-format.js';
 
-/** How far the reading of a log has come. */
+/** The progress of reading a log. */
 export interface LogProgress {
-  /** Bytes read of the source, as they are in the file: compressed where it is compressed. */
+  /** Bytes read from the source. For a compressed file, these are compressed bytes. */
   readonly bytesRead: number;
-  /** All its bytes, where that is known. */
+  /** The source's total bytes, if known. */
   readonly totalBytes: number | undefined;
-  /** Events so far. */
+  /** Events read. */
   readonly events: number;
 }
 
-/** Options of whatever reads a log. */
+/** Options of every function that reads a log. */
 export interface ReadLogOptions {
   /**
-   * What errors call the log.
-   * @defaultValue the path, or `log` for a source that is none
+   * The log's name in error messages.
+   * @defaultValue the path, or `log` if the source is not a path
    */
   readonly name?: string;
   /**
-   * The length of a source that is no path, for `onProgress`.
-   * @defaultValue not known
+   * The length of a source that is not a path, for `onProgress`.
+   * @defaultValue unknown
    */
   readonly totalBytes?: number;
-  /** Called after every piece that was read. */
+  /** Called after each piece is read. */
   readonly onProgress?: (progress: LogProgress) => void;
 }
 
@@ -42,10 +42,10 @@ export type LogSource = string | URL | AsyncIterable<Uint8Array>;
 const pieceBytes = 256 * KiB;
 const magic = Buffer.from(recordingMagic);
 
-/** A log whose first bytes have been looked at. */
+/** A log whose first bytes have been examined. */
 export class OpenLog {
   readonly name: string;
-  /** What it is said to be, or its bytes say; what says nothing else is taken for RMM's CSV. */
+  /** The format given, or detected from the bytes; RMM's CSV if nothing is detected. */
   readonly format: LogFormat;
   readonly #pieces: AsyncIterable<Uint8Array>;
   readonly #progress: (events: number) => void;
@@ -59,7 +59,7 @@ export class OpenLog {
 
   /**
    * Opens a log, plain or gzip.
-   * @throws InvalidLogError for a folder, and where gzip data is damaged at its beginning.
+   * @throws InvalidLogError if the source is a folder, or its gzip data is damaged at the start.
    */
   static async open(source: LogSource, options: ReadLogOptions & { readonly format?: LogFormat }): Promise<OpenLog> {
     const path = typeof source === 'string' ? source : source instanceof URL ? fileURLToPath(source) : undefined;
@@ -86,8 +86,9 @@ export class OpenLog {
   }
 
   /**
-   * Hands the bytes to `take`, in pieces of at most 256 KiB, until it answers `false` or they end, and reports progress in between. Returns
-   * what is wrong with the gzip data, if anything is; what came before that has been handed over.
+   * Passes the bytes to `take` in pieces of at most 256 KiB until it returns `false` or they end,
+   * and reports progress after each piece. Returns the fault of the gzip data, if any; everything
+   * before the fault has been passed on.
    */
   async read(take: (piece: Uint8Array) => boolean, events: () => number): Promise<GzipFault | undefined> {
     try {
@@ -114,7 +115,7 @@ export interface GzipFault {
   readonly cause: unknown;
 }
 
-/** Pieces of which the first bytes were looked at. */
+/** Pieces whose first bytes were examined. */
 class Beginning {
   readonly #rest: AsyncIterator<Uint8Array>;
   readonly head: Uint8Array;
@@ -128,7 +129,7 @@ class Beginning {
     return new Beginning(new Uint8Array(0), pieces[Symbol.asyncIterator]()).upTo(count);
   }
 
-  /** The same with at least `count` bytes in its head, where there are as many. */
+  /** The same with at least `count` bytes in its head, unless the source is shorter. */
   async upTo(count: number): Promise<Beginning> {
     let head = this.head;
     while (head.length < count) {
@@ -165,7 +166,7 @@ async function fileBytes(path: string): Promise<number | undefined> {
 
 function gunzipped(pieces: AsyncIterable<Uint8Array>): AsyncIterable<Uint8Array> {
   const gunzip = createGunzip({ chunkSize: pieceBytes });
-  // An error of either side destroys the other and reaches the reader of `gunzip`.
+  // An error on either side destroys the other and reaches the reader of `gunzip`.
   pipeline(Readable.from(pieces, { objectMode: false, highWaterMark: pieceBytes }), gunzip, () => {});
   return gunzip;
 }

@@ -11,8 +11,8 @@ import { LogParser } from './rmm-csv/log-parser.js';
 /** Options of {@link readRecordedRun}. */
 export interface ReadRecordedRunOptions extends ReadLogOptions {
   /**
-   * What the log is.
-   * @defaultValue what its bytes say
+   * The format of the log.
+   * @defaultValue detected from its bytes
    */
   readonly format?: LogFormat;
 }
@@ -25,15 +25,18 @@ export const readRecordedRunOptionNames = optionNames<ReadRecordedRunOptions>({
 });
 
 /**
- * Reads all that a log holds: a recording of cistern's, an RMM log or a memory snapshot of PyTorch's, plain or gzip, whichever the bytes
- * say. Memory is needed for the events, 36 bytes each, and for the names; for a snapshot some fifteen times its size.
+ * Reads everything that a log holds: a cistern recording, an RMM log or a PyTorch memory snapshot,
+ * plain or gzip, detected from the bytes. It needs memory for the events, 36 bytes each, and for
+ * the names; for a snapshot, about fifteen times its size.
  *
- * Where a recording ends early or is damaged, the events before that are there, and {@link RecordedRun.damage} says where they end. Of an RMM log
- * that goes for an end in the middle of a row, or of its gzip data; a row that is wrong is an error. Whether the events go together, as that a
- * free names what is live, is not asked.
+ * If a recording ends early or is damaged, the run has the events before that point, and {@link
+ * RecordedRun.damage} says where it is. The same goes for an RMM log that ends in the middle of a
+ * row or whose gzip data ends early; an invalid row is an error. The events are not checked against
+ * each other: a free may name memory that is not live.
  * @param source a path, a `file:` URL, or the bytes in pieces
- * @throws InvalidLogError for what is no log, for a snapshot that is damaged, and naming the line where an RMM log is wrong.
- * @throws a system error of Node (`ENOENT`, `EACCES`, …) for a file that cannot be read.
+ * @throws InvalidLogError if the source is not a log, if a snapshot is damaged, or if a row of an
+ * RMM log is invalid; the message names the line.
+ * @throws a system error of Node (`ENOENT`, `EACCES`, …) if the file cannot be read.
  * @example
  * ```ts
  * const run = await readRecordedRun('run.cistern');
@@ -74,16 +77,17 @@ export async function readWholeSnapshot(log: OpenLog): Promise<RecordedRun> {
 
 /** Options of {@link readEvents}. */
 interface ReadEventsOptions {
-  /** Called after each piece that was read, and at the end. */
+  /** Called after each piece is read, and at the end. */
   readonly onEvents?: () => void;
-  /** Whether times matter; those of an RMM log are not read otherwise, whatever they are. */
+  /** Whether times are needed. If not, the times of an RMM log are neither read nor checked. */
   readonly readsTimes?: boolean;
   /** Whether an RMM log that ends early is an error. */
   readonly isWhole?: boolean;
 }
 
 /**
- * Reads a recording or an RMM log: hands its events to `events`, each once `names` has what it refers to.
+ * Reads a recording or an RMM log. Passes each event to `events` after adding the names it refers
+ * to to `names`.
  * @internal
  */
 export function readEvents(

@@ -16,32 +16,34 @@ export interface RecordedPhase {
   readonly outer: number;
 }
 
-/** Where a log stops being readable. */
+/** Where and why a log cannot be read further. */
 export interface RecordingDamage {
-  /** The first byte that cannot be relied on. */
+  /** Offset of the first unreliable byte. */
   readonly offset: number;
-  /** What is wrong there, in a few words. */
+  /** The fault, in a few words. */
   readonly fault: string;
-  /** Whether the file merely ends there, as that of a killed process does. */
+  /** Whether the file merely ends there, as it does if the process was killed. */
   readonly isTruncation: boolean;
 }
 
-/** How a log of RMM's writes what can be written in several ways: versions differ. */
+/** How an RMM log spells what RMM's versions write differently. */
 export interface CsvSpelling {
-  /** What is between seconds and microseconds. */
+  /** What separates seconds from microseconds. */
   readonly timeSeparator: '.' | ':';
   readonly nullPointer: '(nil)' | '0x0' | '0';
 }
 
-/** What a log says beside its events, and the names that these refer to by their indexes. */
+/** A log's properties, and the names that its events refer to by index. */
 export interface RunDescription {
   /** The path or name of the log. */
   readonly source: string;
-  /** Milliseconds since 1970 at time 0, or `undefined` if time 0 is some midnight. */
+  /**
+   * Milliseconds since 1970 at time 0, or `undefined` if time 0 is a midnight of an unknown day.
+   */
   readonly startedAt: number | undefined;
-  /** Minutes that local time was ahead of UTC. */
+  /** Minutes by which local time was ahead of UTC. */
   readonly utcOffsetMinutes: number;
-  /** What was recorded, the layer nearest to the program first. A log of RMM's has one. */
+  /** The recorded resources, the layer nearest to the program first. An RMM log has one. */
   readonly layers: readonly RecordedLayer[];
   /** The streams, as the log names them. */
   readonly streams: readonly string[];
@@ -49,21 +51,27 @@ export interface RunDescription {
   readonly threads: readonly string[];
   /** Entry 0 stands for no phase. */
   readonly phases: readonly RecordedPhase[];
-  /** JavaScript or Python stacks, innermost call first, a line `function (file:line:column)` each. Entry 0 stands for no stack. */
+  /**
+   * JavaScript or Python stacks, innermost call first, one line `function (file:line:column)` per
+   * call. Entry 0 stands for no stack.
+   */
   readonly stacks: readonly string[];
   /** Entry 0 stands for no label. */
   readonly labels: readonly string[];
-  /** Where the log stops being readable; the events are those before it. */
+  /** Set if the log cannot be read to its end; the events are those before that point. */
   readonly damage: RecordingDamage | undefined;
 }
 
-/** Everything that a log holds, whatever its format. */
+/** Everything that a log holds, independent of its format. */
 export interface RecordedRun extends RunDescription, EventColumns {
-  /** How a log of RMM's was written, so that it can be written again as it was; `undefined` for what never was one. */
+  /**
+   * How the RMM log was spelled, so that it can be written again unchanged; `undefined` if the run
+   * never was an RMM log.
+   */
   readonly csv: CsvSpelling | undefined;
 }
 
-/** The names of a log while it is read. Layers are in the order in which they were found. */
+/** The names in a log, while it is read. Layers are in the order in which they were found. */
 export class RecordedNames {
   readonly layers: RecordedLayer[] = [];
   readonly streams: string[] = [];
@@ -73,15 +81,18 @@ export class RecordedNames {
   readonly labels: string[] = [''];
 }
 
-/** What a {@link RecordedRun} says of the log as a whole. */
+/** The properties of a {@link RecordedRun} that apply to the log as a whole. */
 export type RecordedRunOrigin = Pick<RecordedRun, 'source' | 'startedAt' | 'utcOffsetMinutes' | 'damage' | 'csv'>;
 
-/** The run of what was read, with the layers nearest to the program first. Nothing may be appended any more. */
+/**
+ * Builds the run from what was read, with the layers nearest to the program first. Nothing may be
+ * appended afterwards.
+ */
 export function finishRun(origin: RecordedRunOrigin, names: RecordedNames, builder: EventColumnsBuilder): RecordedRun {
   const { layers, places } = orderLayers(names.layers);
   const columns = builder.take();
   const { layerOf } = columns;
-  // What is of no layer has 0, whatever that is.
+  // Events without a layer have 0, which is mapped to whatever layer 0 becomes.
   if (places !== undefined) for (let i = 0; i < layerOf.length; i++) layerOf[i] = places[layerOf[i] as number] ?? 0;
   return { ...origin, ...names, layers, ...columns };
 }

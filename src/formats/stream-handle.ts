@@ -1,4 +1,6 @@
-/** The driver's handle of a stream by its name in a log, which is hexadecimal, or `undefined` where the name is none. */
+/**
+ * The driver's handle of a stream, from its hexadecimal name in a log; `undefined` for other names.
+ */
 export function streamHandle(name: string): number | undefined {
   const digits = /^(?:0x)?([0-9a-f]+)$/i.exec(name)?.[1];
   const handle = Number.parseInt(digits ?? '', 16);

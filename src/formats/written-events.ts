@@ -1,4 +1,4 @@
-/** How far the writing of a run has come; what writes it keeps this up to date whenever it hands on a piece. */
+/** The progress of writing a run; the writer updates it with each piece that it yields. */
 export interface WrittenEvents {
   count: number;
 }

@@ -100,7 +100,7 @@ describe('converting a log', () => {
       'events of the layer pool: 1',
       'stacks of events: 1',
       'phases of events: 1',
-      'blocks that a layer took from its upstream or gave back: 1',
+      'blocks that a layer took from its upstream or returned: 1',
       'event records and waits: 2',
       'labels: 1',
     ]);
@@ -193,7 +193,7 @@ describe('cistern convert', () => {
       stdout: [
         `${output}: 7 events as rmm-csv`,
         'left out: events of the layer limiting: 2',
-        'left out: blocks that a layer took from its upstream or gave back: 1',
+        'left out: blocks that a layer took from its upstream or returned: 1',
         'left out: event records and waits: 2',
         'left out: labels: 1',
         '',
@@ -224,7 +224,7 @@ describe('cistern convert', () => {
     [
       'an output whose name says nothing',
       (input) => [input, 'out.txt'],
-      /^error: the name "out\.txt" does not say what to write: let it end in \.csv,/,
+      /^error: the name "out\.txt" does not say what to write: end it in \.csv,/,
     ],
     [
       'a format that there is not',

@@ -139,7 +139,7 @@ describe('an RMM log that is read as a run', () => {
 
   test('has no more threads than can be told apart', async () => {
     const rows = Array.from({ length: 2 ** 16 + 1 }, (_, i) => row('allocate', i + 1, 1, { thread: i }));
-    await expect(readText(logText(...rows))).rejects.toThrow(/line 65538: is of one thread more than 65536$/);
+    await expect(readText(logText(...rows))).rejects.toThrow(/line 65538: exceeds the maximum of 65536 threads$/);
   });
 
   test('tells of progress', async () => {

@@ -242,7 +242,7 @@ describe('a log that is none', () => {
     ],
     ['has a field too many', logText(`${good},7`), /^trace\.csv, line 2: has 7 fields instead of 6/],
     ['has binary data in a row', logText(good, 'a\0b'), /^trace\.csv, line 3: holds binary data$/],
-    ['has a blank line in the middle', logText(good, '', row('free', 1, 100)), /^trace\.csv, line 3: is blank, and is not the end$/],
+    ['has a blank line in the middle', logText(good, '', row('free', 1, 100)), /^trace\.csv, line 3: is blank, but not at the end$/],
     ['frees what is not live', logText(good, row('free', 2, 100)), /^trace\.csv, line 3: frees 0x200, which is not live$/],
     ['frees twice', logText(good, row('free', 1, 100), row('free', 1, 100)), /^trace\.csv, line 4: frees 0x100, which is not live$/],
     ['frees zero bytes that it never had', logText(row('free', 0, 0)), /^trace\.csv, line 2: frees 0x0, which is not live$/],

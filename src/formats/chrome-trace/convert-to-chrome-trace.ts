@@ -1,9 +1,11 @@
 /**
- * Writes a run in the JSON form of Chrome's trace events, which https://ui.perfetto.dev and chrome://tracing show.
+ * Writes a run in the JSON form of Chrome's trace events, which https://ui.perfetto.dev and
+ * chrome://tracing show.
  *
- * A layer is a process of the trace: its allocations are asynchronous slices from the allocation to the free, its counters are the live bytes as a
- * whole and for each stream, and the bytes that it holds of its upstream. Phases and events of streams are in a process `program`. Times
- * are microseconds since time 0.
+ * A layer is a process of the trace. Its allocations are asynchronous slices from the allocation to
+ * the free; its counters are the live bytes in total and per stream, and the bytes that it holds
+ * from its upstream. Phases and stream events are in a process `program`. Times are in microseconds
+ * since time 0.
  */
 import { formatPointer } from '../../errors.js';
 import { formatBytes } from '../../units.js';
@@ -13,7 +15,7 @@ import type { WrittenEvents } from '../written-events.js';
 
 const pieceCharacters = 64 * 1024;
 
-/** The process of what is of no layer; layer n is process n + 2. */
+/** The process of events without a layer; layer n is process n + 2. */
 const programProcess = 1;
 
 /** The text of a trace, in pieces. */
@@ -31,9 +33,9 @@ export function* chromeTrace(run: RecordedRun, written: WrittenEvents = { count:
 
 class TraceWriter {
   readonly #run: RecordedRun;
-  /** What was written and not taken yet. */
+  /** Text written and not yet taken. */
   text = '';
-  /** By layer: the number of the slice of each live allocation, and its bytes. */
+  /** For each layer: the slice number and bytes of each live allocation, by pointer. */
   readonly #live: readonly Map<number, { readonly slice: number; readonly bytes: number; readonly stream: number }>[];
   readonly #liveBytes: number[];
   readonly #liveBytesOnStream: readonly Map<number, number>[];
@@ -50,7 +52,7 @@ class TraceWriter {
     this.#reservedBytes = run.layers.map(() => 0);
   }
 
-  /** The beginning of the file, with the names of processes and threads. */
+  /** The start of the file, with the names of processes and threads. */
   head(): string {
     const { source, startedAt, layers, threads } = this.#run;
     const other = { source, startedAt: startedAt === undefined ? null : new Date(startedAt).toISOString() };
@@ -111,7 +113,7 @@ class TraceWriter {
 
   #allocate(i: number, layer: number, stream: number, pointer: number, bytes: number): void {
     if (pointer === 0 || bytes === 0) return;
-    // An address that is live already was freed without a word.
+    // If the address is still live, its free was not recorded.
     if (this.#live[layer]?.has(pointer)) this.#free(i, layer, pointer);
     const slice = this.#slices++;
     this.#live[layer]?.set(pointer, { slice, bytes, stream });
@@ -162,7 +164,7 @@ class TraceWriter {
     this.text += `,\n{"pid":${process},"tid":${threadOf[i]},"ts":${((times[i] as number) / 1000).toFixed(3)},${fields}}`;
   }
 
-  /** What is known of where an event happened. */
+  /** The known circumstances of an event. */
   #where(i: number): object {
     const { streams, streamOf, phases, phaseOf, stacks, stackOf } = this.#run;
     const phase = phaseOf[i] as number;

@@ -1,13 +1,14 @@
 /**
- * Writes a layer of a run as a snapshot of PyTorch's allocator: the trace, and the segments and blocks that there are at its end. It holds what
- * PyTorch's own tools rely on:
+ * Writes a layer of a run as a snapshot of PyTorch's allocator: the trace, and the segments and
+ * blocks at its end. The output keeps what PyTorch's own tools rely on:
  *
- *     blocks tile their segment in the order of addresses, Σ block.size = total_size, Σ requested_size of the active = requested_size
- *     the trace undone, from the last entry to the first, never removes a block or a segment that is not there
+ *     blocks tile their segment in order of address, Σ block.size = total_size, Σ requested_size of active blocks = requested_size
+ *     undoing the trace, from the last entry to the first, never removes a block or segment that does not exist
  *     a segment is allocated before the first block in it, and freed after the last
  *
- * Where the run holds what the pool took from its upstream and gave back, those are the segments. Where it does not, or allocations lie outside
- * of them, segments are made up around the addresses that were ever used; they are there from the beginning to the end.
+ * If the run records which blocks the pool took from its upstream and returned, those are the
+ * segments. If it does not, or if allocations lie outside of them, segments are made up around all
+ * addresses ever used; they exist from beginning to end.
  */
 import { formatPointer, InvalidLogError } from '../../errors.js';
 import { EventKind } from '../event-columns.js';
@@ -17,20 +18,23 @@ import type { WrittenEvents } from '../written-events.js';
 import { type Extent, lastAtOrBelow } from './extents.js';
 import { PickleWriter } from './pickle-writer.js';
 
-/** Addresses further apart than this are in segments of their own, which begin and end at multiples of it. It is PyTorch's small segment. */
+/**
+ * Addresses further apart than this are in separate made-up segments, which begin and end at
+ * multiples of it. It is the size of PyTorch's small segment.
+ */
 const segmentBytes = 2 * 1024 * 1024;
 
 const pieceBytes = 64 * 1024;
 
-/** What the trace cannot hold. */
+/** Counts of events that the trace cannot hold. */
 export interface SnapshotOmissions {
   /** Allocations of zero bytes, and their frees. */
   readonly empty: number;
-  /** Frees of what was not allocated in the run. */
+  /** Frees of memory that was not allocated in the run. */
   readonly foreignFrees: number;
   /** Allocations at an address that was live. */
   readonly doubles: number;
-  /** Segments that were given back with allocations in them, which stay. */
+  /** Releases of segments that still held allocations; these segments stay. */
   readonly abandoned: number;
 }
 
@@ -38,25 +42,25 @@ interface Segment extends Extent {
   readonly stream: number;
 }
 
-/** An allocation that is live at the end: the event that made it. */
+/** The allocations live at the end: the event of each, by pointer. */
 type LiveBlocks = ReadonlyMap<number, number>;
 
-/** What is known of a run before it is written. */
+/** The properties of a run that are needed before it is written. */
 export class SnapshotPlan {
   readonly run: RecordedRun;
   readonly layer: number;
   readonly omissions: SnapshotOmissions;
   /** The layer whose growth makes the segments, or `undefined` where they are made up. */
   readonly keeper: number | undefined;
-  /** Releases by the keeper that are left out, since there were allocations in the segment. */
+  /** Releases by that layer that are left out because the segment still held allocations. */
   readonly skippedReleases: ReadonlySet<number>;
-  /** Those at the end, in the order of addresses. */
+  /** The segments at the end, in order of address. */
   readonly segments: readonly Segment[];
   readonly live: LiveBlocks;
-  /** Labels of allocations, by the event that made them. */
+  /** Labels of allocations, by the event of the allocation. */
   readonly labels: ReadonlyMap<number, number>;
 
-  /** @throws InvalidLogError where allocations overlap. */
+  /** @throws InvalidLogError if allocations overlap. */
   constructor(run: RecordedRun, layer: number) {
     this.run = run;
     this.layer = layer;
@@ -88,7 +92,7 @@ export class SnapshotPlan {
   }
 }
 
-/** The bytes of the pickle of a snapshot, in pieces. */
+/** The pickled bytes of a snapshot, in pieces. */
 export function snapshotPickle(plan: SnapshotPlan, written: WrittenEvents = { count: 0 }): Generator<Uint8Array> {
   return new SnapshotWriter(plan, written).write();
 }
@@ -98,7 +102,7 @@ class SnapshotWriter {
   readonly #written: WrittenEvents;
   readonly #pickle = new PickleWriter();
   readonly #streams: readonly number[];
-  /** The numbers in the memo of stacks that were written. */
+  /** The memo numbers of the stacks already written. */
   readonly #stacks: number[] = [];
   /** Microseconds since 1970 at time 0. */
   readonly #start: number;
@@ -167,7 +171,7 @@ class SnapshotWriter {
     pickle.endList(segments.length);
   }
 
-  /** The blocks of a segment: those that are live, and what is between them. */
+  /** Writes the blocks of a segment: the live ones, and the free ranges between them. */
   #writeBlocks(start: number, end: number, live: readonly (readonly [number, number])[]): void {
     const { run } = this.#plan;
     const pickle = this.#pickle;
@@ -313,12 +317,12 @@ class SnapshotWriter {
   }
 }
 
-/** Whether an allocation or a free is one of no memory. */
+/** Whether an allocation or a free has zero bytes. */
 function isEmpty(run: RecordedRun, event: number): boolean {
   return run.firsts[event] === 0 || run.seconds[event] === 0;
 }
 
-/** @throws InvalidLogError where two allocations have a byte in common at the end. */
+/** @throws InvalidLogError if two allocations overlap at the end. */
 function assertApart(run: RecordedRun, live: LiveBlocks): void {
   const blocks = [...live].sort(([a], [b]) => a - b);
   for (let i = 1; i < blocks.length; i++) {
@@ -330,8 +334,8 @@ function assertApart(run: RecordedRun, live: LiveBlocks): void {
 }
 
 /**
- * The segments that are left at the end, where the layer or one below it recorded what it took from its upstream, and every allocation of the
- * layer lies in that.
+ * The segments left at the end, if the layer or one below it recorded what it took from its
+ * upstream and every allocation of the layer lies within; `undefined` otherwise.
  */
 function recordedSegments(
   run: RecordedRun,
@@ -340,7 +344,7 @@ function recordedSegments(
   const keeper = growingLayer(run, layer);
   if (keeper === undefined) return undefined;
   const { kinds, layerOf, firsts, seconds } = run;
-  /** In the order of addresses, each with the number of its live allocations. */
+  /** In order of address, each with the number of its live allocations. */
   const segments: (Segment & { live: number })[] = [];
   const segmentOfLive = new Map<number, { live: number }>();
   const skippedReleases = new Set<number>();
@@ -378,7 +382,7 @@ function recordedSegments(
   return { keeper, segments, skippedReleases };
 }
 
-/** The layer itself or the next one below it that took memory from its upstream. */
+/** The layer itself, or the next one below it, that took memory from its upstream. */
 function growingLayer(run: RecordedRun, layer: number): number | undefined {
   const growing = new Set<number>();
   for (let i = 0; i < run.eventCount; i++) if (run.kinds[i] === EventKind.growth) growing.add(run.layerOf[i] as number);

@@ -1,10 +1,10 @@
-/** Addresses from `address` on, `bytes` of them. */
+/** `bytes` addresses, beginning at `address`. */
 export interface Extent {
   readonly address: number;
   readonly bytes: number;
 }
 
-/** The index of the last of several extents, which are in order, that begins at or below an address; -1 where none does. */
+/** The index of the last extent that begins at or below an address, or -1; extents are in order. */
 export function lastAtOrBelow(extents: readonly Extent[], address: number): number {
   let low = 0;
   for (let high = extents.length; low < high; ) {
@@ -15,13 +15,16 @@ export function lastAtOrBelow(extents: readonly Extent[], address: number): numb
   return low - 1;
 }
 
-/** Adds an extent to others, which are in order and do not overlap, in place of what it has in common with them. */
+/** Inserts an extent into ordered, disjoint extents, replacing the parts that overlap it. */
 export function insertExtent<T extends Extent>(extents: T[], extent: T): void {
   cutExtents(extents, extent);
   extents.splice(lastAtOrBelow(extents, extent.address) + 1, 0, extent);
 }
 
-/** Takes addresses out of extents. Returns those that had some of them, each with what is left of it. */
+/**
+ * Removes addresses from extents. Returns each extent that overlapped them, with the remaining
+ * parts.
+ */
 export function cutExtents<T extends Extent>(extents: T[], { address, bytes }: Extent): { whole: T; rest: T[] }[] {
   const end = address + bytes;
   const below = lastAtOrBelow(extents, address);

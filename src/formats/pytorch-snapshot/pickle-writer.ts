@@ -1,14 +1,17 @@
 /**
- * Writes Python pickles of protocol 2, with opcodes only that PyTorch's own viewer understands. Texts and values that come again are
- * written once and then named by their number in the pickle's memo.
+ * Writes Python pickles of protocol 2, using only opcodes that PyTorch's viewer understands. A
+ * repeated text or value is written once, then referred to by its number in the pickle's memo.
  */
 
-/** The viewer hands the items of a batch to a function as arguments, of which there may not be more than a stack holds. */
+/**
+ * The viewer passes the items of a batch to a function as arguments, and a call stack limits their
+ * number.
+ */
 const batchItems = 1000;
 
 const initialBytes = 64 * 1024;
 
-/** Where an integer begins to need a long form. */
+/** Integers above this need a long form. */
 const maximumInt32 = 2 ** 31 - 1;
 
 export class PickleWriter {
@@ -21,7 +24,7 @@ export class PickleWriter {
     this.#put(0x80, 2);
   }
 
-  /** The bytes since they were taken last. */
+  /** Returns the bytes since the last call. */
   take(): Uint8Array {
     const taken = this.#bytes.subarray(0, this.#length);
     this.#bytes = Buffer.allocUnsafe(initialBytes);
@@ -29,7 +32,7 @@ export class PickleWriter {
     return taken;
   }
 
-  /** How many bytes were not taken yet. */
+  /** Number of bytes not yet taken. */
   get length(): number {
     return this.#length;
   }
@@ -39,7 +42,7 @@ export class PickleWriter {
     this.#put(0x2e);
   }
 
-  /** Begins a dict; a key and a value each follow. */
+  /** Begins a dict; alternating keys and values follow. */
   beginDict(): void {
     this.#put(0x7d, 0x28);
   }
@@ -53,19 +56,21 @@ export class PickleWriter {
     this.#put(0x5d);
   }
 
-  /** The next value is an item of a list. @param index its number in the list, from 0 */
+  /**
+   * Announces that the next value is an item of a list. @param index its number in the list, from 0
+   */
   item(index: number): void {
     if (index % batchItems !== 0) return;
     if (index > 0) this.#put(0x65);
     this.#put(0x28);
   }
 
-  /** Ends a list of so many items. */
+  /** Ends a list of `items` items. */
   endList(items: number): void {
     if (items > 0) this.#put(0x65);
   }
 
-  /** The last two values become a tuple. */
+  /** Makes the last two values a tuple. */
   pair(): void {
     this.#put(0x86);
   }
@@ -100,19 +105,19 @@ export class PickleWriter {
     this.#texts.set(value, this.memoize());
   }
 
-  /** Gives the last value a number, for {@link PickleWriter.recall}. */
+  /** Gives the last value a number for {@link PickleWriter.recall}. */
   memoize(): number {
     const index = this.#memoized++;
     this.#putIndexed(0x71, 0x72, index);
     return index;
   }
 
-  /** Writes a value that was given a number. */
+  /** Writes a value that has a number. */
   recall(index: number): void {
     this.#putIndexed(0x68, 0x6a, index);
   }
 
-  /** Two's complement in as few bytes as it takes, for what is negative or does not fit into 31 bits. */
+  /** Writes a negative integer, or one above 31 bits, as two's complement in the fewest bytes. */
   #longInteger(value: bigint): void {
     const bytes: number[] = [];
     let rest = value;

@@ -1,9 +1,11 @@
 /**
- * Reads snapshots of PyTorch's allocator, as `torch.cuda.memory._dump_snapshot` writes them, into a {@link RecordedRun}.
+ * Reads snapshots of PyTorch's allocator, as `torch.cuda.memory._dump_snapshot` writes them, into a
+ * {@link RecordedRun}.
  *
- * A snapshot holds the end (segments and their blocks) and the trace before it, of which older entries may have been dropped. Going backwards from
- * the end tells what was there before the trace: that is allocated at time 0. A device is a layer of its own, whose growth is its segments. Of
- * a free only its completion counts: until then the memory is not given out again.
+ * A snapshot holds the final state (segments and their blocks) and the trace before it, from which
+ * older entries may have been dropped. Undoing the trace from the final state gives the state
+ * before the trace, which becomes allocations at time 0. Each device is a layer, whose growth is
+ * its segments. A free counts only when it completes: the memory is not reused before that.
  */
 import { formatValue, InvalidLogError } from '../../errors.js';
 import { EventColumnsBuilder, EventKind, maximumNames } from '../event-columns.js';
@@ -11,15 +13,15 @@ import { finishRun, RecordedNames, type RecordedRun } from '../recorded-run.js';
 import { cutExtents, type Extent, insertExtent } from './extents.js';
 import { type PickledDict, type PickledValue, UnpicklingError, unpickle } from './unpickle.js';
 
-/** Times below this are no dates: they count from a midnight. */
+/** Times below this are not dates: they count from a midnight. */
 const leastDateMicroseconds = 366 * 86_400e6;
 
-/** The time of what was there before the trace. */
+/** The time of allocations made before the trace. */
 const beforeTrace = -1;
 
 const maximumDevices = 2 ** 8;
 
-/** An event on its way into the run; `time` is in microseconds, as in the snapshot. */
+/** An event before it is added to the run; `time` is in microseconds, as in the snapshot. */
 interface SnapshotEvent {
   readonly kind: EventKind;
   readonly layer: number;
@@ -36,7 +38,7 @@ interface Piece extends Extent {
   readonly stack: number;
 }
 
-/** An entry of a trace that changes what there is, or an `oom`. */
+/** An entry of a trace that changes segments or blocks, or an `oom`. */
 interface TraceEntry extends Piece {
   readonly action: string;
   readonly label: number;
@@ -45,14 +47,14 @@ interface TraceEntry extends Piece {
 
 /**
  * The run that a snapshot holds.
- * @throws InvalidLogError for what is no snapshot.
+ * @throws InvalidLogError if the bytes are not a snapshot.
  */
 export function readSnapshot(source: string, bytes: Buffer): RecordedRun {
   try {
     return new SnapshotReader(source, unpickle(bytes)).read();
   } catch (error) {
     if (!(error instanceof UnpicklingError)) throw error;
-    const fault = `is damaged at byte ${error.offset}, or no snapshot of PyTorch's: ${error.message}`;
+    const fault = `is damaged at byte ${error.offset}, or not a PyTorch snapshot:  ${error.message}`;
     throw new InvalidLogError(source, undefined, fault, { cause: error });
   }
 }
@@ -62,7 +64,7 @@ class SnapshotReader {
   readonly #snapshot: PickledDict;
   readonly #names = new RecordedNames();
   readonly #streams = new Map<number, number>();
-  /** By the list itself, since entries share it, and by its text. */
+  /** By the list itself, since entries share lists, and by its text. */
   readonly #stacksOfLists = new Map<PickledValue, number>();
   readonly #stacks = new Map<string, number>();
   readonly #labels = new Map<string, number>();
@@ -89,7 +91,7 @@ class SnapshotReader {
     return this.#merge([this.#annotations(), ...histories]);
   }
 
-  /** The entries of a trace that change what there is. */
+  /** The entries of a trace that change segments or blocks. */
   #entries(trace: PickledValue): TraceEntry[] {
     const entries: TraceEntry[] = [];
     for (const item of this.#list(trace, 'the trace of a device')) {
@@ -105,14 +107,14 @@ class SnapshotReader {
         stream: this.#stream(entry['stream']),
         stack: this.#stack(entry['frames']),
         label: typeof label === 'string' && label !== '' ? indexOf(this.#labels, this.#names.labels, label) : 0,
-        // The clock may go back by a little; the order is that of the allocator.
+        // The clock may go back slightly; the order is the allocator's.
         time: Math.max(this.#time(entry), entries.at(-1)?.time ?? 0),
       });
     }
     return entries;
   }
 
-  /** The events of a device, in order; what was there before the trace comes first, before any time. */
+  /** The events of a device, in order, starting with what was allocated before the trace. */
   #history(layer: number, segments: readonly PickledDict[], trace: readonly TraceEntry[]): SnapshotEvent[] {
     const { blocks, extents } = this.#before(segments, trace);
     const events: SnapshotEvent[] = [];
@@ -142,7 +144,7 @@ class SnapshotReader {
         blocks.delete(address);
         add(EventKind.free, { ...entry, bytes: block.bytes }, time);
       } else {
-        // Segments that overlap would be a fault of the snapshot: the later one stands.
+        // Overlapping segments are a fault in the snapshot; the later segment wins.
         release(entry);
         if (action !== 'segment_alloc' && action !== 'segment_map') continue;
         insertExtent(extents, entry);
@@ -152,7 +154,7 @@ class SnapshotReader {
     return events;
   }
 
-  /** What there was before the trace began: the end, with the trace undone. */
+  /** The state before the trace: the final state with the trace undone. */
   #before(segments: readonly PickledDict[], trace: readonly TraceEntry[]): { blocks: Map<number, Piece>; extents: Piece[] } {
     const blocks = new Map<number, Piece>();
     const extents: Piece[] = [];
@@ -185,7 +187,7 @@ class SnapshotReader {
     return { blocks, extents };
   }
 
-  /** The beginnings and ends of named parts. */
+  /** The beginnings and ends of annotated phases. */
   #annotations(): SnapshotEvent[] {
     const events: SnapshotEvent[] = [];
     const open: number[] = [];
@@ -212,7 +214,7 @@ class SnapshotReader {
     return events;
   }
 
-  /** The run of several series of events, each of which is in order. */
+  /** Merges several series of events, each in order, into a run. */
   #merge(series: readonly (readonly SnapshotEvent[])[]): RecordedRun {
     const events = series.flat().sort((a, b) => a.time - b.time);
     const first = events.find(({ time }) => time !== beforeTrace)?.time ?? 0;
@@ -261,11 +263,11 @@ class SnapshotReader {
 
   #dict(value: PickledValue | undefined, what: string): PickledDict {
     if (typeof value === 'object' && value !== null && !Array.isArray(value)) return value;
-    return this.#fail(`is no snapshot of PyTorch's: ${what} is no dict`);
+    return this.#fail(`is not a PyTorch snapshot: ${what} is not a dict`);
   }
 
   #list(value: PickledValue | undefined, what: string): readonly PickledValue[] {
-    return Array.isArray(value) ? value : this.#fail(`is no snapshot of PyTorch's: ${what} is no list`);
+    return Array.isArray(value) ? value : this.#fail(`is not a PyTorch snapshot: ${what} is not a list`);
   }
 
   #number(value: PickledValue | undefined, what: string): number {
@@ -278,7 +280,7 @@ class SnapshotReader {
   }
 }
 
-/** The index of a text in a table, which gets it if it has not. */
+/** The index of a text in a table; adds the text if it is missing. */
 function indexOf(indexes: Map<string, number>, table: string[], text: string): number {
   let found = indexes.get(text);
   if (found === undefined) {

@@ -1,19 +1,22 @@
 /**
- * Reads Python's pickles of plain data: dicts, lists, tuples, strings, numbers, booleans and None, of protocols 2 to 5. Whatever would make an
- * object of a class is refused, so that nothing in a file is ever looked up or called.
+ * Reads Python pickles of plain data: dicts, lists, tuples, strings, numbers, booleans and None, of
+ * protocols 2 to 5. Opcodes that construct an object of a class are refused, so nothing named in a
+ * file is ever looked up or called.
  */
 
-/** What a pickle of plain data holds. A tuple is an array; an integer above 2^53 - 1 is a `bigint`. */
+/**
+ * A value in a pickle of plain data. A tuple is an array; an integer above 2^53 - 1 is a `bigint`.
+ */
 export type PickledValue = null | boolean | number | bigint | string | PickledValue[] | PickledDict;
 
-/** A dict. Keys that are no strings are written as strings. */
+/** A dict. Keys that are not strings are converted to strings. */
 export interface PickledDict {
   [key: string]: PickledValue;
 }
 
-/** A pickle that is damaged, ends early, or holds more than plain data. */
+/** The pickle is damaged, ends early, or holds more than plain data. */
 export class UnpicklingError extends Error {
-  /** The byte at fault. */
+  /** Offset of the faulty byte. */
   readonly offset: number;
 
   constructor(offset: number, fault: string) {
@@ -60,7 +63,7 @@ const Opcode = {
   frame: 0x95,
 } as const;
 
-/** No number of a snapshot comes near this. */
+/** No number in a snapshot is nearly this long. */
 const maximumIntegerBytes = 32;
 
 /**
@@ -206,7 +209,7 @@ class Unpickler {
     }
   }
 
-  /** Steps over bytes, and returns where they begin. */
+  /** Skips bytes, and returns the offset of the first. */
   #skip(count: number): number {
     const start = this.#at;
     if (start + count > this.#bytes.length) throw new UnpicklingError(start, 'the pickle ends early');
@@ -228,11 +231,11 @@ class Unpickler {
 
   #listOnTop(): PickledValue[] {
     const list = this.#top();
-    if (!Array.isArray(list)) throw new UnpicklingError(this.#at, 'a value is no list');
+    if (!Array.isArray(list)) throw new UnpicklingError(this.#at, 'a value is not a list');
     return list;
   }
 
-  /** The values since the last mark, which is taken away. */
+  /** Removes the last mark and the values after it, and returns these values. */
   #toMark(): PickledValue[] {
     const items = this.#stack;
     const stack = this.#outer.pop();
@@ -249,19 +252,19 @@ class Unpickler {
 
   #recall(index: number): void {
     const value = this.#memo[index];
-    if (value === undefined) throw new UnpicklingError(this.#at, 'a value is missing in the memo');
+    if (value === undefined) throw new UnpicklingError(this.#at, 'a memo entry is missing');
     this.#stack.push(value);
   }
 
   #setItems(items: readonly PickledValue[]): void {
     const dict = this.#top();
-    if (typeof dict !== 'object' || dict === null || Array.isArray(dict)) throw new UnpicklingError(this.#at, 'a value is no dict');
-    if (items.length % 2 !== 0) throw new UnpicklingError(this.#at, 'a value is missing in a dict');
+    if (typeof dict !== 'object' || dict === null || Array.isArray(dict)) throw new UnpicklingError(this.#at, 'a value is not a dict');
+    if (items.length % 2 !== 0) throw new UnpicklingError(this.#at, 'a dict value is missing');
     for (let i = 0; i < items.length; i += 2) {
       const item = items[i] as PickledValue;
-      if (typeof item === 'object' && item !== null) throw new UnpicklingError(this.#at, 'a key of a dict is no string');
+      if (typeof item === 'object' && item !== null) throw new UnpicklingError(this.#at, 'a dict key is not a string');
       const key = String(item);
-      // An assignment to this one would change what the object is.
+      // Assigning to `__proto__` would change the object's prototype.
       if (key !== '__proto__') dict[key] = items[i + 1] as PickledValue;
     }
   }

@@ -6,20 +6,25 @@ import { liveRecordings, type Recording } from './recording.js';
 import { isRecording } from './shared-recordings.js';
 
 /**
- * Runs a function as a named phase: recordings say of each of their events which phase it is in, and when phases begin and end. It holds for
- * everything that the function calls, and for what it continues asynchronously, also where phases overlap. A phase within another is a
- * part of it, and phases of the same name within the same phase are one. For an asynchronous function the phase ends when its promise is
- * settled.
+ * Runs a function as a named phase. Recordings note when phases begin and end, and the phase of
+ * each event. The phase covers everything that the function calls, and what it continues
+ * asynchronously, even if phases overlap. A phase within another is part of it; phases of the same
+ * name within the same phase are one. For an asynchronous function the phase ends when its promise
+ * settles.
  *
- * Where nothing is recorded the function is just called; a recording that begins within it knows no phase. Phases are kept by name for the
- * life of the process, so names should be few: `'step'`, not `'step 17'`. From 65,535 on they are one phase, `(more phases)`.
+ * If nothing is being recorded, the function is just called; a recording that begins within it does
+ * not have the phase. Phases are kept by name for the life of the process, so use few names:
+ * `'step'`, not `'step 17'`. From number 65,535 on, all further phases count as one, `(more
+ * phases)`.
  *
  * Counterpart of `nvtx3::scoped_range`, for recordings.
- * @param name what reports call it
+ * @param name the phase's name in reports
  * @param fn a function, asynchronous or not
- * @returns what `fn` returns; for an asynchronous function a promise of that
- * @throws ArgumentTypeError for what is no name or no function, and whatever `fn` throws.
- * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where `CISTERN_LOG_FILE` names a file that cannot be opened.
+ * @returns what `fn` returns; for an asynchronous function, a promise of its result
+ * @throws ArgumentTypeError if `name` is not a string or `fn` not a function; also whatever `fn`
+ * throws.
+ * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if `CISTERN_LOG_FILE` names a file that cannot be
+ * opened.
  * @example
  * ```ts
  * using stream = new Stream();
@@ -40,7 +45,7 @@ export function annotate<T>(name: string, fn: () => T): T {
   let goesOn: boolean;
   try {
     result = enterScope({ kind: 'phase', phase }, fn);
-    // Reads a property of the result, which may be a getter that throws.
+    // This reads a property of the result, which may be a getter that throws.
     goesOn = isThenable(result);
   } catch (error) {
     end(recordings, phase);

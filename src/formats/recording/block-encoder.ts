@@ -1,11 +1,11 @@
 /**
- * Makes the blocks of a recording; their bytes are described in `recording-format.ts`. Records are collected as numbers in typed arrays:
- *
+ * Encodes the blocks of a recording; `recording-format.ts` describes their bytes. Records are
+ * collected as numbers in typed arrays:
  *     bytes   [ head | record | record | definition, text ... | record |            ]
  *     place     0      1        2        3                      at
  *
- * A block is handed on when it is full, when the time of a record does not fit into it, and when it is closed; the next one begins in the same
- * memory. A record costs four stores and takes no memory.
+ * A block is passed on when it is full, when the time of a record does not fit into it, and when it
+ * is closed; the next block reuses the memory. A record costs four stores and allocates nothing.
  */
 import { crc32 } from 'node:zlib';
 import { blockMarker, maximumPayloadBytes, paddedToRecord, recordBytes } from './recording-format.js';
@@ -21,32 +21,32 @@ export class BlockEncoder {
   #bytes = new Uint8Array(blockPlaces * recordBytes);
   #words = new Uint32Array(this.#bytes.buffer);
   #numbers = new Float64Array(this.#bytes.buffer);
-  /** The place that comes next. */
+  /** The next free place. */
   #at = 1;
   #records = 0;
-  /** Places in the blocks before. */
+  /** Number of places in the blocks before. */
   #base = 0;
-  /** The time of the first record of the block; of a block without records, no number. */
+  /** The time of the block's first record; NaN for a block without records. */
   #time = Number.NaN;
 
   /**
-   * @param maximumNanoseconds that a block lasts; less than 2^32
-   * @param take is handed each block, whose bytes are overwritten afterwards
+   * @param maximumNanoseconds the time that a block may span; less than 2^32
+   * @param take receives each block, whose bytes are overwritten afterwards
    */
   constructor(maximumNanoseconds: number, take: (block: Uint8Array) => void) {
     this.#maximumNanoseconds = maximumNanoseconds;
     this.#take = take;
   }
 
-  /** When the block began, in nanoseconds, or no number while it has no records. */
+  /** The time of the block's first record in nanoseconds; NaN if it has no records. */
   get blockTime(): number {
     return this.#time;
   }
 
   /**
-   * Adds a record. Returns where it is, for `retract`.
+   * Adds a record. Returns its position, for `retract`.
    * @param head kind, layer and stream
-   * @param time in nanoseconds; a whole number of them later than the first record of the block
+   * @param time in nanoseconds; a whole number of nanoseconds after the block's first record
    */
   record(head: number, time: number, first: number, second: number): number {
     let elapsed = time - this.#time;
@@ -66,12 +66,12 @@ export class BlockEncoder {
     return this.#base + at;
   }
 
-  /** Adds a record with a text, of which the bytes are given. */
+  /** Adds a record that is followed by a text, given as bytes. */
   define(head: number, time: number, index: number, text: Uint8Array): void {
     const padded = paddedToRecord(text.length);
     const places = 1 + padded / recordBytes;
     if (this.#at + places > blockPlaces) this.close();
-    // Only a text that has a block of its own needs more.
+    // Only a text that has a block to itself needs more.
     if ((1 + places) * recordBytes > this.#bytes.length) this.#grow((1 + places) * recordBytes);
     this.record(head, time, index, text.length);
     const start = recordBytes * this.#at;
@@ -81,7 +81,7 @@ export class BlockEncoder {
     if (this.#at > blockPlaces) this.close();
   }
 
-  /** Takes a record back that turned out to be wrong, unless its block was handed on. */
+  /** Removes a record that turned out to be wrong, unless its block was passed on. */
   retract(position: number): void {
     const at = position - this.#base;
     if (at < 1) return;
@@ -90,7 +90,7 @@ export class BlockEncoder {
     this.#records--;
   }
 
-  /** Ends the block, and hands it on if it holds anything. */
+  /** Ends the block, and passes it on unless it is empty. */
   close(): void {
     if (this.#records > 0) {
       const bytes = recordBytes * this.#at;
@@ -107,7 +107,7 @@ export class BlockEncoder {
     this.#time = Number.NaN;
   }
 
-  /** Makes room for so many bytes. The block must be empty. */
+  /** Grows the buffer to `bytes`. The block must be empty. */
   #grow(bytes: number): void {
     this.#bytes = new Uint8Array(bytes);
     this.#words = new Uint32Array(this.#bytes.buffer);

@@ -5,13 +5,13 @@ import { encodeHeader, maximumBlockNanoseconds, maximumTextBytes, RecordKind } f
 
 const textEncoder = new TextEncoder();
 
-/** No layer above this can be named as an upstream: there is one byte for the index and 1. */
+/** No layer above this can be named as an upstream: its index plus 1 is stored in one byte. */
 const lastUpstream = 254;
 
 /**
- * The bytes of a recording that holds a run, block by block. What {@link readRecordedRun} makes of them is the run again, but for its
- * `source` and `damage`.
- * @param written is kept up to date while the blocks are taken
+ * The bytes of a recording that holds a run, block by block. {@link readRecordedRun} turns them
+ * into the same run, except for `source` and `damage`.
+ * @param written is updated as the blocks are taken
  * @example
  * ```ts
  * const run = await readRecordedRun('trace.csv.gz');
@@ -39,9 +39,9 @@ export function* encodeRecording(run: RecordedRun, written: WrittenEvents = { co
   yield* encoder.blocks;
 }
 
-/** Encodes events of a run, and before each what it refers to. */
+/** Encodes the events of a run, each preceded by the definitions it refers to. */
 class RunEncoder {
-  /** The blocks that are complete and were not taken yet. */
+  /** Complete blocks that were not yet taken. */
   readonly blocks: Uint8Array[] = [];
   readonly #run: RecordedRun;
   readonly #encoder = new BlockEncoder(maximumBlockNanoseconds, (block) => this.blocks.push(block.slice()));
@@ -65,7 +65,7 @@ class RunEncoder {
     );
     this.#streams = define(all(RecordKind.defineStream, streams), streams);
     this.#threads = define(all(RecordKind.defineThread, threads), threads);
-    // Entry 0 of the others is never defined.
+    // Entry 0 of the following tables is never defined.
     this.#phases = define(
       phases.map(({ outer }) => RecordKind.definePhase | (outer << 16)),
       phases.map(({ name }) => name),
@@ -102,7 +102,7 @@ class RunEncoder {
     this.#record(kind | (layer << 8) | (stream << 16), time, first, second);
   }
 
-  /** Defines what no event refers to, and completes the last block. */
+  /** Defines the names that no event refers to, and completes the last block. */
   finish(): void {
     const { eventCount, times } = this.#run;
     const time = eventCount === 0 ? 0 : (times[eventCount - 1] as number);
@@ -129,7 +129,10 @@ class RunEncoder {
     }
   }
 
-  /** A fraction of a nanosecond has no place in a record, but in a block's head. */
+  /**
+   * Closes the block before a time with a different fraction of a nanosecond: only a block's head
+   * can hold fractions.
+   */
   #closeBefore(time: number): void {
     if (!Number.isInteger(time - this.#encoder.blockTime)) this.#encoder.close();
   }
@@ -137,7 +140,7 @@ class RunEncoder {
 
 /** The names of a kind, and how many of them are defined. */
 interface Definitions {
-  /** What the record of each begins with. */
+  /** The head of the record of each name. */
   readonly heads: readonly number[];
   readonly names: readonly string[];
   count: number;

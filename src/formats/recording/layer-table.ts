@@ -1,23 +1,23 @@
-/** The last layer; one more could not be named as an upstream. */
+/** The last layer: the next one could not be named as an upstream. */
 const lastLayer = 254;
 const lastLayerName = '(more layers)';
 
 interface Layer {
   readonly name: string;
   readonly upstream: number | undefined;
-  /** Whether a resource has it. */
+  /** Whether a resource uses it. */
   isTaken: boolean;
 }
 
 /**
- * Numbers for layers, from 0 on. The layer of a resource that has ended goes to the next one with the same name and upstream. Where all are
- * given, further resources have the last number together.
+ * Numbers for layers, from 0 on. When a resource ends, its layer goes to the next resource with the
+ * same name and upstream. When all numbers are in use, further resources share the last one.
  */
 export class LayerTable {
   readonly #layers: Layer[] = [];
   readonly #define: (index: number, name: string, upstream: number | undefined) => void;
 
-  /** @param define called with each number before it is given for the first time */
+  /** @param define called with each number before its first use */
   constructor(define: (index: number, name: string, upstream: number | undefined) => void) {
     this.#define = define;
   }

@@ -1,4 +1,7 @@
-/** Numbers for texts, from 1 on, as many as are allowed. Texts that come later have the last number, whose text says so. */
+/**
+ * Numbers for texts, from 1 to a maximum. When all are in use, further texts share the last number,
+ * whose text says so.
+ */
 export class NameTable {
   readonly #indexes = new Map<string, number>();
   readonly #maximum: number;
@@ -7,8 +10,8 @@ export class NameTable {
 
   /**
    * @param maximum the last number
-   * @param lastName what it stands for
-   * @param define called with each number before it is given for the first time
+   * @param lastName the text of the last number
+   * @param define called with each number before its first use
    */
   constructor(maximum: number, lastName: string, define: (index: number, name: string) => void) {
     this.#maximum = maximum;

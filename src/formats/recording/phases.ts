@@ -1,6 +1,6 @@
 import type { ScopeFrame } from '../../resource-scope.js';
 
-/** More names would not fit into the 16 bits that a recording has for them; what comes later is this last phase. */
+/** The last index that fits into a recording's 16 bits; further names share it. */
 const maximumPhases = 65_535;
 const lastPhaseName = '(more phases)';
 
@@ -14,10 +14,10 @@ const outermost = new Map<string, Phase>();
 let lastPhase: Phase | undefined;
 let phases = 0;
 
-/** Whether this environment had a phase yet: without, nobody needs to look for one. */
+/** Whether this environment ever had a phase. If not, the search for one is skipped. */
 export let hasPhases = false;
 
-/** A named part of a program. Those of the same name, within the same phase, are one. */
+/** A named part of a program. Phases of the same name within the same phase are one. */
 export class Phase {
   readonly name: string;
   /** The phase around it. */
@@ -31,7 +31,7 @@ export class Phase {
     hasPhases = true;
   }
 
-  /** The phase of a name within another. */
+  /** The phase with a name within another. */
   static of(name: string, outer: Phase | undefined): Phase {
     const siblings = outer === undefined ? outermost : outer.#inner;
     let phase = siblings.get(name);
@@ -46,7 +46,7 @@ export class Phase {
   }
 }
 
-/** The innermost phase of a frame and those around it. */
+/** The innermost phase among a frame and those around it. */
 export function innermostPhase(frame: ScopeFrame | undefined): Phase | undefined {
   for (let each = frame; each !== undefined; each = each.outer) if (isPhaseFrame(each)) return each.phase;
   return undefined;

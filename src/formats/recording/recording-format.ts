@@ -5,13 +5,15 @@
  *     block   u32 'CBLK'  u32 payload bytes  u32 CRC-32 of the rest  u32 records  f64 time, nanoseconds since the recording began
  *     record  u8 kind  u8 layer  u16 stream  u32 time, nanoseconds since the block's  f64 first  f64 second
  *
- * A block holds whole records and is written at once. Its CRC is that of everything behind it: the number of records, the time and the
- * payload. A definition is a record followed by UTF-8 text, padded with zeros to a multiple of 24; it comes before the first record that uses
- * its index. Everything is aligned so that a reader indexes typed arrays.
+ * A block holds whole records and is written in one piece. Its CRC covers everything behind it: the
+ * number of records, the time and the payload. A definition is a record followed by UTF-8 text,
+ * padded with zeros to a multiple of 24; it precedes the first record that uses its index.
+ * Everything is aligned so that a reader can index typed arrays.
  *
- * Indexes are given one after another. That of a stream which has ended may be defined again, and stands for another stream from there on;
- * cistern does so once 65,535 streams are defined. Where there are more layers, streams, phases, stacks or labels than it has room for, the last
- * of them stands for all the rest, and is called `(more …)`.
+ * Indexes are assigned consecutively. The index of a stream that has ended may be defined again;
+ * from there on it stands for another stream. cistern does so once 65,535 streams are defined. If
+ * there are more layers, streams, phases, stacks or labels than fit, the last index stands for all
+ * the rest, and is called `(more …)`.
  */
 
 import { EventKind } from '../event-columns.js';
@@ -23,39 +25,53 @@ const encoder = new TextEncoder();
 export const recordingMagic = 'cistern\n';
 export const recordingVersion = 1;
 
-/** Bytes of a record, and of the head of the file and of a block. */
+/** Bytes of a record, of the file's head, and of a block's head. */
 export const recordBytes = 24;
 
 /** The first four bytes of a block: `CBLK`. */
 export const blockMarker = 0x4b4c4243;
 
-/** A block is closed before it would hold more than this. A definition whose text is longer has a block of its own. */
+/**
+ * A block is closed before it exceeds this. A definition with a longer text has a block to itself.
+ */
 export const maximumPayloadBytes = 2730 * recordBytes;
 
-/** No text is longer, so that a length that is wrong is told from one that is right. */
+/** No text is longer, so that a reader can recognize a wrong length. */
 export const maximumTextBytes = 2 ** 24;
 
-/** A block is closed before the time of a record would not fit into it. */
+/** A block is closed before the time of a record does not fit into it. */
 export const maximumBlockNanoseconds = 2 ** 32 - 1;
 
-/** What a record says: an event, or one of these. What `first` and `second` hold is beside each. */
+/**
+ * What a record says: an event, or one of these. The comment at each kind gives the meaning of
+ * `first` and `second`.
+ */
 export const RecordKind = {
   ...EventKind,
-  /** Thread, 0: the records that follow are of this thread. */
+  /** Thread, 0: the records that follow are by this thread. */
   thread: 16,
   /** Phase or 0, 0: the records that follow are in this phase. */
   phase: 17,
-  /** Stack, 0: where the very next record of the thread was made. */
+  /** Stack, 0: the stack of the thread's next record only. */
   stack: 18,
-  /** Index, bytes of text: the name of a layer. The field `layer` holds the index of its upstream's layer plus 1, 0 where that is not known. */
+  /**
+   * Index, bytes of text: the name of a layer. The field `layer` holds the index of its upstream
+   * plus 1, or 0 if that is unknown.
+   */
   defineLayer: 32,
-  /** Index, bytes of text: a stream's handle, as the driver has it. */
+  /** Index, bytes of text: a stream's handle in the driver. */
   defineStream: 33,
   /** Index, bytes of text: the operating system's number of a thread. */
   defineThread: 34,
-  /** Index from 1, bytes of text: the name of a phase. The field `stream` holds the index of the phase around it, or 0. */
+  /**
+   * Index from 1, bytes of text: the name of a phase. The field `stream` holds the index of the
+   * phase around it, or 0.
+   */
   definePhase: 35,
-  /** Index from 1, bytes of text: a JavaScript stack, innermost call first, a line `function (file:line:column)` each. */
+  /**
+   * Index from 1, bytes of text: a JavaScript stack, innermost call first, one line `function
+   * (file:line:column)` per call.
+   */
   defineStack: 36,
   /** Index from 1, bytes of text: a label of a buffer. */
   defineLabel: 37,
@@ -68,24 +84,27 @@ export const lastEventKind = RecordKind.label;
 
 /** The header of a recording, as JSON. */
 export interface RecordingHeader {
-  /** Milliseconds since 1970 when the recording began; `null` where only times of day are known, as in RMM's logs: midnight then. */
+  /**
+   * Milliseconds since 1970 when the recording began; `null` if only times of day are known, as in
+   * RMM's logs: time 0 is then a midnight.
+   */
   readonly startedAt: number | null;
-  /** Minutes that local time is ahead of UTC. */
+  /** Minutes by which local time is ahead of UTC. */
   readonly utcOffsetMinutes: number;
-  /** The process, or `null` where it is not known. */
+  /** The process, or `null` if unknown. */
   readonly process: number | null;
-  /** What wrote it, such as `cistern 0.1.0`. */
+  /** The program that wrote it, such as `cistern 0.1.0`. */
   readonly writer: string;
   /**
-   * Nanoseconds of the system's monotonic clock (`process.hrtime`) when the recording began: by it, recordings of several threads of a process
-   * are put in order.
+   * Nanoseconds of the system's monotonic clock (`process.hrtime`) when the recording began. It
+   * puts the recordings of several threads of a process in order.
    */
   readonly clock?: number;
-  /** How the log of RMM's that it was made from writes what can be written in several ways. */
+  /** How the original RMM log was spelled, if the recording was made from one. */
   readonly csv?: CsvSpelling;
 }
 
-/** Bytes with the padding behind them: the next multiple of a record's. */
+/** Rounds bytes up to a multiple of a record's size. */
 export function paddedToRecord(bytes: number): number {
   return Math.ceil(bytes / recordBytes) * recordBytes;
 }

@@ -1,8 +1,10 @@
 /**
- * Reads recordings (their bytes are described in `src/formats/recording/recording-format.ts`), in pieces of any size. Pieces are gathered until a block
- * is whole; its records are then read through typed arrays, without an object for any of them.
+ * Reads recordings in pieces of any size; `src/formats/recording/recording-format.ts` describes
+ * their bytes. Pieces are gathered until a block is whole; its records are then read through typed
+ * arrays, without creating an object for any of them.
  *
- * A fault ends the reading. Events are handed on only from blocks whose CRC is right, and from the last one where the file ends within it.
+ * A fault ends the reading. Events are passed on only from blocks whose CRC is right, and from the
+ * last block if the file ends within it.
  */
 import { crc32 } from 'node:zlib';
 import { formatValue, InvalidLogError } from '../../errors.js';
@@ -22,20 +24,20 @@ import {
   recordingVersion,
 } from './recording-format.js';
 
-/** The longest header that is believed. */
+/** Longer headers are treated as damage. */
 const maximumHeaderBytes = 1024 * KiB;
 
-/** How far from 1970 a date can be, in milliseconds. */
+/** The greatest distance from 1970 that a date can have, in milliseconds. */
 const maximumDate = 8.64e15;
 
-/** Indexes are numbers of 8, 16 and 32 bits in a run. */
+/** A run stores indexes in 8, 16 and 32 bits. */
 const maximumLayers = 2 ** 8;
 const maximumStacks = 2 ** 32;
 
 const magicWords = new Uint32Array(new TextEncoder().encode(recordingMagic).buffer);
 const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
-/** What of a header a reader uses. */
+/** The fields of a header that a reader uses. */
 interface HeaderFields {
   readonly startedAt: number | undefined;
   readonly utcOffsetMinutes: number;
@@ -47,13 +49,13 @@ export class RecordingParser {
   readonly #source: string;
   readonly #names: RecordedNames;
   readonly #events: EventSink;
-  /** What was read and is not understood yet is from `start` to `end`; `start` is a multiple of 8. */
+  /** Bytes read but not yet parsed are from `start` to `end`; `start` is a multiple of 8. */
   #bytes = new Uint8Array(512 * KiB);
   #words = new Uint32Array(this.#bytes.buffer);
   #doubles = new Float64Array(this.#bytes.buffer);
   #start = 0;
   #end = 0;
-  /** Where `start` is in the recording. */
+  /** The offset of `start` in the recording. */
   #offset = 0;
   #header: HeaderFields | undefined;
   #damage: RecordingDamage | undefined;
@@ -62,14 +64,14 @@ export class RecordingParser {
   #phase = 0;
   #stack = 0;
 
-  /** @param names gets the names that the events refer to, each before the first event that does */
+  /** @param names receives each name before the first event that refers to it */
   constructor(source: string, names: RecordedNames, events: EventSink) {
     this.#source = source;
     this.#names = names;
     this.#events = events;
   }
 
-  /** Where the recording cannot be read any more, as far as that is known yet. */
+  /** Where the recording cannot be read further, if a fault was found. */
   get damage(): RecordingDamage | undefined {
     return this.#damage;
   }
@@ -79,8 +81,8 @@ export class RecordingParser {
   }
 
   /**
-   * Takes bytes. Returns whether more are wanted, which is until a fault.
-   * @throws InvalidLogError for a recording of a version that is not known.
+   * Takes bytes. Returns whether more are wanted: `true` until a fault.
+   * @throws InvalidLogError if the recording's version is unknown.
    */
   push(piece: Uint8Array): boolean {
     if (this.#damage !== undefined) return false;
@@ -90,7 +92,7 @@ export class RecordingParser {
     return this.#damage === undefined;
   }
 
-  /** Ends the reading: what is left is of a block, or a header, that was cut off. */
+  /** Ends the reading: any bytes left belong to a truncated block or header. */
   finish(): void {
     const left = this.#end - this.#start;
     if (this.#damage !== undefined) return;
@@ -98,7 +100,7 @@ export class RecordingParser {
     else if (left > 0) this.#readPartOfBlock(left);
   }
 
-  /** Ends the reading where the bytes that follow are lost; those that are left are not to be trusted. */
+  /** Ends the reading if the bytes that follow are lost; those left are not trusted. */
   abandon(fault: string, isTruncation: boolean): void {
     if (isTruncation) this.finish();
     this.#damage ??= { offset: this.#offset, fault, isTruncation };
@@ -129,7 +131,7 @@ export class RecordingParser {
     this.#offset += bytes;
   }
 
-  /** Returns whether the header is understood. */
+  /** Returns whether the header is valid. */
   #readHeader(): boolean {
     if (this.#end < recordBytes) return false;
     const [magic0, magic1, version, jsonBytes = 0] = this.#words;
@@ -141,16 +143,16 @@ export class RecordingParser {
         `is a recording of version ${version}; this cistern reads version ${recordingVersion}`,
       );
     }
-    if (jsonBytes > maximumHeaderBytes || this.#doubles[2] !== 0) return this.#spoil(0, 'the header is wrong');
+    if (jsonBytes > maximumHeaderBytes || this.#doubles[2] !== 0) return this.#spoil(0, 'the header is invalid');
     const headerBytes = recordBytes + paddedToRecord(jsonBytes);
     if (this.#end < headerBytes) return false;
     this.#header = parseHeader(this.#bytes.subarray(recordBytes, recordBytes + jsonBytes));
-    if (this.#header === undefined) return this.#spoil(0, 'the header is no JSON of a recording');
+    if (this.#header === undefined) return this.#spoil(0, 'the header is not valid JSON for a recording');
     this.#consume(headerBytes);
     return true;
   }
 
-  /** Reads the next block. Returns whether there was a whole one. */
+  /** Reads the next block. Returns whether a whole one was available. */
   #readBlock(): boolean {
     const left = this.#end - this.#start;
     if (left < recordBytes) return false;
@@ -164,33 +166,37 @@ export class RecordingParser {
     const read = this.#readRecords(end);
     if (this.#damage !== undefined) return false;
     if (read.end !== end) return this.#spoil(0, 'a block does not hold whole records');
-    if (read.records !== this.#words[word + 3]) return this.#spoil(0, 'a block does not hold as many records as it says');
+    if (read.records !== this.#words[word + 3]) return this.#spoil(0, 'a block does not hold as many records as its head says');
     this.#consume(recordBytes + payloadBytes);
     return true;
   }
 
-  /** How long the payload of the block at `start` is, or `undefined` where the head of the block is wrong. */
+  /**
+   * The length of the payload of the block at `start`, or `undefined` if the block's head is
+   * invalid.
+   */
   #blockBytes(left: number): number | undefined {
     const word = this.#start / 4;
     if (this.#words[word] !== blockMarker) return this.#spoil(0, 'there is no block where one should begin') || undefined;
     const payloadBytes = this.#words[word + 1] as number;
     if (payloadBytes % recordBytes !== 0 || (this.#words[word + 3] as number) * recordBytes > payloadBytes) {
-      return this.#spoil(0, 'the length of a block is wrong') || undefined;
+      return this.#spoil(0, 'the length of a block is invalid') || undefined;
     }
     const time = this.#doubles[this.#start / 8 + 2] as number;
-    if (!(time >= 0 && time <= Number.MAX_SAFE_INTEGER)) return this.#spoil(0, 'the time of a block is wrong') || undefined;
-    // Only a single long text makes a block long; anything else would have the rest of the file waited for.
+    if (!(time >= 0 && time <= Number.MAX_SAFE_INTEGER)) return this.#spoil(0, 'the time of a block is invalid') || undefined;
+    // Only a single long text makes a block long. For any other wrong length, the reader would wait
+    // for the rest of the file.
     if (payloadBytes > maximumPayloadBytes && left >= 2 * recordBytes) {
       const isText = ((this.#words[word + 6] as number) & 0xff) > RecordKind.stack;
       const textBytes = this.#doubles[this.#start / 8 + 5] as number;
       if (!isText || textBytes > maximumTextBytes || paddedToRecord(textBytes) + recordBytes !== payloadBytes) {
-        return this.#spoil(0, 'the length of a block is wrong') || undefined;
+        return this.#spoil(0, 'the length of a block is invalid') || undefined;
       }
     }
     return payloadBytes;
   }
 
-  /** Reads the records of a block that ends early. */
+  /** Reads the records of a truncated block. */
   #readPartOfBlock(left: number): void {
     if (left < recordBytes) {
       if (left >= 4 && this.#words[this.#start / 4] !== blockMarker) this.#spoil(0, 'there is no block where one should begin');
@@ -204,8 +210,9 @@ export class RecordingParser {
   }
 
   /**
-   * Reads the records of the block at `start` up to `end`. Returns where it stopped: at the first that is not whole.
-   * @param limit how many records there may be
+   * Reads the records of the block from `start` to `end`. Returns where it stopped: at the first
+   * incomplete record.
+   * @param limit the maximum number of records
    */
   #readRecords(end: number, limit = Number.POSITIVE_INFINITY): { end: number; records: number } {
     const words = this.#words;
@@ -234,14 +241,14 @@ export class RecordingParser {
         fault = this.#set(kind, first);
       } else if (kind >= RecordKind.defineLayer && kind <= RecordKind.defineLabel) {
         if (!isIndex(second, maximumTextBytes + 1)) {
-          fault = 'the length of a text is wrong';
+          fault = 'the length of a text is invalid';
         } else {
           length += paddedToRecord(second);
           if (at + length > end) break;
           fault = this.#define(kind, layer, stream, first, this.#bytes.subarray(at + recordBytes, at + recordBytes + second));
         }
       } else {
-        fault = `there is no kind of records ${kind}`;
+        fault = `there is no record kind ${kind}`;
       }
       if (fault !== undefined) {
         this.#spoil(at - this.#start, fault);
@@ -253,7 +260,7 @@ export class RecordingParser {
     return { end: at, records };
   }
 
-  /** What is wrong with an event, if anything is. */
+  /** The fault of an event, if any. */
   #eventFault(kind: number, layer: number, stream: number, first: number, second: number): string | undefined {
     const { layers, streams, threads, phases, labels } = this.#names;
     if (this.#thread >= threads.length) return 'a thread is not defined';
@@ -261,34 +268,34 @@ export class RecordingParser {
     if (kind <= RecordKind.release) {
       if (layer >= layers.length) return 'a layer is not defined';
       const areAmounts = kind === RecordKind.failure ? isFailedAmount(first, second) : isAmount(first) && isAmount(second);
-      return areAmounts ? undefined : 'a pointer or a size is no integer from 0 to 2^53 - 1';
+      return areAmounts ? undefined : 'a pointer or size is not an integer from 0 to 2^53 - 1';
     }
     if (kind === RecordKind.phaseBegin || kind === RecordKind.phaseEnd) {
       return isIndex(first, phases.length) ? undefined : 'a phase is not defined';
     }
     if (kind === RecordKind.label && layer >= layers.length) return 'a layer is not defined';
     if (kind === RecordKind.label && !isIndex(second, labels.length)) return 'a label is not defined';
-    return isAmount(first) ? undefined : 'a number is no integer from 0 to 2^53 - 1';
+    return isAmount(first) ? undefined : 'a number is not an integer from 0 to 2^53 - 1';
   }
 
-  /** Sets what the records that follow are of. Returns what is wrong, if anything is. */
+  /** Sets the thread, phase or stack of the records that follow. Returns the fault, if any. */
   #set(kind: number, index: number): string | undefined {
     const { threads, phases, stacks } = this.#names;
     const table = kind === RecordKind.thread ? threads : kind === RecordKind.phase ? phases : stacks;
-    if (!isIndex(index, table.length)) return 'what a record sets is not defined';
+    if (!isIndex(index, table.length)) return 'what a record refers to is not defined';
     if (kind === RecordKind.thread) this.#thread = index;
     else if (kind === RecordKind.phase) this.#phase = index;
     else this.#stack = index;
     return undefined;
   }
 
-  /** Defines a name. Returns what is wrong, if anything is. */
+  /** Defines a name. Returns the fault, if any. */
   #define(kind: number, layer: number, stream: number, index: number, bytes: Uint8Array): string | undefined {
     let text: string;
     try {
       text = decoder.decode(bytes);
     } catch {
-      return 'a text is no UTF-8';
+      return 'a text is not UTF-8';
     }
     const { layers, streams, threads, phases, stacks, labels } = this.#names;
     switch (kind) {
@@ -308,7 +315,7 @@ export class RecordingParser {
     }
   }
 
-  /** Ends the reading at a fault, so many bytes behind `start`. Returns `false`. */
+  /** Ends the reading at a fault, `distance` bytes after `start`. Returns `false`. */
   #spoil(distance: number, fault: string): false {
     this.#damage = { offset: this.#offset + distance, fault, isTruncation: false };
     return false;
@@ -323,7 +330,7 @@ function isAmount(value: number): boolean {
   return value >= 0 && value <= Number.MAX_SAFE_INTEGER && Math.floor(value) === value;
 }
 
-/** Failed allocations may be larger than any that could succeed. */
+/** The size of a failed allocation may exceed any size that could succeed. */
 function isFailedAmount(rest: number, bytes: number): boolean {
   return Number.isInteger(rest) && Number.isInteger(bytes) && bytes >= 0;
 }
@@ -332,7 +339,7 @@ function isIndex(value: number, length: number): boolean {
   return value >= 0 && value < length && Math.floor(value) === value;
 }
 
-/** Adds a name, or gives one another text. Returns what is wrong with the index, if anything is. */
+/** Adds a name, or replaces its text. Returns the fault of the index, if any. */
 function put<T>(table: T[], index: number, value: T, maximum: number): string | undefined {
   if (!isIndex(index, Math.min(table.length + 1, maximum))) {
     return `a name has the index ${formatValue(index)}, which is not the next one`;
@@ -341,7 +348,7 @@ function put<T>(table: T[], index: number, value: T, maximum: number): string | 
   return undefined;
 }
 
-/** What a header says, or `undefined` where it is none. */
+/** The fields of a header, or `undefined` if the header is invalid. */
 function parseHeader(json: Uint8Array): HeaderFields | undefined {
   try {
     const { startedAt, utcOffsetMinutes, csv } = JSON.parse(decoder.decode(json)) as Partial<RecordingHeader>;

@@ -1,6 +1,8 @@
 /**
- * Writes recordings while they are made. A block is written when it is full, when a record comes and it is a second old, and at a flush. What
- * the file does not take is kept, and the next flush tries again. A record costs the clock and what {@link BlockEncoder} does, and cannot fail.
+ * Writes recordings as the program runs. A block is written when it is full, when it is a second
+ * old and a record comes, and at a flush. Blocks that the file does not take are kept, and the next
+ * flush tries again. A record costs a clock reading and what {@link BlockEncoder} does, and cannot
+ * fail.
  */
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
@@ -29,18 +31,20 @@ import { hasPhases, innermostPhase, type Phase } from './phases.js';
 import { encodeHeader, RecordKind } from './recording-format.js';
 import { StreamTable } from './stream-table.js';
 
-/** A block that is older when a record comes is written first. */
+/** If the block is older than this when a record comes, it is written first. */
 const maximumAge = 1e9;
-/** Longer texts are cut off: whatever their characters are, they fit into a block. */
+/**
+ * Longer texts are cut off: a text of this length fits into a block, whatever its characters are.
+ */
 const maximumTextLength = 16_384;
-/** Stacks are long, and kept to be compared. */
+/** Stacks are long, and are kept for comparison. */
 const lastStack = 16_384;
 const lastLabel = 65_535;
 const lastStream = 65_535;
 
 const encoder = new TextEncoder();
 
-/** Those of this environment that are not disposed. */
+/** The recordings of this environment that are not disposed. */
 const live: Recording[] = [];
 
 /** Options of {@link Recording}. */
@@ -48,8 +52,8 @@ export interface RecordingOptions {
   /** The path of the file, which is overwritten if it exists. */
   readonly file: string;
   /**
-   * Whether each record is written when it is made, instead of many at a time. Nothing is lost then where the process is killed; it costs a
-   * call of the operating system each.
+   * Whether each record is written at once instead of many at a time. Nothing is lost then if the
+   * process is killed, at the cost of a system call per record.
    * @defaultValue false
    */
   readonly autoFlush?: boolean;
@@ -58,20 +62,23 @@ export interface RecordingOptions {
 const knownOptions = optionNames<RecordingOptions>({ autoFlush: true, file: true });
 
 /**
- * A recording that is being written: a compact log of what {@link RecordingResourceAdaptor}s see, of blocks that the pools below them take and
- * give back, of events and waits, phases ({@link annotate}) and labels. `cistern report`, `convert` and `replay` read it, and
+ * A recording that is being written: a compact log of what {@link RecordingResourceAdaptor}s see,
+ * of the blocks that the pools below them take and return, and of events and waits, phases ({@link
+ * annotate}) and labels. `cistern report`, `convert` and `replay` read it, and so does
  * `readRecordedRun`.
  *
- * Several adaptors can share one; each has a layer in it. A recording is one thread's: give each worker a file of its own.
+ * Several adaptors can share a recording; each has its own layer. A recording belongs to one
+ * thread: give each worker its own file.
  *
- * Records are collected and written 64 KiB at a time or once a second, when the next one comes; at {@link Recording.flush}, at dispose, after a
- * failed allocation, and when the process or worker exits by itself. A process that is killed leaves a file that can be read up to the last
- * record that was written.
+ * Records are collected and written in blocks of 64 KiB, or once a second when the next record
+ * comes; also at {@link Recording.flush}, at dispose, after a failed allocation, and when the
+ * process or worker exits normally. If the process is killed, the file can be read up to the last
+ * record written.
  *
- * Where the file cannot be written, no record is lost and no memory is: adaptors throw at an allocation, before they ask the upstream; frees
- * work, and their records are kept for later.
+ * If the file cannot be written, neither records nor memory are lost: an adaptor's `allocate`
+ * throws before it asks the upstream; frees work, and their records are kept for later.
  *
- * RMM has nothing like it; its log is what {@link LoggingResourceAdaptor} writes.
+ * RMM has no counterpart; {@link LoggingResourceAdaptor} writes RMM's log.
  * @example
  * ```ts
  * using recording = new Recording({ file: 'run.cistern' });
@@ -85,16 +92,16 @@ export class Recording implements Disposable {
   readonly file: string;
   readonly #target: FileTarget;
   readonly #autoFlush: boolean;
-  /** What the target did not take yet, in order. */
+  /** Bytes that the target has not yet taken, in order. */
   #unwritten: Uint8Array[] = [];
   #isBehind = false;
 
-  /** The records that are not handed to the target yet; `undefined` once disposed. */
+  /** The records not yet passed to the target; `undefined` after dispose. */
   #blocks: BlockEncoder | undefined = new BlockEncoder(maximumAge, (block) => this.#write(block));
   /** The clock at time 0, in milliseconds. */
   readonly #origin: number;
 
-  /** The frame that was looked at last, and the phase that the next record is in unless it is told otherwise. */
+  /** The last frame examined, and the phase of the next record unless a record changes it. */
   #frame: ScopeFrame | undefined;
   #phase: Phase | undefined;
   readonly #phases = new Map<Phase, number>();
@@ -111,8 +118,9 @@ export class Recording implements Disposable {
   }
 
   /**
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
-   * @throws ArgumentTypeError for options that are none, ArgumentRangeError for a file that another recording of the thread writes to.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the file cannot be opened.
+   * @throws ArgumentTypeError for invalid options; ArgumentRangeError if another recording of the
+   * thread writes to the file.
    */
   constructor(options: RecordingOptions) {
     assertOptions(options, knownOptions);
@@ -140,15 +148,16 @@ export class Recording implements Disposable {
     flushAtExit(this);
   }
 
-  /** Whether it is disposed. */
+  /** Whether the recording is disposed. */
   get isDisposed(): boolean {
     return this.#blocks === undefined;
   }
 
   /**
-   * Writes what was recorded so far.
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where it cannot be written; it is kept, to be tried again.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) once disposed.
+   * Writes everything recorded until now.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if it cannot be written; it is kept, to be tried
+   * again.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) after dispose.
    */
   flush(): void {
     if (this.isDisposed) throw alreadyDisposed('flush', 'the Recording');
@@ -156,9 +165,10 @@ export class Recording implements Disposable {
   }
 
   /**
-   * Writes what is left and closes the file. Adaptors that record here pass calls on from now on, and record nothing. Does nothing the second
-   * time.
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where what is left cannot be written; it is lost then.
+   * Writes the remaining records and closes the file. Adaptors that use this recording then pass
+   * calls on without recording them. Does nothing the second time.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the remaining records cannot be written; they
+   * are lost then.
    */
   [Symbol.dispose](): void {
     if (this.isDisposed) return;
@@ -183,13 +193,13 @@ export class Recording implements Disposable {
     this[Symbol.dispose]();
   }
 
-  /** @internal Whether the file did not take what it was given last. */
+  /** @internal Whether the file did not take the last bytes it was given. */
   get isBehind(): boolean {
     return this.#isBehind;
   }
 
   /**
-   * @internal Adds a layer. That of a resource which has ended is taken up again where name and upstream are the same.
+   * @internal Adds a layer, or reuses that of an ended resource with the same name and upstream.
    * @param upstream the layer below
    */
   addLayer(name: string, upstream: number | undefined): number {
@@ -201,18 +211,23 @@ export class Recording implements Disposable {
     this.#layers.remove(layer);
   }
 
-  /** @internal The fields of a record that say which layer and stream it is of, to be joined with the kind. */
+  /**
+   * @internal The fields of a record that hold its layer and stream, to be combined with the kind.
+   */
   headOf(layer: number, timeline: StreamTimeline): number {
     return this.isDisposed ? 0 : (layer << 8) | (this.#streams.indexOf(timeline) << 16);
   }
 
-  /** @internal Adds a record. Takes no memory, and cannot fail. Returns where it is, for `retract`. */
+  /**
+   * @internal Adds a record. Allocates nothing, and cannot fail. Returns its position, for
+   * `retract`.
+   */
   append(head: number, first: number, second: number): number {
     if (hasPhases) this.#followPhase();
     return this.#put(head, first, second);
   }
 
-  /** @internal As `append`, with the stack where it was made. */
+  /** @internal Like `append`, with the call stack. */
   appendWithStack(head: number, first: number, second: number, stack: string): void {
     if (this.isDisposed) return;
     if (hasPhases) this.#followPhase();
@@ -221,7 +236,7 @@ export class Recording implements Disposable {
     this.#put(head, first, second);
   }
 
-  /** @internal Takes a record back that turned out to be wrong, unless it is written already. */
+  /** @internal Removes a record that turned out to be wrong, unless it is already written. */
   retract(position: number): void {
     this.#blocks?.retract(position);
   }
@@ -244,12 +259,15 @@ export class Recording implements Disposable {
     this.#recordPhase(RecordKind.phaseEnd, phase);
   }
 
-  /** @internal The records so far belong together: with `autoFlush` they are written now. What the file does not take is kept. */
+  /**
+   * @internal Ends a group of records: with `autoFlush` they are written. If the file does not take
+   * them, they are kept.
+   */
   flushIfAuto(): void {
     if (this.#autoFlush) this.tryFlush();
   }
 
-  /** @internal As `flush`, but leaves what the file does not take for later. */
+  /** @internal Like `flush`, but keeps what the file does not take for later. */
   tryFlush(): void {
     if (this.isDisposed) return;
     try {
@@ -264,7 +282,7 @@ export class Recording implements Disposable {
     this.flushIfAuto();
   }
 
-  /** Says which phase the next record is in, where that has changed. */
+  /** Records a change of phase before the next record. */
   #followPhase(): void {
     const frame = innermostFrame();
     if (frame === this.#frame || this.isDisposed) return;
@@ -290,7 +308,7 @@ export class Recording implements Disposable {
     return blocks === undefined ? 0 : blocks.record(head, this.#now(), first, second);
   }
 
-  /** Adds a record with a text. */
+  /** Adds a record that is followed by a text. */
   #define(head: number, index: number, text: string): void {
     const shown = text.length > maximumTextLength ? `${text.slice(0, maximumTextLength - 1)}…` : text;
     this.#blocks?.define(head, this.#now(), index, encoder.encode(shown));
@@ -312,7 +330,7 @@ export class Recording implements Disposable {
     this.#isBehind = false;
   }
 
-  /** Hands bytes to the target; what it does not take is kept for `flush`. */
+  /** Passes bytes to the target; those it does not take are kept for `flush`. */
   #write(bytes: Uint8Array): void {
     let written = 0;
     if (!this.#isBehind) {
@@ -337,7 +355,7 @@ const eventObserver = {
 };
 
 function recordEvent(kind: number, timeline: StreamTimeline, version: number): void {
-  // An event that was never recorded makes nobody wait.
+  // An event that was never recorded delays nothing.
   if (version === 0) return;
   for (let i = 0; i < live.length; i++) {
     const recording = live[i] as Recording;
@@ -346,12 +364,14 @@ function recordEvent(kind: number, timeline: StreamTimeline, version: number): v
   }
 }
 
-/** Two recordings in one file would write over each other. Devices such as `/dev/null` take any number. */
+/**
+ * Two recordings in one file would overwrite each other. Devices such as `/dev/null` are allowed.
+ */
 function assertNotRecordedTo(file: string): void {
   const path = resolve(file);
   if (!live.some((recording) => resolve(recording.file) === path) || !statSync(path, { throwIfNoEntry: false })?.isFile()) return;
   throw new ArgumentRangeError(
-    `file must not be one that another Recording of this thread writes to, got ${formatValue(file)}; hand that one to the adaptors`,
+    `file must not be written by another Recording of this thread, got ${formatValue(file)}; pass that one to the adaptors`,
     'ERR_INVALID_ARG_VALUE',
   );
 }

@@ -1,6 +1,6 @@
 /**
- * Recordings by the path of their file, so that the layers of a stack which name the same one share it; and the one that the environment
- * variable `CISTERN_LOG_FILE` asks for.
+ * Recordings by the path of their file, so that the layers of a stack that name the same file share
+ * it; and the recording that the environment variable `CISTERN_LOG_FILE` asks for.
  */
 import { resolve } from 'node:path';
 import { isMainThread, threadId } from 'node:worker_threads';
@@ -16,8 +16,9 @@ let ofEnvironment: Recording | undefined;
 let wasAsked = false;
 
 /**
- * The recording to a path of this thread, which is opened if there is none. To be followed by {@link releaseRecording}.
- * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
+ * This thread's recording to a path, opened if necessary. Pair each call with
+ * {@link releaseRecording}.
+ * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the file cannot be opened.
  */
 export function acquireRecording(file: string): Recording {
   const path = resolve(file);
@@ -31,7 +32,7 @@ export function acquireRecording(file: string): Recording {
   return recording;
 }
 
-/** Ends what {@link acquireRecording} began. The last one disposes the recording. */
+/** Undoes {@link acquireRecording}. The last release disposes the recording. */
 export function releaseRecording(recording: Recording): void {
   const known = shared.get(recording.file);
   if (known?.recording !== recording || --known.users > 0) return;
@@ -40,9 +41,10 @@ export function releaseRecording(recording: Recording): void {
 }
 
 /**
- * The recording that `CISTERN_LOG_FILE` asks for, or `undefined` where it does not. It is opened at the first call and lasts as long as the
- * process or worker. `%p` in the path stands for the number of the process; a worker thread appends its own number.
- * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
+ * The recording that `CISTERN_LOG_FILE` asks for, or `undefined` if it is not set. It is opened at
+ * the first call and lasts as long as the process or worker. `%p` in the path stands for the
+ * process number; a worker thread appends its own number.
+ * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the file cannot be opened.
  */
 export function environmentRecording(): Recording | undefined {
   const file = process.env['CISTERN_LOG_FILE'] ?? '';
@@ -54,7 +56,10 @@ export function environmentRecording(): Recording | undefined {
   return ofEnvironment;
 }
 
-/** Whether anything is recorded. The first call opens the recording that the environment asks for. */
+/**
+ * Whether anything is being recorded. The first call opens the recording that the environment asks
+ * for.
+ */
 export function isRecording(): boolean {
   if (liveRecordings().length > 0) return true;
   if (wasAsked) return false;

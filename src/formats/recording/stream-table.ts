@@ -1,38 +1,36 @@
 import type { StreamObserver, StreamTimeline } from '../../driver/stream-timeline.js';
 
-/** What stands for streams that there is no number left for. */
+/** Stands for streams without a number of their own. */
 export const moreStreams = '(more streams)';
 
 /**
- * Numbers for streams, from 0 on. When all are given, those of streams that have ended are given again, the one that ended first before the
- * others. Where none has ended, further streams have the last number together.
+ * Numbers for streams, from 0 on. When all are in use, the numbers of ended streams are reused, the
+ * stream that ended first going first. If none has ended, further streams share the last number.
  */
 export class StreamTable implements StreamObserver {
   readonly #maximum: number;
   readonly #define: (index: number, handle: string) => void;
   readonly #timelines = new Map<StreamTimeline, number>();
-  /** By slot of a timeline: its number, or -1. */
+  /** The number of each timeline by its slot, or -1. */
   readonly #indexes: number[] = [];
-  /** The numbers of streams that have ended, in that order. */
+  /** The numbers of ended streams, in the order in which they ended. */
   readonly #vacant = new Set<number>();
   #count = 0;
 
   /**
    * @param maximum the last number
-   * @param define called with each number before it is given, also again
+   * @param define called with each number before each use for another stream
    */
   constructor(maximum: number, define: (index: number, handle: string) => void) {
     this.#maximum = maximum;
     this.#define = define;
   }
 
-  /** The number of a stream. */
   indexOf(timeline: StreamTimeline): number {
     const index = this.#indexes[timeline.slot] ?? -1;
     return index >= 0 ? index : this.#add(timeline);
   }
 
-  /** Ends the use of the table. */
   clear(): void {
     for (const timeline of this.#timelines.keys()) timeline.unobserve(this);
     this.#timelines.clear();

@@ -6,8 +6,8 @@ import { CsvRows, defaultNullPointer, nanosecondsPerDay, RowText, rowActions } f
 const fullBytes = 64 * 1024;
 
 /**
- * The bytes of an RMM log that holds the allocations, failures and frees of a layer of a run, in pieces. A run that was read from an RMM log
- * gives that log again, byte by byte.
+ * The bytes of an RMM log, in pieces, with the allocations, failures and frees of one layer of a
+ * run. A run that was read from an RMM log gives the same log again, byte by byte.
  */
 export function* rmmCsv(run: RecordedRun, layer: number, written: WrittenEvents = { count: 0 }): Generator<Uint8Array> {
   const { kinds, layerOf, streamOf, threadOf, times, firsts, seconds } = run;
@@ -32,7 +32,8 @@ export function* rmmCsv(run: RecordedRun, layer: number, written: WrittenEvents 
     } else if (second <= Number.MAX_SAFE_INTEGER) {
       rows.add(clock.prefix, microseconds, actions.allocateFailure, 0, second, stream);
     } else {
-      // More than a number holds: its lowest digits go with the stream.
+      // The size exceeds what a number holds: all but its first digit go into the text with the
+      // stream.
       const digits = String(BigInt(second) + BigInt(first));
       const rest = new RowText(`${digits.slice(1)},${run.streams[streamOf[i] as number]}\n`);
       rows.add(clock.prefix, microseconds, actions.allocateFailure, 0, Number(digits[0]), rest);
@@ -44,9 +45,9 @@ export function* rmmCsv(run: RecordedRun, layer: number, written: WrittenEvents 
   yield rows.take();
 }
 
-/** Times as the local times of day that they were. */
+/** Formats times as the local times of day in the original log. */
 class TimeOfDay {
-  /** The second that was entered last, and what stands between it and its microseconds. */
+  /** The second entered last, as a prefix up to its microseconds. */
   prefix = new RowText('');
   /** Nanoseconds from a local midnight to time 0. */
   readonly #start: number;
@@ -58,7 +59,9 @@ class TimeOfDay {
     this.#separator = separator;
   }
 
-  /** Makes the prefix of the second that a time is in, and returns the microseconds since its start. */
+  /**
+   * Makes the prefix for the second that contains a time. Returns the microseconds since its start.
+   */
   enter(time: number): number {
     const sinceMidnight = modulo(this.#start + time, nanosecondsPerDay);
     const second = Math.floor(sinceMidnight / 1e9);

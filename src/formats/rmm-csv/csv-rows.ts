@@ -1,29 +1,28 @@
 /**
- * Writes the rows of RMM's log straight into bytes, since a string per row costs several times what is allowed here (150 ns a row, of which
- * the clock takes a third).
+ * Writes the rows of RMM's log straight into bytes. A string per row would cost several times the
+ * budget of 150 ns a row, of which the clock takes a third.
  *
  *     12345,14:03:22.  123456,  allocate,   0x7f3e8c000000   ,  1024     ,0x1\n
  *     `-- prefix ---'  digits   `-action-'  hexadecimal         digits   `suffix'
  *
- * Everything is stored four bytes at a time, beyond its end if need be: what comes next overwrites that, and a row may be followed by three
- * bytes that do not count.
+ * Every part is stored four bytes at a time, possibly beyond its end: the next part overwrites the
+ * excess. A row may be followed by up to three bytes of excess.
  */
 const encoder = new TextEncoder();
 
 /** The first line of every log. */
 export const logHeader = 'Thread,Time,Action,Pointer,Size,Stream';
 
-/** Times are local times of day. */
 export const nanosecondsPerDay = 86_400e9;
 
-/** More than the longest row without its texts: 6 (time), 16 (pointer), 16 (size), 2 separators. */
+/** An upper bound for a row without its texts: 6 (time), 16 (pointer), 16 (size), 2 separators. */
 const numberBytes = 64;
 
-/** A text to be put into rows. */
+/** A text that is put into rows. */
 export class RowText {
   /** In bytes. */
   readonly length: number;
-  /** Four bytes each, the last one padded. */
+  /** Four bytes in each word, the last one padded. */
   readonly words: Int32Array;
 
   constructor(text: string) {
@@ -36,7 +35,7 @@ export class RowText {
 /** A null pointer, as glibc's `%p` writes it. */
 export const defaultNullPointer = '(nil)';
 
-/** What rows say happened, and what comes before their pointers. */
+/** The texts for each action in a row, up to its pointer. */
 export interface RowActions {
   readonly allocate: RowText;
   readonly allocateNothing: RowText;
@@ -45,7 +44,7 @@ export interface RowActions {
   readonly freeNothing: RowText;
 }
 
-/** The actions of a log that writes a null pointer like this. */
+/** The actions for a log that writes null pointers in this form. */
 export function rowActions(nullPointer: string): RowActions {
   return {
     allocate: new RowText('allocate,0x'),
@@ -60,7 +59,7 @@ export function rowActions(nullPointer: string): RowActions {
 const threeDigits = words(encoder.encode(Array.from({ length: 1000 }, (_, i) => `${String(i).padStart(3, '0')},`).join('')));
 /** `0   ` to `999 `. */
 const leadingDigits = words(encoder.encode(Array.from({ length: 1000 }, (_, i) => String(i).padEnd(4)).join('')));
-/** `00` to `ff`, two characters in each. */
+/** `00` to `ff`, one pair of characters per word. */
 const hexadecimalPairs = words(encoder.encode(Array.from({ length: 256 }, (_, i) => i.toString(16).padStart(2, '0').padEnd(4)).join('')));
 const hexadecimalDigits = words(encoder.encode(Array.from({ length: 16 }, (_, i) => i.toString(16).padEnd(4)).join('')));
 const comma = 44;
@@ -71,31 +70,31 @@ export class CsvRows {
   #view: DataView;
   #length: number;
 
-  /** @param capacity bytes that fit before more memory is taken */
+  /** @param capacity bytes that fit before the buffer grows */
   constructor(capacity: number) {
     this.#bytes = new Uint8Array(capacity);
     this.#view = new DataView(this.#bytes.buffer);
     this.#length = encoder.encodeInto(`${logHeader}\n`, this.#bytes).written;
   }
 
-  /** The bytes that are held. */
+  /** Number of bytes held. */
   get length(): number {
     return this.#length;
   }
 
-  /** Those from a place on, good until the next change. */
+  /** The bytes from a position on, valid until the next change. */
   bytesFrom(start: number): Uint8Array {
     return this.#bytes.subarray(start, this.#length);
   }
 
-  /** A copy of them all, which are dropped here. */
+  /** Returns a copy of all bytes, and drops them here. */
   take(): Uint8Array {
     const taken = this.#bytes.slice(0, this.#length);
     this.#length = 0;
     return taken;
   }
 
-  /** Drops so many bytes from the front. */
+  /** Drops `count` bytes from the front. */
   drop(count: number): void {
     this.#bytes.copyWithin(0, count, this.#length);
     this.#length -= count;
@@ -103,8 +102,8 @@ export class CsvRows {
 
   /**
    * Adds a row, or the rest of one.
-   * @param microseconds below a million, behind the prefix
-   * @param pointer is not written if it is 0: the action does that
+   * @param microseconds below a million, written after the prefix
+   * @param pointer not written if 0: the action includes a null pointer
    */
   add(prefix: RowText, microseconds: number, action: RowText, pointer: number, bytes: number, suffix: RowText): void {
     if (this.#length + prefix.length + suffix.length + action.length + numberBytes > this.#bytes.length) {
@@ -122,7 +121,7 @@ export class CsvRows {
     this.#length = putText(view, at, suffix);
   }
 
-  /** Adds a text: the beginning of a row, or a whole one. */
+  /** Adds a text: the start of a row, or a whole row. */
   addText(text: RowText): void {
     if (this.#length + text.length + numberBytes > this.#bytes.length) this.#grow(text.length + numberBytes);
     this.#length = putText(this.#view, this.#length, text);
@@ -136,7 +135,7 @@ export class CsvRows {
   }
 }
 
-/** Bytes, four in each word, the last one padded with zeros. */
+/** Packs bytes into words of four, the last one padded with zeros. */
 function words(bytes: Uint8Array): Int32Array {
   const padded = new Uint8Array(Math.ceil(bytes.length / 4) * 4);
   padded.set(bytes);
@@ -150,13 +149,13 @@ function putText(view: DataView, at: number, text: RowText): number {
   return at + text.length;
 }
 
-/** A number below 1000, in three digits and a comma that does not count. */
+/** Writes a number below 1000 as three digits, followed by an excess comma. */
 function putThreeDigits(view: DataView, at: number, value: number): number {
   view.setInt32(at, threeDigits[value] as number, true);
   return at + 3;
 }
 
-/** An integer from 0 to 2^53 - 1, in decimal. */
+/** Writes an integer from 0 to 2^53 - 1 in decimal. */
 function putInteger(view: DataView, at: number, value: number): number {
   if (value < 1e9) return putSmallInteger(view, at, value | 0);
   const billions = Math.floor(value / 1e9);
@@ -169,7 +168,7 @@ function putInteger(view: DataView, at: number, value: number): number {
   return putThreeDigits(view, end, rest - thousands * 1000);
 }
 
-/** An integer below 10^9. */
+/** Writes an integer below 10^9. */
 function putSmallInteger(view: DataView, at: number, value: number): number {
   if (value < 1000) return putLeadingDigits(view, at, value);
   const thousands = (value / 1000) | 0;
@@ -184,7 +183,7 @@ function putLeadingDigits(view: DataView, at: number, value: number): number {
   return at + (value < 10 ? 1 : value < 100 ? 2 : 3);
 }
 
-/** An integer from 1 to 2^53 - 1, in hexadecimal. */
+/** Writes an integer from 1 to 2^53 - 1 in hexadecimal. */
 function putHexadecimal(view: DataView, at: number, value: number): number {
   const high = Math.floor(value / 2 ** 32) | 0;
   const low = value | 0;
@@ -192,7 +191,7 @@ function putHexadecimal(view: DataView, at: number, value: number): number {
   return putHexadecimalDigits(view, putHexadecimalDigits(view, at, high, significantBits(high)), low, 32);
 }
 
-/** A multiple of 4. */
+/** The bit length, rounded up to a multiple of 4. */
 function significantBits(value: number): number {
   return (35 - Math.clz32(value)) & ~3;
 }

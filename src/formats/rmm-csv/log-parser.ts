@@ -5,7 +5,7 @@ import { logHeader } from './csv-rows.js';
 import { explainRow, explainTime, holdsBinaryData } from './log-row-fault.js';
 import { RecordedRows } from './recorded-rows.js';
 
-/** No row comes near this; what does is not a log. */
+/** No row is nearly this long; a longer line means that the file is not a log. */
 const maximumLineBytes = 4096;
 
 const newline = 0x0a;
@@ -16,7 +16,7 @@ const zero = 0x30;
 const dot = 0x2e;
 const colon = 0x3a;
 
-/** The value of every hexadecimal digit, -1 for all other bytes. */
+/** The value of each hexadecimal digit, -1 for all other bytes. */
 const hexadecimalValues = new Int8Array(256).fill(-1);
 for (let digit = 0; digit < 16; digit++) {
   const text = digit.toString(16);
@@ -32,49 +32,49 @@ const nilPointer = Buffer.from('(nil),');
 /**
  * Turns the bytes of an RMM log, in pieces of any size, into rows.
  *
- * Rows are read where they lie, without a string or an object per row. A row that is not as it should be is looked at a second time, as
+ * Rows are read in place, without a string or an object per row. An invalid row is read again, as
  * text, to say what is wrong with it.
  */
 export class LogParser {
   readonly #source: string;
   readonly #rows: RecordedRows;
   readonly #readsTimes: boolean;
-  /** The beginning of a line whose end has not come yet. */
+  /** The start of an incomplete line. */
   #carry: Uint8Array = new Uint8Array(0);
-  /** The line that is being read, from 1. */
+  /** The number of the current line, from 1. */
   #line = 1;
-  /** The first of the blank lines just read, or 0: they may only be the last. */
+  /** The first of the blank lines just read, or 0: only the end of the log may be blank. */
   #blankLine = 0;
-  /** Where that line begins, in bytes from the start of the log. */
+  /** The offset of that line from the start of the log, in bytes. */
   #offset = 0;
   #timeSeparator: CsvSpelling['timeSeparator'] = '.';
   #nullPointer: CsvSpelling['nullPointer'] = '(nil)';
 
-  /** @param readsTimes whether the column of times is read; if not, it may hold anything */
+  /** @param readsTimes whether the time column is read; if not, it may hold anything */
   constructor(source: string, names: RecordedNames, events: EventSink, readsTimes: boolean) {
     this.#source = source;
     this.#rows = new RecordedRows(names, events);
     this.#readsTimes = readsTimes;
   }
 
-  /** Where the first line that is not complete begins, in bytes from the start of the log. */
+  /** The offset of the first incomplete line from the start of the log, in bytes. */
   get offset(): number {
     return this.#offset;
   }
 
-  /** How the log writes what can be written in several ways; of times only where they are read. */
+  /** How the log is spelled; the time format is known only if times are read. */
   get spelling(): CsvSpelling {
     return { timeSeparator: this.#timeSeparator, nullPointer: this.#nullPointer };
   }
 
-  /** The complete lines so far. */
+  /** Number of complete lines. */
   get lineCount(): number {
     return this.#line - 1;
   }
 
   /**
-   * Takes bytes, and returns that more are wanted.
-   * @throws InvalidLogError naming the first line at fault.
+   * Takes bytes, and returns `true`: more are wanted.
+   * @throws InvalidLogError naming the first invalid line.
    */
   push(bytes: Uint8Array): true {
     let start = 0;
@@ -96,8 +96,9 @@ export class LogParser {
   }
 
   /**
-   * Reads the last line where no newline ends it. Returns what is wrong with it where the log seems to end in the middle of a row.
-   * @throws InvalidLogError where the log is empty or its last line at fault.
+   * Reads the last line if it has no newline. Returns its fault if the log seems to end in the
+   * middle of a row.
+   * @throws InvalidLogError if the log is empty or its last line is invalid.
    */
   finish(): string | undefined {
     if (this.#line === 1 && this.#carry.length === 0) this.#fail(undefined, 'is empty');
@@ -121,7 +122,10 @@ export class LogParser {
     this.#carry = line;
   }
 
-  /** Of the line that is being read, without its newline. Asked of a whole line too, so that it does not matter in which pieces it came. */
+  /**
+   * Checks the length of the current line, without its newline. Whole lines are checked too, so
+   * that the result is the same however the bytes are split.
+   */
   #checkLength(bytes: number): void {
     if (bytes <= maximumLineBytes) return;
     this.#fail(this.#line === 1 ? undefined : this.#line, `is not an RMM log: a line is longer than ${maximumLineBytes} bytes`);
@@ -139,12 +143,12 @@ export class LogParser {
     this.#offset += end - start;
   }
 
-  /** Reads the row at `start`, which ends with a newline, and returns where the next one begins. */
+  /** Reads the row at `start`, which ends with a newline. Returns the start of the next row. */
   #parseRow(bytes: Uint8Array, start: number): number {
     let at = start;
     let byte = bytes[at++] as number;
 
-    // A newline is no digit, so that no loop below runs past the row.
+    // A newline is not a digit, so no loop below runs past the row.
     let thread = byte - zero;
     if (thread < 0 || thread > 9) return this.#refuseRow(bytes, start);
     for (byte = bytes[at++] as number; byte !== comma; byte = bytes[at++] as number) {
@@ -221,7 +225,7 @@ export class LogParser {
     this.#checkLength(at - 1 - start);
     const largest = Number.MAX_SAFE_INTEGER;
     if (thread > largest || pointer > largest || (size > largest && !isFailure) || stream > largest) return this.#refuseRow(bytes, start);
-    if (this.#blankLine > 0) this.#fail(this.#blankLine, 'is blank, and is not the end');
+    if (this.#blankLine > 0) this.#fail(this.#blankLine, 'is blank, but not at the end');
 
     const rest = size > largest ? restOf(bytes, sizeStart, size) : 0;
     const kind = isFree ? EventKind.free : isFailure ? EventKind.failure : EventKind.allocate;
@@ -231,7 +235,7 @@ export class LogParser {
     return at;
   }
 
-  /** The nanoseconds since midnight of a time such as `14:03:22.123456`, or -1 where it is none. */
+  /** The nanoseconds since midnight of a time such as `14:03:22.123456`, or -1 if it is invalid. */
   #timeOfDay(bytes: Uint8Array, start: number, end: number): number {
     const hours = twoDigits(bytes, start);
     const minutes = twoDigits(bytes, start + 3);
@@ -249,12 +253,12 @@ export class LogParser {
     this.#nullPointer = bytes[start] !== zero ? '(nil)' : bytes[start + 1] === 0x78 ? '0x0' : '0';
   }
 
-  /** Accepts a blank line, and throws for everything else. */
+  /** Accepts a blank line, and throws for anything else. */
   #refuseRow(bytes: Uint8Array, start: number): number {
     const end = bytes.indexOf(newline, start);
     this.#checkLength(end - start);
     const text = Buffer.from(bytes.subarray(start, end)).toString('utf8').trimEnd();
-    if (text !== '') this.#fail(this.#line, explainRow(text) ?? explainTime(text) ?? `is no row of an RMM log: ${formatValue(text)}`);
+    if (text !== '') this.#fail(this.#line, explainRow(text) ?? explainTime(text) ?? `is not a row of an RMM log: ${formatValue(text)}`);
     if (this.#blankLine === 0) this.#blankLine = this.#line;
     this.#line++;
     return end + 1;
@@ -281,14 +285,14 @@ function matches(bytes: Uint8Array, at: number, expected: Uint8Array): boolean {
   return true;
 }
 
-/** The number of two digits, or more than any where they are none. */
+/** The number of two digits, or a number above any valid one if they are not digits. */
 function twoDigits(bytes: Uint8Array, at: number): number {
   const tens = (bytes[at] as number) - zero;
   const ones = (bytes[at + 1] as number) - zero;
   return tens >= 0 && tens <= 9 && ones >= 0 && ones <= 9 ? tens * 10 + ones : Number.POSITIVE_INFINITY;
 }
 
-/** What the decimal digits at `start` are beyond a float that is about as much. */
+/** The exact value of the decimal digits at `start`, minus the float that approximates it. */
 function restOf(bytes: Uint8Array, start: number, about: number): number {
   if (about === Number.POSITIVE_INFINITY) return 0;
   const text = Buffer.from(bytes.subarray(start, bytes.indexOf(comma, start))).toString('latin1');

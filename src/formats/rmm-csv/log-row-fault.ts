@@ -4,7 +4,7 @@ const columns = ['thread', 'time', 'action', 'pointer', 'size', 'stream'] as con
 
 const timeForm = 'a time such as 14:03:22.123456';
 
-/** What a value of each column looks like, and how that is said. */
+/** The pattern of each column, and the words for it in messages. */
 const forms: Readonly<Record<(typeof columns)[number], { readonly pattern: RegExp; readonly expected: string }>> = {
   thread: { pattern: /^\d+$/, expected: 'a decimal number' },
   time: { pattern: /^[^,]+$/, expected: timeForm },
@@ -14,12 +14,12 @@ const forms: Readonly<Record<(typeof columns)[number], { readonly pattern: RegEx
   stream: { pattern: /^(0x)?[0-9A-Fa-f]+$/, expected: 'a hexadecimal number such as 0x0' },
 };
 
-/** Whether bytes that were decoded as UTF-8 were no text: they left control or replacement characters. */
+/** Whether bytes decoded as UTF-8 are binary data: control or replacement characters result. */
 export function holdsBinaryData(text: string): boolean {
   return /(?![\t\n\v\f\r])[\p{Cc}\ufffd]/u.test(text);
 }
 
-/** What is wrong with a line as a row of an RMM log, or `undefined` where its form is right. */
+/** The fault of a line as a row of an RMM log, or `undefined` if its form is right. */
 export function explainRow(line: string): string | undefined {
   if (holdsBinaryData(line)) return 'holds binary data';
   const values = line.split(',');
@@ -36,7 +36,7 @@ export function explainRow(line: string): string | undefined {
   return undefined;
 }
 
-/** What is wrong with the time of a row whose form is right, or `undefined` where it is one. */
+/** The fault of the time in a row whose form is right, or `undefined`. */
 export function explainTime(line: string): string | undefined {
   const time = line.split(',')[1] as string;
   return /^([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)[.:]\d{6}$/.test(time)

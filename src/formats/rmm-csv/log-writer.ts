@@ -3,14 +3,17 @@ import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
 import type { LogTarget } from '../../files/log-target.js';
 import { CsvRows, defaultNullPointer, RowText, rowActions } from './csv-rows.js';
 
-/** Rows are offered to the target at this many bytes; some more may come before that. */
+/** Rows are offered to the target once there are this many bytes; a few more may arrive first. */
 const bufferBytes = 64 * 1024;
 const spareBytes = 128;
 
-/** The actions of rows that are written now. */
+/** The actions as written to new logs. */
 export const LogAction = rowActions(defaultNullPointer);
 
-/** Writes rows while they are made: collects them in memory and hands them to a target, many at a time. */
+/**
+ * Writes rows as the program runs: collects them in memory and passes them to a target, many at a
+ * time.
+ */
 export class LogWriter {
   readonly #target: LogTarget;
   /** Rows are offered to the target at this many bytes. */
@@ -29,12 +32,12 @@ export class LogWriter {
     flushAtExit(this);
   }
 
-  /** Whether rows are due to be written. */
+  /** Whether the rows are due to be written. */
   get isFull(): boolean {
     return this.#rows.length >= this.#fullBytes;
   }
 
-  /** Adds a row. Takes memory if it must, and cannot fail. */
+  /** Adds a row. May grow the buffer; cannot fail. */
   append(action: RowText, pointer: number, bytes: number, suffix: RowText): void {
     let elapsed = performance.now() - this.#secondStart;
     if (elapsed >= 1000) elapsed = this.#beginSecond();
@@ -42,8 +45,9 @@ export class LogWriter {
   }
 
   /**
-   * Hands every row to the target.
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where it does not take them; they are kept, to be tried again.
+   * Passes every row to the target.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the target does not take them; they are kept,
+   * to be tried again.
    */
   flush(): void {
     let written = 0;
@@ -56,7 +60,10 @@ export class LogWriter {
     }
   }
 
-  /** Hands the rows to the target if they are due. Where it does not take them, they stay due, and the next `flush` says why. */
+  /**
+   * Passes the rows to the target if they are due. If it does not take them, they stay due, and the
+   * next `flush` throws the error.
+   */
   tryFlush(): void {
     if (!this.isFull) return;
     try {
@@ -64,7 +71,7 @@ export class LogWriter {
     } catch {}
   }
 
-  /** Writes what is left, and ends the use of the target. */
+  /** Writes the remaining rows, and closes the target. */
   close(): void {
     cancelFlushAtExit(this);
     try {
@@ -74,7 +81,7 @@ export class LogWriter {
     }
   }
 
-  /** Makes the prefix of the second that it is now, and returns the milliseconds since its start. */
+  /** Makes the prefix of the current second. Returns the milliseconds since its start. */
   #beginSecond(): number {
     const now = performance.now();
     const wallClock = now + this.#clockOffset;
@@ -85,7 +92,7 @@ export class LogWriter {
   }
 }
 
-/** The end of every row of a stream, by the driver's handle for it. */
+/** The end of every row of a stream, from the driver's handle. */
 export function streamSuffix(handle: number): RowText {
   return new RowText(`,0x${handle.toString(16)}\n`);
 }

@@ -2,17 +2,23 @@ import { type EventKind, type EventSink, maximumNames } from '../event-columns.j
 import type { RecordedNames } from '../recorded-run.js';
 import { nanosecondsPerDay } from './csv-rows.js';
 
-/** Threads that write to one log do not always write in the order of their clocks; none is late by more than this. */
+/**
+ * Threads that share a log may write slightly out of clock order; a time that goes back further
+ * than this is on the next day.
+ */
 const longestStepBack = 60e9;
 
-/** Makes events out of the rows of an RMM log. */
+/** Turns the rows of an RMM log into events. */
 export class RecordedRows {
   readonly #names: RecordedNames;
   readonly #events: EventSink;
   readonly #threadIndexes = new Map<number, number>();
   #lastThread = -1;
   #lastThreadIndex = 0;
-  /** By the handle, and by its complement where it is written without `0x`: the two are kept apart, to be written as they were. */
+  /**
+   * By handle, or by its complement if written without `0x`: the two are kept apart, to be written
+   * again unchanged.
+   */
   readonly #streamIndexes = new Map<number, number>();
   #lastStream = Number.NaN;
   #lastStreamIndex = 0;
@@ -20,7 +26,7 @@ export class RecordedRows {
   #day = 0;
   #lastTime = 0;
 
-  /** @param names gets the names that the events refer to */
+  /** @param names receives the names that the events refer to */
   constructor(names: RecordedNames, events: EventSink) {
     this.#names = names;
     this.#events = events;
@@ -28,8 +34,8 @@ export class RecordedRows {
   }
 
   /**
-   * Adds a row. Returns what is wrong with it, in which case nothing was added.
-   * @param kind of the events that rows can be
+   * Adds a row. Returns its fault, if any, in which case nothing was added.
+   * @param kind an event kind that rows can have
    * @param timeOfDay in nanoseconds, or -1 if times are not read
    * @param isPrefixed whether the stream is written with `0x`
    */
@@ -43,10 +49,10 @@ export class RecordedRows {
     isPrefixed: boolean,
   ): string | undefined {
     const spelledStream = isPrefixed ? stream : ~0 - stream;
-    if (thread !== this.#lastThread && !this.#enterThread(thread)) return `is of one thread more than ${maximumNames}`;
+    if (thread !== this.#lastThread && !this.#enterThread(thread)) return `exceeds the maximum of ${maximumNames} threads`;
     if (spelledStream !== this.#lastStream && !this.#enterStream(stream, spelledStream))
-      return `is on one stream more than ${maximumNames}`;
-    if (second === Number.POSITIVE_INFINITY) return 'is of more bytes than any number';
+      return `exceeds the maximum of ${maximumNames} streams`;
+    if (second === Number.POSITIVE_INFINITY) return 'has a size above the range of numbers';
     const time = timeOfDay < 0 ? 0 : this.#timeOf(timeOfDay);
     this.#events.append(kind, 0, this.#lastStreamIndex, this.#lastThreadIndex, 0, 0, time, first, second);
     return undefined;

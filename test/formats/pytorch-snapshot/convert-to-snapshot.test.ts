@@ -167,11 +167,11 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
     const { omissions } = await convertLog(pieces(bytes), path('left.pickle'));
     expect(omissions).toEqual([
       'events of the layer cuda: 1',
-      'threads, of which nothing is told: 2',
+      'threads: 2',
       'events of zero bytes: 2',
-      'frees of what the log does not allocate: 1',
-      'allocations at an address that is live: 1',
-      'blocks that a layer took from its upstream or gave back: 1',
+      'frees of memory that the log does not allocate: 1',
+      'allocations at a live address: 1',
+      'blocks that a layer took from its upstream or returned: 1',
       'event records and waits: 1',
     ]);
     const snapshot = loadWithPython(path('left.pickle'));
@@ -368,16 +368,16 @@ describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`,
 
   test('is told from what is none', async () => {
     const cases: [string, RegExp][] = [
-      ['[1, 2]', /the snapshot is no dict$/],
-      ["{'segments': 3}", /segments is no list$/],
-      ["{'segments': [], 'device_traces': [3]}", /the trace of a device is no list$/],
+      ['[1, 2]', /the snapshot is not a dict$/],
+      ["{'segments': 3}", /segments is not a list$/],
+      ["{'segments': [], 'device_traces': [3]}", /the trace of a device is not a list$/],
       [`{'segments': [], 'device_traces': [[${entry('alloc', -1, 1, 1)}]]}`, /an address must be an integer from 0 to 2\^53 - 1, got -1$/],
       [
         `{'segments': [], 'device_traces': [[${entry('alloc', 1, 1, 1).replace("'addr': 1", "'addr': 2**63")}]]}`,
         /got 9223372036854775808n$/,
       ],
-      ["{'segments': [complex(1, 2)]}", /is damaged at byte \d+, or no snapshot of PyTorch's: it holds more than plain data \(opcode 0x/],
-      ['{(1, 2): 3}', /a key of a dict is no string$/],
+      ["{'segments': [complex(1, 2)]}", /is damaged at byte \d+, or not a PyTorch snapshot:  it holds more than plain data \(opcode 0x/],
+      ['{(1, 2): 3}', /a dict key is not a string$/],
       ["{'segments': 1 << 400}", /an integer has 51 bytes$/],
     ];
     for (const [expression, message] of cases) {

@@ -189,18 +189,18 @@ describe('a recording that is damaged', () => {
   test.each<[string, string, number, (bytes: Buffer) => void]>([
     ['the CRC of a block is wrong', 'a bit of a record is another', header, (bytes) => bytes.writeUInt8(3, firstRecord + 8)],
     ['there is no block where one should begin', 'a marker is wrong', header, (bytes) => bytes.write('X', header)],
-    ['the length of a block is wrong', 'a length is no multiple of a unit', header, (bytes) => bytes.writeUInt32LE(25, header + 4)],
-    ['the length of a block is wrong', 'a length is huge', header, (bytes) => bytes.writeUInt32LE(unit * 1e8, header + 4)],
-    ['the time of a block is wrong', 'a time is none', header, (bytes) => bytes.writeDoubleLE(Number.NaN, header + 16)],
-    ['there is no kind of records 99', 'a kind is not known', firstRecord, (bytes) => seal(bytes, header).writeUInt8(99, firstRecord)],
-    ['the length of a text is wrong', 'a text is too long', firstRecord, (bytes) => bytes.writeDoubleLE(2 ** 30, firstRecord + 16)],
+    ['the length of a block is invalid', 'a length is no multiple of a unit', header, (bytes) => bytes.writeUInt32LE(25, header + 4)],
+    ['the length of a block is invalid', 'a length is huge', header, (bytes) => bytes.writeUInt32LE(unit * 1e8, header + 4)],
+    ['the time of a block is invalid', 'a time is none', header, (bytes) => bytes.writeDoubleLE(Number.NaN, header + 16)],
+    ['there is no record kind 99', 'a kind is not known', firstRecord, (bytes) => seal(bytes, header).writeUInt8(99, firstRecord)],
+    ['the length of a text is invalid', 'a text is too long', firstRecord, (bytes) => bytes.writeDoubleLE(2 ** 30, firstRecord + 16)],
     [
       'a name has the index 7, which is not the next one',
       'an index skips some',
       firstRecord,
       (bytes) => bytes.writeDoubleLE(7, firstRecord + 8),
     ],
-    ['a text is no UTF-8', 'a text is none', firstRecord, (bytes) => bytes.writeUInt8(0xff, firstRecord + unit)],
+    ['a text is not UTF-8', 'a text is none', firstRecord, (bytes) => bytes.writeUInt8(0xff, firstRecord + unit)],
   ])('says that %s where %s', async (fault, _, offset, damage) => {
     const bytes = encode(rich);
     damage(bytes);
@@ -212,7 +212,7 @@ describe('a recording that is damaged', () => {
     const bytes = encode(rich);
     const records = bytes.readUInt32LE(header + 12);
     bytes.writeUInt32LE(records - 1, header + 12);
-    const fault = 'a block does not hold as many records as it says';
+    const fault = 'a block does not hold as many records as its head says';
     expect((await read(seal(bytes, header))).damage).toEqual({ offset: header, fault, isTruncation: false });
     bytes.writeUInt32LE(records, header + 12);
     bytes.writeDoubleLE(2 ** 20, firstRecord + 16);
@@ -231,13 +231,13 @@ describe('a recording that is damaged', () => {
     ['a phase', { kind: EventKind.phaseBegin, first: 1, second: 0 }],
     ['a phase', { kind: EventKind.phaseEnd, first: -1, second: 0 }],
     ['a label', { kind: EventKind.label, first: 1, second: 1 }],
-    ['what a record sets', allocate(256, 1, { phase: 1 })],
-    ['what a record sets', allocate(256, 1, { stack: 1 })],
-    ['what a record sets', allocate(256, 1, { thread: 1 })],
-    ['a pointer or a size', allocate(0.5, 1)],
-    ['a pointer or a size', allocate(256, -1)],
-    ['a pointer or a size', free(Number.NaN, 1)],
-    ['a pointer or a size', { kind: EventKind.failure, first: 0, second: Number.POSITIVE_INFINITY }],
+    ['what a record refers to', allocate(256, 1, { phase: 1 })],
+    ['what a record refers to', allocate(256, 1, { stack: 1 })],
+    ['what a record refers to', allocate(256, 1, { thread: 1 })],
+    ['a pointer or size', allocate(0.5, 1)],
+    ['a pointer or size', allocate(256, -1)],
+    ['a pointer or size', free(Number.NaN, 1)],
+    ['a pointer or size', { kind: EventKind.failure, first: 0, second: Number.POSITIVE_INFINITY }],
   ])('names the record where %s is not there', async (what, event) => {
     const good = encode(runOf([allocate(256, 1)]));
     const bytes = encode(runOf([allocate(256, 1), event]));
@@ -250,7 +250,7 @@ describe('a recording that is damaged', () => {
   test('has a date in its header, or none', async () => {
     for (const startedAt of [1e16, -1e300]) {
       const { damage, eventCount } = await read(encode(runOf([allocate(256, 1)], { startedAt })));
-      expect([eventCount, damage]).toEqual([0, { offset: 0, fault: 'the header is no JSON of a recording', isTruncation: false }]);
+      expect([eventCount, damage]).toEqual([0, { offset: 0, fault: 'the header is not valid JSON for a recording', isTruncation: false }]);
     }
   });
 
