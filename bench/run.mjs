@@ -1,6 +1,6 @@
 /**
- * Runs the benchmarks and prints their figures beside the limits of baseline.json: `npm run bench -- --help`.
- * No time makes it fail; only an error does.
+ * Runs the benchmarks and prints their figures next to the limits of baseline.json: `npm run bench
+ * -- --help`. Only an error makes it fail; no time does.
  */
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { dirname, join, resolve } from 'node:path';
@@ -108,7 +108,7 @@ async function main() {
   }
 }
 
-/** The traces that benchmarks need. @param {readonly string[]} chosen */
+/** The traces that the chosen benchmarks need. @param {readonly string[]} chosen */
 function tracesFor(chosen) {
   if (chosen.some((name) => ['pool', 'capacity', 'events'].includes(name))) return traceNames;
   return traceNames.filter(
@@ -120,7 +120,7 @@ function tracesFor(chosen) {
   );
 }
 
-/** Shows on a terminal what is being measured. @param {string} step */
+/** Shows the current measurement on a terminal. @param {string} step */
 function progress(step) {
   if (process.stderr.isTTY) process.stderr.write(`\r\x1b[K${step}`);
 }

@@ -1,4 +1,5 @@
-// A training loop that leaves its temporaries to themselves. What does it need with a caching scope around each pass, and without?
+// A training loop that never frees its temporaries. What does it need with a caching scope around
+// each pass, and without?
 //
 //     node examples/caching-scope.mjs [passes]
 import process from 'node:process';
@@ -15,10 +16,12 @@ import {
 
 const passes = Number(process.argv[2] ?? 200);
 const layerBytes = [4, 3, 2, 2, 1, 1].map((size) => size * MiB);
-/** Every layer has an activation, its gradient, and as much scratch for each of them. Nothing is freed in a pass. */
+/**
+ * Every layer has an activation, its gradient, and as much scratch for each. A pass frees nothing.
+ */
 const passBytes = 4 * layerBytes.reduce((sum, bytes) => sum + bytes, 0);
 
-/** Forward, backward and update. Library code: it is given no resource, and drops what it made. */
+/** Forward, backward and update. Library code: it receives no resource, and drops what it made. */
 async function trainOnce(weights, stream, step) {
   const temporary = (bytes) => new DeviceBuffer(bytes, { stream });
   const activations = layerBytes.map((bytes, layer) => {
@@ -39,7 +42,7 @@ async function trainOnce(weights, stream, step) {
   return loss;
 }
 
-/** The loop, each pass of it in `scope`. */
+/** The loop, with each pass in `scope`. */
 async function train(upstream, scope) {
   const stream = new Stream();
   const weights = layerBytes.map((bytes) => new DeviceBuffer(bytes, { stream, resource: upstream }));

@@ -1,9 +1,11 @@
-// Twice as much data as the device has memory, in managed memory, worked through in windows that are moved ahead of their use.
+// Managed memory with twice as much data as the device has memory, processed in windows that are
+// moved ahead of their use.
 //
 //     node examples/managed-oversubscription.mjs [windows]
 //
-// The software device keeps all managed memory on the host and moves nothing, but it notes what it is told: where each range was prefetched to
-// last, and what it was advised. That, and how often the driver was called, is what this prints. A GPU moves pages for the same calls.
+// The software device keeps all managed memory on the host and moves nothing, but it remembers
+// where each range was last prefetched to and what it was advised. The program prints that, and the
+// number of driver calls. On a GPU the same calls move pages.
 import process from 'node:process';
 import {
   advise,
@@ -55,10 +57,14 @@ try {
 const before = driverCallCounts();
 const managed = new ManagedMemoryResource();
 const pool = new PoolMemoryResource(managed, { initialBytes: dataBytes + 2 * tableBytes, deallocationEvents: 'deferred' });
-/** What is allocated here is small, and used on the device at once: it is moved there as it is allocated. */
+/**
+ * Allocations from this are small and used on the device at once, so they are moved there as they
+ * are allocated.
+ */
 const onDevice = new PrefetchResourceAdaptor(pool);
 
-// The data lives on the host; its windows only visit the device. The table is read by every step, and may have a copy in each place.
+// The data lives on the host; its windows only visit the device. Every step reads the table, which
+// may have a copy in each place.
 const data = pool.allocate(dataBytes, work);
 advise(data, dataBytes, 'set-preferred-location', 'host');
 for (let i = 0; i < windows; i++) set(data + i * windowBytes, (i + 1) & 255, 1, windowBytes, work);
@@ -67,13 +73,16 @@ advise(table, tableBytes, 'set-read-mostly');
 set(table, 7, 1, tableBytes, work);
 console.log(`managed memory: ${formatBytes(managed.reservedBytes)} in ${delta('cuMemAllocManaged')} allocation of the driver\n`);
 
-/** Has a window moved to the device, while the work so far goes on. Work that shall find it there waits for `moved`. */
+/**
+ * Moves a window to the device, while earlier work continues. Work that needs it there waits for
+ * `moved`.
+ */
 function bring(i) {
   prefetch(data + i * windowBytes, windowBytes, device, ahead);
   moved.record(ahead);
 }
 
-/** Has a window moved back to the host once the work so far is done. */
+/** Moves a window back to the host once the work so far is done. */
 function sendBack(i) {
   done.record(work);
   ahead.wait(done);
@@ -88,14 +97,17 @@ ahead.wait(done);
 bring(0);
 for (let i = 0; i < windows; i++) {
   work.wait(moved);
-  if (i + 1 < windows) bring(i + 1); // while this one is worked on
+  if (i + 1 < windows) bring(i + 1); // while this one is being processed
   most = Math.max(most, windowsOnDevice());
   if (i === windows >> 1) halfway = places(i);
   sums.push(step(data + i * windowBytes));
   sendBack(i);
 }
 
-/** Stands for kernels: they change the window with the help of the table, and leave a result, of which the host checks two bytes. */
+/**
+ * Stands for kernels: they change the window with the help of the table, and leave a result, of
+ * which the host checks two bytes.
+ */
 function step(window) {
   const result = new DeviceBuffer(scratchBytes, { resource: onDevice, stream: work });
   copy(window + windowBytes - tableBytes, table, tableBytes, work);
@@ -116,7 +128,7 @@ function lastPlace(pointer, bytes) {
   return managedRangeAttributes(pointer, bytes).lastPrefetchLocation;
 }
 
-/** What the driver knows of the ranges, around a window. */
+/** What the driver knows about the ranges, around a window. */
 function places(current) {
   const rows = {};
   const add = (name, pointer, bytes) => {
@@ -137,7 +149,7 @@ if (wrong !== -1) throw new Error(`window ${wrong} has ${sums[wrong]}`);
 work.synchronizeSync();
 ahead.synchronizeSync();
 
-console.log(`halfway, when window ${windows >> 1} is worked on (the device is ${device.index}):`);
+console.log(`halfway, while window ${windows >> 1} is processed (the device is ${device.index}):`);
 console.table(halfway);
 console.log(
   `${windows} windows of ${formatBytes(windowBytes)} done, every result right; prefetched to the device and not back, at most: ${most}`,

@@ -1,4 +1,5 @@
-// The loop of rapidsai/rmm#1995: short kernels on temporaries, and a decision of the host at each step. What does freeing them cost?
+// The loop of rapidsai/rmm#1995: short kernels on temporaries, and a decision by the host at each
+// step. What does freeing them cost?
 //
 //     node examples/monte-carlo.mjs [steps]
 import { once } from 'node:events';
@@ -19,7 +20,7 @@ const stacks = [
   'monotonic(cuda, initial=16MiB)',
 ];
 
-/** One run of the simulation: what it drew, how long it took, and what the driver had to do for the memory. */
+/** One run of the simulation: its draws, its time, and the driver calls for its memory. */
 function simulate(specification) {
   const stack = createResourceStack(specification);
   const stream = new Stream({ nonBlocking: true });
@@ -75,7 +76,10 @@ function simulateOn(resource, stream) {
   };
 }
 
-/** In a thread of its own, so that no stack is measured with code that V8 has compiled for another one. */
+/**
+ * Runs in a separate thread, so that no stack is measured with code that V8 compiled for another
+ * one.
+ */
 async function simulateApart(specification) {
   const [result] = await once(new Worker(new URL(import.meta.url), { workerData: { specification, steps } }), 'message');
   return result;

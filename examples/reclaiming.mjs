@@ -1,4 +1,5 @@
-// A loop that drops its buffers instead of disposing them, on an eighth of the memory that they need together.
+// A loop that drops its buffers instead of disposing them, on an eighth of the memory that they
+// need together.
 //
 //     node examples/reclaiming.mjs [steps]
 import process from 'node:process';
@@ -26,10 +27,13 @@ selectBackend('software');
 configureSoftwareDevice({ totalBytes: deviceBytes });
 const stream = new Stream();
 
-/** Results that the application would like to have at hand, but can do without: every eighth, so that in the end they need all there is. */
+/**
+ * Results that the application keeps if it can but may drop: every eighth, so that in the end they
+ * need all the memory.
+ */
 const cache = new Map();
 
-/** One computation, which needs a workspace for a while and has a result that nobody disposes. */
+/** One computation, with a temporary workspace and a result that nobody disposes. */
 function compute(resource, step) {
   const workspace = resource.allocate(workspaceBytes, stream);
   set(workspace, step & 255, 1, workspaceBytes, stream); // the kernel
@@ -39,7 +43,7 @@ function compute(resource, step) {
   if (step % 8 === 0) cache.set(step, result);
 }
 
-/** How many computations there were before the memory was exhausted. */
+/** The number of computations before the memory was exhausted. */
 function loop(resource) {
   let step = 0;
   try {
@@ -51,7 +55,7 @@ function loop(resource) {
   return step;
 }
 
-/** The last stage: what only the application knows of. */
+/** The last stage, which only the application knows. */
 function dropCache() {
   cache.clear();
   return reclaimUnreachableBuffers('major');

@@ -1,5 +1,6 @@
-// A pipeline of scratch buffers: every frame has some of its own, and every tile of a frame more, which the next tile reuses. With marks, a
-// bump allocator frees a tile or a frame at once; a pool frees each buffer by itself.
+// A pipeline of scratch buffers: every frame has some, and every tile of a frame has more, which
+// the next tile reuses. With marks, a bump allocator frees a tile or a frame at once; a pool frees
+// each buffer separately.
 //
 //     node examples/scratch-pipeline.mjs [frames]
 import process from 'node:process';
@@ -26,7 +27,7 @@ const work = (pointer, stream) => set(pointer, 1, 1, 64, stream);
 
 /** One frame after another: every buffer is freed when its tile or frame is done. A pool needs neither `mark` nor `rewind`. */
 function pipeline({ resource, mark, rewind }, stream) {
-  /** What memory took so far, in milliseconds. */
+  /** The time spent on memory so far, in milliseconds. */
   let elapsed = 0;
 
   const withBuffers = (sizes, use) => {
@@ -80,9 +81,9 @@ for (const [name, create] of Object.entries(subjects)) {
   const { resource } = subject;
   const run = pipeline(subject, stream);
   const first = driverCallCounts();
-  run(200); // so that the code is compiled, and the memory there
+  run(200); // so that the code is compiled, and the memory allocated
   const before = driverCallCounts();
-  // The least of several: on a machine that does other work, the others tell more of that.
+  // The least of several: on a machine that does other work, the others say more about that work.
   const milliseconds = Math.min(...Array.from({ length: parts }, () => run(framesPerPart))) / framesPerPart;
   const after = driverCallCounts();
   rows[name] = {

@@ -1,4 +1,4 @@
-// A training loop on two streams, recorded with phases, labels and stacks: something to look at.
+// A training loop on two streams, recorded with phases, labels and stacks, as input for a report.
 //
 //     node examples/training-recording.mjs [file]
 //     cistern report [file] -o report.html
@@ -22,20 +22,20 @@ const layers = [
   [2, 5],
 ];
 
-/** The work of a kernel: on a GPU it would go on by itself. */
+/** The work of a kernel; a GPU would do it by itself. */
 function compute(microseconds) {
   const end = performance.now() + microseconds / 1000;
   while (performance.now() < end);
 }
 
-/** Memory with a name, which is freed on any stream. */
+/** Memory with a label, which may be freed on any stream. */
 function tensor(resource, bytes, stream, label) {
   const pointer = resource.allocate(bytes, stream);
   if (label !== undefined) resource.label(pointer, label);
   return { stream, free: (on = stream) => resource.deallocate(pointer, bytes, on) };
 }
 
-/** What one kernel needs for itself. */
+/** The workspace of one kernel. */
 function workspace(resource, kibibytes, stream) {
   const scratch = tensor(resource, kibibytes * KiB, stream);
   compute(60);

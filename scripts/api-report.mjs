@@ -1,6 +1,7 @@
 /**
- * Writes down the public interface, an entry of the package in each file of api/: `npm run api`. With `--check`, which `npm run check` uses, it fails
- * if the interface is not what api/ says. Reads the declarations in dist/.
+ * Writes the public interface to api/, one file for each entry of the package: `npm run api`. With
+ * `--check`, which `npm run check` uses, it fails if the interface differs from api/. Reads the
+ * declarations in dist/.
  */
 import { mkdirSync, readFileSync } from 'node:fs';
 import { argv, exit } from 'node:process';

@@ -1,5 +1,6 @@
-// Builds what tests alone load: the strict driver (a libcuda.so.1, and the addon that controls it), and the addon that launches kernels.
-// `node scripts/build-for-tests.mjs` builds both and prints where they are.
+// Builds what only tests load: the strict driver (a libcuda.so.1, and the addon that controls it),
+// and the addon that launches kernels. `node scripts/build-for-tests.mjs` builds both and prints
+// their paths.
 import { spawnSync } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';

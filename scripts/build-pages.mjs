@@ -1,6 +1,7 @@
-// Builds the pages of src/pages: each folder there with an index.html becomes one file, dist/pages/<folder>.html, which holds its scripts and
-// styles and needs no network. `node scripts/build-pages.mjs [folder …]` builds these only. A page may name what it connects to in
-// `<html data-connect="'self'">`; its policy lets it run what is in it and nothing else.
+// Builds the pages of src/pages: each folder there with an index.html becomes one file,
+// dist/pages/<folder>.html, which contains its scripts and styles and needs no network. `node
+// scripts/build-pages.mjs [folder …]` builds only these. A page may state its connections in `<html
+// data-connect="'self'">`; its policy lets it run its own contents and nothing else.
 import { createHash } from 'node:crypto';
 import { existsSync, mkdirSync, readdirSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
@@ -16,7 +17,7 @@ const names = argv.length > 2 ? argv.slice(2) : readdirSync(pages).filter((name)
 mkdirSync(output, { recursive: true });
 for (const name of names) writeFileSync(join(output, `${name}.html`), inline(await bundle(name)));
 
-/** What Vite makes of a page: the text of each file by its name. */
+/** Vite's output for a page: the text of each file by name. */
 async function bundle(name) {
   const { output: files } = await build({
     root: join(pages, name),
@@ -27,7 +28,7 @@ async function bundle(name) {
   return new Map(files.map((file) => [basename(file.fileName), String(file.code ?? file.source)]));
 }
 
-/** The page with its files in it, and a policy that allows these by their hashes. */
+/** The page with its files inlined, and a policy that allows these by their hashes. */
 function inline(files) {
   const html = files.get('index.html');
   const hashes = { script: [], style: [] };

@@ -1,5 +1,6 @@
-// Holds native/cuda/driver_table.h against NVIDIA's cuda.h, if a toolkit is here: `node scripts/check-cuda-header.mjs`. Nothing is linked or
-// run: a parameter, constant or structure that differs does not compile.
+// Compares native/cuda/driver_table.h with NVIDIA's cuda.h, if a toolkit is installed: `node
+// scripts/check-cuda-header.mjs`. Nothing is linked or run: a parameter, constant or structure that
+// differs does not compile.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';

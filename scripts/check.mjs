@@ -1,5 +1,5 @@
-// Everything that is checked before a change is taken: `npm run check`. Stops at the first step that fails. Steps whose tools this machine
-// lacks are skipped, and say so. `npm run check -- types tests` runs the steps of these names only.
+// All checks of a change: `npm run check`. Stops at the first step that fails. Steps whose tools
+// are missing are skipped with a message. `npm run check -- types tests` runs only the named steps.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -12,7 +12,7 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 const scratch = mkdtempSync(join(tmpdir(), 'cistern-check-'));
 const compiler = env.CXX ?? 'c++';
 const runSuite = ['vitest', 'run', '--project', 'unit', '--project', 'gc', '--project', 'browser'];
-/** What reaches native code and starts no other process. */
+/** The suites that reach native code and start no other process. */
 const nativeSuites = ['test/driver/', 'test/conformance/', 'test/adaptors/', 'test/buffers/', 'test/resources/', 'test/gc/dropped'];
 
 chdir(root);
@@ -22,7 +22,7 @@ env.PATH = `${join(root, 'node_modules', '.bin')}${delimiter}${env.PATH}`;
 class Failure extends Error {}
 class Skipped extends Error {}
 
-/** Runs a command and returns its output; throws with it where the command fails. */
+/** Runs a command and returns its output; throws an error with the output if the command fails. */
 function run(command, args, environment = {}) {
   const { status, error, stdout, stderr } = spawnSync(command, args, {
     encoding: 'utf8',
@@ -38,7 +38,7 @@ function isThere(command) {
   return spawnSync(command, ['--version']).status === 0;
 }
 
-/** Skips a step where programs that are built with a sanitizer do not build or do not run here. */
+/** Skips a step if programs cannot be built or run with a sanitizer here. */
 function needSanitizer(sanitizer) {
   if (!isThere('cmake') || !isThere(compiler)) throw new Skipped(`cmake or ${compiler} is not installed`);
   const source = join(scratch, 'probe.cc');
@@ -93,7 +93,10 @@ function cudaHeader() {
   }
 }
 
-/** What runs on a GPU, the sweep and random programs over the driver that uses all freedom which the documentation leaves it. */
+/**
+ * Runs the GPU suites, the sweep and random programs over the strict driver, which uses all the
+ * freedom that CUDA's documentation leaves.
+ */
 function overStrictDriver() {
   if (process.platform !== 'linux') throw new Skipped('the strict driver is for Linux');
   run('node', ['test/gpu/run-matrix.mjs', '--settings', 'usual']);

@@ -1,5 +1,5 @@
-// The package's install script: builds the addon unless a prebuilt one for this platform is there.
-// It ends with a failure where there is no binary to load, so that no install succeeds without one.
+// The package's install script: builds the addon unless there is a prebuilt one for this platform.
+// Fails if there is no loadable binary, so that no install succeeds without one.
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -12,7 +12,7 @@ const root = fileURLToPath(new URL('..', import.meta.url));
 const require = createRequire(import.meta.url);
 const supported = ['linux-x64', 'linux-arm64'];
 
-/** What is missing, and what to do. */
+/** Prints what is missing and what to do, and fails. */
 function fail(what, remedy) {
   console.error(`cistern: ${what}\ncistern: ${remedy}`);
   exit(1);
@@ -21,7 +21,8 @@ function fail(what, remedy) {
 function prebuiltPath() {
   try {
     const { name, binary } = require(join(root, 'package.json'));
-    // With `true` for "verify" only prebuilds/ is looked at, and what an earlier build left is built again.
+    // With `true` for "verify", only prebuilds/ is searched, and the result of an earlier build is
+    // built again.
     return require('pkg-prebuilds').resolve(root, { name, napi_versions: binary.napi_versions }, true, false);
   } catch {
     return null;
@@ -78,7 +79,7 @@ function main() {
   if (builder === null) {
     fail(
       'there is no prebuilt native addon for this platform, and cmake-js, which builds it, is missing.',
-      'cmake-js is a dependency of the package: run npm install again, so that it is there.',
+      'cmake-js is a dependency of the package: run npm install again to install it.',
     );
   }
   const missing = [];

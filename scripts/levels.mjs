@@ -1,6 +1,7 @@
 /**
- * What each part of `src/` may import beside itself: parts above it in this table, and of those only the ones that it names. `npm run levels`
- * writes from it what the linter reads, `biome.levels.json`; `npm run check` sees to it that this was done.
+ * The parts of `src/` and what each may import: its own files, and those parts above it in this
+ * table that it names. `npm run levels` writes `biome.levels.json` for the linter from it; `npm run
+ * check` fails if that file is out of date.
  */
 import { existsSync, readFileSync, writeFileSync } from 'node:fs';
 import { argv, exit } from 'node:process';
@@ -15,8 +16,8 @@ const resources = [...ordered, 'files', 'formats', 'resource-kind', 'resources',
 const everything = [...resources, 'specification', 'buffers', 'replay', 'report', 'watch'];
 
 /**
- * Each part with what it may import of the others. `node` are the modules of Node that it may import, if not all of them; `never` are packages that
- * it must not. Native code is loaded by the driver layer alone.
+ * Each part and its permitted imports. `node` lists the Node modules that it may import, if not
+ * all; `never` lists packages that it must not import. Only the driver layer loads native code.
  */
 const parts = [
   { name: 'errors', imports: [], node: [] },
@@ -36,9 +37,9 @@ const parts = [
   { name: 'stream-ordering', imports: [...interfaces, 'suballocation'] },
   { name: 'collector', imports: [...interfaces, 'bulk-frees'] },
   { name: 'formats', imports: [...interfaces, 'suballocation', 'resource-scope', 'files'], hasFolders: true },
-  // A resource that asks the driver does not suballocate.
+  // A resource that calls the driver does not suballocate.
   { name: 'resources', imports: [...interfaces, 'resource-kind'] },
-  // An adaptor names no resource of the driver's.
+  // An adaptor names no driver resource.
   { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'resource-kind'] },
   { name: 'resource-kinds', imports: ['resource-kind', 'resources', 'adaptors'], node: [] },
   { name: 'specification', imports: [...resources, 'nearest-word'] },
@@ -47,11 +48,11 @@ const parts = [
   { name: 'report', imports: [...basics, 'driver/local-object', 'suballocation', 'files', 'formats'] },
   { name: 'watch', imports: [...ordered, 'resources', 'adaptors', 'specification', 'buffers'] },
   { name: 'cli', imports: [...everything, 'nearest-word'] },
-  // Runs under whatever test runner its user has.
+  // Runs under any test runner.
   { name: 'testing', imports: interfaces, never: ['vitest', 'vitest/**', 'node:test', 'node:test/**'] },
 ];
 
-/** What runs in a browser, and what the package exports. */
+/** Code that runs in a browser, and the package's exports. */
 const others = [
   {
     includes: ['src/pages/**'],
@@ -73,7 +74,7 @@ if (argv[1] === fileURLToPath(import.meta.url)) {
   if (argv[2] !== '--check') {
     writeFileSync(written, text);
   } else if (readFileSync(written, 'utf8') !== text) {
-    console.error('biome.levels.json does not say what scripts/levels.mjs says: run npm run levels');
+    console.error('biome.levels.json is out of date: run npm run levels');
     exit(1);
   }
 }
@@ -85,7 +86,7 @@ function rulesOf({ name, imports, node, never = [], hasFolders = false }, place)
   const rule = (includes, toTop) => {
     const group = [
       ...(node === undefined ? ['cistern', 'cistern/**', '../**'] : ['**']),
-      // What lies within the part.
+      // Files within the part.
       ...(toTop === './' ? [] : ['!./**']),
       ...(toTop === '../../' ? ['!../**', '../../**'] : []),
       ...(node ?? []).map((module) => `!${module}`),

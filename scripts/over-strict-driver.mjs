@@ -1,6 +1,8 @@
-// Runs a command with the strict driver as libcuda.so.1: `node scripts/over-strict-driver.mjs [SETTING=value …] COMMAND …`, for example
-// `node scripts/over-strict-driver.mjs ALLOC_SYNCS=1 npx vitest run --project gpu`. The settings are those of native/strict_driver/settings.h.
-// Tests, sweep and proof take the CUDA backend then. Ends with the command's status, or with 1 if the driver's log tells of a misuse.
+// Runs a command with the strict driver as libcuda.so.1: `node scripts/over-strict-driver.mjs
+// [SETTING=value …] COMMAND …`, for example `node scripts/over-strict-driver.mjs ALLOC_SYNCS=1 npx
+// vitest run --project gpu`. native/strict_driver/settings.h lists the settings. Tests, sweep and
+// proof then use the CUDA backend. Exits with the command's status, or with 1 if the driver's log
+// has a misuse.
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -9,10 +11,15 @@ import { argv, env, exit } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { buildStrictDriver } from './build-for-tests.mjs';
 
-/** Two devices with 1 GiB free beside the context, as the software device has in tests, and no waits for ever. */
+/**
+ * Two devices with 1 GiB free in addition to the context, as the software device has in tests, and
+ * no wait that lasts forever.
+ */
 const usual = { DEVICES: 2, MEMORY_MB: 1088, ABORT_SECONDS: 60 };
 
-/** The variables under which a program, and the tests, use the strict driver in `folder`. */
+/**
+ * The environment variables with which a program, and the tests, use the strict driver in `folder`.
+ */
 export function strictDriverEnvironment(folder, log, settings = {}) {
   const path = env.LD_LIBRARY_PATH ? `${folder}:${env.LD_LIBRARY_PATH}` : folder;
   const variables = Object.entries({ ...usual, LOG: log, ...settings }).map(([name, value]) => [`STRICT_DRIVER_${name}`, String(value)]);
@@ -26,8 +33,8 @@ export function strictDriverEnvironment(folder, log, settings = {}) {
 }
 
 /**
- * The lines of the log that tell of a fault of the caller: of broken rules, and of memory that is used out of order. Tests use memory out of
- * order on purpose, to see whether that is found.
+ * The log's lines about faults of the caller: broken rules, and memory that is used out of order.
+ * Tests deliberately use memory out of order, to see whether that is found.
  */
 export function faultsIn(log, kinds = ['MISUSE', 'ORDER']) {
   let text;

@@ -1,4 +1,7 @@
-/** What buffers cost that are disposed, taken back by a cache's run, or dropped; and what V8 collects for them. */
+/**
+ * The cost of buffers that are disposed, taken back by a cache's run, or dropped, and V8's
+ * collections meanwhile.
+ */
 import { combined, formatNumber, formatSpread } from '../support/figures.mjs';
 import { runSubject } from '../support/processes.mjs';
 import { formatTable } from '../support/table.mjs';
@@ -10,12 +13,13 @@ import { formatTable } from '../support/table.mjs';
  * @typedef {object} BuffersRow
  * @property {string} subject
  * @property {'dispose' | 'run' | 'drop'} use
- * @property {number} bytes of each buffer
+ * @property {number} bytes per buffer
  * @property {Figures} buffer
- * @property {number} majors of all processes
+ * @property {number} majors over all processes
  * @property {number} minors
- * @property {number} collectingShare the greatest of all processes
- * @property {number} peakShare the most that buffers held of the device, of all processes
+ * @property {number} collectingShare the greatest over all processes
+ * @property {number} peakShare the greatest share of the device that buffers held, over all
+ * processes
  * @property {string} limit
  * @property {'yes' | 'no'} met
  */
@@ -50,7 +54,7 @@ export async function run(context) {
     const sum = (key) => runs.reduce((total, run) => total + run[key], 0);
     const peakShare = Math.max(...runs.map(({ peakBytes, totalBytes }) => peakBytes / totalBytes));
     const majors = sum('majors');
-    // V8 has one of its own now and then, while the heap of a process finds its size.
+    // V8 makes a collection of its own now and then, while it finds the size of a process's heap.
     const isMet = given.use === 'drop' ? peakShare <= 1 : majors <= context.rounds;
     return {
       ...given,

@@ -1,4 +1,4 @@
-/** What fragmentation costs: the smallest pool that completes a trace. */
+/** The cost of fragmentation: the smallest pool that completes a trace. */
 import { formatNumber, verdict } from '../support/figures.mjs';
 import { runSubject } from '../support/processes.mjs';
 import { formatTable } from '../support/table.mjs';
@@ -11,7 +11,7 @@ import { formatTable } from '../support/table.mjs';
  * @property {string} streams
  * @property {number} capacity the smallest pool that completes, over the peak of live bytes; too large by at most `precision`
  * @property {number} precision
- * @property {number} always the ratio from which all complete
+ * @property {number} always the ratio from which on all complete
  * @property {number} peakLiveBytes
  * @property {number | undefined} rmmCapacity
  * @property {number | undefined} limit

@@ -11,7 +11,8 @@ import { formatTable } from '../support/table.mjs';
  * @property {string} streams
  * @property {string} events
  * @property {number} frees
- * @property {number} eventRecords those of the pool; the replay's own, before a free on another stream, are `replayerRecords`
+ * @property {number} eventRecords of the pool; the replay's own, before a free on another stream,
+ * are `replayerRecords`
  * @property {number} eventWaits
  * @property {number} replayerRecords
  * @property {number} synchronizations

@@ -1,4 +1,4 @@
-/** What a layer adds to each operation. */
+/** The cost that a layer adds to each operation. */
 import { combined, formatNumber, formatRatio, formatSpread, verdict } from '../support/figures.mjs';
 import { runSubject } from '../support/processes.mjs';
 import { formatTable } from '../support/table.mjs';

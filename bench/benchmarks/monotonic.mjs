@@ -1,4 +1,4 @@
-/** What an allocation and a free cost where all memory goes at once. */
+/** The cost of an allocation and a free if all memory is freed at once. */
 import { combined, formatNumber, formatSpread, verdict } from '../support/figures.mjs';
 import { runSubject } from '../support/processes.mjs';
 import { formatTable } from '../support/table.mjs';

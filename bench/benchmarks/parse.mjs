@@ -26,10 +26,10 @@ import { formatTable } from '../support/table.mjs';
 export const name = 'parse';
 export const title = 'Reading a whole log: ns per event, and millions of events per second';
 
-/** What it needs, of what there is. */
+/** The traces that it needs. */
 export const traces = ['arrow-etl', 'dl-training'];
 
-/** What a file is read as; `bytes` does nothing with them. */
+/** The readers of a file; `bytes` does nothing with its contents. */
 const readers = /** @type {const} */ (['log', 'run', 'bytes']);
 const formats = /** @type {const} */ (['csv', 'csv.gz', 'cistern']);
 

@@ -1,4 +1,7 @@
-/** The pool against RMM's, a throwaway in JavaScript, malloc and a resource that does nothing, on whole traces. */
+/**
+ * The pool compared with RMM's, a throwaway pool in JavaScript, malloc and a resource that does
+ * nothing, on whole traces.
+ */
 import { combined, formatNumber, formatRatio, formatSpread, verdict } from '../support/figures.mjs';
 import { runSubject } from '../support/processes.mjs';
 import { formatTable } from '../support/table.mjs';
@@ -12,7 +15,7 @@ import { formatTable } from '../support/table.mjs';
  * @property {string} streams
  * @property {string} events
  * @property {Figures} nanosecondsPerOperation
- * @property {number} firstReplay the first measured replay of a process, after one that was not
+ * @property {number} firstReplay the first measured replay of a process, after an unmeasured one
  * @property {Figures} nullResource
  * @property {Figures | undefined} nullNative
  * @property {Figures | undefined} nativeAllocator
@@ -21,7 +24,7 @@ import { formatTable } from '../support/table.mjs';
  * @property {number} limit
  * @property {string} met
  * @property {number} eventRecords
- * @property {number} highWaterRatio the addresses used over the peak of live bytes
+ * @property {number} highWaterRatio the span of addresses used over the peak of live bytes
  * @property {number} maximumResidentBytes
  */
 

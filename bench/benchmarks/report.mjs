@@ -1,4 +1,4 @@
-/** What `cistern report` costs for a million events: to write, to keep, to open and to zoom in. */
+/** The cost of `cistern report` for a million events: to write, store, open and zoom. */
 import { findChromium } from '../support/chromium.mjs';
 import { formatNumber, verdict } from '../support/figures.mjs';
 import { runSubject } from '../support/processes.mjs';

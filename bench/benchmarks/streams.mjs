@@ -1,4 +1,4 @@
-/** What it costs in memory that several streams share a pool or an arena. */
+/** The memory that it costs if several streams share a pool or an arena. */
 import { formatNumber } from '../support/figures.mjs';
 import { runSubject } from '../support/processes.mjs';
 import { formatTable } from '../support/table.mjs';
@@ -10,10 +10,10 @@ import { formatTable } from '../support/table.mjs';
  * @property {string} resource
  * @property {string} events
  * @property {number} capacity the smallest one that completes, over the peak of live bytes; too large by at most `precision`
- * @property {number} always the ratio from which all complete
+ * @property {number} always the ratio from which on all complete
  * @property {number} precision
  * @property {number} peakLiveBytes
- * @property {number} synchronizations of the smallest one that is sure to complete, in one replay
+ * @property {number} synchronizations of the smallest one from which on all complete, in one replay
  * @property {number} eventRecords
  * @property {number} leakedBytes
  */

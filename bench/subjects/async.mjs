@@ -1,4 +1,7 @@
-/** Allocations and frees through the stream-ordered pool of the driver. `RunSoftwareAsync` in bench_native.cc makes the same calls. */
+/**
+ * Allocations and frees through the driver's stream-ordered pool. `RunSoftwareAsync` in
+ * bench_native.cc makes the same calls.
+ */
 import { loadCistern } from '../support/cistern.mjs';
 import { figuresOf } from '../support/figures.mjs';
 import { NullResource } from '../support/null-resource.mjs';
@@ -34,7 +37,7 @@ for (let i = 0; i <= repeat; i++) {
 }
 report(Object.fromEntries(Object.entries(samples).map(([name, values]) => [name, figuresOf(values)])));
 
-/** Nanoseconds per call, where each allocation is freed at once. */
+/** Nanoseconds per call if each allocation is freed at once. */
 function measurePairs() {
   const start = performance.now();
   for (let i = 0; i < pairs; i++) resource.deallocate(resource.allocate(blockBytes, stream), blockBytes, stream);
@@ -42,7 +45,7 @@ function measurePairs() {
 }
 
 /**
- * Allocates all blocks, then frees them in the order given; the two are measured apart.
+ * Allocates all blocks, then frees them in the given order; the two are measured separately.
  * @param {Int32Array} order
  * @param {string} name
  */
@@ -61,7 +64,7 @@ function measureMany(order, name) {
   return { [`allocate${name}`]: (allocating * 1e6) / calls, [`free${name}`]: (freeing * 1e6) / calls };
 }
 
-/** Among live blocks, one at a time is freed and another one allocated, at random places. */
+/** At random places among live blocks, frees one block at a time and allocates another one. */
 function measureChurn() {
   for (let i = 0; i < live; i++) blocks[i] = resource.allocate(blockBytes, stream);
   const start = performance.now();

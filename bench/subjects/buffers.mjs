@@ -1,4 +1,4 @@
-/** Makes buffers, and disposes or drops them; what V8 collects meanwhile. */
+/** Makes buffers, and disposes or drops them; reports what V8 collects meanwhile. */
 import { constants, PerformanceObserver } from 'node:perf_hooks';
 import { loadCistern } from '../support/cistern.mjs';
 import { figuresOf } from '../support/figures.mjs';
@@ -12,7 +12,7 @@ const warmUpSamples = 3;
 const { subject, use, bytes, repeat } =
   /** @type {{ subject: 'pool' | 'null', use: 'dispose' | 'run' | 'drop', bytes: number, repeat: number }} */ (parameters());
 const cistern = await loadCistern();
-// So that three quarters of the device are within reach.
+// Makes three quarters of the device reachable.
 cistern.configureSoftwareDevice({ totalBytes: 4 * cistern.GiB });
 const stream = new cistern.Stream({ nonBlocking: true });
 const device = stream.device;
@@ -41,7 +41,7 @@ for (let i = 0; i < warmUpSamples + repeat; i++) {
   const start = performance.now();
   makeBuffers();
   const milliseconds = performance.now() - start;
-  // Entries of the observer come in a later turn of the event loop.
+  // Entries reach the observer in a later turn of the event loop.
   for (let turn = 0; turn < 3; turn++) await new Promise((resolve) => setImmediate(resolve));
   if (i < warmUpSamples) continue;
   total += milliseconds;

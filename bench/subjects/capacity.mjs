@@ -1,20 +1,21 @@
 /**
- * Finds the smallest resource that completes a trace, by trying every size on a grid from the peak of live bytes upwards. More memory is not always
- * better: a slightly larger one may fail again, since it cuts its blocks elsewhere. So bisection would give any of several answers, and the
- * size from which all complete is reported as well.
+ * Finds the smallest resource that completes a trace, by trying every size on a grid from the peak
+ * of live bytes upwards. More memory is not always better: a slightly larger one may fail again,
+ * since it cuts its blocks elsewhere. Bisection would therefore give any of several answers, and
+ * the size from which on all complete is reported as well.
  */
 import { loadCistern } from '../support/cistern.mjs';
 import { parameters, report } from '../support/processes.mjs';
 
 /** @typedef {import('../../src/index.js').MemoryResource} MemoryResource */
 
-/** How far above the last size that failed all have to complete. */
+/** All sizes up to this far above the last failing one must complete. */
 const margin = 0.05;
 
 /**
  * @typedef {object} CapacityParameters
  * @property {string} trace the path of the log
- * @property {string} resource a specification, in which SIZE stands for the bytes that it may have
+ * @property {string} resource a specification, in which SIZE stands for its bytes
  * @property {import('../../src/replay/index.js').ReplayStreams} streams
  * @property {number} precision the step of the grid, as a share of the peak of live bytes
  */
@@ -23,7 +24,7 @@ const { trace, resource, streams, precision } = /** @type {CapacityParameters} *
 const cistern = await loadCistern();
 const log = await cistern.readAllocationLog(trace);
 
-/** Ends a replay at the first allocation that fails, instead of going on without it. */
+/** Ends a replay at the first failing allocation, instead of continuing without it. */
 class Exhausted extends Error {}
 
 /** @implements {MemoryResource} */

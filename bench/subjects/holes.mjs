@@ -1,4 +1,7 @@
-/** Allocates and frees among many free holes. `RunHoles` in bench_native.cc builds and measures the same. */
+/**
+ * Allocates and frees among many free holes. `RunHoles` in bench_native.cc builds and measures the
+ * same.
+ */
 import { loadCistern } from '../support/cistern.mjs';
 import { figuresOf } from '../support/figures.mjs';
 import { NullResource } from '../support/null-resource.mjs';
@@ -36,8 +39,8 @@ for (let i = 0; i <= repeat; i++) {
 report(Object.fromEntries(Object.entries(samples).map(([name, values]) => [name, figuresOf(values)])));
 
 /**
- * A size from 256 bytes to 256 * 2^orders, each order as often as the others. With 12, up to 1 MiB, a third of the holes is too small for the
- * block.
+ * A size from 256 bytes to 256 * 2^orders; each order is equally frequent. With 12, up to 1 MiB, a
+ * third of the holes is too small for the block.
  * @param {number} orders
  */
 function mixedSize(orders) {
@@ -47,7 +50,7 @@ function mixedSize(orders) {
 function createResource() {
   const upstream = new cistern.CudaMemoryResource();
   if (subject === 'null') return new NullResource(upstream.device);
-  // Exactly what the holes and what is between them need: there is no free memory besides the holes.
+  // Exactly the size of the holes and what lies between them: there is no other free memory.
   const initialBytes = holeSizes.reduce((sum, bytes) => sum + Math.ceil(bytes / 256) * 256 + separatorBytes, 0);
   return new cistern.PoolMemoryResource(upstream, { initialBytes, maximumBytes: initialBytes, deallocationEvents: 'deferred' });
 }
@@ -71,7 +74,7 @@ function measurePairs() {
   return ((performance.now() - start) * 1e6) / steps;
 }
 
-/** The same with sizes up to 64 KiB, so that the hole is another one each time. */
+/** The same with sizes up to 64 KiB, so that each pair uses another hole. */
 function measureMixedPairs() {
   const start = performance.now();
   for (let i = 0; i < steps; i++) {

@@ -1,4 +1,7 @@
-/** Allocates a step's temporaries, frees them one by one, and rewinds where that can be done; over and over. */
+/**
+ * Repeatedly allocates a step's temporaries, frees them one by one, and rewinds if the resource
+ * can.
+ */
 import { loadCistern } from '../support/cistern.mjs';
 import { figuresOf } from '../support/figures.mjs';
 import { NullResource } from '../support/null-resource.mjs';
@@ -58,7 +61,7 @@ function measure() {
   return { allocate: (allocating * 1e6) / calls, free: (freeing * 1e6) / calls, rewind: (rewinding * 1e6) / stepsPerSample };
 }
 
-// Functions of their own, so that V8 compiles each loop by itself.
+// Separate functions, so that V8 compiles each loop by itself.
 function allocateAll() {
   for (let i = 0; i < temporaries; i++) pointers[i] = resource.allocate(sizes[i], stream);
 }

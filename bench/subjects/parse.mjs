@@ -1,4 +1,4 @@
-/** Reads a log again and again: as a log to be replayed, as a whole run, or its bytes alone. */
+/** Reads a log repeatedly: as a log to replay, as a whole run, or its bytes alone. */
 import { createReadStream } from 'node:fs';
 import { createGunzip } from 'node:zlib';
 import { loadCistern } from '../support/cistern.mjs';

@@ -1,6 +1,6 @@
 /**
- * Replays a trace through one stack, over and over, each time on a fresh stack. A sample is one replay, and for a short trace the median of
- * several.
+ * Replays a trace through one stack repeatedly, each time on a fresh stack. A sample is one replay,
+ * or the median of several for a short trace.
  */
 import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -20,7 +20,10 @@ import { parameters, report } from '../support/processes.mjs';
  * @property {number} repeat
  */
 
-/** Events to replay before the first sample, so that the code is compiled; and that a sample holds at least. */
+/**
+ * Events to replay before the first sample, so that the code is compiled; also the least number in
+ * a sample.
+ */
 const warmUpEvents = 500_000;
 const leastEvents = 100_000;
 

@@ -1,6 +1,7 @@
 /**
- * Writes the report of a log, and opens it in a browser: how long it takes to write, how large it is, when the page first shows anything and when it
- * is complete, and how long frames take while somebody zooms on the map.
+ * Writes the report of a log and opens it in a browser. Measures how long it takes to write, how
+ * large it is, when the page first shows anything and when it is complete, and how long frames take
+ * while zooming on the map.
  */
 import { mkdtempSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -57,13 +58,13 @@ try {
  */
 
 /**
- * Opens the page anew several times.
+ * Opens the page several times.
  * @param {string} file @param {string} executablePath
  * @returns {Promise<Page[]>}
  */
 async function look(file, executablePath) {
   const playwright = await import('playwright-core');
-  // A container's root has no sandbox of its own to give.
+  // A container's root user has no sandbox.
   const browser = await playwright.chromium.launch({ executablePath, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] });
   try {
     const pages = [];
@@ -71,7 +72,7 @@ async function look(file, executablePath) {
       const page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
       await page.goto(pathToFileURL(file).href);
       await page.locator('html[data-ready]').waitFor({ state: 'attached' });
-      // What the page goes on with once it can be read, such as looking for holes.
+      // Work that the page continues after it is readable, such as finding holes.
       await page.waitForTimeout(1500);
       const { firstPaint, open } = await page.evaluate(() => ({
         firstPaint: performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? Number.NaN,

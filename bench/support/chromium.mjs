@@ -1,7 +1,7 @@
 import { accessSync, constants } from 'node:fs';
 import { delimiter, join } from 'node:path';
 
-/** The path of a Chromium: what CHROMIUM_PATH says, else what is in PATH. @returns {string | undefined} */
+/** The path of a Chromium: CHROMIUM_PATH, else the one in PATH. @returns {string | undefined} */
 export function findChromium() {
   const explicit = process.env['CHROMIUM_PATH'];
   if (explicit) return explicit;

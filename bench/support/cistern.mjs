@@ -6,7 +6,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 export const root = fileURLToPath(new URL('../..', import.meta.url));
 
 /**
- * Everything that the package exports, whatever the entry.
+ * Everything that the package exports, from all entries.
  * @typedef {typeof import('../../src/index.js') & typeof import('../../src/formats/index.js') & typeof import('../../src/replay/index.js') &
  *   typeof import('../../src/report/index.js')} Cistern
  */

@@ -20,7 +20,7 @@ import { writeNativeTrace } from './traces.mjs';
 
 const leastNativeEvents = 200_000;
 
-/** What every benchmark of a run is given. */
+/** The context that every benchmark of a run receives. */
 export class Context {
   /** @type {string | undefined} */
   #folder;
@@ -41,7 +41,7 @@ export class Context {
   }
 
   /**
-   * Replays a trace natively, as often as there are samples, and more often where it is short.
+   * Replays a trace natively, once for each sample, and more often if the trace is short.
    * @param {'null' | 'malloc'} mode
    * @param {Trace} trace
    * @returns {Promise<import('./figures.mjs').Figures>}

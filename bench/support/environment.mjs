@@ -3,7 +3,7 @@ import { availableParallelism, cpus, loadavg, release, totalmem, type } from 'no
 import { root } from './cistern.mjs';
 
 /**
- * Where the figures come from.
+ * The origin of the figures.
  * @param {import('./cistern.mjs').Cistern} cistern
  * @param {import('./native.mjs').NativeBench} native
  */

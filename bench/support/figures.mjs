@@ -1,5 +1,5 @@
 /**
- * What was measured several times.
+ * Figures of repeated measurements.
  * @typedef {object} Figures
  * @property {number} median
  * @property {number} minimum
@@ -35,7 +35,8 @@ function medianOf(sorted) {
 }
 
 /**
- * Whether figures keep within a limit: the median decides, the minimum tells noise from cost.
+ * Whether figures keep within a limit: the median decides; the minimum distinguishes noise from
+ * cost.
  * @param {{ median: number, minimum: number }} figures
  * @param {number | undefined} limit
  * @returns {'yes' | 'no' | 'minimum only' | '-'}
@@ -51,7 +52,7 @@ export function formatNumber(value, digits = 1) {
   return value === undefined ? '-' : value.toFixed(digits);
 }
 
-/** How far the samples lie apart, as a share of the median. @param {Figures} figures */
+/** The spread of the samples, as a share of the median. @param {Figures} figures */
 export function formatSpread({ median, minimum, maximum }) {
   return `${(((maximum - minimum) / median) * 100).toFixed(0)} %`;
 }

@@ -9,7 +9,7 @@ const build = join(root, 'build/bench');
 
 const libraryFolders = ['/usr/lib/x86_64-linux-gnu', '/usr/lib/aarch64-linux-gnu', '/usr/lib64', '/usr/lib', '/usr/local/lib'];
 
-/** The native subjects, where a compiler is. */
+/** The native subjects, if there is a compiler. */
 export class NativeBench {
   /** @type {string | undefined} */
   #mimalloc = libraryFolders.map((folder) => join(folder, 'libmimalloc.so.2')).find((file) => existsSync(file));
@@ -31,7 +31,7 @@ export class NativeBench {
     return this.#isAvailable;
   }
 
-  /** What stands for native allocation. */
+  /** The name of the native allocator. */
   get allocatorName() {
     return this.#mimalloc === undefined ? 'glibc' : 'mimalloc';
   }
@@ -40,7 +40,7 @@ export class NativeBench {
    * @param {string} mode
    * @param {string} [argument]
    * @param {number} [repetitions]
-   * @returns {Promise<any>} what `bench_native` reports, or undefined where it could not be built
+   * @returns {Promise<any>} what `bench_native` reports, or undefined if it could not be built
    */
   async run(mode, argument, repetitions) {
     if (!this.#isAvailable) return undefined;

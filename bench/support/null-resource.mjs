@@ -1,5 +1,5 @@
 /**
- * The null subject: a resource that does nothing, so that what the loop around it costs can be seen.
+ * The null subject: a resource that does nothing, which shows the cost of the loop around it.
  * @implements {MemoryResource}
  * @typedef {import('../../src/index.js').MemoryResource} MemoryResource
  */
@@ -19,7 +19,7 @@ export class NullResource {
    * @returns {number}
    */
   allocate(_bytes, _stream) {
-    // Three times 256, so that there is something to align to 512, and what is aligned is still apart.
+    // Three times 256, so that aligning to 512 has work to do, and aligned blocks do not overlap.
     this.#next += 768;
     return this.#next;
   }

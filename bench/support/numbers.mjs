@@ -1,5 +1,5 @@
 /**
- * Numbers that look random and are the same in every run, and in `bench_native`: xorshift32.
+ * Pseudo-random numbers that are the same in every run, and in `bench_native`: xorshift32.
  * @returns {() => number} from 0 up to, not including, 1
  */
 export function seededNumbers(seed = 2463534242) {
@@ -13,7 +13,7 @@ export function seededNumbers(seed = 2463534242) {
 }
 
 /**
- * Brings an array into an order that looks random (Fisher and Yates).
+ * Shuffles an array (Fisher and Yates).
  * @param {Float64Array | Int32Array | number[]} items
  * @param {() => number} random
  */

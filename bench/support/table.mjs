@@ -21,10 +21,10 @@ const noLines = Object.fromEntries(
 );
 
 /**
- * A table for people. A row that repeats the first cell of the row above leaves it out.
+ * A table for people. A row that has the same first cell as the row above leaves it out.
  * @param {readonly string[]} titles
  * @param {readonly (readonly string[])[]} rows
- * @param {number} [textColumns] how many columns, from the first, hold text
+ * @param {number} [textColumns] the number of columns, from the first, that hold text
  */
 export function formatTable(titles, rows, textColumns = 1) {
   const table = new Table({

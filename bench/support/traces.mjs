@@ -12,14 +12,14 @@ import { root } from './cistern.mjs';
  * @property {string} path
  */
 
-/** The folders that may hold the traces that cannot be part of the repository. */
+/** The folders that may hold the traces that are not part of the repository. */
 const sharedFolders = [join(root, '../shared/traces'), join(root, 'shared/traces')];
 const realNames = ['arrow-etl', 'torch-ddp-training', 'torch-owlv2-inference', 'torch-sglang-capture'];
 const syntheticNames = ['random', 'dl-training', 'dataframe', 'multi-stream', 'small-hot'];
 export const traceNames = [...realNames, ...syntheticNames];
 
 /**
- * The traces that can be had; says why for the others.
+ * The available traces; says why others are not.
  * @param {readonly string[]} names
  * @param {(reason: string) => void} skip
  * @returns {Trace[]}
@@ -41,7 +41,8 @@ export function findTraces(names, skip) {
 }
 
 /**
- * The folder with the synthetic traces, which are made once for each version of their generator.
+ * The folder with the synthetic traces, which are generated once for each version of their
+ * generator.
  * @param {string | undefined} shared
  * @param {(reason: string) => void} skip
  */
