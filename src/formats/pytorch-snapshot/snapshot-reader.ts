@@ -54,7 +54,7 @@ export function readSnapshot(source: string, bytes: Buffer): RecordedRun {
     return new SnapshotReader(source, unpickle(bytes)).read();
   } catch (error) {
     if (!(error instanceof UnpicklingError)) throw error;
-    const fault = `is damaged at byte ${error.offset}, or not a PyTorch snapshot:  ${error.message}`;
+    const fault = `is damaged at byte ${error.offset}, or not a PyTorch snapshot: ${error.message}`;
     throw new InvalidLogError(source, undefined, fault, { cause: error });
   }
 }

@@ -376,7 +376,7 @@ describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`,
         `{'segments': [], 'device_traces': [[${entry('alloc', 1, 1, 1).replace("'addr': 1", "'addr': 2**63")}]]}`,
         /got 9223372036854775808n$/,
       ],
-      ["{'segments': [complex(1, 2)]}", /is damaged at byte \d+, or not a PyTorch snapshot:  it holds more than plain data \(opcode 0x/],
+      ["{'segments': [complex(1, 2)]}", /is damaged at byte \d+, or not a PyTorch snapshot: it holds more than plain data \(opcode 0x/],
       ['{(1, 2): 3}', /a dict key is not a string$/],
       ["{'segments': 1 << 400}", /an integer has 51 bytes$/],
     ];
