@@ -2,12 +2,12 @@ import { refuseCloning } from '../driver/local-object.js';
 import { ArgumentRangeError } from '../errors.js';
 import type { RecordingDamage } from '../formats/recorded-run.js';
 
-/** Events of a log in columns; the first `count` entries of each are set. */
+/** Events of a log in columns; the first `count` entries of each column are set. */
 export interface EventChunk {
   readonly count: number;
   /** The slot for an allocation, `~slot` (a negative number) for a free. */
   readonly operations: Int32Array;
-  /** Bytes asked for, at a free too. */
+  /** Requested bytes, for a free too. */
   readonly sizes: Float64Array;
   /** An index into {@link AllocationLog.threads}. */
   readonly threads: Uint32Array;
@@ -15,58 +15,64 @@ export interface EventChunk {
   readonly streams: Uint32Array;
 }
 
-/** One event, for people; loops read the chunks. */
+/** One event, for inspection; loops read the chunks. */
 export interface LogEvent {
   readonly action: 'allocate' | 'free';
   readonly bytes: number;
-  /** Names the allocation while it lives. */
+  /** Identifies the allocation while it is live. */
   readonly slot: number;
   /** An index into {@link AllocationLog.threads}. */
   readonly thread: number;
   /** An index into {@link AllocationLog.streams}. */
   readonly stream: number;
-  /** The line of the log, from 1; of a recording, the line that it has once converted to CSV. */
+  /** The line of the log, from 1; for a recording, the line it would have if converted to CSV. */
   readonly line: number;
 }
 
-/** Everything an {@link AllocationLog} holds. */
+/** The contents of an {@link AllocationLog}. */
 export interface AllocationLogContents {
   /** The path or name of the log. */
   readonly source: string;
-  /** The events in order. Every chunk but the last is full. */
+  /** The events, in order. Every chunk except the last is full. */
   readonly chunks: readonly EventChunk[];
-  /** Allocations and frees. */
+  /** Number of allocations and frees. */
   readonly eventCount: number;
   readonly allocationCount: number;
-  /** Rows that say `allocate failure`. They are counted and otherwise skipped. */
+  /** Rows with the action `allocate failure`. They are counted and otherwise skipped. */
   readonly failureCount: number;
   /**
-   * How many slots there are. A slot is a small integer that stands for a live allocation and is given to another one after its free, so that
-   * a program finds an allocation's pointer by indexing an array.
+   * Number of slots. A slot is a small integer that identifies a live allocation and is reused
+   * after its free, so that a program finds an allocation's pointer by indexing an array.
    */
   readonly slotCount: number;
   /** The threads, as the log names them. */
   readonly threads: readonly string[];
-  /** The streams, as the log names them; `0`, `0x0` and `0x1` are one. */
+  /** The streams, as the log names them; `0`, `0x0` and `0x1` are the same stream. */
   readonly streams: readonly string[];
-  /** The most bytes that were live at once. */
+  /** The most bytes live at once. */
   readonly peakLiveBytes: number;
   /** Bytes that the log never frees. */
   readonly unfreedBytes: number;
   readonly unfreedCount: number;
-  /** For every skipped row, the number of events before it; ascending. */
+  /** For each skipped row, the number of events before it; ascending. */
   readonly skippedRows: readonly number[];
-  /** Where a recording ends early, as that of a killed process does; the events are those before. */
+  /**
+   * Set if a recording ends early, as it does if the process was killed; the events are those
+   * before that point.
+   */
   readonly truncation: RecordingDamage | undefined;
 }
 
 /** Events per chunk. */
 export const chunkCapacity = 65_536;
 
-/** The rows of a log before the first event. */
+/** Number of rows before the first event. */
 export const headerLines = 1;
 
-/** What a program allocated and freed, in order: an RMM log or a layer of a recording, read by `readAllocationLog`. */
+/**
+ * What a program allocated and freed, in order. `readAllocationLog` makes it from an RMM log or a
+ * layer of a recording.
+ */
 export class AllocationLog {
   readonly source: string;
   readonly chunks: readonly EventChunk[];
@@ -102,7 +108,7 @@ export class AllocationLog {
 
   /**
    * An event by its number, from 0.
-   * @throws ArgumentRangeError where there is none.
+   * @throws ArgumentRangeError if the log has no event of that number.
    */
   event(index: number): LogEvent {
     if (!Number.isInteger(index) || index < 0 || index >= this.eventCount) {
@@ -121,7 +127,7 @@ export class AllocationLog {
     };
   }
 
-  /** The line, from 1, that an event is on; of a recording, the line that it has once converted to CSV. */
+  /** The line of an event, from 1; for a recording, the line it would have if converted to CSV. */
   lineOf(index: number): number {
     let skipped = 0;
     while (skipped < this.#skippedRows.length && (this.#skippedRows[skipped] as number) <= index) skipped++;

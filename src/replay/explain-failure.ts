@@ -19,12 +19,12 @@ import { maximumLayers, withInitial, withPolicy } from './specification-maximum.
 /** Options of {@link explainFailure}. */
 export interface ExplainFailureOptions {
   /**
-   * Which streams the events go to.
+   * The streams on which to replay the events.
    * @defaultValue `'log'`
    */
   readonly streams?: ReplayStreams;
   /**
-   * How many of the largest live allocations are told.
+   * How many of the largest live allocations to list.
    * @defaultValue 10
    */
   readonly largest?: number;
@@ -38,83 +38,84 @@ const knownOptions = optionNames<ExplainFailureOptions>({ largest: true, onRepla
 export interface LiveMemory {
   readonly bytes: number;
   readonly count: number;
-  /** By the stream of the allocation, the most bytes first. */
+  /** By stream of the allocation, the most bytes first. */
   readonly streams: readonly { readonly stream: string; readonly bytes: number; readonly count: number }[];
-  /** The largest allocations, the largest first. */
+  /** The largest allocations, in descending order. */
   readonly largest: readonly {
     readonly bytes: number;
-    /** The line of the log that made it, from 1. */
+    /** The line of the log with the allocation, from 1. */
     readonly line: number;
     readonly stream: string;
     readonly thread: string;
   }[];
 }
 
-/** What a resource of the stack that keeps memory held when memory ran out. */
+/** The state of a pooling resource in the stack when memory ran out. */
 export interface KeptMemoryState {
-  /** The name of its class. */
+  /** The name of the resource's class. */
   readonly layer: string;
-  /** Bytes it held of its upstream, in so many blocks. */
+  /** Bytes reserved from its upstream, in `upstreamBlocks` blocks. */
   readonly reservedBytes: number;
   readonly upstreamBlocks: number;
-  /** Bytes of those that were allocated, each allocation with what it was rounded up to. */
+  /** Allocated bytes, each allocation rounded up. */
   readonly allocatedBytes: number;
-  /** The rest of them, and the largest piece of it. */
+  /** Reserved bytes that were not allocated, and the largest free block. */
   readonly freeBytes: number;
   readonly largestFreeBytes: number;
   /**
-   * Bytes that were free just before the request, but held back from its stream until others were known to be idle. Before memory ran out the host
-   * waited for those, so that they are among `freeBytes`.
+   * Bytes that were free just before the request but held back from its stream until other streams
+   * were known to be idle. Before memory ran out, the host waited for those streams, so these bytes
+   * are included in `freeBytes`.
    */
   readonly heldBackBytes: number;
 }
 
 /**
- * Why there was no memory, though no more than that may be live:
+ * Why there was no memory:
  *
  * | value | meaning |
  * |---|---|
- * | `'maximum'` | what was live and what was asked for together are more than the limit: no allocator could serve it |
- * | `'rounding'` | they are not, but rounded up they are |
- * | `'fragmentation'` | enough was free, but no piece was large enough |
+ * | `'maximum'` | the live bytes and the request together exceed the limit: no allocator could serve it |
+ * | `'rounding'` | they exceed the limit only because they are rounded up |
+ * | `'fragmentation'` | enough was free, but no free block was large enough |
  * | `'held-back'` | memory was held back for other streams just before |
  * | `'reserved'` | too little was free, and the resource below had no more, or the rest of the limit was too small for a block |
  */
 export type FailureReason = 'maximum' | 'rounding' | 'fragmentation' | 'held-back' | 'reserved';
 
-/** Another stack, and whether it would have done. */
+/** Another stack, and whether it would have been enough. */
 export interface FailureAlternative {
-  /** What differs: the policy, the maximum of a layer, or how much a pool takes at once. */
+  /** What differs: the policy, the maximum of a layer, or the initial size of a pool. */
   readonly change: 'events' | 'maximum' | 'initial';
   /** Its specification. */
   readonly resource: string;
-  /** Whether it served the request that failed, and everything before it. */
+  /** Whether it served the failed request and everything before it. */
   readonly survives: boolean;
   /** Whether it completed the whole log. */
   readonly completes: boolean;
-  /** The first allocation that it could not serve, or null where it completed the log. */
+  /** The first allocation that it could not serve, or null if it completed the log. */
   readonly failure: ReplayFailure | null;
 }
 
-/** Why a replay ran out of memory, and what would have saved it. All of it can be written as JSON. */
+/** Why a replay ran out of memory, and what would have prevented it. Can be written as JSON. */
 export interface FailureExplanation {
-  /** The specification as it was given, in canonical form. */
+  /** The given specification in canonical form. */
   readonly resource: string;
-  /** The policy in force where freed memory is kept, or null where none is. */
+  /** The policy in force where freed memory is kept, or null if no resource keeps any. */
   readonly events: DeallocationEvents | null;
   readonly streams: ReplayStreams;
   readonly failure: ReplayFailure;
-  /** What the error says that was the limit, or null where it was what the device has. */
+  /** The limit that the error names, or null if the device's memory was the limit. */
   readonly limitBytes: number | null;
   readonly reasons: readonly FailureReason[];
   readonly live: LiveMemory;
-  /** What resources of the stack kept, the outermost first. */
+  /** The state of the stack's pooling resources, outermost first. */
   readonly kept: readonly KeptMemoryState[];
-  /** What was tried instead. */
+  /** The alternatives that were tried. */
   readonly alternatives: readonly FailureAlternative[];
 }
 
-/** What is known at the moment of a failure. */
+/** The state at the moment of a failure. */
 interface Moment {
   readonly stop: ReplayStop;
   readonly failure: ReplayFailure;
@@ -125,15 +126,18 @@ interface Moment {
 }
 
 /**
- * Replays a log through a stack up to the first allocation that runs out of memory, says what the memory looked like, and replays it through other
- * stacks to find what would have saved it: every other policy, a larger maximum, a pool that takes all of its memory at once.
+ * Replays a log through a stack up to the first allocation that runs out of memory, and describes
+ * the memory at that point. Then replays it through other stacks to find out what would have
+ * prevented the failure: each other policy, a larger maximum, a pool that takes all of its memory
+ * at once.
  *
  * @param specification text or object
- * @returns null where the stack completes the log
- * @throws SpecificationError for a wrong specification.
- * @throws OutOfMemoryError where the stack itself cannot be made, because an initial size cannot be had.
- * @throws InvalidLogError for a log without events.
- * @throws ReplayError, naming the line, for any other error than exhausted memory.
+ * @returns null if the stack completes the log
+ * @throws SpecificationError if the specification is invalid.
+ * @throws OutOfMemoryError if the stack itself cannot be constructed because there is no memory for
+ * an initial size.
+ * @throws InvalidLogError if the log has no events.
+ * @throws ReplayError, naming the line, for any error other than exhausted memory.
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
@@ -199,7 +203,8 @@ class Explanation {
       };
     });
     if (after === undefined) return undefined;
-    // To look for memory the resource waited for the streams that it held some for. What it held for them is seen before the request only.
+    // Before it failed, the resource waited for the streams that it held memory back for. Only the
+    // state before the request shows what it held back.
     const { event } = after.stop;
     const before = replay.untilFailure(event, (stack) => stack.layers.flatMap((layer) => keptMemory(layer, replay.streamOf(event))));
     const kept = after.kept.map((state, i) => ({ ...state, heldBackBytes: before[i]?.heldBackBytes ?? 0 }));
@@ -227,7 +232,7 @@ class Explanation {
 
   /**
    * @param neededBytes the least that any allocator needs to serve the request
-   * @param freeBytes what the device has without the stack
+   * @param freeBytes the device's free memory without the stack
    */
   #alternatives(moment: Moment, neededBytes: number, freeBytes: number): FailureAlternative[] {
     const alternatives: FailureAlternative[] = [];
@@ -238,10 +243,10 @@ class Explanation {
     }
     const { limitBytes } = moment.stop.error;
     for (const { bytes: maximum, kind, replaced } of maximumLayers(specification)) {
-      // An arena has a maximum in any case.
+      // An arena always has a maximum.
       const bytes = maximum ?? (kind === 'arena' ? limitBytes : undefined);
       if (bytes === undefined) continue;
-      // What serves the request first; where that does not complete the log, what does.
+      // First what serves the request; if that does not complete the log, what completes it.
       let least = alignUp(Math.max(bytes + maximumGranularityBytes, neededBytes), maximumGranularityBytes);
       for (const eventCount of [moment.stop.event + 1, this.#log.eventCount]) {
         const enough = smallestMaximum((more) => this.#serves(replaced(more), eventCount), least, mostBytes(Device.get()));
@@ -275,7 +280,7 @@ class Explanation {
     return this.#firstFailure(specification, eventCount) === null;
   }
 
-  /** A stack that cannot be made fails at the first event. */
+  /** A stack that cannot be constructed counts as failing at the first event. */
   #firstFailure(specification: Specification, eventCount: number): ReplayFailure | null {
     return this.#replay(specification, (replay) => {
       try {

@@ -12,24 +12,25 @@ import type { ReplayStreams, ReplayTime } from './replay-result.js';
 import { maximumGranularityBytes, mostBytes, smallestMaximum } from './smallest-maximum.js';
 import { type MemoryTaking, withMaxima } from './specification-maximum.js';
 
-/** How far {@link fitLog} has come. */
+/** The progress of {@link fitLog}. */
 export interface FitProgress {
-  /** Replays so far. */
+  /** Number of replays done. */
   readonly replays: number;
-  /** How many are still to come, about. */
+  /** Approximate number of replays left. */
   readonly left: number;
 }
 
 /** Options of {@link fitLog}. */
 export interface FitOptions {
   /**
-   * Which streams the events go to.
+   * The streams on which to replay the events.
    * @defaultValue `'log'`
    */
   readonly streams?: ReplayStreams;
   /**
-   * How often the replay is measured, with the smallest maximum and without one in turn; at least 1.
-   * @defaultValue what {@link defaultRepeat} says
+   * How many times to measure the replay, alternating between the smallest maximum and none; at
+   * least 1.
+   * @defaultValue {@link defaultRepeat}
    */
   readonly repeat?: number;
   /** Called after each replay. */
@@ -40,68 +41,91 @@ const knownOptions = optionNames<FitOptions>({ onProgress: true, repeat: true, s
 
 /** The smallest maximum with which a stack completes a log. */
 export interface FittedMaximum {
-  /** The specification with that maximum in it. */
+  /** The specification with this maximum. */
   readonly resource: string;
   /** A multiple of 256. */
   readonly bytes: number;
-  /** How much larger that is than the peak of live bytes: 0.05 is 5 % more. Null where nothing is ever live. */
+  /**
+   * The excess of `bytes` over the peak of live bytes: 0.05 is 5 % more. Null if nothing is ever
+   * live.
+   */
   readonly overheadRatio: number | null;
 }
 
-/** The least memory that a stack needs for a log, and what it costs. All of it can be written as JSON. */
+/** The least memory that a stack needs for a log, and what it costs. Can be written as JSON. */
 export interface FitResult {
-  /** The specification as it was given, in canonical form. */
+  /** The given specification in canonical form. */
   readonly resource: string;
-  /** The specification with the smallest maximum in it, and what is to be taken at once, or null where no maximum is enough. */
+  /**
+   * The specification with the smallest maximum, and the initial size if the memory is taken at
+   * once; null if no maximum is enough.
+   */
   readonly fitted: string | null;
-  /** How the fitted stack takes its memory; at once only if that needs less. Null where no maximum is enough. */
+  /**
+   * How the fitted stack takes its memory; at once only if that needs less. Null if no maximum is
+   * enough.
+   */
   readonly taking: MemoryTaking | null;
   readonly streams: ReplayStreams;
   /** Allocations and frees in the log. */
   readonly operations: number;
-  /** The most bytes that are live at once, as asked for: what a perfect allocator would need. */
+  /** The most bytes live at once, as requested: what a perfect allocator would need. */
   readonly peakLiveBytes: number;
-  /** The smallest maximum that completes the log, a multiple of 256, or null where none does. */
+  /** The smallest maximum that completes the log, a multiple of 256, or null if none does. */
   readonly smallestMaximumBytes: number | null;
-  /** How much larger that is than `peakLiveBytes`: 0.05 is 5 % more. Null where there is none, or nothing is live. */
+  /**
+   * The excess over `peakLiveBytes`: 0.05 is 5 % more. Null if there is no such maximum, or nothing
+   * is ever live.
+   */
   readonly overheadRatio: number | null;
-  /** What each way of taking memory needs: null where no maximum is enough, or where a stack has not the choice, as without a pool. */
+  /**
+   * What each way of taking memory needs. Null if no maximum is enough, or if the stack does not
+   * offer the choice, for example without a pool.
+   */
   readonly maxima: { readonly asNeeded: FittedMaximum | null; readonly atOnce: FittedMaximum | null };
   readonly nanosecondsPerOperation: {
-    /** With the smallest maximum, or null where there is none. */
+    /** With the smallest maximum, or null if there is none. */
     readonly smallest: ReplayTime | null;
-    /** Without a maximum, or null where the log is not completed then, as on a device with too little memory. */
+    /**
+     * Without a maximum, or null if the log does not complete then, as on a device with too little
+     * memory.
+     */
     readonly unlimited: ReplayTime | null;
   };
-  /** How often the log was replayed, wholly or up to a failure. */
+  /** Number of replays of the log, complete or up to a failure. */
   readonly replays: number;
 }
 
-/** A way of giving a stack a maximum, and the search for the smallest one. */
+/** A way to give a stack a maximum, and the search for the smallest. */
 interface Candidate {
   readonly taking: MemoryTaking;
   readonly limited: (bytes: number) => Specification;
-  /** Where the search begins. */
+  /** Where the search starts. */
   least: number;
-  /** What it found. */
+  /** The result of the search. */
   smallest: number | undefined;
 }
 
 /**
- * Finds the smallest maximum with which a stack of resources completes a log, and measures what it costs in time.
+ * Finds the smallest maximum with which a stack of resources completes a log, and measures the time
+ * it costs.
  *
- * The maximum is that of the innermost resource of the stack that can have one (`pool`, `arena`, `fixed-size`, `monotonic`): what it may hold of
- * its upstream. In a stack without one, `limiting` goes around the leaf, and in a stack with branches around the whole; those count what is
- * allocated, each allocation rounded up to 256 bytes. A pool whose specification has no `initial` is tried twice: it grows block by block, or
- * takes all of its maximum at once, which has fewer edges that an allocation cannot cross. The one that needs less is the result.
+ * The maximum applies to what the innermost resource of the stack that can have one (`pool`,
+ * `arena`, `fixed-size`, `monotonic`) may hold from its upstream. If there is none, `limiting` is
+ * put around the leaf, and in a stack with branches around the whole; a limit counts allocated
+ * bytes, each allocation rounded up to 256 bytes. A pool whose specification has no `initial` is
+ * tried in two ways: it grows block by block, or it takes all of its maximum at once, which leaves
+ * fewer boundaries that an allocation cannot cross. The way that needs less is the result.
  *
- * What is guaranteed: a replay with the result completed, and one with 256 bytes less did not. Completion is not monotonic: a pool that may hold
- * more grows in other steps, and may be more fragmented; so a maximum further below may be enough, too, and not every one above must be.
- * Blocks until it is over.
+ * Guaranteed: a replay with the result completed, and one with 256 bytes less did not. Completion
+ * is not monotonic, because a pool with a larger maximum grows in other steps and may be more
+ * fragmented. So a much smaller maximum may be enough, too, and a larger one may not. The call
+ * blocks until the search is done.
  * @param specification text or object, without a maximum of its own
- * @throws SpecificationError for a wrong specification; ArgumentRangeError for one that has a maximum.
- * @throws InvalidLogError for a log without events.
- * @throws ReplayError, naming the line, for any other error than exhausted memory.
+ * @throws SpecificationError if the specification is invalid; ArgumentRangeError if it has a
+ * maximum.
+ * @throws InvalidLogError if the log has no events.
+ * @throws ReplayError, naming the line, for any error other than exhausted memory.
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
@@ -117,7 +141,7 @@ export function fitLog(log: AllocationLog, specification: string | Specification
   const candidates = [...withMaxima(unlimited)].map(
     ([taking, limited]): Candidate => ({ taking, limited, least: peak, smallest: undefined }),
   );
-  // What is wrong with the specification itself is told before anything is searched for.
+  // Report an invalid specification before any search starts.
   const most = mostBytes(deviceOf(unlimited));
 
   let replays = 0;
@@ -130,7 +154,7 @@ export function fitLog(log: AllocationLog, specification: string | Specification
       (bytes) => completes(log, candidate.limited(bytes), streams),
       candidate.least,
       most,
-      // The searches that follow take as long, about.
+      // The searches that follow take about as long.
       ({ tried, left }) => replayed(left + searchesLeft * (tried + left) + 2 * repeat),
     );
   };
@@ -140,7 +164,8 @@ export function fitLog(log: AllocationLog, specification: string | Specification
     const { smallest } = best;
     const fitted = smallest === undefined ? undefined : best.limited(smallest);
     const times = measureBoth(log, fitted, unlimited, streams, repeat, replayed);
-    // Where host and device run beside each other, a maximum may be enough in one replay and not in the next: then it is not enough.
+    // If the host and the device run concurrently, a maximum may be enough in one replay and not in
+    // the next. That counts as not enough.
     if (smallest !== undefined && times.smallest === null) {
       best.least = smallest + maximumGranularityBytes;
       search(best, 0);
@@ -175,7 +200,10 @@ function fittedMaximum(candidate: Candidate | undefined, log: AllocationLog): Fi
   return { resource: formatSpecification(limited(smallest)), bytes: smallest, overheadRatio };
 }
 
-/** Whether a stack replays a log without running out of memory. Where a resource refuses a maximum as too small, it does not. */
+/**
+ * Whether a stack replays a log without running out of memory. `false` if a resource refuses the
+ * maximum as too small.
+ */
 function completes(log: AllocationLog, specification: Specification, streams: ReplayStreams): boolean {
   return withReplay(log, specification, streams, (replay) => {
     try {
@@ -195,7 +223,7 @@ function measureBoth(
   repeat: number,
   onReplay: (left: number) => void,
 ): FitResult['nanosecondsPerOperation'] {
-  // In turn, so that both meet the JavaScript engine in the same state.
+  // Alternating, so that both find the JavaScript engine in the same state.
   const subjects = [smallest, unlimited].map((specification) => ({
     specification,
     times: [] as number[],
@@ -214,7 +242,7 @@ function measureBoth(
   return { smallest: first ?? null, unlimited: second ?? null };
 }
 
-/** The nanoseconds of a replay, or `undefined` where memory ran out. */
+/** The nanoseconds of a replay, or `undefined` if memory ran out. */
 function measure(log: AllocationLog, specification: Specification, streams: ReplayStreams): number | undefined {
   return withReplay(log, specification, streams, (replay) => {
     try {

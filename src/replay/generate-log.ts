@@ -6,16 +6,17 @@ import { GeneratedRows } from './generated-rows.js';
 /** Options of {@link generateLog}. */
 export interface GenerateLogOptions {
   /**
-   * The same seed gives the same log, on every machine; an integer from 0 to 2^53 - 1.
+   * An integer from 0 to 2^53 - 1. The same seed gives the same log on every machine.
    * @defaultValue 1
    */
   readonly seed?: number;
   /**
-   * About how many allocations and frees; from 2 to 2^31. What is live then is still freed, so that there are some more.
-   * @defaultValue that of the workload; see {@link workloadNames}
+   * Approximate number of allocations and frees, from 2 to 2^31. Slightly exceeded, because
+   * everything still live at the end is freed.
+   * @defaultValue depends on the workload; see {@link workloadNames}
    */
   readonly events?: number;
-  /** Called after every piece with the events so far. */
+  /** Called after each piece with the number of events generated. */
   readonly onProgress?: (events: number) => void;
 }
 
@@ -24,23 +25,25 @@ const knownOptions = optionNames<GenerateLogOptions>({ events: true, onProgress:
 const pieceBytes = 64 * 1024;
 const maximumEvents = 2 ** 31;
 
-/** The workloads that {@link generateLog} knows. */
+/** The names of {@link generateLog}'s workloads. */
 export const workloadNames = Object.freeze(Object.keys(workloads)) as readonly WorkloadName[];
 
 /**
- * Makes a log of what a program of some kind might allocate and free, in the format of RMM's logs, piece by piece. `readAllocationLog` reads the
- * pieces as they come. Everything is freed at the end.
+ * Generates a log of what a certain kind of program might allocate and free, in RMM's log format,
+ * piece by piece. `readAllocationLog` reads the pieces as they come. Everything is freed at the
+ * end.
  *
  * | workload | what it does |
  * |---|---|
  * | `random` | allocations up to 4 MiB at random, at most 4 GiB live |
  * | `dl-training` | training of a network of 100 layers |
  * | `dataframe` | sizes and lifetimes with long tails |
- * | `multi-stream` | four streams whose need of memory rises and falls in turn |
- * | `small-hot` | 10,000 small allocations live, one of them replaced at a time |
- * | `rmm-random` | RMM's benchmark `RANDOM_ALLOCATIONS`; seed 1 is the one it uses |
+ * | `multi-stream` | four streams whose memory use rises and falls in turn |
+ * | `small-hot` | 10,000 small live allocations, replaced one at a time |
+ * | `rmm-random` | RMM's benchmark `RANDOM_ALLOCATIONS`; seed 1 is the seed it uses |
  *
- * @throws ArgumentRangeError for a workload that does not exist, and for a seed or number of events out of range.
+ * @throws ArgumentRangeError if the workload is unknown, or the seed or number of events is out of
+ * range.
  * @example
  * ```ts
  * const log = await readAllocationLog(generateLog('multi-stream', { seed: 7, events: 10_000 }));

@@ -1,6 +1,6 @@
 /**
- * What generated logs do. Each is a generator that writes rows and pauses after every step, so that the rows can be taken away. All of them end
- * with everything freed.
+ * The programs behind generated logs. Each is a generator that writes rows and pauses after every
+ * step, so that the rows can be taken. Each ends with everything freed.
  */
 import { GiB, MiB } from '../units.js';
 import type { GeneratedAllocation, GeneratedRows } from './generated-rows.js';
@@ -8,13 +8,13 @@ import { type RandomSource, Sfc32, StandardRandom } from './generator-random.js'
 
 /** A kind of log that can be generated. */
 export interface Workload {
-  /** One phrase for people. */
+  /** One phrase that describes it. */
   readonly summary: string;
-  /** Events where nobody says how many. */
+  /** Number of events unless the caller gives one. */
   readonly defaultEvents: number;
-  /** Addresses lie this far apart. */
+  /** The distance between addresses. */
   readonly strideBytes?: number;
-  /** Writes about so many events, as a rule a few more, and pauses after every step. */
+  /** Writes approximately `events` events, usually a few more, and pauses after every step. */
   readonly run: (rows: GeneratedRows, seed: number, events: number) => Generator<void>;
 }
 
@@ -29,7 +29,7 @@ export const workloads: Readonly<Record<WorkloadName, Workload>> = {
     run: (rows, seed, events) => randomAllocations(rows, new Sfc32(seed), Math.ceil(events / 2), 4 * MiB, 4 * GiB),
   },
   'dl-training': {
-    summary: 'training of a network of 100 layers: activations forward, gradients backward, the same in every iteration',
+    summary: 'training of a network of 100 layers: activations forward, gradients backward, identical in every iteration',
     defaultEvents: 800_600,
     run: (rows, seed, events) => training(rows, new Sfc32(seed), events),
   },
@@ -40,23 +40,23 @@ export const workloads: Readonly<Record<WorkloadName, Workload>> = {
     run: (rows, seed, events) => dataframe(rows, new Sfc32(seed), Math.ceil(events / 2)),
   },
   'multi-stream': {
-    summary: 'four streams whose need of memory rises and falls in turn',
+    summary: 'four streams whose memory use rises and falls in turn',
     defaultEvents: 600_000,
     run: (rows, seed, events) => multiStream(rows, new Sfc32(seed), events),
   },
   'small-hot': {
-    summary: '10,000 small allocations live, one of them replaced at a time',
+    summary: '10,000 small live allocations, replaced one at a time',
     defaultEvents: 1_000_000,
     run: (rows, seed, events) => smallHot(rows, new Sfc32(seed), events),
   },
   'rmm-random': {
-    summary: "RMM's benchmark RANDOM_ALLOCATIONS, up to 1 MiB each; with seed 1 the very sizes and order of its build with libstdc++",
+    summary: "RMM's benchmark RANDOM_ALLOCATIONS, up to 1 MiB each; with seed 1, exactly the sizes and order of its build with libstdc++",
     defaultEvents: 20_000,
     run: (rows, seed, events) => randomAllocations(rows, new StandardRandom(seed), Math.ceil(events / 2), MiB, 16_000 * MiB, true),
   },
 };
 
-/** Takes an item out, and puts the last one in its place. */
+/** Removes an item, and puts the last one in its place. */
 function swapRemove<T>(items: T[], index: number): T {
   const item = items[index] as T;
   const last = items.pop() as T;
@@ -65,8 +65,10 @@ function swapRemove<T>(items: T[], index: number): T {
 }
 
 /**
- * The control flow of RMM's `cpp/benchmarks/random_allocations`: with a chance of 73 % one more allocation, else a free of any.
- * @param drawsAsRmm whether the index of a free is drawn as there, from a range that is larger than what is live
+ * The control flow of RMM's `cpp/benchmarks/random_allocations`: with a probability of 73 % another
+ * allocation, else a free of a random one.
+ * @param drawsAsRmm whether to draw the index of a free as RMM does, from a range larger than the
+ * number of live allocations
  */
 function* randomAllocations(
   rows: GeneratedRows,
@@ -108,7 +110,7 @@ function* training(rows: GeneratedRows, random: Sfc32, events: number): Generato
   const workspaces = sizes.slice(0, 150);
   const forwardWorkspaces = Array.from({ length: layers }, () => random.choice(workspaces));
   const backwardWorkspaces = Array.from({ length: layers }, () => random.choice(workspaces));
-  // Every size is used in each iteration, as an activation or as a gradient.
+  // Each iteration uses every size, as an activation or as a gradient.
   const order = [...sizes];
   random.shuffle(order);
   const parameters = sizes.slice(0, 160);
@@ -129,7 +131,7 @@ function* training(rows: GeneratedRows, random: Sfc32, events: number): Generato
       const next = rows.allocate(order[2 * layer + 1] as number);
       rows.free(rows.allocate(backwardWorkspaces[layer] as number));
       const activation = activations[layer] as GeneratedAllocation;
-      // A tenth of the activations is freed later than its layer.
+      // A tenth of the activations are freed later than their layer.
       if (random.fraction() < 0.1) late.push(activation);
       else rows.free(activation);
       if (gradient !== undefined) rows.free(gradient);
@@ -145,7 +147,7 @@ function* training(rows: GeneratedRows, random: Sfc32, events: number): Generato
 }
 
 function* dataframe(rows: GeneratedRows, random: Sfc32, allocations: number): Generator<void> {
-  /** What is freed before an allocation, by the allocation's number, with the exact time. */
+  /** The frees before each allocation, by the allocation's number, with their exact times. */
   const ends = new Map<number, { readonly time: number; readonly allocation: GeneratedAllocation }[]>();
   const longest = 40_000;
   for (let step = 0; step < allocations + longest + 1; step++) {

@@ -13,7 +13,10 @@ const firstHour = 10;
 
 const actions = rowActions(defaultNullPointer);
 
-/** Makes the rows of a log: one each microsecond, from 10 o'clock on. An address is used again after its free, as in a log of a real run. */
+/**
+ * Makes the rows of a log: one per microsecond, from 10 o'clock on. An address is reused after its
+ * free, as in the log of a real run.
+ */
 export class GeneratedRows {
   readonly #strideBytes: number;
   readonly #freeSlots: number[] = [];
@@ -22,15 +25,15 @@ export class GeneratedRows {
   #second = -1;
   #prefix = new RowText('');
   readonly #suffixes = new Map<string, RowText>();
-  /** Rows so far. */
+  /** Number of rows. */
   count = 0;
 
-  /** @param strideBytes how far addresses lie apart: at least the largest size */
+  /** @param strideBytes the distance between addresses: at least the largest size */
   constructor(strideBytes = 256 * MiB) {
     this.#strideBytes = strideBytes;
   }
 
-  /** Bytes that `take` would give. */
+  /** Number of bytes that `take` would return. */
   get length(): number {
     return this.#rows.length;
   }
@@ -46,7 +49,7 @@ export class GeneratedRows {
     this.#freeSlots.push(slot);
   }
 
-  /** The rows since the last call. */
+  /** Returns the rows since the last call. */
   take(): Uint8Array {
     return this.#rows.take();
   }

@@ -1,10 +1,13 @@
-/** Random numbers of generated logs: the same ones for the same seed, on every machine. */
+/** Random numbers for generated logs: the same numbers for the same seed, on every machine. */
 export interface RandomSource {
-  /** An integer from `low` to `high`. */
+  /** An integer from `low` to `high`, inclusive. */
   between(low: number, high: number): number;
 }
 
-/** Chris Doty-Humphrey's sfc32, from PractRand: small, fast, and without a known weakness at these lengths. */
+/**
+ * Chris Doty-Humphrey's sfc32, from PractRand: small, fast, and without known weaknesses at these
+ * lengths.
+ */
 export class Sfc32 implements RandomSource {
   #a: number;
   #b: number;
@@ -19,7 +22,7 @@ export class Sfc32 implements RandomSource {
     for (let i = 0; i < 12; i++) this.#next();
   }
 
-  /** A number from 0 up to, but without, 1. */
+  /** A number from 0 (inclusive) to 1 (exclusive). */
   fraction(): number {
     return ((this.#next() >>> 5) * 2 ** 26 + (this.#next() >>> 6)) / 2 ** 53;
   }
@@ -33,18 +36,18 @@ export class Sfc32 implements RandomSource {
     return low + this.fraction() * (high - low);
   }
 
-  /** A number of the normal distribution (Box and Muller). */
+  /** A normally distributed number (Box-Muller). */
   normal(mean: number, deviation: number): number {
     const radius = Math.sqrt(-2 * Math.log(1 - this.fraction()));
     return mean + deviation * radius * Math.cos(2 * Math.PI * this.fraction());
   }
 
-  /** One of the items. */
+  /** A random item. */
   choice<T>(items: readonly T[]): T {
     return items[this.between(0, items.length - 1)] as T;
   }
 
-  /** Puts the items into another order (Fisher and Yates). */
+  /** Shuffles the items in place (Fisher-Yates). */
   shuffle<T>(items: T[]): void {
     for (let i = items.length - 1; i > 0; i--) {
       const j = this.between(0, i);
@@ -64,18 +67,19 @@ export class Sfc32 implements RandomSource {
 const modulus = 2147483647;
 
 /**
- * What `std::default_random_engine` and `std::uniform_int_distribution` are in libstdc++ (`minstd_rand0`, rejection of the uneven rest), so that a
- * seed gives the numbers that a program in C++ gets.
+ * The counterparts of `std::default_random_engine` and `std::uniform_int_distribution` in libstdc++
+ * (`minstd_rand0`, rejecting the uneven rest), so that a seed gives the same numbers as in a C++
+ * program.
  */
 export class StandardRandom implements RandomSource {
   #state: number;
 
-  /** @param seed C++'s default is 1 */
+  /** @param seed 1 is C++'s default */
   constructor(seed: number) {
     this.#state = seed % modulus || 1;
   }
 
-  /** At most 2^31 - 3 different ones. */
+  /** At most 2^31 - 3 different values. */
   between(low: number, high: number): number {
     const scale = Math.floor((modulus - 2) / (high - low + 1));
     for (;;) {

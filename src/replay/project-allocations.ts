@@ -1,10 +1,11 @@
 /**
- * What a replay needs of a log: the allocations and frees of one layer, which go together, with small numbers for what is live.
+ * The part of a log that a replay needs: the allocations and frees of one layer, matched with each
+ * other, with a small number (a slot) for each live allocation.
  *
  *     each event ──► LayerProjection of its layer: address ──► slot ──► chunks of an AllocationLog
  *
- * Events are projected while a log is read, so that its other columns are never in memory as a whole. Memory: 20 bytes an event, in chunks, so
- * that growing copies nothing.
+ * Events are projected as the log is read, so its other columns are never completely in memory. It
+ * takes 20 bytes per event, in chunks, so that growing copies nothing.
  */
 import { formatPointer, formatValue, InvalidLogError } from '../errors.js';
 import { type EventColumns, EventKind, type EventSink } from '../formats/event-columns.js';
@@ -14,18 +15,21 @@ import { streamHandle } from '../formats/stream-handle.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { AllocationLog, chunkCapacity, type EventChunk, headerLines } from './allocation-log.js';
 
-/** RMM's stream handles with a meaning of their own. */
+/** RMM's stream handles with a special meaning. */
 const legacyDefaultStream = 0;
 const legacyDefaultStreamAlias = 1;
 const perThreadDefaultStream = 2;
 
-/** In place of the index of a stream that is another one on every thread. */
+/** Replaces the index of a stream that differs from thread to thread. */
 const dependsOnThread = -1;
 
-/** The names that a projection looks at, which may still grow. */
+/** The names that a projection uses; they may still grow. */
 type Names = Pick<RecordedRun, 'layers' | 'streams' | 'threads'>;
 
-/** Makes an {@link AllocationLog} out of a layer of a log. Which layer that is may not be known before the end. */
+/**
+ * Builds an {@link AllocationLog} from one layer of a log. Which layer may be unknown until the
+ * end.
+ */
 export class AllocationProjection implements EventSink {
   readonly #source: string;
   readonly #names: Names;
@@ -33,13 +37,14 @@ export class AllocationProjection implements EventSink {
   readonly #wanted: string | undefined;
   readonly #hasLines: boolean;
   readonly #layers: (LayerProjection | undefined)[] = [];
-  /** What is wrong with a layer. It matters only if that is the one. */
+  /** The fault of each layer, if any. A fault matters only in the layer that is chosen. */
   readonly #faults: (string | undefined)[] = [];
   #eventCount = 0;
 
   /**
    * @param wanted the name of the layer, or `undefined` for the one nearest to the program
-   * @param hasLines whether each event is a line, so that a fault is known by it, and at once
+   * @param hasLines whether each event is a line, so that a fault is thrown at once and names the
+   * line
    */
   constructor(source: string, names: Names, wanted: string | undefined, hasLines = false) {
     this.#source = source;
@@ -48,12 +53,12 @@ export class AllocationProjection implements EventSink {
     this.#hasLines = hasLines;
   }
 
-  /** All events so far, of whatever layer and kind. */
+  /** Number of events, of all layers and kinds. */
   get eventCount(): number {
     return this.#eventCount;
   }
 
-  /** @throws InvalidLogError naming the line if that is at fault, of a log that has lines. */
+  /** @throws InvalidLogError naming the line at fault, if the log has lines. */
   append(
     kind: EventKind,
     layer: number,
@@ -76,7 +81,7 @@ export class AllocationProjection implements EventSink {
     if (fault !== undefined) this.#noteFault(layer, fault);
   }
 
-  /** Appends what was read as a whole. */
+  /** Appends the events of a log that was read as a whole. */
   appendAll({ eventCount, kinds, layerOf, streamOf, threadOf, firsts, seconds }: EventColumns): void {
     for (let i = 0; i < eventCount; i++) {
       const [stream, thread] = [streamOf[i] as number, threadOf[i] as number];
@@ -86,7 +91,8 @@ export class AllocationProjection implements EventSink {
 
   /**
    * The log of the layer.
-   * @throws InvalidLogError if there is no such layer, something is wrong with it, or the log is damaged and does not merely end early.
+   * @throws InvalidLogError if there is no such layer, the layer has a fault, or the log is damaged
+   * and does not merely end early.
    */
   finish(damage: RecordingDamage | undefined): AllocationLog {
     if (damage !== undefined && !damage.isTruncation) {
@@ -117,7 +123,7 @@ export class AllocationProjection implements EventSink {
   }
 }
 
-/** The allocations and frees of a layer, held against each other. */
+/** Matches the allocations and frees of a layer with each other. */
 class LayerProjection {
   readonly #names: Names;
   readonly #full: EventChunk[] = [];
@@ -132,16 +138,19 @@ class LayerProjection {
   #vacantSlots = new Int32Array(1024);
   #vacantCount = 0;
   #slotCount = 0;
-  /** The slot that all allocations of zero bytes share: they have no memory, and may have the same pointer. */
+  /**
+   * The slot shared by all allocations of zero bytes: they have no memory, and may have the same
+   * pointer.
+   */
   #emptySlot = -1;
 
-  /** The names here, in the order of their indexes. */
+  /** The names in the result, in order of their indexes. */
   readonly #threads = new Map<string, number>();
   readonly #streams = new Map<string, number>();
-  /** By index in the log: the index here. */
+  /** The index in the result, by index in the log. */
   readonly #threadIndexes: number[] = [];
   readonly #streamIndexes: number[] = [];
-  /** By index of a thread in the log: the index of its default stream here. */
+  /** The index in the result of a thread's default stream, by the thread's index in the log. */
   readonly #threadStreams: number[] = [];
 
   #allocationCount = 0;
@@ -153,7 +162,7 @@ class LayerProjection {
     this.#names = names;
   }
 
-  /** Adds an allocation. Returns what is wrong with it, in which case nothing was added. */
+  /** Adds an allocation. Returns its fault, if any, in which case nothing was added. */
   allocate(thread: number, pointer: number, bytes: number, stream: number): string | undefined {
     let slot: number;
     if (bytes === 0) {
@@ -174,7 +183,7 @@ class LayerProjection {
     return undefined;
   }
 
-  /** Adds a free. Returns what is wrong with it, in which case nothing was added. */
+  /** Adds a free. Returns its fault, if any, in which case nothing was added. */
   free(thread: number, pointer: number, bytes: number, stream: number): string | undefined {
     const slot = pointer === 0 ? -1 : this.#slots.get(pointer);
     if (slot < 0) {
@@ -193,14 +202,14 @@ class LayerProjection {
     return undefined;
   }
 
-  /** Counts an allocation that failed, which is no operation. */
+  /** Counts a failed allocation, which is not an operation. */
   fail(): void {
     this.#skippedRows.push(this.#operationCount);
   }
 
   /**
-   * The log. Nothing may be added any more.
-   * @param truncation where the log ends before its time
+   * The finished log. Nothing may be added afterwards.
+   * @param truncation set if the log ends early
    */
   finish(source: string, truncation: RecordingDamage | undefined): AllocationLog {
     const eventCount = this.#operationCount;
@@ -282,7 +291,7 @@ class LayerProjection {
   }
 }
 
-/** The index of a name, which gets the next one if it has none. */
+/** The index of a name; a new name gets the next index. */
 function indexOf(indexes: Map<string, number>, name: string): number {
   const known = indexes.get(name);
   if (known !== undefined) return known;

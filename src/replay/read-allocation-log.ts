@@ -8,8 +8,8 @@ import { AllocationProjection } from './project-allocations.js';
 /** Options of {@link readAllocationLog}. */
 export interface ReadAllocationLogOptions extends ReadLogOptions {
   /**
-   * The name of the layer of a recording whose allocations are read.
-   * @defaultValue the one nearest to the program
+   * The name of the recording's layer whose allocations are read.
+   * @defaultValue the layer nearest to the program that has allocations
    */
   readonly layer?: string;
 }
@@ -17,16 +17,18 @@ export interface ReadAllocationLogOptions extends ReadLogOptions {
 const knownOptions = optionNames<ReadAllocationLogOptions>({ layer: true, name: true, onProgress: true, totalBytes: true });
 
 /**
- * Reads the allocations of a log: one in the format of RMM's `logging_resource_adaptor` (`Thread,Time,Action,Pointer,Size,Stream`) or a
- * recording of cistern's (a memory snapshot of PyTorch's too), plain or gzip, whichever the bytes say. The source is read in pieces; memory is needed for the events alone, 20 bytes
- * each.
+ * Reads the allocations of a log: a log in the format of RMM's `logging_resource_adaptor`
+ * (`Thread,Time,Action,Pointer,Size,Stream`), a cistern recording or a PyTorch memory snapshot,
+ * plain or gzip, detected from the bytes. The source is read in pieces; memory is needed only for
+ * the events, 20 bytes each.
  *
- * Pointers and streams of an RMM log are hexadecimal, with or without `0x`. The log must hold: every free names a live allocation and its size,
- * and no allocation returns what is live. A recording that ends early, as that of a killed process does, is read up to there, which
- * {@link AllocationLog.truncation} tells.
+ * Pointers and streams of an RMM log are hexadecimal, with or without `0x`. The log must be
+ * consistent: each free names a live allocation and its size, and no allocation returns memory that
+ * is live. A recording that ends early, as it does if the process was killed, is read up to that
+ * point, and {@link AllocationLog.truncation} is set.
  * @param source a path, a `file:` URL, or the bytes in pieces
- * @throws InvalidLogError naming the line, the event or the byte where something is wrong.
- * @throws a system error of Node (`ENOENT`, `EACCES`, …) for a file that cannot be read.
+ * @throws InvalidLogError naming the line, event or byte at fault.
+ * @throws a system error of Node (`ENOENT`, `EACCES`, …) if the file cannot be read.
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
@@ -44,7 +46,7 @@ export async function readAllocationLog(source: LogSource, options: ReadAllocati
   }
   const names = new RecordedNames();
   const isText = log.format === 'rmm-csv';
-  // The layer of an RMM log has a name, which nobody asks for.
+  // An RMM log's only layer has a name, but no caller may ask for it.
   const projection = new AllocationProjection(log.name, names, isText ? undefined : options.layer, isText);
   const { damage } = await readEvents(log, names, projection, { readsTimes: false, isWhole: true });
   return projection.finish(damage);

@@ -14,7 +14,7 @@ import type { ReplayStreams } from './replay-result.js';
 /** Options of {@link recordReplay}. */
 export interface RecordReplayOptions {
   /**
-   * Which streams the events go to.
+   * The streams on which to replay the events.
    * @defaultValue `'log'`
    */
   readonly streams?: ReplayStreams;
@@ -22,24 +22,27 @@ export interface RecordReplayOptions {
 
 const knownOptions = optionNames<RecordReplayOptions>({ streams: true });
 
-/** What {@link recordReplay} did. */
+/** The result of {@link recordReplay}. */
 export interface RecordedReplay {
   /** The stack that was recorded. */
   readonly resource: string;
-  /** Allocations that ran out of memory; they are in the recording. */
+  /** Number of allocations that ran out of memory; they are in the recording. */
   readonly failures: number;
 }
 
 /**
- * Replays a log once through a stack of resources, and records what happens: where the stack puts each allocation, what its pools take from
- * their upstreams and give back, the events and waits, and what ran out of memory. `cistern report` shows it.
+ * Replays a log once through a stack of resources, and records what happens: where the stack puts
+ * each allocation, what its pools take from their upstreams and return, events and waits, and which
+ * allocations ran out of memory. `cistern report` shows the recording.
  *
- * The times are those of the replay, not those of the log. The replay itself blocks, as `replayLog` does.
- * @param specification of the stack, as for {@link createResourceStack}
- * @param path where the recording goes, compressed if it ends in `.gz`; it is there as a whole or not at all
- * @throws InvalidLogError for a log without events, SpecificationError for a wrong description.
- * @throws ReplayError, naming the line, for any other error than exhausted memory.
- * @throws a system error of Node (`ENOENT`, `ENOSPC`, …) where the file cannot be written.
+ * The times are those of the replay, not of the log. The replay itself blocks, as in `replayLog`.
+ * @param specification the stack, as for {@link createResourceStack}
+ * @param path the recording's file, compressed if it ends in `.gz`; it is written completely or not
+ * at all
+ * @throws InvalidLogError if the log has no events; SpecificationError if the specification is
+ * invalid.
+ * @throws ReplayError, naming the line, for any error other than exhausted memory.
+ * @throws a system error of Node (`ENOENT`, `ENOSPC`, …) if the file cannot be written.
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
@@ -56,7 +59,7 @@ export async function recordReplay(
   const { streams = 'log' } = options;
   assertReplayable(log, { streams });
   const upstream = parseSpecification(specification);
-  // A recording is written while it is made, so this is not the file itself.
+  // A recording is written as it is made, so it cannot go directly to the final file.
   const scratch = new ScratchRecording();
   try {
     const replay = new Replay(log, () => scratch.createStack(upstream), streams);
@@ -75,11 +78,14 @@ export async function recordReplay(
   }
 }
 
-/** A recording in a file that has no name any more once it is open: the process can be killed at any time and leaves nothing. */
+/**
+ * A recording in a file that is unlinked once it is open: if the process is killed, nothing is
+ * left.
+ */
 class ScratchRecording {
   #descriptor: number | undefined;
 
-  /** A stack that is recorded to the file. */
+  /** Makes a stack that is recorded to the file. */
   createStack(upstream: Specification): ResourceStack {
     const folder = mkdtempSync(join(tmpdir(), 'cistern-timeline-'));
     try {

@@ -14,13 +14,14 @@ import type { ReplayDriverCalls, ReplayFailure, ReplayResult, ReplayStreams, Rep
 /** Options of {@link replayLog}. */
 export interface ReplayOptions {
   /**
-   * Which streams the events go to.
+   * The streams on which to replay the events.
    * @defaultValue `'log'`
    */
   readonly streams?: ReplayStreams;
   /**
-   * How often the replay is measured, each time on a fresh stack; at least 1. One replay more comes first, which is observed instead.
-   * @defaultValue what {@link defaultRepeat} says
+   * How many times to measure the replay, each time on a fresh stack; at least 1. One more replay
+   * comes first, which is observed rather than measured.
+   * @defaultValue {@link defaultRepeat}
    */
   readonly repeat?: number;
   /** Called after each of the `repeat + 1` replays. */
@@ -30,17 +31,20 @@ export interface ReplayOptions {
 const knownOptions = optionNames<ReplayOptions>({ onReplay: true, repeat: true, streams: true });
 
 /**
- * Replays what a log recorded through a stack of resources, and says what that took: time, memory, driver calls, failures.
+ * Replays a log through a stack of resources, and reports what that took: time, memory, driver
+ * calls, failures.
  *
- * A free on another stream than the allocation's comes after the wait that a correct program would have made: the replay records an event
- * of its own on the allocating stream, for which the freeing stream waits. An allocation that runs out of memory is counted, its free is
- * skipped, and the replay goes on. Blocks until it is over.
+ * A free on a stream other than the allocation's comes after the wait that a correct program would
+ * have made: the replay records its own event on the allocating stream, and the freeing stream
+ * waits for it. An allocation that runs out of memory is counted, its free is skipped, and the
+ * replay goes on. The call blocks until the replay is done.
  *
- * The streams are non-blocking ones made for the replay, on the stack's device; also what the log calls the legacy default stream (`0x0`)
- * is one of them, so that it waits for no other. The per-thread default stream (`0x2`) is one stream per thread.
+ * The streams are non-blocking streams made for the replay, on the stack's device. The log's legacy
+ * default stream (`0x0`) becomes one of them, so it waits for no other stream. The per-thread
+ * default stream (`0x2`) becomes one stream per thread.
  * @param createStack makes a stack, which the replay disposes; called once per replay
- * @throws InvalidLogError for a log without events.
- * @throws ReplayError, naming the line, for any other error than exhausted memory.
+ * @throws InvalidLogError if the log has no events.
+ * @throws ReplayError, naming the line, for any error other than exhausted memory.
  * @throws whatever `createStack` throws.
  * @example
  * ```ts
@@ -78,8 +82,8 @@ export function assertReplayable(log: AllocationLog, { streams, repeat }: Pick<R
 }
 
 /**
- * How often a log is replayed to be measured where nobody says: until a million operations, so that a short log is measured warm, but from 3
- * to 100 times.
+ * The default number of measured replays: enough for a million operations, so that a short log is
+ * measured warm, but at least 3 and at most 100.
  */
 export function defaultRepeat(log: AllocationLog): number {
   return Math.min(100, Math.max(3, Math.ceil(1e6 / log.eventCount)));
@@ -87,14 +91,14 @@ export function defaultRepeat(log: AllocationLog): number {
 
 /** An allocation that is live at some point of a log. */
 export interface LiveAllocation {
-  /** The number of the event that made it. */
+  /** The number of the allocation's event. */
   readonly event: number;
   readonly slot: number;
   readonly bytes: number;
   readonly streamIndex: number;
 }
 
-/** @internal An allocation of a replay that ran out of memory. */
+/** @internal An allocation in a replay that ran out of memory. */
 export interface ReplayStop {
   readonly event: number;
   readonly error: OutOfMemoryError;
@@ -110,7 +114,7 @@ class Stopped extends Error {
   }
 }
 
-/** @internal Replays of one log through stacks that are made alike. */
+/** @internal Replays one log through identical stacks. */
 export class Replay {
   readonly #log: AllocationLog;
   readonly #createStack: () => ResourceStack;
@@ -124,9 +128,9 @@ export class Replay {
   readonly #oneStream = new Uint32Array(chunkCapacity);
 
   #chunkIndex = 0;
-  /** What the log does not free. */
+  /** The allocations that the log does not free. */
   #unfreed: readonly LiveAllocation[] | undefined;
-  /** The event that the replay could not go on from. */
+  /** The event at which the replay failed. */
   #stoppedAt = 0;
   #failures = 0;
   #firstFailure: ReplayFailure | null = null;
@@ -140,7 +144,7 @@ export class Replay {
     this.#owners = new Uint32Array(log.slotCount);
   }
 
-  /** Replays once and notes everything but the time. */
+  /** Replays once and records everything except the time. */
   observe(): Omit<ReplayResult, 'repetitions' | 'nanosecondsPerOperation'> {
     const log = this.#log;
     const seen = new Observations(log.slotCount);
@@ -173,7 +177,7 @@ export class Replay {
     };
   }
 
-  /** Replays once on a fresh stack, and returns the nanoseconds that the events took. */
+  /** Replays once on a fresh stack. Returns the nanoseconds that the events took. */
   measure(): number {
     using stack = this.#createStack();
     const state = this.#state(stack);
@@ -190,8 +194,9 @@ export class Replay {
   }
 
   /**
-   * Replays the first `eventCount` events on a fresh stack, up to the first allocation that runs out of memory.
-   * @param look is shown the stack as it is then, and what ran out of memory if anything did
+   * Replays the first `eventCount` events on a fresh stack, up to the first allocation that runs
+   * out of memory.
+   * @param look receives the stack at that point, and the allocation that ran out of memory, if any
    * @returns what `look` returns
    */
   untilFailure<T>(eventCount: number, look: (stack: ResourceStack, stop: ReplayStop | undefined) => T): T {
@@ -216,30 +221,30 @@ export class Replay {
     return result;
   }
 
-  /** An event at which memory ran out, for people. */
+  /** Describes an event at which memory ran out. */
   failureOf({ event: index, error }: ReplayStop): ReplayFailure {
     const { line, bytes } = this.#log.event(index);
     return { line, event: index, bytes, stream: this.streamNameOf(index), message: error.message };
   }
 
-  /** The name of the stream that an event goes to. */
+  /** The name of the stream that an event is replayed on. */
   streamNameOf(index: number): string {
     return this.#streamNames[this.#streamIndexOf(index)] as string;
   }
 
-  /** The stream itself, for what looks at a stack. */
+  /** The stream itself, for inspecting a stack. */
   streamOf(index: number): Stream {
     return this.#streams[this.#streamIndexOf(index)] as Stream;
   }
 
-  /** Allocations that ran out of memory so far, in all replays. */
+  /** Number of allocations that ran out of memory, in all replays. */
   get failures(): number {
     return this.#failures;
   }
 
   /**
-   * Gives streams and events back.
-   * @throws what the driver refused first, once everything was tried.
+   * Destroys the streams and events.
+   * @throws the driver's first error, after everything has been tried.
    */
   end(): void {
     throwFirst(attemptEach([...this.#events, ...this.#streams], (each) => each.dispose()));
@@ -251,7 +256,7 @@ export class Replay {
     if (this.#device !== device) {
       this.end();
       this.#device = device;
-      // One by one: where one cannot be made, those before it are given back.
+      // One by one: if one cannot be created, those before it are destroyed.
       this.#streams = [];
       this.#events = [];
       for (const _ of this.#streamNames) this.#streams.push(new Stream({ device, nonBlocking: true }));
@@ -304,7 +309,7 @@ export class Replay {
     this.#onError(error, row);
   }
 
-  /** Where the replay fails, what is live then goes back to a stack that may keep none of it. */
+  /** If the replay fails, frees what is live, so that the stack does not keep it. */
   #run(state: LoopState, replay: () => void): void {
     try {
       replay();
@@ -317,7 +322,10 @@ export class Replay {
     }
   }
 
-  /** Frees what so many events leave, each allocation on its own stream. What is refused is tried once more. */
+  /**
+   * Frees what is live after `eventCount` events, each allocation on its own stream. A refused free
+   * is tried a second time.
+   */
   #freeRest(state: LoopState, eventCount: number): void {
     const errors: unknown[] = [];
     if (eventCount === this.#log.eventCount) this.#unfreed ??= this.liveAfter(eventCount);
@@ -337,7 +345,9 @@ export class Replay {
     throwFirst(errors);
   }
 
-  /** The allocations that are live after so many events, if none of them failed, in the order in which they were made. */
+  /**
+   * The allocations live after `eventCount` events, if none of them failed, in order of allocation.
+   */
   liveAfter(eventCount: number): LiveAllocation[] {
     const { chunks, slotCount } = this.#log;
     const events = new Int32Array(slotCount).fill(-1);
@@ -358,7 +368,10 @@ export class Replay {
   }
 }
 
-/** The leaves that say what they hold, and of equal ones, which share their count, one; `undefined` where a leaf does not say. */
+/**
+ * The leaves that report what they hold, but only one of several equal leaves, which share a count;
+ * `undefined` if any leaf does not report it.
+ */
 function countedLeaves(stack: ResourceStack): ReservingMemoryResource[] | undefined {
   const counted: ReservingMemoryResource[] = [];
   for (const leaf of stack.leaves) {
@@ -368,14 +381,14 @@ function countedLeaves(stack: ResourceStack): ReservingMemoryResource[] | undefi
   return counted;
 }
 
-/** Disposes everything but the leaves, and returns what those still hold. */
+/** Disposes everything but the leaves. Returns the bytes that the leaves still hold. */
 function leakedBytes(stack: ResourceStack): number | null {
   const { device } = stack.resource;
   device.synchronizeSync();
   stack.disposeAdaptors();
   device.synchronizeSync();
   for (const leaf of stack.leaves) {
-    // A leaf that keeps freed memory has to let go of it first.
+    // A leaf that keeps freed memory must first release it.
     if ('trim' in leaf) (leaf as TrimmingMemoryResource).trim(Stream.legacyDefault(leaf.device));
   }
   const reservedBytes = sum(countedLeaves(stack), (leaf) => leaf.reservedBytes);
@@ -396,7 +409,7 @@ function driverCalls(before: ReplayDriverCalls, after: ReplayDriverCalls, replay
   };
 }
 
-/** @internal Nanoseconds per operation out of the nanoseconds of whole replays. */
+/** @internal Nanoseconds per operation, from the nanoseconds of whole replays. */
 export function timePerOperation(nanoseconds: readonly number[], log: AllocationLog): ReplayTime {
   const sorted = nanoseconds.map((time) => time / log.eventCount).sort((a, b) => a - b);
   return { median: median(sorted), minimum: sorted[0] as number };

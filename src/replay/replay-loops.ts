@@ -1,26 +1,26 @@
 /**
- * The loops that are measured. They allocate nothing and call nothing but the resource, so that what a stack costs is nearly all that is
- * seen; a loop that need not look at streams is a loop of its own.
+ * The measured loops. They allocate nothing and call only the resource, so that the measurement
+ * shows little but the cost of the stack. The case without several streams has its own loop.
  */
 import type { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
 import type { MemoryResource } from '../memory-resource.js';
 import type { EventChunk } from './allocation-log.js';
 
-/** In place of the pointer of an allocation that failed, whose free is skipped. */
+/** Replaces the pointer of a failed allocation, whose free is skipped. */
 export const failedPointer = -1;
 
-/** What the loops work on.  */
+/** The state of the loops. */
 export interface LoopState {
   readonly resource: MemoryResource;
   readonly streams: readonly Stream[];
-  /** One event for each stream, for the waits of the replayed program itself. */
+  /** One event per stream, for the waits of the replayed program. */
   readonly events: readonly Event[];
   /** By slot: the pointer of the live allocation. */
   readonly pointers: Float64Array;
-  /** By slot: the index of the stream it was allocated on. Only for more than one stream. */
+  /** By slot: the index of the allocation's stream. Used only with several streams. */
   readonly owners: Uint32Array;
-  /** Called with what was thrown at a row; throws where the replay cannot go on. */
+  /** Called with the error thrown at a row; throws if the replay cannot go on. */
   readonly onError: (error: unknown, row: number) => void;
 }
 
@@ -48,7 +48,7 @@ export function replayOnOneStream(chunk: EventChunk, state: LoopState): void {
   }
 }
 
-/** Replays a chunk on the streams that `streamIndexes` names row by row. */
+/** Replays a chunk on the streams that `streamIndexes` gives for each row. */
 export function replayOnStreams(chunk: EventChunk, streamIndexes: Uint32Array, state: LoopState): void {
   const { operations, sizes, count } = chunk;
   const { resource, streams, events, pointers, owners, onError } = state;
@@ -81,7 +81,7 @@ export function replayOnStreams(chunk: EventChunk, streamIndexes: Uint32Array, s
   }
 }
 
-/** What {@link observeOnStreams} gathers, besides replaying. */
+/** What {@link observeOnStreams} gathers while replaying. */
 export class Observations {
   /** By slot: the bytes of the live allocation, or -1. */
   readonly liveSizes: Float64Array;
@@ -89,7 +89,9 @@ export class Observations {
   peakLiveBytes = 0;
   lowestAddress = Number.POSITIVE_INFINITY;
   highestAddress = 0;
-  /** Waits that a free on another stream than the allocation's needed. Each took one event. */
+  /**
+   * Number of waits needed for frees on a stream other than the allocation's. Each took one event.
+   */
   waits = 0;
 
   constructor(slotCount: number) {
@@ -97,7 +99,7 @@ export class Observations {
   }
 }
 
-/** Replays a chunk as {@link replayOnStreams} does, and notes what happens. Not measured. */
+/** Replays a chunk like {@link replayOnStreams}, and gathers observations. Not measured. */
 export function observeOnStreams(chunk: EventChunk, streamIndexes: Uint32Array, state: LoopState, seen: Observations): void {
   const { operations, sizes, count } = chunk;
   const { resource, streams, events, pointers, owners } = state;

@@ -2,11 +2,13 @@ import type { DeallocationEvents } from '../memory-resource.js';
 
 /** Which streams a replay uses. */
 export type ReplayStreams =
-  /** Those of the log. Legacy default stream and created streams alike become created ones. */
+  /**
+   * Those of the log. Created streams stand for both the legacy default stream and created streams.
+   */
   | 'log'
-  /** One for each thread of the log, as with a per-thread default stream. */
+  /** One per thread of the log, as with a per-thread default stream. */
   | 'thread'
-  /** One for everything. */
+  /** One for all events. */
   | 'single';
 
 /** How often the driver was called. */
@@ -19,7 +21,7 @@ export interface ReplayDriverCalls {
   readonly synchronizations: number;
 }
 
-/** Nanoseconds for each operation of a log, over several replays. */
+/** Nanoseconds per operation of a log, over several replays. */
 export interface ReplayTime {
   readonly median: number;
   readonly minimum: number;
@@ -37,35 +39,41 @@ export interface ReplayFailure {
   readonly message: string;
 }
 
-/** What a replay of a log through a stack of resources showed. All of it can be written as JSON. */
+/** The result of replaying a log through a stack of resources. Can be written as JSON. */
 export interface ReplayResult {
-  /** The name of the stack: its specification, where it was made from one. */
+  /** The name of the stack: its specification, if it was made from one. */
   readonly resource: string;
-  /** The policy in force where freed memory is kept, or null where none is. */
+  /** The policy in force where freed memory is kept, or null if no resource keeps any. */
   readonly events: DeallocationEvents | null;
   readonly streams: ReplayStreams;
   readonly streamCount: number;
   /** Allocations and frees in the log. */
   readonly operations: number;
-  /** How often the log was replayed to measure the time; one more replay before that observed the rest. */
+  /** Number of measured replays; one more replay before them observed the rest. */
   readonly repetitions: number;
   /** Wall-clock time of the replay loop alone, divided by the operations. */
   readonly nanosecondsPerOperation: ReplayTime;
-  /** The most bytes that were live at once, as asked for. */
+  /** The most bytes live at once, as requested. */
   readonly peakLiveBytes: number;
-  /** The most that the leaf held of the device, for several leaves the sum of that, or null where a leaf does not say. */
+  /**
+   * The most bytes that the leaf held of the device, summed over several leaves; null if a leaf
+   * does not report it.
+   */
   readonly peakReservedBytes: number | null;
-  /** From the lowest address that was handed out to the end of the highest allocation. */
+  /** From the lowest address handed out to the end of the highest allocation. */
   readonly highWaterBytes: number;
   /** Allocations that ran out of memory. Their frees were skipped. */
   readonly failures: number;
   readonly firstFailure: ReplayFailure | null;
-  /** What the leaves still held after everything was freed and every layer above them disposed, or null where one does not say. */
+  /**
+   * Bytes that the leaves still held after everything was freed and every layer above them
+   * disposed; null if a leaf does not report it.
+   */
   readonly leakedBytes: number | null;
-  /** What the log itself never frees; the replay frees it at the end. */
+  /** Bytes that the log itself never frees; the replay frees them at the end. */
   readonly logLeakedBytes: number;
   /** Calls made by the stack, from its construction to the last event of the log. */
   readonly driver: ReplayDriverCalls;
-  /** Calls made by the replay, for frees on another stream than the allocation's. */
+  /** Calls made by the replay, for frees on a stream other than the allocation's. */
   readonly replayer: { readonly eventRecords: number; readonly eventWaits: number };
 }

@@ -2,28 +2,30 @@ import { totalmem } from 'node:os';
 import type { Device } from '../driver/device.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 
-/** Maxima are multiples of this: every resource rounds what it hands out up to one. */
+/** Maxima are multiples of this: every resource rounds allocations up to it. */
 export const maximumGranularityBytes = ALLOCATION_ALIGNMENT;
 
-/** How a search is going. */
+/** The progress of a search. */
 export interface SearchProgress {
-  /** Maxima tried so far. */
+  /** Number of maxima tried. */
   readonly tried: number;
-  /** How many are still to be tried, about. */
+  /** Approximate number of maxima still to be tried. */
   readonly left: number;
 }
 
-/** A maximum beyond which a search gives up: no device and no machine has as much. */
+/** The maximum at which a search gives up: no device or machine has that much memory. */
 export function mostBytes(device: Device): number {
   return Math.floor(Math.max(device.memoryInfo().totalBytes, totalmem()) / maximumGranularityBytes) * maximumGranularityBytes;
 }
 
 /**
- * A maximum that is enough, of which one granule less is not: both were tried. Whether a maximum is enough need not be monotonic, since a
- * resource grows in other steps under another one; so that some smaller one may be enough, too. To be near the least that is, this goes up from
- * `least` in steps of a 64th of it (beyond twice as much, in steps that double) to the first that is enough, and then halves the last step.
- * @param least where to begin, which is needed as a rule; a multiple of the granularity
- * @returns `undefined` where not even `most` is enough
+ * Finds a maximum that is enough, while one granule less is not: both were tried. Sufficiency need
+ * not be monotonic, because a resource grows in other steps under another maximum; so a smaller one
+ * may be enough, too. To stay near the least, the search goes up from `least` in steps of a 64th of
+ * it (beyond twice `least`, in steps that double) to the first maximum that is enough, and then
+ * bisects the last step.
+ * @param least where to start: a lower bound as a rule, and a multiple of the granularity
+ * @returns `undefined` if not even `most` is enough
  */
 export function smallestMaximum(
   isEnough: (bytes: number) => boolean,

@@ -3,7 +3,7 @@ import type { DeallocationEvents } from '../memory-resource.js';
 import { resourceKind } from '../specification/kinds-by-name.js';
 import type { Specification, SpecificationValue } from '../specification/specification.js';
 
-/** The option that says how much a resource may hold or hand out, for the kinds that have one. */
+/** The option that limits what a resource may hold or hand out, for the kinds that have one. */
 const maximumOptions: Readonly<Record<string, string>> = {
   pool: 'max',
   arena: 'size',
@@ -17,15 +17,20 @@ export interface MaximumLayer {
   readonly kind: string;
   /** The name of the option. */
   readonly option: string;
-  /** Its value in bytes, where it is set. */
+  /** Its value in bytes, if set. */
   readonly bytes: number | undefined;
-  /** What it takes at once, where that is set. */
+  /** The initial size, if set. */
   readonly initialBytes: number | undefined;
-  /** The whole specification with another value for it, and for other options of the layer. */
+  /**
+   * The whole specification with another value for the option, and for other options of the layer.
+   */
   readonly replaced: (bytes: number, others?: Readonly<Record<string, SpecificationValue>>) => Specification;
 }
 
-/** Every layer that can have a maximum, the outermost first, along the upstreams; what options lead to is not looked at. */
+/**
+ * Every layer that can have a maximum, outermost first, along the upstreams; resources in options
+ * are not visited.
+ */
 export function maximumLayers(specification: Specification): MaximumLayer[] {
   const { kind, upstream, options = {} } = specification;
   const option = maximumOptions[kind];
@@ -53,14 +58,18 @@ export function maximumLayers(specification: Specification): MaximumLayer[] {
   ];
 }
 
-/** How a stack comes to its memory: block by block as it needs more, or all that it may have when it is made. */
+/**
+ * How a stack takes its memory: block by block as it needs more, or all of its maximum when it is
+ * constructed.
+ */
 export type MemoryTaking = 'as-needed' | 'at-once';
 
 /**
- * A specification with a maximum for all the memory that it takes: that of the innermost resource that can have one, else a limit around the
- * leaf. Where there are branches, a limit around the whole. An arena takes all of it at once; a pool can, unless the specification says
- * already what it takes at once, and comes in both ways.
- * @throws ArgumentRangeError where it has a maximum already.
+ * A specification with a maximum for all the memory that it takes: the maximum of the innermost
+ * resource that can have one, else a limit around the leaf; a limit around the whole if there are
+ * branches. An arena takes all of it at once. A pool can do so too, unless the specification sets
+ * its initial size, so a pool comes in both ways.
+ * @throws ArgumentRangeError if the specification already has a maximum.
  */
 export function withMaxima(specification: Specification): ReadonlyMap<MemoryTaking, (bytes: number) => Specification> {
   assertNoMaximum(specification);
@@ -74,7 +83,10 @@ export function withMaxima(specification: Specification): ReadonlyMap<MemoryTaki
   return maxima;
 }
 
-/** The same with another policy: in the layer that decides on it, or in the outermost one that keeps memory. `undefined` where none does. */
+/**
+ * The specification with another policy, set in the layer that has one, or in the outermost pooling
+ * resource; `undefined` if there is neither.
+ */
 export function withPolicy(specification: Specification, events: DeallocationEvents): Specification | undefined {
   return (
     replaceFirst(specification, ({ options }) => options?.['events'] !== undefined, { events }) ??
@@ -82,7 +94,10 @@ export function withPolicy(specification: Specification, events: DeallocationEve
   );
 }
 
-/** The same with another initial size of the outermost pool. `undefined` where there is no pool. */
+/**
+ * The specification with another initial size of the outermost pool; `undefined` if there is no
+ * pool.
+ */
 export function withInitial(specification: Specification, bytes: number): Specification | undefined {
   return replaceFirst(specification, ({ kind }) => kind === 'pool', { initial: bytes });
 }
@@ -101,12 +116,12 @@ function isPooling({ kind }: Specification): boolean {
   return resourceKind(kind)?.role === 'pooling';
 }
 
-/** @throws ArgumentRangeError where a specification has a maximum. */
+/** @throws ArgumentRangeError if a specification has a maximum. */
 export function assertNoMaximum({ kind, upstream, options = {} }: Specification): void {
   const option = maximumOptions[kind];
   if (option !== undefined && options[option] !== undefined) {
     const cure = kind === 'limiting' ? 'leave limiting out' : `leave ${option} out`;
-    throw new ArgumentRangeError(`${kind} has a maximum already, which is what is searched for: ${cure}`, 'ERR_INVALID_ARG_VALUE');
+    throw new ArgumentRangeError(`${kind} already has a maximum, which is what the search looks for: ${cure}`, 'ERR_INVALID_ARG_VALUE');
   }
   for (const below of [upstream, ...Object.values(options)]) if (isResource(below)) assertNoMaximum(below);
 }

@@ -85,7 +85,7 @@ describe('cistern fit', () => {
   });
 
   test.each([
-    [['fit', log, '--resource', 'pool(host, max=1MiB)'], /^error: pool has a maximum already, .*: leave max out$/m],
+    [['fit', log, '--resource', 'pool(host, max=1MiB)'], /^error: pool already has a maximum, .*: leave max out$/m],
     [['fit', log, '--resource', 'pol(host)'], /did you mean pool\?/],
     [['fit', join(folder, 'smal.csv')], /^error: ENOENT.*\nhint: did you mean .*small\.csv\?\n$/],
     [['fit', log, '--json', '--format', 'table'], /cannot be used with option '--format/],

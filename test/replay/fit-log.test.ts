@@ -161,9 +161,9 @@ describe('fitLog', () => {
   });
 
   test.each([
-    ['pool(host, max=1MiB)', /^pool has a maximum already, which is what is searched for: leave max out$/],
-    ['limiting(pool(host), limit=1MiB)', /^limiting has a maximum already.*: leave limiting out$/],
-    ['fallback(host, to=arena(host, size=1MiB))', /^arena has a maximum already/],
+    ['pool(host, max=1MiB)', /^pool already has a maximum, which is what the search looks for: leave max out$/],
+    ['limiting(pool(host), limit=1MiB)', /^limiting already has a maximum.*: leave limiting out$/],
+    ['fallback(host, to=arena(host, size=1MiB))', /^arena already has a maximum/],
     ['pool(hots)', /^there is no resource kind "hots"/],
   ])('refuses %s', (specification, message) => {
     expect(() => fitLog(small, specification)).toThrow(message);
