@@ -2,30 +2,30 @@ import { KiB } from '../units.js';
 import { matchingAllocations, matchingBlocks } from './held-bytes.js';
 import type { ReportRun } from './report-run.js';
 
-/** A stretch of addresses without a long empty part. */
+/** A range of addresses without long unused gaps. */
 export interface AddressSegment {
   readonly start: number;
-  /** The first address behind it. */
+  /** The first address after it. */
   readonly end: number;
-  /** Where it begins when the segments are put one behind the other. */
+  /** The offset of its start when the segments are placed one after another. */
   readonly offset: number;
 }
 
-/** Addresses with the empty stretches between them removed. */
+/** Addresses with the long gaps between segments removed. */
 export interface AddressLayout {
   /** Ascending. */
   readonly segments: readonly AddressSegment[];
-  /** Of all segments. */
+  /** The sum over all segments. */
   readonly totalBytes: number;
-  /** For each of {@link ReportRun.addresses} its offset, or -1 where the layer does not use it. */
+  /** The offset of each of {@link ReportRun.addresses}, or -1 if the layer does not use it. */
   readonly offsetOf: Float64Array;
-  /** For each of {@link ReportRun.addresses} the number of its segment. */
+  /** The segment number of each of {@link ReportRun.addresses}. */
   readonly segmentOf: Uint32Array;
 }
 
 /**
- * Lays out what a layer's allocations, and the blocks they lie in, ever used. An empty stretch is removed where it is longer than 1/256 of what
- * was used and than 4 KiB.
+ * Lays out the addresses ever used by a layer's allocations and the blocks they lie in. A gap is
+ * removed if it is longer than 4 KiB and longer than 1/256 of the used addresses.
  */
 export function layOutAddresses(run: ReportRun, layer: number): AddressLayout {
   const { addresses, spans } = run;
@@ -55,9 +55,9 @@ export function layOutAddresses(run: ReportRun, layer: number): AddressLayout {
 }
 
 /**
- * The stretches that ranges of addresses lie in.
- * @param addresses where they begin; ascending
- * @param ends where the longest that begins there ends, or 0 for an address that is not used
+ * The segments that ranges of addresses lie in.
+ * @param addresses the starts of the ranges; ascending
+ * @param ends for each start, the end of the longest range, or 0 for an unused address
  */
 export function segmentsOf(addresses: Float64Array, ends: Float64Array): readonly AddressSegment[] {
   let usedBytes = 0;
@@ -84,7 +84,7 @@ export function segmentsOf(addresses: Float64Array, ends: Float64Array): readonl
   return segments;
 }
 
-/** The address at an offset of a layout, or `undefined` outside. */
+/** The address at an offset of a layout, or `undefined` if the offset is outside. */
 export function addressAt({ segments }: AddressLayout, offset: number): number | undefined {
   let low = 0;
   let high = segments.length;

@@ -1,20 +1,20 @@
 import type { ReportRun } from './report-run.js';
 
-/** A function in a tree of calls, below the function that called it. */
+/** A function in a call tree, below the function that called it. */
 export interface CallNode {
-  /** `function (file:line:column)`, as the stack has it. */
+  /** `function (file:line:column)`, as in the stack. */
   readonly name: string;
-  /** The index of the caller's node; that of the root is 0, its own. */
+  /** The index of the caller's node. The root is node 0, its own caller. */
   readonly parent: number;
   /** 0 for the root. */
   readonly depth: number;
 }
 
-/** The stacks of a log, put together where they begin with the same calls. */
+/** The stacks of a log, merged where they begin with the same calls. */
 export class CallTree {
-  /** The root first, and every node before what it calls. */
+  /** The root first, and each node before the nodes it calls. */
   readonly nodes: readonly CallNode[];
-  /** For each stack of the log the node of its innermost call. */
+  /** The node of the innermost call of each stack in the log. */
   readonly #nodeOf: Uint32Array;
 
   constructor(stacks: readonly string[]) {
@@ -37,7 +37,7 @@ export class CallTree {
     this.nodes = nodes;
   }
 
-  /** What each node and all that it calls weigh, given what each stack weighs. */
+  /** The weight of each node including everything that it calls, from the weight of each stack. */
   weigh(stackWeights: Float64Array): Float64Array {
     const weights = new Float64Array(this.nodes.length);
     for (let stack = 0; stack < stackWeights.length; stack++) {
@@ -52,10 +52,16 @@ export class CallTree {
   }
 }
 
-/** What stacks can be weighed by: all bytes that were allocated, how often, or the bytes that are live after a change. */
+/**
+ * The measures of a stack: total bytes allocated, number of allocations, or bytes live after a
+ * change.
+ */
 export type StackMeasure = { readonly kind: 'allocated' } | { readonly kind: 'count' } | { readonly kind: 'live'; readonly change: number };
 
-/** What the allocations in `mask` that begin from change `from` up to but not including `to` weigh, for each stack; of live ones, all. */
+/**
+ * The weight of each stack: of the allocations in `mask` made from change `from` up to, but not
+ * including, `to`. For `live`, of those live after the change, whenever they were made.
+ */
 export function weighStacks(run: ReportRun, mask: Uint8Array, measure: StackMeasure, from: number, to: number): Float64Array {
   const weights = new Float64Array(run.stacks.length);
   const { spans } = run;

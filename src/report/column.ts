@@ -1,36 +1,43 @@
 /**
- * Columns of integers as bytes that gzip makes small, in chunks of 65,536 values. Within a chunk
+ * Columns of integers as bytes that gzip compresses well, in chunks of 65,536 values. In a chunk:
  *
- *     value[i] = minimum + unit · Σ plane[p][i] · 256^p        or, where `isDelta`, `base` and the sum of these up to i
+ *     value[i] = minimum + unit · Σ plane[p][i] · 256^p        or, if `isDelta`, `base` plus the sum of these up to i
  *
- * All lowest bytes of a chunk come first, then all second ones: the bytes beside each other resemble each other, and the planes above the
- * largest value are left out, so that a chunk of equal values takes none.
+ * The lowest bytes of all values in a chunk come first, then the second bytes, and so on:
+ * neighbouring bytes resemble each other. Planes above the largest value are left out, so a chunk
+ * of equal values takes no planes.
  */
 
 const chunkLength = 65_536;
 
-/** What is needed to read a chunk: its minimum, unit and number of planes, and of a column of differences the value before its first one. */
+/**
+ * What a reader needs for a chunk: its minimum, unit and number of planes, and in a column of
+ * differences the value before the first.
+ */
 type ChunkHead = readonly [minimum: number, unit: number, planes: number, base: number];
 
-/** What is needed to read a packed column. */
+/** What a reader needs for a packed column. */
 export interface ColumnHead {
   readonly count: number;
   readonly isDelta: boolean;
-  /** All chunks but the last hold 65,536 values. */
+  /** Every chunk except the last holds 65,536 values. */
   readonly chunks: readonly ChunkHead[];
 }
 
-/** Packs integers from -2^53 to 2^53 as they come. Only the last chunk of them is in memory as numbers. */
+/** Packs integers from -2^53 to 2^53 as they come. Only the last chunk is in memory as numbers. */
 export class ColumnWriter {
   readonly #isDelta: boolean;
   readonly #values = new Float64Array(chunkLength);
   readonly #chunks: ChunkHead[] = [];
   readonly #pieces: Uint8Array[] = [];
   #filled = 0;
-  /** The last value of the chunk before. */
+  /** The last value of the previous chunk. */
   #base = 0;
 
-  /** @param isDelta whether differences are smaller than values; they should not be negative as a rule */
+  /**
+   * @param isDelta whether to store differences: if they are smaller than the values, and mostly
+   * not negative
+   */
   constructor(isDelta = false) {
     this.#isDelta = isDelta;
   }
@@ -40,7 +47,7 @@ export class ColumnWriter {
     this.#values[this.#filled++] = value;
   }
 
-  /** The column. Nothing may be added any more. */
+  /** The finished column. Nothing may be added afterwards. */
   finish(): PackedColumn {
     const count = this.#chunks.length * chunkLength + this.#filled;
     if (this.#filled > 0) this.#pack();
@@ -76,7 +83,7 @@ export class ColumnWriter {
   }
 }
 
-/** A column in its packed form. */
+/** A packed column. */
 export class PackedColumn {
   readonly head: ColumnHead;
   /** The bytes of each chunk. */
@@ -87,7 +94,7 @@ export class PackedColumn {
     this.pieces = pieces;
   }
 
-  /** The values in arrays of at most 65,536, each of which is only good until the next one. */
+  /** The values, in arrays of at most 65,536; each array is valid only until the next. */
   *chunks(): Generator<Float64Array> {
     const values = new Float64Array(Math.min(chunkLength, this.head.count));
     for (const [chunk, bytes] of this.pieces.entries()) {
@@ -97,7 +104,7 @@ export class PackedColumn {
     }
   }
 
-  /** The same with each value replaced. */
+  /** The column with each value replaced. */
   map(replace: (value: number) => number): PackedColumn {
     const writer = new ColumnWriter(this.head.isDelta);
     for (const values of this.chunks()) for (let i = 0; i < values.length; i++) writer.add(replace(values[i] as number));
@@ -105,12 +112,12 @@ export class PackedColumn {
   }
 }
 
-/** How many bytes a packed column has. */
+/** Number of bytes in a packed column. */
 export function packedBytes(head: ColumnHead): number {
   return head.chunks.reduce((sum, [, , planes], chunk) => sum + lengthOf(head, chunk) * planes, 0);
 }
 
-/** Reads a column, whose bytes follow each other, into an array of its length. */
+/** Reads a column, whose chunks' bytes are adjacent, into an array of its length. */
 export function unpackColumn<T extends { [index: number]: number }>(head: ColumnHead, bytes: Uint8Array, into: T): T {
   let offset = 0;
   for (const [chunk, [, , planes]] of head.chunks.entries()) {
@@ -145,7 +152,7 @@ function unpackChunk(head: ColumnHead, chunk: number, bytes: Uint8Array, into: {
   }
 }
 
-/** What the first `count` values have in common, at least one. */
+/** The minimum, unit and number of planes of the first `count` values; at least one value. */
 function scaled(values: Float64Array, count: number): { minimum: number; unit: number; planes: number } {
   let minimum = values[0] as number;
   let maximum = minimum;

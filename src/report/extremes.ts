@@ -1,12 +1,12 @@
 /**
- * Where the greatest and the least value of any stretch of a curve are, without reading the stretch.
+ * Finds the greatest and the least value in any range of a curve, without reading the whole range.
  *
  *     level 0   values        [ 3 1 4 1 5 9 2 6 5 3 5 8 … ]
  *     level 1   of 32 each    [ the index of the greatest | … ]  and the least
  *     level 2   of 1024 each
  *
- * Invariant: at(level, group) is the first index of the extreme of values[group · 32^level … (group + 1) · 32^level).
- * Cost: n / 31 entries twice; a query reads at most 64 entries of each level.
+ * Invariant: at(level, group) is the first index of the extreme of values[group · 32^level … (group
+ * + 1) · 32^level). Cost: n / 31 entries twice; a query reads at most 64 entries of each level.
  */
 const groupSize = 32;
 
@@ -34,12 +34,18 @@ export class Extremes {
     }
   }
 
-  /** The first index of the greatest value from `from` up to but not including `to`, or -1 where that is nothing. */
+  /**
+   * The first index of the greatest value from `from` up to, but not including, `to`; -1 if the
+   * range is empty.
+   */
   indexOfMaximum(from: number, to: number): number {
     return this.#indexOf(this.#greatest, from, to, 1);
   }
 
-  /** The first index of the least value from `from` up to but not including `to`, or -1 where that is nothing. */
+  /**
+   * The first index of the least value from `from` up to, but not including, `to`; -1 if the range
+   * is empty.
+   */
   indexOfMinimum(from: number, to: number): number {
     return this.#indexOf(this.#least, from, to, -1);
   }
@@ -83,7 +89,7 @@ export class Extremes {
   }
 }
 
-/** The last index whose value is at most `value`, or -1. The values ascend. */
+/** The last index whose value is at most `value`, or -1. The values must ascend. */
 export function lastAtMost(ascending: ArrayLike<number>, value: number): number {
   let low = 0;
   let high = ascending.length;
@@ -96,8 +102,9 @@ export function lastAtMost(ascending: ArrayLike<number>, value: number): number 
 }
 
 /**
- * The changes that have to be drawn so that curves look as if all were: in each of `columns` equal parts of the time from `from` to `to` those
- * with the greatest and the least value of each curve, and the last. Ascending. The first is the one that holds at `from`.
+ * The changes to draw so that the curves look as if all changes were drawn. For each of `columns`
+ * equal parts of the time from `from` to `to`: the changes with the greatest and the least value of
+ * each curve, and the last change. Ascending; the first is the change in effect at `from`.
  */
 export function drawnChanges(
   times: Float64Array,

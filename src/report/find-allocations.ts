@@ -1,51 +1,51 @@
 import { neverEnds, type ReportRun } from './report-run.js';
 
-/** What allocations can be sorted by. */
+/** The sort keys of allocations. */
 export type AllocationOrder = 'bytes' | 'lifetime' | 'start' | 'address' | 'stream' | 'phase' | 'label';
 
 /** Which allocations to list, and how. */
 export interface AllocationQuery {
   readonly order: AllocationOrder;
   readonly isDescending: boolean;
-  /** Only those that are never freed. */
+  /** Only allocations that are never freed. */
   readonly neverFreed?: boolean;
-  /** Only those whose label or stack has this text, in either case. */
+  /** Only allocations whose label or stack contains this text, ignoring case. */
   readonly text?: string;
-  /** Only those of at least so many bytes. */
+  /** Only allocations of at least this many bytes. */
   readonly minimumBytes?: number;
-  /** Only those that live at some time from here … */
+  /** Only allocations that are live at some time from here … */
   readonly from: number;
   /** … to here, in nanoseconds since the first event. */
   readonly to: number;
-  /** How many to skip, and how many to list. */
+  /** How many to skip, before the number to list. */
   readonly offset: number;
   readonly limit: number;
 }
 
-/** Some allocations, and how many there are. */
+/** The allocations listed, and the total number found. */
 export interface FoundAllocations {
   readonly count: number;
   readonly bytes: number;
   readonly spans: readonly number[];
 }
 
-/** Nanoseconds for which a span was held; to the end of the log where it never ends. */
+/** Nanoseconds from the start of a span to its end, or to the end of the log if it never ends. */
 export function lifetimeOf(run: ReportRun, span: number): number {
   return endTimeOf(run, span) - startTimeOf(run, span);
 }
 
-/** When a span begins, in nanoseconds since the first event. */
+/** The start of a span, in nanoseconds since the first event. */
 export function startTimeOf(run: ReportRun, span: number): number {
   return run.times[run.spans.starts[span] as number] as number;
 }
 
-/** When a span ends, in nanoseconds since the first event; the end of the log where it never does. */
+/** The end of a span, in nanoseconds since the first event; the end of the log if it never ends. */
 export function endTimeOf(run: ReportRun, span: number): number {
   const end = run.spans.ends[span] as number;
   return end === neverEnds ? run.durationNanoseconds : (run.times[end] as number);
 }
 
-/** Lists allocations of those in `mask`. Equal ones are in the order of their beginnings. */
+/** Lists allocations among those in `mask`. Ties are in order of their starts. */
 export function findAllocations(run: ReportRun, mask: Uint8Array, query: AllocationQuery): FoundAllocations {
   const { spans } = run;
   const { from, to, minimumBytes = 0, neverFreed = false } = query;
@@ -66,7 +66,7 @@ export function findAllocations(run: ReportRun, mask: Uint8Array, query: Allocat
   const keys = new Float64Array(count);
   for (let i = 0; i < count; i++) keys[i] = sign * keyOf(matches[i] as number);
   const wanted = Math.min(count, query.offset + query.limit);
-  // Only what can be on the list is sorted.
+  // Sort only what can appear in the list.
   const limit = wanted === 0 ? 0 : nthSmallest(keys.slice(), wanted - 1);
   const candidates: { span: number; key: number }[] = [];
   let ties = 0;
@@ -80,7 +80,7 @@ export function findAllocations(run: ReportRun, mask: Uint8Array, query: Allocat
   return { count, bytes, spans: candidates.slice(query.offset, wanted).map(({ span }) => span) };
 }
 
-/** The value that would be at an index if the values were sorted; they are reordered. */
+/** The value that sorting would put at an index. Reorders the values. */
 function nthSmallest(values: Float64Array, index: number): number {
   let low = 0;
   let high = values.length - 1;

@@ -1,14 +1,17 @@
 /**
- * The holes between allocations, after every change. A hole is free memory between two neighbours: from the end of an allocation (or the
- * beginning of a block) to the next allocation (or the end of the block). A log without blocks has no edges; there, holes are the free stretches
- * between live allocations of the same segment of the {@link AddressLayout}.
+ * The holes between allocations, after every change. A hole is free memory between two neighbours:
+ * from the end of an allocation (or the start of a block) to the next allocation (or the end of the
+ * block). A log without blocks has no such edges; there, holes are the free ranges between live
+ * allocations in the same segment of the {@link AddressLayout}.
  *
- * Data structure: a tournament over all places at which a hole may begin, in the order of their addresses: two leaves for each address, one for
- * a block that begins there and one for an allocation. A leaf holds the bytes of the hole behind it, or -1 where nothing is live; an inner node
- * holds the greater of its two. The root is the largest hole, and a walk up and down finds the nearest live neighbour.
+ * Data structure: a tournament tree over all places at which a hole may begin, in order of address:
+ * two leaves for each address, one for a block that begins there and one for an allocation. A leaf
+ * holds the bytes of the hole behind it, or -1 if nothing is live there; an inner node holds the
+ * greater of its two children. The root is the largest hole, and a walk up and down finds the
+ * nearest live neighbour.
  *
  * Invariants: leaf = -1 ⟺ nothing is live there; node = max(left, right); holes = Σ leaves > 0.
- * Cost: O(log n) for a change.
+ * Cost: O(log n) per change.
  */
 import { type AddressLayout, layOutAddresses } from './address-layout.js';
 import { lastAtMost } from './extremes.js';
@@ -17,11 +20,14 @@ import type { ReportRun } from './report-run.js';
 
 const nothing = -1;
 
-/** Computes the holes of a layer's memory piece by piece, so that a page may do something else in between. */
+/**
+ * Computes the holes in a layer's memory piece by piece, so that a page can do other work in
+ * between.
+ */
 export class FragmentationSweep {
-  /** Bytes of the largest hole after each change that was swept. */
+  /** Bytes of the largest hole after each swept change. */
   readonly largestHole: Float64Array;
-  /** Bytes of all holes after each change that was swept. */
+  /** Bytes of all holes after each swept change. */
   readonly holes: Float64Array;
   readonly #run: ReportRun;
   readonly #layout: AddressLayout;
@@ -29,11 +35,14 @@ export class FragmentationSweep {
   readonly #blocks: Uint8Array | undefined;
   readonly #leafCount: number;
   readonly #nodes: Float64Array;
-  /** Where what is live at a leaf ends: for a block's leaf that is the block's beginning. */
+  /**
+   * The address where the hole behind each live leaf begins: the end of its allocation, or the
+   * start of its block.
+   */
   readonly #ends: Float64Array;
-  /** Where the block at an address ends. */
+  /** The end of the block at each address. */
   readonly #blockEnds: Float64Array;
-  /** Indexes of the addresses at which live blocks begin, ascending: there are few. */
+  /** Indexes of the addresses at which live blocks begin, ascending. There are few. */
   readonly #liveBlocks: number[] = [];
   #swept = 0;
   #holes = 0;
@@ -54,7 +63,7 @@ export class FragmentationSweep {
     this.holes = new Float64Array(run.changes.length);
   }
 
-  /** Sweeps up to but not including a change. Returns whether changes are left. */
+  /** Sweeps up to, but not including, a change. Returns whether changes are left. */
   sweep(until: number = this.#run.changes.length): boolean {
     const { changes, spans, addresses } = this.#run;
     const stop = Math.min(until, changes.length);
@@ -102,7 +111,7 @@ export class FragmentationSweep {
     this.#set(leaf, Math.max(0, limit - end));
   }
 
-  /** Where the block ends that a leaf lies in, or 0 for none. */
+  /** The end of the block that a leaf lies in, or 0 if there is none. */
   #endOfBlock(leaf: number): number {
     const index = this.#liveBlocks[lastAtMost(this.#liveBlocks, leaf >> 1)];
     return index === undefined ? 0 : (this.#blockEnds[index] as number);
@@ -125,11 +134,11 @@ export class FragmentationSweep {
     const nodes = this.#nodes;
     const isNear = direction === 1 ? 0 : 1;
     let node = this.#leafCount + leaf;
-    // Up, until the other half on the wanted side has something.
+    // Go up until the other half on the wanted side has a live leaf.
     while (node > 1 && ((node & 1) !== isNear || (nodes[node + direction] as number) < 0)) node >>= 1;
     if (node <= 1) return -1;
     node += direction;
-    // Down, on the near side.
+    // Go down on the near side.
     while (node < this.#leafCount) {
       const near = 2 * node + (direction === 1 ? 0 : 1);
       node = (nodes[near] as number) >= 0 ? near : near ^ 1;
@@ -138,7 +147,7 @@ export class FragmentationSweep {
   }
 }
 
-/** The share of free memory that the largest hole does not have: 0 where all of it is in one piece. */
+/** The share of free memory outside the largest hole: 0 if all of it is in one piece. */
 export function externalFragmentation(largestHole: number, holes: number): number {
   return holes > 0 ? 1 - largestHole / holes : 0;
 }

@@ -1,12 +1,12 @@
 import { formatBytes, KiB, MiB } from '../units.js';
 import { keeperOf, type ReportRun } from './report-run.js';
 
-/** Which allocations a person wants to see. */
+/** Which allocations the reader wants to see. */
 export interface SpanFilter {
   readonly layer: number;
   /** An index into {@link ReportRun.streams}. */
   readonly stream?: number | undefined;
-  /** An index into {@link ReportRun.phases}; the phases within it count as well. */
+  /** An index into {@link ReportRun.phases}; phases within it are included. */
   readonly phase?: number | undefined;
 }
 
@@ -22,7 +22,7 @@ export function phasesWithin(run: ReportRun, phase: number): Uint8Array {
   });
 }
 
-/** 1 for each allocation that the filter lets through; 0 for the others and for all blocks. */
+/** 1 for each allocation that passes the filter; 0 for other allocations and for all blocks. */
 export function matchingAllocations(run: ReportRun, { layer, stream, phase }: SpanFilter): Uint8Array {
   const { spans } = run;
   const isWithin = phase === undefined ? undefined : phasesWithin(run, phase);
@@ -36,7 +36,7 @@ export function matchingAllocations(run: ReportRun, { layer, stream, phase }: Sp
   return mask;
 }
 
-/** 1 for each block that the allocations of a layer lie in; `undefined` where the log has none. */
+/** 1 for each block that the allocations of a layer lie in; `undefined` if the log has none. */
 export function matchingBlocks(run: ReportRun, layer: number): Uint8Array | undefined {
   const keeper = keeperOf(run, layer);
   if (keeper === undefined) return undefined;
@@ -44,7 +44,7 @@ export function matchingBlocks(run: ReportRun, layer: number): Uint8Array | unde
   return isBlock.map((is, span) => (is === 1 && layerOf[span] === keeper ? 1 : 0));
 }
 
-/** The bytes that the spans in `mask` hold after each change. */
+/** The bytes held by the spans in `mask`, after each change. */
 export function heldBytes(run: ReportRun, mask: Uint8Array): Float64Array {
   const { changes, spans } = run;
   const held = new Float64Array(changes.length);
@@ -59,10 +59,10 @@ export function heldBytes(run: ReportRun, mask: Uint8Array): Float64Array {
   return held;
 }
 
-/** What allocations can be told apart by. */
+/** What allocations can be grouped by. */
 export type Grouping = 'stream' | 'phase' | 'size' | 'thread';
 
-/** The groups that allocations fall into: the largest ones, and one for the rest. */
+/** The groups of allocations: the largest groups, and one for the rest. */
 export interface SpanGroups {
   readonly names: readonly string[];
   /** The group of each span. */
@@ -71,7 +71,10 @@ export interface SpanGroups {
 
 const sizeClasses = [4 * KiB, 64 * KiB, MiB, 16 * MiB, 256 * MiB];
 
-/** At most `limit` groups of the allocations in `mask`, by what each held at its own peak, the greatest first; sizes ascend. */
+/**
+ * At most `limit` groups of the allocations in `mask`, by the bytes of each at its own peak, in
+ * descending order; size classes ascend.
+ */
 export function groupSpans(run: ReportRun, mask: Uint8Array, by: Grouping, limit = 6): SpanGroups {
   const { spans } = run;
   if (by === 'size') {
@@ -116,10 +119,13 @@ function peaksByKey(run: ReportRun, mask: Uint8Array, keys: Uint16Array): Float6
   return peaks;
 }
 
-/** Changes between two states that are kept. */
+/** Number of changes between two saved states. */
 const checkpointInterval = 1024;
 
-/** What each group of spans holds after a change. Kept are the sums at every 1024th; the others are counted from there. */
+/**
+ * The bytes held by each group of spans after a change. The sums at every 1024th change are stored;
+ * the others are computed from these.
+ */
 export class GroupedBytes {
   readonly groupCount: number;
   readonly #run: ReportRun;
@@ -141,7 +147,7 @@ export class GroupedBytes {
     }
   }
 
-  /** For each group its bytes after each of some changes, which ascend. */
+  /** The bytes of each group after each of the given changes, which must ascend. */
   after(changes: ArrayLike<number>): Float64Array[] {
     const held = Array.from({ length: this.groupCount }, () => new Float64Array(changes.length));
     const sums = new Float64Array(this.groupCount);

@@ -1,17 +1,19 @@
 /**
- * Which span is at which pixel of the map of addresses over time. Every span is drawn by writing its number into the pixels that it covers, at
- * least one; what is under the mouse, where borders are and which colour a pixel has all follow from these numbers.
+ * Which span is at which pixel of the map of addresses over time. A span is drawn by writing its
+ * number into the pixels that it covers, at least one. Hit testing, borders and colours all follow
+ * from these numbers.
  *
- * Cost: live allocations do not overlap, so that all together they write each pixel about once, plus one for every allocation that is smaller than
- * a pixel. Of those shorter than a pixel that lie in the same column, one that would only cover what another of them has is left out.
+ * Cost: live allocations do not overlap, so all of them together write each pixel about once, plus
+ * one write for every allocation smaller than a pixel. An allocation shorter than a pixel is
+ * skipped if another such allocation already covers the same pixels of the column.
  */
 import type { AddressLayout } from './address-layout.js';
 import { endTimeOf, startTimeOf } from './find-allocations.js';
 import { neverEnds, type ReportRun } from './report-run.js';
 
-/** Pixels in which no address is reserved or known to be. */
+/** No address of the pixel is known to be reserved. */
 export const emptyPixel = -1;
-/** Pixels in a block that no allocation uses. */
+/** The pixel is in a block, but no allocation uses it. */
 export const reservedPixel = -2;
 
 /** A part of the map. */
@@ -24,19 +26,22 @@ export interface MapWindow {
   readonly toOffset: number;
 }
 
-/** Spans that are passed over at once where all of them ended before what is shown. */
+/** Group size: a group whose spans all ended before the visible part is skipped. */
 const groupLength = 512;
 
-/** Where some spans of a run are on the map, in the order of their beginnings: read from the first to the last for each picture. */
+/**
+ * The positions of spans on the map, in order of their starts; read from first to last for each
+ * picture.
+ */
 export class MapSpans {
   readonly count: number;
   readonly spans: Int32Array;
   readonly startTimes: Float64Array;
-  /** Infinity for what never ends. */
+  /** Infinity for a span that never ends. */
   readonly endTimes: Float64Array;
   readonly lows: Float64Array;
   readonly highs: Float64Array;
-  /** The last end of each 512 spans. */
+  /** The latest end in each group of 512 spans. */
   readonly lastEnds: Float64Array;
 
   constructor(run: ReportRun, layout: AddressLayout, mask: Uint8Array) {
@@ -66,13 +71,16 @@ export class MapSpans {
   }
 }
 
-/** The pixels of a map: row 0 is at the top and has the highest addresses. */
+/** The pixels of a map: row 0 is at the top, with the highest addresses. */
 export class MapRaster {
   readonly width: number;
   readonly height: number;
-  /** A span, {@link emptyPixel} or {@link reservedPixel} for each pixel, row by row. */
+  /** For each pixel, row by row: a span, {@link emptyPixel} or {@link reservedPixel}. */
   readonly pixels: Int32Array;
-  /** The column that a short span was last drawn in, for each first row, and the row behind its last. */
+  /**
+   * For each first row, the column in which a short span was last drawn, and the row after its last
+   * row.
+   */
   readonly #drawnColumn: Int32Array;
   readonly #drawnEnd: Int32Array;
 
@@ -84,7 +92,7 @@ export class MapRaster {
     this.#drawnEnd = new Int32Array(height);
   }
 
-  /** Draws the blocks, if there are any, and the allocations over them. */
+  /** Draws the blocks, if any, and the allocations over them. */
   draw(view: MapWindow, allocations: MapSpans, blocks?: MapSpans): void {
     this.pixels.fill(emptyPixel);
     if (blocks !== undefined) this.#drawSpans(view, blocks, true);
@@ -110,7 +118,7 @@ export class MapRaster {
       const low = lows[i] as number;
       const high = highs[i] as number;
       if (end < fromTime || high <= fromOffset || low >= toOffset) continue;
-      // What is positive is rounded down by `| 0`, at a fifth of the cost of Math.floor.
+      // `| 0` rounds a positive number down at a fifth of the cost of Math.floor.
       const column = start <= fromTime ? 0 : Math.min(width - 1, ((start - fromTime) * perColumn) | 0);
       const columnEnd = end >= toTime ? width : Math.max(column + 1, Math.ceil((end - fromTime) * perColumn));
       const row = high >= toOffset ? 0 : Math.min(height - 1, ((toOffset - high) * perRow) | 0);
@@ -123,7 +131,7 @@ export class MapRaster {
       }
       const value = areBlocks ? reservedPixel : (spans[i] as number);
       for (let at = row * width + column, last = rowEnd * width; at < last; at += width) {
-        // A call to fill costs more than a few writes.
+        // Below this length, single writes cost less than a call of fill.
         if (length < 16) for (let pixel = at; pixel < at + length; pixel++) pixels[pixel] = value;
         else pixels.fill(value, at, at + length);
       }

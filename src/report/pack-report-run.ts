@@ -1,10 +1,11 @@
 /**
- * Packs a log while it is read, so that no more of it is in memory as numbers than the last events of each column.
+ * Packs a log as it is read. At most the last events of each column are in memory as numbers.
  *
- *     event ──► live spans by address ──► columns, chunk by chunk ──► addresses by their places, sums of layers
+ *     event ──► live spans by address ──► columns, chunk by chunk ──► addresses as indexes, sums per layer
  *
- * Memory: the packed columns, some 10 bytes an event as a rule and 33 at most; up to 70 for each allocation that is live at the same time; and
- * once all is read, instead of these, 8 bytes for each span and 24 for each distinct address.
+ * Memory: the packed columns, usually about 10 bytes per event and at most 33; up to 70 bytes for each
+ * allocation live at the same time. Once everything is read, these 70 bytes are replaced by 8 bytes
+ * per span and 24 per distinct address.
  */
 import { refuseCloning } from '../driver/local-object.js';
 import { type EventColumns, EventKind } from '../formats/event-columns.js';
@@ -17,13 +18,13 @@ import { columnWriters, mapColumns, packedPieces, type ReportColumns, type Repor
 import { shortenPaths } from './shorten-paths.js';
 import { LayerTally, summarizeLayers } from './summary.js';
 
-/** A log as a report holds it, which {@link writeReport} takes: {@link readReportRun} makes them. */
+/** A log packed for {@link writeReport}; {@link readReportRun} makes it. */
 export class PackedReportRun {
   /** The path or name of the log. */
   readonly source: string;
-  /** Everything that the log records. */
+  /** Number of events in the log. */
   readonly eventCount: number;
-  /** Where the log stops being readable; the events are those before it. */
+  /** Set if the log cannot be read to its end; the events are those before that point. */
   readonly damage: RecordingDamage | undefined;
   /** @internal */
   readonly overview: RunOverview;
@@ -41,31 +42,37 @@ export class PackedReportRun {
     refuseCloning(this);
   }
 
-  /** @internal The bytes of the run before they are compressed. */
+  /** @internal The bytes of the run before compression. */
   pieces(): Generator<Uint8Array> {
     return packedPieces(this.#texts, this.#columns);
   }
 }
 
-/** Packs what was read as a whole. */
+/** Packs a log that was read as a whole. */
 export function packReportRun(run: RecordedRun): PackedReportRun {
   const packer = new ReportRunPacker();
   packer.take(run);
   return packer.finish(run);
 }
 
-/** What is live of a layer, by address: the slots of allocations, and of blocks. */
+/** The live slots of a layer, by address: those of allocations, and those of blocks. */
 interface LiveAddresses {
   readonly allocations: AddressMap;
   readonly blocks: AddressMap;
 }
 
-/** Finds for every allocation its free and for every block its return, and packs all into columns. */
+/**
+ * Finds the free of each allocation and the return of each block, and packs everything into
+ * columns.
+ */
 export class ReportRunPacker {
   readonly #columns = columnWriters();
   readonly #live: LiveAddresses[] = [];
   readonly #tallies: LayerTally[] = [];
-  /** By slot: the live span, or the next vacant slot and -1 behind the last one; and its bytes. */
+  /**
+   * By slot: the live span and its bytes; for a vacant slot, the next vacant slot, or -1 for the
+   * last.
+   */
   #slotSpans = new Int32Array(1024);
   #slotBytes = new Float64Array(1024);
   #vacantSlot = -1;
@@ -81,7 +88,7 @@ export class ReportRunPacker {
   #time = 0;
   #firstChangeAt = 0;
 
-  /** Takes the events that come next. */
+  /** Takes the next events. */
   take(events: EventColumns): void {
     const { eventCount, kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = events;
     for (let i = 0; i < eventCount; i++) {
@@ -92,12 +99,12 @@ export class ReportRunPacker {
       const first = firsts[i] as number;
       const second = seconds[i] as number;
       if (this.#events++ === 0) this.#firstTime = time;
-      // Threads that share a log may write events out of order by a little.
+      // Threads that share a log may write events slightly out of order.
       this.#time = Math.max(this.#time, Math.round(time - this.#firstTime));
       switch (kind) {
         case EventKind.allocate:
         case EventKind.growth: {
-          // Zero bytes have no place.
+          // Allocations of zero bytes have no address range.
           if (!(second > 0)) break;
           const isBlock = kind === EventKind.growth;
           const addresses = this.#addresses(layer, isBlock);
@@ -151,8 +158,8 @@ export class ReportRunPacker {
   }
 
   /**
-   * The run. Nothing may be added any more.
-   * @param places for each layer of the events its place in `layers`, where that differs
+   * The finished run. Nothing may be added afterwards.
+   * @param places for each layer of the events, its index in `layers`, if these differ
    */
   finish(texts: RunDescription, places?: readonly number[]): PackedReportRun {
     const { source, startedAt, utcOffsetMinutes, streams, threads, phases, labels, damage } = texts;
@@ -201,7 +208,7 @@ export class ReportRunPacker {
     this.#slotBytes[slot] = bytes;
     addresses.insert(pointer, slot);
     (this.#tallies[layer] as LayerTally).begin(isBlock, bytes, this.#changeCount, this.#time);
-    // Its place among all addresses, once these are known.
+    // Replaced by its index among all addresses once these are known.
     this.#columns.addressOf.add(pointer);
     this.#columns.bytes.add(bytes);
     this.#columns.isBlock.add(isBlock ? 1 : 0);
@@ -229,7 +236,7 @@ export class ReportRunPacker {
     return isBlock ? blocks : allocations;
   }
 
-  /** Makes what is needed for a layer, and those before it. */
+  /** Makes the state of a layer, and of those before it. */
   #layer(layer: number): LiveAddresses {
     while (this.#live.length <= layer) {
       this.#live.push({ allocations: new AddressMap(), blocks: new AddressMap() });
@@ -256,7 +263,7 @@ export class ReportRunPacker {
   }
 }
 
-/** Every pointer once, ascending, and for each pointer its place among them. */
+/** The distinct pointers, ascending, and for each pointer its index among them. */
 function placesOf(pointers: PackedColumn): { addresses: Float64Array; addressOf: PackedColumn } {
   const all = new Float64Array(pointers.head.count);
   let count = 0;

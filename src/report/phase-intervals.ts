@@ -1,17 +1,20 @@
 import type { ReportRun } from './report-run.js';
 
-/** A time that a program spent in a phase. */
+/** An interval that a program spent in a phase. */
 export interface PhaseInterval {
   /** An index into {@link ReportRun.phases}. */
   readonly phase: number;
-  /** 0 for a phase that is in no other. */
+  /** 0 for a phase that is not within another. */
   readonly depth: number;
   /** Nanoseconds since the first event. */
   readonly from: number;
   readonly to: number;
 }
 
-/** When the phases of a log were, in the order of their beginnings. One that the log does not end lasts to the log's end. */
+/**
+ * The intervals of a log's phases, in order of their starts. A phase that the log does not end
+ * lasts to the end of the log.
+ */
 export function phaseIntervals(run: ReportRun): PhaseInterval[] {
   const { phaseMarks, phases } = run;
   const begun = new Map<number, number[]>();

@@ -7,11 +7,13 @@ import { assertOptions } from '../validation.js';
 import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-report-run.js';
 
 /**
- * Reads a log for {@link writeReport}, packing it meanwhile: a recording or an RMM log is never in memory as a whole. What is read, and what
- * is an error, is as for {@link readRecordedRun}.
+ * Reads a log for {@link writeReport}, packing it as it is read: a recording or an RMM log is never
+ * completely in memory. Accepts the same logs as {@link readRecordedRun}, and throws the same
+ * errors.
  * @param source a path, a `file:` URL, or the bytes in pieces
- * @throws InvalidLogError for what is no log, for a snapshot that is damaged, and naming the line where an RMM log is wrong.
- * @throws a system error of Node (`ENOENT`, `EACCES`, …) for a file that cannot be read.
+ * @throws InvalidLogError if the source is not a log, if a snapshot is damaged, or if a row of an
+ * RMM log is invalid; the message names the line.
+ * @throws a system error of Node (`ENOENT`, `EACCES`, …) if the file cannot be read.
  * @example
  * ```ts
  * await writeReport([await readReportRun('run.cistern')], 'report.html');

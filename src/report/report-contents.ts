@@ -1,16 +1,16 @@
 import type { LayerSummary } from './summary.js';
 
-/** What a report says of a run before its data are unpacked. */
+/** The facts about a run that a report shows before unpacking its data. */
 export interface RunOverview {
   readonly source: string;
-  /** Milliseconds since 1970 at the first event, or `null` where the log has no date. */
+  /** Milliseconds since 1970 at the first event, or `null` if the log has no date. */
   readonly startedAt: number | null;
   readonly durationNanoseconds: number;
   readonly eventCount: number;
   readonly isDamaged: boolean;
   readonly threadCount: number;
   readonly streamCount: number;
-  /** The layer that is shown first. */
+  /** The layer shown first. */
   readonly layer: number;
   readonly layers: readonly (LayerSummary & { readonly name: string })[];
 }

@@ -2,14 +2,19 @@ import type { RecordedLayer } from '../formats/recorded-run.js';
 import { type ColumnHead, ColumnWriter, type PackedColumn, packedBytes, unpackColumn } from './column.js';
 import { neverEnds, type ReportRun } from './report-run.js';
 
-/** What a report holds of a log beside its columns. */
+/** A report's data about a log, except the columns. */
 export type ReportTexts = Omit<ReportRun, 'times' | 'changes' | 'addresses' | 'spans' | 'failures' | 'phaseMarks'>;
 
-/** The columns of a packed run, in the order in which they are stored, with what each is unpacked into. */
+/**
+ * The columns of a packed run, in storage order, and the type of array that each is unpacked into.
+ */
 const columnTypes = {
-  /** Of each change. */
+  /** One per change. */
   times: Float64Array,
-  /** For each change 0 if it begins a span, else how many spans ago the one began that it ends: small numbers if lives are short. */
+  /**
+   * For each change: 0 if it begins a span; if it ends one, how many spans ago that span began. The
+   * numbers are small if lifetimes are short.
+   */
   changes: Uint32Array,
   addresses: Float64Array,
   addressOf: Uint32Array,
@@ -17,12 +22,12 @@ const columnTypes = {
   isBlock: Uint8Array,
   layerOf: Uint8Array,
   streamOf: Uint16Array,
-  /** The streams of the changes that end a span. */
+  /** The streams of the changes that end spans. */
   endStreams: Uint16Array,
   threadOf: Uint16Array,
   phaseOf: Uint16Array,
   stackOf: Uint32Array,
-  /** The spans that are given a label, in the order of time, and the labels. */
+  /** The spans that are given labels, in order of time, and the labels. */
   labelled: Uint32Array,
   labelOf: Uint32Array,
   failureTimes: Float64Array,
@@ -35,42 +40,48 @@ const columnTypes = {
   phaseIsEnd: Uint8Array,
 } as const;
 
-/** Columns of which each value is mostly a little more than the one before. */
+/** Columns in which most values are slightly greater than the value before. */
 const ascending: ReadonlySet<string> = new Set(['times', 'addresses', 'labelled', 'failureTimes', 'phaseTimes']);
 
 type ColumnTypes = typeof columnTypes;
 
-/** Something for each column of a packed run. */
+/** One value for each column of a packed run. */
 export type ReportColumns<Column> = { readonly [Name in keyof ColumnTypes]: Column };
 
-/** What packs the columns. */
+/** Writers for all columns. */
 export function columnWriters(): ReportColumns<ColumnWriter> {
   return eachColumn((name) => new ColumnWriter(ascending.has(name)));
 }
 
-/** The same columns with something done to each. */
+/** Applies a change to each column. */
 export function mapColumns<From, To>(columns: ReportColumns<From>, change: (column: From) => To): ReportColumns<To> {
   return eachColumn((name) => change(columns[name]));
 }
 
-/** A copy whose properties are replaced, since V8 finds those of an object that got so many one by one in a hash table. */
+/**
+ * Copies `columnTypes` and replaces each property: V8 keeps the properties of an object that
+ * received so many one by one in a slow hash table.
+ */
 function eachColumn<Column>(make: (name: keyof ColumnTypes) => Column): ReportColumns<Column> {
   const columns: Record<string, unknown> = { ...columnTypes };
   for (const name of Object.keys(columns)) columns[name] = make(name as keyof ColumnTypes);
   return columns as ReportColumns<Column>;
 }
 
-/** The texts of a packed run and the heads of its columns, as JSON in front of them. */
+/** The texts of a packed run and the heads of its columns, stored as JSON before the columns. */
 interface Head extends Omit<ReportTexts, 'startedAt' | 'damage' | 'layers'>, Partial<Pick<ReportTexts, 'startedAt' | 'damage'>> {
   readonly layers: readonly { readonly name: string; readonly upstream?: number }[];
   readonly spanCount: number;
   readonly columns: ReportColumns<ColumnHead>;
 }
 
-/** The bytes of a run, in pieces, before they are compressed: `u32 bytes of JSON`, the JSON, then the columns in its order. */
+/**
+ * The bytes of a run, in pieces, before compression: `u32 bytes of JSON`, the JSON, then the
+ * columns in its order.
+ */
 export function* packedPieces(texts: ReportTexts, packed: ReportColumns<PackedColumn>): Generator<Uint8Array> {
   const columns = mapColumns(packed, ({ head }) => head);
-  // JSON leaves out what is undefined.
+  // JSON omits undefined values.
   const json = new TextEncoder().encode(JSON.stringify({ ...texts, spanCount: packed.bytes.head.count, columns }));
   const length = new Uint8Array(4);
   new DataView(length.buffer).setUint32(0, json.length, true);
@@ -79,7 +90,7 @@ export function* packedPieces(texts: ReportTexts, packed: ReportColumns<PackedCo
   for (const { pieces } of Object.values<PackedColumn>({ ...packed })) yield* pieces;
 }
 
-/** Reads what {@link packedPieces} wrote. */
+/** Reads the bytes from {@link packedPieces}. */
 export function unpackReportRun(bytes: Uint8Array): ReportRun {
   const jsonBytes = new DataView(bytes.buffer, bytes.byteOffset).getUint32(0, true);
   const head = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + jsonBytes))) as Head;

@@ -1,12 +1,13 @@
 import { nearestLayer } from '../formats/layers.js';
 import type { RecordedLayer, RunDescription } from '../formats/recorded-run.js';
 
-/** Stands in `ends` for a span that the log never ends. */
+/** The value in `ends` of a span that the log never ends. */
 export const neverEnds = 0xffff_ffff;
 
 /**
- * Spans in columns, in the order of their beginnings. A span is a range of addresses and how long it was held: an allocation or, where
- * `isBlock` is 1, memory that a layer took from its upstream to serve allocations from.
+ * Spans in columns, in order of their starts. A span is a range of addresses and the time for which
+ * it was held: an allocation or, if `isBlock` is 1, memory that a layer took from its upstream to
+ * serve allocations from.
  */
 interface SpanColumns {
   readonly count: number;
@@ -22,7 +23,7 @@ interface SpanColumns {
   readonly layerOf: Uint8Array;
   /** Indexes into {@link ReportRun.streams}. */
   readonly streamOf: Uint16Array;
-  /** The streams that spans were freed on; their own where they never are. */
+  /** The streams on which spans were freed; the span's own stream if it never was. */
   readonly endStreamOf: Uint16Array;
   /** Indexes into {@link ReportRun.threads}. */
   readonly threadOf: Uint16Array;
@@ -54,21 +55,27 @@ interface PhaseColumns {
   readonly isEnd: Uint8Array;
 }
 
-/** What a report holds of a log. Its own texts are foreign input. `startedAt` is at the first event. */
+/**
+ * A report's data about a log. The texts of the log are untrusted input. `startedAt` is the time of
+ * the first event.
+ */
 export interface ReportRun extends RunDescription {
-  /** Everything that the log records. */
+  /** Number of events in the log. */
   readonly eventCount: number;
   readonly eventRecordCount: number;
   readonly eventWaitCount: number;
-  /** Frees of what the log never allocated, as a log that begins late has. */
+  /** Frees of memory that the log never allocated, which occur if a log begins late. */
   readonly unmatchedFreeCount: number;
   /** From the first event to the last. */
   readonly durationNanoseconds: number;
-  /** The time of each change, in nanoseconds since the first event; ascending. A change begins or ends a span. */
+  /**
+   * The time of each change, in nanoseconds since the first event; ascending. A change begins or
+   * ends a span.
+   */
   readonly times: Float64Array;
-  /** The span that a change begins, or `~span` (a negative number) for one that it ends. */
+  /** The span that a change begins, or `~span` (a negative number) for a span that it ends. */
   readonly changes: Int32Array;
-  /** Every address at which a span begins, once; ascending. */
+  /** The distinct addresses at which spans begin; ascending. */
   readonly addresses: Float64Array;
   readonly spans: SpanColumns;
   readonly failures: FailureColumns;
@@ -76,8 +83,8 @@ export interface ReportRun extends RunDescription {
 }
 
 /**
- * The layer whose blocks the allocations of a layer lie in: itself or the nearest below that took any from its upstream. `undefined` where the
- * log has no such blocks.
+ * The layer whose blocks a layer's allocations lie in: the layer itself, or the nearest below it
+ * that took blocks from its upstream. `undefined` if the log has no such blocks.
  */
 export function keeperOf({ layers, spans }: ReportRun, layer: number): number | undefined {
   const keepers = new Set<number>();
@@ -85,12 +92,12 @@ export function keeperOf({ layers, spans }: ReportRun, layer: number): number | 
   return keeperAmong(layers, keepers, layer);
 }
 
-/** The same, of layers of which those that took blocks are known. */
+/** The same, for layers among which those that took blocks are known. */
 export function keeperAmong(layers: readonly RecordedLayer[], keepers: ReadonlySet<number>, layer: number): number | undefined {
   const below = layersFrom(layers, layer);
   const known = below.find((index) => keepers.has(index));
   if (known !== undefined) return known;
-  // Where a layer's upstream is not known, it lies over those that do not lie over it.
+  // If a layer's upstream is unknown, the layer lies above every layer that does not lie above it.
   if (layers[below.at(-1) as number]?.upstream !== undefined) return undefined;
   return nearestLayer(layers, (index) => keepers.has(index) && !layersFrom(layers, index).includes(layer));
 }

@@ -1,6 +1,9 @@
 const place = /\(((?:file:\/\/)?\/[^()\n]*):\d+:\d+\)/g;
 
-/** Stacks without the folder that all files in them are in: it takes most of a line, and tells of the machine and not of the program. */
+/**
+ * Stacks without the folder that contains all of their files: it would fill most of a line, and
+ * depends on the machine, not the program.
+ */
 export function shortenPaths(stacks: readonly string[]): string[] {
   let common: string | undefined;
   for (const stack of stacks) {

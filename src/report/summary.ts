@@ -5,7 +5,7 @@ import { externalFragmentation } from './fragmentation.js';
 import type { ReportColumns } from './report-data.js';
 import { keeperAmong } from './report-run.js';
 
-/** What one layer did, in numbers. */
+/** Figures about one layer. */
 export interface LayerSummary {
   readonly layer: number;
   readonly allocationCount: number;
@@ -16,20 +16,22 @@ export interface LayerSummary {
   readonly peakLiveBytes: number;
   /** Nanoseconds since the first event. */
   readonly peakLiveAt: number;
-  /** What the layer's allocations lie in, or `null` where the log does not say. */
+  /**
+   * Bytes of the blocks that hold the layer's allocations, or `null` if the log does not have them.
+   */
   readonly peakReservedBytes: number | null;
   /** At the end of the log. */
   readonly reservedBytes: number | null;
-  /** Blocks that this very layer took from its upstream. */
+  /** Number of blocks that this layer itself took from its upstream. */
   readonly growthCount: number;
   readonly releaseCount: number;
-  /** When most was live: see {@link externalFragmentation}. */
+  /** At the live peak; see {@link externalFragmentation}. */
   readonly fragmentationAtPeak: number;
   readonly holesAtPeak: number;
   readonly largestHoleAtPeak: number;
 }
 
-/** Counts what a layer does, change by change. */
+/** Counts a layer's allocations and blocks, change by change. */
 export class LayerTally {
   allocationCount = 0;
   freeCount = 0;
@@ -38,11 +40,11 @@ export class LayerTally {
   releaseCount = 0;
   liveBytes = 0;
   peakLiveBytes = 0;
-  /** The change that made it so. */
+  /** The change at which the peak was reached. */
   peakChange = 0;
-  /** Nanoseconds since the first event, or `undefined` where nothing ever was live. */
+  /** Nanoseconds since the first event, or `undefined` if nothing was ever live. */
   peakLiveAt: number | undefined;
-  /** In blocks that the layer took from its upstream. */
+  /** Bytes in blocks that the layer took from its upstream. */
   reservedBytes = 0;
   peakReservedBytes = 0;
 
@@ -73,8 +75,8 @@ export class LayerTally {
 }
 
 /**
- * What each layer did, in the order of the layers.
- * @param tallies by the layer
+ * Figures about each layer, in the order of the layers.
+ * @param tallies one per layer
  * @param addresses every address at which a span begins; ascending
  * @param firstChangeAt nanoseconds since the first event
  */
@@ -113,7 +115,10 @@ export function summarizeLayers(
 
 type PackedSpans = Pick<ReportColumns<PackedColumn>, 'changes' | 'addressOf' | 'bytes' | 'isBlock' | 'layerOf'>;
 
-/** The holes between what is live of a layer after a change, as {@link FragmentationSweep} finds them after every one. */
+/**
+ * The holes between a layer's live allocations after one change; {@link FragmentationSweep} finds
+ * them after every change.
+ */
 function holesAt(
   change: number,
   layer: number,
@@ -125,7 +130,10 @@ function holesAt(
   /** What is live at each address: an allocation and a block. */
   const allocations = new Float64Array(addresses.length);
   const blocks = new Float64Array(keeper === undefined ? 0 : addresses.length);
-  /** Where the longest allocation ever made at an address ends, which tells where segments end. */
+  /**
+   * The end of the longest allocation ever made at each address, which determines where segments
+   * end.
+   */
   const ends = new Float64Array(keeper === undefined ? addresses.length : 0);
   forEachSpan(columns, (span, index, bytes, isBlock, of) => {
     if (of !== (isBlock ? keeper : layer)) return;
@@ -137,7 +145,10 @@ function holesAt(
   let segment = 0;
   let holes = 0;
   let largest = 0;
-  /** Where the last allocation ends, or the last block begins, and how far a hole behind it may reach. */
+  /**
+   * The end of the last allocation, or the start of the last block, and how far a hole behind it
+   * may reach.
+   */
   let end = 0;
   let limit = 0;
   const measure = (next: number) => {

@@ -13,26 +13,28 @@ import type { ReportContents, RunOverview } from './report-contents.js';
 /** Options of {@link writeReport}. */
 export interface WriteReportOptions {
   /**
-   * What the page is called.
+   * The page's title.
    * @defaultValue the names of the logs
    */
   readonly title?: string;
-  /** Called with what is done, from 0 to 1, and the log that is worked on. */
+  /** Called with the share of the work that is done, from 0 to 1, and the current log. */
   readonly onProgress?: (done: number, source: string) => void;
 }
 
 const knownOptions = optionNames<WriteReportOptions>({ onProgress: true, title: true });
 
 /**
- * Writes a report: one HTML file that needs nothing else, no network either, and shows where the memory of one or several runs went. It has curves
- * of what was live and reserved, a map of the addresses over time, fragmentation, tables of allocations and layers, and a flame chart of
- * call sites. Texts of the logs, such as labels, are shown as text whatever they hold.
+ * Writes a report: one self-contained HTML file, which needs no network, that shows where the
+ * memory of one or several runs went. It has curves of live and reserved bytes, a map of the
+ * addresses over time, fragmentation, tables of allocations and layers, and a flame chart of call
+ * sites. Texts from the logs, such as labels, are always shown as plain text.
  *
- * A file is written as a whole or not at all.
- * @param runs what {@link readReportRun} or {@link readRecordedRun} read, at least one; the former take less memory
- * @param target a path, a `file:` URL, or what takes the text in pieces
+ * A file is written completely or not at all.
+ * @param runs results of {@link readReportRun} or {@link readRecordedRun}, at least one; the former
+ * take less memory
+ * @param target a path, a `file:` URL, or a sink that takes the text in pieces
  * @throws ArgumentTypeError, ArgumentRangeError
- * @throws a system error of Node (`ENOENT`, `EACCES`, `ENOSPC`, …) where the file cannot be written.
+ * @throws a system error of Node (`ENOENT`, `EACCES`, `ENOSPC`, …) if the file cannot be written.
  * @example
  * ```ts
  * const pool = await readReportRun('pool.cistern');
@@ -56,7 +58,7 @@ export async function writeReport(
 }
 
 async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink: FileSink, options: WriteReportOptions): Promise<void> {
-  // What `npm run build` made of src/pages/report.
+  // `npm run build` makes this file from src/pages/report.
   const page = await readFile(new URL('../../dist/pages/report.html', import.meta.url), 'utf8');
   const title = options.title ?? runs.map(({ source }) => source).join(', ');
   const end = page.lastIndexOf('</body>');
@@ -65,7 +67,7 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
   for (const [index, run] of runs.entries()) {
     const report = async (share: number) => {
       options.onProgress?.((index + share) / runs.length, run.source);
-      // Long work in steps, so that a signal is heard in between.
+      // Yield between pieces of work, so that signals are handled.
       await setImmediate();
     };
     await report(0);
@@ -77,7 +79,7 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
     await report(1);
   }
   const contents: ReportContents = { title, runs: overviews };
-  // A script element ends at the first `</script`, whatever is around it.
+  // A script element ends at the first `</script`, even inside a string.
   await sink.write(`<script type="application/json" id="contents">${JSON.stringify(contents).replaceAll('<', '\\u003c')}</script>\n`);
   await sink.write(page.slice(end));
 }
@@ -92,11 +94,11 @@ async function writeData(run: PackedReportRun, sink: FileSink, report: (share: n
     }
   }
   const gzip = createGzip();
-  // An error of either side destroys the other and reaches the loop.
+  // An error on either side destroys the other and reaches the loop.
   pipeline(Readable.from(told(), { objectMode: false }), gzip, () => {});
   let rest: Buffer = Buffer.alloc(0);
   for await (const piece of gzip as AsyncIterable<Buffer>) {
-    // Three bytes are four digits.
+    // Three bytes make four base64 digits.
     const bytes = Buffer.concat([rest, piece]);
     const whole = bytes.length - (bytes.length % 3);
     rest = bytes.subarray(whole);
