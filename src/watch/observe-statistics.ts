@@ -2,30 +2,31 @@ import { ArgumentTypeError, formatValue } from '../errors.js';
 import { sampleStatistics } from './sample-statistics.js';
 import { statisticsMetrics } from './statistics-metrics.js';
 
-/** What is needed of a `Meter` of `@opentelemetry/api`; every 1.x version has it. */
+/** The part of a `Meter` of `@opentelemetry/api` that cistern needs; every 1.x version has it. */
 export interface StatisticsMeter {
-  /** Makes an instrument whose value is asked for and may fall. */
+  /** Makes an instrument whose value is observed and may decrease. */
   createObservableGauge(name: string, options: { readonly unit: string; readonly description: string }): object;
-  /** Makes an instrument whose value is asked for and only grows. */
+  /** Makes an instrument whose value is observed and only increases. */
   createObservableCounter(name: string, options: { readonly unit: string; readonly description: string }): object;
-  /** Has the callback called at each collection, for these instruments. */
+  /** Registers a callback that is called at each collection, for these instruments. */
   addBatchObservableCallback(callback: (result: StatisticsObserver) => void, observables: never[]): void;
-  /** Ends that. */
+  /** Unregisters the callback. */
   removeBatchObservableCallback(callback: (result: StatisticsObserver) => void, observables: never[]): void;
 }
 
-/** What OpenTelemetry hands to those whom it asks for values. */
+/** Receives the values that OpenTelemetry collects. */
 export interface StatisticsObserver {
   /** Reports the value of an instrument for these attributes. */
   observe(instrument: never, value: number, attributes: Record<string, string>): void;
 }
 
 /**
- * Gives the statistics to OpenTelemetry: observable gauges and counters named `cistern.…`, which take one {@link sampleStatistics} whenever the
- * application's metric reader collects. Cistern depends on no OpenTelemetry package; the application gives its own meter.
+ * Reports the statistics to OpenTelemetry: observable gauges and counters named `cistern.…`, which
+ * take one {@link sampleStatistics} whenever the application's metric reader collects. cistern
+ * depends on no OpenTelemetry package; the application passes its own meter.
  * @param meter a `Meter` of `@opentelemetry/api`
- * @returns what ends the observation when it is disposed
- * @throws ArgumentTypeError for what is no meter.
+ * @returns an object that ends the observation when it is disposed
+ * @throws ArgumentTypeError if `meter` is not a meter.
  * @example
  * ```ts
  * import { metrics } from '@opentelemetry/api';

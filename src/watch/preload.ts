@@ -1,4 +1,4 @@
 import { watchFromEnvironment } from './watch-from-environment.js';
 
-// What `cistern watch` has Node import before the program, which begins once the server listens.
+// `cistern watch` makes Node import this before the program, which starts once the server listens.
 await watchFromEnvironment();

@@ -1,13 +1,14 @@
 import { type MetricLabels, type StatisticsMetric, statisticsMetrics } from './statistics-metrics.js';
 import type { StatisticsSample } from './statistics-sample.js';
 
-/** The media type of what {@link prometheusText} gives. */
+/** The media type of {@link prometheusText}'s result. */
 export const prometheusContentType = 'text/plain; version=0.0.4; charset=utf-8';
 
 const unitSuffixes: Readonly<Record<string, string>> = { By: '_bytes', '1': '_ratio' };
 
 /**
- * A sample in Prometheus' text format 0.0.4. Serve it with the media type `text/plain; version=0.0.4; charset=utf-8`.
+ * A sample in Prometheus' text format 0.0.4. Serve it with the media type `text/plain;
+ * version=0.0.4; charset=utf-8`.
  * @example
  * ```ts
  * import { createServer } from 'node:http';
@@ -29,7 +30,7 @@ export function prometheusText(sample: StatisticsSample): string {
   return `${lines.join('\n')}\n`;
 }
 
-/** The name that OpenTelemetry's own rules give a metric in Prometheus. */
+/** The name that a metric has in Prometheus according to OpenTelemetry's rules. */
 function prometheusName({ name, kind, unit }: StatisticsMetric): string {
   return `${name.replaceAll('.', '_')}${unitSuffixes[unit] ?? ''}${kind === 'counter' ? '_total' : ''}`;
 }

@@ -6,8 +6,8 @@ import { sampleStatistics } from './sample-statistics.js';
 /** Options of {@link publishStatistics}. */
 export interface PublishStatisticsOptions {
   /**
-   * The time between two samples, an integer from 10 to 2^31 - 1. Where a sample takes long, the time is stretched, so that samples take at most a
-   * fiftieth of all time.
+   * The time between two samples, an integer from 10 to 2^31 - 1. If sampling is slow, the interval
+   * is stretched so that it takes at most a fiftieth of the time.
    * @defaultValue 1000
    */
   readonly intervalMilliseconds?: number;
@@ -16,13 +16,14 @@ export interface PublishStatisticsOptions {
 const knownOptions = optionNames<PublishStatisticsOptions>({ intervalMilliseconds: true });
 
 const statistics = channel('cistern:statistics');
-/** Of all time, samples take at most the inverse of this. */
+/** Sampling takes at most the inverse of this share of the time. */
 const restPerSample = 50;
 
 /**
- * Publishes a {@link StatisticsSample} on the diagnostics channel `cistern:statistics` again and again, until it is disposed. No sample is taken
- * while the channel has no subscriber. Does not keep the process alive.
- * @throws ArgumentTypeError, ArgumentRangeError for another interval.
+ * Publishes a {@link StatisticsSample} on the diagnostics channel `cistern:statistics` at regular
+ * intervals, until it is disposed. No sample is taken while the channel has no subscriber. Does not
+ * keep the process alive.
+ * @throws ArgumentTypeError, ArgumentRangeError if the interval is invalid.
  * @example
  * ```ts
  * import { subscribe } from 'node:diagnostics_channel';
@@ -44,7 +45,7 @@ export function publishStatistics(options: PublishStatisticsOptions = {}): Dispo
   const publish = () => {
     const begun = performance.now();
     if (statistics.hasSubscribers) statistics.publish(sampleStatistics());
-    // A subscriber may have disposed this.
+    // A subscriber may have disposed the publisher.
     if (!isDisposed) timer = setTimeout(publish, Math.max(intervalMilliseconds, restPerSample * (performance.now() - begun))).unref();
   };
   timer = setTimeout(publish, 0).unref();

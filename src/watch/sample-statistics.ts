@@ -7,14 +7,15 @@ import { usedDevices } from '../driver/device.js';
 import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
-/** What a layer is called is the same in every sample, and no two are called the same. */
+/** Each layer's name is unique, and the same in every sample. */
 const resourceNames = new WeakMap<StatisticsResourceAdaptor, string>();
 const layerNames = new WeakMap<MemoryResource, string>();
 let layerCount = 0;
 
 /**
- * The statistics of every {@link StatisticsResourceAdaptor} of this environment, of what holds memory below them, of the devices in use and of
- * the driver. Never throws for what a resource does: a layer that cannot be asked is left out. Opens no device.
+ * The statistics of every {@link StatisticsResourceAdaptor} of this environment, of the resources
+ * below them that hold memory, of the devices in use and of the driver. Errors of resources are
+ * never thrown: a layer that fails is left out. Opens no device.
  *
  * The time it takes grows with the number of blocks that the pools below hold.
  * @example
@@ -81,7 +82,7 @@ function samplePool(layer: MemoryResource): PoolSample | null {
   return { allocatedBytes, freeBytes, largestFreeBytes, fragmentation, upstreamBlocks, growths, releases, reuses, synchronizations };
 }
 
-/** Gives each that has no name yet the first that is free: `train`, `train 2`. */
+/** Gives each unnamed resource the first free name: `train`, `train 2`. */
 function nameResources(adaptors: readonly StatisticsResourceAdaptor[]): void {
   const taken = new Set(adaptors.map((adaptor) => resourceNames.get(adaptor)));
   for (const adaptor of adaptors) {
@@ -106,7 +107,7 @@ function calledFunctions(): Record<string, number> {
   return Object.fromEntries(Object.entries(driverCallCounts().byFunction).filter(([, calls]) => calls > 0));
 }
 
-/** Resources are foreign code, and a driver may refuse. */
+/** A resource may be foreign code, and the driver may fail. */
 function attempt<T>(ask: () => T): T | undefined {
   try {
     return ask();

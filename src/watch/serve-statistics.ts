@@ -5,35 +5,40 @@ import { type PublishStatisticsOptions, publishStatistics } from './publish-stat
 /** Options of {@link serveStatistics}. */
 export interface ServeStatisticsOptions extends PublishStatisticsOptions {
   /**
-   * The port of the loopback interface, from 0 to 65535; 0 takes one that is free.
+   * The port on the loopback interface, from 0 to 65535; 0 takes a free one.
    * @defaultValue 0
    */
   readonly port?: number;
   /**
-   * The secret part of the address: 22 or more of the characters A-Z, a-z, 0-9, _ and -. Give one where the address must stay the same, as for
-   * Prometheus.
-   * @defaultValue 128 random bits, other ones each time
+   * The secret part of the address: 22 to 256 of the characters A-Z, a-z, 0-9, _ and -. Set it if
+   * the address must stay the same, as for Prometheus.
+   * @defaultValue 128 random bits, different each time
    */
   readonly token?: string;
 }
 
 const knownOptions = optionNames<ServeStatisticsOptions>({ intervalMilliseconds: true, port: true, token: true });
 
-/** A server of {@link serveStatistics}. */
+/** A server started by {@link serveStatistics}. */
 export interface StatisticsServer extends AsyncDisposable {
-  /** The address of the page, with the token. The Prometheus text is at `metrics` below it, one sample as JSON at `sample`. */
+  /**
+   * The address of the page, including the token. Below it, the Prometheus text is at `metrics` and
+   * one sample as JSON at `sample`.
+   */
   readonly url: string;
   /** Ends every connection and stops listening. Does nothing the second time. */
   close(): Promise<void>;
 }
 
 /**
- * Serves the statistics of this environment to this machine: a live page, Prometheus' text and JSON, on the loopback interface only, for those
- * who know the address, whose token cannot be guessed. While it serves, samples are published ({@link publishStatistics}).
+ * Serves the statistics of this environment to this machine: a live page, Prometheus' text and
+ * JSON. The server listens on the loopback interface only, and answers only under an address with a
+ * token that cannot be guessed. While it runs, samples are published ({@link publishStatistics}).
  *
- * Neither the server nor its connections keep the process alive. Code that runs without a pause is not interrupted: the page says that there is
- * no news.
- * @throws ArgumentTypeError, ArgumentRangeError for another port, token or interval. Rejects with Node's error where the port is taken.
+ * Neither the server nor its connections keep the process alive. Code that runs without a pause is
+ * not interrupted: the page then shows that no news arrives.
+ * @throws ArgumentTypeError, ArgumentRangeError if the port, token or interval is invalid. Rejects
+ * with Node's error if the port is taken.
  * @example
  * ```ts
  * const server = await serveStatistics();
@@ -48,7 +53,7 @@ export async function serveStatistics(options: ServeStatisticsOptions = {}): Pro
   if (token !== undefined) assertToken(token);
   const publisher = publishStatistics(publishOptions);
   try {
-    // Those who only count are not to load Node's server.
+    // Programs that only count must not load Node's HTTP server.
     const { listen } = await import('./statistics-server.js');
     const { url, close: closeServer } = await listen(port, token);
     const close = () => {

@@ -1,4 +1,4 @@
 import { watchFromEnvironment } from './watch-from-environment.js';
 
-// Importing cistern does this one thing, and only where the environment asks for it.
+// The only side effect of importing cistern, and only if the environment asks for it.
 void watchFromEnvironment();

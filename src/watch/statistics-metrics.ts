@@ -1,14 +1,14 @@
 import type { LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
-/** What tells the values of one metric apart. */
+/** Distinguishes the values of one metric. */
 export type MetricLabels = Readonly<Record<string, string>>;
 
-/** One quantity of a {@link StatisticsSample}, as monitoring systems know it. */
+/** One quantity of a {@link StatisticsSample}, for monitoring systems. */
 export interface StatisticsMetric {
-  /** As OpenTelemetry names it. */
+  /** In OpenTelemetry's form. */
   readonly name: string;
   readonly kind: 'gauge' | 'counter';
-  /** In UCUM, as OpenTelemetry wants it: `By` is bytes, `1` a share, `{…}` a count of something. */
+  /** In UCUM, as OpenTelemetry requires: `By` is bytes, `1` a share, `{…}` a count. */
   readonly unit: string;
   readonly description: string;
   /** Calls `emit` with each value and its labels. */
@@ -18,28 +18,28 @@ export interface StatisticsMetric {
 type Description = readonly [kind: StatisticsMetric['kind'], unit: string, description: string];
 
 const resourceFields: Readonly<Record<string, readonly [...Description, (resource: ResourceSample) => number]>> = {
-  live: ['gauge', 'By', 'Bytes that are allocated through the resource now.', ({ liveBytes }) => liveBytes],
-  peak: ['gauge', 'By', 'The most bytes that were allocated at once.', ({ peakBytes }) => peakBytes],
+  live: ['gauge', 'By', 'Bytes currently allocated through the resource.', ({ liveBytes }) => liveBytes],
+  peak: ['gauge', 'By', 'The most bytes allocated at once.', ({ peakBytes }) => peakBytes],
   allocated: ['counter', 'By', 'Bytes of all allocations.', ({ totalAllocatedBytes }) => totalAllocatedBytes],
-  live_allocations: ['gauge', '{allocation}', 'Allocations that are live now.', ({ liveAllocations }) => liveAllocations],
+  live_allocations: ['gauge', '{allocation}', 'Allocations currently live.', ({ liveAllocations }) => liveAllocations],
   allocations: ['counter', '{allocation}', 'Allocations.', ({ allocations }) => allocations],
   frees: ['counter', '{free}', 'Frees.', ({ frees }) => frees],
   failed_allocations: ['counter', '{allocation}', 'Allocations that failed.', ({ failedAllocations }) => failedAllocations],
 };
 
 const layerFields: Readonly<Record<string, readonly [...Description, (layer: LayerSample) => number]>> = {
-  reserved: ['gauge', 'By', 'Bytes that the layer holds of what is below it.', ({ reservedBytes }) => reservedBytes],
+  reserved: ['gauge', 'By', 'Bytes that the layer holds from its upstream or the device.', ({ reservedBytes }) => reservedBytes],
   peak_reserved: ['gauge', 'By', 'The most bytes that the layer held.', ({ peakReservedBytes }) => peakReservedBytes],
 };
 
 const poolFields: Readonly<Record<string, readonly [...Description, (pool: PoolSample) => number]>> = {
-  allocated: ['gauge', 'By', 'Bytes of those it holds that are allocated, rounded up.', ({ allocatedBytes }) => allocatedBytes],
-  free: ['gauge', 'By', 'Bytes that it holds and nobody uses.', ({ freeBytes }) => freeBytes],
+  allocated: ['gauge', 'By', 'Reserved bytes that are allocated, rounded up.', ({ allocatedBytes }) => allocatedBytes],
+  free: ['gauge', 'By', 'Reserved bytes that are not allocated.', ({ freeBytes }) => freeBytes],
   largest_free: ['gauge', 'By', 'Bytes of the largest free block.', ({ largestFreeBytes }) => largestFreeBytes],
-  fragmentation: ['gauge', '1', 'The share of what is free that is not in the largest free block.', ({ fragmentation }) => fragmentation],
-  upstream_blocks: ['gauge', '{block}', 'Blocks that it holds of what is below it.', ({ upstreamBlocks }) => upstreamBlocks],
-  growths: ['counter', '{block}', 'Blocks taken from what is below it.', ({ growths }) => growths],
-  releases: ['counter', '{block}', 'Blocks given back to what is below it.', ({ releases }) => releases],
+  fragmentation: ['gauge', '1', 'The share of free bytes outside the largest free block.', ({ fragmentation }) => fragmentation],
+  upstream_blocks: ['gauge', '{block}', 'Blocks that it holds from its upstream.', ({ upstreamBlocks }) => upstreamBlocks],
+  growths: ['counter', '{block}', 'Blocks taken from its upstream.', ({ growths }) => growths],
+  releases: ['counter', '{block}', 'Blocks returned to its upstream.', ({ releases }) => releases],
   reuses: ['counter', '{block}', 'Blocks that one stream freed and another reused.', ({ reuses }) => reuses],
   synchronizations: [
     'counter',
@@ -49,7 +49,7 @@ const poolFields: Readonly<Record<string, readonly [...Description, (pool: PoolS
   ],
 };
 
-/** Every metric: what Prometheus and OpenTelemetry get. */
+/** Every metric, for both Prometheus and OpenTelemetry. */
 export const statisticsMetrics: readonly StatisticsMetric[] = [
   ...Object.entries(resourceFields).map(([name, [kind, unit, description, value]]) => {
     const read: StatisticsMetric['read'] = ({ resources }, emit) => {

@@ -1,38 +1,41 @@
-/** What one `StatisticsResourceAdaptor` has counted since it was made. */
+/** The counts of one `StatisticsResourceAdaptor` since it was constructed. */
 export interface ResourceSample {
-  /** Its name, followed by a number if several have the same. */
+  /** Its name, followed by a number if several adaptors have the same name. */
   readonly name: string;
   /** The ordinal of its device. */
   readonly device: number;
   readonly memoryKind: string;
-  /** Bytes that are allocated now, and the most there were, as they were asked for. */
+  /** Bytes allocated now, and the most at once, as requested. */
   readonly liveBytes: number;
   readonly peakBytes: number;
-  /** Bytes of all allocations since it was made, freed or not. */
+  /** Bytes of all allocations since it was constructed, freed or not. */
   readonly totalAllocatedBytes: number;
   readonly liveAllocations: number;
   readonly allocations: number;
   readonly frees: number;
   readonly failedAllocations: number;
-  /** The names of the layers it is built on that hold memory, the outermost first. */
+  /** The names of the layers below it that hold memory, outermost first. */
   readonly layers: readonly string[];
 }
 
-/** What a resource holds of the memory below it: an upstream resource, or one that keeps memory. */
+/** What a resource holds of the memory below it: an upstream resource, or a pooling resource. */
 export interface LayerSample {
-  /** Its class, with a number that no other layer of the process gets. */
+  /** Its class, with a number that is unique in the process. */
   readonly name: string;
   readonly device: number;
   /** Bytes that it holds of the device, or of the resource below. */
   readonly reservedBytes: number;
   readonly peakReservedBytes: number;
-  /** `null` if it keeps nothing that was freed. */
+  /** `null` if it is not a pooling resource. */
   readonly pool: PoolSample | null;
 }
 
-/** What a resource does with the memory that it keeps: the figures of its `statistics()`, and two that follow from them. */
+/**
+ * How a pooling resource uses its memory: the figures of its `statistics()`, and two that follow
+ * from them.
+ */
 export interface PoolSample {
-  /** Bytes that are allocated now, each allocation with what it was rounded up to. */
+  /** Bytes allocated now, each allocation rounded up. */
   readonly allocatedBytes: number;
   /** Bytes that are reserved and not allocated. */
   readonly freeBytes: number;
@@ -55,8 +58,8 @@ export interface DeviceSample {
 }
 
 /**
- * The statistics of one environment (the main thread or one worker) at one moment: the message of the diagnostics channel
- * `cistern:statistics`. Plain data, to be sent as JSON.
+ * The statistics of one environment (the main thread or one worker) at one moment: the message on
+ * the diagnostics channel `cistern:statistics`. Plain data that can be sent as JSON.
  */
 export interface StatisticsSample {
   /** When it was taken: milliseconds since 1970. */
@@ -64,10 +67,13 @@ export interface StatisticsSample {
   readonly processId: number;
   /** Every `StatisticsResourceAdaptor` that is neither disposed nor collected. */
   readonly resources: readonly ResourceSample[];
-  /** What these are built on, each layer once. */
+  /** The layers below these, each once. */
   readonly layers: readonly LayerSample[];
   readonly devices: readonly DeviceSample[];
-  /** How often each function of the driver was called, by CUDA's name; those that were not called are left out. */
+  /**
+   * Number of calls of each driver function, by CUDA's name; functions that were not called are
+   * left out.
+   */
   readonly driverCalls: Readonly<Record<string, number>>;
   /** Buffers that are neither disposed nor known to be unreachable. */
   readonly buffers: number;

@@ -6,26 +6,32 @@ import type { AddressInfo } from 'node:net';
 import { prometheusContentType, prometheusText } from './prometheus-text.js';
 import { sampleStatistics } from './sample-statistics.js';
 
-/** How many pages may be open at once. */
+/** Maximum number of pages open at once. */
 const maximumClients = 8;
-/** A page that is so many bytes behind is dropped: the process is not to keep what nobody reads. */
+/**
+ * A page that is this many bytes behind is dropped, so that the process does not keep data that
+ * nobody reads.
+ */
 const maximumUnsentBytes = 4 * 1024 * 1024;
-/** What a page sees of the time before it was opened. */
+/** How much history a newly opened page gets. */
 const maximumHistorySamples = 600;
 const maximumHistoryBytes = 2 * 1024 * 1024;
 
 const headers = {
   'Cache-Control': 'no-store',
-  // What the page may load and run is in its own policy.
+  // The page's own policy restricts what it may load and run.
   'Content-Security-Policy': "frame-ancestors 'none'",
   'Cross-Origin-Opener-Policy': 'same-origin',
   'Cross-Origin-Resource-Policy': 'same-origin',
-  // The address has the token in it.
+  // The address contains the token.
   'Referrer-Policy': 'no-referrer',
   'X-Content-Type-Options': 'nosniff',
 } as const;
 
-/** Listens on the loopback interface and sends what is published on `cistern:statistics`; the rest of `serveStatistics`. */
+/**
+ * Listens on the loopback interface, and sends the messages of `cistern:statistics`.
+ * `serveStatistics` does the rest.
+ */
 export async function listen(
   port: number,
   token = randomBytes(16).toString('base64url'),
@@ -54,7 +60,7 @@ export async function listen(
   return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/${token}/`, close };
 }
 
-/** The open pages, and what one that opens is told first. */
+/** The open pages, and the history that a new page receives first. */
 class Feed {
   readonly #clients = new Set<ServerResponse>();
   readonly #history: string[] = [];
@@ -84,34 +90,35 @@ class Feed {
     response.write(`retry: 1000\n\n${this.#history.join('')}`);
   }
 
-  /** @param status that of the process, or null where it goes on */
+  /** @param status the exit status of the process, or null if the process goes on */
   end(status: number | null): void {
     for (const client of this.#clients) client.end(`event: end\ndata: ${JSON.stringify({ status })}\n\n`);
   }
 }
 
 function answer(request: IncomingMessage, response: ServerResponse, token: string, page: string, feed: Feed): void {
-  // A page of another site, whose name was made to lead here, names that site.
+  // A page of another site whose host name was made to resolve to this machine sends that host
+  // name.
   const port = request.socket.localPort;
   if (request.headers.host !== `127.0.0.1:${port}` && request.headers.host !== `localhost:${port}`) {
-    refuse(response, 403, 'this server answers to its own address only');
+    refuse(response, 403, 'this server answers only to its own address');
     return;
   }
   const [, given = '', path, ...rest] = (request.url ?? '').split('?')[0]?.split('/') ?? [];
   if (!isSame(given, token) || path === undefined || rest.length > 0) {
-    refuse(response, 404, 'there is nothing here; is the address complete?');
+    refuse(response, 404, 'nothing is here; is the address complete?');
     return;
   }
   if (request.method !== 'GET' && request.method !== 'HEAD') {
     response.setHeader('Allow', 'GET, HEAD');
-    refuse(response, 405, 'there is only something to read here');
+    refuse(response, 405, 'only GET and HEAD are allowed');
     return;
   }
   if (path === '') send(response, 'text/html; charset=utf-8', page);
   else if (path === 'metrics') send(response, prometheusContentType, prometheusText(sampleStatistics()));
   else if (path === 'sample') send(response, 'application/json', JSON.stringify(sampleStatistics()));
   else if (path === 'events' && request.method === 'GET') feed.open(response);
-  else refuse(response, 404, 'there is nothing here');
+  else refuse(response, 404, 'nothing is here');
 }
 
 function send(response: ServerResponse, type: string, body: string): void {
@@ -122,13 +129,13 @@ function refuse(response: ServerResponse, status: number, reason: string): void 
   response.writeHead(status, { ...headers, 'Content-Type': 'text/plain; charset=utf-8' }).end(`${reason}\n`);
 }
 
-/** Takes the same time whatever is given. */
+/** Takes the same time for any input. */
 function isSame(given: string, token: string): boolean {
   const digest = (text: string) => createHash('sha256').update(text).digest();
   return timingSafeEqual(digest(given), digest(token));
 }
 
-/** What `npm run build` made of `src/pages/watch`. */
+/** `npm run build` makes this page from `src/pages/watch`. */
 function readPage(): Promise<string> {
   return readFile(new URL('../../dist/pages/watch.html', import.meta.url), 'utf8');
 }

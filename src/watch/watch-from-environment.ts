@@ -5,8 +5,9 @@ import type { ServeStatisticsOptions, StatisticsServer } from './serve-statistic
 let watch: Promise<void> | undefined;
 
 /**
- * Serves the statistics of the main thread if `CISTERN_WATCH` asks for it, and prints the address on standard error. Does nothing the second
- * time. A failure is a process warning: watching must not change what a program does.
+ * Serves the statistics of the main thread if `CISTERN_WATCH` asks for it, and prints the address
+ * on standard error. Does nothing the second time. A failure becomes a process warning: watching
+ * must not change what a program does.
  */
 export function watchFromEnvironment(): Promise<void> {
   watch ??= isMainThread ? start() : Promise.resolve();
@@ -38,9 +39,9 @@ function optionsFromEnvironment(wanted: string): ServeStatisticsOptions {
   };
 }
 
-/** The port may be taken by the process that started this one, which was given the same variables. */
+/** The port may already be taken by the parent process, which has the same variables. */
 async function serve(options: ServeStatisticsOptions): Promise<StatisticsServer> {
-  // Loaded only by a process that is watched.
+  // Load the server only in a process that is watched.
   const { serveStatistics } = await import('./serve-statistics.js');
   try {
     return await serveStatistics(options);
@@ -50,9 +51,9 @@ async function serve(options: ServeStatisticsOptions): Promise<StatisticsServer>
   }
 }
 
-/** Shows the page in the person's browser. */
+/** Opens the page in the user's browser. */
 async function open(url: string): Promise<void> {
-  // What this process starts is not to open a page of its own.
+  // Child processes must not open pages of their own.
   delete process.env['CISTERN_WATCH_OPEN'];
   const { spawn } = await import('node:child_process');
   const browser = spawn('xdg-open', [url], { stdio: 'ignore', detached: true });

@@ -74,7 +74,7 @@ describe('prometheusText', () => {
     const text = prometheusText(sampleStatistics());
     const labels = '{resource="training",device="0",memory_kind="device"}';
     expect(text).toContain(
-      `# HELP cistern_resource_live_bytes Bytes that are allocated through the resource now.
+      `# HELP cistern_resource_live_bytes Bytes currently allocated through the resource.
 # TYPE cistern_resource_live_bytes gauge
 cistern_resource_live_bytes${labels} 200
 `,
