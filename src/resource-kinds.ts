@@ -76,7 +76,7 @@ export { HostMemoryResource } from './resources/host-memory-resource.js';
 export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
 export { PinnedHostMemoryResource } from './resources/pinned-host-memory-resource.js';
 
-/** Every kind of resource that a specification can name, in the order in which they are listed. */
+/** Every kind of resource that a specification can name, in the order of listings. */
 export const resourceKinds: readonly ResourceKind[] = [
   cudaKind,
   managedKind,

@@ -1,25 +1,30 @@
 /**
  * A cache of whole blocks, and the runs in which it is used.
  *
- * Data structure. The cache has blocks of the upstream, each with the exact size of the requests it serves: free ones in the lanes of stream
- * ordering (`BlockLists`), used ones in groups, one group for each stream in each run (`BlockGroups`). A used block in no group was kept. A block
- * that is a buffer's memory has that as its owner.
+ * Data structure. The cache holds blocks of the upstream, each with the exact size of the requests
+ * it serves. Free blocks are in the lanes of stream ordering (`BlockLists`), used ones in groups,
+ * one group for each stream in each run (`BlockGroups`). A used block that is in no group was kept.
+ * If a block is a buffer's memory, that memory is its owner.
  *
  *     run 1   stream 1 -> a -> b      owners   a: memory of a buffer
  *             stream 2 -> c           kept     e
  *     run 2   stream 1 -> d
  *
- * An allocation in a run is served by the first of these that can:
- *  1. a free block of its size in the lane of its own stream, which needs no waiting;
- *  2. one in another stream's lane, after a wait; under `'off'` streams that memory is held for are asked whether they are idle by now;
+ * An allocation in a run is served by the first of these that can serve it:
+ *  1. a free block of its size in its own stream's lane, which needs no waiting;
+ *  2. one in another stream's lane, after a wait; under `'off'`, streams that memory is held for are
+ *     asked whether they have become idle;
  *  3. a new block from the upstream, if the maximum leaves room for it;
- *  4. the same, once free blocks of other sizes went back to the upstream: as many bytes as are wanted, again and again while there are any;
- *  5. under `'off'`, all of the above again, once the streams that memory is held for have been synchronized.
+ *  4. the same, after free blocks of other sizes went back to the upstream: as many bytes as
+ *     requested, repeated while there are any;
+ *  5. under `'off'`, all of the above again, after the streams that memory is held for have been
+ *     synchronized.
  *
- * Steps 1 and 2 take constant time for a given number of streams and sizes; so does a free. The end of a run costs as much as what it takes back.
+ * Steps 1 and 2 take constant time for a given number of streams and sizes; so does a free. The end
+ * of a run costs as much as what it takes back.
  *
- * Invariants: an owner's block is in a group; a block in a group is used; the groups are those of the runs that have not ended,
- * and of those that ended in a host function and left something.
+ * Invariants: a block with an owner is in a group; a block in a group is used; the groups belong to
+ * the runs that have not ended, and to those that ended in a host function and left something.
  */
 
 import { DeviceWaits, markAsTaker, type RefusedFree, rememberedSoFar, takeBack } from '../bulk-frees.js';
@@ -50,14 +55,15 @@ import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './str
 /** Options of {@link CachingMemoryResource}. */
 export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
   /**
-   * What errors and statistics call the cache.
+   * The name of the cache in errors and statistics.
    * @defaultValue `'cache'`
    */
   readonly name?: string;
   /**
-   * The most bytes that all blocks together may have, free or not, rounded down to a multiple of 256. Where a new block would exceed it, free
-   * blocks of other sizes go back to the upstream first: one size after another in turn, until there is room. What passes through the cache
-   * outside of its runs does not count.
+   * The most bytes that all blocks together may have, free or not, rounded down to a multiple of
+   * 256. If a new block would exceed it, free blocks of other sizes go back to the upstream first,
+   * one size after another, until there is room. Memory that passes through the cache outside its
+   * runs does not count.
    * @defaultValue Infinity
    */
   readonly maximumBytes?: number;
@@ -65,10 +71,12 @@ export interface CachingMemoryResourceOptions extends DeallocationEventsOption {
 
 const knownOptions = optionNames<CachingMemoryResourceOptions>({ deallocationEvents: true, maximumBytes: true, name: true });
 
-/** What a cache holds and did. Memory that was allocated outside of its runs is not among it. */
+/**
+ * Statistics of a {@link CachingMemoryResource}. Memory allocated outside its runs is not included.
+ */
 export interface CachingStatistics extends StreamOrderedStatistics {
   readonly name: string;
-  /** Allocations in runs that a free block served. */
+  /** Allocations in runs that were served by a free block. */
   readonly hits: number;
   /** Allocations in runs that took a block from the upstream. */
   readonly misses: number;
@@ -77,9 +85,9 @@ export interface CachingStatistics extends StreamOrderedStatistics {
   readonly busyBlocks: number;
   /** The same as `allocatedBytes`. */
   readonly busyBytes: number;
-  /** Of the busy blocks, those that no run takes back at its end. */
+  /** The busy blocks that no run takes back at its end. */
   readonly keptBlocks: number;
-  /** Runs that have begun, and of those the ones that have not ended. */
+  /** Runs that have begun, and those among them that have not ended. */
   readonly runs: number;
   readonly activeRuns: number;
 }
@@ -89,9 +97,11 @@ class Run implements CachingScope {
   readonly cache: CachingMemoryResource;
   readonly adopt: (pointer: DevicePointer, owner: ScopedMemory) => boolean;
   hasEnded = false;
-  /** What was remembered in it by those above the cache has higher numbers. */
+  /**
+   * Allocations remembered by adaptors above the cache since this run began have higher numbers.
+   */
   readonly remembered = rememberedSoFar();
-  /** The groups of its blocks, by the stream they were allocated on. */
+  /** The groups of its blocks, by the stream that they were allocated on. */
   readonly groups = new Map<Stream, number>();
   /** The stream of the last allocation, and its group. */
   stream: Stream = noStream;
@@ -104,36 +114,45 @@ class Run implements CachingScope {
 }
 
 /**
- * Gives what one pass of a loop allocated to the next one, which asks for the same sizes again. A pass is a call of
- * {@link CachingMemoryResource.run}: when it ends, everything that was allocated in it, and neither freed nor kept, goes back to the cache, so
- * that nothing waits for the garbage collector. From the second pass on, none calls the upstream.
+ * Gives the memory that one pass of a loop allocated to the next pass, which requests the same
+ * sizes again. A pass is a call of {@link CachingMemoryResource.run}: when it ends, everything that
+ * was allocated in it, and neither freed nor kept, goes back to the cache. Nothing waits for the
+ * garbage collector. From the second pass on, no pass calls the upstream.
  *
- * Outside of its runs, and inside {@link uncached}, calls pass to the upstream. There `deallocationEvents` is what this asks of the resources
- * below, if it is set.
+ * Outside its runs, and inside {@link uncached}, calls pass to the upstream. There,
+ * `deallocationEvents`, if set, is passed to the resources below.
  *
- * Stream order: a block that is freed, by a call or by the end of a run, serves its stream at once, and other streams by the rules of
- * `deallocationEvents`. The end of a run frees on the stream that a block was allocated on, and a buffer on the buffer's stream. Nothing waits
- * on the host, except where the upstream does; if streams were disposed meanwhile the end of a run waits for the device, once; and under
- * `'off'` an allocation waits instead of an out-of-memory. A stream made elsewhere whose end is not announced may be gone when a run ends: its
- * blocks are kept for it as under `'off'`, and for its buffers the end of the run waits for the device. Inside a host function, which must not
- * wait, a run leaves bare pointers of such streams, and of disposed ones, to the end of a later run.
+ * Stream order: a block freed by a call or by the end of a run serves its stream at once, and other
+ * streams by the rules of `deallocationEvents`. The end of a run frees a block on the stream that
+ * it was allocated on, and a buffer on the buffer's stream. Nothing waits on the host, except if
+ * the upstream does; if streams were disposed during the run, its end waits for the device, once;
+ * and under `'off'`, an allocation waits before it runs out of memory. A stream created outside
+ * cistern whose end is not announced may be gone when a run ends: its blocks are held for it as
+ * under `'off'`, and for its buffers the end of the run waits for the device. Inside a host
+ * function, which must not wait, a run leaves bare pointers of such streams, and of disposed ones,
+ * to the end of a later run.
  *
- * Sizes are rounded up to a multiple of 256 bytes, and a block serves its exact size alone: put a {@link RoundingResourceAdaptor} above a cache
- * for sizes that nearly match. The alignment is 256, in runs or not; an {@link AlignedResourceAdaptor} above gives more.
+ * Sizes are rounded up to a multiple of 256 bytes, and a block serves only its exact size: put a
+ * {@link RoundingResourceAdaptor} above a cache for sizes that nearly match. The alignment is 256,
+ * in runs or not; an {@link AlignedResourceAdaptor} above gives more.
  *
- * What a run took back is not the program's any more. It is freed through all resources between the program and the cache, so that limits,
- * tracking and the like count it as freed. A {@link DeviceBuffer} then is disposed, and its use throws a LifetimeError; the garbage collector
- * leaves its memory alone. To free a bare pointer later is a double free, and refused as such, as long as its block is free; once that was
- * given out again with the same size nobody can tell, nor if bare pointers are still read and written.
+ * After a run took memory back, the program must not use it. The memory is freed through all
+ * resources between the program and the cache, so that limits, tracking and the like count it as
+ * freed. A {@link DeviceBuffer} is then disposed, and using it throws a LifetimeError; the garbage
+ * collector leaves its memory alone. Freeing a bare pointer later is a double free, and is refused
+ * as long as its block is free. After the block was given out again with the same size, a second
+ * free cannot be detected; nor can reads and writes through bare pointers.
  *
- * A resource above that keeps memory for itself, such as a pool, takes it uncached. One of your own that does the same has to call its
- * upstream in {@link uncached}.
+ * A resource above that keeps memory for itself, such as a pool, takes it uncached. If you write
+ * such a resource, it must call its upstream in {@link uncached}.
  *
- * The upstream must stay alive as long as the cache, and is not disposed with it. Disposing the cache gives everything back to the upstream
- * that the cache took from it, in the order of the legacy default stream after every free.
+ * The upstream must outlive the cache, and is not disposed with it. Disposing the cache gives
+ * everything that it took back to the upstream, ordered on the legacy default stream after every
+ * free.
  *
- * Counterpart of GPUArrays' `@cached`, and of `tf.tidy`. Unlike with GPUArrays, what was freed in a run serves that run again; nested runs,
- * and runs side by side, of one cache take back their own memory only; and an array that escapes is refused, not aliased.
+ * Counterpart of GPUArrays' `@cached`, and of `tf.tidy`. Unlike with GPUArrays, memory freed in a
+ * run serves that run again; nested and concurrent runs of one cache take back only their own
+ * memory; and an array that escapes is refused, not aliased.
  * @example
  * ```ts
  * using cache = new CachingMemoryResource(resource, { name: 'training' });
@@ -148,33 +167,39 @@ class Run implements CachingScope {
  * ```
  */
 export class CachingMemoryResource extends StreamOrderedMemoryResource {
-  /** What errors and statistics call the cache. */
+  /** The name of the cache in errors and statistics. */
   readonly name: string;
   /** The most bytes that all blocks together may have. */
   readonly maximumBytes: number;
   readonly #blocks: BlockLists;
   readonly #groups = new BlockGroups();
-  /** By group: the run that it belongs to, and the stream of its blocks. */
+  /** By group: its run, and the stream of its blocks. */
   readonly #groupRuns: Run[] = [];
   readonly #groupStreams: Stream[] = [];
   /** By block / blockFields. */
   readonly #owners: (ScopedMemory | undefined)[] = [];
-  /** What calls that pass through ask of the resources below. */
+  /** The policy that calls which pass through give to the resources below. */
   readonly #passedEvents: DeallocationEvents | undefined;
-  /** The scopes of the last allocation in a run, and the run they lead to. */
+  /** The innermost scope at the last allocation in a run, and the run that it leads to. */
   #knownFrame: ScopeFrame | undefined;
   #knownRun: Run | undefined;
   #runs = 0;
   #activeRuns = 0;
-  /** Runs that ended in a host function with memory that only a wait lets go, which a host function must not do. */
+  /**
+   * Runs that ended in a host function and left memory that can only be freed after a wait, which a
+   * host function must not do.
+   */
   #lateRuns: Run[] = [];
   #hits = 0;
   #misses = 0;
   #hasGrown = false;
-  /** What was allocated in runs when this was disposed, and went back to the upstream with it. */
+  /** What was allocated in runs when this was disposed, and so went back to the upstream. */
   #ended: ReadonlySet<DevicePointer> = new Set();
 
-  /** @throws ArgumentTypeError for what is no resource or no name, ArgumentRangeError for another word. */
+  /**
+   * @throws ArgumentTypeError for an invalid resource or name, ArgumentRangeError for an invalid
+   * option value.
+   */
   constructor(upstream: MemoryResource, options: CachingMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const { name = 'cache', maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents } = options;
@@ -190,18 +215,22 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Calls a function, and takes back what was allocated through this cache in it, and in what it started asynchronously, once it returns or
-   * throws; for an asynchronous function once its promise settles, and before the promise that this returns does. The cache is the current
-   * resource meanwhile, as in {@link withResource}. Runs may be nested, and overlap; each takes back its own memory only.
+   * Calls a function, and takes back everything that was allocated through this cache in it, and in
+   * what it started asynchronously, when it returns or throws; for an asynchronous function, when
+   * its promise settles, before the promise returned here does. During the call, the cache is the
+   * current resource, as in {@link withResource}. Runs may be nested and may overlap; each takes
+   * back only its own memory.
    *
-   * What goes on after the end, although it was started in the run, is outside of it: it allocates from the upstream.
+   * Work that was started in the run but continues after its end is outside it: it allocates from
+   * the upstream.
    *
    * Counterpart of GPUArrays' `@cached cache expression`.
    * @param fn a function, asynchronous or not
-   * @returns what `fn` returns; for a promise, one that settles in the same way once the run has ended. Buffers in it that were made in the
-   * run are disposed, unless they are kept.
-   * @throws ArgumentTypeError for what is no function; LifetimeError (`ERR_CISTERN_DISPOSED`) where this is disposed; whatever `fn` throws; and
-   * else what memory could not be taken back for, which then stays allocated.
+   * @returns what `fn` returns; for a promise, one that settles in the same way after the run has
+   * ended. Buffers in the result that were made in the run are disposed, unless they are kept.
+   * @throws ArgumentTypeError if `fn` is not a function; LifetimeError (`ERR_CISTERN_DISPOSED`) if
+   * this is disposed; whatever `fn` throws; otherwise the first error of a free at the end of the
+   * run: that memory stays allocated.
    */
   run<T>(fn: () => T): T {
     this.assertLive('run');
@@ -225,11 +254,14 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Lets memory outlive the runs it was allocated in: from now on it is allocated until it is freed, which gives it back to the cache. Memory
-   * that no run of this cache would take back is left as it is. A buffer stays kept when it grows.
-   * @param memory a pointer that this cache gave, or into what it gave; or an object with such a pointer as `ptr`, for example a {@link DeviceBuffer}
+   * Lets memory outlive the runs that it was allocated in: it stays allocated until it is freed,
+   * and then goes back to the cache. Memory that no run of this cache would take back is left as it
+   * is. A buffer stays kept when it grows.
+   * @param memory a pointer that this cache returned, or one into such memory; or an object with
+   * such a pointer as `ptr`, for example a {@link DeviceBuffer}
    * @returns `memory`
-   * @throws ArgumentTypeError, ArgumentRangeError for what is neither; LifetimeError (`ERR_CISTERN_DISPOSED`) for memory that is freed.
+   * @throws ArgumentTypeError, ArgumentRangeError for anything else; LifetimeError
+   * (`ERR_CISTERN_DISPOSED`) for memory that is freed.
    * @example
    * ```ts
    * using cache = new CachingMemoryResource(resource);
@@ -252,11 +284,12 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Gives all free blocks back to the upstream, in the order of `stream`, which is first made to wait for whatever was freed on other streams.
-   * What is kept stays. {@link CachingMemoryResource.trim} does the same at any time.
+   * Gives all free blocks back to the upstream, ordered on `stream`, which first waits for
+   * everything freed on other streams. Kept memory stays. {@link CachingMemoryResource.trim} does
+   * the same at any time.
    *
    * Counterpart of `unsafe_free!(cache)` of GPUArrays.
-   * @param stream the legacy default stream by default
+   * @param stream defaults to the legacy default stream
    * @returns the bytes given back
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) while a run has not ended.
    */
@@ -273,7 +306,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     const run = this.#activeRuns === 0 ? undefined : this.#currentRun();
     if (run === undefined) return this.#allocateUncached(bytes, stream, alignment);
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
-    // Sizes that 32-bit arithmetic can do are the usual ones; the rest takes the longer way.
+    // Most sizes fit into 32-bit arithmetic; the others take the slow path.
     const small = typeof bytes === 'number' ? bytes | 0 : none;
     if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
       return this.#allocateUnusual(run, bytes, stream, alignment);
@@ -286,8 +319,8 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * @throws LifetimeError (`ERR_CISTERN_DOUBLE_FREE`) also for what the end of a run has taken back already, where the block has not been given
-   * out again.
+   * @throws LifetimeError (`ERR_CISTERN_DOUBLE_FREE`) also for memory that the end of a run has
+   * already taken back, if its block has not been given out again.
    */
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     const block = typeof pointer === 'number' ? this.#blocks.usedBlock(pointer) : none;
@@ -304,7 +337,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     this.#blocks.free(block, lane.number);
   }
 
-  /** What the cache holds and did so far. Linear in the number of blocks. */
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): CachingStatistics {
     const base = this.baseStatistics();
     const busyBlocks = this.#blocks.usedBlocks;
@@ -368,7 +401,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     this.#hasGrown = excess() <= 0 && this.tryTakeFromUpstream(rounded, stream);
     if (this.#hasGrown) return true;
     this.joinFree(stream, () => false);
-    // As much as is wanted may be enough. If not, and if there is more, this is called again.
+    // The bytes requested may be enough. If not, and if more is free, this is called again.
     const before = this.reservedBytes;
     const isCapped = excess() > 0;
     const isEnough = () => (isCapped ? excess() <= 0 : before - this.reservedBytes >= rounded);
@@ -390,7 +423,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
       try {
-        // What the cache keeps free may be what is missing.
+        // Free blocks in the cache may be the missing memory.
         if (this.reservedBytes > 0 && this.trim(stream) > 0) return this.upstream.allocate(bytes, stream);
       } catch (second) {
         if (!(second instanceof OutOfMemoryError)) throw second;
@@ -399,7 +432,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     }
   }
 
-  /** Zero bytes, 2 GiB and more, sizes that cannot be, and alignments other than the usual one. */
+  /** Zero bytes, 2 GiB and more, invalid sizes, and alignments other than 256. */
   #allocateUnusual(run: Run, bytes: number, stream: Stream, alignment: number): DevicePointer {
     assertBytes(bytes);
     assertAlignment(alignment, ALLOCATION_ALIGNMENT);
@@ -450,7 +483,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     this.upstream.deallocate(pointer, bytes, stream, fence ?? this.#passedEvents);
   }
 
-  /** The run that the code which runs now is in. */
+  /** The run that the current code is in. */
   #currentRun(): Run | undefined {
     const frame = innermostFrame();
     if (frame !== this.#knownFrame) {
@@ -460,7 +493,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     return this.#knownRun;
   }
 
-  /** The innermost run of this cache among scopes, unless that has ended. */
+  /** The innermost run of this cache among the scopes, unless it has ended. */
   #runOf(frame: ScopeFrame | undefined): Run | undefined {
     const run = findCachingScope(frame, (scope) => scope instanceof Run && scope.cache === this) as Run | undefined;
     return run?.hasEnded ? undefined : run;
@@ -479,18 +512,24 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     return true;
   }
 
-  /** The block of a run that starts at a pointer; or the latest one of the run, where the pointer lies in that. */
+  /**
+   * The block of a run that starts at a pointer; or the run's latest block, if the pointer lies in
+   * it.
+   */
   #lastBlockAround(run: Run, pointer: DevicePointer): number {
     let block = this.#blocks.usedBlock(pointer);
     if (block === none && run.group !== none) {
-      // An adaptor above may have moved the pointer, to align it.
+      // An adaptor above may have moved the pointer to align it.
       const last = this.#groups.first(run.group);
       if (last !== none && this.#contains(last, pointer)) block = last;
     }
     return block !== none && this.#groupRuns[this.#groups.groupOf(block)] === run ? block : none;
   }
 
-  /** The used block that a pointer lies in. Linear in the number of blocks where it does not start there. */
+  /**
+   * The used block that a pointer lies in. Linear in the number of blocks unless the block starts
+   * there.
+   */
   #usedBlockAround(pointer: DevicePointer): number {
     const block = this.#blocks.usedBlock(pointer);
     if (block !== none) return block;
@@ -505,7 +544,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     return pointer >= address && pointer < address + this.#blocks.blockBytes(block);
   }
 
-  /** No run takes a block back any more. */
+  /** From now on, no run takes the block back. */
   #forget(block: number): void {
     this.#groups.remove(block);
     const index = block / blockFields;
@@ -524,14 +563,14 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     return value;
   }
 
-  /** What failed first is what the caller gets to know. */
+  /** Only the first failure is reported to the caller. */
   #endAfterFailure(run: Run): void {
     try {
       this.#end(run);
     } catch {}
   }
 
-  /** Takes back what is left of a run, and of runs before. */
+  /** Takes back what is left of this run and of earlier ones. */
   #end(run: Run): void {
     run.hasEnded = true;
     this.#knownFrame = undefined;
@@ -542,7 +581,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     throwFirst(errors);
   }
 
-  /** Takes back what ended runs left. Returns what was refused. */
+  /** Takes back what ended runs left. Returns the errors of refused frees. */
   #endLateRuns(): unknown[] {
     const runs = this.#lateRuns;
     if (runs.length === 0) return [];
@@ -552,8 +591,9 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Takes back what is left of a run. Frees call foreign code, which may use this very cache, or dispose it. Returns what was refused: that stays
-   * allocated. What a host function would have to wait for stays the run's, and is tried again later.
+   * Takes back what is left of a run. Frees call foreign code, which may use or dispose this very
+   * cache. Returns the errors of refused frees: that memory stays allocated. If a host function
+   * would have to wait to free memory, the memory stays with the run, and is tried again later.
    */
   #takeBackFrom(run: Run, waits: DeviceWaits): unknown[] {
     const errors: unknown[] = [];
@@ -588,21 +628,24 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     return errors;
   }
 
-  /** Lets everybody free what they remember of a run. Returns what was refused. */
+  /**
+   * Asks the resources above to free what they remember of a run. Returns the frees that were
+   * refused.
+   */
   #freeRemembered(run: Run, waits: DeviceWaits): RefusedFree[] {
     let blocks: Segment[] | undefined;
     const has = (pointer: DevicePointer, number: number) => {
       if (!this.held.hadBefore(pointer, number)) return false;
       const block = this.#blocks.usedBlock(pointer);
       if (block !== none) return this.#groupRuns[this.#groups.groupOf(block)] === run;
-      // An adaptor above may have moved the pointer, to align it.
+      // An adaptor above may have moved the pointer to align it.
       blocks ??= this.#blocksOf(run);
       return isWithin(blocks, pointer);
     };
     return takeBack({ by: this, since: run.remembered, reason: endedRun(this.name), has }, waits);
   }
 
-  /** Whether a block has no owner, or one that has given its memory up. */
+  /** Whether a block has no owner, or one that has given up its memory. */
   #isBare(block: number): boolean {
     const owner = this.#owners[block / blockFields];
     return owner === undefined || owner.pointer === 0;
@@ -615,7 +658,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
       .sort((a, b) => a.address - b.address);
   }
 
-  /** Takes back what is left of a group, by one free. */
+  /** Takes back what is left of a group, with one free. */
   #takeBack(group: number, stream: Stream, waits: DeviceWaits): void {
     if (this.#groups.first(group) === none) return;
     const usable = stream.isDisposed ? waits.streamFor(stream) : stream;
@@ -628,7 +671,10 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
     }
   }
 
-  /** Does what a free does on a stream, and returns the lane that the memory belongs to now. A stream that may be gone is not named. */
+  /**
+   * Does for the memory what a free on a stream does, and returns the lane that it now belongs to.
+   * Does not name to the driver a stream that may be gone.
+   */
   #laneToFreeIn(stream: Stream): StreamLane {
     if (!stream.timeline.announcesEnd) {
       const lane = this.ordering.heldLaneOf(stream);

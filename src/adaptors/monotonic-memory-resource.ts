@@ -1,15 +1,18 @@
 import { alreadyFreed, insideAllocation, wrongSize } from '../lifetime-errors.js';
 /**
- * A bump allocator: an allocation moves a cursor on, a free does nothing, and a rewind takes everything back that came since a mark.
+ * A bump allocator: an allocation advances a cursor, a free does nothing, and a rewind takes back
+ * everything allocated since a mark.
  *
- * Every stream has a cursor of its own, in blocks of its own. Where its block has no room left, it gets another from the first of these that
- * can:
+ * Every stream has its own cursor, in its own blocks. When its block has no room left, the stream
+ * gets another from the first of these that can serve it:
  *  1. its own free blocks, which need no waiting;
- *  2. free blocks of another stream, after a wait; under `'off'` of streams that are known to be idle, or answer so;
- *  3. the upstream: `initialBytes` for its first block, then `growthFactor` times its last one; less and less, down to what is needed, while
- *     the upstream has not that much;
- *  4. the upstream, once blocks that are free but too small went back to it;
- *  5. under `'off'`, all of the above again, once the streams that blocks are held for have been synchronized;
+ *  2. free blocks of another stream, after a wait; under `'off'`, of streams that are known to be
+ *     idle, or answer that they are;
+ *  3. the upstream: `initialBytes` for the stream's first block, then `growthFactor` times its last;
+ *     if the upstream does not have that much, less and less, down to what is needed;
+ *  4. the upstream, after free blocks that are too small went back to it;
+ *  5. under `'off'`, all of the above again, after the streams that blocks are held for have been
+ *     synchronized;
  *  6. the fallback, which serves that one allocation.
  */
 
@@ -51,13 +54,14 @@ const maximumGrowthFactor = 64;
 /** Options of {@link MonotonicMemoryResource}. */
 export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption {
   /**
-   * The size of the first block of each stream, in bytes, rounded up to a multiple of 256; at least 1. Nothing is taken before the first
-   * allocation.
-   * @defaultValue 2 MiB, what a CUDA driver maps for device memory at the least
+   * The size of the first block of each stream, in bytes, rounded up to a multiple of 256; at least
+   * 1. Nothing is taken before the first allocation.
+   * @defaultValue 2 MiB, the least that a CUDA driver maps for device memory
    */
   readonly initialBytes?: number;
   /**
-   * How much larger than its last block the next block of a stream is, from 1 to 64. A request that is larger still gets a block of its size.
+   * The ratio of a stream's next block to its last, from 1 to 64. A request that needs more gets a
+   * block of its size.
    * @defaultValue 2
    */
   readonly growthFactor?: number;
@@ -67,8 +71,9 @@ export interface MonotonicMemoryResourceOptions extends DeallocationEventsOption
    */
   readonly maximumBytes?: number;
   /**
-   * What serves an allocation that the maximum leaves no room for, or that the upstream has no memory for; of the same device.
-   * @defaultValue none: that is an OutOfMemoryError
+   * Serves an allocation that the maximum leaves no room for, or that the upstream has no memory
+   * for; must be on the same device.
+   * @defaultValue none: such an allocation throws an OutOfMemoryError
    */
   readonly fallback?: MemoryResource;
 }
@@ -81,29 +86,32 @@ const knownOptions = optionNames<MonotonicMemoryResourceOptions>({
   maximumBytes: true,
 });
 
-/** What a monotonic resource holds and did. */
+/** Statistics of a {@link MonotonicMemoryResource}. */
 export interface MonotonicStatistics extends StreamOrderedStatistics {
-  /** Bytes that the cursors are past: what was allocated since the rewind, freed or not, each allocation rounded up to 256 bytes. */
+  /**
+   * Bytes behind the cursors: everything allocated and not rewound, freed or not, each allocation
+   * rounded up to 256 bytes.
+   */
   readonly usedBytes: number;
   /** How often it was rewound or reset. */
   readonly rewinds: number;
   /** How many allocations the fallback served. */
   readonly fallbackAllocations: number;
-  /** Bytes of those that are live now. */
+  /** The bytes of those that are live. */
   readonly fallbackBytes: number;
 }
 
-/** Memory that the fallback gave. */
+/** Memory that came from the fallback. */
 interface FallbackBlock {
   readonly bytes: number;
   readonly stream: Stream;
-  /** How many the fallback had given by then, this one included. */
+  /** The count of the fallback's allocations, including this one. */
   readonly serial: number;
-  /** What was remembered before it came has this number at the most. */
+  /** Allocations remembered before this block came have at most this number. */
   readonly remembered: number;
 }
 
-/** Refuses to let memory go that the fallback gave. */
+/** Refuses frees of the fallback's memory, so that the fallback cannot take it back. */
 interface FallbackGuard {
   readonly live: LiveAllocations<Stream>;
   readonly below: ReadonlySet<MemoryResource>;
@@ -111,7 +119,8 @@ interface FallbackGuard {
 }
 
 /**
- * A point in the history of a {@link MonotonicMemoryResource}, to rewind to, from its `mark()`. With `using`, the end of the block rewinds.
+ * A point to which a {@link MonotonicMemoryResource} can be rewound, from its `mark()`. With
+ * `using`, the end of the scope rewinds.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -124,7 +133,7 @@ interface FallbackGuard {
  * ```
  */
 export class MonotonicMark implements Disposable {
-  /** Which of the resource's marks it is, from 1. */
+  /** The number of the mark in its resource, from 1. */
   readonly id: number;
   /** @internal */
   readonly resource: MonotonicMemoryResource;
@@ -132,7 +141,10 @@ export class MonotonicMark implements Disposable {
   readonly positions: readonly BumpPosition[];
   /** @internal How many allocations the fallback had served. */
   readonly fallbackAllocations: number;
-  /** @internal What was remembered since by those above the resource has higher numbers. */
+  /**
+   * @internal Allocations remembered by adaptors above the resource since this mark have higher
+   * numbers.
+   */
   remembered = rememberedSoFar();
   #isStanding = true;
 
@@ -150,7 +162,10 @@ export class MonotonicMark implements Disposable {
     return inspectObject(this, { id: this.id, isStanding: this.#isStanding }, depth, options, inspect);
   }
 
-  /** Whether the resource can be rewound to it: until the resource is rewound to an earlier mark, reset, or disposed. */
+  /**
+   * Whether the resource can be rewound to this mark. False after it is rewound to an earlier mark,
+   * reset, or disposed.
+   */
   get isStanding(): boolean {
     return this.#isStanding;
   }
@@ -167,40 +182,50 @@ export class MonotonicMark implements Disposable {
 }
 
 /**
- * Hands out large blocks from one end to the other. Single frees cost nothing and give nothing back; `mark` and `rewind` free everything that
- * was allocated in between, on all streams, at once. For scratch memory, of which all goes together: the temporaries of one step, one
- * frame, one layer.
+ * Cuts allocations from large blocks, from one end to the other. Single frees cost nothing and give
+ * nothing back; `mark` and `rewind` free everything allocated in between, on all streams, at once.
+ * For scratch memory that is freed all together: the temporaries of one step, one frame, one layer.
  *
- * Stream order: each stream allocates from blocks of its own, so streams never wait for each other while they have room. What a rewind takes
- * back counts as freed at that time on the stream it was allocated on; the stream reuses it without an event. Blocks that
- * the stream then has no use for serve other streams by the rules of `deallocationEvents`, with one event for each stream and rewind under
- * `'eager'`; the block that the cursor goes back to stays with its stream. Memory may be freed on another stream than it was allocated on:
- * at the next rewind the stream that owns it is made to wait for that one, by the event of the free, or by one that is recorded then. Under
- * `'off'` too, unless the freeing stream answers that it is idle, since the memory returns to a busy stream that cannot wait otherwise.
+ * Stream order: each stream allocates from its own blocks, so streams never wait for each other
+ * while they have room. Memory that a rewind takes back counts as freed at that time on the stream
+ * it was allocated on; that stream reuses it without an event. Blocks that the stream no longer
+ * needs serve other streams by the rules of `deallocationEvents`, with one event for each stream
+ * and rewind under `'eager'`; the block that the cursor returns to stays with its stream. Memory
+ * may be freed on a different stream than it was allocated on: at the next rewind, the stream that
+ * owns it waits for the freeing stream, by the event of the free or by one recorded then. This also
+ * holds under `'off'`, unless the freeing stream answers that it is idle: the memory returns to a
+ * busy stream, which cannot wait otherwise.
  *
- * Streams made elsewhere whose end is not announced may be gone when a rewind comes, so under every policy their blocks are kept for them as
- * under `'off'`; and a rewind waits for the device if one of their allocations was freed on another stream that is not known to be idle.
- * Otherwise only `'off'` waits on the host, instead of an out-of-memory.
+ * Streams created outside cistern whose end is not announced may be gone at a rewind. Under every
+ * policy, their blocks are therefore held for them as under `'off'`; and a rewind waits for the
+ * device if one of their allocations was freed on another stream that is not known to be idle.
+ * Otherwise only `'off'` waits on the host, before it runs out of memory.
  *
- * Single allocations are not remembered, so a double free, a wrong size or a pointer into an allocation cannot be told from a right free.
- * Refused are pointers to memory that is not handed out now or that are no multiple of 256, and sizes that are 0 or reach beyond what is
- * handed out.
+ * Single allocations are not remembered, so a double free, a wrong size or a pointer into an
+ * allocation cannot be told from a correct free. Refused are pointers to memory that is not
+ * allocated or that are not multiples of 256, and sizes that are 0 or extend beyond the allocated
+ * memory.
  *
- * What a rewind takes back is first freed through the resources above, so that limits, tracking and the like count it as freed; a
- * {@link DeviceBuffer} in it is disposed. A pool, or anything else above that keeps memory, gives its free blocks back then; a bare pointer that is
- * allocated there keeps the rewind from happening.
+ * Memory that a rewind takes back is first freed through the resources above, so that limits,
+ * tracking and the like count it as freed; a {@link DeviceBuffer} in it is disposed. A pool, or any
+ * other resource above that keeps memory, then gives its free blocks back; if a bare pointer is
+ * allocated there, the rewind is refused.
  *
- * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, in the order of the stream that it was allocated on. A
- * rewind waits for the device, once, if that stream has ended, or may be gone because its end is not announced.
+ * The fallback's memory is freed by `deallocate`, exactly as elsewhere, or by a rewind, ordered on
+ * the stream that it was allocated on. A rewind waits for the device, once, if that stream has
+ * ended, or may be gone because its end is not announced.
  *
- * Every allocation is rounded up to a multiple of 256 bytes, and any power of two can be its alignment. Allocating takes constant time within
- * a block, and freeing does, however many blocks are in use.
+ * Every allocation is rounded up to a multiple of 256 bytes, and its alignment can be any power of
+ * two. Allocating takes constant time within a block, and so does freeing, however many blocks are
+ * in use.
  *
- * The upstream and the fallback must stay alive as long as this resource, and are not disposed with it. Disposing it gives everything back, in
- * the order of the legacy default stream after all that was allocated.
+ * The upstream and the fallback must outlive this resource, and are not disposed with it. Disposing
+ * it gives everything back, ordered on the legacy default stream after everything that was
+ * allocated.
  *
- * The allocator of rapidsai/rmm#1995. RMM has none; like `std::pmr::monotonic_buffer_resource`, but with streams, marks, and memory that can
- * be used again.
+ * The allocator of rapidsai/rmm#1995. RMM has no such resource. It is like
+ * `std::pmr::monotonic_buffer_resource`, but with streams, marks, and memory that can be used
+ * again.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -219,28 +244,31 @@ export class MonotonicMark implements Disposable {
 export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   /** The size of the first block of each stream. */
   readonly initialBytes: number;
-  /** How much larger than its last block the next block of a stream is. */
+  /** The ratio of a stream's next block to its last. */
   readonly growthFactor: number;
   /** The most bytes that all blocks together may have. */
   readonly maximumBytes: number;
-  /** What serves allocations that there is no room for; undefined where there is none. */
+  /** Serves allocations that there is no room for; undefined if not set. */
   readonly fallback: MemoryResource | undefined;
   declare readonly alternates?: readonly MemoryResource[];
   readonly #memory: BumpChains;
-  /** What the fallback is asked for at a free, where this resource was told. */
+  /** The policy passed to the fallback at a free, if this resource was given one. */
   readonly #fallbackEvents: DeallocationEvents | undefined;
-  /** Of the stream of the last call. */
+  /** The chain of the last call's stream. */
   #chain = new BumpChain(none);
-  /** Those that stand, from the first to the last. */
+  /** The marks that stand, from the first to the last. */
   readonly #marks: MonotonicMark[] = [];
   readonly #fallbackBlocks = new Map<DevicePointer, FallbackBlock>();
-  /** The same for a fallback that takes memory back: it must not while they are live. */
+  /** The same blocks, for a fallback that takes memory back: it must not while they are live. */
   readonly #fallbackGuard: FallbackGuard | undefined;
   #markCount = 0;
   #rewinds = 0;
   #fallbackAllocations = 0;
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or a fallback of another device. */
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or a fallback on
+   * another device.
+   */
   constructor(upstream: MemoryResource, options: MonotonicMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const { initialBytes = 2 * MiB, growthFactor = 2, maximumBytes = Number.POSITIVE_INFINITY, fallback, deallocationEvents } = options;
@@ -280,7 +308,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
-    // Sizes that 32-bit arithmetic can do are the usual ones; the rest takes the longer way.
+    // Most sizes fit into 32-bit arithmetic; the others take the slow path.
     const small = typeof bytes === 'number' ? bytes | 0 : none;
     if (small === bytes && small > 0 && small <= 0x7fffff00 && alignment === ALLOCATION_ALIGNMENT) {
       const address = this.#chain.cursor.allocate((small + (ALLOCATION_ALIGNMENT - 1)) & -ALLOCATION_ALIGNMENT);
@@ -290,9 +318,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Does nothing, but for memory of the fallback, and but for noting a free on another stream than that of the allocation. Freeing the
-   * null pointer does nothing.
-   * @throws LifetimeError for what can be told to be no live allocation, see the class; nothing is changed then.
+   * Does nothing, except for memory of the fallback, and except for noting a free on a different
+   * stream than the allocation's. Freeing the null pointer does nothing.
+   * @throws LifetimeError for a pointer that is detectably not a live allocation, see the class;
+   * the state is unchanged.
    */
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
@@ -303,9 +332,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * A point to rewind to, for the memory of all streams. Marks nest: a rewind to one takes back those after it. While nothing is allocated,
-   * it is the same mark each time.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource is disposed.
+   * Returns a point to rewind to, for the memory of all streams. Marks nest: a rewind to one takes
+   * back those after it. While nothing is allocated in between, repeated calls return the same
+   * mark.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed.
    */
   mark(): MonotonicMark {
     this.assertLive('mark');
@@ -317,15 +347,19 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Frees everything that was allocated since a mark, on all streams, whether it was deallocated or not. The mark stays: it can be
-   * rewound to again. Blocks beyond it become free, but for the first block of a stream, if all of it is taken back.
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) for a mark that no longer stands; nothing has changed then.
-   * @throws ArgumentTypeError, ArgumentRangeError for what is no mark of this resource.
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) also if a resource above that keeps memory, such as a pool, has some of it with something
-   * allocated in it that only the program can free; nothing is rewound then.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the resource is disposed.
-   * @throws DriverError where an event cannot be recorded or waited for, or a buffer cannot be freed: nothing is rewound then, and it can be tried
-   * again; or what the fallback throws at a free, after everything else: that memory is tried again at the next rewind.
+   * Frees everything that was allocated since a mark, on all streams, whether it was deallocated or
+   * not. The mark stays: the resource can be rewound to it again. Blocks beyond the mark become
+   * free, except for a stream's first block if all of it is taken back.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) for a mark that no longer stands; the state
+   * is unchanged.
+   * @throws ArgumentTypeError, ArgumentRangeError if `mark` is not a mark of this resource.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) also if a resource above that keeps memory,
+   * such as a pool, holds some of it with a live allocation that only the program can free; nothing
+   * is rewound then.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed.
+   * @throws DriverError if an event cannot be recorded or waited for, or a buffer cannot be freed:
+   * nothing is rewound then, and the rewind can be tried again; or an error of the fallback at a
+   * free, after everything else: that memory is tried again at the next rewind.
    */
   rewind(mark: MonotonicMark): void {
     if (!(mark instanceof MonotonicMark)) throw new ArgumentTypeError(`mark must be a MonotonicMark, got ${formatValue(mark)}`);
@@ -336,7 +370,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Frees everything that was allocated, and keeps the blocks, which serve every stream now. No mark stands afterwards.
+   * Frees everything that was allocated, and keeps the blocks, which can then serve every stream.
+   * No mark stands afterwards.
    * @throws as `rewind`
    */
   reset(): void {
@@ -344,11 +379,12 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /**
-   * Frees everything that was allocated, and gives all blocks back to the upstream in the order of `stream`, which is first made to wait for
-   * the streams that used them. No mark stands afterwards; the resource can be used on.
+   * Frees everything that was allocated, and gives all blocks back to the upstream, ordered on
+   * `stream`, which first waits for the streams that used them. No mark stands afterwards; the
+   * resource can still be used.
    * @returns the bytes given back
-   * @throws as `rewind`; and as `trim`, once everything is rewound and the fallback has its memory back: blocks that the upstream does not have
-   * back yet stay here, free.
+   * @throws as `rewind`; and as `trim`, after everything is rewound and the fallback's memory is
+   * freed: blocks that the upstream refused stay here, free.
    */
   release(stream: Stream): number {
     this.enter(stream, 'release');
@@ -364,7 +400,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return super.trim(stream, options);
   }
 
-  /** What it holds and did so far. Linear in the number of blocks. */
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): MonotonicStatistics {
     return Object.freeze({
       ...this.baseStatistics(),
@@ -375,12 +411,12 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     });
   }
 
-  /** Also frees what the fallback gave. */
+  /** Also frees the fallback's memory. */
   override [Symbol.dispose](): void {
     let refused: unknown[] = [];
     const taken = this.#takenSince(undefined, `the ${this.constructor.name} is disposed`);
     if (!this.isDisposed) this.takeBack(taken);
-    // Host functions may have disposed this meanwhile.
+    // Host functions may have disposed this.
     if (!this.isDisposed) this.#takeBackBlocks(taken, undefined, false, 'dispose');
     try {
       super[Symbol.dispose]();
@@ -392,12 +428,12 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   protected override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
-    // On a stream that may be gone by then, no rewind can record an event.
+    // If the stream may be gone at a rewind, no event can be recorded on it then.
     const lane = stream.timeline.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);
     this.#chain = this.#memory.chainOf(lane.number);
   }
 
-  /** Takes a block out of a lane that has room for the request wherever it begins. */
+  /** Takes a block from a lane that has room for the request at any start address. */
   protected allocateIn(lane: number, bytes: number, alignment: number): number {
     return this.#memory.allocateAtLeast(leastBlockBytes(bytes, alignment), lane);
   }
@@ -412,7 +448,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return this.growWithin(this.maximumBytes, least, wanted, stream);
   }
 
-  /** Also takes the blocks that streams kept, but use nothing of. */
+  /** Also takes the blocks that streams have, but use nothing of. */
   protected override makeRoom(least: number, stream: Stream): boolean {
     this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks(), 'allocate');
     const { number } = this.lane;
@@ -427,7 +463,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return this.outOfMemoryWithin(maximumBytes, bytes, reason);
   }
 
-  /** Zero bytes, 2 GiB and more, sizes that cannot be, other alignments than the usual one; and what needs another block. */
+  /**
+   * Zero bytes, 2 GiB and more, invalid sizes, alignments other than 256; and requests that need
+   * another block.
+   */
   #allocateUnusual(bytes: number, stream: Stream, alignment: number): DevicePointer {
     assertBytes(bytes);
     assertAlignment(alignment);
@@ -446,7 +485,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 
   #allocateInNextBlock(bytes: number, rounded: number, stream: Stream, alignment: number): DevicePointer {
     const chain = this.#chain;
-    // A block that is too small for the first request would only be in the way of those after it.
+    // If a block is too small for the first request, it would only be in the way of later ones.
     this.#stepBack(() => this.#memory.stepsOutOfUnusedBlocks().filter((step) => step.chain === chain), 'allocate');
     let start = this.allocateIn(this.lane.number, bytes, alignment);
     if (start === none) start = this.allocateElsewhere(bytes, stream, alignment);
@@ -464,7 +503,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     }
     const serial = ++this.#fallbackAllocations;
     this.#keepFallback(pointer, { bytes, stream, serial, remembered: rememberedSoFar() });
-    // Host functions may have disposed this meanwhile.
+    // Host functions may have disposed this.
     if (this.isDisposed) {
       this[Symbol.dispose]();
       this.assertLive('allocate');
@@ -472,7 +511,9 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return pointer;
   }
 
-  /** Everything but the free of what the stream's last block handed out. */
+  /**
+   * Every case except a free, without a fence, of memory in the last block of the calling stream.
+   */
   #deallocateUnusual(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     assertPointer(pointer);
     assertBytes(bytes);
@@ -493,7 +534,8 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
       return;
     }
     const asked = fence ?? this.deallocationEvents;
-    // The memory goes back to the stream that it was allocated on, and what that did needs no event: the caller's covers the rest.
+    // The memory goes back to the stream that it was allocated on. That stream's own work needs no
+    // event: the caller's covers the rest.
     const owner = stream.timeline.serial;
     chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream, owner).number);
   }
@@ -509,7 +551,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
       const where = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
       throw wrongSize(where, bytes, block.bytes);
     }
-    // Taken out before the call: host functions that run in it may rewind.
+    // Removed before the call: host functions that run during it may rewind.
     this.#dropFallback(pointer);
     try {
       this.fallback?.deallocate(pointer, bytes, stream, fence ?? this.#fallbackEvents);
@@ -529,7 +571,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     this.#fallbackGuard?.live.remove(pointer);
   }
 
-  /** Returns what the fallback threw. */
+  /** Returns the fallback's errors. */
   #takeBackSince(mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: 'rewind' | 'reset' | 'release'): unknown[] {
     this.assertLive(operation);
     assertStanding(mark, operation, this.constructor.name);
@@ -540,14 +582,14 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return this.#freeFallbackSince(mark?.fallbackAllocations ?? 0);
   }
 
-  /** What was handed out since a mark, or ever. */
+  /** The memory allocated since a mark, or ever. */
   #takenSince(mark: MonotonicMark | undefined, reason: string): TakenMemory {
     const fallbackAllocations = mark?.fallbackAllocations ?? 0;
     let fallbackSegments: (Segment & { readonly remembered: number })[] | undefined;
     const has = (pointer: DevicePointer, number: number) => {
       const block = this.#memory.blockAt(pointer);
       if (block !== undefined) return this.held.hadBefore(pointer, number) && isSince(mark, block, pointer);
-      // An adaptor above may have moved the pointer, to align it.
+      // An adaptor above may have moved the pointer to align it.
       fallbackSegments ??= this.#fallbackBlocksSince(fallbackAllocations)
         .map(([address, { bytes, remembered }]) => ({ address, bytes, remembered }))
         .sort((a, b) => a.address - b.address);
@@ -557,7 +599,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return { by: this, since: mark?.remembered ?? this.held.remembered, reason, has };
   }
 
-  /** Takes everything back that the blocks handed out since a mark, or ever. */
+  /** Takes back everything that was allocated in the blocks since a mark, or ever. */
   #takeBackBlocks(taken: TakenMemory, mark: MonotonicMark | undefined, keepsFirstBlock: boolean, operation: string): void {
     this.#stepBack(() => {
       this.takeBack(taken);
@@ -569,7 +611,10 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     while (this.#marks.length > 0 && this.#marks.at(-1) !== mark) this.#marks.pop()?.fall();
   }
 
-  /** Takes steps back, once their memory can be reused in the order of its streams. Where that fails nothing has changed. */
+  /**
+   * Takes steps back, after their memory can be reused in the order of its streams. If that fails,
+   * the state is unchanged.
+   */
   #stepBack(stepsBack: () => BumpPosition[], operation: string): void {
     this.assertLive(operation);
     let steps = stepsBack();
@@ -583,13 +628,19 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     for (const step of steps) this.#memory.stepBack(step);
   }
 
-  /** Whether nothing can make the chain's stream wait, because it may be gone. */
+  /**
+   * Whether the host must wait, because the chain's stream may be gone and so cannot be made to
+   * wait.
+   */
   #mustWait({ lane, awaited }: BumpChain): boolean {
     if (awaited.size === 0 || this.ordering.lane(lane).timeline?.announcesEnd !== false) return false;
     return [...awaited].some((number) => !this.ordering.lane(number).isIdle);
   }
 
-  /** Makes the stream of a chain wait for what else was freed in it, and prepares its lane for blocks of it. */
+  /**
+   * Makes the stream of a chain wait for frees on other streams, and prepares its lane for blocks
+   * of the chain.
+   */
   #order({ lane, awaited }: BumpChain, givesBlocks: boolean): void {
     if (awaited.size === 0 && !givesBlocks) return;
     const owner = this.ordering.lane(lane);
@@ -604,17 +655,20 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     else this.ordering.freed(owner);
   }
 
-  /** Frees what the fallback gave after its first so many allocations. Returns what it threw. */
+  /**
+   * Frees the fallback's memory, except for its first `fallbackAllocations` allocations. Returns
+   * the fallback's errors.
+   */
   #freeFallbackSince(fallbackAllocations: number): unknown[] {
     const freed = this.#fallbackBlocksSince(fallbackAllocations);
-    // Taken out first: host functions that run in the calls may rewind.
+    // Removed first: host functions that run during the calls may rewind.
     for (const [pointer] of freed) this.#dropFallback(pointer);
     let hasWaited = false;
     return attemptEach(freed, ([pointer, block]) => {
       try {
         let { stream } = block;
         if (stream.isDisposed || !stream.timeline.announcesEnd) {
-          // One wait covers all: nothing that is queued from now on may use the memory.
+          // One wait covers all: no later work may use the memory.
           if (!hasWaited) this.synchronizeDevice();
           hasWaited = true;
           stream = Stream.legacyDefault(this.device);
@@ -632,7 +686,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return this.#memory.isAt(positions) && this.#fallbackBlocksSince(fallbackAllocations).length === 0;
   }
 
-  /** What the fallback gave after its first so many allocations, and has not got back. */
+  /** The live memory of the fallback, except for its first `fallbackAllocations` allocations. */
   #fallbackBlocksSince(fallbackAllocations: number): [DevicePointer, FallbackBlock][] {
     if (this.#fallbackBlocks.size === 0) return [];
     return [...this.#fallbackBlocks].filter(([, { serial }]) => serial > fallbackAllocations);
@@ -664,7 +718,7 @@ export const monotonicKind = defineAdaptor({
     ),
 });
 
-/** Whether an address in a block was handed out since a mark, or ever. */
+/** Whether an address in a block was allocated since a mark, or ever. */
 function isSince(mark: MonotonicMark | undefined, { chain, number }: BumpBlock, pointer: DevicePointer): boolean {
   if (pointer >= chain.cursor.topOf(number)) return false;
   const position = mark?.positions.find((each) => each.chain === chain);
@@ -672,12 +726,18 @@ function isSince(mark: MonotonicMark | undefined, { chain, number }: BumpBlock, 
   return number === position.blockCount - 1 && pointer >= position.top;
 }
 
-/** A block begins at a multiple of 256, so an aligned address in it may lie this much further on. */
+/**
+ * A block begins at a multiple of 256, so an aligned address in it may lie up to `alignment - 256`
+ * further on.
+ */
 function leastBlockBytes(bytes: number, alignment: number): number {
   return alignUp(bytes, ALLOCATION_ALIGNMENT) + alignment - ALLOCATION_ALIGNMENT;
 }
 
-/** @throws LifetimeError for what can be told to be no live allocation of the block that the pointer lies in, handed out up to `top`. */
+/**
+ * @throws LifetimeError if the pointer is detectably not a live allocation of its block, which is
+ * allocated up to `top`.
+ */
 function assertHandedOut(pointer: number, bytes: number, top: number, name: string): void {
   const where = `the ${name} cannot free ${formatPointer(pointer)}`;
   if (pointer >= top) throw alreadyFreed(where);

@@ -1,14 +1,17 @@
 /**
- * The allocations that passed through a resource and were not freed, for the adaptors that know each of them.
+ * The allocations that passed through a resource and are not yet freed, for the adaptors that track
+ * each of them.
  *
- * Data structure: a record of numbers for each, found by its pointer. The record of what was freed goes to the end of a queue and is used again
- * once it has come to the front, so that a second free can be told from that of a foreign pointer, and by which free the memory went.
+ * Data structure: a record of numbers for each allocation, found by its pointer. The record of a
+ * freed allocation goes to the end of a queue, and is reused only when it reaches the front. Until
+ * then, a second free can be told from the free of a foreign pointer, and matched to the first
+ * free.
  *
  *     records  [ out | free | out | leaving | free ]       a pointer map has those that are out
  *                       ^------------------------^         the queue: oldest free first
  *
- * Invariants: Σ bytes of what is out or leaving = bytes; a pointer is out at most once.
- * Cost: expected constant, but for `list` and `refusal`, which are linear.
+ * Invariants: Σ bytes of the records that are out or leaving = bytes; a pointer is out at most
+ * once. Cost: expected constant, except for `list` and `refusal`, which are linear.
  */
 import { formatPointer, type LifetimeError } from '../errors.js';
 import { alreadyFreed, insideAllocation, notAllocatedHere, wrongSize } from '../lifetime-errors.js';
@@ -18,24 +21,30 @@ import { none } from '../suballocation/blocks.js';
 import { formatBytes } from '../units.js';
 import { assertBytes, assertPointer } from '../validation.js';
 
-/** An allocation that was not freed. */
+/** An allocation that is not yet freed. */
 export interface OutstandingAllocation {
   readonly pointer: DevicePointer;
-  /** Bytes, as they were asked for. */
+  /** Bytes, as requested. */
   readonly bytes: number;
-  /** The {@link Stream.id} of the stream it was allocated on. */
+  /** The {@link Stream.id} of the stream that it was allocated on. */
   readonly streamId: number;
-  /** The stack it was allocated at, one line a frame, from the call of this resource outwards; `undefined` where stacks are not captured. */
+  /**
+   * The stack of the allocation, one frame per line, from the call of this resource outwards;
+   * `undefined` if stacks are not captured.
+   */
   readonly stack: string | undefined;
 }
 
-/** Why a free is wrong, and the record that says so, or none. */
+/** Why a free is wrong, and the record that shows it, or none. */
 export interface Refusal {
   readonly error: LifetimeError;
   readonly record: number;
 }
 
-/** Marks in place of the next free record: of an allocation that is live, and of one whose free the upstream is at. */
+/**
+ * Values in place of the next free record: for a live allocation, and for one that the upstream is
+ * freeing.
+ */
 const outstanding = -2;
 const leaving = -3;
 
@@ -43,11 +52,13 @@ export class OutstandingAllocations {
   readonly #keptFrees: number;
   /** The record of each outstanding pointer. */
   readonly #records = new AddressMap();
-  /** By record. What was freed stays until the record serves another allocation. */
+  /** By record. The data of a freed allocation stays until the record is reused. */
   #pointers = new Float64Array(initialRecords);
   #bytes = new Float64Array(initialRecords);
   #streamIds = new Float64Array(initialRecords);
-  /** By record: the next free one or none for a free record, a mark for another. */
+  /**
+   * By record: the next free record or none if it is free, otherwise `outstanding` or `leaving`.
+   */
   #next = new Int32Array(initialRecords);
   #firstFree: number = none;
   #lastFree: number = none;
@@ -56,7 +67,7 @@ export class OutstandingAllocations {
   #used = 0;
   #allocatedBytes = 0;
 
-  /** @param keptFrees how many frees are remembered in any case */
+  /** @param keptFrees how many frees are remembered at least */
   constructor(keptFrees: number) {
     this.#keptFrees = keptFrees;
   }
@@ -78,7 +89,10 @@ export class OutstandingAllocations {
     return this.#bytes[record] as number;
   }
 
-  /** Returns the record: that of the same pointer, where its memory was freed past the resource. */
+  /**
+   * Returns the record. If the pointer still has one, its memory was freed past the resource, and
+   * the record is reused.
+   */
   add(pointer: DevicePointer, bytes: number, streamId: number): number {
     let record = this.#records.get(pointer);
     if (record === none) {
@@ -96,8 +110,8 @@ export class OutstandingAllocations {
   }
 
   /**
-   * Before the upstream is asked to free: a host function that runs in its call may be given the same memory again. The record serves no other
-   * allocation until `finishFree` or `undoFree`.
+   * To be called before the upstream frees: a host function that runs during its call may be given
+   * the same memory again. The record is not reused before `finishFree` or `undoFree`.
    */
   beginFree(pointer: DevicePointer, record: number): void {
     this.#records.remove(pointer);
@@ -118,7 +132,7 @@ export class OutstandingAllocations {
     this.#free += 1;
   }
 
-  /** What was not freed, the largest first. */
+  /** The allocations that are not yet freed, largest first. */
   list(stackOf: (record: number) => string | undefined): readonly OutstandingAllocation[] {
     const allocations: OutstandingAllocation[] = [];
     for (let record = 0; record < this.#used; record++) {
@@ -137,9 +151,10 @@ export class OutstandingAllocations {
   }
 
   /**
-   * Why the resource called `name` refuses a free; `undefined` for that of the null pointer, which does nothing.
-   * @param record what `find` found
-   * @throws ArgumentTypeError, ArgumentRangeError for arguments that are none.
+   * Why the resource called `name` refuses a free; `undefined` for a free of the null pointer,
+   * which does nothing.
+   * @param record the result of `find`
+   * @throws ArgumentTypeError, ArgumentRangeError for invalid arguments.
    */
   refusal(name: string, pointer: unknown, bytes: unknown, record: number): Refusal | undefined {
     assertPointer(pointer);
@@ -156,7 +171,7 @@ export class OutstandingAllocations {
       }
     }
     if (freed === none) return { error: notAllocatedHere(where), record: none };
-    // An address may have been freed several times; the queue has the latest last.
+    // An address may have been freed several times; the queue has the latest free last.
     for (let other = this.#firstFree; other !== none; other = this.#next[other] as number) {
       if (this.#pointers[other] === pointer) freed = other;
     }
@@ -198,7 +213,8 @@ const shownAllocations = 10;
 const shownStacks = 20;
 
 /**
- * For people: the total, then what came from one stack together, that with the most bytes first, and of each the largest allocations.
+ * A report for people: the total, then a group for each stack, the one with the most bytes first,
+ * with its largest allocations.
  * @param allocations the largest first
  */
 export function formatOutstandingAllocations(allocations: readonly OutstandingAllocation[]): string {

@@ -1,19 +1,23 @@
 /**
- * A pool that serves any size out of large blocks from its upstream.
+ * A pool that serves any size from large blocks of its upstream.
  *
- * An allocation is served by the first of these that can:
+ * An allocation is served by the first of these that can serve it:
  *  1. the free memory of its own stream, which needs no waiting;
  *  2. a block from another stream's free memory, after a wait;
- *  3. all of another stream's free memory, joined with its own, stream by stream, after a wait for each; under `'off'` streams that memory
- *     is held for are asked whether they are idle by now, and then count in steps 2 and 3;
- *  4. a new block from the upstream: as much as the pool holds already, so that it doubles, or half of what its maximum leaves; less and
- *     less, down to what is needed, while the upstream has not that much;
- *  5. the same, once blocks that are wholly free went back to the upstream;
- *  6. under `'off'`, all of the above again, once the streams that memory is held for have been synchronized;
- *  7. a block that the index passed over, since it looks at a few of each size class only.
+ *  3. all of another stream's free memory, merged with its own, stream by stream, after a wait for
+ *     each; under `'off'`, streams that memory is held for are asked whether they have become idle,
+ *     and then count in steps 2 and 3;
+ *  4. a new block from the upstream: as much as the pool already holds, so that it doubles, or half
+ *     of what its maximum leaves; if the upstream does not have that much, less and less, down to
+ *     what is needed;
+ *  5. the same, after blocks that are entirely free went back to the upstream;
+ *  6. under `'off'`, all of the above again, after the streams that memory is held for have been
+ *     synchronized;
+ *  7. a block that the index passed over, since it looks at only a few of each size class.
  *
- * Steps 1 and 2 take constant time for a given number of streams. Step 3 costs as much as the blocks it moves, each of which a free put there;
- * step 7 is linear, and comes instead of an out-of-memory.
+ * Steps 1 and 2 take constant time for a given number of streams. Step 3 costs as much as the
+ * blocks that it moves, each of which became free by one `deallocate`. Step 7 is linear, and is
+ * only tried before an out-of-memory error.
  */
 
 import { Stream } from '../driver/stream.js';
@@ -31,12 +35,13 @@ import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-
 /** Options of {@link PoolMemoryResource}. */
 export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
   /**
-   * Bytes taken from the upstream at once, rounded up to a multiple of 256; less than 512 GiB, as every block of the upstream.
+   * Bytes taken from the upstream at once, rounded up to a multiple of 256; less than 512 GiB, like
+   * every block of the upstream.
    * @defaultValue 0
    */
   readonly initialBytes?: number;
   /**
-   * The most bytes the pool may hold of its upstream, rounded down to a multiple of 256.
+   * The most bytes that the pool may reserve from its upstream, rounded down to a multiple of 256.
    * @defaultValue Infinity
    */
   readonly maximumBytes?: number;
@@ -44,25 +49,28 @@ export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
 
 const knownOptions = optionNames<PoolMemoryResourceOptions>({ deallocationEvents: true, initialBytes: true, maximumBytes: true });
 
-/** What a pool holds and did. */
+/** Statistics of a {@link PoolMemoryResource}. */
 export interface PoolStatistics extends StreamOrderedStatistics {
-  /** How often all of another stream's free memory was joined with the requesting stream's. */
+  /** How often all of another stream's free memory was merged with the requesting stream's. */
   readonly merges: number;
 }
 
 /**
- * A coalescing pool that hands out parts of large blocks, which it takes from its upstream as it needs them.
+ * A coalescing pool that cuts allocations from large blocks, which it takes from its upstream as
+ * needed.
  *
- * Stream order: memory freed on a stream serves that stream at once, and other streams by the rules of `deallocationEvents`. Allocating
- * never waits on the host, except where the upstream does, and under `'off'` instead of an out-of-memory. Every allocation is rounded up to a
- * multiple of 256 bytes, and any power of two can be its alignment. Allocating and freeing take constant time, however many blocks are live or
- * free.
+ * Stream order: memory freed on a stream serves that stream at once, and other streams by the rules
+ * of `deallocationEvents`. Allocating never waits on the host, except if the upstream does, and
+ * under `'off'` before it runs out of memory. Every allocation is rounded up to a multiple of 256
+ * bytes, and its alignment can be any power of two. Allocating and freeing take constant time,
+ * however many blocks are live or free.
  *
- * The upstream must stay alive as long as the pool, and is not disposed with it. Disposing the pool gives everything back to the upstream, in
- * the order of the legacy default stream after every free.
+ * The upstream must outlive the pool, and is not disposed with it. Disposing the pool gives
+ * everything back to the upstream, ordered on the legacy default stream after every free.
  *
- * Counterpart of `rmm::mr::pool_memory_resource`. Unlike there, the cost does not grow with fragmentation, whole free blocks can be given back
- * ({@link PoolMemoryResource.trim}), and events need not be recorded at every free.
+ * Counterpart of `rmm::mr::pool_memory_resource`. Unlike in RMM's, the cost does not grow with
+ * fragmentation, entirely free blocks can be given back ({@link PoolMemoryResource.trim}), and
+ * events need not be recorded at every free.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -75,15 +83,17 @@ export interface PoolStatistics extends StreamOrderedStatistics {
 export class PoolMemoryResource extends SuballocatingMemoryResource {
   readonly #maximumBytes: number;
   /**
-   * The lane of the initial block, until the first stream comes and takes the block over: it shall not be cut off from what that stream frees.
-   * Under `'off'` it stays where every stream can have a part of it.
+   * The lane of the initial block, until the first stream takes the block over, so that the block
+   * can coalesce with what that stream frees. Under `'off'` the block stays where every stream can
+   * take a part of it.
    */
   #initialLane: StreamLane | undefined;
   #merges = 0;
 
   /**
-   * @throws ArgumentRangeError where the maximum is below the initial size, or an option out of range.
-   * @throws OutOfMemoryError where the upstream has not the initial size.
+   * @throws ArgumentRangeError if the maximum is below the initial size, or an option is out of
+   * range.
+   * @throws OutOfMemoryError if the upstream does not have the initial size.
    */
   constructor(upstream: MemoryResource, options: PoolMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
@@ -105,7 +115,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     }
   }
 
-  /** What the pool holds and did so far. Linear in the number of blocks. */
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
   statistics(): PoolStatistics {
     return Object.freeze({ ...this.baseStatistics(), merges: this.#merges });
   }
@@ -130,7 +140,8 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
 
   /** Steps 4 and 5. */
   protected grow(bytes: number, stream: Stream, alignment: number): boolean {
-    // An upstream block begins at a multiple of 256, so an aligned address in it may lie this much further on.
+    // An upstream block begins at a multiple of 256, so an aligned address in it may lie up to
+    // `alignment - 256` further on.
     const least = alignUp(bytes, unitBytes) + alignment - ALLOCATION_ALIGNMENT;
     if (least > maximumBlockBytes) return false;
     const wanted = (left: number) =>
@@ -138,7 +149,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     return this.growWithin(this.#maximumBytes, least, wanted, stream);
   }
 
-  /** All that may be had is in the stream's lane by then. */
+  /** All free memory that is available is in the stream's lane when this is called. */
   protected override searchThoroughly(bytes: number, _stream: Stream, alignment: number): number {
     return this.searchLane(this.lane.number, bytes, alignment);
   }

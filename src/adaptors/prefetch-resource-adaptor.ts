@@ -8,7 +8,7 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link PrefetchResourceAdaptor}. */
 export interface PrefetchResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * Where the memory is moved to.
+   * The place that memory is moved to.
    * @defaultValue the device of the upstream
    */
   readonly location?: MemoryLocation;
@@ -17,11 +17,13 @@ export interface PrefetchResourceAdaptorOptions extends DeallocationEventsOption
 const knownOptions = optionNames<PrefetchResourceAdaptorOptions>({ deallocationEvents: true, location: true });
 
 /**
- * Moves each allocation of managed memory to a place ahead of its first use, so that kernels find it there without page faults. Memory of
- * another kind, which is where it is, passes as it comes, and so does managed memory on a device without concurrent managed access.
+ * Moves each allocation of managed memory to a place ahead of its first use, so that kernels find
+ * it there without page faults. Other kinds of memory, which cannot move, pass unchanged, and so
+ * does managed memory on a device without concurrent managed access.
  *
- * Stream order: the move is queued on the allocation's stream, and nothing waits for it on the host. Alignment: that of the upstream. Where the
- * driver refuses to prefetch for another reason, the allocation is freed and fails.
+ * Stream order: the move is queued on the allocation's stream, and nothing waits for it on the
+ * host. Alignment: that of the upstream. If the driver refuses to prefetch for another reason, the
+ * allocation is freed and fails.
  *
  * Counterpart of `rmm::mr::prefetch_resource_adaptor`.
  * @example
@@ -32,10 +34,10 @@ const knownOptions = optionNames<PrefetchResourceAdaptorOptions>({ deallocationE
  * ```
  */
 export class PrefetchResourceAdaptor extends PassThroughAdaptor {
-  /** Where the memory is moved to. */
+  /** The place that memory is moved to. */
   readonly location: MemoryLocation;
 
-  /** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for a location that is none. */
+  /** @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for an invalid location. */
   constructor(upstream: MemoryResource, options: PrefetchResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { location = upstream.device } = options;
@@ -43,7 +45,7 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
     this.location = location;
   }
 
-  /** @throws DriverError where the memory cannot be prefetched; it is freed again. */
+  /** @throws DriverError if the memory cannot be prefetched; it is freed again. */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
     let pointer: DevicePointer;
@@ -68,7 +70,8 @@ export class PrefetchResourceAdaptor extends PassThroughAdaptor {
 
   #giveBack(pointer: DevicePointer, bytes: number, stream: Stream): void {
     let owner = stream;
-    // A host function that ran in the upstream may have disposed the stream, on which nothing can be freed then.
+    // A host function that ran in the upstream may have disposed the stream; nothing can be freed
+    // on it then.
     if (stream.isDisposed) {
       this.device.synchronizeSync();
       owner = Stream.legacyDefault(this.device);

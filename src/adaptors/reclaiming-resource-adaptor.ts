@@ -1,17 +1,19 @@
 /**
- * Answers an out-of-memory by stages, each of which costs more than the one before:
+ * Responds to an out-of-memory error in stages, each of which costs more than the one before:
  *
  *     allocate ──► upstream ──► served
  *                    │ out of memory
  *                    ▼
  *     settle ──► trim ──► minor collection ──► major collection ──► callback ──► OutOfMemoryError
- *                               └──────────────────┴── recovered something: settle and trim once more
+ *                               └──────────────────┴── recovered something: settle and trim again
  *
- * After each stage the upstream is asked again, unless the stage recovered nothing for certain. What the later stages free may still be queued
- * on streams, or lie in a resource below in pieces that do not fit; therefore settle and trim follow each of them that recovered something
- * without serving the request.
+ * After each stage the upstream is asked again, unless the stage certainly recovered nothing.
+ * Memory that the later stages free may still be queued on streams, or may lie in a resource below
+ * in pieces that do not fit. Therefore, if one of them recovered something but the request still
+ * failed, settle and trim run again.
  *
- * The stages are one generator, which stops where there is something to wait for: `allocate` blocks there, `allocateAsync` awaits.
+ * The stages are one generator, which yields when there is something to wait for: `allocate`
+ * blocks, `allocateAsync` awaits.
  */
 
 import { setImmediate } from 'node:timers/promises';
@@ -39,27 +41,28 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link ReclaimingResourceAdaptor}. */
 export interface ReclaimingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * The stages that are on. Their order is always the same.
+   * The stages to use. Their order is always the same.
    * @defaultValue all of them
    */
   readonly stages?: readonly ReclaimStage[];
   /**
-   * The last stage: gets memory back that only the application knows of, for example by dropping a cache. It may use this resource; an
-   * allocation in it goes through no stages of its own. What it throws is what the allocation throws.
-   * @param bytes what could not be allocated
+   * The last stage: recovers memory that only the application knows of, for example by dropping a
+   * cache. It may use this resource; an allocation in it starts no stages of its own. If it throws,
+   * the allocation throws that error.
+   * @param bytes the size that could not be allocated
    * @param stream the stream of that allocation
-   * @returns the bytes recovered; or whether anything was, where they are not known
-   * @defaultValue not set: there is no such stage
+   * @returns the bytes recovered; or whether anything was, if the number is not known
+   * @defaultValue not set: the stage is left out
    */
   readonly onOutOfMemory?: (bytes: number, stream: Stream) => number | boolean;
   /**
-   * Bytes that may be live before garbage is collected although there is memory left; from 0 to 2^53 - 1. Not together with
-   * `softLimitFraction`.
-   * @defaultValue not set: garbage is collected when there is no memory
+   * Bytes that may be live before garbage is collected even though memory is left; from 0 to 2^53 -
+   * 1. Excludes `softLimitFraction`.
+   * @defaultValue not set: garbage is collected when memory runs out
    */
   readonly softLimitBytes?: number;
   /**
-   * The same as a share of all the memory of the device, above 0 and up to 1.
+   * The same limit as a share of the device's total memory, above 0 and up to 1.
    * @defaultValue not set
    */
   readonly softLimitFraction?: number;
@@ -73,40 +76,48 @@ const knownOptions = optionNames<ReclaimingResourceAdaptorOptions>({
   stages: true,
 });
 
-/** An allocation that found no memory. */
+/** An allocation that ran out of memory. */
 interface Request {
   readonly bytes: number;
   readonly stream: Stream;
   readonly alignment: number | undefined;
-  /** What the upstream answered last. */
+  /** The upstream's latest error. */
   error: OutOfMemoryError;
   readonly tried: RecoveryStage[];
-  /** Set once it was served. */
+  /** Set when the request is served. */
   pointer: DevicePointer | undefined;
 }
 
-/** What is waited for: all that is queued on the device, or a turn of the event loop where there can be one. */
+/**
+ * What to wait for: all work queued on the device, or a turn of the event loop if the caller can
+ * wait for one.
+ */
 type Pause = 'device' | 'turn';
 
-/** Stages in progress. Each pause is answered with whether there was one. */
+/** Stages in progress. The answer to each pause says whether the wait took place. */
 type Steps<Result> = Generator<Pause, Result, boolean>;
 
 /**
- * Gets memory back where its upstream has none, in stages, and tries again after each: {@link ReclaimStage} says what they do. Programs that
- * drop buffers without disposing them survive with it on a fraction of the memory.
+ * When its upstream is out of memory, recovers memory in stages, and tries again after each:
+ * {@link ReclaimStage} says what they do. With it, programs that drop buffers without disposing
+ * them run in a fraction of the memory.
  *
- * It belongs on top of the resources that keep memory, such as a pool: what is freed goes through them, and they are trimmed.
+ * Put it above the resources that keep memory, such as a pool: its frees go through them, and it
+ * trims them.
  *
- * Stream order, alignment: those of the upstream. Where there is memory, `allocate` does nothing but pass the call on. Where there is none it
- * blocks until the device has run all that is queued, host functions included, which may use this very resource; inside a host function,
- * where nothing can be waited for, that is left out. {@link ReclaimingResourceAdaptor.allocateAsync} does not block.
+ * Stream order, alignment: those of the upstream. While there is memory, `allocate` only passes the
+ * call on. When memory runs out, it blocks until the device has run all queued work, including host
+ * functions, which may use this very resource; inside a host function, where waiting is impossible,
+ * that wait is left out. {@link ReclaimingResourceAdaptor.allocateAsync} does not block.
  *
- * A soft limit starts a collection, a minor one and, if that gave too little, a major one, when the bytes that are live through this resource
- * would exceed it. It refuses nothing. The next collection comes no sooner than an eighth of the limit (of the live bytes, where they are
- * more) above what was live after the last one, so that a program that needs more than its soft limit does not collect all the time.
+ * A soft limit starts a collection when the live bytes of this resource would exceed it: a minor
+ * one and, if that recovered too little, a major one. It refuses nothing. The next collection comes
+ * only after the live bytes have grown, from their value after the last one, by an eighth of the
+ * limit (or of the live bytes, if greater). So a program that needs more than its soft limit does
+ * not collect all the time.
  *
- * RMM has only the callback: `rmm::mr::failure_callback_resource_adaptor`. The stages and their timings are those of the split pool of
- * CuArrays.jl.
+ * RMM has only the callback: `rmm::mr::failure_callback_resource_adaptor`. The stages and their
+ * timings are those of the split pool of CuArrays.jl.
  * @example
  * ```ts
  * using upstream = new CudaAsyncMemoryResource();
@@ -117,21 +128,27 @@ type Steps<Result> = Generator<Pause, Result, boolean>;
  * ```
  */
 export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
-  /** Bytes that may be live before garbage is collected; Infinity where there is no soft limit. */
+  /** Bytes that may be live before garbage is collected; Infinity without a soft limit. */
   readonly softLimitBytes: number;
   readonly #onOutOfMemory: ((bytes: number, stream: Stream) => number | boolean) | undefined;
   #sums: readonly StageSums[];
-  /** The live bytes above which a collection is due. */
+  /** If the live bytes exceed this, a collection is due. */
   #collectAtBytes: number;
   #liveBytes = 0;
   #served = 0;
   #exhaustions = 0;
   #softCollections = 0;
   #beganAt = performance.now();
-  /** Whether a stage is running right now. It runs foreign code, whose own allocations must not start the stages again. */
+  /**
+   * Whether a stage is running. It runs foreign code, whose own allocations must not start the
+   * stages again.
+   */
   #isReclaiming = false;
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or two that exclude each other. */
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or two that
+   * exclude each other.
+   */
   constructor(upstream: MemoryResource, options: ReclaimingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { stages = reclaimStages, onOutOfMemory } = options;
@@ -150,14 +167,15 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** Bytes allocated through this resource and not freed, as they were asked for. */
+  /** Bytes allocated through this resource and not freed, as requested. */
   get liveBytes(): number {
     return this.#liveBytes;
   }
 
   /**
-   * Memory of the upstream; where it has none, after the stages.
-   * @throws OutOfMemoryError where all stages did not help, with `stages`; its `cause` is what the upstream answered last.
+   * Allocates from the upstream; if it is out of memory, after the stages.
+   * @throws OutOfMemoryError if no stage helped, with `stages`; its `cause` is the upstream's
+   * latest error.
    */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     assertBytes(bytes);
@@ -170,10 +188,10 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * The same as {@link ReclaimingResourceAdaptor.allocate} without blocking for the device: the event loop goes on meanwhile. It also waits a
-   * turn of the event loop before each stage, so that whatever the current job still holds can be collected, and what others free meanwhile is
-   * found.
-   * @throws the same, as a rejection.
+   * The same as {@link ReclaimingResourceAdaptor.allocate}, but does not block for the device: the
+   * event loop continues. It also waits a turn of the event loop before each stage, so that objects
+   * which the current job still holds can be collected, and memory freed by other code is found.
+   * @throws the same errors, as a rejection.
    */
   async allocateAsync(bytes: number, stream: Stream, alignment?: number): Promise<DevicePointer> {
     assertBytes(bytes);
@@ -192,7 +210,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     if (pointer !== 0) this.#liveBytes -= bytes;
   }
 
-  /** What the stages took and gave so far. */
+  /** The time that the stages took, and the bytes that they recovered. */
   timings(): ReclaimTimings {
     const elapsedMilliseconds = performance.now() - this.#beganAt;
     const rescues = this.#sums.reduce((sum, stage) => sum + stage.rescues, 0);
@@ -205,7 +223,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     });
   }
 
-  /** Lets the timings begin again. */
+  /** Resets the timings. */
   resetTimings(): void {
     this.#sums = this.#sums.map(({ stage }) => new StageSums(stage));
     this.#served = 0;
@@ -214,14 +232,15 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     this.#beganAt = performance.now();
   }
 
-  /** {@link ReclaimingResourceAdaptor.timings} as a table to be printed. */
+  /** {@link ReclaimingResourceAdaptor.timings} as a table to print. */
   report(): string {
     return formatReclaimTimings(this.timings());
   }
 
   #serve(bytes: number, stream: Stream, alignment: number | undefined): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
-    // Counted before the call: while an upstream waits for a stream, host functions run, and may allocate through this adaptor.
+    // Counted before the call: while an upstream waits for a stream, host functions run, and may
+    // allocate through this adaptor.
     this.#liveBytes += bytes;
     try {
       const pointer = this.upstream.allocate(bytes, stream, alignment);
@@ -233,7 +252,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     }
   }
 
-  /** @throws `error` where it is not to be answered by stages. */
+  /** @throws `error` if the stages cannot help with it. */
   #requestOf(error: unknown, bytes: number, stream: Stream, alignment: number | undefined): Request {
     if (!(error instanceof OutOfMemoryError)) throw error;
     this.#exhaustions++;
@@ -261,7 +280,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
       try {
         step = steps.next(pause);
       } finally {
-        // What other code allocates during the pause has its own stages.
+        // Allocations by other code during the pause have their own stages.
         this.#isReclaiming = false;
       }
       if (step.done === true) return step.value;
@@ -287,8 +306,9 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Runs one stage and asks the upstream again. Returns how many bytes the stage recovered, as far as is known.
-   * @param after the stage that it follows once more, where it is a sub-stage
+   * Runs one stage and asks the upstream again. Returns how many bytes the stage recovered, as far
+   * as is known.
+   * @param after the stage that this one follows, if it runs again
    */
   *#stage(sums: StageSums, request: Request, after?: ReclaimStage): Steps<number> {
     let isWorthATry = yield 'turn';
@@ -320,7 +340,8 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
           else if (answer) isWorthATry = true;
         }
       }
-      // A lower bound: bytes that one resource says it gave up are often the ones that the next one gives up in turn.
+      // A lower bound: bytes that one resource says it gave up are often the same bytes that the
+      // next one then gives up.
       recoveredBytes = Math.max(recoveredBytes, heldBefore - heldBytes(layers));
     } finally {
       sums.calls++;
@@ -339,7 +360,10 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     return recoveredBytes;
   }
 
-  /** Blocks until the device is idle. Returns whether it is: inside a host function nothing can be waited for. */
+  /**
+   * Blocks until the device is idle. Returns whether it is: inside a host function, waiting is
+   * impossible.
+   */
   #synchronizeSync(): boolean {
     try {
       this.device.synchronizeSync();
@@ -351,15 +375,15 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Lets every layer give back what it keeps, the outermost first. Returns how many bytes all of them gave back, and how many of those went to no
-   * other layer that keeps memory.
+   * Makes every layer give back what it keeps, the outermost first. Returns how many bytes they all
+   * gave back, and how many of those did not go to another layer that keeps memory.
    */
   *#trim(layers: readonly MemoryResource[], stream: Stream): Steps<{ bytes: number; toBottomBytes: number }> {
     const trimming = layers.filter(isTrimming).filter(({ device }) => device === stream.device);
     const released = { bytes: 0, toBottomBytes: 0 };
     for (const layer of trimming) {
       const { upstream } = layer as Partial<MemoryResourceAdaptor>;
-      // A driver's pool gives back only what a synchronization has seen to be free.
+      // A driver's pool gives back only memory that a synchronization has seen to be free.
       if (upstream === undefined && released.bytes > 0) yield 'device';
       let bytes = 0;
       try {
@@ -385,7 +409,10 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     return answer;
   }
 
-  /** Collects garbage because the soft limit would be exceeded: a minor collection, and a major one if that was not enough. */
+  /**
+   * Collects garbage because the soft limit would be exceeded: a minor collection, and a major one
+   * if that was not enough.
+   */
   #collectEarly(bytes: number): void {
     if (this.#isReclaiming) return;
     this.#softCollections++;
@@ -467,7 +494,7 @@ function isCollection(stage: ReclaimStage): boolean {
   return stage === 'minor-collection' || stage === 'major-collection';
 }
 
-/** Whether a stage only makes use of what is free already. */
+/** Whether a stage only makes use of memory that is already free. */
 function isEarly({ stage }: StageSums): boolean {
   return stage === 'settle' || stage === 'trim';
 }

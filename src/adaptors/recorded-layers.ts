@@ -6,19 +6,25 @@ import { kindOf, layersOf } from './layers.js';
 import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 import type { GrowthObserver } from './upstream-blocks.js';
 
-/** For each recording the layers of the adaptors that record, and of the pooling resources below them. */
+/**
+ * For each recording, the layers of the adaptors that record, and of the pooling resources below
+ * them.
+ */
 const layersByRecording = new WeakMap<Recording, WeakMap<MemoryResource, number>>();
 
-/** The layer that an adaptor records. */
+/** The layer that an adaptor records to. */
 export interface AdaptorLayer {
   readonly index: number;
-  /** Whether it ends with the adaptor: that of a pooling resource right below the adaptor is the pooling resource's. */
+  /**
+   * Whether the layer ends with the adaptor: if a pooling resource is directly below the adaptor,
+   * they share the layer, and it ends with the resource.
+   */
   readonly isOwn: boolean;
 }
 
 /**
- * The layer in a recording of an adaptor, which is new. What keeps memory below it gets a layer as well, in which its growth is recorded from
- * now on, and what it holds already.
+ * Adds a layer to a recording for a new adaptor. Each pooling resource below it gets a layer as
+ * well, in which its current blocks and its growth from now on are recorded.
  */
 export function addAdaptorLayer(recording: Recording, adaptor: MemoryResourceAdaptor, name: string | undefined): AdaptorLayer {
   let layers = layersByRecording.get(recording);

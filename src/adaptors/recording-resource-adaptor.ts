@@ -20,25 +20,28 @@ import { type AdaptorLayer, addAdaptorLayer } from './recorded-layers.js';
 /** Options of {@link RecordingResourceAdaptor}. */
 export interface RecordingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * What is recorded to; it stays its owner's, and is not disposed with the adaptor. Instead of `file`.
+   * The recording to write to, instead of `file`. It stays its owner's, and is not disposed with
+   * the adaptor.
    * @defaultValue that of the file
    */
   readonly recording?: Recording;
   /**
-   * The path of the file, which is overwritten if it exists. Adaptors of a thread that name the same one share a recording, which ends when the
-   * last of them is disposed.
-   * @defaultValue that of the environment variable `CISTERN_LOG_FILE`, which is kept open until the process or worker ends
+   * The path of the file, which is overwritten if it exists. Adaptors of a thread that name the
+   * same file share a recording, which ends when the last of them is disposed.
+   * @defaultValue that of the environment variable `CISTERN_LOG_FILE`, which is kept open until the
+   * process or worker ends
    */
   readonly file?: string;
   /**
-   * What reports call the layer. What keeps memory has one layer in a recording, however many adaptors are right on top of it; the first of
-   * them names it.
+   * The name of the layer in reports. A pooling resource has one layer in a recording, however many
+   * adaptors are directly above it; the first of them names it.
    * @defaultValue the kind of the upstream, such as `'pool'`
    */
   readonly layer?: string;
   /**
-   * Records the JavaScript stack of an allocation whenever so many bytes were allocated since the last one, so that what is large has one; with
-   * 0, of every allocation. Failed allocations have theirs then, too. A stack costs some ten microseconds.
+   * Records the JavaScript stack of an allocation whenever this many bytes were allocated since the
+   * last stack, so that large allocations have one; with 0, the stack of every allocation. Failed
+   * allocations then also have theirs. A stack costs about ten microseconds.
    * @defaultValue Infinity: no stacks
    */
   readonly stackSampleBytes?: number;
@@ -53,19 +56,23 @@ const knownOptions = optionNames<RecordingResourceAdaptorOptions>({
 });
 
 /**
- * Records each allocation, failed allocation and free in a {@link Recording}: layer, pointer, size, stream, time, thread, phase, and the stack
- * if that is asked for. What keeps memory below, such as a pool, has its growth recorded as well, without an adaptor below it.
+ * Records each allocation, failed allocation and free in a {@link Recording}: layer, pointer, size,
+ * stream, time, thread, phase, and the stack if requested. The growth of pooling resources below is
+ * recorded as well, without an adaptor below them.
  *
- * A failed allocation is written to the file before the error is thrown. A free is recorded before the upstream is asked, so that memory is
- * never seen live twice; where the upstream refuses, the record is taken back, unless it was written meanwhile. A mistake in an argument
- * leaves none.
+ * A failed allocation is written to the file before the error is thrown. A free is recorded before
+ * the upstream is called, so that memory never appears live twice; if the upstream refuses, the
+ * record is taken back, unless it was written in the meantime. A call with an invalid argument
+ * leaves no record.
  *
- * Where the file cannot be written, no record is lost and no memory is: `allocate` throws before it asks the upstream, `deallocate` frees and
- * keeps its record for later. Once the recording is disposed, calls pass and nothing is recorded.
+ * If the file cannot be written, neither records nor memory are lost: `allocate` throws before it
+ * calls the upstream; `deallocate` frees the memory and keeps its record for later. After the
+ * recording is disposed, calls pass and nothing is recorded.
  *
  * Stream order, alignment: those of the upstream.
  *
- * RMM has only `rmm::mr::logging_resource_adaptor`, for which there is {@link LoggingResourceAdaptor}.
+ * RMM has only `rmm::mr::logging_resource_adaptor`, whose counterpart is
+ * {@link LoggingResourceAdaptor}.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -74,21 +81,22 @@ const knownOptions = optionNames<RecordingResourceAdaptorOptions>({
  * ```
  */
 export class RecordingResourceAdaptor extends PassThroughAdaptor {
-  /** What is recorded to. */
+  /** The recording that is written to. */
   readonly recording: Recording;
   readonly #isShared: boolean;
   readonly #layer: AdaptorLayer;
   readonly #stackSampleBytes: number;
-  /** Bytes to be allocated until the next stack; `undefined` where none is wanted. */
+  /** Bytes to allocate until the next stack; `undefined` if no stacks are recorded. */
   #bytesToStack: number | undefined;
-  /** The stream of the last call, and what its records begin with. */
+  /** The stream of the last call, and the head of its records. */
   #stream: Stream | undefined;
   #head = 0;
 
   /**
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where the file cannot be opened.
-   * @throws ArgumentTypeError, ArgumentRangeError for an option that is none, and where there is neither a recording nor a file.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) where the recording is disposed.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the file cannot be opened.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, and if there is neither a
+   * recording nor a file.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the recording is disposed.
    */
   constructor(upstream: MemoryResource, options: RecordingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
@@ -103,13 +111,17 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     this.#layer = addAdaptorLayer(this.recording, this, layer);
   }
 
-  /** @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where records are due and cannot be written; the upstream is not asked then. */
+  /**
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if records are due and cannot be written; the
+   * upstream is not called then.
+   */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
     if (stream !== this.#stream) this.#enter(stream, 'allocate');
     const { recording } = this;
     if (recording.isBehind) recording.flush();
-    // Taken now: while an upstream waits for a stream, host functions run, and may call this adaptor for another stream.
+    // Read now: while an upstream waits for a stream, host functions run, and may call this adaptor
+    // for another stream.
     const head = this.#head;
     let pointer: DevicePointer;
     try {
@@ -131,7 +143,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     }
     if (stream !== this.#stream) this.#enter(stream, 'deallocate');
     const { recording } = this;
-    // What is no number cannot be recorded, and is refused below.
+    // A value that is not a number cannot be recorded, and is refused below.
     const isRecorded = typeof pointer === 'number' && typeof bytes === 'number';
     const position = isRecorded ? recording.append(this.#head | RecordKind.free, pointer, bytes) : 0;
     try {
@@ -144,8 +156,9 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Names a live allocation that was made here, for reports. {@link DeviceBuffer.label} does it for a buffer.
-   * @throws ArgumentTypeError, ArgumentRangeError for what is no pointer or no text.
+   * Names a live allocation of this adaptor for reports. {@link DeviceBuffer.label} does the same
+   * for a buffer.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid pointer or label.
    */
   label(pointer: DevicePointer, label: string): void {
     this.assertLive('label an allocation');
@@ -155,8 +168,9 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Writes what was recorded so far.
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where it cannot be written; it is kept, to be tried again.
+   * Writes the buffered records.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if they cannot be written; they are kept for the
+   * next attempt.
    */
   flush(): void {
     this.assertLive('flush');
@@ -164,9 +178,10 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends the use of this object, and of a recording that no other adaptor to the same `file` uses. The upstream stays as it is. Does nothing
-   * the second time.
-   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) where what is left cannot be written; it is lost then.
+   * Ends allocation through this object, and the recording if no other adaptor to the same `file`
+   * uses it. The upstream is left to its owner. A second call does nothing.
+   * @throws CisternError (`ERR_CISTERN_LOG_WRITE`) if the remaining records cannot be written; they
+   * are lost then.
    */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;
@@ -176,7 +191,10 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     if (this.#isShared) releaseRecording(this.recording);
   }
 
-  /** @internal Names an allocation of a resource in the recording nearest to the program that it went through, if there is one. */
+  /**
+   * @internal Names an allocation in the recording of the outermost `RecordingResourceAdaptor` that
+   * it went through, if there is one.
+   */
   static labelAllocation(resource: MemoryResource, pointer: DevicePointer, label: string): void {
     let each: MemoryResource | undefined = resource;
     for (; each !== undefined; each = (each as Partial<MemoryResourceAdaptor>).upstream) {

@@ -3,17 +3,18 @@ import type { Stream } from '../driver/stream.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { layersOf } from './layers.js';
 
-/** What an adaptor remembers. */
+/** The allocations that an adaptor remembers. */
 export interface RememberedAllocations {
   readonly live: LiveAllocations<Stream>;
-  /** What it is built on. */
+  /** The resources below the adaptor. */
   readonly below: Set<MemoryResource>;
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream): void;
 }
 
 /**
- * Lets an adaptor remember what is allocated through it, if it is built on a resource that takes memory back while it is in use: it then frees
- * that first, so that it counts and knows what is live. Everything else has nothing to do with this, and costs what it costs without.
+ * If an adaptor is built on a resource that takes memory back while it is in use, makes the adaptor
+ * remember what is allocated through it. Before memory is taken back, it is freed through the
+ * adaptor, so that the adaptor's counts stay right. Other adaptors are left alone, and pay nothing.
  */
 export function rememberIfTakenBack(adaptor: MemoryResource, below: MemoryResource): RememberedAllocations | undefined {
   const layers = layersOf(below);
@@ -33,7 +34,8 @@ export function rememberIfTakenBack(adaptor: MemoryResource, below: MemoryResour
       return;
     }
     const allocatedBytes = live.bytesOf(pointer);
-    // Before the call: a host function that runs in it may be given the same memory again.
+    // Removed before the call: a host function that runs during it may be given the same memory
+    // again.
     live.remove(pointer);
     try {
       deallocate(pointer, bytes, stream, fence);

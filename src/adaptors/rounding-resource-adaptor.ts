@@ -9,13 +9,14 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Rounds sizes up to a multiple. */
 export interface MultipleRounding extends DeallocationEventsOption {
   readonly kind: 'multiple';
-  /** What sizes are rounded up to a multiple of, in bytes; at least 1. */
+  /** Sizes are rounded up to a multiple of this, in bytes; at least 1. */
   readonly multipleBytes: number;
 }
 
 /**
- * Rounds sizes up to the next of equal steps between two powers of two: PyTorch's `roundup_power2_divisions`. With 4 divisions, 1200 gives 1280,
- * since the steps between 1024 and 2048 are 256 apart.
+ * Rounds sizes up to the next of equal steps between two powers of two: PyTorch's
+ * `roundup_power2_divisions`. With 4 divisions, 1200 becomes 1280, since the steps between 1024 and
+ * 2048 are 256 apart.
  */
 export interface DivisionsRounding extends DeallocationEventsOption {
   readonly kind: 'divisions';
@@ -23,11 +24,15 @@ export interface DivisionsRounding extends DeallocationEventsOption {
   readonly divisions: number;
 }
 
-/** Rounds sizes up to what has few significant bits, as Halide does; n bits are `2 ** (n - 1)` divisions. */
+/**
+ * Rounds sizes up to numbers with few significant bits, as Halide does; n bits are `2 ** (n - 1)`
+ * divisions.
+ */
 export interface TopBitsRounding extends DeallocationEventsOption {
   readonly kind: 'top-bits';
   /**
-   * The significant bits that a size keeps, from 1 to 53. At most `2 ** (1 - bits)` of a size is added to it: an eighth for 4.
+   * The significant bits that a size keeps, from 1 to 53. This adds at most `2 ** (1 - bits)` of a
+   * size: an eighth for 4 bits.
    * @defaultValue 4
    */
   readonly bits?: number;
@@ -44,15 +49,17 @@ const knownOptions = {
 const kinds = Object.keys(knownOptions) as (keyof typeof knownOptions)[];
 
 /**
- * Asks for sizes rounded up, so that sizes which nearly match become equal and a freed block serves the next allocation as it is. Zero
- * stays zero, and a size that would exceed 2^53 - 1 stays as it is.
+ * Rounds requests up, so that sizes which nearly match become equal and a freed block serves the
+ * next allocation unchanged. Zero stays zero, and a size that would exceed 2^53 - 1 stays as it is.
  *
- * A free is rounded in the same way. Where the size of a free is wrong, the upstream notices only if that rounds to another size; put a
- * {@link TrackingResourceAdaptor} on this where sizes must be checked.
+ * A free is rounded in the same way. If the size of a free is wrong, the upstream notices only if
+ * it rounds to another size; put a {@link TrackingResourceAdaptor} on this if sizes must be
+ * checked.
  *
  * Stream order, alignment: those of the upstream.
  *
- * Counterpart of the `roundup_power2_divisions` of PyTorch's allocator and of the size quantization in Halide's CUDA runtime.
+ * Counterpart of `roundup_power2_divisions` in PyTorch's allocator and of the size quantization in
+ * Halide's CUDA runtime.
  * @example
  * ```ts
  * using upstream = new CudaMemoryResource();
@@ -74,27 +81,28 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
     this.#multipleBytes = options.kind === 'multiple' ? positive(options.multipleBytes, 'multipleBytes') : 0;
   }
 
-  /** Bytes that were asked for and not freed. */
+  /** Bytes that were requested and not freed. */
   get askedBytes(): number {
     return this.#askedBytes;
   }
 
-  /** The same bytes, rounded: what the upstream was asked for. */
+  /** The same bytes, rounded: what was requested from the upstream. */
   get roundedBytes(): number {
     return this.#roundedBytes;
   }
 
-  /** What a size is rounded to. */
+  /** The rounded size. */
   round(bytes: number): number {
     if (!Number.isSafeInteger(bytes) || bytes < 0) assertBytes(bytes);
     const divisions = this.#divisions;
     const step = divisions === 0 ? this.#multipleBytes : greatestPowerOfTwo(bytes) / divisions;
-    // Exact, for steps that are no power of two as well: a quotient of sizes below 2^53 is never so close above an integer that it becomes one.
+    // Exact even for steps that are not powers of two: the quotient of two sizes below 2^53 is
+    // never so close above an integer that it rounds to it.
     const rounded = Math.ceil(bytes / step) * step;
     return rounded <= Number.MAX_SAFE_INTEGER ? rounded : bytes;
   }
 
-  /** @throws OutOfMemoryError as the upstream does, for the size that was asked of this. */
+  /** @throws OutOfMemoryError as the upstream does, naming the size before rounding. */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
     const rounded = this.round(bytes);
@@ -143,7 +151,7 @@ function roundingOf(options: { multiple?: number; divisions?: number; 'top-bits'
   return { kind: 'top-bits', bits: bits as number };
 }
 
-/** @throws ArgumentTypeError, ArgumentRangeError where the kind is none. */
+/** @throws ArgumentTypeError, ArgumentRangeError for an invalid kind. */
 function namesOf(options: RoundingResourceAdaptorOptions) {
   if (typeof options !== 'object' || options === null)
     throw new ArgumentTypeError(`options must be an object, got ${formatValue(options)}`);
@@ -169,7 +177,7 @@ function positive(value: number, name: string): number {
   return value;
 }
 
-/** The greatest power of two up to a size from 1 to 2^53 - 1. */
+/** The greatest power of two that is at most a size from 1 to 2^53 - 1. */
 function greatestPowerOfTwo(bytes: number): number {
   if (bytes < 2 ** 31) return 1 << (31 - Math.clz32(bytes));
   return 2 ** 22 * (1 << (31 - Math.clz32(bytes / 2 ** 22)));

@@ -24,18 +24,21 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link SanitizingResourceAdaptor}. */
 export interface SanitizingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * Called with each report, from within the call that gave rise to it. What it throws is reported as an uncaught exception.
+   * Called with each report, from within the call that caused it. If it throws, the error is
+   * reported as an uncaught exception.
    */
   readonly onReport?: (report: SanitizerReport) => void;
   /**
-   * Whether a report about stream order becomes an {@link OrderError} of the call that gave rise to it. A copy, set or touch is submitted all
-   * the same; an allocation is given back; a free does not take place, and the memory is from there on the stream's on which it was to be freed.
-   * Frees that are wrong in another way always throw.
+   * Whether a report about stream order is thrown as an {@link OrderError} from the call that
+   * caused it. A copy, set or touch is submitted anyway; an allocation is given back; a free does
+   * not take place, and the memory then belongs to the stream on which it was to be freed. Frees
+   * that are wrong in another way always throw.
    * @defaultValue false
    */
   readonly throwOnReport?: boolean;
   /**
-   * Whether reports say where in the program both sides come from. Costs some tens of microseconds for each operation.
+   * Whether reports say where in the program both sides come from. Costs tens of microseconds for
+   * each operation.
    * @defaultValue true
    */
   readonly stacks?: boolean;
@@ -48,13 +51,13 @@ const knownOptions = optionNames<SanitizingResourceAdaptorOptions>({
   throwOnReport: true,
 });
 
-/** A free that is wrong whatever the order of streams, or an allocation that was never freed. */
+/** A free that is wrong regardless of stream order, or an allocation that was never freed. */
 export interface LifetimeReport {
   readonly kind: 'double-free' | 'wrong-size' | 'foreign-pointer' | 'leak';
-  /** What was freed, or of a leak what was not. */
+  /** The pointer that was freed, or that leaked. */
   readonly pointer: DevicePointer;
   readonly bytes: number;
-  /** The allocation that it is about, of a double free the first free; `undefined` where there is none (any more). */
+  /** The allocation concerned; for a double free, the first free; `undefined` if none is known. */
   readonly earlier: OrderReportSide | undefined;
   /** The free, which did not take place; `undefined` for a leak. */
   readonly later: OrderReportSide | undefined;
@@ -63,25 +66,31 @@ export interface LifetimeReport {
 /** What a {@link SanitizingResourceAdaptor} reports. */
 export type SanitizerReport = OrderReport | LifetimeReport;
 
-/** How many reports are kept, and how many frees in any case. */
+/** How many reports are kept, and how many frees are remembered at least. */
 const reportLimit = 1000;
 const keptFrees = 4096;
 
 /**
- * Holds a program to the rules of memory, whatever resource is below: memory may be used on the stream that it was allocated on and on streams
- * that wait for the allocation, uses that conflict must be in order, memory is freed once, with its size, on a stream that waits for every use,
- * and all of it. And it holds the resource below to them: what it gives out must be ordered after the last free.
+ * Checks that a program follows the rules of memory, whatever resource is below. Memory may be used
+ * on the stream that it was allocated on and on streams that wait for the allocation. Conflicting
+ * uses must be ordered. Memory must be freed once, with its size, on a stream that waits for every
+ * use, and all memory must be freed. The resource below is checked too: memory that it returns must
+ * be ordered after the last free.
  *
- * While it lives, stream order is checked in the whole process ({@link checkOrder}): every copy and set is a use, those of buffers included, and
- * so is a {@link Stream.touch}, which stands for a kernel. `reports` has what was found, with the stacks of both sides. A free that is wrong in
- * itself also throws, and the upstream does not hear of it. Disposing it while allocations are outstanding reports each of them as a leak, and
- * emits a process warning with the code `CISTERN_OUTSTANDING_ALLOCATIONS`.
+ * While the adaptor lives, stream order is checked in the whole process ({@link checkOrder}): every
+ * copy and set is a use, including those of buffers, and so is a {@link Stream.touch}, which stands
+ * for a kernel. `reports` lists the findings, with the stacks of both sides. A free that is itself
+ * wrong also throws, and the upstream is not called. Disposing the adaptor while allocations are
+ * outstanding reports each of them as a leak, and emits a process warning with the code
+ * `CISTERN_OUTSTANDING_ALLOCATIONS`.
  *
- * All that uses the resource below must go through this adaptor, or through others of its kind: what a pool gives to somebody else, while it
- * was last freed through here, looks as if it were used after it was freed. Of memory that was not allocated through cistern, or that the driver
- * does not know, such as that of a {@link HostMemoryResource}, only the lifetime is watched.
+ * All users of the resource below must go through this adaptor, or through others of its kind: if
+ * memory was last freed through here, and the pool gives it to another user, that looks like a use
+ * after free. For memory that was not allocated through cistern, or that the driver does not know,
+ * such as that of a {@link HostMemoryResource}, only the lifetime is checked.
  *
- * Stream order, alignment: those of the upstream. What PyTorch's CUDA sanitizer is to tensors; RMM has no counterpart.
+ * Stream order, alignment: those of the upstream. It does for memory what PyTorch's CUDA sanitizer
+ * does for tensors; RMM has no counterpart.
  * @example
  * ```ts
  * using upstream = new CudaAsyncMemoryResource();
@@ -96,12 +105,12 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
   readonly #onReport: ((report: SanitizerReport) => void) | undefined;
   readonly #wantsStacks: boolean;
   readonly #allocations = new OutstandingAllocations(keptFrees);
-  /** By record: its allocation, and once that is freed, the free. */
+  /** By record: its allocation, or its free after it is freed. */
   readonly #sides: OrderReportSide[] = [];
   #reports: SanitizerReport[] = [];
   #droppedReports = 0;
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for options that are none. */
+  /** @throws ArgumentTypeError, ArgumentRangeError for invalid options. */
   constructor(upstream: MemoryResource, options: SanitizingResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { onReport, throwOnReport = false, stacks = true } = options;
@@ -116,38 +125,42 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * The first 1,000 reports since the beginning or the last `clear`, in their order: on the lifetime of what passed through here, and on the
-   * stream order of all memory of the process ({@link OrderChecker.reports}).
+   * The first 1,000 reports since construction or the last `clear`, in order: on the lifetime of
+   * memory that passed through here, and on the stream order of all memory of the process
+   * ({@link OrderChecker.reports}).
    */
   get reports(): readonly SanitizerReport[] {
     this.#collect();
     return [...this.#reports];
   }
 
-  /** How many reports there were beyond those. */
+  /** How many further reports there were. */
   get droppedReports(): number {
     this.#collect();
     return this.#droppedReports;
   }
 
-  /** Bytes that are outstanding, as they were asked for. */
+  /** Outstanding bytes, as requested. */
   get allocatedBytes(): number {
     return this.#allocations.allocatedBytes;
   }
 
-  /** What was not freed, the largest first. A copy, linear in their number. */
+  /** The outstanding allocations, largest first. A copy, linear in their number. */
   outstandingAllocations(): readonly OutstandingAllocation[] {
     return this.#allocations.list((record) => this.#sides[record]?.stack);
   }
 
-  /** Forgets the reports. What was used before is still held against what comes. */
+  /** Forgets the reports. Later operations are still checked against earlier uses. */
   clear(): void {
     this.#collect();
     this.#reports = [];
     this.#droppedReports = 0;
   }
 
-  /** @throws OrderError for memory that `stream` must not have yet, where reports are to throw; it is given back. */
+  /**
+   * @throws OrderError if reports are thrown and `stream` must not have the memory yet; the memory
+   * is given back.
+   */
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
     let pointer: DevicePointer;
@@ -171,9 +184,10 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_POINTER`, `ERR_CISTERN_DOUBLE_FREE`, `ERR_CISTERN_WRONG_SIZE`) for what is not outstanding here
-   * with this size; the upstream does not hear of it.
-   * @throws OrderError for memory that may be in use, where reports are to throw; it is not freed.
+   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_POINTER`, `ERR_CISTERN_DOUBLE_FREE`,
+   * `ERR_CISTERN_WRONG_SIZE`) if the pointer is not outstanding here with this size; the upstream
+   * is not called.
+   * @throws OrderError if reports are thrown and the memory may be in use; it is not freed.
    */
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     const allocations = this.#allocations;
@@ -184,8 +198,9 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
       return;
     }
     assertStream(stream, 'deallocate');
-    // The place of an event is not the end of its stream, which is all that could be declared: what comes after the event is not waited for.
-    // Without a declaration the next owner is held against the uses themselves.
+    // A declared free stands at the current end of its stream, but an event may stand earlier: work
+    // queued after the event is not waited for. Without a declaration, the next owner is checked
+    // against the uses themselves.
     const isDeclared = !(fence instanceof Event);
     const number = isDeclared ? nextOperationNumber() : 0;
     allocations.beginFree(pointer, record);
@@ -204,8 +219,9 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends the use of this object, and the check of stream order unless somebody else goes on; reports what is outstanding. The reports stay. The
-   * upstream stays as it is. Does nothing the second time.
+   * Ends allocation through this object, and the check of stream order unless another checker
+   * lives; reports outstanding allocations. The reports stay. The upstream is left to its owner. A
+   * second call does nothing.
    */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;
@@ -251,7 +267,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     this.#onReport?.(report);
   }
 
-  /** Reports of threads that do not check themselves wait until somebody asks. */
+  /** Reports of threads that do not check themselves wait until they are asked for. */
   #collect(): void {
     void this.#checker.reports;
   }
@@ -281,7 +297,7 @@ const headings: Readonly<Record<LifetimeReport['kind'], string>> = {
   leak: 'memory was not freed',
 };
 
-/** A report as a text of several lines, for people. */
+/** A report as text of several lines for people. */
 export function formatSanitizerReport(report: SanitizerReport): string {
   if ('missing' in report) return formatOrderReport(report);
   const { kind, pointer, bytes, earlier, later } = report;
@@ -302,7 +318,7 @@ function sideOf(
   return Object.freeze({ operation, access: undefined, streamId, pointer, bytes, number, stack });
 }
 
-/** The stack of an error without its message, one line a frame. */
+/** The stack of an error without its message, one frame per line. */
 function framesOf({ stack }: Error): string | undefined {
   return stack?.match(/^ {4}at .*$/gm)?.join('\n');
 }

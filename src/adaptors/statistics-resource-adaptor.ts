@@ -7,28 +7,34 @@ import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.
 
 /** One quantity over time. */
 export interface CounterSnapshot {
-  /** What is live now; may be negative in nested counters, where memory from before the push was freed. */
+  /**
+   * The live amount; may be negative in nested counters, if memory from before the push was freed.
+   */
   readonly current: number;
   /** The most that `current` has been, at least 0. */
   readonly peak: number;
-  /** The sum of all that was allocated, whatever was freed. */
+  /** The sum of all allocations, freed or not. */
   readonly total: number;
 }
 
-/** What went through a {@link StatisticsResourceAdaptor}: a frozen copy. */
+/** What a {@link StatisticsResourceAdaptor} counted: a frozen copy. */
 export interface AllocationStatistics {
-  /** Bytes, as they were asked for. */
+  /** Bytes, as requested. */
   readonly bytes: CounterSnapshot;
   /** Allocations of at least one byte. */
   readonly allocations: CounterSnapshot;
-  /** Allocations that failed for want of memory, or in the driver; mistakes in an argument are none. */
+  /**
+   * Allocations that failed for lack of memory, or in the driver; calls with invalid arguments are
+   * not counted.
+   */
   readonly failedAllocations: number;
 }
 
 /** Options of {@link StatisticsResourceAdaptor}. */
 export interface StatisticsResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * What samples and metrics call it. Those that are asked for it first have the name alone; others with the same name get a number.
+   * The name in samples and metrics. If several adaptors have the same name, the first to be sampled
+   * keeps it, and the others get a number.
    * @defaultValue `'statistics'`
    */
   readonly name?: string;
@@ -37,12 +43,14 @@ export interface StatisticsResourceAdaptorOptions extends DeallocationEventsOpti
 const knownOptions = optionNames<StatisticsResourceAdaptorOptions>({ deallocationEvents: true, name: true });
 
 /**
- * Counts the bytes and the allocations that pass through it. Allocations of zero bytes, and frees of the null pointer that they give, are
- * not counted (RMM counts them, and goes wrong where they are not freed).
+ * Counts the bytes and the allocations that pass through it. Allocations of zero bytes, and frees
+ * of the null pointers that they return, are not counted (RMM counts them, and its counts are wrong
+ * if they are not freed).
  *
- * Stream order, alignment: those of the upstream. What is freed counts as free at once.
+ * Stream order, alignment: those of the upstream. Freed memory counts as free at once.
  *
- * While it is neither disposed nor collected, `sampleStatistics` has it, and with that `cistern watch`, Prometheus and OpenTelemetry.
+ * Until it is disposed or collected, it appears in `sampleStatistics`, and so in `cistern watch`,
+ * Prometheus and OpenTelemetry.
  *
  * Counterpart of `rmm::mr::statistics_resource_adaptor`.
  * @example
@@ -58,11 +66,11 @@ const knownOptions = optionNames<StatisticsResourceAdaptorOptions>({ deallocatio
 export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   #counters = new Counters();
   readonly #outer: Counters[] = [];
-  /** What samples and metrics call it. */
+  /** The name in samples and metrics. */
   readonly name: string;
   readonly #registration: WeakRef<StatisticsResourceAdaptor>;
 
-  /** @throws ArgumentTypeError for what is no resource or no name. */
+  /** @throws ArgumentTypeError for an invalid resource or name. */
   constructor(upstream: MemoryResource, options: StatisticsResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { name = 'statistics' } = options;
@@ -90,12 +98,12 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     if (pointer !== 0) this.#counters.subtract(bytes);
   }
 
-  /** What was counted since this was made, or since the latest push that was not popped. */
+  /** The counts since construction, or since the latest push that was not popped. */
   statistics(): AllocationStatistics {
     return this.#counters.snapshot();
   }
 
-  /** What was counted since this was made, whatever was pushed and popped. */
+  /** The counts since construction, regardless of pushes and pops. */
   overallStatistics(): AllocationStatistics {
     const overall = new Counters();
     for (const counters of [...this.#outer, this.#counters]) overall.absorb(counters);
@@ -103,7 +111,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Begins to count from zero; {@link popCounters} goes back. Returns what was counted so far.
+   * Starts counting from zero; {@link popCounters} goes back. Returns the counts before the push.
    *
    * Counterpart of `push_counters`.
    */
@@ -115,10 +123,11 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * Ends what the latest {@link pushCounters} began, adds it to the counters around it, and returns it.
+   * Ends the counters that the latest {@link pushCounters} began, adds them to the outer counters,
+   * and returns them.
    *
    * Counterpart of `pop_counters`.
-   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) where nothing was pushed.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if there is no push to pop.
    */
   popCounters(): AllocationStatistics {
     const outer = this.#outer.pop();
@@ -131,7 +140,10 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     return inner.snapshot();
   }
 
-  /** Ends the use of this object, which samples and metrics forget. The upstream stays as it is. Does nothing the second time. */
+  /**
+   * Ends allocation through this object, and removes it from samples and metrics. The upstream is
+   * left to its owner. A second call does nothing.
+   */
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
     instances.delete(this.#registration);
@@ -149,7 +161,10 @@ export const statisticsKind = defineAdaptor({
     new StatisticsResourceAdaptor(upstream, definedFields({ name: options.name, deallocationEvents: options.events })),
 });
 
-/** Weak, and swept whenever it has doubled: a program may make any number of them and dispose none. */
+/**
+ * Weak references, swept whenever their number has doubled: a program may make any number of
+ * adaptors and dispose none.
+ */
 const instances = new Set<WeakRef<StatisticsResourceAdaptor>>();
 const minimumSweepSize = 64;
 let sweepSize = minimumSweepSize;
@@ -161,7 +176,10 @@ function register(adaptor: StatisticsResourceAdaptor): WeakRef<StatisticsResourc
   return registration;
 }
 
-/** @internal Those of this environment that are neither disposed nor collected, in the order in which they were made. */
+/**
+ * @internal The adaptors of this environment that are neither disposed nor collected, in the order
+ * of construction.
+ */
 export function liveStatisticsAdaptors(): StatisticsResourceAdaptor[] {
   const live: StatisticsResourceAdaptor[] = [];
   for (const reference of instances) {
@@ -213,7 +231,7 @@ class Counter {
     if (this.current > this.peak) this.peak = this.current;
   }
 
-  /** Adds what was counted apart from this, beginning at zero when this stood where it stands now. */
+  /** Adds a counter that started at zero when this one had its current value. */
   absorb(inner: Counter): void {
     this.peak = Math.max(this.peak, this.current + inner.peak);
     this.current += inner.current;

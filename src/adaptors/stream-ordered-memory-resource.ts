@@ -34,12 +34,12 @@ import { layersOf } from './layers.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
 import { type GrowthObserver, UpstreamBlocks } from './upstream-blocks.js';
 
-/** What every resource that keeps memory tells of it. */
+/** Statistics of every resource that keeps memory. */
 export interface StreamOrderedStatistics {
   /** Bytes held of the upstream. */
   readonly reservedBytes: number;
   readonly peakReservedBytes: number;
-  /** Bytes of those that are allocated, each allocation with what it was rounded up to. */
+  /** The bytes among them that are allocated, each allocation as rounded up. */
   readonly allocatedBytes: number;
   /** Bytes of the largest free block. */
   readonly largestFreeBytes: number;
@@ -54,7 +54,10 @@ export interface StreamOrderedStatistics {
   readonly synchronizations: number;
 }
 
-/** The memory that a resource keeps, in lanes: an index of the suballocation layer. Segments are what came from the upstream. */
+/**
+ * The memory that a resource keeps, in lanes: an index of the suballocation layer. A segment is a
+ * block that came from the upstream.
+ */
 export interface KeptMemory extends LaneMemory {
   addSegment(address: number, bytes: number, lane: number): void;
   removeFreeSegment(lane: number, maximumBytes: number): Segment | undefined;
@@ -69,26 +72,27 @@ export interface KeptMemory extends LaneMemory {
 }
 
 /**
- * What the resources have in common that keep freed memory: lanes for streams, growth, the way through other streams' memory when there is
- * none left, and the end.
+ * The common part of the resources that keep freed memory: lanes for streams, growth, the search
+ * through other streams' memory when a stream has none left, and disposal.
  *
- * Calls of the upstream run foreign code, and may run host functions, which use this very resource, end its streams or dispose it. So
- * everything is counted before such a call, and nothing that was known before it is relied on after: `enter` looks again.
+ * Calls of the upstream run foreign code, and may run host functions, which may use this very
+ * resource, end its streams or dispose it. So every count is updated before such a call, and
+ * nothing known before it is relied on afterwards: `enter` looks again.
  *
- * Disposing gives everything back to the upstream, in the order of the legacy default stream after every free. The upstream must stay alive as
- * long as the resource, and is not disposed with it.
+ * Disposing gives everything back to the upstream, ordered on the legacy default stream after every
+ * free. The upstream must outlive the resource, and is not disposed with it.
  */
 export abstract class StreamOrderedMemoryResource implements MemoryResourceAdaptor, ReservingMemoryResource, TrimmingMemoryResource {
   readonly upstream: MemoryResource;
   readonly device: Device;
   readonly memoryKind: MemoryKind;
-  /** What a free does that comes without a fence. */
+  /** The policy of a free without a fence. */
   readonly deallocationEvents: DeallocationEvents;
   protected readonly ordering: StreamOrdering;
   /** The stream of the last call, and its lane. */
   protected lastStream: Stream = noStream;
   protected lane = noLane;
-  /** What is held of the upstream. */
+  /** The blocks held of the upstream. */
   protected readonly held: UpstreamBlocks;
   readonly #memory: KeptMemory;
   #isDisposed = false;
@@ -133,12 +137,12 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   abstract deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void;
 
-  /** Takes a block of at least `bytes` bytes out of a lane. Returns its address, or -1. */
+  /** Takes a block of at least `bytes` bytes from a lane. Returns its address, or -1. */
   protected abstract allocateIn(lane: number, bytes: number, alignment: number): number;
 
   /**
-   * Makes room for a request, as a rule by a block from the upstream through `takeFromUpstream`. Returns whether the lane of the stream, or what
-   * it can take from others, may serve the request now.
+   * Makes room for a request, usually with a block from the upstream through `takeFromUpstream`.
+   * Returns whether the stream's lane, or what it can take from others, may now serve the request.
    */
   protected abstract grow(bytes: number, stream: Stream, alignment: number): boolean;
 
@@ -159,9 +163,10 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * Gives blocks of the upstream that are wholly free back to it, in the order of `stream`, which is first made to wait for whatever was freed
-   * on other streams; all free memory belongs to it afterwards. Waits on the host only where the upstream does, or where memory is held for a
-   * stream that may be gone, because its end is not announced.
+   * Gives blocks of the upstream that are entirely free back to it, ordered on `stream`, which
+   * first waits for everything freed on other streams; all free memory belongs to `stream`
+   * afterwards. Waits on the host only if the upstream does, or if memory is held for a stream that
+   * may be gone because its end is not announced.
    * @returns the bytes given back
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
@@ -177,7 +182,10 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return this.releaseSegments(stream, () => this.reservedBytes - bytesToKeep);
   }
 
-  /** Free bytes that a stream cannot have before other streams, which freed them, are known to be idle. Linear in the number of blocks. */
+  /**
+   * Free bytes that a stream cannot use until the other streams that freed them are known to be
+   * idle. Linear in the number of blocks.
+   */
   heldBackFrom(stream: Stream): number {
     const held = this.ordering.lanes.filter((lane) => lane.isHeldBack && lane.timeline !== stream.timeline);
     const lanes = new Set(held.map(({ number }) => number));
@@ -186,7 +194,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return heldBytes;
   }
 
-  /** Throws where the structures contradict each other. For tests: linear in the number of blocks. */
+  /**
+   * For tests: throws if the data structures contradict each other. Linear in the number of blocks.
+   */
   validate(): void {
     this.#memory.validate();
     let bytes = 0;
@@ -195,11 +205,13 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * Gives everything back to the upstream, also what is still allocated; buffers in it are disposed first. What is allocated then goes back after
-   * everything that is queued by now on the device's streams that this environment knows. Does nothing the second time, unless the upstream
-   * refused something the first time: then that is tried again.
-   * @throws what the free of a buffer threw, if it still has its memory: this is not disposed then, and can be disposed again; other buffers in it
-   * are disposed. Else what the upstream threw first, once everything was tried.
+   * Gives everything back to the upstream, including memory that is still allocated; buffers in it
+   * are disposed first. Memory still allocated goes back after everything that is queued now on
+   * those streams of the device that this environment knows. A second call does nothing, unless the
+   * upstream refused something the first time: then that is tried again.
+   * @throws the error of a buffer's free, if the buffer still has its memory: this is not disposed
+   * then, and can be disposed again; other buffers in it are disposed. Otherwise the upstream's
+   * first error, after everything was tried.
    */
   [Symbol.dispose](): void {
     const stream = Stream.legacyDefault(this.device);
@@ -239,12 +251,15 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return this.held.hasBlockAt(pointer);
   }
 
-  /** @internal Tells of every block that is held of the upstream, and of each that comes or goes from now on. Linear in the number of blocks. */
+  /**
+   * @internal Calls an observer for every block held of the upstream, and for each that comes or
+   * goes from now on. Linear in the number of blocks.
+   */
   observeGrowth(observer: GrowthObserver): void {
     this.held.observe(observer, Stream.legacyDefault(this.device));
   }
 
-  /** What it holds and did so far. Linear in the number of blocks. */
+  /** Current sizes and counts since the start. Linear in the number of blocks. */
   protected baseStatistics(): StreamOrderedStatistics {
     const blocks = [...this.#memory.blocks()];
     const free = [...blocks.filter(({ lane }) => lane >= 0), ...this.held.late].map(({ bytes }) => bytes);
@@ -261,7 +276,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     };
   }
 
-  /** Everything that has to be checked only when the stream is not that of the last call. Sets `lane`. */
+  /**
+   * Checks everything that can change only if the stream differs from the last call's. Sets `lane`.
+   */
   protected enter(stream: Stream, operation: string): void {
     this.assertLive(operation);
     this.lane = this.ordering.laneOf(stream, operation);
@@ -273,14 +290,14 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * Lets everybody free what they remember of memory that is about to be taken back.
-   * @throws what was thrown where somebody still has memory.
+   * Makes the resources above free what they remember of memory that is about to be taken back.
+   * @throws the first error, if any of them still has memory.
    */
   protected takeBack(taken: TakenMemory): void {
     throwFirst(takeBack(taken).map(({ error }) => error));
   }
 
-  /** Tells whether an address lies in memory that this gave, as it is at the first question. */
+  /** Returns a test of whether an address lies in memory that came from this. */
   protected memoryTest(): TakenMemory['has'] {
     return (pointer, number) => this.held.hadBefore(pointer, number);
   }
@@ -293,12 +310,14 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * A block for a stream whose own lane has none, from the first of these that can:
+   * Allocates a block for a stream whose own lane has none, from the first of these that can serve
+   * it:
    *  1. the stream's other lane, without waiting; a block of another stream, after a wait (`takeFromOthers`);
-   *  2. the same, once streams that memory is held for were asked whether they are idle by now;
+   *  2. the same, after streams that memory is held for were asked whether they have become idle;
    *  3. the upstream (`grow`);
-   *  4. under `'off'`, all of the above again, once the streams that memory is held for have been synchronized.
-   * @throws what `outOfMemory` makes
+   *  4. under `'off'`, all of the above again, after the streams that memory is held for have been
+   *     synchronized.
+   * @throws the error that `outOfMemory` returns
    */
   protected allocateElsewhere(bytes: number, stream: Stream, alignment: number): DevicePointer {
     for (;;) {
@@ -310,19 +329,23 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
         if (synchronized === 0) return this.#allocateAtLast(bytes, stream, alignment);
         this.#synchronizations += synchronized;
       }
-      // Host functions may have used this during a wait or a free, and even disposed it: begin again.
+      // Host functions may have used this during a wait or a free, and even disposed it: begin
+      // again.
       this.enter(stream, 'allocate');
       const own = this.allocateIn(this.lane.number, bytes, alignment);
       if (own !== none) return own;
     }
   }
 
-  /** Waits on the host for streams that memory is held for. Returns how many that were. */
+  /** Waits on the host for streams that memory is held for. Returns how many there were. */
   protected synchronizeHeld(stream: Stream): number {
     return (this.keepLateMemory() ? 1 : 0) + this.ordering.synchronizeHeld(stream);
   }
 
-  /** Waits on the host for everything on the device, and counts it. The state must be whole: host functions may run meanwhile. */
+  /**
+   * Waits on the host for all work on the device, and counts the wait. The state must be
+   * consistent: host functions may run during it.
+   */
   protected synchronizeDevice(): void {
     this.#waitForDevices();
     this.#synchronizations++;
@@ -338,7 +361,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return address;
   }
 
-  /** Looks where looking takes too long in general, instead of an out-of-memory. */
+  /** A search that is too slow for general use, before an out-of-memory error. */
   protected searchThoroughly(_bytes: number, _stream: Stream, _alignment: number): number {
     return none;
   }
@@ -346,7 +369,10 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   /** The error for a request that nothing could serve. */
   protected abstract outOfMemory(bytes: number, alignment: number): OutOfMemoryError;
 
-  /** As `outOfMemoryError`, for a resource that may have a maximum: names that, or what the upstream says, whichever was in the way. */
+  /**
+   * Like `outOfMemoryError`, for a resource that may have a maximum: names whichever stopped the
+   * allocation, the maximum or the upstream.
+   */
   protected outOfMemoryWithin(maximumBytes: number, bytes: number, reason: string): OutOfMemoryError {
     const { refusal } = this.held;
     if (refusal === undefined && maximumBytes !== Number.POSITIVE_INFINITY) {
@@ -377,7 +403,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return this.ordering.laneNumbers().reduce((largest, lane) => Math.max(largest, this.#memory.largestFreeBytes(lane)), 0);
   }
 
-  /** Gets a block from the upstream for a stream, and puts it into that stream's lane. */
+  /** Takes a block from the upstream for a stream, and puts it into that stream's lane. */
   protected takeFromUpstream(bytes: number, stream: Stream): void {
     const address = this.held.allocate(bytes, stream);
     if (this.#isDisposed) {
@@ -389,7 +415,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.enter(stream, 'allocate');
   }
 
-  /** As `takeFromUpstream`, for a constructor: an error leaves nothing behind. */
+  /** Like `takeFromUpstream`, for a constructor: an error leaves nothing behind. */
   protected takeInitial(bytes: number, stream: Stream): void {
     try {
       this.takeFromUpstream(bytes, stream);
@@ -399,7 +425,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     }
   }
 
-  /** As `takeFromUpstream`, but returns false where the upstream is out of memory, and remembers why. */
+  /**
+   * Like `takeFromUpstream`, but if the upstream is out of memory, returns false and remembers why.
+   */
   protected tryTakeFromUpstream(bytes: number, stream: Stream): boolean {
     try {
       this.takeFromUpstream(bytes, stream);
@@ -408,15 +436,17 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     } catch (error) {
       if (!(error instanceof OutOfMemoryError)) throw error;
       this.held.refuse(bytes, error);
-      // What follows works on this stream's lane, and host functions may have used this for another stream.
+      // The caller continues on this stream's lane, and host functions may have used this for
+      // another stream.
       this.enter(stream, 'allocate');
       return false;
     }
   }
 
   /**
-   * Takes a block of at least `least` bytes from the upstream, so that `maximumBytes` are held at the most. Where the maximum leaves too little,
-   * or the upstream has too little, free blocks of the stream's lane go back to it first. Returns whether there may be room in the lane now.
+   * Takes a block of at least `least` bytes from the upstream, so that at most `maximumBytes` are
+   * reserved. If the maximum or the upstream leaves too little, free blocks of the stream's lane go
+   * back to it first. Returns whether there may be room in the lane now.
    * @param wanted how many bytes to try first, given how many the maximum leaves
    */
   protected growWithin(maximumBytes: number, least: number, wanted: (leftBytes: number) => number, stream: Stream): boolean {
@@ -427,20 +457,25 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       return least <= left && this.tryTakeAtLeast(least, Math.min(Math.max(least, wanted(left)), left), stream);
     };
     if (take() || this.makeRoom(least, stream)) return true;
-    // Whatever is in the way: every free block may help.
+    // Whichever of the two stands in the way, every free block may help.
     const isCapped = leftBytes() < least;
     const released = this.releaseSegments(stream, () => (isCapped && leftBytes() >= least ? 0 : Number.POSITIVE_INFINITY));
     return released > 0 && take();
   }
 
-  /** What `growWithin` does before it gives blocks back: joins what is free. Returns whether that made room for `least` bytes. */
+  /**
+   * Called by `growWithin` before it gives blocks back: merges free memory. Returns whether that
+   * made room for `least` bytes.
+   */
   protected makeRoom(_least: number, _stream: Stream): boolean {
     return false;
   }
 
   /**
-   * Moves free memory that may be had without blocking to the lane of a stream: that of its other lane, then that of one lane after another of
-   * other streams, after a wait for each; until `isEnough`, which is told whether it was another's, says so. Returns whether it did.
+   * Moves free memory that is available without blocking to a stream's lane: first that of its
+   * other lane, then that of other streams, lane by lane, after a wait for each; until `isEnough`
+   * returns true. Its argument says whether the memory was another stream's. Returns whether it
+   * did.
    */
   protected joinFree(stream: Stream, isEnough: (isOthers: boolean) => boolean): boolean {
     const { lane } = this;
@@ -459,8 +494,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * Takes a block from the upstream: `wanted` bytes, or half of that and so on, in steps of `multiple` bytes, down to `least`. What the upstream
-   * lately refused is left out, but not `least`. Returns whether it got one.
+   * Takes a block from the upstream: `wanted` bytes, or half of that and so on, in steps of
+   * `multiple` bytes, down to `least`. Sizes that the upstream recently refused are skipped, except
+   * for `least`. Returns whether it got a block.
    */
   protected tryTakeAtLeast(least: number, wanted: number, stream: Stream, multiple = ALLOCATION_ALIGNMENT): boolean {
     let bytes = wanted;
@@ -476,8 +512,9 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /**
-   * Gives wholly free blocks of a stream's lane back to the upstream, one after another, none larger than what `wanted` says then. Returns
-   * their bytes. A block that the upstream refuses stays here.
+   * Gives entirely free blocks of a stream's lane back to the upstream, one after another, each at
+   * most as large as what `wanted` returns at that time. Returns their bytes. A block that the
+   * upstream refuses stays here.
    */
   protected releaseSegments(stream: Stream, wanted: () => number): number {
     let released = 0;
@@ -514,18 +551,24 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     for (const device of this.memoryKind === 'device' ? [this.device] : usedDevices()) device.synchronizeSync();
   }
 
-  /** Gives free blocks back when a resource below takes its memory back; keeps it from doing so while something is allocated in one of them. */
+  /**
+   * When a resource below takes its memory back, gives free blocks back, and refuses if one of the
+   * blocks has a live allocation.
+   */
   #giveBackWhenTaken(layers: readonly MemoryResource[]): void {
     const stream = Stream.legacyDefault(this.device);
     this.held.rememberFor(layers, stream, (pointer, bytes) => {
-      // What those above could free is free by now.
+      // The resources above have freed what they could.
       if (this.#isDisposed) this[Symbol.dispose]();
       else this.trim(stream);
       if (this.held.hasBlockAt(pointer)) throw stillUsed(this, pointer, bytes);
     });
   }
 
-  /** Lets memory be used, or given back, that has to wait until the device is idle; returns whether it did. Inside a host function it stays. */
+  /**
+   * Makes memory usable that had to wait until the device is idle, or gives it back if this is
+   * disposed. Returns whether it did. Inside a host function the memory stays late.
+   */
   protected keepLateMemory(): boolean {
     if (this.held.late.length === 0) return false;
     try {
@@ -535,13 +578,13 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       throw error;
     }
     const segments = this.held.takeLate();
-    // Host functions that ran meanwhile may have disposed this.
+    // Host functions that ran during the wait may have disposed this.
     if (this.#isDisposed) this.held.leave(segments);
     else for (const segment of segments) this.keepSegment(segment, Stream.legacyDefault(this.device));
     return segments.length > 0;
   }
 
-  /** Explains why a free is refused, unless it is that of the null pointer. */
+  /** Throws the reason why a free is refused, unless it is a free of the null pointer. */
   protected refuseFree(pointer: number, bytes: number, block: number): void {
     assertPointer(pointer);
     assertBytes(bytes);
@@ -577,7 +620,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     return address;
   }
 
-  /** Takes one block from another lane, if that has one that fits, and makes the stream wait for it. */
+  /** Takes one block from another lane, if one fits, and makes the stream wait for it. */
   #reuseFrom(other: number, bytes: number, stream: Stream, alignment: number): number {
     const address = this.allocateIn(other, bytes, alignment);
     if (address === none) return none;
@@ -592,7 +635,10 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 }
 
-/** The error of a call that would take memory back which a resource above has, and has handed out. */
+/**
+ * The error of a call that would take back memory that a resource above has, and in which something
+ * is still allocated.
+ */
 export function stillUsed(pool: MemoryResource, pointer: DevicePointer, bytes: number): CisternError {
   return new CisternError(
     'ERR_CISTERN_INVALID_STATE',

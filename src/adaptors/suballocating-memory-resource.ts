@@ -10,10 +10,11 @@ import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js
 export const maximumBlockBytes = maximumUnits * unitBytes;
 
 /**
- * What the resources have in common that cut allocations out of larger blocks: the index of free space, and the calls that must be fast.
+ * The common part of the resources that cut allocations from larger blocks: the index of free
+ * space, and the calls that must be fast.
  *
- * Every allocation is rounded up to a multiple of 256 bytes, and any power of two can be its alignment. Allocating and freeing take constant
- * time, however many blocks are live or free.
+ * Every allocation is rounded up to a multiple of 256 bytes, and its alignment can be any power of
+ * two. Allocating and freeing take constant time, however many blocks are live or free.
  */
 export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryResource {
   protected readonly index: FreeSpaceIndex;
@@ -26,7 +27,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
 
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
-    // Sizes that 32-bit arithmetic can do are the usual ones; the rest takes the longer way.
+    // Most sizes fit into 32-bit arithmetic; the others take the slow path.
     const small = typeof bytes === 'number' ? bytes | 0 : none;
     if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
       return this.#allocateUnusual(bytes, stream, alignment);
@@ -49,7 +50,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     this.index.free(block, lane.number);
   }
 
-  /** Takes a block out of a lane. Returns its address, or -1. */
+  /** Takes a block from a lane. Returns its address, or -1. */
   protected allocateIn(lane: number, bytes: number, alignment: number): number {
     const units = Math.ceil(bytes / unitBytes);
     const slack = units * unitBytes - bytes;
@@ -59,15 +60,15 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
   }
 
   /**
-   * Takes a block out of a lane, if any fits, also one behind the first few of its size class. Returns its address, or -1. Linear in the
-   * blocks of that class and above.
+   * Takes a block from a lane if any fits, even one behind the first few of its size class. Returns
+   * its address, or -1. Linear in the number of blocks of that class and above.
    */
   protected searchLane(lane: number, bytes: number, alignment: number): number {
     const units = Math.ceil(bytes / unitBytes);
     return this.index.allocateAligned(units, units * unitBytes - bytes, alignment, lane, this.lane.owner);
   }
 
-  /** Zero bytes, 2 GiB and more, sizes that cannot be, and alignments other than the usual one. */
+  /** Zero bytes, 2 GiB and more, invalid sizes, and alignments other than 256. */
   #allocateUnusual(bytes: number, stream: Stream, alignment: number): DevicePointer {
     assertBytes(bytes);
     assertAlignment(alignment);
@@ -79,7 +80,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
   }
 
   protected blockTooLarge(bytes: number): Error {
-    // The upstream was not asked; that it refused a block earlier has nothing to do with this.
+    // The upstream was not called; an earlier refusal is unrelated.
     this.held.refusal = undefined;
     return this.outOfMemoryError(bytes, `one block can have at most ${formatBytes(maximumBlockBytes)}`);
   }

@@ -11,12 +11,13 @@ import { PassThroughAdaptor } from './pass-through-adaptor.js';
 /** Options of {@link TrackingResourceAdaptor}. */
 export interface TrackingResourceAdaptorOptions extends DeallocationEventsOption {
   /**
-   * Whether the JavaScript stack of each allocation is kept until it is freed. Costs some microseconds for each, and memory.
+   * Whether to keep the JavaScript stack of each allocation until it is freed. Costs a few
+   * microseconds for each, and memory.
    * @defaultValue false
    */
   readonly captureStacks?: boolean;
   /**
-   * Frames that are kept of a stack, from 1 to 1000.
+   * How many frames of a stack to keep, from 1 to 1000.
    * @defaultValue 64
    */
   readonly stackDepth?: number;
@@ -25,16 +26,20 @@ export interface TrackingResourceAdaptorOptions extends DeallocationEventsOption
 const knownOptions = optionNames<TrackingResourceAdaptorOptions>({ captureStacks: true, deallocationEvents: true, stackDepth: true });
 
 /**
- * Knows every allocation that passed through it and was not freed, and refuses frees that are wrong before they reach the upstream: of a pointer
- * that was not allocated here, of one that was freed before, and with another size.
+ * Knows every allocation that passed through it and is not yet freed. Refuses wrong frees before
+ * they reach the upstream: of a pointer that was not allocated here, of one that was already freed,
+ * and with another size.
  *
- * Disposing it while allocations are outstanding emits a process warning with the code `CISTERN_OUTSTANDING_ALLOCATIONS` and the report as its
- * message. They stay allocated, and what is known of them can still be read.
+ * Disposing it while allocations are outstanding emits a process warning with the code
+ * `CISTERN_OUTSTANDING_ALLOCATIONS` and the report as its message. They stay allocated, and can
+ * still be listed.
  *
- * Stream order, alignment: those of the upstream. What is freed is gone from the books at once, whatever its stream still does.
+ * Stream order, alignment: those of the upstream. Freed memory is no longer outstanding, even if
+ * its stream still uses it.
  *
- * Counterpart of `rmm::mr::tracking_resource_adaptor`, which logs wrong frees and passes them on. Memory that was freed past this, at the
- * upstream, stays in the books until its address is allocated again.
+ * Counterpart of `rmm::mr::tracking_resource_adaptor`, which logs wrong frees and passes them on.
+ * Memory that was freed past this adaptor, at the upstream, stays outstanding until its address is
+ * allocated again.
  * @example
  * ```ts
  * using upstream = new CudaAsyncMemoryResource();
@@ -60,19 +65,19 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
     this.#stackDepth = stackDepth;
   }
 
-  /** Bytes that are outstanding, as they were asked for. */
+  /** Outstanding bytes, as requested. */
   get allocatedBytes(): number {
     return this.#allocations.allocatedBytes;
   }
 
-  /** What was not freed, the largest first. A copy, linear in their number. */
+  /** The outstanding allocations, largest first. A copy, linear in their number. */
   outstandingAllocations(): readonly OutstandingAllocation[] {
     return this.#allocations.list((record) => this.#stacks[record]);
   }
 
   /**
-   * What was not freed, for people: the total, then what came from one stack together, that with the most bytes first, and of each the
-   * largest allocations.
+   * The outstanding allocations as text for people: the total, then a group for each stack, the one
+   * with the most bytes first, with its largest allocations.
    */
   report(): string {
     return formatOutstandingAllocations(this.outstandingAllocations());
@@ -93,8 +98,9 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
   }
 
   /**
-   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_POINTER`, `ERR_CISTERN_DOUBLE_FREE`, `ERR_CISTERN_WRONG_SIZE`) for what is not outstanding here
-   * with this size; the upstream does not hear of it.
+   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_POINTER`, `ERR_CISTERN_DOUBLE_FREE`,
+   * `ERR_CISTERN_WRONG_SIZE`) if the pointer is not outstanding here with this size; the upstream
+   * is not called.
    */
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     const allocations = this.#allocations;
@@ -116,7 +122,10 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
     if (this.#captureStacks) this.#stacks[record] = undefined;
   }
 
-  /** Ends the use of this object, and warns of what is outstanding. The upstream stays as it is. Does nothing the second time. */
+  /**
+   * Ends allocation through this object, and warns of outstanding allocations. The upstream is left
+   * to its owner. A second call does nothing.
+   */
   override [Symbol.dispose](): void {
     if (this.isDisposed) return;
     super[Symbol.dispose]();

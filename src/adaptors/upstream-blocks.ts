@@ -3,11 +3,12 @@
  *
  *     upstream ── allocate ──► blocks ── deallocate ──► upstream
  *                                │
- *                                ├── in use: lanes of the resource's index have them, whole or cut up
- *                                ├── late    to be used, or given back, once the device is idle
+ *                                ├── in use: lanes of the resource's index have them, whole or split
+ *                                ├── late    to be used, or given back, when the device is idle
  *                                └── left    to be given back: the resource is disposed
  *
- * Calls of the upstream run foreign code, which may use the resource or dispose it: what is counted here is right before such a call and after it.
+ * Calls of the upstream run foreign code, which may use or dispose the resource: the counts here
+ * are right before and after each such call.
  */
 import { addRemembering, LiveAllocations, rememberedSoFar } from '../bulk-frees.js';
 import { attemptEach, throwFirst } from '../collect-errors.js';
@@ -21,15 +22,15 @@ import { type Segment, segmentAround } from '../suballocation/blocks.js';
 
 /** A block of the upstream. */
 interface UpstreamBlock extends Segment {
-  /** What was remembered before it came has this number at the most. */
+  /** Allocations remembered before this block came have at most this number. */
   readonly remembered: number;
 }
 
-/** Hears of the blocks that a resource holds of its upstream. */
+/** Called for the blocks that a resource holds of its upstream. */
 export interface GrowthObserver {
-  /** Whether it need not hear of any more. */
+  /** Whether it wants no more calls. */
   readonly isDone: boolean;
-  /** A block came from the upstream, or the upstream did not take it back. */
+  /** A block came from the upstream, or the upstream refused to take it back. */
   grew(pointer: DevicePointer, bytes: number, stream: Stream): void;
   /** A block is about to go back to the upstream. */
   releases(pointer: DevicePointer, bytes: number, stream: Stream): void;
@@ -39,22 +40,25 @@ export interface GrowthObserver {
 
 export class UpstreamBlocks {
   readonly #upstream: MemoryResource;
-  /** What was remembered since this was made has higher numbers. */
+  /** Allocations remembered since this was made have higher numbers. */
   readonly remembered = rememberedSoFar();
-  /** By address; and in the order of the addresses, once that was asked for. */
+  /** By address; and sorted by address, if that was asked for since the last change. */
   readonly #blocks = new Map<DevicePointer, UpstreamBlock>();
   #sorted: readonly UpstreamBlock[] | undefined;
   #late: readonly Segment[] = [];
   #left: readonly Segment[] = [];
-  /** Whether some of what is left may be in use, by any stream. */
+  /** Whether any stream may be using some of the blocks that are left. */
   #isLeftInUse = false;
   #observers: readonly GrowthObserver[] = [];
   #reservedBytes = 0;
   #peakReservedBytes = 0;
-  /** Bytes that the upstream is being asked for, and those that are being given back to it. */
+  /** Bytes that the upstream is being asked for, and bytes that are being given back to it. */
   #arrivingBytes = 0;
   #leavingBytes = 0;
-  /** The least that the upstream lately refused. Grows with what goes back there, and once others must have freed memory. */
+  /**
+   * The smallest size that the upstream recently refused. Grows with what goes back there, and is
+   * reset when other users must have freed memory.
+   */
   #refusedBytes = Number.POSITIVE_INFINITY;
   #growths = 0;
   /** Why the upstream last refused a block, if it did so during the current request. */
@@ -76,7 +80,7 @@ export class UpstreamBlocks {
     this.#peakReservedBytes = this.#reservedBytes;
   }
 
-  /** Bytes held of the upstream and on their way from it. */
+  /** Bytes held of the upstream, plus those being requested from it. */
   get claimedBytes(): number {
     return this.#reservedBytes + this.#arrivingBytes;
   }
@@ -90,7 +94,7 @@ export class UpstreamBlocks {
     return this.#growths;
   }
 
-  /** Takes a block from the upstream. Whoever has it keeps it, or says where it stays (`addLate`). */
+  /** Takes a block from the upstream. The caller keeps it, or passes it to `addLate`. */
   allocate(bytes: number, stream: Stream): DevicePointer {
     this.#arrivingBytes += bytes;
     let address: number;
@@ -100,7 +104,7 @@ export class UpstreamBlocks {
     } finally {
       this.#arrivingBytes -= bytes;
     }
-    // Others must have given memory back.
+    // Other users must have given memory back.
     if (bytes >= this.#refusedBytes) this.#refusedBytes = Number.POSITIVE_INFINITY;
     this.#growths++;
     this.#reservedBytes += bytes;
@@ -110,7 +114,10 @@ export class UpstreamBlocks {
     return address;
   }
 
-  /** Gives a block back to the upstream. If that is refused, nothing has changed, and the caller still has the block. */
+  /**
+   * Gives a block back to the upstream. If that is refused, the state is unchanged, and the caller
+   * still has the block.
+   */
   deallocate({ address, bytes }: Segment, stream: Stream): void {
     for (const observer of this.#observers) observer.releases(address, bytes, stream);
     const block = this.#blocks.get(address);
@@ -131,18 +138,21 @@ export class UpstreamBlocks {
     this.#refusedBytes += bytes;
   }
 
-  /** The upstream had not so many bytes. */
+  /** Notes that the upstream did not have this many bytes. */
   refuse(bytes: number, refusal: OutOfMemoryError): void {
     this.refusal = refusal;
     this.#refusedBytes = Math.min(this.#refusedBytes, bytes);
   }
 
-  /** Whether the upstream lately refused so many bytes, or fewer. It may have them again by now. */
+  /** Whether the upstream recently refused this many bytes, or fewer. It may have them again. */
   isRefused(bytes: number): boolean {
     return bytes >= this.#refusedBytes;
   }
 
-  /** Less was to be had than the upstream had lately refused: the next request may try twice as much again. */
+  /**
+   * The upstream served less than it had recently refused: the next request may try twice as much
+   * again.
+   */
   doubleRefused(): void {
     this.#refusedBytes *= 2;
   }
@@ -152,20 +162,24 @@ export class UpstreamBlocks {
     return this.#blocks.has(pointer);
   }
 
-  /** Whether an address lies in a block that came before something was remembered with a number. */
+  /**
+   * Whether an address lies in a block that came before the allocation remembered with a number.
+   */
   hadBefore(pointer: DevicePointer, number: number): boolean {
     this.#sorted ??= [...this.#blocks.values()].sort((a, b) => a.address - b.address);
     const block = segmentAround(this.#sorted, pointer);
     return block !== undefined && block.remembered < number;
   }
 
-  /** Lets an observer hear of every block that is held, and of each that comes or goes from now on. */
+  /**
+   * Calls an observer for every block that is held, and for each that comes or goes from now on.
+   */
   observe(observer: GrowthObserver, stream: Stream): void {
     this.#observers = [...this.#observers.filter(({ isDone }) => !isDone), observer];
     for (const { address, bytes } of this.#blocks.values()) observer.grew(address, bytes, stream);
   }
 
-  /** Blocks that no lane has: the late ones, and those that are left. */
+  /** The blocks that are in no lane: the late ones, and those that are left. */
   get outsideLanes(): readonly Segment[] {
     return [...this.#late, ...this.#left];
   }
@@ -178,14 +192,17 @@ export class UpstreamBlocks {
     this.#late = [...this.#late, block];
   }
 
-  /** The late blocks, which are so no more. */
+  /** Returns the late blocks, and forgets them here. */
   takeLate(): readonly Segment[] {
     const late = this.#late;
     this.#late = [];
     return late;
   }
 
-  /** Blocks are to be given back, because the resource is disposed. `isInUse`: any stream may be using them. */
+  /**
+   * Notes blocks to be given back, because the resource is disposed. `isInUse`: any stream may be
+   * using them.
+   */
   leave(blocks: readonly Segment[], isInUse = false): void {
     this.#left = [...this.#left, ...blocks];
     if (isInUse) this.#isLeftInUse = true;
@@ -193,11 +210,12 @@ export class UpstreamBlocks {
 
   /**
    * Gives the blocks back that are left.
-   * @throws what the upstream threw first, once everything was tried; what it refused is left.
+   * @throws the upstream's first error, after everything was tried; blocks that it refused are
+   * still left.
    */
   giveBackLeft(stream: Stream): void {
     const blocks = this.#left;
-    // Taken out first: the upstream may run host functions, and these may dispose the resource again.
+    // Removed first: the upstream may run host functions, which may dispose the resource again.
     this.#left = [];
     const errors = attemptEach(blocks, (block) => {
       try {
@@ -216,7 +234,9 @@ export class UpstreamBlocks {
     this.#observers = [];
   }
 
-  /** Frees the blocks through `deallocate` when one of the resources below takes its memory back. */
+  /**
+   * Frees the blocks through `deallocate` when one of the resources below takes its memory back.
+   */
   rememberFor(below: readonly MemoryResource[], stream: Stream, deallocate: (pointer: DevicePointer, bytes: number) => void): void {
     const live = new LiveAllocations<Stream>();
     const remembering = {
@@ -239,8 +259,9 @@ export class UpstreamBlocks {
 }
 
 /**
- * Makes a stream wait for every other one of its device. Of a stream that has ended no event can be had, and one whose end is not announced may be
- * gone: then the host waits for the device.
+ * Makes a stream wait for all other streams of its device. For a stream that has ended, no event
+ * can be recorded, and one whose end is not announced may be gone: then the host waits for the
+ * device.
  */
 function followEveryStream(stream: Stream): void {
   const others = StreamTimeline.ofDevice(stream.device.index).filter((timeline) => timeline !== stream.timeline);

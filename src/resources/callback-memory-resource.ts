@@ -16,14 +16,16 @@ import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 
 /**
- * Allocates memory for a {@link CallbackMemoryResource}: at least `bytes` bytes, at least 1, ordered on `stream`, at a multiple of `alignment`, at
- * least 256. Returns its address, or 0 where there is none; or throws.
+ * Allocates memory for a {@link CallbackMemoryResource}: at least `bytes` bytes (1 or more),
+ * ordered on `stream`, at a multiple of `alignment` (256 or more). Returns its address, or 0 if
+ * there is no memory; or throws.
  */
 export type AllocateCallback = (bytes: number, stream: Stream, alignment: number) => DevicePointer;
 
 /**
- * Frees what an {@link AllocateCallback} allocated, in the order of `stream`; `bytes` is what was asked for, and `fence` what the caller of this
- * free says about events, if anything: a policy, or an event that covers every use of the memory. May throw where it frees nothing.
+ * Frees memory that an {@link AllocateCallback} allocated, ordered on `stream`. `bytes` is the
+ * requested size. `fence` is the fence of this free, if any: a policy, or an event that covers
+ * every use of the memory. If it throws, it must not have freed anything.
  */
 export type DeallocateCallback = (pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence) => void;
 
@@ -32,7 +34,7 @@ export interface CallbackMemoryResourceOptions {
   /** @defaultValue the first device */
   readonly device?: Device;
   /**
-   * What kind of memory the functions give.
+   * The kind of memory that the functions return.
    * @defaultValue `'device'`
    */
   readonly memoryKind?: MemoryKind;
@@ -43,12 +45,14 @@ const knownOptions = optionNames<CallbackMemoryResourceOptions>({ device: true, 
 /**
  * Memory from two functions, such as those of another library's allocator.
  *
- * Arguments are checked before the functions are called, which never see zero bytes or the null pointer. Whether a pointer is live is for
- * `deallocate` to check; put a {@link TrackingResourceAdaptor} on this where it does not.
+ * Arguments are checked before the functions are called; the functions never see zero bytes or the
+ * null pointer. Whether a pointer is live is for `deallocate` to check; if it does not, put a
+ * {@link TrackingResourceAdaptor} on this.
  *
- * Stream order, alignment: what the functions make of them.
+ * Stream order, alignment: as the functions implement them.
  *
- * Counterpart of `rmm::mr::callback_memory_resource`, whose functions see no fence, since RMM has none.
+ * Counterpart of `rmm::mr::callback_memory_resource`, whose functions get no fence, since RMM has
+ * none.
  * @example
  * ```ts
  * using memory = new CudaAsyncMemoryResource();
@@ -68,7 +72,10 @@ export class CallbackMemoryResource implements MemoryResource {
   readonly #deallocate: DeallocateCallback;
   #isDisposed = false;
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for what is no function, and for an option that is none. */
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError if an argument is not a function, or for an
+   * invalid option.
+   */
   constructor(allocate: AllocateCallback, deallocate: DeallocateCallback, options: CallbackMemoryResourceOptions = {}) {
     assertFunction(allocate, 'allocate');
     assertFunction(deallocate, 'deallocate');
@@ -94,9 +101,10 @@ export class CallbackMemoryResource implements MemoryResource {
   }
 
   /**
-   * @throws OutOfMemoryError where the function returns 0; or what it throws.
-   * @throws ArgumentTypeError, ArgumentRangeError where it returns what is no pointer, or not a multiple of the alignment. That is not freed:
-   * whether it is memory at all cannot be known.
+   * @throws OutOfMemoryError if the function returns 0; or whatever the function throws.
+   * @throws ArgumentTypeError, ArgumentRangeError if the function returns an invalid pointer, or
+   * one that is not a multiple of the alignment. The pointer is not freed: it may not point to
+   * memory at all.
    */
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     assertBytes(bytes);
@@ -106,7 +114,7 @@ export class CallbackMemoryResource implements MemoryResource {
     const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
     let pointer: DevicePointer;
     try {
-      // Not as a method: the functions have no business with this object.
+      // Not called as a method, so that the functions do not get this object as `this`.
       const allocate = this.#allocate;
       pointer = allocate(bytes, stream, aligned);
     } catch (error) {
@@ -140,7 +148,7 @@ export class CallbackMemoryResource implements MemoryResource {
     return other === this;
   }
 
-  /** Ends the use of this object. What the functions allocated stays as it is. */
+  /** Ends the use of this object. Memory that the functions allocated is left as it is. */
   [Symbol.dispose](): void {
     this.#isDisposed = true;
   }

@@ -33,7 +33,8 @@ export interface CudaAsyncMemoryResourceOptions {
    */
   readonly initialBytes?: number;
   /**
-   * Bytes that the pool may keep when a stream, an event or the device is synchronized; what exceeds them goes back to the device.
+   * Bytes that the pool may keep when a stream, an event or the device is synchronized; the excess
+   * goes back to the device.
    * @defaultValue Infinity
    */
   readonly releaseThresholdBytes?: number;
@@ -42,10 +43,12 @@ export interface CudaAsyncMemoryResourceOptions {
 const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({ device: true, initialBytes: true, releaseThresholdBytes: true });
 
 /**
- * Device memory from a stream-ordered pool of the driver's own (`cuMemAllocFromPoolAsync`, `cuMemFreeAsync`).
+ * Device memory from a stream-ordered pool of the driver (`cuMemAllocFromPoolAsync`,
+ * `cuMemFreeAsync`).
  *
- * Stream order: an allocation may be used on its stream, and on others that were ordered after it; memory freed on a stream is reused in that
- * stream's order, and the driver inserts what dependencies it needs. Alignment: 256 bytes, no more.
+ * Stream order: an allocation may be used on its stream, and on streams ordered after it; memory
+ * freed on a stream is reused in that stream's order, and the driver inserts the dependencies that
+ * it needs. Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::cuda_async_memory_resource`.
  * @example
@@ -60,11 +63,11 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
   readonly memoryKind = 'device';
   readonly device: Device;
   readonly #pool: DriverMemoryPool;
-  /** The stream of the last call, which is known to be one. */
+  /** The stream of the last call, which has been checked. */
   #lastStream: Stream = noStream;
   #isDisposed = false;
 
-  /** @throws OutOfMemoryError where `initialBytes` cannot be had. */
+  /** @throws OutOfMemoryError if `initialBytes` cannot be allocated. */
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
@@ -104,7 +107,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
     return this.#pool.releaseThresholdBytes;
   }
 
-  /** What the pool reserves and what of it is allocated, now and at most. */
+  /** Reserved and allocated bytes of the pool, now and at their peak. */
   usage(): MemoryPoolUsage {
     this.#assertLive('read the usage');
     return this.#pool.usage();
@@ -131,9 +134,10 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
   }
 
   /**
-   * Gives memory that nobody uses back to the device. Does not wait: what a stream still uses stays. A free counts once the driver has seen it to
-   * be over, which CUDA promises only of one that something was synchronized after: synchronize `stream` first to give everything back that
-   * was freed on it. If it has run everything, this does so.
+   * Gives unused memory back to the device. Does not wait: memory that a stream still uses stays. A
+   * free counts only after the driver has seen it complete. CUDA promises this only for a free that
+   * something was synchronized after: to give back everything that was freed on `stream`,
+   * synchronize it first. If `stream` has completed all its work, this does so.
    * @returns the bytes given back
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
@@ -154,8 +158,9 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
   }
 
   /**
-   * Destroys the pool. What is still allocated from it is freed with it, once everything has run that is queued on the device, whatever its
-   * stream: this waits for that. If a hold or a host function keeps a stream from going on, it does not wait, and the memory is freed later.
+   * Destroys the pool. Memory still allocated from it is freed with it, after all work queued on
+   * the device has run, on any stream: this call waits for that. If a hold or a host function keeps
+   * a stream from continuing, this call does not wait, and the memory is freed later.
    */
   [Symbol.dispose](): void {
     this.#isDisposed = true;
@@ -168,7 +173,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
     this[Symbol.dispose]();
   }
 
-  /** Makes the pool reserve memory by taking it and giving it back. */
+  /** Makes the pool reserve memory by allocating and freeing it. */
   #prime(bytes: number): void {
     const stream = Stream.legacyDefault(this.device);
     try {
@@ -179,7 +184,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
     }
   }
 
-  /** Everything that needs to be checked only when the stream is not that of the last call. */
+  /** Checks everything that can change only if the stream differs from the last call's. */
   #enter(stream: Stream, operation: string): void {
     this.#assertLive(operation);
     assertStream(stream, operation);

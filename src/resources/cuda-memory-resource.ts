@@ -5,10 +5,10 @@ import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
 
 /**
- * Device memory straight from the driver (`cuMemAlloc`, `cuMemFree`). Every allocation is a driver call, and every free waits for the whole
- * device: put a pool on it.
+ * Device memory straight from the driver (`cuMemAlloc`, `cuMemFree`). Every allocation is a driver
+ * call, and every free waits for the whole device: put a pool on it.
  *
- * Stream order: an allocation may be used at once by every stream. Alignment: 256 bytes, no more.
+ * Stream order: every stream may use an allocation at once. Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::cuda_memory_resource`.
  * @example

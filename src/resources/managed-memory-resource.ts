@@ -5,10 +5,10 @@ import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
 
 /**
- * Managed memory (`cuMemAllocManaged`), which host and devices reach under one address and which may exceed the device's memory. See
- * {@link advise} and {@link prefetch}.
+ * Managed memory (`cuMemAllocManaged`), which host and devices access at the same address, and
+ * which may exceed the device's memory. See {@link advise} and {@link prefetch}.
  *
- * Stream order: an allocation may be used at once by every stream. Alignment: 256 bytes, no more.
+ * Stream order: every stream may use an allocation at once. Alignment: 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::managed_memory_resource`.
  */

@@ -6,9 +6,11 @@ import { assertOptions } from '../validation.js';
 import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResourceOptionNames } from './plain-memory-resource.js';
 
 /**
- * Page-locked host memory (`cuMemHostAlloc`), which devices reach directly and copies run from at full speed.
+ * Page-locked host memory (`cuMemHostAlloc`), which devices access directly, and from which copies
+ * run at full speed.
  *
- * Stream order: an allocation may be used at once; a free waits for its stream. Alignment: 256 bytes, no more.
+ * Stream order: every stream may use an allocation at once; a free waits for its stream. Alignment:
+ * 256 bytes, no more.
  *
  * Counterpart of `rmm::mr::pinned_host_memory_resource`.
  */

@@ -23,10 +23,11 @@ export interface PlainMemoryResourceOptions {
 export const plainMemoryResourceOptionNames = optionNames<PlainMemoryResourceOptions>({ device: true });
 
 /**
- * What the resources without stream order have in common: every call goes to the driver, an allocation may be used at once by every stream,
- * and a free waits for what still uses the memory. A free of memory that the driver owns (any kind but `host`) also runs this thread's host
- * functions until none is outstanding, so it never returns where they queue the next one each time. Two of the same class on the same
- * device are equal: each may free what the other allocated.
+ * The common part of the resources without stream order. Every call goes to the driver, every
+ * stream may use an allocation at once, and a free waits for everything that still uses the memory.
+ * A free of memory that the driver owns (any kind but `host`) also runs this thread's host
+ * functions until none is outstanding, so it never returns if each of them queues the next. Two
+ * resources of the same class on the same device are equal: each may free what the other allocated.
  */
 export abstract class PlainMemoryResource implements ReservingMemoryResource {
   readonly memoryKind: MemoryKind;
@@ -92,7 +93,10 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     return other instanceof PlainMemoryResource && other.#memory === this.#memory;
   }
 
-  /** Ends the use of this object: it allocates no more. What it allocated stays allocated, and can still be freed by it, or by an equal one. */
+  /**
+   * Ends allocation through this object. Its allocations stay, and can still be freed by it or by
+   * an equal resource.
+   */
   [Symbol.dispose](): void {
     this.#isDisposed = true;
   }
@@ -102,7 +106,10 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     this[Symbol.dispose]();
   }
 
-  /** Waits for what may still use memory that is freed on a stream, unless the driver's free does: that waits for its own device alone. */
+  /**
+   * Waits for work that may still use memory freed on a stream, if the driver's free does not: that
+   * waits only for its own device.
+   */
   protected beforeFree(stream: Stream): void {
     if (stream.device !== this.device && !stream.query()) stream.synchronizeSync();
   }

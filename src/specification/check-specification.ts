@@ -4,19 +4,22 @@ import { PathPlace, type Place } from './place.js';
 import type { Specification, SpecificationValue } from './specification.js';
 import { checkComplete, checkDepth, checkValue, findKind, findOption } from './specification-rules.js';
 
-/** The keys of a resource. `range`, which `parseSpecification` adds to what it read from text, may stand there too. */
+/**
+ * The members of a resource. `range`, which `parseSpecification` adds when it reads text, is also
+ * accepted.
+ */
 const keys: readonly string[] = ['kind', 'upstream', 'options'];
 
 /**
- * Holds an object, such as one read from JSON, against the kinds that exist.
- * @returns the same without members that are undefined, with every size in bytes
- * @throws SpecificationError with the path of the first fault.
+ * Checks an object, such as one read from JSON, against the known kinds.
+ * @returns the same without undefined members, with every size in bytes
+ * @throws SpecificationError with the path of the first error.
  */
 export function checkSpecification(value: unknown): Specification {
   return checkResource(value, new PathPlace(), []);
 }
 
-/** @param around the objects that hold this one, from the outermost on */
+/** @param around the objects that hold this one, outermost first */
 function checkResource(value: unknown, place: Place, around: readonly unknown[]): Specification {
   if (!isObject(value)) place.fail(`a resource must be an object with a kind, such as {"kind": "cuda"}, got ${formatValue(value)}`);
   if (around.includes(value)) place.fail('a resource cannot hold itself');

@@ -12,9 +12,10 @@ const sizeUnits = [
 ] as const;
 
 /**
- * The text of a specification in one canonical form: one space after a comma, the upstream first, options in the order in which their kind
- * lists them, sizes in the largest binary unit that makes them whole. `parseSpecification` reads it back as it was.
- * @throws SpecificationError with the path of the first fault.
+ * The text of a specification in one canonical form: one space after a comma, the upstream first,
+ * options in the order in which their kind lists them, sizes in the largest binary unit that makes
+ * them whole. `parseSpecification` reads it back unchanged.
+ * @throws SpecificationError with the path of the first error.
  */
 export function formatSpecification(specification: Specification): string {
   return format(checkSpecification(specification));

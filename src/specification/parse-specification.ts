@@ -7,17 +7,19 @@ import type { Specification, SpecificationValue } from './specification.js';
 import { checkComplete, checkDepth, checkValue, findKind, findOption } from './specification-rules.js';
 
 /**
- * Reads the description of a stack of resources, and holds it against the kinds that exist. It is an object, such as one read from JSON, or
- * text, which reads inside out as one would construct the resources:
+ * Reads the description of a stack of resources, and checks it against the known kinds. The
+ * description is an object, such as one read from JSON, or text, which nests like the constructor
+ * calls:
  *
  *     resource := kind [ "(" argument { "," argument } ")" ]
  *     argument := resource | option "=" ( value | "[" value { "," value } "]" )
  *
- * The argument without a name is the upstream. A size has a unit (`512MiB`, `1.5 GiB`), is in bytes, or is a share of all the memory of the
- * device (`50%`); text that holds a space, a comma,
- * a parenthesis or a quote is put into double or single quotes, in which a backslash takes the next character as it is.
+ * The argument without a name is the upstream. A size has a unit (`512MiB`, `1.5 GiB`), is in
+ * bytes, or is a share of the device's total memory (`50%`). Text that contains a space, a comma, a
+ * parenthesis or a quote is put into double or single quotes, in which a backslash quotes the next
+ * character.
  * @returns the description with every size in bytes, or as a share
- * @throws SpecificationError pointing at the first fault, with what was expected there.
+ * @throws SpecificationError pointing at the first error, with what was expected there.
  * @example
  * ```ts
  * parseSpecification('limiting(pool(cuda-async, initial=1GiB, events=deferred), limit=8GiB)');
@@ -30,9 +32,9 @@ export function parseSpecification(specification: string | Specification): Speci
 
 const wordPattern = /[\w-]+/y;
 const blankPattern = /\s*/y;
-/** Everything up to what can end a value. */
+/** Everything before a character that can end a value. */
 const plainValuePattern = /[^,()"']*/y;
-/** Everything up to what can end an item of a list. */
+/** Everything before a character that can end an item of a list. */
 const itemPattern = /[^,[\]]*/y;
 const numberPattern = /^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$/;
 
@@ -123,7 +125,7 @@ class Parser {
     return checkValue(definition, name, value, place);
   }
 
-  /** The items of a list, and where they are. */
+  /** The items of a list. Adds their places to `places`. */
   #list(places: Place[]): (string | undefined)[] {
     const open = this.#at;
     const items: (string | undefined)[] = [];
@@ -140,7 +142,7 @@ class Parser {
     return items;
   }
 
-  /** Text without the blanks after it, or `undefined` where there is none. */
+  /** Text without trailing blanks, or `undefined` if it is empty. */
   #plain(pattern: RegExp): string | undefined {
     const start = this.#at;
     const text = this.#match(pattern).trimEnd();
@@ -175,7 +177,9 @@ class Parser {
     return match;
   }
 
-  /** Something that is neither an option with its value nor a resource that may stand here. */
+  /**
+   * Throws for text that is neither an option with its value nor a resource that is allowed here.
+   */
   #failOption(kind: ResourceKind, name: string, start: number): never {
     const options = Object.keys(kind.options);
     const end = Math.max(start + name.length, start + 1);
@@ -192,7 +196,10 @@ class Parser {
   }
 }
 
-/** What a text stands for where the option wants something else than text; whether that is right is left to the rules. */
+/**
+ * The value that a text stands for, if the option's type is not text. The rules check whether it is
+ * valid.
+ */
 function meaningOf(type: OptionType, text: string | undefined): unknown {
   if (type === 'boolean' && (text === 'true' || text === 'false')) return text === 'true';
   const isNumber = (type === 'integer' || type === 'number') && text !== undefined && numberPattern.test(text);

@@ -2,7 +2,7 @@ import { SpecificationError } from '../errors.js';
 
 /** A place in a specification that an error can point at. */
 export interface Place {
-  /** The place of a member or an item of what is here. */
+  /** The place of a member or an item within this one. */
   at(key: string | number): Place;
   /** @throws SpecificationError pointing here; `fault` is one lowercase sentence. */
   fail(fault: string, expected?: readonly string[], options?: ErrorOptions): never;
@@ -17,8 +17,8 @@ export class TextPlace implements Place {
 
   /**
    * @param start the first code unit
-   * @param end the one after the last
-   * @param items the places of the items, where a list is here
+   * @param end the code unit after the last
+   * @param items the places of the items, if this is a list
    */
   constructor(text: string, start: number, end: number, items: readonly Place[] = []) {
     this.#text = text;

@@ -4,7 +4,10 @@ import { parseShare, shareOf } from '../units.js';
 import { resourceKind } from './kinds-by-name.js';
 import type { Specification, SpecificationValue } from './specification.js';
 
-/** A checked specification in which every share, such as `50%`, is the bytes that it is of all the memory of a device. */
+/**
+ * A checked specification with every share, such as `50%`, replaced by that share of a device's
+ * total memory in bytes.
+ */
 export function resolveShares(specification: Specification, device: Device): Specification {
   const { kind, upstream, options = {} } = specification;
   const definitions = resourceKind(kind)?.options ?? {};

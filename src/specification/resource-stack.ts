@@ -17,7 +17,7 @@ import type { Specification, SpecificationValue } from './specification.js';
 /** Options of {@link createResource} and {@link createResourceStack}. */
 export interface CreateResourceOptions {
   /**
-   * Where the memory is.
+   * The device whose memory to use.
    * @defaultValue the first device
    */
   readonly device?: Device;
@@ -28,22 +28,23 @@ const createOptions = optionNames<CreateResourceOptions>({ device: true });
 /** Options of {@link ResourceStack.of}. */
 export interface ResourceStackOptions {
   /**
-   * What people call it; a specification where there is one.
+   * The name shown to people; the specification, if the stack was created from one.
    * @defaultValue the name of the resource's class
    */
   readonly name?: string;
   /**
-   * Everything to be disposed, in this order: each resource before what it is built on.
+   * Everything to dispose, in this order: each resource before those it is built on.
    * @defaultValue all layers
    */
   readonly owned?: readonly MemoryResource[];
   /**
-   * What the layer that keeps memory does about events.
+   * The deallocation policy of the layer that keeps memory.
    * @defaultValue null, for a stack that keeps none
    */
   readonly deallocationEvents?: DeallocationEvents | null;
   /**
-   * Bytes that the leaves counted before the stack was built on them, for other resources that are equal to them.
+   * Bytes that the leaves already counted before the stack was built on them, on behalf of equal
+   * resources.
    * @defaultValue 0
    */
   readonly foreignReservedBytes?: number;
@@ -52,11 +53,12 @@ export interface ResourceStackOptions {
 const stackOptions = optionNames<ResourceStackOptions>({ deallocationEvents: true, foreignReservedBytes: true, name: true, owned: true });
 
 /**
- * Resources that were made together and end together. A resource alone does not own what it takes memory from; a stack owns all of its
- * layers, on every branch.
+ * Resources that were created together and are disposed together. A single resource does not own
+ * its upstream; a stack owns all of its layers, on every branch.
  *
- * Each layer is disposed before those that it is built on. Resources that an adaptor makes for itself, such as bins, are layers as well, but
- * end with that adaptor: it comes first and disposes them, and where the stack disposes them once more that does nothing.
+ * Each layer is disposed before those that it is built on. Resources that an adaptor creates for
+ * itself, such as bins, are layers too, but end with that adaptor: it is disposed first and
+ * disposes them, and when the stack then disposes them again, nothing happens.
  * @example
  * ```ts
  * using stack = createResourceStack('limiting(pool(cuda), limit=8GiB)');
@@ -66,11 +68,16 @@ const stackOptions = optionNames<ResourceStackOptions>({ deallocationEvents: tru
  */
 export class ResourceStack implements Disposable {
   readonly name: string;
-  /** Every layer once, the outermost first, each before what it is built on. */
+  /** Every layer once, outermost first, each before those it is built on. */
   readonly layers: readonly MemoryResource[];
-  /** The policy in force at the outermost layer that keeps freed memory, or null where none does. */
+  /**
+   * The policy in force at the outermost layer that keeps freed memory, or null if there is none.
+   */
   readonly deallocationEvents: DeallocationEvents | null;
-  /** Bytes that the leaves counted before the stack was built on them, for other resources that are equal to them. */
+  /**
+   * Bytes that the leaves already counted before the stack was built on them, on behalf of equal
+   * resources.
+   */
   readonly foreignReservedBytes: number;
   readonly #owned: readonly MemoryResource[];
 
@@ -89,8 +96,8 @@ export class ResourceStack implements Disposable {
   }
 
   /**
-   * A stack of a resource that exists and everything that it takes memory from, which the stack owns from now on.
-   * @throws ArgumentTypeError for what is no memory resource.
+   * Makes a stack of an existing resource and everything below it. The stack owns them from now on.
+   * @throws ArgumentTypeError if `resource` is not a memory resource.
    */
   static of(resource: MemoryResource, options: ResourceStackOptions = {}): ResourceStack {
     assertMemoryResource(resource, 'resource');
@@ -103,20 +110,24 @@ export class ResourceStack implements Disposable {
     return this.layers[0] as MemoryResource;
   }
 
-  /** The resources that have no upstream. */
+  /** The resources without an upstream. */
   get leaves(): readonly MemoryResource[] {
     return this.layers.filter(isLeaf);
   }
 
-  /** Disposes every layer but the leaves, from the outermost on, so that the leaves can be asked what is left. */
+  /**
+   * Disposes every layer except the leaves, outermost first, so that the leaves can be asked what
+   * is left.
+   */
   disposeAdaptors(): void {
     disposeLayers(this.#owned.filter((resource) => !isLeaf(resource)));
   }
 
   /**
-   * Disposes the layers from the outermost to the leaves. Does nothing the second time, unless a layer failed twice the first time: then that
-   * and what it is built on are tried again.
-   * @throws what a layer threw first, once everything that can be was disposed.
+   * Disposes the layers from the outermost to the leaves. A second call does nothing, unless a
+   * layer failed twice the first time: then that layer and those that it is built on are tried
+   * again.
+   * @throws the first error of a layer, after everything that can be disposed was.
    */
   [Symbol.dispose](): void {
     disposeLayers(this.#owned);
@@ -129,10 +140,11 @@ export class ResourceStack implements Disposable {
 }
 
 /**
- * Makes a stack of resources from its description.
+ * Creates a stack of resources from its description.
  * @param specification text, or an object such as one read from JSON
- * @throws SpecificationError for a wrong description, and for values that a resource refuses.
- * @throws OutOfMemoryError where an initial size cannot be had. Nothing that was made stays behind.
+ * @throws SpecificationError for an invalid description, and for values that a resource refuses.
+ * @throws OutOfMemoryError if an initial size cannot be allocated. Resources already created are
+ * disposed.
  * @example
  * ```ts
  * const configuration = JSON.parse('{ "kind": "pool", "upstream": { "kind": "cuda" }, "options": { "initial": "64MiB" } }');
@@ -148,7 +160,8 @@ export function createResourceStack(specification: string | Specification, optio
 }
 
 /**
- * Makes the outermost resource of a stack from its description. It keeps the layers below alive; `createResourceStack` also ends them.
+ * Creates the outermost resource of a stack from its description. It keeps the layers below alive;
+ * only `createResourceStack` can also dispose them.
  * @param specification text, or an object such as one read from JSON
  * @throws SpecificationError, OutOfMemoryError as `createResourceStack` does.
  */
@@ -159,7 +172,7 @@ export function createResource(specification: string | Specification, options: C
 class StackBuilder {
   readonly #text: string;
   readonly #device: Device;
-  /** Everything made so far, the latest first. */
+  /** Every resource created, latest first. */
   readonly #made: MemoryResource[] = [];
   #foreignReservedBytes = 0;
 
@@ -183,7 +196,7 @@ class StackBuilder {
     }
   }
 
-  /** Makes a resource and everything that it takes memory from. */
+  /** Creates a resource and everything below it. */
   #build({ kind, upstream, options = {}, range }: Specification, path: Place): MemoryResource {
     const below = upstream === undefined ? undefined : this.#build(upstream, path.at('upstream'));
     const values: Record<string, unknown> = {};
@@ -193,7 +206,8 @@ class StackBuilder {
     const place = range === undefined ? path : new TextPlace(this.#text, ...range);
     const input = { upstream: below as MemoryResource, device: this.#device, options: values as never };
     const resource = make(resourceKind(kind) as ResourceKind, input, place);
-    // Leaves of one kind and device share their count, which holds what this stack took for an earlier one as well.
+    // Leaves of one kind and device share their count, which includes what this stack took through
+    // an earlier leaf.
     if (resource instanceof PlainMemoryResource && !this.#made.some((other) => resource.isEqual(other))) {
       this.#foreignReservedBytes += resource.reservedBytes;
     }
@@ -202,7 +216,7 @@ class StackBuilder {
   }
 }
 
-/** Makes a resource; values that it refuses are a fault of the specification. */
+/** Creates a resource. If the resource refuses a value, that is an error of the specification. */
 function make(kind: ResourceKind, input: KindArguments<never>, place: Place): MemoryResource {
   try {
     return kind.create(input);
@@ -221,8 +235,9 @@ function isLeaf(resource: MemoryResource): boolean {
 }
 
 /**
- * The outermost layer that sets the option decides, and the layer that keeps memory where none above it does. Where there are branches, the
- * first one that keeps memory counts, upstreams before options.
+ * The policy of the outermost layer that sets the option; if no layer above sets it, that of the
+ * layer that keeps memory. If there are branches, the first that keeps memory counts, upstreams
+ * before options.
  */
 function policyInForce({ kind, upstream, options = {} }: Specification, above?: DeallocationEvents): DeallocationEvents | null {
   const { role, options: definitions } = resourceKind(kind) as ResourceKind;

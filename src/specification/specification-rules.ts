@@ -1,4 +1,7 @@
-/** What makes a specification right, whichever form it has. Each rule gets the place that its error is to point at. */
+/**
+ * The rules of a valid specification, in either form. Each rule gets the place that its error
+ * points at.
+ */
 
 import { formatValue } from '../errors.js';
 import { suggestion } from '../nearest-word.js';
@@ -19,7 +22,7 @@ export function findKind(name: unknown, place: Place): ResourceKind {
   return kind;
 }
 
-/** What the option of a name can be. */
+/** The definition of an option. */
 export function findOption(kind: ResourceKind, name: string, place: Place): OptionDefinition {
   const definition = Object.hasOwn(kind.options, name) ? kind.options[name] : undefined;
   if (definition !== undefined) return definition;
@@ -28,7 +31,7 @@ export function findOption(kind: ResourceKind, name: string, place: Place): Opti
   place.fail(`there is no option of ${kind.name} ${formatValue(name)}${suggestion(name, names)}; ${options}`, names);
 }
 
-/** The value of an option that is no resource, with sizes in bytes or as a share. */
+/** The value of an option that is not a resource, with sizes in bytes or as a share. */
 export function checkValue(
   definition: Pick<OptionDefinition, 'type' | 'words'>,
   name: string,
@@ -45,7 +48,7 @@ export function checkValue(
   place.fail(`${name} must be ${describeValue(definition)}, got ${found}${suggestion(value, words)}`, words);
 }
 
-/** Whether a resource has everything that its kind needs. */
+/** Checks that a resource has everything that its kind needs. */
 export function checkComplete(kind: ResourceKind, { upstream, options }: Specification, place: Place): void {
   if (kind.role !== 'upstream' && upstream === undefined) {
     place.at('upstream').fail(`${kind.name} needs an upstream resource, such as cuda`, kindNames);
@@ -60,12 +63,14 @@ export function checkComplete(kind: ResourceKind, { upstream, options }: Specifi
   }
 }
 
-/** Whether there may be as many resources within each other. */
+/** Checks that resources are not nested too deeply. */
 export function checkDepth(depth: number, place: Place): void {
   if (depth > maximumDepth) place.fail(`there are more than ${maximumDepth} resources within each other`);
 }
 
-/** A value as the option's constructor gets it, or `undefined` where it is none of the option's. */
+/**
+ * A value as the resource's constructor gets it, or `undefined` if the option does not accept it.
+ */
 function readValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>, value: unknown): SpecificationValue | undefined {
   switch (type) {
     case 'size':
@@ -88,8 +93,9 @@ function readValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>, va
 }
 
 /**
- * A share of the device's memory in its one form, such as `12.5%`: how many bytes that is depends on the device. The digits are those that were
- * written, without zeros that say nothing: as a number a small share would get an exponent.
+ * A share of the device's memory in canonical form, such as `12.5%`; its bytes depend on the
+ * device. The digits are kept as written, without insignificant zeros: a number could turn a small
+ * share into an exponent.
  */
 function shareText(text: string): string | undefined {
   if (parseShare(text) === undefined) return undefined;
@@ -97,7 +103,7 @@ function shareText(text: string): string | undefined {
   return fraction ? `${whole}.${fraction}%` : `${whole}%`;
 }
 
-/** What a value of the option must be, for people. */
+/** A description of the option's values for people. */
 function describeValue({ type, words }: Pick<OptionDefinition, 'type' | 'words'>): string {
   switch (type) {
     case 'size':

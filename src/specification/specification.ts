@@ -1,6 +1,8 @@
 /**
- * A description of a stack of resources: what `limiting(pool(cuda), limit=8GiB)` says, as data. `parseSpecification` makes one out of
- * text; one may also be written by hand, or come from JSON. It is checked where it is used, and errors name the path to the fault.
+ * A description of a stack of resources: the meaning of text such as
+ * `limiting(pool(cuda), limit=8GiB)`, as data. `parseSpecification` makes one from text; one may
+ * also be written by hand, or come from JSON. It is checked when it is used, and errors name the
+ * path to the fault.
  * @example
  * ```ts
  * const specification: Specification = {
@@ -16,21 +18,22 @@ export interface Specification {
   readonly kind: string;
   /** The resource below, for the kinds that take one. */
   readonly upstream?: Specification;
-  /** Values by the option's name. */
+  /** Values by the name of their option. */
   readonly options?: Readonly<Record<string, SpecificationValue>>;
-  /** Where the text says it: the first code unit, and the one after the last. */
+  /** The position in the text: the first code unit, and the one after the last. */
   readonly range?: SourceRange;
 }
 
 /**
- * The value of an option: a size, integer or number; a boolean; a word or text; a list of sizes; or a resource. A size is in bytes, or text
- * with a unit, such as `512MiB`, which `parseSpecification` makes bytes of; or a share of all the memory of the device, such as `50%`, which becomes
- * bytes, a multiple of 256, when a stack is made.
+ * The value of an option: a size, integer or number; a boolean; a word or text; a list of sizes; or
+ * a resource. A size is in bytes; or text with a unit, such as `512MiB`, which `parseSpecification`
+ * converts to bytes; or a share of the device's total memory, such as `50%`, which becomes bytes, a
+ * multiple of 256, when a stack is created.
  */
 export type SpecificationValue = number | boolean | string | readonly (number | string)[] | Specification;
 
 /** A part of a text: the first code unit, and the one after the last. */
 export type SourceRange = readonly [start: number, end: number];
 
-/** Resources within resources, at most. */
+/** The greatest number of resources nested in each other. */
 export const maximumDepth = 64;
