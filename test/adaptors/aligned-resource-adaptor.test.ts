@@ -17,7 +17,9 @@ beforeAll(() => {
 });
 afterAll(() => stream.dispose());
 
-/** Over an upstream that has no more than 256, with what that is asked. */
+/**
+ * An adaptor over an upstream with an alignment of at most 256, and a list of the upstream's calls.
+ */
 function overCuda(options: AlignedResourceAdaptorOptions) {
   const upstream = new CudaMemoryResource();
   const allocate = vi.spyOn(upstream, 'allocate');
@@ -25,7 +27,7 @@ function overCuda(options: AlignedResourceAdaptorOptions) {
   return { upstream, allocate, deallocate, resource: new AlignedResourceAdaptor(upstream, options) };
 }
 
-/** An upstream at whose next allocation the address is `offset` bytes past a multiple of 4096. */
+/** An upstream whose next allocation lies `offset` bytes past a multiple of 4096. */
 function at(offset: number) {
   const upstream = new SpyResource();
   const allocate = vi.spyOn(upstream, 'allocate').mockImplementation((_bytes, _stream, alignment = 256) => {
@@ -44,7 +46,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(() => new AlignedResourceAdaptor(new SpyResource(), { alignmentThresholdBytes })).toThrow(/^alignmentThresholdBytes must be/);
   });
 
-  test('raises alignments below 256 to that', () => {
+  test('raises alignments below 256 to 256', () => {
     for (const alignment of [1, 2, 128, 256]) {
       const upstream = new SpyResource();
       const resource = new AlignedResourceAdaptor(upstream, { alignment });
@@ -54,7 +56,7 @@ describe('AlignedResourceAdaptor', () => {
     }
   });
 
-  test('passes calls on as they are by default', () => {
+  test('passes calls on unchanged by default', () => {
     const { allocate, deallocate, resource } = overCuda({});
     const pointer = resource.allocate(5, stream);
     resource.deallocate(pointer, 5, stream);
@@ -62,7 +64,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(deallocate.mock.calls).toEqual([[pointer, 5, stream, undefined]]);
   });
 
-  test('passes calls below the threshold on, and aligns from the threshold on', () => {
+  test('passes calls below the threshold on unchanged, and aligns from the threshold on', () => {
     const { allocate, resource } = overCuda({ alignment: 4096, alignmentThresholdBytes: 65536 });
     const small = resource.allocate(65535, stream);
     expect(allocate).toHaveBeenLastCalledWith(65535, stream);
@@ -73,7 +75,7 @@ describe('AlignedResourceAdaptor', () => {
     resource.deallocate(large, 65536, stream);
   });
 
-  test('gives what a call asks for below the threshold, and the greater of both above', () => {
+  test('uses the alignment of a call below the threshold, and the greater of both above', () => {
     const { allocate, resource } = overCuda({ alignment: 4096, alignmentThresholdBytes: 65536 });
     const blocks = [
       [65535, 1024, 1024],
@@ -88,7 +90,7 @@ describe('AlignedResourceAdaptor', () => {
     }
   });
 
-  test('asks an upstream that has the alignment for it, and for no byte more', () => {
+  test('asks an upstream that supports the alignment for it, and for no extra bytes', () => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream);
     const allocate = vi.spyOn(pool, 'allocate');
@@ -101,7 +103,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(allocate).toHaveBeenCalledTimes(3);
   });
 
-  test('asks an upstream once for an alignment that it refuses, and never for a greater one', () => {
+  test('asks an upstream only once for an alignment that it refuses, and never for a greater one', () => {
     const { allocate, resource } = overCuda({ alignment: 1024, alignmentThresholdBytes: 1000 });
     for (const alignment of [undefined, undefined, 512, 4096]) resource.allocate(1000, stream, alignment);
     expect(allocate.mock.calls.map(([bytes, , alignment]) => [bytes, alignment])).toEqual([
@@ -113,7 +115,7 @@ describe('AlignedResourceAdaptor', () => {
     ]);
   });
 
-  test('asks again for a smaller alignment than the one that was refused', () => {
+  test('still asks for a smaller alignment than the one that was refused', () => {
     const { allocate, resource } = overCuda({});
     resource.allocate(1000, stream, 4096);
     resource.allocate(1000, stream, 1024);
@@ -121,7 +123,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(allocate.mock.calls.map(([, , alignment]) => alignment)).toEqual([4096, undefined, 1024, undefined, undefined]);
   });
 
-  test('goes on asking for its own alignment where only a greater one was refused', () => {
+  test('still asks for its own alignment if only a greater one was refused', () => {
     const upstream = new SpyResource();
     const allocate = vi.spyOn(upstream, 'allocate').mockImplementation((_bytes, _stream, alignment = 256) => {
       if (alignment > 1024) throw new RangeError('no such alignment');
@@ -133,7 +135,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(allocate).toHaveBeenLastCalledWith(1000, stream, 512);
   });
 
-  test('notices that it was disposed while the upstream was asked', () => {
+  test('notices that it was disposed during a call of the upstream', () => {
     const upstream = new SpyResource();
     const resource = new AlignedResourceAdaptor(upstream, { alignment: 4096 });
     upstream.meanwhile = () => resource.dispose();
@@ -142,7 +144,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(upstream.alignments).toEqual([]);
   });
 
-  test('notices an upstream that ignores the alignment, and gives back what it got', () => {
+  test('notices an upstream that ignores the alignment, and gives the memory back', () => {
     const upstream = new SpyResource();
     const deallocate = vi.spyOn(upstream, 'deallocate');
     const resource = new AlignedResourceAdaptor(upstream, { alignment: 65536 });
@@ -152,7 +154,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(deallocate).toHaveBeenCalledTimes(1);
   });
 
-  test('learns nothing where the upstream refuses something else', () => {
+  test('learns nothing if the upstream refuses for another reason', () => {
     const upstream = new SpyResource();
     const allocate = vi.spyOn(upstream, 'allocate');
     allocate.mockImplementation(() => {
@@ -163,7 +165,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(allocate.mock.calls.map(([, , alignment]) => alignment)).toEqual([4096, undefined, 4096, undefined]);
   });
 
-  test.each([0, 256, 2048, 3840])('frees what the upstream gave %s bytes past a multiple', (offset) => {
+  test.each([0, 256, 2048, 3840])('frees a block that the upstream placed %s bytes past a multiple', (offset) => {
     const { resource, deallocate } = at(offset);
     const pointer = resource.allocate(1000, stream);
     expect(pointer).toBe(0x7f00_0000_0000 + (offset === 0 ? 0 : 4096));
@@ -180,7 +182,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(() => resource.allocate(1000, stream, 2 * GiB)).toThrow('alignment must be at most 1073741824');
   });
 
-  test('can free again what the upstream refused to', () => {
+  test('can free a block again after the upstream refused to', () => {
     const { resource } = overCuda({ alignment: 65536 });
     const pointer = resource.allocate(5000, stream);
     for (const bytes of [4999, 0, 5001]) {
@@ -191,7 +193,7 @@ describe('AlignedResourceAdaptor', () => {
     expect(() => resource.deallocate(pointer, 5000, stream)).toThrow(expect.objectContaining({ name: 'LifetimeError' }));
   });
 
-  test('may be given the same memory while the upstream frees it', () => {
+  test('can get the same memory while the upstream frees it', () => {
     const { resource, deallocate } = at(256);
     const pointer = resource.allocate(1000, stream);
     deallocate.mockImplementationOnce(() => {
@@ -199,12 +201,12 @@ describe('AlignedResourceAdaptor', () => {
     });
     resource.deallocate(pointer, 1000, stream);
     resource.deallocate(pointer, 1000, stream);
-    // By now it knows nothing of the pointer any more.
+    // It has forgotten the pointer.
     resource.deallocate(pointer, 1000, stream);
     expect(deallocate.mock.calls.map(([address]) => address)).toEqual([0x7f00_0000_0100, 0x7f00_0000_0100, pointer]);
   });
 
-  test('says of an out-of-memory what was asked of it, and what of the upstream', () => {
+  test('names its own size and the size asked of the upstream in an out-of-memory error', () => {
     const upstream = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 8192 });
     const resource = new AlignedResourceAdaptor(upstream, { alignment: 4096 });
     let error: unknown;
@@ -224,7 +226,7 @@ describe('AlignedResourceAdaptor', () => {
     });
   });
 
-  test('asks for no bytes where none are asked for', () => {
+  test('requests no bytes for a request of zero bytes', () => {
     const { allocate, resource } = overCuda({ alignment: 4096 });
     resource.allocate(1, stream);
     expect(resource.allocate(0, stream)).toBe(0);

@@ -26,7 +26,10 @@ import { eventWaits, expectWaiting, inHostFunction, policies } from '../support/
 
 const stream = new Stream();
 
-/** An upstream of so many bytes, which counts what it was asked for and can call back in the middle. The memory cannot be used. */
+/**
+ * An upstream of a given size, which counts its calls and can call back during a call. The memory
+ * cannot be used.
+ */
 class AddressUpstream implements MemoryResource {
   readonly memoryKind = 'device';
   readonly device = Device.get();
@@ -70,7 +73,7 @@ class AddressUpstream implements MemoryResource {
 }
 
 function arenaOf(mebibytes: number, deallocationEvents: DeallocationEvents = 'off', upstream: MemoryResource = new AddressUpstream()) {
-  // What a test before left on the default stream would be waited for.
+  // Otherwise work that an earlier test left on the default stream would be waited for.
   Device.get().synchronizeSync();
   return new ArenaMemoryResource(upstream, { arenaBytes: mebibytes * MiB, deallocationEvents });
 }
@@ -87,7 +90,7 @@ describe('an arena', () => {
     expect(() => new ArenaMemoryResource(new AddressUpstream(), { arenaBytes })).toThrow(/arenaBytes must be/);
   });
 
-  test('refuses options that are none, and an upstream that is none', () => {
+  test('refuses invalid options and an invalid upstream', () => {
     expect(() => new ArenaMemoryResource(undefined as unknown as MemoryResource)).toThrow(code('ERR_INVALID_ARG_TYPE'));
     expect(() => new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: '1' as unknown as number })).toThrow(
       code('ERR_INVALID_ARG_TYPE'),
@@ -106,14 +109,14 @@ describe('an arena', () => {
     expect(arena.reservedBytes).toBe(MiB + 768);
   });
 
-  test('is made from a specification with all of its options', () => {
+  test('is created from a specification with all of its options', () => {
     using arena = createResource('arena(cuda, size=2MiB, dump-file=/dev/null, events=deferred)') as ArenaMemoryResource;
     expect(arena.arenaBytes).toBe(2 * MiB);
     expect(arena.deallocationEvents).toBe('deferred');
     expect(() => arena.allocate(3 * MiB, stream)).toThrow(OutOfMemoryError);
   });
 
-  test('takes half of what the device has free where no size is given', () => {
+  test("takes half of the device's free memory if no size is given", () => {
     const upstream = new AddressUpstream();
     const half = Device.get().memoryInfo().freeBytes / 2;
     using arena = new ArenaMemoryResource(upstream);
@@ -121,7 +124,7 @@ describe('an arena', () => {
     expect(arena.deallocationEvents).toBe('off');
   });
 
-  test('takes several blocks where one cannot be so large', () => {
+  test('takes several blocks if one cannot be large enough', () => {
     const upstream = new AddressUpstream();
     using arena = new ArenaMemoryResource(upstream, { arenaBytes: 1025 * GiB });
     expect(upstream.asked).toEqual([512 * GiB - 256, 512 * GiB - 256, GiB + 512]);
@@ -130,7 +133,7 @@ describe('an arena', () => {
     arena.validate();
   });
 
-  test('gives back what it took where the upstream has not all of it', () => {
+  test('gives back what it took if the upstream does not have its whole size', () => {
     const upstream = new AddressUpstream(600 * GiB);
     expect(() => new ArenaMemoryResource(upstream, { arenaBytes: 1025 * GiB })).toThrow(
       expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY', path: ['ArenaMemoryResource', 'AddressUpstream'] }),
@@ -145,7 +148,7 @@ describe('an arena', () => {
     expect(arena.allocate(90 * MiB, stream)).toBe(pointer);
   });
 
-  test('serves small, medium and large sizes beside each other', () => {
+  test('serves small, medium and large sizes side by side', () => {
     using arena = arenaOf(1024);
     const sizes = [KiB, MiB / 2, MiB, 5 * MiB, 900 * MiB];
     const pointers = sizes.map((bytes) => arena.allocate(bytes, stream));
@@ -176,14 +179,14 @@ describe('an arena', () => {
     arena.validate();
   });
 
-  test('finds an aligned place that only a part of the global arena has', () => {
+  test('finds an aligned place that only one part of the global arena has', () => {
     using arena = arenaOf(4);
     const pointer = arena.allocate(4 * MiB, stream, 4 * MiB);
     expect(pointer % (4 * MiB)).toBe(0);
     expect(arena.statistics()).toMatchObject({ superblocks: 0, allocatedBytes: 4 * MiB });
   });
 
-  test('tells a double free, a foreign pointer, an inner pointer and a wrong size apart, and stays whole', () => {
+  test('distinguishes a double free, a foreign pointer, an inner pointer and a wrong size, and stays intact', () => {
     using arena = arenaOf(1);
     const kept = arena.allocate(1000, stream);
     const freed = arena.allocate(1000, stream);
@@ -197,7 +200,7 @@ describe('an arena', () => {
     arena.deallocate(kept, 1000, stream);
   });
 
-  test('gives everything back at the end, also what is still allocated', () => {
+  test('gives everything back at the end, including live allocations', () => {
     const upstream = new AddressUpstream();
     const arena = arenaOf(4, 'off', upstream);
     arena.allocate(MiB, stream);
@@ -218,7 +221,7 @@ describe('superblocks', () => {
     expect(arena.statistics().superblocks).toBe(2);
   });
 
-  test('are as large as a large request rounded up to 1 MiB', () => {
+  test('have the size of a large request rounded up to 1 MiB', () => {
     using arena = arenaOf(8);
     arena.allocate(1.5 * MiB, stream);
     arena.allocate(0.5 * MiB, stream);
@@ -227,17 +230,17 @@ describe('superblocks', () => {
     expect(arena.statistics().superblocks).toBe(2);
   });
 
-  test('are not split where less than 1 MiB would be left', () => {
+  test('are not split if less than 1 MiB would be left', () => {
     using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: 2.5 * MiB });
     using other = new Stream();
     arena.allocate(256, stream);
     arena.allocate(256, other);
-    // The stream got 1 MiB, the other all the rest.
+    // The stream got 1 MiB, and the other stream the whole rest.
     for (let i = 0; i < 5; i++) arena.allocate(256 * KiB, other);
     expect(arena.statistics()).toMatchObject({ superblocks: 2, reuses: 0 });
   });
 
-  test('of two streams lie apart, so that none waits for the other', () => {
+  test('of two streams lie apart, so that neither waits for the other', () => {
     using arena = arenaOf(4);
     using other = new Stream();
     using _hold = stream.hold();
@@ -250,7 +253,7 @@ describe('superblocks', () => {
     expect(arena.statistics()).toMatchObject({ superblocks: 2, reuses: 0, synchronizations: 0 });
   });
 
-  test('are taken from what is left below 1 MiB too, once there is no more', () => {
+  test('are also taken from a rest below 1 MiB when nothing else is left', () => {
     using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: 2 * MiB });
     const pointer = arena.allocate(1.25 * MiB, stream);
     arena.defragment();
@@ -260,7 +263,10 @@ describe('superblocks', () => {
 });
 
 describe('holes that are too small', () => {
-  /** An arena of which every second piece of 2 KiB is free in the global arena, so many of them; and where the pieces are. */
+  /**
+   * An arena with a given number of free pieces of 2 KiB in the global arena, every second piece;
+   * and the addresses of the pieces.
+   */
   function arenaWithHoles(count: number): { arena: ArenaMemoryResource; pointers: readonly number[] } {
     const arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: count * 4 * KiB, deallocationEvents: 'deferred' });
     const pointers = Array.from({ length: 2 * count }, () => arena.allocate(2 * KiB, stream));
@@ -269,7 +275,7 @@ describe('holes that are too small', () => {
     return { arena, pointers };
   }
 
-  test('do not make an allocation more expensive the more there are', () => {
+  test('do not make an allocation more expensive as their number grows', () => {
     const stepsAmong = (count: number) => {
       using counter = new StepCounter();
       using arena = arenaWithHoles(count).arena;
@@ -280,7 +286,7 @@ describe('holes that are too small', () => {
     expect(stepsAmong(2048)).toBeLessThan(1.5 * stepsAmong(512));
   });
 
-  test('are not looked at when other free memory is returned to the global arena', () => {
+  test('are not searched when other free memory is returned to the global arena', () => {
     const stepsAmong = (count: number) => {
       using counter = new StepCounter();
       const { arena, pointers } = arenaWithHoles(count);
@@ -297,7 +303,7 @@ describe('holes that are too small', () => {
     expect(stepsAmong(2048)).toBeLessThan(1.5 * stepsAmong(512));
   });
 
-  test('are not waited for where they hide one that is large enough', () => {
+  test('are not waited for if they hide one that is large enough', () => {
     using arena = arenaOf(67 + 1 + 9 * (66 + 1) + 67, 'deferred');
     using other = new Stream();
     const sizes = [67, ...Array.from({ length: 9 }, () => 66)].map((mebibytes) => mebibytes * MiB);
@@ -308,7 +314,7 @@ describe('holes that are too small', () => {
     });
     const last = arena.allocate(67 * MiB, other);
     using hold = stream.hold();
-    // The last that is freed is the first that the global arena gets, and so the last that is looked at there.
+    // The last one freed is the first that the global arena gets, and so the last that is searched.
     for (const [index, bytes] of [...sizes.entries()].reverse()) arena.deallocate(holes[index] as number, bytes, stream);
     arena.defragment();
     arena.deallocate(last, 67 * MiB, other);
@@ -319,7 +325,7 @@ describe('holes that are too small', () => {
 });
 
 describe('the arena of a stream', () => {
-  test('joins a freed block with the one before, the one behind, and both', () => {
+  test('coalesces a freed block with the one before, the one after, and both', () => {
     using arena = arenaOf(1);
     const [a, b, c] = [1, 2, 3].map(() => arena.allocate(256 * KiB, stream)) as [number, number, number];
     arena.allocate(256 * KiB, stream);
@@ -330,7 +336,7 @@ describe('the arena of a stream', () => {
     expect(arena.allocate(768 * KiB, stream)).toBe(a);
   });
 
-  test('takes sizes above 1 MiB back without waiting, and serves them again', () => {
+  test('takes sizes above 1 MiB back without waiting, and reuses them', () => {
     using arena = arenaOf(64);
     using _hold = stream.hold();
     const pointer = arena.allocate(32 * MiB, stream);
@@ -339,7 +345,7 @@ describe('the arena of a stream', () => {
     expect(arena.allocate(32 * MiB, stream)).toBe(pointer);
   });
 
-  test('gets what its stream frees of another, without a wait', () => {
+  test('gets the memory of another stream that its own stream frees, without a wait', () => {
     using arena = arenaOf(1);
     using other = new Stream();
     const pointer = arena.allocate(MiB, stream);
@@ -352,7 +358,7 @@ describe('the arena of a stream', () => {
     arena.validate();
   });
 
-  test('records an event for neither an allocation nor a free unless that is asked for', () => {
+  test('records no event for an allocation or a free by default', () => {
     Device.get().synchronizeSync();
     const before = driverCallCounts().eventRecords;
     using arena = arenaOf(1, 'off', new CudaMemoryResource());
@@ -360,7 +366,7 @@ describe('the arena of a stream', () => {
     expect(driverCallCounts().eventRecords).toBe(before);
   });
 
-  test.each(policies)('goes on to other streams when its stream ends, with %s events', (policy) => {
+  test.each(policies)('passes to other streams when its stream ends, with %s events', (policy) => {
     using arena = arenaOf(1, policy);
     const ending = new Stream();
     const pointer = arena.allocate(MiB, ending);
@@ -369,7 +375,7 @@ describe('the arena of a stream', () => {
     expect(arena.allocate(MiB, stream)).toBe(pointer);
   });
 
-  test.each(policies)('does not let the global arena wait for it when its stream ends, with %s events', (policy) => {
+  test.each(policies)('does not make the global arena wait for it when its stream ends, with %s events', (policy) => {
     using arena = arenaOf(4, policy);
     const ending = new Stream();
     const pointer = arena.allocate(MiB, ending);
@@ -378,7 +384,7 @@ describe('the arena of a stream', () => {
     ending.dispose();
     using other = new Stream();
     expect(eventWaits(() => arena.allocate(3 * MiB, other))).toBe(0);
-    // What the ended stream left is waited for.
+    // The memory that the ended stream left is waited for.
     expect(eventWaits(() => expect(arena.allocate(MiB, other)).toBe(pointer))).toBe(1);
     hold.release();
   });
@@ -408,7 +414,7 @@ describe('memory that streams exchange', () => {
       const waited = synchronizations(() => expect(arena.allocate(MiB, other)).toBe(first));
       expect(waited).toBe(0);
       expect(arena.statistics()).toMatchObject({ reuses: 1, defragmentations: 0 });
-      // Neighbours of two streams serve a third only where they are joined.
+      // Neighbours of two streams serve a third only if they coalesce.
       arena.deallocate(first, MiB, other);
       arena.deallocate(second, MiB, stream);
       using third = new Stream();
@@ -419,13 +425,13 @@ describe('memory that streams exchange', () => {
     },
   );
 
-  test('makes the host wait without events, and is joined then', () => {
+  test('makes the host wait without events, and then coalesces', () => {
     using arena = arenaOf(2);
     using a = new Stream();
     using b = new Stream();
     const first = arena.allocate(MiB, a);
     const second = arena.allocate(MiB, b);
-    // Keep the streams busy until they are waited for.
+    // Keeps the streams busy until they are waited for.
     a.launchHostFunction(() => undefined);
     b.launchHostFunction(() => undefined);
     arena.deallocate(first, MiB, a);
@@ -435,7 +441,7 @@ describe('memory that streams exchange', () => {
     arena.validate();
   });
 
-  test('is joined with what its own stream holds, which the host does not wait for', () => {
+  test('coalesces with memory held by its own stream, which the host does not wait for', () => {
     using arena = arenaOf(2);
     using a = new Stream();
     const first = arena.allocate(MiB, a);
@@ -448,7 +454,7 @@ describe('memory that streams exchange', () => {
     hold.release();
   });
 
-  test('makes a third stream wait for the first where the second took a superblock of it (rapidsai/rmm#2489)', () => {
+  test('makes a third stream wait for the first if the second took a superblock of it (rapidsai/rmm#2489)', () => {
     using arena = arenaOf(2, 'deferred', new CudaMemoryResource());
     using a = new Stream();
     using b = new Stream();
@@ -457,7 +463,7 @@ describe('memory that streams exchange', () => {
     using hold = a.hold();
     arena.deallocate(first, 2 * MiB, a);
     arena.defragment();
-    // The stream has the rest of a superblock, which it has freed nothing of.
+    // The stream has the rest of a superblock, of which it has freed nothing.
     arena.allocate(256, b);
     arena.allocate(MiB, stream);
     arena.allocate(256, c);
@@ -466,7 +472,7 @@ describe('memory that streams exchange', () => {
     c.synchronizeSync();
   });
 
-  test('is not waited for where it does not serve', () => {
+  test('is not waited for if it cannot serve the request', () => {
     using arena = arenaOf(2, 'deferred');
     using a = new Stream();
     using b = new Stream();
@@ -479,7 +485,7 @@ describe('memory that streams exchange', () => {
     hold.release();
   });
 
-  test('lets host functions that use and end things run while the host waits', () => {
+  test('lets host functions use and dispose things while the host waits', () => {
     using arena = arenaOf(4);
     using a = new Stream();
     const b = new Stream();
@@ -495,7 +501,7 @@ describe('memory that streams exchange', () => {
     arena.validate();
   });
 
-  test('is not lost where the driver fails in the middle', () => {
+  test('is not lost if the driver fails during an exchange', () => {
     using arena = arenaOf(2, 'deferred');
     using a = new Stream();
     using hold = a.hold();
@@ -513,7 +519,7 @@ describe('memory that streams exchange', () => {
 });
 
 describe('defragmenting an arena', () => {
-  test('waits without events, returns all free memory, and joins it', () => {
+  test('waits without events, returns all free memory, and coalesces it', () => {
     using arena = arenaOf(4);
     using a = new Stream();
     using b = new Stream();
@@ -527,7 +533,7 @@ describe('defragmenting an arena', () => {
     expect(arena.defragment()).toBe(0);
   });
 
-  test('returns what is free in a superblock that is partly used', () => {
+  test('returns the free memory of a superblock that is partly used', () => {
     using arena = arenaOf(1);
     arena.allocate(256, stream);
     expect(arena.defragment()).toBe(MiB - 256);
@@ -536,7 +542,7 @@ describe('defragmenting an arena', () => {
     arena.validate();
   });
 
-  test.each(['eager', 'deferred'] as const)('does not wait with %s events, but whoever takes the memory does', (policy) => {
+  test.each(['eager', 'deferred'] as const)('does not wait with %s events, but a stream that takes the memory does', (policy) => {
     using arena = arenaOf(1, policy, new CudaMemoryResource());
     using a = new Stream();
     using b = new Stream();
@@ -550,7 +556,7 @@ describe('defragmenting an arena', () => {
     b.synchronizeSync();
   });
 
-  test('keeps what is waited for where the events of a lane go on being recorded', () => {
+  test('keeps what to wait for while the events of a lane are recorded again', () => {
     using arena = arenaOf(2, 'eager', new CudaMemoryResource());
     using a = new Stream();
     using b = new Stream();
@@ -560,7 +566,7 @@ describe('defragmenting an arena', () => {
     a.synchronizeSync();
     using hold = a.hold();
     arena.deallocate(second, MiB, a);
-    // The memory that was returned does not wait for what its stream freed later.
+    // The returned memory does not wait for what its stream freed later.
     expect(eventWaits(() => expect(arena.allocate(MiB, b)).toBe(first))).toBe(0);
     hold.release();
   });
@@ -582,7 +588,7 @@ describe('defragmenting an arena', () => {
     later.release();
   });
 
-  test('returns what streams left that have ended, and whoever takes it waits for them', () => {
+  test('returns memory that ended streams left, and a stream that takes it waits for them', () => {
     using arena = arenaOf(1, 'off', new CudaMemoryResource());
     const ending = new Stream();
     using other = new Stream();
@@ -597,7 +603,7 @@ describe('defragmenting an arena', () => {
     other.synchronizeSync();
   });
 
-  test('returns in a host function, which must not wait, what is known to be idle', () => {
+  test('in a host function, which must not wait, returns memory that is known to be idle', () => {
     using arena = arenaOf(4);
     using a = new Stream();
     using b = new Stream();
@@ -614,7 +620,7 @@ describe('defragmenting an arena', () => {
     expect(arena.defragment()).toBe(2 * MiB);
   });
 
-  test('copes with an arena that a host function uses or disposes while it waits', () => {
+  test('works with an arena that a host function uses or disposes during the wait', () => {
     const upstream = new AddressUpstream();
     const arena = arenaOf(4, 'off', upstream);
     using a = new Stream();
@@ -632,7 +638,7 @@ describe('defragmenting an arena', () => {
 });
 
 describe('an arena and its upstream', () => {
-  test('gives the block back only where it is wholly free, and takes it again when it is needed', () => {
+  test('gives the block back only if it is entirely free, and takes it again when needed', () => {
     const upstream = new AddressUpstream();
     using arena = arenaOf(4, 'off', upstream);
     const pointer = arena.allocate(MiB, stream);
@@ -649,7 +655,7 @@ describe('an arena and its upstream', () => {
     expect(() => arena.allocate(1, stream)).toThrow(OutOfMemoryError);
   });
 
-  test('takes as much as there is where the upstream gave the rest to others meanwhile', () => {
+  test('takes as much as there is if the upstream gave the rest to others', () => {
     const upstream = new AddressUpstream();
     using arena = arenaOf(16, 'off', upstream);
     arena.trim(stream);
@@ -662,7 +668,7 @@ describe('an arena and its upstream', () => {
     arena.validate();
   });
 
-  test('names the upstream where that has no more, but not where it was not asked', () => {
+  test('blames the upstream if it has no more memory, but not if it was not asked', () => {
     const upstream = new AddressUpstream();
     using arena = arenaOf(4, 'off', upstream);
     arena.trim(stream);
@@ -673,7 +679,7 @@ describe('an arena and its upstream', () => {
     expect(() => arena.allocate(4 * MiB, stream)).toThrow(expect.objectContaining({ path: ['ArenaMemoryResource'], cause: undefined }));
   });
 
-  test('forgets that the upstream had no more once it could do without', () => {
+  test("forgets the upstream's refusal when a request succeeded without it", () => {
     const upstream = new AddressUpstream();
     using arena = arenaOf(4, 'deferred', upstream);
     using other = new Stream();
@@ -682,13 +688,13 @@ describe('an arena and its upstream', () => {
     const [first, second] = [arena.allocate(MiB, stream), arena.allocate(MiB, other)];
     arena.deallocate(first, MiB, stream);
     arena.deallocate(second, MiB, other);
-    // The upstream refuses, but neighbours of two streams join.
+    // The upstream refuses, but neighbours of two streams coalesce.
     expect(arena.allocate(2 * MiB, stream)).toBe(first);
     expect(upstream.asked.at(-1)).toBe(2 * MiB);
     expect(() => arena.allocate(5 * MiB, stream)).toThrow(expect.objectContaining({ path: ['ArenaMemoryResource'], cause: undefined }));
   });
 
-  test('leaves what it keeps in a trim to every stream', () => {
+  test('leaves what a trim keeps to every stream', () => {
     using arena = arenaOf(4, 'deferred');
     using a = new Stream();
     using b = new Stream();
@@ -698,7 +704,7 @@ describe('an arena and its upstream', () => {
     expect(arena.statistics()).toMatchObject({ superblocks: 2, reuses: 0 });
   });
 
-  test.each(policies)('orders the first memory behind the stream it was taken on, with %s events', (policy) => {
+  test.each(policies)('orders its first memory after the stream that it was taken on, with %s events', (policy) => {
     using upstream = new CudaAsyncMemoryResource();
     const legacy = Stream.legacyDefault();
     using hold: StreamHold = legacy.hold();
@@ -712,7 +718,7 @@ describe('an arena and its upstream', () => {
     arena.dispose();
   });
 
-  test('keeps memory that no event could be recorded for', () => {
+  test('keeps memory for which no event could be recorded', () => {
     using hold = Stream.legacyDefault().hold();
     failCall('cuEventRecord', 1, 999);
     using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: 2 * MiB });
@@ -721,7 +727,7 @@ describe('an arena and its upstream', () => {
     expect(arena.allocate(2 * MiB, stream)).toBeGreaterThan(0);
   });
 
-  test('takes its block again although the stream ended meanwhile', () => {
+  test('takes its block again even if the stream ends during that', () => {
     const upstream = new AddressUpstream();
     using arena = arenaOf(2, 'off', upstream);
     const a = new Stream();
@@ -733,7 +739,7 @@ describe('an arena and its upstream', () => {
     expect(upstream.asked).toEqual([2 * MiB, 2 * MiB]);
   });
 
-  test('does not take more than its size where it is used while it takes its block', () => {
+  test('does not exceed its size if it is used while it takes its block', () => {
     const upstream = new AddressUpstream();
     using arena = arenaOf(2, 'off', upstream);
     arena.trim(stream);
@@ -742,7 +748,7 @@ describe('an arena and its upstream', () => {
     expect(upstream.liveBytes).toBe(2 * MiB);
   });
 
-  test('gives the block back where it was disposed meanwhile', () => {
+  test('gives the block back if it was disposed in the meantime', () => {
     const upstream = new AddressUpstream();
     const arena = arenaOf(2, 'off', upstream);
     arena.trim(stream);
@@ -760,7 +766,7 @@ describe('an arena that is out of memory', () => {
     return arena;
   }
 
-  test('says what it had', () => {
+  test('says how much memory it had', () => {
     using arena = exhausted();
     expect(() => arena.allocate(2 * MiB, stream)).toThrow(
       expect.objectContaining({
@@ -775,7 +781,7 @@ describe('an arena that is out of memory', () => {
     );
   });
 
-  test('shows what it looks like', () => {
+  test('shows its state', () => {
     using arena = exhausted();
     using other = new Stream();
     arena.deallocate(arena.allocate(MiB, other), MiB, other, 'eager');
@@ -801,7 +807,7 @@ describe('an arena that is out of memory', () => {
     ]);
   });
 
-  test('shows cells that are partly used, and columns of one width', () => {
+  test('shows cells that are partly used, and aligns its columns', () => {
     using arena = arenaOf(64);
     const front = arena.allocate(512 * KiB, stream);
     arena.allocate(MiB, stream);
@@ -818,7 +824,7 @@ describe('an arena that is out of memory', () => {
     expect(arena.dump()).toContain('arena of 1 MiB: 0 B held in 0 blocks');
   });
 
-  test('appends that to a file where it shall', () => {
+  test('appends its dump to a file if asked to', () => {
     const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
     try {
       const dumpFile = join(folder, 'arena.txt');
@@ -831,7 +837,7 @@ describe('an arena that is out of memory', () => {
     }
   });
 
-  test('warns where the file cannot be written, and is out of memory all the same', async () => {
+  test('warns if the file cannot be written, and still throws the out-of-memory error', async () => {
     using arena = exhausted(join(tmpdir(), 'no-such-folder', 'arena.txt'));
     const warned = new Promise<Error & { code?: string }>((resolve) => process.once('warning', resolve));
     expect(() => arena.allocate(2 * MiB, stream)).toThrow(OutOfMemoryError);
@@ -878,7 +884,7 @@ describe('any steps on several streams', () => {
           expect(arena.statistics().allocatedBytes).toBe(live.reduce((sum, range) => sum + Math.ceil(range.bytes / 256) * 256, 0));
         }
         for (const { pointer, bytes } of live) arena.deallocate(pointer, bytes, streams[0] as Stream);
-        // Whatever was taken apart is whole again.
+        // Everything that was split has coalesced again.
         expect(arena.allocate(6 * MiB, streams[1] as Stream)).toBeGreaterThan(0);
         arena.dispose();
         expect(upstream.liveBytes).toBe(0);

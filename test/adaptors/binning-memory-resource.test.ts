@@ -29,7 +29,7 @@ import { SpyResource } from '../support/spy-resource.js';
 
 const stream = new Stream();
 
-/** A resource that remembers the sizes that it was asked for. */
+/** A resource that remembers the requested sizes. */
 class SizesResource extends SpyResource {
   readonly sizes: number[] = [];
 
@@ -47,7 +47,7 @@ describe('a binning resource', () => {
     expect(resource.alternates).toEqual(resource.bins.map(({ resource: bin }) => bin));
   });
 
-  test('has the bins that are given, the smallest first, their sizes rounded up to 256', () => {
+  test('has the given bins, smallest first, with sizes rounded up to 256', () => {
     const given = new SpyResource();
     using resource = new BinningMemoryResource(new SpyResource(), {
       bins: [{ bytes: 5000, resource: given }, 1000, 256],
@@ -69,7 +69,7 @@ describe('a binning resource', () => {
     expect(resource.alternates).toEqual([given]);
   });
 
-  test('serves each size from the smallest bin that it fits into, and what fits into none from the upstream', () => {
+  test('serves each size from the smallest bin that it fits into, and sizes that fit into none from the upstream', () => {
     const sizes = [512, 768, 1024, 1280, 4096, 1 * MiB, 3 * GiB];
     const bins = sizes.map((bytes) => ({ bytes, resource: new SizesResource() }));
     const upstream = new SizesResource();
@@ -85,7 +85,7 @@ describe('a binning resource', () => {
     }
   });
 
-  test('serves zero bytes from the smallest bin, which gives the null pointer', () => {
+  test('serves zero bytes from the smallest bin, which returns the null pointer', () => {
     const bin = new SizesResource();
     using resource = new BinningMemoryResource(new SizesResource(), { bins: [{ bytes: 512, resource: bin }, 1024] });
     expect(resource.allocate(0, stream)).toBe(0);
@@ -94,7 +94,7 @@ describe('a binning resource', () => {
     resource.deallocate(0, 700, stream);
   });
 
-  test('gives a free back to where the size came from', () => {
+  test('frees memory where its size came from', () => {
     using upstream = new CudaMemoryResource();
     const before = upstream.reservedBytes;
     using resource = new BinningMemoryResource(upstream, { minimumExponent: 12, maximumExponent: 14 });
@@ -107,7 +107,7 @@ describe('a binning resource', () => {
     expect(resource.allocate(4096, stream)).toBe(small);
   });
 
-  test('gives all to the upstream where it has no bins', () => {
+  test('sends everything to the upstream if it has no bins', () => {
     const upstream = new SizesResource();
     using resource = new BinningMemoryResource(upstream);
     expect([resource.bins, resource.alternates]).toEqual([[], []]);
@@ -117,7 +117,7 @@ describe('a binning resource', () => {
   });
 
   describe('addBin', () => {
-    test('sends sizes to bins that are added, as if they had been there from the beginning', () => {
+    test('sends sizes to added bins as if they had always been there', () => {
       const upstream = new SizesResource();
       const given = new SizesResource();
       using resource = new BinningMemoryResource(upstream, { bins: [1024], deallocationEvents: 'off' });
@@ -138,7 +138,7 @@ describe('a binning resource', () => {
       expect(resource.bins[0]?.resource).toMatchObject({ deallocationEvents: 'off' });
     });
 
-    test('takes blocks at once where bins do, and gives them back with the resource', () => {
+    test('preallocates blocks like other bins, and gives them back with the resource', () => {
       using upstream = new CudaMemoryResource();
       const before = upstream.reservedBytes;
       using resource = new BinningMemoryResource(upstream, { blocksToPreallocate: 2 });
@@ -150,7 +150,7 @@ describe('a binning resource', () => {
       expect(upstream.reservedBytes).toBe(before);
     });
 
-    test('refuses a bin while what serves its requests has allocations, whose sizes would lead elsewhere', () => {
+    test('refuses a bin while the resource that serves its requests has allocations, whose sizes would lead elsewhere', () => {
       using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [1024] });
       const small = resource.allocate(700, stream);
       const large = resource.allocate(MiB, stream);
@@ -200,7 +200,7 @@ describe('a binning resource', () => {
     test.each<[string, (bins: BinningMemoryResource) => void, string]>([
       ['adds the same bin', (bins) => bins.addBin(64 * KiB), 'ERR_OUT_OF_RANGE'],
       ['disposes it', (bins) => bins.dispose(), 'ERR_CISTERN_DISPOSED'],
-    ])('leaves nothing if the upstream %s meanwhile, and will not take the blocks back', (_, act, expected) => {
+    ])('leaves nothing behind if the upstream %s during that and refuses the blocks', (_, act, expected) => {
       using cuda = new CudaMemoryResource();
       const before = cuda.reservedBytes;
       let bins: BinningMemoryResource | undefined;
@@ -228,7 +228,7 @@ describe('a binning resource', () => {
       expect(cuda.reservedBytes - before).toBe(0);
     });
 
-    test('is not kept from adding by what a cache took back at the end of a run', () => {
+    test('succeeds although a cache took memory back at the end of a run', () => {
       using cuda = new CudaMemoryResource();
       using cache = new CachingMemoryResource(cuda);
       using resource = new BinningMemoryResource(cuda, { bins: [{ bytes: MiB, resource: cache }] });
@@ -237,7 +237,7 @@ describe('a binning resource', () => {
       expect(resource.bins).toHaveLength(2);
     });
 
-    test('refuses a resource that takes memory back, of which adaptors above cannot know, unless it has that already', () => {
+    test('refuses a resource that takes memory back, which adaptors above do not know of, unless it is below this one already', () => {
       using cuda = new CudaMemoryResource();
       using cache = new CachingMemoryResource(cuda);
       using other = new CachingMemoryResource(cuda);
@@ -252,7 +252,7 @@ describe('a binning resource', () => {
       expect(above.statistics().bytes.current).toBe(0);
     });
 
-    test('counts neither zero bytes nor what failed', () => {
+    test('counts neither zero bytes nor failed allocations', () => {
       const upstream = new CudaMemoryResource();
       using resource = new BinningMemoryResource(upstream, { bins: [1024] });
       resource.allocate(0, stream);
@@ -269,7 +269,7 @@ describe('a binning resource', () => {
       ['1KiB' as never, 'ERR_INVALID_ARG_TYPE', 'bin must be a number, got "1KiB"'],
       [4 * GiB, 'ERR_OUT_OF_RANGE', 'blockBytes must be from 1 to 2 GiB - 256'],
       [{ bytes: 5 } as never, 'ERR_INVALID_ARG_TYPE', 'bin.resource must be a MemoryResource'],
-    ])('refuses %j, and is as before', (bin, expected, message) => {
+    ])('refuses %j, and leaves the state unchanged', (bin, expected, message) => {
       using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [1024] });
       expect(() => resource.addBin(bin)).toThrow(expect.objectContaining({ code: expected, message: expect.stringContaining(message) }));
       expect(resource.bins).toHaveLength(1);
@@ -278,7 +278,7 @@ describe('a binning resource', () => {
     });
   });
 
-  test('takes no blocks before they are used, or as many as it is told', () => {
+  test('takes no blocks before they are used, or as many as requested', () => {
     using upstream = new CudaMemoryResource();
     const before = upstream.reservedBytes;
     using lazy = new BinningMemoryResource(upstream, { minimumExponent: 18, maximumExponent: 22 });
@@ -311,13 +311,13 @@ describe('a binning resource', () => {
     expect(() => new BinningMemoryResource(new CudaMemoryResource(), options)).toThrow(message);
   });
 
-  test('refuses a bin of another device', () => {
+  test('refuses a bin on another device', () => {
     const resource = new CudaMemoryResource({ device: Device.get(1) });
     const make = () => new BinningMemoryResource(new CudaMemoryResource(), { bins: [{ bytes: 512, resource }] });
     expect(make).toThrow('got one of device memory of device 1');
   });
 
-  test('leaves nothing behind where a bin cannot be made', () => {
+  test('leaves nothing behind if a bin cannot be made', () => {
     using upstream = new CudaMemoryResource();
     const before = upstream.reservedBytes;
     failCall('cuMemAlloc', 3);
@@ -327,7 +327,7 @@ describe('a binning resource', () => {
     make().dispose();
   });
 
-  test('is out of memory where the bin is, and asks no other', () => {
+  test('is out of memory if the bin is, and asks no other', () => {
     using bin = new FixedSizeMemoryResource(new CudaMemoryResource(), { blockBytes: 1024, blocksToPreallocate: 1, maximumBytes: 1024 });
     using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [{ bytes: 1024, resource: bin }, 2048] });
     const pointer = resource.allocate(1000, stream);
@@ -339,7 +339,7 @@ describe('a binning resource', () => {
     expect(resource.allocate(1, stream)).toBe(pointer);
   });
 
-  test('names what the upstream could not serve', () => {
+  test('names the request that the upstream could not serve', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { maximumBytes: MiB });
     using resource = new BinningMemoryResource(pool, { bins: [1024] });
     expect(() => resource.allocate(2 * MiB, stream)).toThrow(
@@ -347,7 +347,7 @@ describe('a binning resource', () => {
     );
   });
 
-  test('says with which size a block was allocated that is freed with that of another bin', () => {
+  test("names the size of a block's allocation when it is freed with a size of another bin", () => {
     using resource = new BinningMemoryResource(new CudaMemoryResource(), { minimumExponent: 10, maximumExponent: 12 });
     const pointer = resource.allocate(3000, stream);
     for (const bytes of [1000, MiB]) {
@@ -360,7 +360,7 @@ describe('a binning resource', () => {
     expect(() => resource.deallocate(pointer, 1000, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
   });
 
-  test('does not let a wrong size free the block of the upstream that a bin has', () => {
+  test('does not let a wrong size free an upstream block that a bin holds', () => {
     const upstream = new CudaMemoryResource();
     using resource = new BinningMemoryResource(upstream, { bins: [1024], blocksToPreallocate: 2 });
     const first = resource.allocate(768, stream);
@@ -375,7 +375,7 @@ describe('a binning resource', () => {
     resource.deallocate(second, 768, stream);
   });
 
-  test('gives its bins its policy, and asks it of the upstream and of resources given as bins', () => {
+  test('gives its policy to its own bins, and passes it to the upstream and to bins given as resources', () => {
     const upstream = new SpyResource();
     const given = new SpyResource();
     const bins = [{ bytes: 512, resource: given }, 1024];
@@ -388,7 +388,7 @@ describe('a binning resource', () => {
     expect(upstream.fences).toEqual(['deferred', 'off']);
   });
 
-  test('leaves the policy to the resources where it has none itself', () => {
+  test('leaves the policy to the resources if it has none itself', () => {
     const upstream = new SpyResource();
     using resource = new BinningMemoryResource(upstream, { bins: [1024] });
     expect(resource.bins[0]?.resource).toMatchObject({ deallocationEvents: 'eager' });
@@ -396,7 +396,7 @@ describe('a binning resource', () => {
     expect(upstream.fences).toEqual([undefined]);
   });
 
-  test('hands a fence on to its bins', () => {
+  test('passes a fence on to its bins', () => {
     using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [1024], deallocationEvents: 'eager' });
     const before = driverCallCounts().eventRecords;
     const free = (fence?: 'off') => resource.deallocate(resource.allocate(1000, stream), 1000, stream, fence);
@@ -406,7 +406,7 @@ describe('a binning resource', () => {
     expect(driverCallCounts().eventRecords - before).toBe(1);
   });
 
-  test('hands an alignment on', () => {
+  test('passes an alignment on', () => {
     const upstream = new SpyResource();
     using resource = new BinningMemoryResource(upstream, { bins: [1024] });
     resource.allocate(5000, stream, 4096);
@@ -414,7 +414,7 @@ describe('a binning resource', () => {
     expect(() => resource.allocate(1000, stream, 4096)).toThrow('alignment must be at most 256');
   });
 
-  test('trims the bins that it made, and keeps so much of all of them', () => {
+  test('trims its own bins, and keeps the given bytes in total', () => {
     using given = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
     using resource = new BinningMemoryResource(new CudaMemoryResource(), { bins: [1024, 4096, { bytes: 16_384, resource: given }] });
     const use = () => {
@@ -431,7 +431,7 @@ describe('a binning resource', () => {
     expect(() => resource.trim(stream, { bytesToKeep: -1 })).toThrow(code('ERR_OUT_OF_RANGE'));
   });
 
-  test('disposes what it made, and nothing else', () => {
+  test('disposes its own bins, and nothing else', () => {
     const upstream = new SpyResource();
     const given = new SpyResource();
     const resource = new BinningMemoryResource(upstream, { bins: [{ bytes: 512, resource: given }, 1024] });
@@ -445,7 +445,7 @@ describe('a binning resource', () => {
     }
   });
 
-  test('disposes every bin where the upstream refuses the memory of one, and tries that again', () => {
+  test('disposes every bin even if the upstream refuses the memory of one, and retries that one later', () => {
     using upstream = new CudaMemoryResource();
     const before = upstream.reservedBytes;
     const resource = new BinningMemoryResource(upstream, { minimumExponent: 10, maximumExponent: 12, blocksToPreallocate: 1 });
@@ -456,7 +456,7 @@ describe('a binning resource', () => {
     expect(upstream.reservedBytes).toBe(before);
   });
 
-  test('stands in a stack with its bins as layers of their own', () => {
+  test('is in a stack together with its bins, which are layers of their own', () => {
     using stack = createResourceStack('binning(pool(cuda), min=256KiB, max=1MiB, bins=[4KiB, 64KiB], count=1, events=deferred)');
     expect(stack.layers.map(({ constructor: { name } }) => name)).toEqual([
       'BinningMemoryResource',
@@ -478,19 +478,19 @@ describe('a binning resource', () => {
     ['binning(cuda, min=300KiB, max=1MiB)', 'min must be a power of two, got 307200'],
     ['fixed-size(cuda, block=3GiB)', 'blockBytes must be from 1 to 2 GiB - 256'],
     ['fixed-size(cuda, count=-1)', 'blocksToPreallocate must be an integer'],
-  ])('cannot be made of %s', (specification, message) => {
+  ])('cannot be made from %s', (specification, message) => {
     expect(() => createResourceStack(specification)).toThrow(message);
   });
 });
 
-test('fixed-size blocks are made from a specification', () => {
+test('fixed-size blocks are created from a specification', () => {
   using stack = createResourceStack('fixed-size(cuda, block=64KiB, count=2, max=1MiB, events=off)');
   expect(stack.resource).toBeInstanceOf(FixedSizeMemoryResource);
   expect(stack.resource).toMatchObject({ blockBytes: 64 * KiB, reservedBytes: 128 * KiB, deallocationEvents: 'off' });
   expect(() => Array.from({ length: 17 }, () => stack.resource.allocate(1, stream))).toThrow(OutOfMemoryError);
 });
 
-test('bins given as resources, each of its own kind, end with the stack that owns them', () => {
+test('bins given as resources, each of its own kind, are disposed with the stack that owns them', () => {
   using cuda = new CudaMemoryResource();
   const before = cuda.reservedBytes;
   const small: MemoryResource = new ArenaMemoryResource(cuda, { arenaBytes: MiB });

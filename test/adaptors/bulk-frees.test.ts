@@ -47,7 +47,10 @@ afterEach(() => {
 
 const bufferOf = (bytes: number, resource: MemoryResource, on = stream) => new DeviceBuffer(bytes, { resource, stream: on });
 
-/** A way to take back everything that `use` allocated from the resource, while that is in use. */
+/**
+ * A way to take back everything that `use` allocated from the resource, while the resource is in
+ * use.
+ */
 interface Taker {
   readonly name: string;
   make(): MemoryResource & { validate(): void };
@@ -110,7 +113,10 @@ const takers: readonly Taker[] = [
   },
 ];
 
-/** An adaptor that remembers something, and the numbers that must be zero when nothing is allocated through it. */
+/**
+ * An adaptor that remembers something, and its counts that must be zero when nothing is allocated
+ * through it.
+ */
 interface Adaptor {
   readonly name: string;
   wrap(upstream: MemoryResource): MemoryResourceAdaptor;
@@ -172,7 +178,7 @@ describe.each(takers)('$name', ({ make, run }) => {
     const outer = new StatisticsResourceAdaptor(adaptor);
     for (let pass = 0; pass < 40; pass++) {
       let buffer: DeviceBuffer | undefined;
-      // What is freed in time is freed once; the sizes change, so that blocks get other owners.
+      // What is freed in time is freed once. The sizes change, so that blocks get other owners.
       run(resource, () => {
         const pointers = [1000, 3000 + 256 * (pass % 3)].map((bytes) => adaptor.allocate(bytes, stream));
         outer.allocate(700, stream);
@@ -185,7 +191,7 @@ describe.each(takers)('$name', ({ make, run }) => {
       expect(numbers(adaptor as never)).toEqual(zeros(numbers(adaptor as never)));
       expect(outer.statistics().bytes).toMatchObject({ current: 0 });
       resource.validate();
-      // The same addresses, without anything that is taken back.
+      // The same addresses, and nothing is taken back.
       run(resource, () => {
         for (const bytes of [3000, 1000, 700, 2000]) adaptor.deallocate(adaptor.allocate(bytes, stream), bytes, stream);
       });
@@ -196,7 +202,7 @@ describe.each(takers)('$name', ({ make, run }) => {
     resource[Symbol.dispose]();
   });
 
-  test('disposes the buffers in it, and no others', () => {
+  test('disposes the buffers in the memory, and no others', () => {
     using resource = make();
     using pool = new PoolMemoryResource(cuda);
     using elsewhere = bufferOf(5000, pool);
@@ -212,8 +218,8 @@ describe.each(takers)('$name', ({ make, run }) => {
   });
 });
 
-describe('a wait for the device covers all that is ordered on streams that have ended', () => {
-  /** Allocates in several ways on streams that end; counts waits from then on. */
+describe('one wait for the device covers everything ordered on ended streams', () => {
+  /** Allocates in several ways on streams that end, and counts waits from then on. */
   const useEndingStreams = (resource: MemoryResource, limit: MemoryResource) => {
     for (const ending of [new Stream(), new Stream(), new Stream()]) {
       bufferOf(1000, resource, ending);
@@ -243,7 +249,7 @@ describe('a wait for the device covers all that is ordered on streams that have 
     expect(waits).toHaveBeenCalledTimes(1);
   });
 
-  test('by the end of a run, also for bare pointers of the cache', () => {
+  test('by the end of a run, even for bare pointers of the cache', () => {
     using cache = new CachingMemoryResource(cuda);
     let waits: ReturnType<typeof useEndingStreams> | undefined;
     cache.run(() => {
@@ -253,7 +259,7 @@ describe('a wait for the device covers all that is ordered on streams that have 
     expect(cache.statistics().busyBlocks).toBe(0);
   });
 
-  test('but not what is allocated after it', () => {
+  test('but not memory allocated after it', () => {
     using scratch = new MonotonicMemoryResource(cuda);
     const limit = new LimitingResourceAdaptor(scratch, { limitBytes: MiB });
     const waits = useEndingStreams(scratch, limit);
@@ -272,7 +278,7 @@ describe('a wait for the device covers all that is ordered on streams that have 
   });
 });
 
-describe('a buffer whose memory is taken back while it moves there', () => {
+describe('a buffer whose memory is taken back while it moves to that memory', () => {
   test.each([
     ['rewind', 'resize'],
     ['reset', 'reserve'],
@@ -282,7 +288,7 @@ describe('a buffer whose memory is taken back while it moves there', () => {
     const scratch = new MonotonicMemoryResource(host);
     using limit = new LimitingResourceAdaptor(cuda, { limitBytes: 32 * MiB });
     using resource = new FallbackResourceAdaptor(limit, scratch);
-    // More than what is staged without an allocation, before which host functions run.
+    // More than is staged without an allocation, before which host functions run.
     using buffer = bufferOf(32 * MiB, resource);
     buffer.fill(7);
     const { ptr } = buffer;
@@ -291,7 +297,7 @@ describe('a buffer whose memory is taken back while it moves there', () => {
     stream.launchHostFunction(() => {
       if (operation === 'rewind') scratch.rewind(mark);
       else if (operation === 'reset') scratch.reset();
-      // The host's memory cannot be waited for here: the last dispose gives it back.
+      // Host memory cannot be waited for here: the last dispose gives it back.
       else expect(() => scratch.dispose()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
       if (operation !== 'dispose') next.push(bufferOf(KiB, scratch));
     });
@@ -309,7 +315,7 @@ describe('a buffer whose memory is taken back while it moves there', () => {
 });
 
 describe('a rewind', () => {
-  test('of a fallback does not leave memory to be freed once more when it is somebody else’s', () => {
+  test('of a fallback does not free memory a second time when it belongs to another owner', () => {
     using pool = new PoolMemoryResource(cuda);
     using scratch = new MonotonicMemoryResource(cuda, { maximumBytes: 0, fallback: pool });
     const mark = scratch.mark();
@@ -325,7 +331,7 @@ describe('a rewind', () => {
     expect(pool.statistics().allocatedBytes).toBe(3 * 1024);
   });
 
-  test('leaves buffers from before its mark, also ones that moved, and takes those that moved since', () => {
+  test('leaves buffers from before its mark, including moved ones, and takes those that moved since', () => {
     using scratch = new MonotonicMemoryResource(cuda);
     const [still, moved, moving] = [100, 100, 100].map((bytes) => bufferOf(bytes, scratch)) as [DeviceBuffer, DeviceBuffer, DeviceBuffer];
     moved.resize(5000);
@@ -343,7 +349,7 @@ describe('a rewind', () => {
   });
 
   test.each(['rewind', 'reset', 'release', 'dispose'] as const)(
-    'changes nothing by %s where a buffer cannot be freed, and can be called again',
+    'leaves the state unchanged if a buffer cannot be freed by %s, which can be called again',
     (operation) => {
       using fallback = new PoolMemoryResource(cuda);
       using scratch = new MonotonicMemoryResource(cuda, { maximumBytes: 4096, fallback });
@@ -361,7 +367,7 @@ describe('a rewind', () => {
     },
   );
 
-  test('looks only at what was allocated since its mark', () => {
+  test('looks only at allocations made since its mark', () => {
     using scratch = new MonotonicMemoryResource(cuda);
     const limit = new LimitingResourceAdaptor(scratch, { limitBytes: MiB });
     for (let i = 0; i < 100; i++) limit.allocate(100, stream);
@@ -375,7 +381,7 @@ describe('a rewind', () => {
 });
 
 describe('a run', () => {
-  test('ends where reading `then` of its result throws', () => {
+  test('ends if reading `then` of its result throws', () => {
     using cache = new CachingMemoryResource(cuda);
     const failure = new Error('no then');
     const result = Object.defineProperty({}, 'then', {
@@ -393,7 +399,7 @@ describe('a run', () => {
     expect(cache.invalidate()).toBe(1024);
   });
 
-  test('leaves what is kept to those above', () => {
+  test('leaves kept memory to the resources above', () => {
     using cache = new CachingMemoryResource(cuda);
     using aligned = new AlignedResourceAdaptor(cache, { alignment: 4096 });
     const limit = new LimitingResourceAdaptor(aligned, { limitBytes: MiB });
@@ -422,7 +428,7 @@ describe('a run', () => {
     expect([limit.allocatedBytes, cache.statistics().busyBlocks]).toEqual([0, 0]);
   });
 
-  test('frees what was allocated on a stream that is gone', () => {
+  test('frees memory that was allocated on a stream that is gone', () => {
     using cache = new CachingMemoryResource(cuda);
     const limit = new LimitingResourceAdaptor(cache, { limitBytes: MiB });
     cache.run(() => {
@@ -432,7 +438,7 @@ describe('a run', () => {
     expect([limit.allocatedBytes, cache.statistics().busyBlocks]).toEqual([0, 0]);
   });
 
-  test('frees what was allocated without blocking', async () => {
+  test('frees memory that was allocated without blocking', async () => {
     using cache = new CachingMemoryResource(cuda);
     const resource = new ReclaimingResourceAdaptor(cache);
     await cache.run(async () => {
@@ -460,7 +466,7 @@ const bottoms: readonly [string, () => MonotonicMemoryResource][] = [
 
 describe.each(bottoms)('memory of %s that is taken back', (_, makeBottom) => {
   describe.each(poolingResources)('under %s', (name, makePool) => {
-    test.each(['rewind', 'reset', 'release'] as const)('by %s does not serve two', (operation) => {
+    test.each(['rewind', 'reset', 'release'] as const)('by %s is not given to two owners', (operation) => {
       const scratch = makeBottom();
       const mark = scratch.mark();
       const pool = makePool(scratch);
@@ -491,7 +497,7 @@ describe.each(bottoms)('memory of %s that is taken back', (_, makeBottom) => {
       scratch.dispose();
     });
 
-    // Bins remember what is allocated through them.
+    // Bins remember the allocations made through them.
     if (name === 'bins') return;
     test('stays while a bare pointer in it is allocated', () => {
       const scratch = makeBottom();
@@ -513,7 +519,7 @@ describe.each(bottoms)('memory of %s that is taken back', (_, makeBottom) => {
     });
   });
 
-  test('stays while another monotonic resource has used some of it, to which no single free gives anything back', () => {
+  test('stays while another monotonic resource, to which single frees give nothing back, has used some of it', () => {
     const lower = makeBottom();
     const upper = new MonotonicMemoryResource(lower, { initialBytes: 4 * KiB });
     upper.deallocate(upper.allocate(1000, stream), 1000, stream);
@@ -525,7 +531,7 @@ describe.each(bottoms)('memory of %s that is taken back', (_, makeBottom) => {
     lower.dispose();
   });
 
-  test('stays while it is the fallback’s of another monotonic resource', () => {
+  test('stays while it belongs to the fallback of another monotonic resource', () => {
     const lower = makeBottom();
     const upper = new MonotonicMemoryResource(cuda, { maximumBytes: 0, fallback: lower });
     const pointer = upper.allocate(1000, stream);
@@ -539,7 +545,7 @@ describe.each(bottoms)('memory of %s that is taken back', (_, makeBottom) => {
   });
 });
 
-describe('what was allocated on a stream made elsewhere, which was destroyed without notice,', () => {
+describe('memory of a stream that was created elsewhere and destroyed without notice', () => {
   test.each(takers)('is freed by $name', ({ make, run }) => {
     const resource = make();
     const limit = new LimitingResourceAdaptor(resource, { limitBytes: MiB });
@@ -566,7 +572,7 @@ describe('the end of', () => {
     ['a cache', () => new CachingMemoryResource(cuda)],
     ['a monotonic resource', () => new MonotonicMemoryResource(cuda)],
     ['a monotonic resource with a fallback', () => new MonotonicMemoryResource(cuda, { maximumBytes: 512, fallback: cuda })],
-  ])('%s disposes the buffers in it, whatever is above', (_, make) => {
+  ])('%s disposes the buffers in its memory, whatever is above', (_, make) => {
     const before = cuda.reservedBytes;
     const resource = make();
     using elsewhere = bufferOf(3000, cuda);
@@ -584,7 +590,7 @@ describe('the end of', () => {
     for (const buffer of buffers) buffer.dispose();
   });
 
-  test('a resource leaves a buffer that only the same address is known of', () => {
+  test('a resource leaves a buffer that only has the same address', () => {
     using managed = new ManagedMemoryResource();
     using pinned = new PinnedHostMemoryResource();
     using buffer = bufferOf(100, managed);
@@ -594,14 +600,14 @@ describe('the end of', () => {
 });
 
 describe('an adaptor', () => {
-  test('remembers nothing where nothing takes memory back while it is in use', () => {
+  test('remembers nothing if nothing below takes memory back while it is in use', () => {
     using pool = new PoolMemoryResource(cuda);
     const adaptor = new LimitingResourceAdaptor(pool, { limitBytes: MiB });
     expect(Object.keys(adaptor)).not.toContain('allocate');
     expect(rememberIfTakenBack(adaptor, pool)).toBeUndefined();
   });
 
-  test('keeps what the resource above takes back, which has it from the adaptor', () => {
+  test('keeps memory that the resource above takes back, which had it from the adaptor', () => {
     using scratch = new MonotonicMemoryResource(cuda);
     const between = new LimitingResourceAdaptor(scratch, { limitBytes: 8 * MiB });
     const upper = new MonotonicMemoryResource(between, { initialBytes: MiB });

@@ -37,7 +37,7 @@ import { eventCalls, eventRecords, expectWaiting, inHostFunction, madeElsewhere,
 const disposed = expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' });
 const stream = new Stream();
 
-/** Counts how often it is called. */
+/** Counts its calls. */
 class CountingResource extends AddressCountingResource {
   calls = 0;
 
@@ -62,7 +62,7 @@ function bufferOf(bytes: number, resource?: MemoryResource): DeviceBuffer {
 }
 
 describe('a run', () => {
-  test('has nothing more of what was freed in it', () => {
+  test('has nothing left of what was freed in it', () => {
     const { cache } = countingCache();
     cache.run(() => {
       cache.deallocate(cache.allocate(1000, stream), 1000, stream);
@@ -73,7 +73,7 @@ describe('a run', () => {
 
   const sizes = [1000, 4096, 1000, 70 * KiB];
 
-  test('serves what it allocates from what the one before allocated, without the upstream', () => {
+  test('serves its allocations from those of the run before, without the upstream', () => {
     const { upstream, cache } = countingCache();
     const pass = () => cache.run(() => sizes.map((bytes) => cache.allocate(bytes, stream)));
     const first = pass();
@@ -85,7 +85,7 @@ describe('a run', () => {
     cache.validate();
   });
 
-  test('does so for asynchronous functions and buffers, and calls the driver for no memory', async () => {
+  test('does so for asynchronous functions and buffers, and makes no driver calls for memory', async () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream);
     const pass = () =>
@@ -124,7 +124,7 @@ describe('a run', () => {
     expect(await ended).toEqual([value, 0]);
   });
 
-  test('takes its memory back whatever way it ends', async () => {
+  test('takes its memory back, however it ends', async () => {
     const { cache } = countingCache();
     const failure = new Error('no');
     const fails = () => {
@@ -145,7 +145,7 @@ describe('a run', () => {
     cache.validate();
   });
 
-  test('ends for a thenable that is no promise', async () => {
+  test('ends for a thenable that is not a promise', async () => {
     const { cache } = countingCache();
     const thenable = {
       // biome-ignore lint/suspicious/noThenProperty: it is what is tested
@@ -159,7 +159,7 @@ describe('a run', () => {
     expect(cache.statistics()).toMatchObject({ busyBlocks: 0, activeRuns: 0 });
   });
 
-  test('gives out again at once what is freed in it', () => {
+  test('reuses at once what is freed in it', () => {
     const { upstream, cache } = countingCache();
     cache.run(() => {
       const first = cache.allocate(1000, stream);
@@ -174,7 +174,7 @@ describe('a run', () => {
     cache.validate();
   });
 
-  test('rounds sizes up to 256, and serves no other than its own with a block', () => {
+  test('rounds sizes up to 256, and reuses a block only for its own size', () => {
     const { upstream, cache } = countingCache();
     const take = (bytes: number) => cache.run(() => cache.allocate(bytes, stream));
     take(1);
@@ -199,7 +199,7 @@ describe('a run', () => {
     expect(currentResource()).toBe(before);
   });
 
-  test('is found under a resource above the cache that is the current one', () => {
+  test('is found below a resource above the cache if that is the current one', () => {
     const { upstream, cache } = countingCache();
     const rounding = new RoundingResourceAdaptor(cache, { kind: 'top-bits', bits: 2 });
     const pass = (bytes: number) => cache.run(() => withResource(rounding, () => void bufferOf(bytes)));
@@ -209,7 +209,7 @@ describe('a run', () => {
     cache.validate();
   });
 
-  test('refuses what is no function, and a cache that is disposed', () => {
+  test('refuses a value that is not a function, and a disposed cache', () => {
     const { cache } = countingCache();
     expect(() => cache.run(5 as unknown as () => void)).toThrow('fn must be a function, got 5');
     cache.dispose();
@@ -219,7 +219,7 @@ describe('a run', () => {
     expect(() => cache.allocate(256, stream)).toThrow(disposed);
   });
 
-  test('passes what continues after it to the upstream', async () => {
+  test('passes work that continues after it to the upstream', async () => {
     const { upstream, cache } = countingCache();
     let late: Promise<DevicePointer> | undefined;
     cache.run(() => {
@@ -229,14 +229,14 @@ describe('a run', () => {
     expect(upstream.calls).toBe(1);
     const pointer = (await late) as DevicePointer;
     expect(upstream.calls).toBe(2);
-    // Also while other runs go on, and to the end of those it lives.
+    // Even while other runs go on, and until those end.
     cache.run(() => undefined);
     expect(upstream.live.get(pointer)).toBe(500);
     cache.deallocate(pointer, 500, stream);
     expect(upstream.live.has(pointer)).toBe(false);
   });
 
-  test('passes what continues after it to the upstream while another run goes on', async () => {
+  test('passes work that continues after it to the upstream while another run goes on', async () => {
     const { upstream, cache } = countingCache();
     let late: Promise<DevicePointer> | undefined;
     cache.run(() => {
@@ -251,7 +251,7 @@ describe('a run', () => {
   });
 });
 
-describe('outside of a run', () => {
+describe('outside a run', () => {
   test('every call passes to the upstream', () => {
     const { upstream, cache } = countingCache();
     cache.run(() => cache.allocate(500, stream));
@@ -263,7 +263,7 @@ describe('outside of a run', () => {
     expect(cache.statistics()).toMatchObject({ hits: 0, misses: 1 });
   });
 
-  test('the same alignment is promised as inside', () => {
+  test('the same alignment is promised as inside one', () => {
     using upstream = new PoolMemoryResource(new CudaMemoryResource());
     using cache = new CachingMemoryResource(upstream);
     const refusal = 'alignment must be at most 256, which is what this resource can promise, got 512';
@@ -273,7 +273,7 @@ describe('outside of a run', () => {
     cache.deallocate(pointer, 100, stream);
   });
 
-  test('asks the resources below what its option says, and nothing where that is not set', () => {
+  test('the resources below get the policy of the option, or none if it is not set', () => {
     const recording = new SpyResource();
     using asking = new CachingMemoryResource(recording, { deallocationEvents: 'off' });
     using silent = new CachingMemoryResource(recording);
@@ -282,7 +282,7 @@ describe('outside of a run', () => {
     expect(recording.fences).toEqual(['off', undefined, 'deferred']);
   });
 
-  test('an allocation gets what the cache keeps free where the upstream has no more', () => {
+  test("an allocation gets the cache's free memory if the upstream has no more", () => {
     using upstream = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: MiB });
     using cache = new CachingMemoryResource(upstream);
     cache.run(() => cache.allocate(MiB, stream));
@@ -295,7 +295,7 @@ describe('outside of a run', () => {
 });
 
 describe('runs of one cache', () => {
-  test('take back their own memory where they are nested', () => {
+  test('take back their own memory if they are nested', () => {
     const { upstream, cache } = countingCache();
     cache.run(() => {
       const outer = cache.allocate(1000, stream);
@@ -311,7 +311,7 @@ describe('runs of one cache', () => {
     cache.validate();
   });
 
-  test('take back their own memory where they go on side by side', async () => {
+  test('take back their own memory if they run side by side', async () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream);
     const bytes = 4 * KiB;
@@ -361,7 +361,7 @@ describe('runs of one cache', () => {
 });
 
 describe('two caches', () => {
-  test('have each their own memory and runs', () => {
+  test('have their own memory and runs', () => {
     const first = countingCache();
     const second = countingCache();
     first.cache.run(() => {
@@ -393,7 +393,7 @@ describe('two caches', () => {
 });
 
 describe('uncached', () => {
-  test('suspends every cache, and a new run inside of it works', async () => {
+  test('suspends every cache, and a new run inside it works', async () => {
     const { upstream, cache } = countingCache();
     const pointer = await cache.run(() =>
       uncached(async () => {
@@ -420,7 +420,7 @@ describe('uncached', () => {
 });
 
 describe('a buffer made in a run', () => {
-  test('is disposed when that ends, and says why', () => {
+  test('is disposed when the run ends, and says why', () => {
     const { cache } = countingCache();
     const buffer = cache.run(() => bufferOf(1000));
     expect([buffer.isDisposed, buffer.byteLength, buffer.capacityBytes]).toEqual([true, 0, 0]);
@@ -452,7 +452,7 @@ describe('a buffer made in a run', () => {
     expect(cache.statistics().busyBlocks).toBe(0);
   });
 
-  test('is disposed though an adaptor put its pointer inside of a block', () => {
+  test('is disposed even if an adaptor moved its pointer inside the block', () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream);
     const aligned = new AlignedResourceAdaptor(cache, { alignment: 64 * KiB });
@@ -463,7 +463,7 @@ describe('a buffer made in a run', () => {
     cache.validate();
   });
 
-  test('belongs to that run wherever it grows', () => {
+  test('belongs to its run wherever it grows', () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream);
     let outer: DeviceBuffer | undefined;
@@ -491,7 +491,7 @@ describe('a buffer made in a run', () => {
     expect(buffer.isDisposed).toBe(false);
   });
 
-  test('keeps its memory where that is refused, and the run says so', () => {
+  test('keeps its memory if the free is refused, and the run says so', () => {
     const { cache } = countingCache();
     const fussy = new RefusingAdaptor(cache);
     const failure = new Error('not now');
@@ -517,7 +517,7 @@ describe('a buffer made in a run', () => {
     cache.validate();
   });
 
-  test('is taken back through a resource in between that is disposed', async () => {
+  test('is taken back through a disposed resource in between', async () => {
     const { cache } = countingCache();
     const statistics = new StatisticsResourceAdaptor(cache);
     let buffer: DeviceBuffer | undefined;
@@ -532,7 +532,7 @@ describe('a buffer made in a run', () => {
     cache.validate();
   });
 
-  test('may be freed by a resource that uses the cache meanwhile', () => {
+  test('can be freed by a resource that uses the cache during the free', () => {
     const { upstream, cache } = countingCache();
     const busy = new RefusingAdaptor(cache);
     busy.meanwhile = () => {
@@ -556,8 +556,11 @@ describe('a buffer made in a run', () => {
   });
 });
 
-describe('memory of a stream that has ended, which a run leaves that ends in a host function,', () => {
-  /** Leaves memory that only a wait for the device lets go, which a host function must not do. */
+describe('memory of an ended stream that a run which ends in a host function leaves', () => {
+  /**
+   * Leaves memory that can only be freed after a wait for the device, which a host function must
+   * not do.
+   */
   const leave = (cache: CachingMemoryResource, resource: MemoryResource = cache) =>
     inHostFunction(() => {
       cache.run(() => {
@@ -569,7 +572,7 @@ describe('memory of a stream that has ended, which a run leaves that ends in a h
       cache.validate();
     });
 
-  test('is no run’s and not kept', () => {
+  test('belongs to no run and is not kept', () => {
     const { cache } = countingCache();
     leave(cache);
     expect(cache.statistics()).toMatchObject({ activeRuns: 0, busyBlocks: 2, keptBlocks: 0 });
@@ -593,7 +596,7 @@ describe('memory of a stream that has ended, which a run leaves that ends in a h
     cache.validate();
   });
 
-  test('serves an allocation that would else be out of memory', () => {
+  test('serves an allocation that would otherwise run out of memory', () => {
     using cache = new CachingMemoryResource(new CountingResource(), { maximumBytes: 10_000 });
     leave(cache);
     cache.run(() => expect(cache.allocate(5000, stream)).toBeGreaterThan(0));
@@ -613,7 +616,7 @@ describe('memory of a stream that has ended, which a run leaves that ends in a h
     cache.validate();
   });
 
-  test('is the upstream’s again once the cache is disposed', () => {
+  test('belongs to the upstream again when the cache is disposed', () => {
     const { upstream, cache } = countingCache();
     const limit = new LimitingResourceAdaptor(cache, { limitBytes: MiB });
     leave(cache, limit);
@@ -642,7 +645,7 @@ describe('memory of a stream that has ended, which a run leaves that ends in a h
   });
 });
 
-test('the end of a run does not name a stream made elsewhere that may be gone', () => {
+test('the end of a run does not name a stream created elsewhere that may be gone', () => {
   const { cache } = countingCache();
   const foreign = madeElsewhere();
   const unannounced = Stream.fromHandle(foreign.address);
@@ -660,8 +663,8 @@ test('the end of a run does not name a stream made elsewhere that may be gone', 
   cache.run(() => expect(cache.allocate(1000, stream)).toBe(pointer));
 });
 
-describe('a buffer made outside of a run', () => {
-  test('outlives it, also with memory that it got in it', () => {
+describe('a buffer made outside a run', () => {
+  test('outlives it, even with memory that it got in it', () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream);
     using buffer = bufferOf(100, cache);
@@ -707,14 +710,14 @@ describe('keep', () => {
       last = next;
     }
     const after = driverCallCounts();
-    // Kept in one pass and freed in the next: no pass needs the driver.
+    // Kept in one pass and freed in the next: no pass calls the driver.
     expect([after.allocations - before.allocations, after.frees - before.frees]).toEqual([0, 0]);
     expect(cache.statistics()).toMatchObject({ upstreamBlocks: 3, keptBlocks: 1 });
     last.dispose();
     cache.validate();
   });
 
-  test('takes a pointer, or whatever has one, and returns it', () => {
+  test('takes a pointer, or an object that has one, and returns it', () => {
     const { upstream, cache } = countingCache();
     const view = { ptr: 0 };
     const pointer = cache.run(() => {
@@ -732,7 +735,7 @@ describe('keep', () => {
     expect(cache.statistics()).toMatchObject({ keptBlocks: 0, freeBlocks: 2 });
   });
 
-  test('holds in nested runs for all of them', () => {
+  test('in nested runs, holds for all of them', () => {
     const { cache } = countingCache();
     using buffer = cache.run(() => cache.run(() => cache.keep(bufferOf(300))));
     expect(buffer.isDisposed).toBe(false);
@@ -750,7 +753,7 @@ describe('keep', () => {
     cache.validate();
   });
 
-  test('leaves alone what no run would take back', () => {
+  test('leaves memory alone that no run would take back', () => {
     const { upstream, cache } = countingCache();
     const foreign = upstream.allocate(100, stream);
     expect(cache.keep(foreign)).toBe(foreign);
@@ -759,7 +762,7 @@ describe('keep', () => {
     expect(outside.isDisposed).toBe(false);
   });
 
-  test('refuses what is freed, and what is no memory', () => {
+  test('refuses freed memory, and values that are not memory', () => {
     const { cache } = countingCache();
     const pointer = cache.run(() => cache.allocate(300, stream));
     expect(() => cache.keep(pointer)).toThrow(disposed);
@@ -815,7 +818,7 @@ describe('a resource above a cache that keeps memory', () => {
     expect(buffer.isDisposed).toBe(false);
   });
 
-  test('takes it uncached from a cache that it falls back to, too', () => {
+  test('also takes it uncached from a cache that it falls back to', () => {
     const { upstream, cache } = countingCache();
     using scratch = new MonotonicMemoryResource(upstream, { maximumBytes: MiB, fallback: cache });
     cache.run(() => scratch.allocate(2 * MiB, stream));
@@ -848,7 +851,7 @@ describe('invalidate', () => {
     cache.validate();
   });
 
-  test('lets trim do the same for free blocks in a run', () => {
+  test('does for free blocks what trim does even in a run', () => {
     const { upstream, cache } = countingCache();
     cache.run(() => {
       cache.allocate(1000, stream);
@@ -877,7 +880,7 @@ describe('invalidate', () => {
   });
 });
 
-describe('where the upstream is out of memory', () => {
+describe('if the upstream is out of memory', () => {
   test.each(policies)('a run gives free blocks of other sizes back first, under %s', (deallocationEvents) => {
     using upstream = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 4 * MiB });
     using cache = new CachingMemoryResource(upstream, { deallocationEvents });
@@ -895,7 +898,7 @@ describe('where the upstream is out of memory', () => {
   });
 
   test.each(['eager', 'deferred'] as const)(
-    'what stays of another stream goes to a third in its order, under %s (rapidsai/rmm#2489)',
+    'the rest of the memory of another stream goes to a third in its order, under %s (rapidsai/rmm#2489)',
     (policy) => {
       const upstream = new AddressCountingResource();
       upstream.limitBytes = 4 * MiB;
@@ -920,7 +923,7 @@ describe('where the upstream is out of memory', () => {
     },
   );
 
-  test('no more than what is needed goes back, where that is enough', () => {
+  test('no more than needed goes back, if that is enough', () => {
     using upstream = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 4 * MiB });
     using cache = new CachingMemoryResource(upstream);
     cache.run(() => {
@@ -930,18 +933,18 @@ describe('where the upstream is out of memory', () => {
     expect(cache.statistics()).toMatchObject({ upstreamBlocks: 3, releases: 2, misses: 5 });
   });
 
-  test('all of it goes back, where that is not', () => {
+  test('everything goes back, if that is not enough', () => {
     const { upstream, cache } = countingCache();
     for (const bytes of [1000, 2000, 3000]) cache.run(() => cache.allocate(bytes, stream));
     upstream.beforeAllocate = (bytes) => {
-      // As a fragmented device would.
+      // As on a fragmented device.
       if (upstream.live.size > 0) throw new OutOfMemoryError('no room', { requestedBytes: bytes, path: ['addresses'] });
     };
     cache.run(() => cache.allocate(500, stream));
     expect([...upstream.live.values()]).toEqual([512]);
   });
 
-  test('the error says what is in the cache, and everything is as before', () => {
+  test('the error says what is in the cache, and the state is unchanged', () => {
     const { upstream, cache } = countingCache();
     upstream.limitBytes = 10_000;
     cache.run(() => {
@@ -961,7 +964,7 @@ describe('where the upstream is out of memory', () => {
 });
 
 describe('dispose', () => {
-  test('leaves what passed through it to be freed, and refuses what it gave back itself', () => {
+  test('leaves memory that passed through it to be freed, and refuses memory that it gave back itself', () => {
     const { upstream, cache } = countingCache();
     const kept = cache.run(() => cache.keep(cache.allocate(1000, stream)));
     const passed = cache.allocate(2000, stream);
@@ -994,7 +997,7 @@ describe('dispose', () => {
 describe.each(policies)('stream order with %s events', (deallocationEvents) => {
   const bytes = MiB;
 
-  test('gives a block that a run took back to its stream without waiting', () => {
+  test('returns a block that a run took back to its stream without waiting', () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream, { deallocationEvents });
     using a = new Stream({ nonBlocking: true });
@@ -1005,7 +1008,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
     expect(driverCallCounts().eventWaits).toBe(before);
   });
 
-  test('gives a block that a run took back to another stream in the order of its own', () => {
+  test('gives a block that a run took back to another stream, ordered after its own', () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream, { deallocationEvents });
     using a = new Stream({ nonBlocking: true });
@@ -1017,7 +1020,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
     a.synchronizeSync();
     using hold = a.hold();
     set(first, 1, 1, bytes, a);
-    // The free of a buffer's memory, and that of a bare pointer, are queued behind the write.
+    // The free of a buffer's memory, and that of a bare pointer, are queued after the write.
     cache.deallocate(first, bytes, a);
     cache.run(() => {
       const second = cache.allocate(bytes, b);
@@ -1037,7 +1040,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
     cache.validate();
   });
 
-  test.each(['a pointer', 'a buffer'])('takes %s back behind what its stream has to do at the end of the run', (what) => {
+  test.each(['a pointer', 'a buffer'])('takes %s back after the work queued on its stream at the end of the run', (what) => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream, { deallocationEvents });
     using a = new Stream({ nonBlocking: true });
@@ -1080,7 +1083,7 @@ describe.each(policies)('stream order with %s events', (deallocationEvents) => {
     expect(driverCallCounts().eventWaits).toBe(before);
   });
 
-  test.each(['a pointer', 'a buffer'])('takes %s back after everything on the device where its stream is disposed', (what) => {
+  test.each(['a pointer', 'a buffer'])('takes %s back after all work on the device if its stream is disposed', (what) => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream, { deallocationEvents });
     const a = new Stream({ nonBlocking: true });
@@ -1192,7 +1195,7 @@ describe('whatever happens', () => {
     second: fc.boolean(),
   });
 
-  test('live memory never overlaps, and a run takes back its own and nothing else', async () => {
+  test('live memory never overlaps, and a run takes back exactly its own', async () => {
     using other = new Stream();
     const steps = fc.array(step, { maxLength: 80 });
     await fc.assert(
@@ -1200,7 +1203,7 @@ describe('whatever happens', () => {
         const upstream = new CountingResource();
         const cache = new CachingMemoryResource(upstream, { deallocationEvents });
         const runs: Open[] = [];
-        /** Bytes of what is live, by pointer. */
+        /** Live bytes, by pointer. */
         const live = new Map<DevicePointer, number>();
         const kept: DevicePointer[] = [];
         const add = (pointer: DevicePointer, bytes: number) => {
@@ -1258,7 +1261,7 @@ describe('whatever happens', () => {
 });
 
 describe('a cache', () => {
-  test('is made from a specification, and checks its options', () => {
+  test('is created from a specification, and checks its options', () => {
     using resource = createResource('caching(cuda, name=training, events=off)');
     expect(resource).toBeInstanceOf(CachingMemoryResource);
     expect(resource).toMatchObject({ name: 'training', deallocationEvents: 'off' });
@@ -1270,7 +1273,7 @@ describe('a cache', () => {
   });
 });
 
-/** Passes calls on, unless it is told to refuse frees, or to do something before them. */
+/** Passes calls on, but can refuse frees, or call back before them. */
 class RefusingAdaptor extends StatisticsResourceAdaptor {
   failure: Error | undefined;
   meanwhile: (() => void) | undefined;

@@ -28,7 +28,7 @@ function failing(failure: Error = outOfMemory()) {
 }
 
 describe('FailureCallbackResourceAdaptor', () => {
-  test('tries again once where the callback returns true', () => {
+  test('tries again once if the callback returns true', () => {
     const failure = outOfMemory();
     const upstream = failing(failure);
     const callback = vi.fn(() => true);
@@ -38,14 +38,14 @@ describe('FailureCallbackResourceAdaptor', () => {
     expect(failure.path).toEqual(['the device']);
   });
 
-  test('does not call where nothing fails', () => {
+  test('does not call back if nothing fails', () => {
     const callback = vi.fn(() => true);
     const resource = new FailureCallbackResourceAdaptor(new SpyResource(), callback);
     resource.deallocate(resource.allocate(5, stream), 5, stream);
     expect(callback).not.toHaveBeenCalled();
   });
 
-  test('tries for as long as the callback returns true, and throws what failed last', () => {
+  test('tries as long as the callback returns true, and throws the last error', () => {
     using leaf = new CudaMemoryResource();
     const upstream = new LimitingResourceAdaptor(leaf, { limitBytes: 256 });
     const allocate = vi.spyOn(upstream, 'allocate');
@@ -57,7 +57,7 @@ describe('FailureCallbackResourceAdaptor', () => {
     expect([tries, allocate.mock.calls.length]).toEqual([4, 4]);
   });
 
-  test('allocates what the callback made room for', () => {
+  test('allocates from memory that the callback freed', () => {
     using leaf = new CudaMemoryResource();
     const upstream = new LimitingResourceAdaptor(leaf, { limitBytes: 1024 });
     let old = upstream.allocate(1024, stream);
@@ -72,7 +72,7 @@ describe('FailureCallbackResourceAdaptor', () => {
     resource.deallocate(pointer, 1024, stream);
   });
 
-  test('forwards the alignment at every try', () => {
+  test('passes the alignment on at every try', () => {
     const upstream = failing();
     const allocate = vi.spyOn(upstream, 'allocate');
     const resource = new FailureCallbackResourceAdaptor(upstream, () => true);
@@ -83,7 +83,7 @@ describe('FailureCallbackResourceAdaptor', () => {
     ]);
   });
 
-  test('is called for the errors of the class that is asked for, and no others', () => {
+  test('is called for errors of the given class, and no others', () => {
     const driverError = () => new DriverError('allocate', 'CUDA_ERROR_UNKNOWN', 999, 'unknown');
     const callback = vi.fn(() => true);
     const upstream = failing(driverError());
@@ -106,7 +106,7 @@ describe('FailureCallbackResourceAdaptor', () => {
     expect(callback).toHaveBeenCalledTimes(3);
   });
 
-  test('lets what the callback throws out, with the failure as its cause unless it has one', () => {
+  test("throws the callback's error, with the failure as its cause unless it has one", () => {
     const failure = outOfMemory();
     const plain = new Error('the cache is broken');
     const caused = new Error('the cache is broken', { cause: 'a reason of its own' });
@@ -132,7 +132,7 @@ describe('FailureCallbackResourceAdaptor', () => {
     }
   });
 
-  test('throws the failure itself where the callback does', () => {
+  test('throws the failure itself if the callback does', () => {
     const failure = outOfMemory();
     const resource = new FailureCallbackResourceAdaptor(failing(failure), (_bytes, error) => {
       throw error;
@@ -168,7 +168,7 @@ describe('FailureCallbackResourceAdaptor', () => {
     expect(resource.allocate(5, stream)).toBeGreaterThan(0);
   });
 
-  test('refuses what is no function', () => {
+  test('refuses a callback that is not a function', () => {
     const upstream = new SpyResource();
     expect(() => new FailureCallbackResourceAdaptor(upstream, undefined as unknown as FailureCallback)).toThrow(
       'callback must be a function, got undefined',

@@ -19,7 +19,7 @@ beforeAll(() => {
 });
 afterAll(() => stream.dispose());
 
-/** 1 KiB of device memory, and 4 KiB of managed memory behind it. */
+/** 1 KiB of device memory, with 4 KiB of managed memory behind it. */
 function make() {
   const device = new CudaMemoryResource();
   const managed = new ManagedMemoryResource();
@@ -29,7 +29,7 @@ function make() {
 }
 
 describe('FallbackResourceAdaptor', () => {
-  test('takes memory from the fallback where the upstream has none, and frees it there', () => {
+  test('takes memory from the fallback if the upstream has none, and frees it there', () => {
     const { upstream, fallback, resource } = make();
     const first = resource.allocate(1024, stream);
     const second = resource.allocate(1024, stream);
@@ -43,7 +43,7 @@ describe('FallbackResourceAdaptor', () => {
     expect([upstream.allocatedBytes, fallback.allocatedBytes]).toEqual([0, 0]);
   });
 
-  test('takes memory from the upstream again as soon as that has some', () => {
+  test('takes memory from the upstream again when it has some', () => {
     const { upstream, resource } = make();
     const first = resource.allocate(1024, stream);
     const second = resource.allocate(1024, stream);
@@ -63,7 +63,7 @@ describe('FallbackResourceAdaptor', () => {
     resource.deallocate(pointers[2] as number, 500, stream);
   });
 
-  test('has the kind of the upstream and the fallback among what it is built on', () => {
+  test('has the memory kind of its upstream, and lists the fallback among its layers', () => {
     const { upstream, fallback, resource } = make();
     expect([resource.memoryKind, resource.upstream, resource.fallback]).toEqual(['device', upstream, fallback]);
     expect(resource.alternates).toEqual([fallback]);
@@ -101,7 +101,7 @@ describe('FallbackResourceAdaptor', () => {
     expect(errors.map(({ limitBytes }) => limitBytes)).toEqual([1024, 4096]);
   });
 
-  test('does not ask the fallback where the upstream fails for another reason', () => {
+  test('does not ask the fallback if the upstream fails for another reason', () => {
     const upstream = new SpyResource();
     const fallback = new SpyResource();
     const allocate = vi.spyOn(fallback, 'allocate');
@@ -111,7 +111,7 @@ describe('FallbackResourceAdaptor', () => {
     expect(allocate).not.toHaveBeenCalled();
   });
 
-  test('can free again what the fallback refused to', () => {
+  test('can free memory again after the fallback refused to', () => {
     const { fallback, resource } = make();
     const pointer = resource.allocate(2048, stream);
     expect(() => resource.deallocate(pointer, 2047, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_WRONG_SIZE' }));
@@ -121,7 +121,7 @@ describe('FallbackResourceAdaptor', () => {
     expect(() => resource.deallocate(pointer, 2048, stream)).toThrow(expect.objectContaining({ name: 'LifetimeError' }));
   });
 
-  test('frees an address to the resource that gave it last', () => {
+  test('frees an address to the resource that returned it last', () => {
     const upstream = new SpyResource();
     const fallback = new SpyResource();
     const resource = new FallbackResourceAdaptor(upstream, fallback);
@@ -135,7 +135,7 @@ describe('FallbackResourceAdaptor', () => {
     expect([upstream.fences.length, fallback.fences.length]).toEqual([1, 1]);
   });
 
-  test('may be given the same memory while the fallback frees it', () => {
+  test('can get the same memory while the fallback frees it', () => {
     const upstream = new SpyResource();
     const fallback = new SpyResource();
     vi.spyOn(upstream, 'allocate').mockImplementation((bytes) => {
@@ -154,7 +154,7 @@ describe('FallbackResourceAdaptor', () => {
     expect(resource.fallbackBytes).toBe(0);
   });
 
-  test('notices that it was disposed while the upstream was asked', () => {
+  test('notices that it was disposed during a call of the upstream', () => {
     const upstream = new SpyResource();
     const fallback = new SpyResource();
     const resource = new FallbackResourceAdaptor(upstream, fallback);
@@ -164,14 +164,14 @@ describe('FallbackResourceAdaptor', () => {
     expect(fallback.alignments).toEqual([]);
   });
 
-  test('leaves both resources as they are when it is disposed', () => {
+  test('leaves both resources alone when it is disposed', () => {
     const upstream = new SpyResource();
     const fallback = new SpyResource();
     new FallbackResourceAdaptor(upstream, fallback).dispose();
     expect([upstream.isDisposed, fallback.isDisposed]).toEqual([false, false]);
   });
 
-  test('refuses a fallback on another device, and what is none', () => {
+  test('refuses a fallback on another device, and an invalid one', () => {
     using upstream = new CudaMemoryResource();
     using fallback = new CudaMemoryResource({ device: Device.get(1) });
     expect(() => new FallbackResourceAdaptor(upstream, fallback)).toThrow(

@@ -23,7 +23,10 @@ import { expectOrdered, policies } from '../support/stream-order.js';
 const stream = new Stream();
 const blockBytes = 64 * KiB;
 
-/** Remembers what it was asked for, and calls back in the middle of a call, as a resource does that runs host functions while it waits. */
+/**
+ * Remembers its calls, and calls back during a call, like a resource that runs host functions while
+ * it waits.
+ */
 class ObservedUpstream extends CudaMemoryResource {
   readonly asked: number[] = [];
   liveBytes = 0;
@@ -54,7 +57,7 @@ class ObservedUpstream extends CudaMemoryResource {
 }
 
 describe('fixed-size blocks', () => {
-  test('are 128 of 1 MiB, taken at once, where nothing else is said', () => {
+  test('are 128 of 1 MiB, taken at once, by default', () => {
     const upstream = new ObservedUpstream();
     using blocks = new FixedSizeMemoryResource(upstream);
     expect(blocks.blockBytes).toBe(MiB);
@@ -62,7 +65,7 @@ describe('fixed-size blocks', () => {
     expect(blocks.reservedBytes).toBe(128 * MiB);
   });
 
-  test('are taken one after another, and none at once, where none are to be preallocated', () => {
+  test('are taken one by one, and none at once, if none are to be preallocated', () => {
     const upstream = new ObservedUpstream();
     using blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 0 });
     expect(upstream.asked).toEqual([]);
@@ -90,7 +93,7 @@ describe('fixed-size blocks', () => {
     expect(() => new FixedSizeMemoryResource(new CudaMemoryResource(), options)).toThrow(message);
   });
 
-  test('can have 2 GiB - 256 bytes, of which one is asked for', () => {
+  test('can have 2 GiB - 256 bytes, of which 1 is requested', () => {
     using blocks = new FixedSizeMemoryResource(new SpyResource(), { blockBytes: 2 * GiB - 256, blocksToPreallocate: 3 });
     const pointer = blocks.allocate(1, stream);
     blocks.validate();
@@ -99,7 +102,7 @@ describe('fixed-size blocks', () => {
     expect(() => blocks.allocate(2 ** 31, stream)).toThrow(OutOfMemoryError);
   });
 
-  test('serve every size up to theirs with one block', () => {
+  test('serve every size up to their own with one block', () => {
     using blocks = new FixedSizeMemoryResource(new CudaMemoryResource(), { blockBytes, blocksToPreallocate: 4 });
     const sizes = [1, 300, blockBytes - 1, blockBytes];
     const pointers = sizes.map((bytes) => blocks.allocate(bytes, stream));
@@ -110,7 +113,7 @@ describe('fixed-size blocks', () => {
     expect(blocks.statistics()).toMatchObject({ allocatedBytes: 0, largestFreeBytes: blockBytes });
   });
 
-  test('serve no larger size, and say what they have', () => {
+  test('serve no larger size, and name their size', () => {
     using blocks = new FixedSizeMemoryResource(new CudaMemoryResource(), { blockBytes, blocksToPreallocate: 4 });
     const error = caught(() => blocks.allocate(blockBytes + 1, stream));
     expect(error).toBeInstanceOf(OutOfMemoryError);
@@ -128,14 +131,14 @@ describe('fixed-size blocks', () => {
     expect(blocks.statistics().allocatedBytes).toBe(0);
   });
 
-  test('come in batches of what was preallocated', () => {
+  test("come in batches of the preallocation's size", () => {
     const upstream = new ObservedUpstream();
     using blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 4 });
     for (let i = 0; i < 9; i++) blocks.allocate(blockBytes, stream);
     expect(upstream.asked).toEqual([4 * blockBytes, 4 * blockBytes, 4 * blockBytes]);
   });
 
-  test('come in smaller batches while the upstream has not that much, down to one block', () => {
+  test('come in smaller batches while the upstream does not have that much, down to one block', () => {
     const upstream = new ObservedUpstream();
     using blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 5 });
     upstream.limitBytes = 6 * blockBytes;
@@ -147,7 +150,7 @@ describe('fixed-size blocks', () => {
     blocks.validate();
   });
 
-  test('are no more than the maximum allows, a last batch less than a full one', () => {
+  test('do not exceed the maximum, with a smaller last batch', () => {
     const upstream = new ObservedUpstream();
     using blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 4, maximumBytes: 6.5 * blockBytes });
     const pointers = Array.from({ length: 6 }, () => blocks.allocate(blockBytes, stream));
@@ -159,12 +162,12 @@ describe('fixed-size blocks', () => {
     expect(blocks.allocate(1, stream)).toBe(pointers[3]);
   });
 
-  test('are fewer at once where the maximum is below the first batch', () => {
+  test('are fewer at once if the maximum is below the first batch', () => {
     using blocks = new FixedSizeMemoryResource(new CudaMemoryResource(), { blockBytes, maximumBytes: 3 * blockBytes });
     expect(blocks.reservedBytes).toBe(3 * blockBytes);
   });
 
-  test('leave nothing behind where the first batch cannot be had', () => {
+  test('leave nothing behind if the first batch cannot be allocated', () => {
     using cuda = new CudaMemoryResource();
     const before = cuda.reservedBytes;
     using upstream = new LimitingResourceAdaptor(cuda, { limitBytes: MiB });
@@ -176,7 +179,7 @@ describe('fixed-size blocks', () => {
     expect(cuda.reservedBytes).toBe(before);
   });
 
-  test('go back to the upstream by whole batches', () => {
+  test('go back to the upstream in whole batches', () => {
     const upstream = new ObservedUpstream();
     using blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 2 });
     const pointers = Array.from({ length: 6 }, () => blocks.allocate(blockBytes, stream));
@@ -192,7 +195,7 @@ describe('fixed-size blocks', () => {
     blocks.validate();
   });
 
-  test('go back to the upstream at the end, also those still allocated', () => {
+  test('go back to the upstream at the end, including live ones', () => {
     const upstream = new ObservedUpstream();
     const blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 2 });
     for (let i = 0; i < 3; i++) blocks.allocate(1, stream);
@@ -202,7 +205,7 @@ describe('fixed-size blocks', () => {
     expect(() => blocks.allocate(1, stream)).toThrow(code('ERR_CISTERN_DISPOSED'));
   });
 
-  test('tell a double free, a foreign pointer, an inner pointer and a wrong size apart', () => {
+  test('distinguish a double free, a foreign pointer, an inner pointer and a wrong size', () => {
     using blocks = new FixedSizeMemoryResource(new CudaMemoryResource(), { blockBytes, blocksToPreallocate: 2 });
     const kept = blocks.allocate(1000, stream);
     const freed = blocks.allocate(1000, stream);
@@ -216,7 +219,7 @@ describe('fixed-size blocks', () => {
     blocks.deallocate(kept, 1000, stream);
   });
 
-  test('keep within the maximum where the upstream runs a host function that takes some', () => {
+  test('stay within the maximum if the upstream runs a host function that takes some', () => {
     const upstream = new ObservedUpstream();
     using blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 0, maximumBytes: 2 * blockBytes });
     using other = new Stream();
@@ -229,7 +232,7 @@ describe('fixed-size blocks', () => {
     blocks.validate();
   });
 
-  test('give a new batch back where a host function disposed them meanwhile', () => {
+  test('give a new batch back if a host function disposed them in the meantime', () => {
     const upstream = new ObservedUpstream();
     const blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 0 });
     upstream.meanwhile = () => blocks.dispose();
@@ -237,7 +240,7 @@ describe('fixed-size blocks', () => {
     expect(upstream.liveBytes).toBe(0);
   });
 
-  test('stay as they were where the driver fails in the middle of a reuse', () => {
+  test('are unchanged if the driver fails during a reuse', () => {
     using blocks = blocksOf(1, 'eager');
     using other = new Stream();
     blocks.deallocate(blocks.allocate(1, stream), 1, stream);
@@ -285,7 +288,7 @@ describe('fixed-size blocks', () => {
   });
 });
 
-/** Room for a few blocks, taken at once: with one, whoever allocates next must get the block that was freed. */
+/** Room for a few blocks, taken at once: with one, the next allocation must get the freed block. */
 function blocksOf(count: number, deallocationEvents: (typeof policies)[number], upstream: MemoryResource = new CudaMemoryResource()) {
   const maximumBytes = count * blockBytes;
   return new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: count, maximumBytes, deallocationEvents });
@@ -309,7 +312,7 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
   });
 
   test.each(['freed', 'gathered by a trim'])(
-    'carry the order on to a third stream when they were %s on a second (rapidsai/rmm#2489)',
+    'keep their order for a third stream when they were %s on a second (rapidsai/rmm#2489)',
     (how) => {
       using blocks = blocksOf(1, policy);
       using a = new Stream();
@@ -339,7 +342,7 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
     expectOrdered(rest, blockBytes, b, hold);
   });
 
-  test('keep the order when the stream that freed them is gone, and a new one has its place (rapidsai/rmm#510, #2251)', () => {
+  test('keep their order when the stream that freed them is gone, and a new one has its place (rapidsai/rmm#510, #2251)', () => {
     using blocks = blocksOf(1, policy);
     const a = new Stream();
     const first = blocks.allocate(blockBytes, a);
@@ -372,7 +375,7 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
 });
 
 describe('fixed-size blocks with off events', () => {
-  test('serve another stream only once their own is known to be idle', () => {
+  test('serve another stream only when their own is known to be idle', () => {
     using blocks = new FixedSizeMemoryResource(new CudaMemoryResource(), {
       blockBytes,
       blocksToPreallocate: 0,
@@ -390,7 +393,7 @@ describe('fixed-size blocks with off events', () => {
     expect(blocks.statistics()).toMatchObject({ synchronizations: 0, growths: 2 });
   });
 
-  test('forget why the upstream refused a batch once there was a block without it', () => {
+  test('forget why the upstream refused a batch when a block was found without it', () => {
     const upstream = new ObservedUpstream();
     using blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 1, deallocationEvents: 'off' });
     upstream.limitBytes = blockBytes;
@@ -402,7 +405,7 @@ describe('fixed-size blocks with off events', () => {
     expect(caught(() => blocks.allocate(MiB, stream))).toMatchObject({ path: ['FixedSizeMemoryResource'], cause: undefined });
   });
 
-  test('are waited for on the host before an out-of-memory, while host functions use them', () => {
+  test('are waited for on the host before an out-of-memory error, while host functions use them', () => {
     using blocks = blocksOf(2, 'off');
     using a = new Stream();
     using b = new Stream();
@@ -417,7 +420,7 @@ describe('fixed-size blocks with off events', () => {
     blocks.validate();
   });
 
-  test('keep the order when the stream that freed them is gone', () => {
+  test('keep their order when the stream that freed them is gone', () => {
     using blocks = blocksOf(1, 'off');
     const a = new Stream();
     using b = new Stream();

@@ -3,7 +3,7 @@ import { ArenaMemoryResource, type DevicePointer, Event, failCall, KiB, MiB, Poo
 import { SpyResource } from '../support/spy-resource.js';
 import { eventCalls, expectWaiting, inHostFunction, madeElsewhere } from '../support/stream-order.js';
 
-/** Memory that nobody uses, with a count of what is live. */
+/** Memory that is never accessed, with a count of live allocations. */
 class Upstream extends SpyResource {
   liveBytes = 0;
 
@@ -21,8 +21,8 @@ class Upstream extends SpyResource {
 
 const disposed = expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' });
 
-describe('memory that comes inside a host function, where nothing can be waited for', () => {
-  test('goes back at the next dispose, where its pool was disposed meanwhile', () => {
+describe('memory that arrives inside a host function, where waiting is impossible', () => {
+  test('goes back at the next dispose, if its pool was disposed in the meantime', () => {
     using stream = new Stream({ nonBlocking: true });
     const upstream = new Upstream();
     const pool = new PoolMemoryResource(upstream);
@@ -34,7 +34,7 @@ describe('memory that comes inside a host function, where nothing can be waited 
     expect(pool.reservedBytes).toBe(0);
   });
 
-  test('serves later allocations, where its stream ended meanwhile', () => {
+  test('serves later allocations, if its stream ended in the meantime', () => {
     using stream = new Stream({ nonBlocking: true });
     const ending = new Stream({ nonBlocking: true });
     const upstream = new Upstream();
@@ -48,7 +48,7 @@ describe('memory that comes inside a host function, where nothing can be waited 
     pool.validate();
   });
 
-  test('goes back with the rest, where its stream ended meanwhile', () => {
+  test('goes back with the rest, if its stream ended in the meantime', () => {
     const ending = new Stream({ nonBlocking: true });
     const upstream = new Upstream();
     const pool = new PoolMemoryResource(upstream);
@@ -59,12 +59,12 @@ describe('memory that comes inside a host function, where nothing can be waited 
   });
 });
 
-test('a trim whose stream ends while the device is waited for leaves the memory where others find it', () => {
+test('stays where others find it, if the stream of a trim ends while the device is waited for', () => {
   using stream = new Stream({ nonBlocking: true });
   const foreign = madeElsewhere();
   using unannounced = Stream.fromHandle(foreign.address);
   using pool = new PoolMemoryResource(new Upstream(), { initialBytes: 2 * MiB, maximumBytes: 2 * MiB, deallocationEvents: 'off' });
-  // What is in use keeps the block from going back to the upstream.
+  // A live allocation keeps the block from going back to the upstream.
   pool.allocate(MiB, stream);
   pool.deallocate(pool.allocate(MiB, unannounced), MiB, unannounced);
   const ending = new Stream({ nonBlocking: true });
@@ -77,7 +77,7 @@ test('a trim whose stream ends while the device is waited for leaves the memory 
 });
 
 describe('an event that cannot be recorded', () => {
-  test('for a stream that is gone later is replaced by a wait for the device', () => {
+  test('is replaced by a wait for the device if its stream is gone later', () => {
     using stream = new Stream({ nonBlocking: true });
     const foreign = madeElsewhere();
     const unannounced = Stream.fromHandle(foreign.address);
@@ -96,7 +96,7 @@ describe('an event that cannot be recorded', () => {
     expect(upstream.liveBytes).toBe(0);
   });
 
-  test('is recorded again before anybody waits, since the recording before it may be lost', () => {
+  test('is recorded again before any stream waits, since the earlier recording may be lost', () => {
     using stream = new Stream({ nonBlocking: true });
     using other = new Stream({ nonBlocking: true });
     using pool = new PoolMemoryResource(new Upstream(), { maximumBytes: 2 * KiB });
@@ -109,7 +109,7 @@ describe('an event that cannot be recorded', () => {
   });
 });
 
-describe('what many streams and many rounds leave to be waited for', () => {
+describe('what to wait for after many streams and many rounds', () => {
   test('is one event for each stream, however often an arena is defragmented', () => {
     using busy = new Stream({ nonBlocking: true });
     using other = new Stream({ nonBlocking: true });
@@ -141,14 +141,15 @@ describe('what many streams and many rounds leave to be waited for', () => {
     expectWaiting(other);
   });
 
-  test('is not taken for nothing by a stream whose own events they are', () => {
+  test('is not skipped by a stream whose own events they are', () => {
     using busy = new Stream({ nonBlocking: true });
     using other = new Stream({ nonBlocking: true });
     using arena = new ArenaMemoryResource(new Upstream(), { arenaBytes: MiB, deallocationEvents: 'deferred' });
     using _hold = busy.hold();
     arena.deallocate(arena.allocate(MiB, busy), MiB, busy);
     arena.defragment();
-    // The superblock is the busy stream's again, without a wait; the other one must wait for it all the same.
+    // The superblock belongs to the busy stream again, without a wait; the other stream must still
+    // wait for it.
     const pointer = arena.allocate(KiB, busy);
     expect(eventCalls(() => arena.allocate(KiB, other)).waits).toBe(1);
     arena.deallocate(pointer, KiB, busy);
@@ -175,11 +176,11 @@ describe('what many streams and many rounds leave to be waited for', () => {
   });
 });
 
-test('a stream waits for the one of many blocks of nearly the size that fits, in an arena', () => {
+test('is, in an arena, only the one of many blocks of nearly the same size that fits', () => {
   using stream = new Stream({ nonBlocking: true });
   using other = new Stream({ nonBlocking: true });
   const least = 64 * 256;
-  // More are before the one that fits, and behind it, than are looked at.
+  // There are more blocks before and after the one that fits than are searched.
   const sizes = Array.from({ length: 61 }, (_, i) => (i === 30 ? least + 256 : least));
   const between = 1024;
   using arena = new ArenaMemoryResource(new Upstream(), {
@@ -203,7 +204,7 @@ test('a stream waits for the one of many blocks of nearly the size that fits, in
 test.each([
   ['a pool', (bytes: number) => new PoolMemoryResource(new Upstream(), { initialBytes: bytes, maximumBytes: bytes })],
   ['an arena', (bytes: number) => new ArenaMemoryResource(new Upstream(), { arenaBytes: bytes })],
-])('%s is not out of memory while one of many blocks of nearly the size fits', (_name, make) => {
+])('%s is not out of memory while one of many blocks of nearly the same size fits', (_name, make) => {
   using stream = new Stream({ nonBlocking: true });
   const least = 64 * 256;
   const sizes = [least + 256, ...Array.from({ length: 60 }, () => least)];

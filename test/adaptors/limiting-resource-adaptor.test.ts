@@ -10,7 +10,7 @@ beforeAll(() => {
 afterAll(() => stream.dispose());
 
 describe('LimitingResourceAdaptor', () => {
-  test('allows exactly its limit and not a byte more', () => {
+  test('allows exactly its limit, and not a byte more', () => {
     const resource = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 1024 });
     const pointer = resource.allocate(1024, stream);
     expect(resource.allocatedBytes).toBe(1024);
@@ -21,7 +21,7 @@ describe('LimitingResourceAdaptor', () => {
     expect(resource.limitBytes).toBe(1024);
   });
 
-  test('says how much was asked for, is left and is allowed', () => {
+  test('names the request, what is left, and the limit', () => {
     const resource = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 10 * MiB });
     resource.allocate(6 * MiB, stream);
     expect(caught(() => resource.allocate(5 * MiB, stream))).toMatchObject({
@@ -49,7 +49,7 @@ describe('LimitingResourceAdaptor', () => {
     expect(coarse.allocatedBytes).toBe(0);
   });
 
-  test('counts nothing for zero bytes and for the null pointer', () => {
+  test('counts nothing for zero bytes and the null pointer', () => {
     const resource = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 0 });
     expect(resource.allocate(0, stream)).toBe(0);
     resource.deallocate(0, 4096, stream);
@@ -57,7 +57,7 @@ describe('LimitingResourceAdaptor', () => {
     expect(() => resource.allocate(1, stream)).toThrow(OutOfMemoryError);
   });
 
-  test('counts nothing for what the upstream refuses', () => {
+  test('counts nothing that the upstream refuses', () => {
     using upstream = new CudaMemoryResource();
     const resource = new LimitingResourceAdaptor(upstream, { limitBytes: 2 ** 52 });
     const pointer = resource.allocate(1000, stream);
@@ -82,7 +82,7 @@ describe('LimitingResourceAdaptor', () => {
     expect(resource.allocatedBytes).toBe(0);
   });
 
-  test('holds the limit when the upstream runs a function that allocates', () => {
+  test('keeps the limit when the upstream runs a function that allocates', () => {
     const upstream = new SpyResource();
     const resource = new LimitingResourceAdaptor(upstream, { limitBytes: 4096 });
     let inner: unknown;
@@ -98,7 +98,7 @@ describe('LimitingResourceAdaptor', () => {
     expect(() => new LimitingResourceAdaptor(new SpyResource(), { limitBytes: limitBytes as number })).toThrow(/^limitBytes must be/);
   });
 
-  test('refuses an alignment that is no power of two', () => {
+  test('refuses an alignment that is not a power of two', () => {
     expect(() => new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 1, alignment: 300 })).toThrow(/^alignment must be/);
   });
 });

@@ -35,7 +35,7 @@ const rowsOf = (file: string) =>
     .slice(1)
     .map((line) => line.split(',').slice(2).join(','));
 
-/** Takes so many chunks, then fails. */
+/** Accepts a given number of chunks, then fails. */
 class FailingWritable extends Writable {
   readonly chunks: string[] = [];
   readonly #capacity: number;
@@ -78,17 +78,17 @@ describe('the rows of LoggingResourceAdaptor', () => {
     ]);
   });
 
-  test('name the thread that runs', () => {
+  test('name the current thread', () => {
     const file = newFile();
     using resource = new LoggingResourceAdaptor(new SpyResource(), { file });
     resource.allocate(1, stream);
     resource.flush();
     const thread = Number(linesOf(file)[1]?.split(',')[0]);
-    // The main thread of a process on Linux has the process's own number.
+    // On Linux, the main thread's id is that of the process.
     expect(thread).toBe(process.pid);
   });
 
-  test('carry the local time of day, which never goes back', () => {
+  test('have the local time of day, which never goes back', () => {
     const file = newFile();
     using resource = new LoggingResourceAdaptor(new SpyResource(), { file });
     const before = new Date();
@@ -144,7 +144,7 @@ describe('the rows of LoggingResourceAdaptor', () => {
     expect(rowsOf(file)).toEqual(expected);
   });
 
-  test('are there for zero bytes and the null pointer', () => {
+  test('exist for zero bytes and the null pointer', () => {
     const file = newFile();
     using resource = new LoggingResourceAdaptor(new SpyResource(), { file });
     resource.deallocate(resource.allocate(0, stream), 0, stream);
@@ -153,7 +153,7 @@ describe('the rows of LoggingResourceAdaptor', () => {
     expect(rowsOf(file)).toEqual([`allocate,(nil),0,${handle}`, `free,(nil),0,${handle}`]);
   });
 
-  test('are not there for mistakes in an argument, nor for frees that are refused', () => {
+  test('do not exist for invalid arguments and refused frees', () => {
     const file = newFile();
     using upstream = new CudaAsyncMemoryResource();
     using resource = new LoggingResourceAdaptor(upstream, { file });
@@ -181,14 +181,14 @@ describe('the rows of LoggingResourceAdaptor', () => {
 });
 
 describe('a log file', () => {
-  test('replaces the one before', () => {
+  test('replaces an existing one', () => {
     const file = newFile();
     writeFileSync(file, 'what was here');
     new LoggingResourceAdaptor(new SpyResource(), { file }).dispose();
     expect(readFileSync(file, 'utf8')).toBe('Thread,Time,Action,Pointer,Size,Stream\n');
   });
 
-  test('is written at flush and dispose, and in between when much has come together', () => {
+  test('is written at flush and dispose, and whenever the buffer is full', () => {
     const file = newFile();
     const resource = new LoggingResourceAdaptor(new SpyResource(), { file });
     resource.allocate(1, stream);
@@ -222,7 +222,7 @@ describe('a log file', () => {
     );
   });
 
-  test('on a full disk stops allocations before the upstream is asked, and stops no free', () => {
+  test('on a full disk stops allocations before the upstream is called, and stops no free', () => {
     const upstream = new SpyResource();
     const resource = new LoggingResourceAdaptor(upstream, { file: '/dev/full' });
     const live: number[] = [];
@@ -240,7 +240,7 @@ describe('a log file', () => {
     resource.dispose();
   });
 
-  test('gets each byte once where a part of them is written before writing fails', () => {
+  test('gets each byte once if writing fails after a part', () => {
     let text = '';
     const target = {
       write(bytes: Uint8Array): number {
@@ -273,7 +273,7 @@ describe('a log file', () => {
     expect(rowsOf(file)).toHaveLength(3);
   });
 
-  test('that cannot be written when the process exits makes it fail, and keeps no other from being written', () => {
+  test('that cannot be written when the process exits makes it fail, and does not keep others from being written', () => {
     const file = newFile();
     const { status, stderr } = runModule(`
       import { CudaMemoryResource, LoggingResourceAdaptor, Stream } from 'cistern';
@@ -310,7 +310,7 @@ describe('a log to a stream', () => {
     expect(text.split('\n').map((line) => line.split(',')[4])).toEqual(['Size', '1', '2', undefined]);
   });
 
-  test('that fails makes the next flush, allocation and dispose fail, and no free', async () => {
+  test('that fails makes the next flush, allocation and dispose fail, but no free', async () => {
     const upstream = new SpyResource();
     const target = new FailingWritable(1);
     const resource = new LoggingResourceAdaptor(upstream, { stream: target, autoFlush: true });

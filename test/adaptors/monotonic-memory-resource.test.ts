@@ -22,7 +22,7 @@ import { policies } from '../support/stream-order.js';
 
 const stream = new Stream();
 
-/** An upstream of so many bytes. It remembers what it was asked for, and calls back before a call returns when told to. */
+/** An upstream of a given size. It remembers its calls, and can call back before a call returns. */
 class BoundedUpstream implements MemoryResource {
   readonly memoryKind = 'device';
   readonly device = Device.get();
@@ -88,7 +88,7 @@ describe('a monotonic resource', () => {
     expect(() => scratchOn(undefined, options)).toThrow(message);
   });
 
-  test('refuses a fallback of another device', () => {
+  test('refuses a fallback on another device', () => {
     const fallback = new CudaMemoryResource({ device: Device.get(1) });
     expect(() => scratchOn(undefined, { fallback })).toThrow('fallback must be of device 0, got one of device 1');
   });
@@ -112,7 +112,7 @@ describe('a monotonic resource', () => {
     expect(upstream.asked).toEqual([1024, 3072, MiB + 256, 3 * (MiB + 256)]);
   });
 
-  test('never holds more than its maximum, and all of it if need be', () => {
+  test('never exceeds its maximum, and uses all of it if needed', () => {
     const upstream = new BoundedUpstream();
     using scratch = scratchOn(upstream, { initialBytes: MiB, maximumBytes: 10 * MiB + 100 });
     for (let i = 0; i < 10; i++) scratch.allocate(MiB, stream);
@@ -123,7 +123,7 @@ describe('a monotonic resource', () => {
     expect(scratch.statistics()).toMatchObject({ reservedBytes: 10 * MiB, usedBytes: 10 * MiB });
   });
 
-  test('backs off down to what is needed while the upstream refuses', () => {
+  test('backs off, down to what is needed, while the upstream refuses', () => {
     const upstream = new BoundedUpstream(5 * MiB);
     using scratch = scratchOn(upstream, { initialBytes: 4 * MiB });
     scratch.allocate(4 * MiB, stream);
@@ -134,7 +134,7 @@ describe('a monotonic resource', () => {
     );
   });
 
-  test('does not blame the upstream for what only its maximum forbids', () => {
+  test('does not blame the upstream if only its maximum is in the way', () => {
     const upstream = new BoundedUpstream(MiB);
     using scratch = scratchOn(upstream, { initialBytes: MiB, growthFactor: 1, maximumBytes: 2 * MiB, deallocationEvents: 'off' });
     using other = new Stream();
@@ -151,7 +151,7 @@ describe('a monotonic resource', () => {
     );
   });
 
-  test('gives addresses one after another, rounded up to 256 bytes', () => {
+  test('returns addresses one after another, rounded up to 256 bytes', () => {
     using scratch = scratchOn();
     const pointers = [1, 256, 257, 1000].map((bytes) => scratch.allocate(bytes, stream));
     const first = pointers[0] as number;
@@ -159,7 +159,7 @@ describe('a monotonic resource', () => {
     expect(scratch.statistics().usedBytes).toBe(2048);
   });
 
-  test.each([512, 4096, 64 * KiB, 4 * MiB])('gives multiples of %i', (alignment) => {
+  test.each([512, 4096, 64 * KiB, 4 * MiB])('returns multiples of %i', (alignment) => {
     using scratch = scratchOn();
     scratch.allocate(256, stream);
     const pointers = [0, 1, 2].map(() => scratch.allocate(1000, stream, alignment));
@@ -177,7 +177,7 @@ describe('a monotonic resource', () => {
     expect(scratch.allocate(MiB, stream)).toBe(pointer);
   });
 
-  test('refuses the frees that it can tell to be wrong', () => {
+  test('refuses frees that are detectably wrong', () => {
     using scratch = scratchOn(undefined, { initialBytes: MiB });
     const older = scratch.allocate(MiB, stream);
     const mark = scratch.mark();
@@ -197,7 +197,7 @@ describe('a monotonic resource', () => {
     scratch.deallocate(0, 4096, stream);
   });
 
-  test('takes a free of another stream, in an older block too', () => {
+  test('accepts a free on another stream, in an older block too', () => {
     using scratch = scratchOn(undefined, { initialBytes: MiB });
     using other = new Stream();
     const pointers = [0, 1, 2].map(() => scratch.allocate(MiB, stream));
@@ -205,7 +205,7 @@ describe('a monotonic resource', () => {
     scratch.validate();
   });
 
-  test('says what it holds and did', () => {
+  test('reports its statistics', () => {
     using scratch = scratchOn(undefined, { initialBytes: MiB });
     const mark = scratch.mark();
     scratch.allocate(1000, stream);
@@ -242,7 +242,7 @@ describe('a mark', () => {
     scratch.validate();
   });
 
-  test('can be rewound to again and again, without a call of the upstream', () => {
+  test('can be rewound to repeatedly, without a call of the upstream', () => {
     const upstream = new BoundedUpstream();
     using scratch = scratchOn(upstream, { initialBytes: MiB });
     const mark = scratch.mark();
@@ -253,7 +253,7 @@ describe('a mark', () => {
     expect(upstream.asked).toEqual([MiB, 2 * MiB]);
   });
 
-  test('leaves the block that is large enough with the stream, not the one that was first', () => {
+  test('leaves the block that is large enough with the stream, not its first block', () => {
     using scratch = scratchOn(undefined, { initialBytes: MiB });
     const mark = scratch.mark();
     scratch.allocate(256, stream);
@@ -266,7 +266,7 @@ describe('a mark', () => {
     expect(scratch.statistics().largestFreeBytes).toBe(MiB);
   });
 
-  test('nests: a rewind to one lets those after it fall, and those before it stand', () => {
+  test('nests: a rewind to one drops those after it, and keeps those before it', () => {
     using scratch = scratchOn();
     const [outer, middle, inner] = [0, 1, 2].map(() => {
       const mark = scratch.mark();
@@ -286,7 +286,7 @@ describe('a mark', () => {
     expect(() => scratch.rewind(middle)).toThrow(code('ERR_CISTERN_INVALID_STATE'));
   });
 
-  test('is the same one while nothing is allocated, so that a loop does not pile them up', () => {
+  test('is the same one while nothing is allocated, so that marks do not pile up in a loop', () => {
     using scratch = scratchOn();
     scratch.allocate(256, stream);
     const mark = scratch.mark();
@@ -297,7 +297,7 @@ describe('a mark', () => {
     expect(scratch.mark()).not.toBe(mark);
   });
 
-  test('is the same one while nothing is live that the fallback gave since', () => {
+  test("is the same one while none of the fallback's allocations since is live", () => {
     const fallback = new BoundedUpstream();
     using scratch = scratchOn(undefined, { maximumBytes: 0, fallback });
     scratch.allocate(256, stream);
@@ -314,7 +314,7 @@ describe('a mark', () => {
     expect(scratch.mark()).not.toBe(mark);
   });
 
-  test('rewinds at the end of a block that uses it, if it still stands', () => {
+  test('rewinds at the end of a scope that uses it, if it still stands', () => {
     using scratch = scratchOn();
     {
       using _frame = scratch.mark();
@@ -335,7 +335,7 @@ describe('a mark', () => {
     expect(scratch.statistics().usedBytes).toBe(512);
   });
 
-  test.each(['reset', 'release', 'dispose'] as const)('falls at a %s', (what) => {
+  test.each(['reset', 'release', 'dispose'] as const)('no longer stands after a %s', (what) => {
     using scratch = scratchOn();
     scratch.allocate(256, stream);
     const mark = scratch.mark();
@@ -345,14 +345,14 @@ describe('a mark', () => {
     expect(() => scratch.rewind(mark)).toThrow(code(what === 'dispose' ? 'ERR_CISTERN_DISPOSED' : 'ERR_CISTERN_INVALID_STATE'));
   });
 
-  test('must be one of this very resource', () => {
+  test('must belong to the same resource', () => {
     using scratch = scratchOn();
     using other = scratchOn();
     expect(() => scratch.rewind(other.mark())).toThrow(ArgumentRangeError);
     for (const mark of [undefined, 1, {}] as MonotonicMark[]) expect(() => scratch.rewind(mark)).toThrow(ArgumentTypeError);
   });
 
-  test('cannot be made of a disposed resource', () => {
+  test('cannot be made from a disposed resource', () => {
     const scratch = scratchOn();
     scratch.dispose();
     expect(() => scratch.mark()).toThrow(code('ERR_CISTERN_DISPOSED'));
@@ -376,7 +376,7 @@ describe('the blocks of a monotonic resource', () => {
     expect(upstream.asked).toEqual([MiB, 2 * MiB, MiB]);
   });
 
-  test('are given back by a trim where nothing is handed out of them', () => {
+  test('are given back by a trim if nothing is allocated in them', () => {
     const upstream = new BoundedUpstream();
     using scratch = scratchOn(upstream, { initialBytes: MiB });
     using other = new Stream();
@@ -393,7 +393,7 @@ describe('the blocks of a monotonic resource', () => {
     scratch.validate();
   });
 
-  test.each(policies)('go back to the upstream where they are too small and a larger one is needed, under %s', (deallocationEvents) => {
+  test.each(policies)('go back to the upstream if they are too small and a larger one is needed, under %s', (deallocationEvents) => {
     const upstream = new BoundedUpstream();
     using scratch = scratchOn(upstream, { initialBytes: MiB, growthFactor: 1, maximumBytes: 4 * MiB, deallocationEvents });
     using other = new Stream();
@@ -405,7 +405,7 @@ describe('the blocks of a monotonic resource', () => {
     scratch.validate();
   });
 
-  test('of two streams pass a third one that takes what is large enough', () => {
+  test('of two streams are skipped by a third, which takes one that is large enough', () => {
     using scratch = scratchOn(undefined, { initialBytes: MiB, maximumBytes: 3 * MiB });
     using other = new Stream();
     scratch.allocate(2 * MiB, other);
@@ -428,7 +428,7 @@ describe('the blocks of a monotonic resource', () => {
     expect(scratch.statistics()).toMatchObject({ growths: 1, reuses: 1 });
   });
 
-  test('are kept by a release that the upstream refuses, though all is rewound and the fallback has its memory back', () => {
+  test("are kept by a release that the upstream refuses, though everything is rewound and the fallback's memory is freed", () => {
     const upstream = new BoundedUpstream();
     const fallback = new BoundedUpstream();
     using scratch = scratchOn(upstream, { initialBytes: MiB, maximumBytes: MiB, fallback });
@@ -444,7 +444,7 @@ describe('the blocks of a monotonic resource', () => {
     expect(scratch.release(stream)).toBe(MiB);
   });
 
-  test('all go back when it is disposed', () => {
+  test('all go back on disposal', () => {
     const upstream = new BoundedUpstream();
     const scratch = scratchOn(upstream, { initialBytes: MiB });
     const ended = new Stream();
@@ -458,14 +458,14 @@ describe('the blocks of a monotonic resource', () => {
 });
 
 describe('a fallback', () => {
-  test('is among what the resource is built on', () => {
+  test('is among the layers of the resource', () => {
     const fallback = new CudaMemoryResource();
     using scratch = scratchOn(undefined, { fallback });
     expect(scratch.alternates).toEqual([fallback]);
     expect('alternates' in scratchOn()).toBe(false);
   });
 
-  test('serves what the maximum leaves no room for, and its memory finds its way back', () => {
+  test('serves what the maximum leaves no room for, and gets its memory back', () => {
     const fallback = new BoundedUpstream();
     using scratch = scratchOn(undefined, { maximumBytes: MiB, fallback });
     scratch.allocate(MiB, stream);
@@ -479,7 +479,7 @@ describe('a fallback', () => {
     expect(() => scratch.deallocate(small, 1000, stream)).toThrow(code('ERR_CISTERN_FOREIGN_POINTER'));
   });
 
-  test('serves where the upstream is out of memory', () => {
+  test('serves if the upstream is out of memory', () => {
     const fallback = new BoundedUpstream();
     using scratch = scratchOn(new BoundedUpstream(MiB), { initialBytes: MiB, fallback });
     scratch.allocate(MiB, stream);
@@ -506,7 +506,7 @@ describe('a fallback', () => {
     expect(fallback.liveBytes).toBe(0);
   });
 
-  test('gets memory of a stream that has ended back after everything that was queued', () => {
+  test('gets memory of an ended stream back after all queued work', () => {
     const fallback = new PoolMemoryResource(new CudaMemoryResource());
     using scratch = scratchOn(undefined, { maximumBytes: 0, fallback });
     const ended = new Stream();
@@ -517,7 +517,7 @@ describe('a fallback', () => {
     fallback.dispose();
   });
 
-  test('gets memory of several streams that have ended back after a single wait, though one ends meanwhile', () => {
+  test('gets memory of several ended streams back after a single wait, even if one ends during it', () => {
     const fallback = new BoundedUpstream();
     using scratch = scratchOn(undefined, { maximumBytes: 0, fallback });
     const streams = Array.from({ length: 6 }, () => new Stream());
@@ -529,7 +529,7 @@ describe('a fallback', () => {
     for (const each of streams) each.dispose();
   });
 
-  test('that is out of memory too is in the path of the error', () => {
+  test('is in the path of the error if it is also out of memory', () => {
     using scratch = scratchOn(undefined, { maximumBytes: 0, fallback: new BoundedUpstream(0) });
     expect(() => scratch.allocate(256, stream)).toThrow(
       expect.objectContaining({ requestedBytes: 256, path: ['MonotonicMemoryResource', 'BoundedUpstream'] }),
@@ -552,7 +552,7 @@ describe('a fallback', () => {
     expect(fallback.liveBytes).toBe(0);
   });
 
-  test('does not get memory twice from what its own calls do', () => {
+  test('does not get memory twice if its own calls rewind', () => {
     const fallback = new BoundedUpstream();
     using scratch = scratchOn(undefined, { maximumBytes: 0, fallback });
     const pointer = scratch.allocate(MiB, stream);
@@ -569,7 +569,7 @@ describe('a fallback', () => {
 });
 
 describe('a monotonic resource whose upstream runs host functions', () => {
-  test.each(['rewind', 'reset'])('serves the allocation although it is %s meanwhile', (what) => {
+  test.each(['rewind', 'reset'])('serves the allocation even if it is %s in the meantime', (what) => {
     const upstream = new BoundedUpstream();
     using scratch = scratchOn(upstream, { initialBytes: MiB });
     const mark = scratch.mark();
@@ -580,7 +580,7 @@ describe('a monotonic resource whose upstream runs host functions', () => {
     scratch.validate();
   });
 
-  test('serves it although another stream uses it meanwhile, and stays within the maximum', () => {
+  test('serves it even if another stream uses it in the meantime, and stays within the maximum', () => {
     const upstream = new BoundedUpstream();
     using scratch = scratchOn(upstream, { initialBytes: MiB, maximumBytes: 3 * MiB });
     using other = new Stream();
@@ -593,7 +593,7 @@ describe('a monotonic resource whose upstream runs host functions', () => {
     scratch.validate();
   });
 
-  test('gives back only what is free on the stream that asks, where another one is served while the upstream refuses', () => {
+  test('gives back only what is free on the requesting stream, if another is served while the upstream refuses', () => {
     const upstream = new BoundedUpstream(3 * MiB);
     using scratch = scratchOn(upstream, { initialBytes: MiB, growthFactor: 1 });
     using other = new Stream();
@@ -606,7 +606,7 @@ describe('a monotonic resource whose upstream runs host functions', () => {
     scratch.allocate(MiB, stream);
   });
 
-  test('gives the new memory back where it is disposed meanwhile', () => {
+  test('gives the new memory back if it is disposed in the meantime', () => {
     const upstream = new BoundedUpstream();
     const scratch = scratchOn(upstream);
     upstream.meanwhile = () => scratch.dispose();
@@ -614,7 +614,7 @@ describe('a monotonic resource whose upstream runs host functions', () => {
     expect(upstream.liveBytes).toBe(0);
   });
 
-  test('keeps the new memory where the stream ends meanwhile', () => {
+  test('keeps the new memory if the stream ends in the meantime', () => {
     const upstream = new BoundedUpstream();
     using scratch = scratchOn(upstream, { initialBytes: MiB });
     const ending = new Stream();
@@ -634,7 +634,7 @@ test('the kind monotonic takes its options from a specification', () => {
   expect(scratch.fallback).toBeInstanceOf(PoolMemoryResource);
 });
 
-test.each(policies)('a monotonic resource keeps what is live apart, whatever happens, under %s', (deallocationEvents) => {
+test.each(policies)('a monotonic resource never lets live allocations overlap, in random programs under %s', (deallocationEvents) => {
   const step = fc.record({
     action: fc.constantFrom('allocate', 'allocate', 'allocate', 'free', 'mark', 'rewind', 'reset', 'end', 'trim', 'release'),
     size: fc.oneof(fc.integer({ min: 1, max: 2000 }), fc.integer({ min: 1, max: 40_000 })),

@@ -18,7 +18,10 @@ import { eventCalls, expectOrdered, expectWaiting, madeElsewhere, policies } fro
 const bytes = MiB;
 const sharing = ['eager', 'deferred'] as const;
 
-/** Room for so many allocations in all, with blocks of one each: whoever allocates last must get the memory of another. */
+/**
+ * Room for a given number of allocations, with one block for each: the last to allocate must get
+ * the memory of another.
+ */
 function scratchOf(blocks: number, deallocationEvents: DeallocationEvents, upstream: MemoryResource = new CudaMemoryResource()) {
   return new MonotonicMemoryResource(upstream, { initialBytes: bytes, growthFactor: 1, maximumBytes: blocks * bytes, deallocationEvents });
 }
@@ -57,7 +60,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     hold.release();
   });
 
-  test('lets a stream wait, after a rewind, for another one that freed some of its memory', () => {
+  test('makes a stream wait, after a rewind, for another one that freed some of its memory', () => {
     using scratch = scratchOf(1, policy);
     using a = new Stream();
     using b = new Stream();
@@ -73,7 +76,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     scratch.validate();
   });
 
-  test('lets it wait although the other stream has ended', () => {
+  test('makes it wait even if the other stream has ended', () => {
     using scratch = scratchOf(1, policy);
     using a = new Stream();
     const b = new Stream();
@@ -88,7 +91,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     expectOrdered(first, bytes, a, hold);
   });
 
-  test('lets it wait for the event that a free was given, and records none', () => {
+  test('makes it wait for the event that a free was given, and records none', () => {
     using scratch = scratchOf(1, policy);
     using a = new Stream();
     using b = new Stream();
@@ -107,14 +110,14 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     expectOrdered(first, bytes, a, hold);
   });
 
-  test('carries the wait for another stream that freed on to a third one (rapidsai/rmm#2489)', () => {
+  test('keeps the wait for the freeing stream for a third one (rapidsai/rmm#2489)', () => {
     using scratch = scratchOf(1, policy);
     using a = new Stream();
     using b = new Stream();
     using c = new Stream();
     const first = scratch.allocate(bytes, a);
     using hold = b.hold();
-    // Keeps it from being synchronized on the host under off, since it waits for b.
+    // Since it waits for b, it is not synchronized on the host under off.
     write(first, b);
     scratch.deallocate(first, bytes, b);
     scratch.reset();
@@ -127,7 +130,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     expectOrdered(first, bytes, c, hold);
   });
 
-  test('keeps the order of what was in use when its stream ended (rapidsai/rmm#510)', () => {
+  test('keeps the order of memory in use when its stream ended (rapidsai/rmm#510)', () => {
     using scratch = scratchOf(1, policy);
     const a = new Stream();
     using b = new Stream();
@@ -143,7 +146,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     scratch.validate();
   });
 
-  test('keeps the order of what was in use since its stream was synchronized', () => {
+  test('keeps the order of memory in use since its stream was synchronized', () => {
     using scratch = scratchOf(1, policy);
     const a = new Stream();
     using b = new Stream();
@@ -157,7 +160,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     expectOrdered(first, bytes, b, hold);
   });
 
-  test('keeps the order of what was free when its stream ended', () => {
+  test('keeps the order of memory that was free when its stream ended', () => {
     using scratch = scratchOf(1, policy);
     const a = new Stream();
     using b = new Stream();
@@ -170,7 +173,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     expectOrdered(first, bytes, b, hold);
   });
 
-  test.each(['before', 'after'])('waits for a stream that freed what an ended one had allocated, %s that ended', (when) => {
+  test.each(['before', 'after'])('waits for a stream that freed memory of an ended one, %s that one ended', (when) => {
     using scratch = scratchOf(1, policy);
     const a = new Stream();
     using b = new Stream();
@@ -187,7 +190,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     scratch.validate();
   });
 
-  test('does not take a new stream for an ended one with the same slot (rapidsai/rmm#2251)', () => {
+  test('does not mistake a new stream for an ended one with the same slot (rapidsai/rmm#2251)', () => {
     using scratch = scratchOf(2, policy);
     const a = new Stream();
     const first = scratch.allocate(bytes, a);
@@ -243,7 +246,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     expect(scratch.reservedBytes).toBe(0);
   });
 
-  test('records an event at a free on a stream whose end nobody announces (rapidsai/rmm#649), and never uses it again', () => {
+  test('records an event at a free on a stream whose end is not announced (rapidsai/rmm#649), and never uses the stream again', () => {
     using scratch = scratchOf(1, policy);
     const foreign = madeElsewhere();
     using a = new Stream();
@@ -256,7 +259,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     expect(scratch.allocate(bytes, a)).toBe(first);
   });
 
-  test('records nothing on a stream that may be gone when it is rewound, and keeps its memory for it', () => {
+  test('records nothing on a stream that may be gone when it is rewound, and holds its memory for it', () => {
     using scratch = scratchOf(1, policy);
     const foreign = madeElsewhere();
     using a = new Stream();
@@ -298,7 +301,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     foreign.destroy();
   });
 
-  test('waits on the host once for all that the fallback gave to streams that may be gone', () => {
+  test('waits on the host once for all memory that the fallback gave to streams that may be gone', () => {
     using fallback = new CudaMemoryResource();
     using scratch = new MonotonicMemoryResource(new CudaMemoryResource(), { maximumBytes: 0, fallback, deallocationEvents: policy });
     const foreign = madeElsewhere();
@@ -328,7 +331,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     foreign.destroy();
   });
 
-  test('is as it was where an event cannot be recorded', () => {
+  test('is unchanged if an event cannot be recorded', () => {
     using scratch = scratchOf(2, policy);
     using a = new Stream();
     using b = new Stream();
@@ -348,7 +351,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
 });
 
 describe.each(sharing)('a block of a monotonic resource with %s events', (policy) => {
-  test('goes to another stream, which waits for the first, once all is reset', () => {
+  test('goes to another stream, which waits for the first, after a reset', () => {
     using scratch = scratchOf(1, policy);
     using a = new Stream();
     using b = new Stream();
@@ -361,7 +364,7 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     expectOrdered(first, bytes, b, hold);
   });
 
-  test('goes to another stream after a rewind, where the first kept it for no allocation', () => {
+  test('goes to another stream after a rewind, if the first needs it for no allocation', () => {
     using scratch = scratchOf(1, policy);
     using a = new Stream();
     using b = new Stream();
@@ -374,7 +377,7 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     expectOrdered(first, bytes, b, hold);
   });
 
-  test('lets a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
+  test('makes a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
     using scratch = scratchOf(2, policy);
     using a = new Stream();
     using b = new Stream();
@@ -393,7 +396,7 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     expectOrdered(first, bytes, c, hold);
   });
 
-  test.each(['', ', while a host function used the third'])('goes on with its order where another stream gathered it%s', (how) => {
+  test.each(['', ', while a host function used the third'])('keeps its order if another stream gathered it%s', (how) => {
     let meanwhile = () => {};
     const full = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 5 * bytes });
     const upstream = new (class extends CudaMemoryResource {
@@ -423,7 +426,7 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     expectOrdered(small, bytes, c, hold);
   });
 
-  test('is ordered like a free where it comes fresh from the upstream (part of rapidsai/rmm#2507)', () => {
+  test('is ordered like a free if it is fresh from the upstream (part of rapidsai/rmm#2507)', () => {
     using upstream = new CudaAsyncMemoryResource();
     using scratch = scratchOf(1, policy, upstream);
     using a = new Stream();
@@ -435,7 +438,7 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     expectOrdered(first, bytes, b, hold);
   });
 
-  test('of a stream that may be gone is ordered when that stream joined it, and gave others back for a larger one', () => {
+  test('of a stream that may be gone is ordered when that stream took it, and gave others back for a larger one', () => {
     using upstream = new CudaAsyncMemoryResource();
     using scratch = scratchOf(4, policy, upstream);
     const foreign = madeElsewhere();
@@ -453,7 +456,7 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     foreign.destroy();
   });
 
-  test('goes back to the upstream, where it is too small, only after the stream that used it', () => {
+  test('goes back to the upstream, if it is too small, only after the stream that used it', () => {
     using upstream = new CudaAsyncMemoryResource();
     using scratch = new MonotonicMemoryResource(upstream, { initialBytes: bytes, maximumBytes: 2 * bytes, deallocationEvents: policy });
     using a = new Stream();
@@ -503,7 +506,7 @@ describe('the events that a monotonic resource records', () => {
     expect([records, waits]).toEqual([expected, 1]);
   });
 
-  test('are none under off where the stream that freed is idle by the rewind', () => {
+  test('are none under off if the freeing stream is idle at the rewind', () => {
     using scratch = scratchOf(1, 'off');
     using a = new Stream();
     using b = new Stream();
@@ -514,7 +517,7 @@ describe('the events that a monotonic resource records', () => {
     expect(scratch.statistics().synchronizations).toBe(0);
   });
 
-  test('are none for a rewind that takes nothing of a stream back', () => {
+  test('are none for a rewind that takes back nothing of a stream', () => {
     using scratch = scratchOf(2, 'eager');
     using a = new Stream();
     using b = new Stream();
@@ -527,7 +530,7 @@ describe('the events that a monotonic resource records', () => {
     expect([records, waits]).toEqual([0, 0]);
   });
 
-  test('must, as a fence, be of the stream that frees', () => {
+  test('must, as a fence, belong to the stream that frees', () => {
     using scratch = scratchOf(1, 'eager');
     using a = new Stream();
     using b = new Stream();
@@ -555,7 +558,7 @@ describe('a monotonic resource without events', () => {
     expect(scratch.statistics().synchronizations).toBe(0);
   });
 
-  test('gives a block to another stream once its own answers that it is idle', () => {
+  test('gives a block to another stream when its own answers that it is idle', () => {
     using scratch = scratchOf(2, 'off');
     using a = new Stream();
     using b = new Stream();

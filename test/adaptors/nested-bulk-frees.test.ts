@@ -16,7 +16,7 @@ import {
   uncached,
 } from '../../src/index.js';
 
-/** Backs every allocation with a buffer, out of sight of whoever looks at the layers. */
+/** Backs every allocation with a buffer that does not appear among the layers. */
 function buffersOf(resource: MemoryResource): { upstream: MemoryResource; backing: Map<DevicePointer, DeviceBuffer> } {
   const backing = new Map<DevicePointer, DeviceBuffer>();
   const upstream = new CallbackMemoryResource(
@@ -33,7 +33,7 @@ function buffersOf(resource: MemoryResource): { upstream: MemoryResource; backin
   return { upstream, backing };
 }
 
-test('the end of a run leaves buffers alone that the cache has its memory of', () => {
+test("the end of a run leaves buffers alone that back the cache's memory", () => {
   using stream = new Stream();
   const cuda = new CudaMemoryResource();
   const { upstream, backing } = buffersOf(cuda);
@@ -46,7 +46,7 @@ test('the end of a run leaves buffers alone that the cache has its memory of', (
   expect(pass()).toBe(pointer);
 });
 
-test.each(['reset', 'rewind', 'release'] as const)('a %s leaves buffers alone that the resource has its memory of', (way) => {
+test.each(['reset', 'rewind', 'release'] as const)("a %s leaves buffers alone that back the resource's memory", (way) => {
   using stream = new Stream();
   const { upstream, backing } = buffersOf(new CudaMemoryResource());
   using monotonic = new MonotonicMemoryResource(upstream, { initialBytes: MiB });
@@ -60,7 +60,7 @@ test.each(['reset', 'rewind', 'release'] as const)('a %s leaves buffers alone th
   expect(below?.isDisposed).toBe(way === 'release');
 });
 
-test('of two buffers at one address each hears of what takes its own memory back', () => {
+test('of two buffers at one address, each is notified when its own memory is taken back', () => {
   using stream = new Stream();
   const cuda = new CudaMemoryResource();
   const outer = new PoolMemoryResource(cuda, { initialBytes: 4 * MiB });
@@ -78,7 +78,7 @@ test('of two buffers at one address each hears of what takes its own memory back
   expect(slab.isDisposed).toBe(true);
 });
 
-test('what foreign code allocates while memory is taken back is taken back, too', () => {
+test('memory that foreign code allocates during a bulk free is taken back too', () => {
   using stream = new Stream();
   using monotonic = new MonotonicMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
   let late: DeviceBuffer | undefined;
@@ -105,7 +105,7 @@ test('a limit above a cache counts memory as freed that a buffer released in the
   }
 });
 
-test('a buffer that adopted memory of a run outside of it ends with the run', () => {
+test('a buffer that adopted memory of a run outside it ends with the run', () => {
   using stream = new Stream();
   using cache = new CachingMemoryResource(new CudaMemoryResource());
   let adopted: DeviceBuffer | undefined;
@@ -116,7 +116,7 @@ test('a buffer that adopted memory of a run outside of it ends with the run', ()
   expect(adopted?.isDisposed).toBe(true);
 });
 
-test('a cache stays whole if an adaptor above throws after it has freed', () => {
+test('a cache stays intact if an adaptor above throws after it has freed', () => {
   class Failing extends PassThroughAdaptor {
     constructor(upstream: MemoryResource) {
       super(upstream, {});

@@ -19,7 +19,7 @@ import { expectOrdered, expectWaiting, policies } from '../support/stream-order.
 
 const bytes = MiB;
 
-/** Resources with room for one block: whoever allocates next must get the block that was freed. */
+/** Resources with room for one block: the next allocation must get the freed block. */
 const poolingResources: [string, (deallocationEvents: DeallocationEvents) => MemoryResource][] = [
   [
     'a pool',
@@ -29,7 +29,7 @@ const poolingResources: [string, (deallocationEvents: DeallocationEvents) => Mem
   [
     'an arena',
     (deallocationEvents) => {
-      // What a test before left on the default stream would be waited for.
+      // Otherwise work that an earlier test left on the default stream would be waited for.
       Device.get().synchronizeSync();
       return new ArenaMemoryResource(new CudaMemoryResource(), { arenaBytes: bytes, deallocationEvents });
     },
@@ -45,7 +45,7 @@ const poolingResources: [string, (deallocationEvents: DeallocationEvents) => Mem
   ],
 ];
 
-/** How stream `b` comes to be ordered after stream `a`. */
+/** How stream `b` becomes ordered after stream `a`. */
 const orders: [string, () => Stream, (a: Stream, b: Stream) => void][] = [
   [
     "the program's own wait",
@@ -76,7 +76,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       test.each([
         ['before the memory was allocated', true],
         ['after the memory was allocated', false],
-      ])('lets a third stream wait for the first, though the free had an event recorded %s', (_when, isOlder) => {
+      ])('makes a third stream wait for the first, though the free had an event recorded %s', (_when, isOlder) => {
         using pool = make(policy);
         using a = new Stream();
         const b = makeStream();
@@ -88,7 +88,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
         using hold = a.hold();
         set(first, 1, 1, bytes, a);
         pool.deallocate(first, bytes, a);
-        // Stream a has it in its own order, and b in that of a; neither uses it.
+        // Stream a has it in its own order, and b in a's order; neither uses it.
         expect(pool.allocate(bytes, a)).toBe(first);
         order(a, b);
         pool.deallocate(first, bytes, b, old);
@@ -99,7 +99,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       });
     });
 
-    test('relies on an event only as long as its stream has not waited since', () => {
+    test('relies on an event only while its stream has not waited since', () => {
       using pool = make(policy);
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
@@ -118,12 +118,12 @@ describe.each(poolingResources)('%s', (_name, make) => {
       pool.deallocate(pointer, bytes, c);
     });
 
-    test('waits for no more than the event of a free, if that covers all', async () => {
+    test('waits for no more than the event of a free, if that covers everything', async () => {
       using pool = make(policy);
       using a = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
       using fence = new Event();
-      // Whatever the memory came from is behind an event of the resource's own.
+      // An event of the resource's own covers the origin of the memory.
       pool.deallocate(pool.allocate(bytes, a), bytes, a, 'eager');
       const pointer = pool.allocate(bytes, a);
       set(pointer, 1, 1, bytes, a);
@@ -139,7 +139,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
   });
 });
 
-test('a stream does not count as the one that had its slot before', () => {
+test('a stream is not mistaken for the one that had its slot before', () => {
   using pool = new PoolMemoryResource(new CudaMemoryResource(), {
     initialBytes: bytes,
     maximumBytes: bytes,

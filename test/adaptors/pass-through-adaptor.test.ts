@@ -42,7 +42,7 @@ interface Adaptor {
 
 const adaptors: readonly Adaptor[] = [
   ...resourceKinds.filter(({ role, name }) => role === 'pass-through' && name !== 'reclaiming').map(adaptorOf),
-  // One that answers an out-of-memory error with nothing.
+  // An adaptor that responds to an out-of-memory error with nothing.
   {
     name: 'ReclaimingResourceAdaptor',
     wrap: (upstream, deallocationEvents) =>
@@ -55,7 +55,10 @@ const adaptors: readonly Adaptor[] = [
   },
 ];
 
-/** A kind with the options of its example, on any upstream. A second resource that it takes memory from has none. */
+/**
+ * A kind with the options of its example, on any upstream. A second resource that it takes memory
+ * from has no memory.
+ */
 function adaptorOf(kind: ResourceKind): Adaptor {
   const { options: inExample = {} } = exampleOf(kind);
   const values = Object.entries(inExample).map(([name, value]) => [
@@ -81,7 +84,7 @@ afterEach(() => {
 });
 
 describe.each(adaptors)('$name', ({ name, wrap }) => {
-  test('has the device and the kind of its upstream', () => {
+  test('has the device and the memory kind of its upstream', () => {
     const upstream = new SpyResource();
     const resource = wrap(upstream);
     expect(resource.upstream).toBe(upstream);
@@ -89,7 +92,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
     expect(resource.memoryKind).toBe('device');
   });
 
-  // That one gives alignments that the upstream does not have.
+  // It returns alignments that the upstream does not support.
   test.skipIf(name === 'AlignedResourceAdaptor')('passes the alignment on, or none', () => {
     const upstream = new SpyResource();
     const resource = wrap(upstream);
@@ -98,7 +101,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
     expect(upstream.alignments).toEqual([undefined, 4096]);
   });
 
-  test('passes the fence of a call on, else its own policy, else nothing', () => {
+  test('passes the fence of a call on, otherwise its own policy, otherwise nothing', () => {
     const upstream = new SpyResource();
     using event = new Event();
     for (const resource of [wrap(upstream), wrap(upstream, 'deferred')]) {
@@ -116,7 +119,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
     expect(upstream.fences).toEqual(['off', 'eager', 'deferred']);
   });
 
-  test('is equal to itself only', () => {
+  test('is equal only to itself', () => {
     const upstream = new SpyResource();
     const resource = wrap(upstream);
     expect(resource.isEqual(resource)).toBe(true);
@@ -124,7 +127,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
     expect(resource.isEqual(upstream)).toBe(false);
   });
 
-  test('puts its name in front of the path of an out-of-memory error, outer to inner', () => {
+  test('puts its name at the front of the path of an out-of-memory error, outermost first', () => {
     const upstream = new SpyResource();
     const resource = wrap(new StatisticsResourceAdaptor(upstream));
     upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 5, path: ['the device'] });
@@ -138,7 +141,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
     );
   });
 
-  test('passes every other error on as it is', () => {
+  test('passes every other error on unchanged', () => {
     const upstream = new SpyResource();
     const resource = wrap(upstream);
     const failure = new Error('something else');
@@ -149,7 +152,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
     expect(() => resource.deallocate(pointer, 5, stream)).toThrow(failure);
   });
 
-  test('leaves its upstream as it is when it is disposed', () => {
+  test('leaves its upstream alone when it is disposed', () => {
     const upstream = new SpyResource();
     const resource = wrap(upstream);
     resource[Symbol.dispose]();
@@ -161,7 +164,7 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
     );
   });
 
-  test('frees what was allocated through it once it is disposed', () => {
+  test('frees its allocations even after it is disposed', () => {
     vi.spyOn(process, 'emitWarning').mockReturnValue();
     using upstream = new PoolMemoryResource(new CudaMemoryResource());
     const resource = wrap(upstream);
@@ -185,14 +188,14 @@ describe.each(adaptors)('$name', ({ name, wrap }) => {
     );
   });
 
-  test('refuses a policy that there is not', () => {
+  test('refuses an unknown policy', () => {
     expect(() => wrap(new SpyResource(), 'sometimes' as DeallocationEvents)).toThrow(
       expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE', message: expect.stringContaining('got "sometimes"') }),
     );
   });
 });
 
-test('adaptors refuse options that are no object', () => {
+test('adaptors refuse options that are not an object', () => {
   const upstream = new SpyResource();
   expect(() => new LimitingResourceAdaptor(upstream, undefined as never)).toThrow(
     expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }),

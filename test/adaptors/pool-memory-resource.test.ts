@@ -19,7 +19,7 @@ import { expectOrdered, policies } from '../support/stream-order.js';
 
 const stream = new Stream();
 
-/** An upstream of so many bytes, which counts what it was asked for. */
+/** An upstream of a given size, which counts its calls. */
 class BoundedUpstream implements MemoryResource {
   readonly memoryKind = 'device';
   readonly device = Device.get();
@@ -66,7 +66,7 @@ describe('a pool', () => {
     },
   );
 
-  test('does not say of a request that no block can have that the upstream refused it', () => {
+  test('does not blame the upstream for a request that no block can hold', () => {
     using pool = new PoolMemoryResource(new BoundedUpstream(MiB));
     pool.deallocate(pool.allocate(MiB / 2, stream), MiB / 2, stream);
     failCall('cuMemFree', 1, 999);
@@ -77,7 +77,7 @@ describe('a pool', () => {
     );
   });
 
-  test('refuses an initial size that no block can have', () => {
+  test('refuses an initial size that no block can hold', () => {
     expect(() => new PoolMemoryResource(new BoundedUpstream(2 ** 50), { initialBytes: 2 ** 39 })).toThrow(OutOfMemoryError);
   });
 
@@ -100,7 +100,7 @@ describe('a pool', () => {
     expect(pool.reservedBytes).toBe(1024);
   });
 
-  test('joins what the first stream frees with the rest of the initial block', () => {
+  test('coalesces what the first stream frees with the rest of the initial block', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 3 * MiB, maximumBytes: 3 * MiB });
     pool.deallocate(pool.allocate(MiB, stream), MiB, stream);
     expect(pool.statistics().largestFreeBytes).toBe(3 * MiB);
@@ -119,7 +119,7 @@ describe('a pool', () => {
     expect(pool.statistics().synchronizations).toBe(0);
   });
 
-  test('serves exactly its initial size where that is its maximum', () => {
+  test('serves exactly its initial size if that is its maximum', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
     const pointer = pool.allocate(MiB, stream);
     expect(() => pool.allocate(1, stream)).toThrow(OutOfMemoryError);
@@ -143,7 +143,8 @@ describe('a pool', () => {
   });
 
   test('backs off in steps of 256 bytes while the upstream refuses', () => {
-    // RMM's own numbers: the 500 bytes are served only through 5120, 2560, 1280, 768 (there 640, which is not aligned).
+    // RMM's own numbers: the 500 bytes are served only by 5120, 2560, 1280, 768 (in RMM 640, which
+    // is not aligned).
     const upstream = new BoundedUpstream(6000);
     using pool = new PoolMemoryResource(upstream);
     pool.allocate(1000, stream);
@@ -164,7 +165,7 @@ describe('a pool', () => {
     pool.validate();
   });
 
-  test('gives whole free blocks back where its maximum is in the way', () => {
+  test('gives entirely free blocks back if its maximum is in the way', () => {
     const upstream = new BoundedUpstream(GiB);
     using pool = new PoolMemoryResource(upstream, { maximumBytes: 8 * MiB });
     const first = pool.allocate(4 * MiB, stream);
@@ -176,7 +177,7 @@ describe('a pool', () => {
     pool.validate();
   });
 
-  test('gives whole free blocks back where the upstream has too little', () => {
+  test('gives entirely free blocks back if the upstream has too little', () => {
     const upstream = new BoundedUpstream(8 * MiB);
     using pool = new PoolMemoryResource(upstream);
     pool.deallocate(pool.allocate(4 * MiB, stream), 4 * MiB, stream);
@@ -184,7 +185,7 @@ describe('a pool', () => {
     pool.validate();
   });
 
-  test('is a pool on a pool', () => {
+  test('works on another pool', () => {
     using lower = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
     using upper = new PoolMemoryResource(lower, { initialBytes: MiB });
     const pointer = upper.allocate(3 * MiB, stream);
@@ -192,7 +193,7 @@ describe('a pool', () => {
     expect(lower.statistics().allocatedBytes).toBe(upper.reservedBytes);
   });
 
-  test('trims to what it shall keep', () => {
+  test('trims to the bytes to keep', () => {
     const upstream = new BoundedUpstream(GiB);
     using pool = new PoolMemoryResource(upstream);
     const pointers = [1, 2, 3, 4].map(() => pool.allocate(MiB, stream));
@@ -205,7 +206,7 @@ describe('a pool', () => {
     expect(upstream.liveBytes).toBe(0);
   });
 
-  test('gives everything back at the end, also what is still allocated', () => {
+  test('gives everything back at the end, including live allocations', () => {
     const upstream = new BoundedUpstream(GiB);
     const pool = new PoolMemoryResource(upstream, { initialBytes: MiB });
     pool.allocate(2 * MiB, stream);
@@ -228,7 +229,7 @@ describe('a pool', () => {
     pool.validate();
   });
 
-  test('says what it had when it ran out', () => {
+  test('says how much memory it had when it ran out', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: 2 * MiB });
     pool.allocate(MiB - 256, stream);
     try {
@@ -252,11 +253,11 @@ describe('a pool', () => {
     expect(error).toMatchObject({ path: ['PoolMemoryResource', 'BoundedUpstream'], cause: { requestedBytes: 2 * MiB } });
   });
 
-  test('refuses an upstream that is none', () => {
+  test('refuses an invalid upstream', () => {
     expect(() => new PoolMemoryResource(undefined as unknown as MemoryResource)).toThrow(code('ERR_INVALID_ARG_TYPE'));
   });
 
-  test('tells a double free, a foreign pointer, an inner pointer and a wrong size apart, and stays whole', () => {
+  test('distinguishes a double free, a foreign pointer, an inner pointer and a wrong size, and stays intact', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
     const kept = pool.allocate(1000, stream);
     const freed = pool.allocate(1000, stream);
@@ -271,21 +272,21 @@ describe('a pool', () => {
     pool.deallocate(kept, 1000, stream);
   });
 
-  test.each([-1, -256, 0.5, Number.NaN, 2 ** 60])('does not take %s for a pointer', (pointer) => {
+  test.each([-1, -256, 0.5, Number.NaN, 2 ** 60])('does not accept %s as a pointer', (pointer) => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
     pool.allocate(MiB, stream);
     expect(() => pool.deallocate(pointer, MiB, stream)).toThrow(code('ERR_OUT_OF_RANGE'));
     expect(pool.statistics().allocatedBytes).toBe(MiB);
   });
 
-  test('joins the two lanes of a stream before it runs out', () => {
+  test('merges the two lanes of a stream before it runs out', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 4 * MiB, maximumBytes: 4 * MiB });
     pool.deallocate(pool.allocate(MiB, stream), MiB, stream, 'off');
     expect(pool.allocate(4 * MiB, stream)).toBeGreaterThan(0);
     expect(pool.statistics().merges).toBe(0);
   });
 
-  test('joins no more than it needs: first the other lane of the stream, then one stream after another', () => {
+  test('merges no more than it needs: first the other lane of the stream, then one stream after another', () => {
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
     const allocateThree = () => {
@@ -308,7 +309,7 @@ describe('a pool', () => {
     }
   });
 
-  test.each(['eager', 'deferred'] as const)('carries the order of one lane of a stream on to the other, under %s', (deallocationEvents) => {
+  test.each(['eager', 'deferred'] as const)('keeps the order of one lane of a stream in the other, under %s', (deallocationEvents) => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, maximumBytes: 2 * MiB, deallocationEvents });
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });
@@ -323,7 +324,7 @@ describe('a pool', () => {
     expectOrdered(rest, KiB, b, hold);
   });
 
-  test('keeps what the upstream refuses to take back', () => {
+  test('keeps blocks that the upstream refuses to take back', () => {
     const upstream = new BoundedUpstream(GiB);
     const pool = new PoolMemoryResource(upstream, { initialBytes: MiB });
     pool.allocate(2 * MiB, stream);
@@ -339,7 +340,7 @@ describe('a pool', () => {
     expect(pool.reservedBytes).toBe(0);
   });
 
-  test('keeps at least what a trim shall keep', () => {
+  test('keeps at least the bytes that a trim is to keep', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource());
     const pointers = [1, 2, 3].map(() => pool.allocate(MiB, stream));
     for (const pointer of pointers) pool.deallocate(pointer, MiB, stream);
@@ -348,13 +349,13 @@ describe('a pool', () => {
     expect(pool.reservedBytes).toBe(reserved);
   });
 
-  test('is made even where the driver does not tell whether a stream is idle', () => {
+  test('is constructed even if the driver does not say whether a stream is idle', () => {
     failCall('cuStreamQuery', 1, 999);
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
     expect(pool.allocate(MiB, stream)).toBeGreaterThan(0);
   });
 
-  test('forgets an upstream failure that it overcame', () => {
+  test('forgets an upstream failure after it is overcome', () => {
     using pool = new PoolMemoryResource(new BoundedUpstream(6000));
     pool.allocate(1000, stream);
     pool.allocate(4000, stream);
@@ -362,7 +363,7 @@ describe('a pool', () => {
     expect(() => pool.allocate(2 ** 50, stream)).toThrow(expect.objectContaining({ path: ['PoolMemoryResource'], cause: undefined }));
   });
 
-  test('takes streams of its own device only', () => {
+  test('accepts only streams of its own device', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource());
     using other = new Stream({ device: Device.get(1) });
     expect(() => pool.allocate(1, other)).toThrow(code('ERR_INVALID_ARG_VALUE'));
@@ -370,7 +371,7 @@ describe('a pool', () => {
     expect(() => pool.allocate(1, undefined as unknown as Stream)).toThrow(code('ERR_INVALID_ARG_TYPE'));
   });
 
-  test('stays as it was where the driver fails in the middle of a reuse', () => {
+  test('is unchanged if the driver fails during a reuse', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
     using other = new Stream();
     pool.deallocate(pool.allocate(MiB, stream), MiB, stream);
@@ -381,7 +382,7 @@ describe('a pool', () => {
     expect(pool.allocate(MiB, other)).toBeGreaterThan(0);
   });
 
-  test('keeps a block allocated where the event of its free cannot be recorded', () => {
+  test('keeps a block allocated if the event of its free cannot be recorded', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
     const pointer = pool.allocate(1000, stream);
     failCall('cuEventRecord', 1, 999);

@@ -31,7 +31,7 @@ afterEach(() => {
   expect(upstream.reservedBytes).toBe(0);
 });
 
-/** Where memory of an allocation was moved to. */
+/** The place that the memory of an allocation was moved to. */
 function locationOf(resource: PrefetchResourceAdaptor | ManagedMemoryResource, bytes = 10_000) {
   const pointer = resource.allocate(bytes, stream);
   stream.synchronizeSync();
@@ -46,16 +46,16 @@ describe('PrefetchResourceAdaptor', () => {
     expect(locationOf(new PrefetchResourceAdaptor(upstream), 1)).toBe(0);
   });
 
-  test('moves each allocation to the location that is asked for', () => {
+  test('moves each allocation to the given location', () => {
     expect(locationOf(new PrefetchResourceAdaptor(upstream, { location: 'host' }))).toBe('host');
     expect(locationOf(new PrefetchResourceAdaptor(upstream, { location: Device.get(1) }))).toBe(1);
   });
 
-  test('is what moves it: without it nothing does', () => {
+  test('is the reason for the move: without it nothing moves', () => {
     expect(locationOf(upstream)).toBeUndefined();
   });
 
-  test('queues the move of all of the allocation on its stream', () => {
+  test('queues the move of the whole allocation on its stream', () => {
     const resource = new PrefetchResourceAdaptor(upstream);
     using other = new Stream({ nonBlocking: true });
     const pointer = resource.allocate(10_000, other);
@@ -78,7 +78,7 @@ describe('PrefetchResourceAdaptor', () => {
     expect(deallocate.mock.calls.map(([, , , fence]) => fence)).toEqual(['deferred', event]);
   });
 
-  test('frees the allocation where it cannot be moved', () => {
+  test('frees the allocation if it cannot be moved', () => {
     const resource = new PrefetchResourceAdaptor(upstream);
     failCall('cuMemPrefetchAsync', 1, 1);
     expect(() => resource.allocate(5000, stream)).toThrow(
@@ -98,7 +98,7 @@ describe('PrefetchResourceAdaptor', () => {
     expect(() => resource.allocate(5000, stream)).toThrow(expect.objectContaining({ driverName: 'CUDA_ERROR_INVALID_DEVICE' }));
   });
 
-  test('frees the allocation where its stream was disposed meanwhile', () => {
+  test('frees the allocation if its stream was disposed in the meantime', () => {
     const resource = new PrefetchResourceAdaptor(upstream);
     const ending = new Stream();
     const { allocate } = upstream;
@@ -119,7 +119,7 @@ describe('PrefetchResourceAdaptor', () => {
     expect(() => resource.allocate(-1, stream)).toThrow(RangeError);
   });
 
-  test('passes memory that is not managed on as it comes', () => {
+  test('passes unmanaged memory on unchanged', () => {
     for (const other of [
       new CudaMemoryResource(),
       new CudaAsyncMemoryResource(),

@@ -48,7 +48,10 @@ function drop(count: number, bytes: number, resource: MemoryResource): void {
   for (let i = 0; i < count; i++) new DeviceBuffer(bytes, { resource, stream });
 }
 
-/** Small allocations come from a pool, large ones from the same device directly; the pool keeps 512 MiB of its 1 GiB. */
+/**
+ * Small allocations come from a pool, large ones directly from the same device; the pool keeps 512
+ * MiB of the device's 1 GiB.
+ */
 function deviceWithFullPool(): { resource: TwoWayResource } & Disposable {
   const device = new CudaMemoryResource();
   const pool = new PoolMemoryResource(device);
@@ -56,7 +59,7 @@ function deviceWithFullPool(): { resource: TwoWayResource } & Disposable {
   return { resource, [Symbol.dispose]: () => pool.dispose() };
 }
 
-describe('where there is memory', () => {
+describe('while there is memory', () => {
   test('no stage runs, no clock is read, and nothing is collected', () => {
     const onOutOfMemory = vi.fn(() => true);
     const resource = new ReclaimingResourceAdaptor(addresses, { onOutOfMemory, softLimitBytes: 1000 });
@@ -69,7 +72,7 @@ describe('where there is memory', () => {
     expect(resource.timings().stages.every(({ calls }) => calls === 0)).toBe(true);
   });
 
-  test('the bytes that are live are counted as they were asked for', () => {
+  test('live bytes are counted as requested', () => {
     const resource = new ReclaimingResourceAdaptor(addresses);
     const seen: number[] = [];
     addresses.beforeAllocate = () => seen.push(resource.liveBytes);
@@ -87,14 +90,15 @@ describe('where there is memory', () => {
   });
 });
 
-describe('each stage alone saves an allocation that nothing else could', () => {
+describe('each stage alone saves an allocation that no other could', () => {
   test('settle: a free that is queued on a stream', () => {
     using other = new CudaAsyncMemoryResource({ releaseThresholdBytes: 0 });
     using device = new CudaMemoryResource();
     using releasing = new Stream({ nonBlocking: true });
     const fill = () => {
       const pointer = other.allocate(600 * MiB, stream);
-      // The driver's pool cannot give it back before the stream has got so far. An allocation does not wait for a held stream.
+      // The driver's pool cannot give it back before the stream has reached the free. An allocation
+      // does not wait for a held stream.
       const hold = stream.hold();
       releasing.launchHostFunction(() => hold.release());
       other.deallocate(pointer, 600 * MiB, stream);
@@ -116,7 +120,7 @@ describe('each stage alone saves an allocation that nothing else could', () => {
     expect(resource.liveBytes).toBe(1000);
   });
 
-  test('trim: what a resource beside the one that ran out keeps', () => {
+  test('trim: memory kept by a resource beside the one that ran out', () => {
     using stack = deviceWithFullPool();
     stack.resource.deallocate(stack.resource.allocate(512 * MiB, stream), 512 * MiB, stream);
     const without = everyStage.filter((stage) => stage !== 'trim');
@@ -126,7 +130,7 @@ describe('each stage alone saves an allocation that nothing else could', () => {
     expect(timing(resource, 'trim')).toMatchObject({ calls: 1, rescues: 1, recoveredBytes: 512 * MiB });
   });
 
-  test('minor collection: buffers that were dropped just now', () => {
+  test('minor collection: recently dropped buffers', () => {
     drop(10, 100, addresses);
     const without = everyStage.filter((stage) => !stage.endsWith('collection'));
     expect(() => new ReclaimingResourceAdaptor(addresses, { stages: without }).allocate(900, stream)).toThrow(outOfMemory);
@@ -137,7 +141,7 @@ describe('each stage alone saves an allocation that nothing else could', () => {
     expect(recoveredBytes).toBeGreaterThanOrEqual(900);
   });
 
-  test('major collection: buffers that outlived minor ones', () => {
+  test('major collection: buffers that outlived minor collections', () => {
     const kept = Array.from({ length: 10 }, () => new DeviceBuffer(100, { resource: addresses, stream }));
     const minor = new ReclaimingResourceAdaptor(addresses, { stages: ['minor-collection'] });
     for (let i = 0; i < 3; i++) expect(() => minor.allocate(900, stream)).toThrow(outOfMemory);
@@ -148,7 +152,7 @@ describe('each stage alone saves an allocation that nothing else could', () => {
     expect(timing(resource, 'major-collection')).toMatchObject({ calls: 1, rescues: 1 });
   });
 
-  test('callback: what only the application knows of', () => {
+  test('callback: memory that only the application knows of', () => {
     const cache = addresses.allocate(1000, stream);
     const asked: unknown[] = [];
     const resource = new ReclaimingResourceAdaptor(addresses, {
@@ -165,7 +169,7 @@ describe('each stage alone saves an allocation that nothing else could', () => {
 });
 
 describe('the stages', () => {
-  test('come in their order, whatever order they are given in, and the error says what each gave', () => {
+  test('run in their order, in whatever order they are given, and the error says what each recovered', () => {
     const upstream = new StatisticsResourceAdaptor(addresses);
     addresses.allocate(300, stream);
     const resource = new ReclaimingResourceAdaptor(upstream, { stages: everyStage.toReversed(), onOutOfMemory: () => 7 });
@@ -190,7 +194,7 @@ describe('the stages', () => {
     expect(Object.isFrozen(error.stages)).toBe(true);
   });
 
-  test('keep what the upstream knew of its limits in the error', () => {
+  test("keep the upstream's limits in the error", () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { maximumBytes: 1 * MiB });
     expect(caught<OutOfMemoryError>(() => new ReclaimingResourceAdaptor(pool).allocate(2 * MiB, stream))).toMatchObject({
       limitBytes: 1 * MiB,
@@ -199,14 +203,14 @@ describe('the stages', () => {
     });
   });
 
-  test('do not ask the upstream again where nothing was recovered for certain', () => {
+  test('do not ask the upstream again if certainly nothing was recovered', () => {
     const stages = ['trim', 'minor-collection', 'major-collection', 'callback'] as const;
     const resource = new ReclaimingResourceAdaptor(addresses, { stages, onOutOfMemory: () => false });
     expect(() => resource.allocate(1001, stream)).toThrow(outOfMemory);
     expect(tries).toBe(1);
   });
 
-  test('ask the upstream again where it cannot be known', () => {
+  test('ask the upstream again if recovery is uncertain', () => {
     const resource = new ReclaimingResourceAdaptor(addresses, { stages: ['settle', 'callback'], onOutOfMemory: () => true });
     addresses.beforeAllocate = () => {
       throw new OutOfMemoryError(`nothing at try ${++tries}`, { requestedBytes: 1, path: [] });
@@ -224,11 +228,11 @@ describe('the stages', () => {
     expect(resource.timings().stages.map(({ calls }) => calls)).toEqual([1, 0, 0, 0, 0]);
   });
 
-  test('settle and trim once more when a collection freed memory that lies in the wrong place', () => {
+  test('settle and trim again when a collection freed memory in the wrong place', () => {
     using stack = deviceWithFullPool();
     const resource = new ReclaimingResourceAdaptor(stack.resource, { stages: ['trim', 'major-collection'] });
     drop(1, 512 * MiB, resource);
-    // What the stack still refers to is not collected.
+    // Buffers that the stack still refers to are not collected.
     drop(1, 0, resource);
     resource.deallocate(resource.allocate(600 * MiB, stream), 600 * MiB, stream);
     expect(timing(resource, 'major-collection')).toMatchObject({ calls: 1, rescues: 0, recoveredBytes: 512 * MiB });
@@ -245,7 +249,7 @@ describe('the stages', () => {
     expect(device.reservedBytes).toBe(0);
   });
 
-  test('count bytes once that a pool of the driver cannot give back before it is waited for', async () => {
+  test("count bytes once that a driver's pool cannot give back before it is waited for", async () => {
     using device = new CudaAsyncMemoryResource();
     using pool = new PoolMemoryResource(device);
     const fill = () => pool.deallocate(pool.allocate(64 * MiB, stream), 64 * MiB, stream);
@@ -277,7 +281,7 @@ describe('the stages', () => {
     expect(error.stages).toEqual([{ stage: 'callback', recoveredBytes: 64 * MiB }]);
   });
 
-  test('come after those of a resource below of the same kind', () => {
+  test('run after those of a resource of the same kind below', () => {
     const inner = new ReclaimingResourceAdaptor(addresses, { stages: ['trim'] });
     const error = caught<OutOfMemoryError>(() => new ReclaimingResourceAdaptor(inner, { stages: ['settle'] }).allocate(1001, stream));
     expect(error.stages.map(({ stage }) => stage)).toEqual(['trim', 'settle']);
@@ -291,7 +295,7 @@ describe('the stages', () => {
     expect(caught<OutOfMemoryError>(() => resource.allocate(1, stream)).stages).toEqual([{ stage: 'trim', recoveredBytes: 0 }]);
   });
 
-  test('do not come where the upstream fails for another reason, first or later', () => {
+  test('do not run if the upstream fails for another reason, first or later', () => {
     const resource = new ReclaimingResourceAdaptor(addresses, { stages: ['settle'] });
     addresses.beforeAllocate = () => {
       throw new Error(`broken ${++tries}`);
@@ -305,14 +309,14 @@ describe('the stages', () => {
     expect(timing(resource, 'settle').calls).toBe(1);
   });
 
-  test('throw on what the driver says to a wait that fails', () => {
+  test("throw the driver's error if a wait fails", () => {
     const resource = new ReclaimingResourceAdaptor(addresses);
     failCall('cuCtxSynchronize', 1, 700);
     expect(() => resource.allocate(1001, stream)).toThrow(DriverError);
     expect(resource.allocate(1000, stream)).not.toBe(0);
   });
 
-  test('do without waiting inside a host function', () => {
+  test('run without waiting inside a host function', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { maximumBytes: 1 * MiB });
     pool.deallocate(pool.allocate(512, stream), 512, stream);
     const { reservedBytes } = pool;
@@ -333,7 +337,7 @@ describe('the stages', () => {
     pool.validate();
   });
 
-  test('use no resource that was disposed by what they ran', () => {
+  test('do not use a resource that their code disposed', () => {
     const resource = new ReclaimingResourceAdaptor(addresses, {
       onOutOfMemory: () => {
         resource.dispose();
@@ -376,7 +380,7 @@ describe('the callback', () => {
     expect(onOutOfMemory).toHaveBeenCalledTimes(1);
   });
 
-  test('may make a buffer of the same resource', () => {
+  test('may create a buffer of the same resource', () => {
     const resource = new ReclaimingResourceAdaptor(addresses, {
       onOutOfMemory: () => {
         expect(() => new DeviceBuffer(2000, { resource, stream })).toThrow(outOfMemory);
@@ -388,7 +392,7 @@ describe('the callback', () => {
     expect(addresses.live.size).toBe(0);
   });
 
-  test('that throws makes the allocation throw that, and the next one has its stages again', () => {
+  test('that throws makes the allocation throw its error, and the next one has its stages again', () => {
     const failure = new Error('the cache is locked');
     const onOutOfMemory = vi.fn((): boolean => {
       throw failure;
@@ -429,7 +433,7 @@ describe('a soft limit', () => {
     expect(timing(resource, 'major-collection').calls).toBe(0);
   });
 
-  test('has a major collection follow a minor one that gave too little', () => {
+  test('runs a major collection after a minor one that recovered too little', () => {
     const kept = Array.from({ length: 5 }, () => new DeviceBuffer(100, { resource: addresses, stream }));
     for (let i = 0; i < 3; i++) expect(() => new DeviceBuffer(1000, { resource: addresses, stream })).toThrow(outOfMemory);
     for (const buffer of kept) buffer.dispose();
@@ -447,7 +451,7 @@ describe('a soft limit', () => {
     expect(resource.timings().exhaustions).toBe(0);
   });
 
-  test('does not collect again before an eighth more is live, where little was recovered', () => {
+  test('does not collect again before an eighth more is live, if little was recovered', () => {
     addresses.limitBytes = 1e6;
     const resource = new ReclaimingResourceAdaptor(addresses, { softLimitBytes: 8000 });
     const collections: number[] = [];
@@ -459,14 +463,14 @@ describe('a soft limit', () => {
     expect(collections).toEqual([8100, 9200, 10_400, 11_800, 13_300, 15_000, 16_900, 19_100]);
   });
 
-  test('does not collect at every turn of a loop that frees and allocates around it', () => {
+  test('does not collect on every pass of a loop that frees and allocates around it', () => {
     const resource = new ReclaimingResourceAdaptor(addresses, { softLimitBytes: 500 });
     resource.allocate(300, stream);
     for (let i = 0; i < 100; i++) resource.deallocate(resource.allocate(250, stream), 250, stream);
     expect(resource.timings().softCollections).toBe(1);
   });
 
-  test('holds again after a collection that recovered much', () => {
+  test('applies again after a collection that recovered much', () => {
     const resource = new ReclaimingResourceAdaptor(addresses, { softLimitBytes: 500 });
     for (let i = 0; i < 100; i++) {
       drop(1, 100, resource);
@@ -481,7 +485,7 @@ describe('a soft limit', () => {
     expect(new ReclaimingResourceAdaptor(addresses).softLimitBytes).toBe(Number.POSITIVE_INFINITY);
   });
 
-  test('does not run in a collection that runs already', () => {
+  test('does not run during another collection', () => {
     const resource = new ReclaimingResourceAdaptor(addresses, { softLimitBytes: 500 });
     drop(6, 100, addresses);
     let nested = 0;
@@ -499,7 +503,7 @@ describe('a soft limit', () => {
 });
 
 describe('asynchronously', () => {
-  test('memory that is there comes without a turn of the event loop', async () => {
+  test('available memory is returned without a turn of the event loop', async () => {
     const resource = new ReclaimingResourceAdaptor(addresses);
     let turned = false;
     const turn = setImmediate().then(() => {
@@ -522,7 +526,7 @@ describe('asynchronously', () => {
     expect(timing(resource, 'settle')).toMatchObject({ calls: 1, rescues: 1 });
   });
 
-  test('what others free in a turn of the event loop is found, whatever the stage gave', async () => {
+  test('memory that others free in a turn of the event loop is found, whatever the stage recovered', async () => {
     const resource = new ReclaimingResourceAdaptor(addresses, { stages: ['minor-collection'] });
     const pointer = resource.allocate(1000, stream);
     const next = resource.allocateAsync(1000, stream);
@@ -531,7 +535,7 @@ describe('asynchronously', () => {
     expect(await next).not.toBe(0);
   });
 
-  test('what others allocate meanwhile has stages of its own', async () => {
+  test('allocations by others during the wait have stages of their own', async () => {
     const onOutOfMemory = vi.fn(() => false);
     const resource = new ReclaimingResourceAdaptor(addresses, { onOutOfMemory });
     const first = resource.allocateAsync(1001, stream);
@@ -550,7 +554,7 @@ describe('asynchronously', () => {
     expect(resource.liveBytes).toBe(1000);
   });
 
-  test('bad arguments and a resource that is disposed meanwhile reject', async () => {
+  test('invalid arguments and a resource disposed in the meantime reject', async () => {
     const resource = new ReclaimingResourceAdaptor(addresses);
     await expect(resource.allocateAsync(-1, stream)).rejects.toMatchObject({ code: 'ERR_OUT_OF_RANGE' });
     const pending = resource.allocateAsync(1001, stream);
@@ -583,7 +587,7 @@ describe('the timings', () => {
     expect(Object.isFrozen(timings) && Object.isFrozen(timings.stages) && timings.stages.every(Object.isFrozen)).toBe(true);
   });
 
-  test('begin again when they are reset', () => {
+  test('start again after a reset', () => {
     const resource = new ReclaimingResourceAdaptor(addresses);
     const { elapsedMilliseconds } = resource.timings();
     expect(() => resource.allocate(1001, stream)).toThrow(outOfMemory);
@@ -596,7 +600,7 @@ describe('the timings', () => {
     expect(timings.stages.map(({ calls, milliseconds }) => [calls, milliseconds])).toEqual(Array(4).fill([0, 0]));
   });
 
-  test('are a table with one call', () => {
+  test('are a table, with one call', () => {
     const resource = new ReclaimingResourceAdaptor(addresses);
     expect(() => resource.allocate(1001, stream)).toThrow(outOfMemory);
     expect(resource.report()).toMatch(/^settle +1 +[\d.]+ .s +[\d.]+ % +[\d.]+ .s +0 B +0$/m);

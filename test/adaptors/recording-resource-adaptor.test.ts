@@ -96,7 +96,7 @@ describe('RecordingResourceAdaptor', () => {
     expect(rowsOf(run)).toEqual(numbers.flatMap((bytes) => numbers.map((pointer) => `allocate recording ${pointer} ${bytes}`)));
   });
 
-  test('records nothing of mistakes in an argument, and of frees that are refused', async () => {
+  test('records nothing for invalid arguments and refused frees', async () => {
     const run = await recorded((recording) => {
       using upstream = new CudaAsyncMemoryResource();
       using resource = new RecordingResourceAdaptor(upstream, { recording });
@@ -118,7 +118,7 @@ describe('RecordingResourceAdaptor', () => {
     expect(rowsOf(run)).toEqual([]);
   });
 
-  test('takes a refused free back out of what was recorded meanwhile', async () => {
+  test('takes back the record of a refused free after later records', async () => {
     const run = await recorded((recording) => {
       const upstream = new SpyResource();
       using resource = new RecordingResourceAdaptor(upstream, { recording });
@@ -140,7 +140,7 @@ describe('RecordingResourceAdaptor', () => {
     ]);
   });
 
-  test('keeps a refused free that was written meanwhile', async () => {
+  test('keeps a refused free that was written in the meantime', async () => {
     const run = await recorded((recording) => {
       const upstream = new SpyResource();
       using resource = new RecordingResourceAdaptor(upstream, { recording });
@@ -228,7 +228,7 @@ describe('RecordingResourceAdaptor', () => {
       ['failure', 4],
     ]);
     expect(events[0]?.stack).toMatch(/^allocateWeights \(.*recording-resource-adaptor\.test\.ts:\d+:\d+\)\n/);
-    // Those of the loop are one.
+    // The stacks of the loop are equal, and recorded once.
     expect(run.stacks).toHaveLength(3);
   });
 
@@ -243,7 +243,7 @@ describe('RecordingResourceAdaptor', () => {
     expect(run.stacks[1]).not.toMatch(/src\/(buffers|recording|resource-scope)|async_hooks/);
   });
 
-  test("loses no memory where a stack cannot be taken, and leaves the program's stacks as they were", async () => {
+  test("loses no memory if a stack cannot be captured, and leaves the program's stacks unchanged", async () => {
     const { prepareStackTrace, stackTraceLimit } = Error;
     const run = await recorded((recording) => {
       using resource = new RecordingResourceAdaptor(new CudaMemoryResource(), { recording, stackSampleBytes: 0 });
@@ -263,7 +263,7 @@ describe('RecordingResourceAdaptor', () => {
     expect(Error.stackTraceLimit).toBe(stackTraceLimit);
   });
 
-  test('records a stack whenever so many bytes were allocated', async () => {
+  test('records a stack each time the given number of bytes was allocated', async () => {
     const run = await recorded((recording) => {
       using resource = new RecordingResourceAdaptor(new SpyResource(), { recording, stackSampleBytes: 1000 });
       for (const bytes of [400, 400, 400, 999, 1, 5000, 10]) resource.allocate(bytes, stream);
@@ -358,7 +358,7 @@ describe('adaptors that name the same file', () => {
   });
 });
 
-describe('what keeps memory below', () => {
+describe('a pooling resource below', () => {
   const poolingResources: readonly [string, (upstream: MemoryResource) => MemoryResource][] = [
     ['pool', (upstream) => new PoolMemoryResource(upstream, { initialBytes: 64 * KiB })],
     ['arena', (upstream) => new ArenaMemoryResource(upstream, { arenaBytes: 4 * MiB })],
@@ -391,14 +391,15 @@ describe('what keeps memory below', () => {
       events.flatMap((event) => (event.kind === kind && event.layer === layer ? [`${event.first} ${event.second}`] : []));
     expect(growths).toBeGreaterThan(0);
     expect(at('growth', name)).toHaveLength(growths);
-    // The pooling resource's growth is what the layer below allocates, and everything is given back.
+    // The pooling resource's growth is what the layer below allocates, and everything is given
+    // back.
     expect(at('growth', name)).toEqual(at('allocate', 'cuda'));
     expect(at('release', name).sort()).toEqual(at('growth', name).sort());
     expect(at('free', 'cuda')).toEqual(at('release', name));
     expect(at('free', name)).toEqual(at('allocate', name));
   });
 
-  test('has a layer also behind what passes calls on, and each bin has one', async () => {
+  test('has a layer even below adaptors that pass calls on, and each bin has one', async () => {
     const run = await recorded((recording) => {
       using upstream = new CudaMemoryResource();
       using pool = new PoolMemoryResource(upstream);
@@ -416,7 +417,7 @@ describe('what keeps memory below', () => {
     );
   });
 
-  test('shares its layer with all adaptors on top of it, and is told once', async () => {
+  test('shares its layer with all adaptors directly above it, and is observed once', async () => {
     const run = await recorded((recording) => {
       using upstream = new CudaMemoryResource();
       using pool = new PoolMemoryResource(upstream);
@@ -443,7 +444,7 @@ describe('what keeps memory below', () => {
     expect(growths.map(({ second }) => second)).toEqual([64 * KiB, 64 * KiB]);
   });
 
-  test('keeps its layer when the adaptor on top of it ends', async () => {
+  test('keeps its layer when the adaptor directly above ends', async () => {
     const run = await recorded((recording) => {
       using upstream = new CudaMemoryResource();
       using first = new PoolMemoryResource(upstream);
@@ -455,7 +456,7 @@ describe('what keeps memory below', () => {
     expect(layersOf(run)).toEqual(['pool', 'pool']);
   });
 
-  test('has a block recorded as held again where the upstream refuses it', async () => {
+  test('has a block recorded as held again if the upstream refuses it', async () => {
     const run = await recorded((recording) => {
       const upstream = new SpyResource();
       const pool = new PoolMemoryResource(upstream);
@@ -478,7 +479,7 @@ describe('what keeps memory below', () => {
     ]);
   });
 
-  test('grows as before once the recording has ended', () => {
+  test('grows as before after the recording has ended', () => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream);
     const file = newFile();
@@ -489,7 +490,7 @@ describe('what keeps memory below', () => {
 });
 
 describe('the layers of a recording', () => {
-  test('are two where an adaptor is right on top of another', async () => {
+  test('are two if an adaptor is directly above another', async () => {
     const run = await recorded((recording) => {
       using inner = new RecordingResourceAdaptor(new CudaMemoryResource(), { recording });
       using outer = new RecordingResourceAdaptor(inner, { recording });
@@ -504,7 +505,7 @@ describe('the layers of a recording', () => {
     ]);
   });
 
-  test('go on to the next resource of the same name and upstream', async () => {
+  test('pass to the next resource of the same name and upstream', async () => {
     const run = await recorded((recording) => {
       using upstream = new CudaMemoryResource();
       using bottom = new RecordingResourceAdaptor(upstream, { recording });
@@ -517,7 +518,7 @@ describe('the layers of a recording', () => {
     expect(layersOf(run)).toEqual(['cuda', 'limiting on pool', 'pool on cuda']);
   });
 
-  test('are at most 255, the last of which stands for all that follow', async () => {
+  test('are at most 255, the last of which stands for all later ones', async () => {
     const run = await recorded((recording) => {
       const upstream = new SpyResource();
       const adaptors = Array.from({ length: 300 }, (_, i) => new RecordingResourceAdaptor(upstream, { recording, layer: `layer ${i}` }));

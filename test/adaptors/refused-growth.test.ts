@@ -15,7 +15,7 @@ import {
   Stream,
 } from '../../src/index.js';
 
-/** Device memory up to a limit that may change, which counts the calls that ask for it. */
+/** Device memory up to a limit that may change, which counts requests for it. */
 class ScarceResource extends CudaMemoryResource {
   leftBytes: number;
   calls = 0;
@@ -85,14 +85,14 @@ describe.each(poolingResources)('a %s whose upstream has no more', (_, make) => 
         for (let i = 0; i < count; i++) expect(() => resource.allocate(bytes, stream)).toThrow(OutOfMemoryError);
         return upstream.calls - before;
       };
-      // An arena holds all that it may, and asks for nothing.
+      // An arena holds everything that it may, and asks for nothing.
       expect(refuse(100)).toBeLessThanOrEqual(
         resource instanceof PoolMemoryResource && resource.upstream instanceof PoolMemoryResource ? 200 : 100,
       );
       if (resource instanceof ArenaMemoryResource) return;
       const before = served.length;
       const left = upstream.leftBytes;
-      // Somebody else gives as much back as one block needs, and nobody says so here.
+      // Another user gives back as much as one block needs, unnoticed here.
       upstream.leftBytes = left + bytes;
       served.push(resource.allocate(bytes, stream));
       expect(served.length).toBe(before + 1);
@@ -102,13 +102,13 @@ describe.each(poolingResources)('a %s whose upstream has no more', (_, make) => 
       fill();
       expect(served.length - before).toBeGreaterThan(1000);
       if (!(resource instanceof CachingMemoryResource)) expect(upstream.calls - calls).toBeLessThan(40);
-      // A smaller request is a new question.
+      // A smaller request is tried again.
       expect(refuse(10)).toBeLessThanOrEqual(20);
     });
   });
 });
 
-test('a pool asks again for much once it gave memory back', () => {
+test('a pool asks for large blocks again after it gave memory back', () => {
   const upstream = new ScarceResource(4 * MiB);
   using pool = new PoolMemoryResource(upstream);
   const pointer = pool.allocate(3 * MiB, stream);
@@ -126,7 +126,7 @@ test('a pool asks again for much once it gave memory back', () => {
 });
 
 describe('a cache with a maximum', () => {
-  test('gives free blocks of other sizes back before it holds more, and names the maximum where that does not help', () => {
+  test('gives free blocks of other sizes back before it grows, and names the maximum if that does not help', () => {
     using upstream = new CudaMemoryResource();
     const before = upstream.reservedBytes;
     using cache = new CachingMemoryResource(upstream, { name: 'small', maximumBytes: 10_000 });
@@ -150,7 +150,7 @@ describe('a cache with a maximum', () => {
       cache.validate();
     });
     expect(cache.statistics().busyBlocks).toBe(0);
-    // Outside of runs it does not count.
+    // Outside runs it does not count.
     const passed = cache.allocate(MiB, stream);
     cache.deallocate(passed, MiB, stream);
     cache.dispose();
@@ -166,7 +166,7 @@ test.each([
   ['cache', (upstream: MemoryResource) => new CachingMemoryResource(upstream, { maximumBytes: 64 * MiB })],
   ['pool', (upstream: MemoryResource) => new PoolMemoryResource(upstream, { maximumBytes: 64 * MiB })],
   ['monotonic resource', (upstream: MemoryResource) => new MonotonicMemoryResource(upstream, { maximumBytes: 64 * MiB })],
-])('the out-of-memory of a %s names the limit below that was hit', (_, make) => {
+])('the out-of-memory error of a %s names the limit below that was hit', (_, make) => {
   const limit = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: MiB });
   using resource = make(limit);
   expect(() => inRun(resource, () => resource.allocate(2 * MiB, stream))).toThrow(

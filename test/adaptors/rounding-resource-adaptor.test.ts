@@ -24,7 +24,10 @@ function roundingBy(options: RoundingResourceAdaptorOptions) {
   return (bytes: number) => resource.round(bytes);
 }
 
-/** PyTorch's `roundup_power2_next_division`, for sizes of at least as many bytes as there are divisions. */
+/**
+ * PyTorch's `roundup_power2_next_division`, for sizes of at least as many bytes as there are
+ * divisions.
+ */
 function nextDivision(bytes: bigint, divisions: bigint): bigint {
   let floor = 1n;
   while (floor * 2n <= bytes) floor *= 2n;
@@ -115,7 +118,7 @@ describe('RoundingResourceAdaptor', () => {
     );
   });
 
-  test('asks for and frees what sizes are rounded to', () => {
+  test('requests and frees rounded sizes', () => {
     const upstream = new SpyResource();
     const allocate = vi.spyOn(upstream, 'allocate');
     const deallocate = vi.spyOn(upstream, 'deallocate');
@@ -128,7 +131,7 @@ describe('RoundingResourceAdaptor', () => {
     expect(allocate).toHaveBeenLastCalledWith(0, stream, undefined);
   });
 
-  test('tells what rounding costs', () => {
+  test('reports the cost of rounding', () => {
     const upstream = new SpyResource();
     const resource = new RoundingResourceAdaptor(upstream, { kind: 'divisions', divisions: 4 });
     const first = resource.allocate(1200, stream);
@@ -152,7 +155,7 @@ describe('RoundingResourceAdaptor', () => {
     expect(() => resource.round(bytes as number)).toThrow(refusal);
   });
 
-  test('says of an out-of-memory what was asked of it', () => {
+  test('names its own requested size in an out-of-memory error', () => {
     using leaf = new CudaMemoryResource();
     const upstream = new LimitingResourceAdaptor(leaf, { limitBytes: MiB });
     const resource = new RoundingResourceAdaptor(upstream, { kind: 'multiple', multipleBytes: 2 * MiB });

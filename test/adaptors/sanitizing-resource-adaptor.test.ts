@@ -26,7 +26,7 @@ import { runModule } from '../support/run-module.js';
 import { SpyResource } from '../support/spy-resource.js';
 import { policies } from '../support/stream-order.js';
 
-// Here the check begins and ends with each test, also where the environment asks for it.
+// Here the check begins and ends with each test, even if the environment asks for it.
 vi.stubEnv('CISTERN_CHECK_ORDER', '');
 
 const bytes = 4096;
@@ -45,14 +45,14 @@ afterEach(() => {
   expect(isCheckingOrder()).toBe(false);
 });
 
-/** Lets `waiting` wait for all that is queued on `recorded`. */
+/** Makes `waiting` wait for all work queued on `recorded`. */
 function wait(waiting: Stream, recorded: Stream): void {
   using event = new Event();
   event.record(recorded);
   waiting.wait(event);
 }
 
-/** Keeps the block that was freed last for whoever asks next, and lets nobody wait. */
+/** Gives the block that was freed last to the next request, and makes no stream wait. */
 class ForgetfulPool extends CudaMemoryResource {
   #kept: DevicePointer = 0;
 
@@ -76,7 +76,7 @@ class ForgetfulPool extends CudaMemoryResource {
 interface Program {
   readonly upstream?: () => MemoryResource;
   readonly faulty: (resource: SanitizingResourceAdaptor) => void;
-  /** The same without the fault. */
+  /** The same without the error. */
   readonly right: (resource: SanitizingResourceAdaptor) => void;
   readonly kind: SanitizerReport['kind'];
   readonly earlier?: Partial<OrderReportSide>;
@@ -258,7 +258,7 @@ const programs: Record<string, Program> = {
   },
 };
 
-/** A pool that disposes what it is built on. */
+/** A pool that disposes its upstream. */
 class OwningPool extends PoolMemoryResource {
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
@@ -272,7 +272,7 @@ describe('SanitizingResourceAdaptor', () => {
   describe.each(Object.entries(programs))('finds %s', (_name, { upstream: makeUpstream, faulty, right, kind, earlier, later }) => {
     const upstreams = makeUpstream === undefined ? [() => new CudaMemoryResource(), () => new CudaAsyncMemoryResource()] : [makeUpstream];
 
-    test.each(upstreams)('once, with both sides and where they come from', (make) => {
+    test.each(upstreams)('once, with both sides and their stacks', (make) => {
       using upstream = make();
       const onReport = vi.fn<(report: SanitizerReport) => void>();
       using resource = new SanitizingResourceAdaptor(upstream, { onReport });
@@ -289,7 +289,7 @@ describe('SanitizingResourceAdaptor', () => {
       expect(report.earlier?.stack).not.toBe(report.later?.stack);
     });
 
-    test.each(upstreams)('and nothing in its right twin', (make) => {
+    test.each(upstreams)('and nothing in its correct twin', (make) => {
       using upstream = make();
       using resource = new SanitizingResourceAdaptor(upstream);
       right(resource);
@@ -297,7 +297,7 @@ describe('SanitizingResourceAdaptor', () => {
     });
   });
 
-  test.each(policies)('reports nothing of a pool that orders what it hands out (%s)', (events) => {
+  test.each(policies)('reports nothing for a pool that orders what it returns (%s)', (events) => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream);
     using resource = new SanitizingResourceAdaptor(pool, { deallocationEvents: events });
@@ -316,7 +316,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect(resource.reports).toEqual([]);
   });
 
-  test('watches the memory that the upstream had taken before', () => {
+  test('checks memory that the upstream had taken before', () => {
     using upstream = new CudaAsyncMemoryResource();
     using pool = new PoolMemoryResource(upstream, { initialBytes: 1024 * bytes, maximumBytes: 1024 * bytes });
     using resource = new SanitizingResourceAdaptor(pool);
@@ -327,7 +327,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect(resource.reports.map(({ kind }) => kind)).toEqual(['use-before-allocation', 'freed-while-in-use', 'use-after-free']);
   });
 
-  test('reports nothing of frees that share an event', () => {
+  test('reports nothing for frees that share an event', () => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'off' });
     using resource = new SanitizingResourceAdaptor(pool);
@@ -343,7 +343,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect(resource.reports).toEqual([]);
   });
 
-  test('reports nothing of memory that nobody used, freed with an event from before its allocation', () => {
+  test('reports nothing for unused memory that is freed with an event from before its allocation', () => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream, { initialBytes: bytes, maximumBytes: bytes });
     using sanitizer = new SanitizingResourceAdaptor(pool);
@@ -360,7 +360,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect(sanitizer.reports).toEqual([]);
   });
 
-  test('reports nothing where one sits above a pool and another below', () => {
+  test('reports nothing if one is above a pool and another below', () => {
     using leaf = new CudaMemoryResource();
     using inner = new SanitizingResourceAdaptor(leaf);
     using pool = new PoolMemoryResource(inner);
@@ -389,7 +389,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect(resource.reports.map(({ kind }) => kind)).toEqual(['freed-while-in-use']);
   });
 
-  test('reports what is left when it is disposed, with its stacks, and warns', () => {
+  test('reports leaks when it is disposed, with their stacks, and warns', () => {
     const emitWarning = vi.spyOn(process, 'emitWarning').mockReturnValue();
     using upstream = new CudaMemoryResource();
     const onReport = vi.fn();
@@ -415,7 +415,7 @@ describe('SanitizingResourceAdaptor', () => {
     upstream.deallocate(pointers[1], 300, a);
   });
 
-  test('has texts that a person can read', () => {
+  test('formats its reports for people', () => {
     vi.spyOn(process, 'emitWarning').mockReturnValue();
     const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream, { stacks: false });
@@ -461,7 +461,7 @@ describe('SanitizingResourceAdaptor', () => {
     resource.dispose();
   });
 
-  test('keeps no stacks where none are wanted', () => {
+  test('keeps no stacks if none are requested', () => {
     using upstream = new CudaMemoryResource();
     using resource = new SanitizingResourceAdaptor(upstream, { stacks: false });
     const pointer = resource.allocate(bytes, a);
@@ -474,7 +474,7 @@ describe('SanitizingResourceAdaptor', () => {
     for (const { earlier, later } of resource.reports) expect([earlier?.stack, later?.stack]).toEqual([undefined, undefined]);
   });
 
-  test('is one of a bounded list of reports', () => {
+  test('keeps a bounded list of reports', () => {
     using resource = new SanitizingResourceAdaptor(new SpyResource());
     for (let i = 0; i < 1003; i++) expect(() => resource.deallocate(256, 8, a)).toThrow();
     expect([resource.reports.length, resource.droppedReports]).toEqual([1000, 3]);
@@ -482,7 +482,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect([resource.reports.length, resource.droppedReports]).toEqual([0, 0]);
   });
 
-  test('still has what the upstream refused to free, which may be used and freed then', () => {
+  test('still has memory that the upstream refused to free, which can be used and freed then', () => {
     using upstream = new CudaAsyncMemoryResource();
     using resource = new SanitizingResourceAdaptor(upstream);
     const pointer = resource.allocate(bytes, a);
@@ -494,7 +494,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect([resource.allocatedBytes, resource.reports]).toEqual([0, []]);
   });
 
-  test('has nothing of what the upstream refused to allocate', () => {
+  test('has nothing of allocations that the upstream refused', () => {
     const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream);
     upstream.failure = new Error('not now');
@@ -502,7 +502,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect([resource.allocatedBytes, resource.outstandingAllocations()]).toEqual([0, []]);
   });
 
-  test('may be given the same memory while the upstream frees it', () => {
+  test('can get the same memory while the upstream frees it', () => {
     const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream);
     const pointer = resource.allocate(100, a);
@@ -517,7 +517,7 @@ describe('SanitizingResourceAdaptor', () => {
     expect(resource.allocatedBytes).toBe(0);
   });
 
-  test('survives that a stream is disposed while the upstream allocates', () => {
+  test('survives the disposal of a stream while the upstream allocates', () => {
     const upstream = new SpyResource();
     using resource = new SanitizingResourceAdaptor(upstream);
     const stream = new Stream();
@@ -527,7 +527,7 @@ describe('SanitizingResourceAdaptor', () => {
     resource.deallocate(pointer, 100, a);
   });
 
-  test('refuses streams that are none before anything is declared', () => {
+  test('refuses invalid streams before it declares anything', () => {
     using upstream = new CudaMemoryResource();
     using resource = new SanitizingResourceAdaptor(upstream);
     const pointer = resource.allocate(bytes, a);
@@ -551,7 +551,7 @@ describe('SanitizingResourceAdaptor', () => {
     },
   );
 
-  test('what a callback refuses is an uncaught exception, and the call goes on', () => {
+  test('reports an error of the callback as an uncaught exception, and the call continues', () => {
     const end = runModule(
       `
       import { CudaMemoryResource, SanitizingResourceAdaptor, Stream } from 'cistern';
@@ -572,7 +572,7 @@ describe('SanitizingResourceAdaptor', () => {
 describe('a SanitizingResourceAdaptor whose reports throw', () => {
   const make = (upstream: MemoryResource) => new SanitizingResourceAdaptor(upstream, { throwOnReport: true });
 
-  test('throws the report from the use that is reported, which is submitted all the same', async () => {
+  test('throws the report from the reported use, which is submitted anyway', async () => {
     using upstream = new CudaAsyncMemoryResource();
     using resource = make(upstream);
     const pointer = resource.allocate(64, a);
@@ -613,7 +613,7 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     resource.deallocate(other, 64, a);
   });
 
-  test('gives memory back that it must not hand out', () => {
+  test('gives back memory that it must not return', () => {
     using upstream = new ForgetfulPool();
     using resource = make(upstream);
     const deallocate = vi.spyOn(upstream, 'deallocate');
@@ -629,7 +629,7 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     expect(resource.reports).toHaveLength(1);
   });
 
-  test('does not free what may be in use, and does once the stream waits', () => {
+  test('does not free memory that may be in use, and does when the stream waits', () => {
     using upstream = new CudaAsyncMemoryResource();
     using resource = make(upstream);
     const deallocate = vi.spyOn(upstream, 'deallocate');
@@ -645,7 +645,7 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     expect([resource.reports.length, resource.allocatedBytes]).toEqual([1, 0]);
   });
 
-  test('throws from nothing that books are kept of, and not from a copy that is not over', () => {
+  test('does not throw from unchecked calls, or from a copy that has not completed', () => {
     using upstream = new CudaAsyncMemoryResource();
     using resource = make(upstream);
     const pointer = upstream.allocate(bytes, a);
@@ -664,7 +664,7 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     expect(resource.reports.map(({ kind }) => kind)).toEqual(['unordered', 'freed-while-in-use']);
   });
 
-  test('throws no longer once it is disposed, though others go on checking', () => {
+  test('no longer throws after it is disposed, even if others continue to check', () => {
     using upstream = new CudaMemoryResource();
     using other = new SanitizingResourceAdaptor(upstream);
     make(upstream).dispose();
@@ -675,7 +675,7 @@ describe('a SanitizingResourceAdaptor whose reports throw', () => {
     other.deallocate(pointer, bytes, a);
   });
 
-  test('lets a buffer be disposed again that could not be freed', () => {
+  test('allows a second dispose of a buffer that could not be freed', () => {
     using upstream = new CudaAsyncMemoryResource();
     using resource = make(upstream);
     const buffer = new DeviceBuffer(64, { resource, stream: a });

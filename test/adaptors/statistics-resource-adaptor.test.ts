@@ -19,11 +19,11 @@ function make() {
 const zero = { current: 0, peak: 0, total: 0 };
 
 describe('StatisticsResourceAdaptor', () => {
-  test('begins with nothing', () => {
+  test('begins at zero', () => {
     expect(make().resource.statistics()).toEqual({ bytes: zero, allocations: zero, failedAllocations: 0 });
   });
 
-  test('counts bytes as they were asked for, and allocations', () => {
+  test('counts bytes as requested, and allocations', () => {
     const { resource, allocate, free } = make();
     const first = allocate(1000);
     const second = allocate(24);
@@ -38,7 +38,7 @@ describe('StatisticsResourceAdaptor', () => {
     expect(resource.statistics().allocations).toEqual({ current: 1, peak: 2, total: 3 });
   });
 
-  test('gives copies that cannot be changed and do not change', () => {
+  test('returns copies that cannot be changed and do not change', () => {
     const { resource, allocate } = make();
     const before = resource.statistics();
     allocate(5);
@@ -53,7 +53,7 @@ describe('StatisticsResourceAdaptor', () => {
     expect(resource.statistics()).toEqual({ bytes: zero, allocations: zero, failedAllocations: 0 });
   });
 
-  test('counts allocations that fail, but no mistakes in an argument, and no free that fails', () => {
+  test('counts allocations that fail, but no invalid arguments and no failed frees', () => {
     const { upstream, resource, allocate, free } = make();
     const block = allocate(8);
     upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 7, path: ['device'] });
@@ -69,7 +69,7 @@ describe('StatisticsResourceAdaptor', () => {
     });
   });
 
-  test('nests counters: a push gives what was counted so far and begins from zero', () => {
+  test('nests counters: a push returns the counts and begins from zero', () => {
     const { resource, allocate } = make();
     allocate(100);
     expect(resource.pushCounters().bytes).toEqual({ current: 100, peak: 100, total: 100 });
@@ -78,7 +78,7 @@ describe('StatisticsResourceAdaptor', () => {
     expect(resource.statistics().bytes).toEqual({ current: 7, peak: 7, total: 7 });
   });
 
-  test('nests counters: a pop gives the inner ones and adds them to the outer ones', () => {
+  test('nests counters: a pop returns the inner ones and adds them to the outer ones', () => {
     const { resource, allocate, free } = make();
     const outer = allocate(100);
     allocate(50);
@@ -100,7 +100,7 @@ describe('StatisticsResourceAdaptor', () => {
     });
   });
 
-  test('nests counters: an inner peak on top of what was live raises the outer one', () => {
+  test('nests counters: an inner peak on top of live memory raises the outer one', () => {
     const { resource, allocate, free } = make();
     allocate(100);
     resource.pushCounters();
@@ -111,7 +111,7 @@ describe('StatisticsResourceAdaptor', () => {
     expect(resource.statistics().bytes).toEqual({ current: 100, peak: 600, total: 600 });
   });
 
-  test("nests counters: inner failures are the outer ones', too", () => {
+  test('nests counters: inner failures count in the outer ones too', () => {
     const { upstream, resource, allocate } = make();
     resource.pushCounters();
     upstream.failure = new OutOfMemoryError('nothing is left', { requestedBytes: 7, path: ['device'] });
@@ -120,7 +120,7 @@ describe('StatisticsResourceAdaptor', () => {
     expect(resource.statistics().failedAllocations).toBe(1);
   });
 
-  test('nests counters: inner ones go below zero where older memory is freed', () => {
+  test('nests counters: inner ones go below zero if older memory is freed', () => {
     const { resource, allocate, free } = make();
     const block = allocate(100);
     resource.pushCounters();

@@ -24,12 +24,15 @@ const sharing = ['eager', 'deferred'] as const;
 type Pooling = PoolMemoryResource | ArenaMemoryResource;
 type MakePool = (blocks: number, deallocationEvents: DeallocationEvents, upstream?: MemoryResource) => Pooling;
 
-/** Pooling resources with room for a few blocks: in one with room for one, whoever allocates next must get the block that was freed. */
+/**
+ * Pooling resources with room for a few blocks: with room for one, the next allocation must get the
+ * freed block.
+ */
 const poolingResources: [string, MakePool][] = [
   [
     'a pool',
     (blocks, deallocationEvents, upstream = new CudaMemoryResource()) => {
-      // What a test before left on the default stream would be waited for.
+      // Otherwise work that an earlier test left on the default stream would be waited for.
       Device.get().synchronizeSync();
       return new PoolMemoryResource(upstream, { initialBytes: blocks * bytes, maximumBytes: blocks * bytes, deallocationEvents });
     },
@@ -37,7 +40,7 @@ const poolingResources: [string, MakePool][] = [
   [
     'an arena',
     (blocks, deallocationEvents, upstream = new CudaMemoryResource()) => {
-      // What a test before left on the default stream would be waited for.
+      // Otherwise work that an earlier test left on the default stream would be waited for.
       Device.get().synchronizeSync();
       return new ArenaMemoryResource(upstream, { arenaBytes: blocks * bytes, deallocationEvents });
     },
@@ -50,7 +53,7 @@ function fill(pointer: number, value: number, stream: Stream): void {
 
 describe.each(poolingResources)('%s', (_name, make) => {
   describe.each(sharing)('with %s events', (policy) => {
-    test('lets another stream that takes a block wait for the stream that freed it', () => {
+    test('makes another stream that takes a block wait for the stream that freed it', () => {
       using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
@@ -63,7 +66,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(second, bytes, b, hold);
     });
 
-    test('lets a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
+    test('makes a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
       using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
@@ -72,7 +75,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       using hold = a.hold();
       fill(first, 1, a);
       pool.deallocate(first, bytes, a);
-      // Cannot be served, but joins all free memory on stream b in trying to.
+      // Cannot be served, but merges all free memory on stream b in the attempt.
       expect(() => pool.allocate(2 * bytes, b)).toThrow('out of memory');
       const third = pool.allocate(bytes, c);
       expect(third).toBe(first);
@@ -80,7 +83,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       pool.validate();
     });
 
-    test('lets a third stream wait for the first though the second had recorded an event before it took memory over', () => {
+    test('makes a third stream wait for the first even if the second had recorded an event before it took the memory over', () => {
       using pool = make(2, policy);
       using a = new Stream();
       using b = new Stream();
@@ -95,7 +98,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(first, bytes, c, hold);
     });
 
-    test('lets another stream wait for what the first held for itself, once that is joined with what it shares', () => {
+    test('makes another stream wait for memory held for the first, after it merges with memory that it shares', () => {
       using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
@@ -109,7 +112,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(second, bytes, b, hold);
     });
 
-    test('lets a stream wait for both streams whose neighbouring blocks it gets joined', () => {
+    test('makes a stream wait for both streams whose neighbouring blocks it gets coalesced', () => {
       using pool = make(2, policy);
       using a = new Stream();
       using b = new Stream();
@@ -130,7 +133,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       pool.validate();
     });
 
-    test('lets another stream wait for memory that the upstream ordered on the first (part of rapidsai/rmm#2507)', () => {
+    test('makes another stream wait for memory that the upstream ordered on the first (part of rapidsai/rmm#2507)', () => {
       using upstream = new CudaAsyncMemoryResource();
       using pool = make(4, policy, upstream);
       using a = new Stream();
@@ -158,7 +161,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(second, bytes, b, hold);
     });
 
-    test('lets a third stream wait for one that is gone when the second, with its slot, took its memory over', () => {
+    test('makes a third stream wait for one that is gone when the second, with its slot, took its memory over', () => {
       using pool = make(1, policy);
       const a = new Stream();
       const first = pool.allocate(bytes, a);
@@ -173,7 +176,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(pool.allocate(bytes, c), bytes, c, hold);
     });
 
-    test.each(['first', 'second'])('lets a stream wait for both of two streams that are gone, though the %s has run', (which) => {
+    test.each(['first', 'second'])('makes a stream wait for both of two streams that are gone, though the %s has completed', (which) => {
       using pool = make(2, policy);
       const streams = [new Stream(), new Stream()] as const;
       using b = new Stream();
@@ -187,7 +190,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectWaiting(b);
     });
 
-    test('lets every stream wait for many that are gone, not only the first that takes memory of them', () => {
+    test('makes every stream wait for many that are gone, not only the first that takes memory of them', () => {
       using pool = make(10, policy);
       using a = new Stream();
       using b = new Stream();
@@ -206,7 +209,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(pool.allocate(bytes, c), bytes, c, hold);
     });
 
-    test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
+    test('does not mistake a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
       using pool = make(1, policy);
       const a = new Stream();
       const first = pool.allocate(bytes, a);
@@ -263,7 +266,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       hold.release();
     });
 
-    test('lets a third stream wait for the first when a trim gathered its memory on the second', () => {
+    test('makes a third stream wait for the first when a trim gathered its memory on the second', () => {
       using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
@@ -302,7 +305,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       fill(first, 1, a);
       pool.deallocate(first, bytes, a);
       pool.dispose();
-      // The stream that memory goes back on, for which a stream that is not blocking does not wait by itself.
+      // The stream that memory goes back on. A non-blocking stream does not wait for it by itself.
       const stream = Stream.legacyDefault();
       const second = upstream.allocate(bytes, stream);
       expect(second).toBe(first);
@@ -366,7 +369,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expect(eventRecords(() => stream.dispose())).toBe(count);
     });
 
-    test('are one for each free on a stream whose end nobody announces (rapidsai/rmm#649)', () => {
+    test('are one for each free on a stream whose end is not announced (rapidsai/rmm#649)', () => {
       using pool = make(1, 'deferred');
       const foreign = madeElsewhere();
       using unannounced = Stream.fromHandle(foreign.address);
@@ -378,7 +381,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       foreign.destroy();
     });
 
-    test("are one for a free with a caller's event, too, on a stream whose end nobody announces (rapidsai/rmm#649)", () => {
+    test("are one for a free with a caller's event, too, on a stream whose end is not announced (rapidsai/rmm#649)", () => {
       using pool = make(1, 'deferred');
       const foreign = madeElsewhere();
       using unannounced = Stream.fromHandle(foreign.address);
@@ -390,7 +393,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       foreign.destroy();
     });
 
-    test('are none where a caller hands in its own, which other streams then wait for', () => {
+    test('are none if a caller passes its own, which other streams then wait for', () => {
       using pool = make(1, 'eager');
       using a = new Stream();
       using b = new Stream();
@@ -404,7 +407,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(second, bytes, b, hold);
     });
 
-    test('are made up for where the events of two callers were handed in, the older one last', () => {
+    test('are recorded anyway if the events of two callers were passed, the older one last', () => {
       using pool = make(2, 'eager');
       using a = new Stream();
       using b = new Stream();
@@ -422,7 +425,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(first, bytes, b, hold);
     });
 
-    test.each(sharing)('are made up for where the event that was handed in is older than the memory, with %s events', (policy) => {
+    test.each(sharing)("are recorded anyway if the caller's event is older than the memory, with %s events", (policy) => {
       using pool = make(1, policy);
       using a = new Stream();
       using b = new Stream();
@@ -439,7 +442,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(third, bytes, c, hold);
     });
 
-    test('are made up for where the event that was handed in is older than a free into what the stream holds for itself', () => {
+    test("are recorded anyway if the caller's event is older than a free into the memory held for the stream", () => {
       using pool = make(1, 'off');
       using b = new Stream();
       using c = new Stream();
@@ -456,7 +459,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(third, bytes, c, hold);
     });
 
-    test('are made up for where the event that was handed in is older than the memory, and the stream has another object by then', () => {
+    test("are recorded anyway if the caller's event is older than the memory, and the stream has another object by then", () => {
       using pool = make(1, 'eager');
       const foreign = madeElsewhere();
       const b = Stream.fromHandle(foreign.address, { announcesEnd: true });
@@ -478,7 +481,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       foreign.destroy();
     });
 
-    test.each(['recorded again', 'disposed'])('are made up for where the event that was handed in is %s', (fate) => {
+    test.each(['recorded again', 'disposed'])("are recorded anyway if the caller's event is %s", (fate) => {
       using pool = make(1, 'eager');
       using a = new Stream();
       using b = new Stream();
@@ -496,7 +499,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       event.dispose();
     });
 
-    test('must be of the stream that frees', () => {
+    test('must belong to the stream that frees', () => {
       using pool = make(1, 'eager');
       using a = new Stream();
       using b = new Stream();
@@ -558,7 +561,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expect(pool.statistics().growths).toBe(1);
     });
 
-    test.each(['synchronized', 'queried', 'awaited'])('gives a block to another stream once its own was %s', async (how) => {
+    test.each(['synchronized', 'queried', 'awaited'])('gives a block to another stream when its own was %s', async (how) => {
       using pool = make(1, 'off');
       using a = new Stream();
       using b = new Stream();
@@ -576,7 +579,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expect(pool.statistics().synchronizations).toBe(0);
     });
 
-    test('does not take a synchronization for one that covers later frees', async () => {
+    test('does not take a synchronization to cover later frees', async () => {
       using pool = make(1, 'off');
       using a = new Stream();
       using b = new Stream();
@@ -591,7 +594,8 @@ describe.each(poolingResources)('%s', (_name, make) => {
         released = true;
         hold.release();
       });
-      // There is no other memory, so the pooling resource waits for stream a, during which the host function runs.
+      // There is no other memory, so the pooling resource waits for stream a, and the host function
+      // runs during the wait.
       expect(pool.allocate(bytes, b)).toBe(first);
       expect(released).toBe(true);
     });
@@ -635,7 +639,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expect(records).toBe(0);
     });
 
-    test('settles what it holds when the stream ends', () => {
+    test('records the event for the memory it holds when the stream ends', () => {
       using pool = make(1, 'off');
       const a = new Stream();
       using b = new Stream();
@@ -648,7 +652,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrdered(second, bytes, b, hold);
     });
 
-    test('does not take a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
+    test('does not mistake a new stream for an old one with the same slot (rapidsai/rmm#2251)', () => {
       using pool = make(2, 'off');
       const a = new Stream();
       pool.deallocate(pool.allocate(bytes, a), bytes, a);
@@ -662,7 +666,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expect(pool.allocate(bytes, c)).not.toBe(first);
     });
 
-    test('shares a block that one free allows to be shared', () => {
+    test('shares a block that its free allows to be shared', () => {
       using pool = make(1, 'off');
       using a = new Stream();
       using b = new Stream();
@@ -684,7 +688,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
   });
 });
 
-test('a pool without events keeps what a busy stream took over from one that is gone from a third (rapidsai/rmm#2489)', () => {
+test('a pool without events does not give a third stream what a busy stream took over from one that is gone (rapidsai/rmm#2489)', () => {
   using pool = new PoolMemoryResource(new CudaMemoryResource(), {
     initialBytes: bytes,
     maximumBytes: 2 * bytes,
@@ -715,7 +719,10 @@ test.each(sharing)('the initial block of a pool is ordered for every stream, wit
   for (const stream of [a, b]) expectWaiting(stream);
 });
 
-/** An upstream that calls back in the middle of an allocation or a free, as one does that runs host functions while it waits. */
+/**
+ * An upstream that calls back during an allocation or a free, like one that runs host functions
+ * while it waits.
+ */
 class InterruptedUpstream extends CudaMemoryResource {
   interrupt: (() => void) | undefined;
 
@@ -765,7 +772,7 @@ describe('an arena', () => {
     using b = new Stream();
     using c = new Stream();
     arena.trim(Stream.legacyDefault());
-    // What is left for the arena to grow by is less than it hands to a stream at a time.
+    // The rest that the arena can grow by is less than it gives to a stream at a time.
     const other = upstream.allocate(half, b);
     using checker = checkOrder();
     using event = new Event();
@@ -783,7 +790,7 @@ describe('an arena', () => {
 });
 
 describe('a pool whose upstream runs host functions', () => {
-  test('puts new memory into the order of the stream that asked for it', () => {
+  test('puts new memory into the order of the requesting stream', () => {
     const upstream = new InterruptedUpstream();
     using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
     using a = new Stream();
@@ -804,7 +811,7 @@ describe('a pool whose upstream runs host functions', () => {
     pool.validate();
   });
 
-  test('serves the allocation although another stream used it meanwhile', () => {
+  test('serves the allocation even if another stream used it in the meantime', () => {
     const upstream = new InterruptedUpstream();
     using pool = new PoolMemoryResource(upstream, { maximumBytes: 2 * bytes });
     using a = new Stream();
@@ -827,7 +834,7 @@ describe('a pool whose upstream runs host functions', () => {
     pool.validate();
   });
 
-  test('gives every block back once where it is disposed again while it is being disposed', () => {
+  test('gives every block back once if it is disposed again during its disposal', () => {
     const upstream = new InterruptedUpstream();
     const before = upstream.reservedBytes;
     const pool = new PoolMemoryResource(upstream);
@@ -839,7 +846,7 @@ describe('a pool whose upstream runs host functions', () => {
     expect(pool.reservedBytes).toBe(0);
   });
 
-  test('gives the new memory back where it was disposed meanwhile', () => {
+  test('gives the new memory back if it was disposed in the meantime', () => {
     const upstream = new InterruptedUpstream();
     upstream.resetPeakReservedBytes();
     const before = upstream.reservedBytes;
@@ -850,7 +857,7 @@ describe('a pool whose upstream runs host functions', () => {
     expect(upstream.reservedBytes).toBe(before);
   });
 
-  test('waits on the host for memory that came when its stream had ended', () => {
+  test('waits on the host for memory that came after its stream had ended', () => {
     const upstream = new InterruptedUpstream();
     using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
     const a = new Stream();
@@ -867,7 +874,7 @@ describe('a pool whose upstream runs host functions', () => {
     expect(released).toBe(true);
   });
 
-  test.each(['allocating', 'releasing'])('keeps its memory where the stream ended while it was %s', (what) => {
+  test.each(['allocating', 'releasing'])('keeps its memory if the stream ended while it was %s', (what) => {
     const upstream = new InterruptedUpstream();
     using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
     const a = new Stream();
@@ -884,7 +891,7 @@ describe('a pool whose upstream runs host functions', () => {
 });
 
 describe('a failing driver', () => {
-  test('does not let memory that came in pass for idle', () => {
+  test('does not make new memory appear idle', () => {
     using upstream = new CudaAsyncMemoryResource();
     const pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred', maximumBytes: bytes });
     const foreign = madeElsewhere();
@@ -893,7 +900,7 @@ describe('a failing driver', () => {
     using hold = unannounced.hold();
     failCall('cuEventRecord', 1, 999);
     expect(() => pool.allocate(bytes, unannounced)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
-    // The stream may be gone by now, so nothing but the device can be waited for.
+    // The stream may be gone, so only the device can be waited for.
     let released = false;
     b.launchHostFunction(() => {
       released = true;

@@ -32,7 +32,7 @@ describe('TrackingResourceAdaptor', () => {
     expect([resource.allocatedBytes, resource.outstandingAllocations(), resource.report()]).toEqual([0, [], 'no outstanding allocations']);
   });
 
-  test('has nothing left once all is freed', () => {
+  test('has nothing left when everything is freed', () => {
     const { resource, allocate, free } = make();
     const blocks = Array.from({ length: 1000 }, (_, i) => allocate(i + 1));
     expect(resource.allocatedBytes).toBe(500_500);
@@ -40,7 +40,7 @@ describe('TrackingResourceAdaptor', () => {
     expect([resource.allocatedBytes, resource.outstandingAllocations()]).toEqual([0, []]);
   });
 
-  test('tells what is left, the largest first, and with no stacks unless they are asked for', () => {
+  test('lists what is left, largest first, without stacks unless they are requested', () => {
     using other = new Stream();
     const { resource, allocate, free } = make();
     const blocks = [10, 30, 20].map(allocate);
@@ -54,7 +54,7 @@ describe('TrackingResourceAdaptor', () => {
     expect(resource.allocatedBytes).toBe(70);
   });
 
-  test('gives copies that cannot be changed and do not change', () => {
+  test('returns copies that cannot be changed and do not change', () => {
     const { resource, allocate } = make();
     allocate(5);
     const before = resource.outstandingAllocations();
@@ -63,7 +63,7 @@ describe('TrackingResourceAdaptor', () => {
     expect([Object.isFrozen(before), Object.isFrozen(before[0])]).toEqual([true, true]);
   });
 
-  test('keeps the stack of each allocation, from its caller on and no deeper than asked for', () => {
+  test('keeps the stack of each allocation, from its caller outwards and no deeper than requested', () => {
     const { resource, allocate } = make({ captureStacks: true, stackDepth: 2 });
     const limit = Error.stackTraceLimit;
     function outer() {
@@ -88,7 +88,7 @@ describe('TrackingResourceAdaptor', () => {
     expect(resource.outstandingAllocations()[0]?.stack).not.toContain('first');
   });
 
-  test('passes the stacks of two trackers on each other apart', () => {
+  test('distinguishes the stacks of two trackers above each other', () => {
     const { resource: inner } = make();
     const outer = new TrackingResourceAdaptor(inner);
     const first = inner.allocate(100, stream);
@@ -99,7 +99,7 @@ describe('TrackingResourceAdaptor', () => {
     expect([outer.allocatedBytes, inner.allocatedBytes]).toEqual([0, 0]);
   });
 
-  test('tells neither zero bytes nor the null pointer', () => {
+  test('lists neither zero bytes nor the null pointer', () => {
     const { resource, upstream, allocate, free } = make();
     const nothing = allocate(0);
     expect(resource.outstandingAllocations()).toEqual([]);
@@ -108,7 +108,7 @@ describe('TrackingResourceAdaptor', () => {
     expect([resource.allocatedBytes, resource.outstandingAllocations(), upstream.fences.length]).toEqual([0, [], 2]);
   });
 
-  test('refuses what it did not allocate before the upstream hears of it', () => {
+  test('refuses pointers that it did not allocate, before the upstream is called', () => {
     const { upstream, resource, allocate } = make();
     const past = upstream.allocate(100, stream);
     const { pointer } = allocate(5000);
@@ -117,7 +117,7 @@ describe('TrackingResourceAdaptor', () => {
     expect([resource.allocatedBytes, upstream.fences.length]).toEqual([5000, 0]);
   });
 
-  test('refuses a second free, for as long as it remembers the first', () => {
+  test('refuses a second free, as long as it remembers the first', () => {
     const { upstream, resource, allocate, free } = make();
     const blocks = [100, 200].map(allocate);
     for (const block of blocks) free(block);
@@ -140,7 +140,7 @@ describe('TrackingResourceAdaptor', () => {
     free(block);
   });
 
-  test('still has what the upstream refused to free', () => {
+  test('still has memory that the upstream refused to free', () => {
     const { upstream, resource, allocate, free } = make();
     const block = allocate(100);
     upstream.failure = new Error('not now');
@@ -151,14 +151,14 @@ describe('TrackingResourceAdaptor', () => {
     expect(resource.allocatedBytes).toBe(0);
   });
 
-  test('has nothing of what the upstream refused to allocate', () => {
+  test('has nothing of allocations that the upstream refused', () => {
     const { upstream, resource, allocate } = make();
     upstream.failure = new Error('not now');
     expect(() => allocate(100)).toThrow('not now');
     expect(resource.allocatedBytes).toBe(0);
   });
 
-  test('may be given the same memory while the upstream frees it', () => {
+  test('can get the same memory while the upstream frees it', () => {
     const { upstream, resource, allocate, free } = make();
     const block = allocate(100);
     vi.spyOn(upstream, 'allocate').mockReturnValue(block.pointer);
@@ -174,7 +174,7 @@ describe('TrackingResourceAdaptor', () => {
     expect(resource.allocatedBytes).toBe(0);
   });
 
-  test('takes an address that was freed past it and allocated again for the new allocation', () => {
+  test('treats an address that was freed past it and allocated again as the new allocation', () => {
     const { upstream, resource, allocate, free } = make();
     const block = allocate(100);
     vi.spyOn(upstream, 'allocate').mockReturnValue(block.pointer);
@@ -209,7 +209,7 @@ describe('TrackingResourceAdaptor', () => {
     );
   });
 
-  test('reports what is left by stacks, that with the most bytes first', () => {
+  test('reports what is left by stack, the one with the most bytes first', () => {
     const { resource, allocate } = make({ captureStacks: true });
     const many = () => allocate(1 * KiB);
     const one = () => allocate(10 * KiB);
@@ -231,7 +231,7 @@ describe('TrackingResourceAdaptor', () => {
     expect(resource.report().split('\n').at(-1)).toBe('and 3 allocations of 300 bytes from 3 other stacks');
   });
 
-  test('warns of what is left when it is disposed, once, and still tells it', () => {
+  test('warns about what is left when it is disposed, once, and still lists it', () => {
     const emitWarning = vi.spyOn(process, 'emitWarning').mockReturnValue();
     const { upstream, resource, allocate } = make();
     allocate(500);
@@ -242,7 +242,7 @@ describe('TrackingResourceAdaptor', () => {
     expect(upstream.fences).toEqual([]);
   });
 
-  test('does not warn where nothing is left', () => {
+  test('does not warn if nothing is left', () => {
     const emitWarning = vi.spyOn(process, 'emitWarning').mockReturnValue();
     const { resource, allocate, free } = make();
     free(allocate(500));

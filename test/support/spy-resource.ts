@@ -1,6 +1,6 @@
 import { type DeallocationFence, Device, type DevicePointer, type MemoryResource, type Stream } from '../../src/index.js';
 
-/** Hands out numbers instead of memory, remembers what it was asked, and fails when told to. */
+/** Returns numbers instead of memory, remembers its calls, and fails when told to. */
 export class SpyResource implements MemoryResource {
   readonly memoryKind = 'device';
   readonly device = Device.get();
