@@ -35,7 +35,7 @@ const badType = expect.objectContaining({ name: 'TypeError', code: 'ERR_INVALID_
 const badRange = expect.objectContaining({ name: 'RangeError', code: 'ERR_OUT_OF_RANGE' } satisfies Partial<ArgumentRangeError>);
 const badValue = expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' });
 
-/** What the driver layer does on every backend. */
+/** What the driver layer must do on every backend. */
 export function driverSuite(): void {
   const backend = process.env['CISTERN_DEVICE'];
   let resource: CudaAsyncMemoryResource;
@@ -65,7 +65,7 @@ export function driverSuite(): void {
   };
 
   describe('a device', () => {
-    test('is of the backend that was asked for', () => {
+    test('has the requested backend', () => {
       expect(currentBackend()).toBe(backend);
       expect(Device.get().backend).toBe(backend);
     });
@@ -85,7 +85,7 @@ export function driverSuite(): void {
       expect(Device.driverVersion()).toBeGreaterThanOrEqual(12_000);
     });
 
-    test('is one object, by its ordinal', () => {
+    test('is one object per ordinal', () => {
       expect(Device.get(0)).toBe(Device.get());
       expect(() => Device.get(Device.count())).toThrow(badRange);
       expect(() => Device.get(-1)).toThrow(badRange);
@@ -114,7 +114,7 @@ export function driverSuite(): void {
   });
 
   describe('a stream', () => {
-    test('has an id that is never used again', () => {
+    test('has an id that is never reused', () => {
       const ids = new Set([stream.id, other.id]);
       for (let i = 0; i < 50; i++) {
         using each = new Stream();
@@ -123,7 +123,7 @@ export function driverSuite(): void {
       }
     });
 
-    test('says whether it is non-blocking, and its priority as the driver clamps it', () => {
+    test('reports whether it is non-blocking, and its priority as clamped by the driver', () => {
       const { least, greatest } = Device.get().streamPriorityRange();
       expect(greatest).toBeLessThanOrEqual(least);
       using blocking = new Stream({ priority: -1000 });
@@ -133,7 +133,7 @@ export function driverSuite(): void {
       expect(() => new Stream({ priority: 0.5 })).toThrow(badRange);
     });
 
-    test('stands still while it is held, and goes on when it is released', async () => {
+    test('pauses while it is held, and goes on when it is released', async () => {
       using hold = stream.hold();
       expect(stream.query()).toBe(false);
       const pointer = resource.allocate(4, stream);
@@ -163,7 +163,7 @@ export function driverSuite(): void {
       expect(stream.query()).toBe(true);
     });
 
-    test('resolves many synchronizations in any number', async () => {
+    test('resolves many synchronizations at once', async () => {
       using hold = stream.hold();
       const all = Promise.all(Array.from({ length: 100 }, () => stream.synchronize()));
       hold.release();
@@ -179,15 +179,16 @@ export function driverSuite(): void {
       expect(order).toEqual([0, 1, 2, 3, 4]);
     });
 
-    test('runs host functions from within a call that blocks', () => {
+    test('runs host functions inside a blocking call', () => {
       const order: number[] = [];
       for (let i = 0; i < 3; i++) stream.launchHostFunction(() => order.push(i));
       stream.synchronizeSync();
       expect(order).toEqual([0, 1, 2]);
     });
 
-    test('is waited for as it is at the call, whatever host functions queue on it meanwhile', () => {
-      // Filled before: whatever is waited for meanwhile, host functions run, as many as there is time for.
+    test('is waited for as of the call, whatever host functions queue on it meanwhile', () => {
+      // Filled before the hold, because host functions run during every wait, as many as there is
+      // time for.
       const pointer = filled(4, 7, other);
       let beats = 0;
       const beat = () => {
@@ -204,7 +205,7 @@ export function driverSuite(): void {
       beats = 1000;
     });
 
-    test('is waited for anew after a call that stopped for a host function and was not made again', () => {
+    test('is waited for again after a call that stopped for a host function and was not repeated', () => {
       const pointer = filled(4, 1);
       const order: number[] = [];
       for (const stop of [
@@ -224,7 +225,7 @@ export function driverSuite(): void {
       }
     });
 
-    test('cannot be waited for within a host function, nor is the call that runs it disturbed', () => {
+    test('cannot be waited for inside a host function, which does not disturb the call that runs it', () => {
       const pointer = filled(4, 1);
       const attempts: unknown[] = [];
       const attempt = (call: () => void) => {
@@ -243,7 +244,7 @@ export function driverSuite(): void {
       expect(attempts).toEqual([800, 800]);
     });
 
-    test('stands still until a host function has run', async () => {
+    test('pauses until a host function has run', async () => {
       const pointer = filled(4, 1);
       let seen: boolean | undefined;
       stream.launchHostFunction(() => {
@@ -255,7 +256,7 @@ export function driverSuite(): void {
       expect(read(pointer, 4)).toEqual([2, 2, 2, 2]);
     });
 
-    test('is the same by its native handle, as long as one object for it is there', () => {
+    test('is the same by its native handle, as long as an object for it exists', () => {
       using same = Stream.fromHandle(stream.nativeHandle);
       using again = Stream.fromHandle(BigInt(stream.nativeHandle));
       expect([same.id, again.id]).toEqual([stream.id, stream.id]);
@@ -281,7 +282,7 @@ export function driverSuite(): void {
       expect(legacy.isDisposed).toBe(false);
     });
 
-    test('of the blocking kind waits for the legacy default stream, and the other way round', () => {
+    test('that blocks waits for the legacy default stream, and vice versa', () => {
       using blocking = new Stream();
       const legacy = Stream.legacyDefault();
       const pointer = filled(4, 0);
@@ -306,7 +307,7 @@ export function driverSuite(): void {
       expect(read(pointer, 2, other)).toEqual([2, 2]);
     });
 
-    test('refuses everything after it is disposed, by saying so', async () => {
+    test('refuses every call after it is disposed, and says why', async () => {
       const { id } = stream;
       stream.dispose();
       stream.dispose();
@@ -329,7 +330,7 @@ export function driverSuite(): void {
       await expect(stream.synchronize()).rejects.toThrow(disposed);
     });
 
-    test('refuses handles and arguments that are none', () => {
+    test('refuses invalid handles and arguments', () => {
       for (const handle of [-1, 0.5, Number.NaN, 2n ** 60n]) expect(() => Stream.fromHandle(handle)).toThrow(badRange);
       expect(() => Stream.fromHandle('1' as unknown as number)).toThrow(badType);
       expect(() => stream.launchHostFunction(5 as unknown as () => void)).toThrow(badType);
@@ -362,13 +363,13 @@ export function driverSuite(): void {
       expect(read(pointer, 2)).toEqual([2, 2]);
     });
 
-    test('counts what was recorded last', () => {
+    test('stands for its latest recording', () => {
       using event = new Event();
       using hold = stream.hold();
       event.record(stream);
       expect(event.query()).toBe(false);
       event.record(other);
-      // Does not wait for the stream that is held.
+      // Does not wait for the held stream.
       event.synchronizeSync();
       expect(event.query()).toBe(true);
       event.record(stream);
@@ -421,7 +422,7 @@ export function driverSuite(): void {
       expect(() => end.elapsedMilliseconds(start)).toThrow(DriverError);
     });
 
-    test('keeps what waits for it waiting when it is disposed', () => {
+    test('keeps its waiters waiting when it is disposed', () => {
       const pointer = filled(4, 0);
       using hold = stream.hold();
       set(pointer, 1, 1, 4, stream);
@@ -436,7 +437,7 @@ export function driverSuite(): void {
       expect(read(pointer, 1, other)).toEqual([2]);
     });
 
-    test('refuses everything after it is disposed', async () => {
+    test('refuses every call after it is disposed', async () => {
       const event = new Event();
       event.dispose();
       for (const use of [() => event.record(stream), () => event.query(), () => event.synchronizeSync(), () => stream.wait(event)]) {
@@ -486,7 +487,7 @@ export function driverSuite(): void {
       expect(read(pointer, 2)).toEqual([3, 3]);
     });
 
-    test('to the host is queued once, however many host functions run before it', () => {
+    test('to the host is queued once, however many host functions run first', () => {
       const pointer = filled(1000, 5);
       let ran = 0;
       for (let i = 0; i < 5; i++) stream.launchHostFunction(() => ran++);
@@ -513,7 +514,7 @@ export function driverSuite(): void {
       pinned.deallocate(to, 1000, stream);
     });
 
-    test('to the host is queued at once and does not stop the event loop', async () => {
+    test('to the host is queued immediately and does not stop the event loop', async () => {
       const pointer = filled(1000, 5);
       using hold = stream.hold();
       const result = copyToHost(pointer, 1000, stream);
@@ -523,7 +524,7 @@ export function driverSuite(): void {
       expect(new Uint8Array(await result).every((byte) => byte === 5)).toBe(true);
     });
 
-    test('of a view takes the part that it shows', () => {
+    test('of a view copies only the part that it covers', () => {
       const pointer = filled(8, 0);
       copyFromHost(pointer, Uint32Array.of(1, 0x01020304, 3).subarray(1, 2), stream);
       expect(read(pointer, 8)).toEqual([4, 3, 2, 1, 0, 0, 0, 0]);
@@ -560,7 +561,7 @@ export function driverSuite(): void {
       expect(read(pointer, 1024).every((byte) => byte === 1)).toBe(true);
     });
 
-    test('refuses arguments that are none', () => {
+    test('refuses invalid arguments', () => {
       const pointer = filled(16, 1);
       for (const value of [-1, 256, 0.5, '1'] as number[]) expect(() => set(pointer, value, 1, 1, stream)).toThrow(badRange);
       expect(() => set(pointer, 0, 2 as 1, 1, stream)).toThrow(badValue);
@@ -574,7 +575,7 @@ export function driverSuite(): void {
     test.each([
       [badRange, [-1, 0.5, Number.NaN, 2 ** 53]],
       [badType, ['4', 4n, undefined, null, {}]],
-    ])('and whatever else takes pointers and sizes throws %o for %o', async (error, wrongs) => {
+    ])('and every other function of pointers and sizes throws %o for %o', async (error, wrongs) => {
       for (const wrong of wrongs as number[]) {
         const calls = [
           () => copy(wrong, 256, 1, stream),
@@ -605,7 +606,7 @@ export function driverSuite(): void {
       expect(read(pointer, 12)).toEqual([0, 0, 0, 0, 0xef, 0xbe, 0xad, 0xde, 0, 0, 0, 0]);
     });
 
-    test('between devices', ({ skip }) => {
+    test('runs between devices', ({ skip }) => {
       if (Device.count() < 2) skip('there is one device');
       const second = Device.get(1);
       using far = new CudaAsyncMemoryResource({ device: second });
@@ -620,7 +621,7 @@ export function driverSuite(): void {
   });
 
   describe('a second device', () => {
-    test('has streams of its own, which wait for events of the first', ({ skip }) => {
+    test('has its own streams, which wait for events of the first', ({ skip }) => {
       if (Device.count() < 2) skip('there is one device');
       using far = new Stream({ device: Device.get(1), nonBlocking: true });
       using event = new Event();
@@ -632,7 +633,7 @@ export function driverSuite(): void {
       far.synchronizeSync();
     });
 
-    test('takes no events of the first for its streams', ({ skip }) => {
+    test('refuses to record events of the first on its streams', ({ skip }) => {
       if (Device.count() < 2) skip('there is one device');
       using far = new Stream({ device: Device.get(1) });
       using event = new Event();
@@ -641,7 +642,7 @@ export function driverSuite(): void {
   });
 
   describe('managed memory', () => {
-    test('keeps what it was advised, and where it was prefetched to', () => {
+    test('remembers its advice, and where it was prefetched to', () => {
       using managed = new ManagedMemoryResource();
       const pointer = managed.allocate(4 * MiB, stream);
       expect(managedRangeAttributes(pointer, 4 * MiB)).toEqual({
@@ -666,7 +667,7 @@ export function driverSuite(): void {
       managed.deallocate(pointer, 4 * MiB, stream);
     });
 
-    test('is what advice needs', () => {
+    test('is required for advice', () => {
       const pointer = filled(MiB, 0);
       expect(() => advise(pointer, MiB, 'set-read-mostly')).toThrow(DriverError);
       expect(() => advise(pointer, MiB, 'set-on-fire' as 'set-read-mostly')).toThrow(badValue);
@@ -674,7 +675,7 @@ export function driverSuite(): void {
       expect(() => prefetch(pointer, MiB, 'moon' as 'host', stream)).toThrow(badValue);
     });
 
-    test('is all that prefetching moves: it passes over other memory of the driver, and over zero bytes', () => {
+    test('is all that a prefetch moves: it ignores other memory of the driver, and zero bytes', () => {
       using pinned = new PinnedHostMemoryResource();
       const pointers = [filled(MiB, 7), pinned.allocate(MiB, stream)] as const;
       for (const pointer of pointers) {
@@ -705,7 +706,7 @@ export function driverSuite(): void {
       expect(pool.peakReservedBytes).toBe(0);
     });
 
-    test('gives back what exceeds its release threshold at a synchronization', () => {
+    test('returns memory above its release threshold at a synchronization', () => {
       using pool = new CudaAsyncMemoryResource({ releaseThresholdBytes: 0 });
       expect(pool.releaseThresholdBytes).toBe(0);
       pool.deallocate(pool.allocate(64 * MiB, stream), 64 * MiB, stream);
@@ -713,13 +714,13 @@ export function driverSuite(): void {
       expect(pool.reservedBytes).toBe(0);
     });
 
-    test('refuses options that are none', () => {
+    test('refuses invalid options', () => {
       expect(() => new CudaAsyncMemoryResource({ initialBytes: -1 })).toThrow(badRange);
       expect(() => new CudaAsyncMemoryResource({ releaseThresholdBytes: 0.5 })).toThrow(badRange);
       expect(() => resource.trim(stream, { bytesToKeep: -1 })).toThrow(badRange);
     });
 
-    test('frees what is allocated when it is disposed', () => {
+    test('frees its live allocations when it is disposed', () => {
       const pool = new CudaAsyncMemoryResource();
       const before = Device.get().memoryInfo().freeBytes;
       pool.allocate(256 * MiB, stream);
@@ -746,7 +747,7 @@ export function driverSuite(): void {
       expect(driverFunctionNames()).toContain('cuMemAllocFromPoolAsync');
     });
 
-    test('count host memory, too', () => {
+    test('count host memory too', () => {
       using host = new HostMemoryResource();
       const before = driverCallCounts();
       host.deallocate(host.allocate(5, stream), 5, stream);
@@ -755,7 +756,7 @@ export function driverSuite(): void {
     });
   });
 
-  test('errors of the driver name the operation, and CUDA’s name and number', () => {
+  test('driver errors name the operation, and CUDA’s name and number', () => {
     using event = new Event();
     let error: unknown;
     try {

@@ -5,8 +5,8 @@ import { runModule } from '../support/run-module.js';
 const device = deviceMemory(1024);
 
 /**
- * Resources that keep memory, over each kind of leaf, in each policy, with memory that is live and memory that is held back, on streams that
- * stand still. `cistern` must be the module.
+ * Resources that keep memory, over each kind of leaf and with each policy, with live memory and
+ * memory held back, on stalled streams. `cistern` must be the module.
  */
 const holdMemory = `
   const { KiB, MiB } = cistern;
@@ -32,7 +32,7 @@ const holdMemory = `
     new cistern.DeviceBuffer(10_000, { resource, stream: streams[0] });
   };
   for (const resource of resources) {
-    // A run that never ends.
+    // A run of a cache that never ends.
     if (resource.run) resource.run(() => (use(resource), new Promise(() => {})));
     else use(resource);
   }
@@ -41,7 +41,10 @@ const holdMemory = `
   globalThis.kept = [resources, streams, holds];
 `;
 
-/** The text of a module that runs workers and says whether the memory of the device is as it was before. */
+/**
+ * The source of a module that runs workers and prints whether the device's memory is the same as
+ * before.
+ */
 const withWorkers = (body: string) => `
   import { Worker } from 'node:worker_threads';
   import { once } from 'node:events';
@@ -54,7 +57,7 @@ const withWorkers = (body: string) => `
   console.log(Device.get().memoryInfo().freeBytes === before);
 `;
 
-describe('a worker with live memory and busy streams gives its memory back', () => {
+describe('a worker with live memory and busy streams returns its memory', () => {
   test.each([
     ['it is terminated', `parentPort.on('message', () => {});`, 'await thread.terminate();', [1]],
     ['it has nothing left to do', 'for (const hold of holds) hold.release();', '', [0]],
@@ -79,8 +82,9 @@ describe('a worker with live memory and busy streams gives its memory back', () 
       'await thread.terminate();',
       [1],
     ],
-  ])('where %s', (_, inWorker, inMain, expected) => {
-    // What ends by itself does so when it is told to: the end may come before a message does.
+  ])('if %s', (_, inWorker, inMain, expected) => {
+    // A worker that ends by itself waits for a message to do so: it might otherwise end before its
+    // own message arrives.
     const atTheEnd = inMain === '' ? `parentPort.once('message', () => { ${inWorker} });` : inWorker;
     const tellFree = 'parentPort.postMessage(cistern.Device.get().memoryInfo().freeBytes);';
     const end = runModule(
@@ -168,11 +172,11 @@ test('a hundred workers, one after another, leave nothing', () => {
         await once(thread, 'message');
         await thread.terminate();
         await exit;
-        // The first ones make what stays.
+        // The first workers create what stays.
         if (round === 9) heldAtFirst = held();
       }
       const [descriptors, threads] = held();
-      // Threads of Node's own come and go.
+      // Node's own threads come and go.
       console.log(descriptors <= heldAtFirst[0], threads <= heldAtFirst[1] + 2);
     `),
     device,

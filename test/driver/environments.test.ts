@@ -9,7 +9,7 @@ const software = { CISTERN_DEVICE: 'software' };
 const device = deviceMemory(256);
 
 describe('an environment', () => {
-  test('that exits with live memory, a held stream and a promise that waits ends with its own code', () => {
+  test('that exits with live memory, a held stream and a pending promise ends with its own code', () => {
     needMemoryPools();
     const end = runModule(
       `
@@ -31,7 +31,7 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 7, signal: null, stdout: '', stderr: '' });
   });
 
-  test('that has nothing left to do ends, although streams and memory are there', () => {
+  test('that has nothing left to do ends, although it has streams and memory', () => {
     needMemoryPools();
     const end = runModule(
       `
@@ -45,7 +45,7 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: '', stderr: '' });
   });
 
-  test('never gives staging memory to a second copy after the first one failed', () => {
+  test('never reuses staging memory for a second copy after the first one failed', () => {
     const end = runModule(
       `
       import { copyToHost, CudaMemoryResource, failCall, Stream } from 'cistern';
@@ -64,7 +64,7 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: 'copied\nERR_CISTERN_DRIVER\nERR_CISTERN_DRIVER\ncopied\n', stderr: '' });
   });
 
-  test('rejects what waits on a device whose context cannot be used', () => {
+  test('rejects promises that wait for a device whose context cannot be used', () => {
     const end = runModule(
       `
       import { failCall, Stream } from 'cistern';
@@ -80,7 +80,7 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: 'CUDA_ERROR_INVALID_CONTEXT\n', stderr: '' });
   });
 
-  test('waits for promises and host functions that are on their way', () => {
+  test('waits for pending promises and host functions', () => {
     const end = runModule(
       `
       import { Stream } from 'cistern';
@@ -93,7 +93,7 @@ describe('an environment', () => {
     expect(end).toMatchObject({ status: 0, stdout: 'function\npromise\n' });
   });
 
-  test('reports what a host function throws as an uncaught exception', () => {
+  test('reports an error from a host function as an uncaught exception', () => {
     const end = runModule(
       `
       import { Stream } from 'cistern';
@@ -114,7 +114,7 @@ describe('an environment', () => {
       import('cistern').then((cistern) => { ${body} });
     `)}, { eval: true, execArgv: [] })`;
 
-  test('that ends as a worker gives its memory back', () => {
+  test('that ends as a worker returns its memory', () => {
     needMemoryPools();
     const end = runModule(
       `
@@ -145,7 +145,7 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: 'true\n'.repeat(7), stderr: '' });
   });
 
-  test('keeps what a worker left until its device can be used', () => {
+  test('keeps what a worker left behind until its device can be used', () => {
     const end = runModule(
       `
       import { Worker } from 'node:worker_threads';
@@ -189,7 +189,7 @@ describe('an environment', () => {
         parentPort.postMessage('ready');
       `)};
       await once(thread, 'message');
-      // From here on the event loop stands still, so that no host function of this thread runs.
+      // The event loop is blocked from here on, so that no host function of this thread runs.
       ${stall}
       thread.postMessage(stream.nativeHandle);
       Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 200);
@@ -200,7 +200,7 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 7, signal: null, stdout: '', stderr: '' });
   });
 
-  // Node ends workers in an order of its own.
+  // Node ends workers in an order that it chooses.
   test.each([0, 1])(
     'ends although worker %i stalls a stream that another one waits for, and the main thread never used a device',
     (stalling) => {
@@ -228,7 +228,7 @@ describe('an environment', () => {
     },
   );
 
-  test('has streams, counters and a thread of its own in each worker', () => {
+  test('has its own streams, counters and thread in each worker', () => {
     const end = runModule(
       `
       import { Worker } from 'node:worker_threads';
@@ -266,7 +266,7 @@ describe('an environment', () => {
     parentPort.postMessage('ready');
   `);
 
-  test('survives workers that end while their streams are stopped and their promises wait', () => {
+  test('survives workers that end with stopped streams and pending promises', () => {
     needMemoryPools();
     const end = runModule(
       `
@@ -284,7 +284,7 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: 'survived\n', stderr: '' });
   });
 
-  // The addon's calls fail from then on, whichever it has come to.
+  // From then on every call of the addon fails.
   test.each([
     [
       'calls the addon',
@@ -326,7 +326,7 @@ describe('an environment', () => {
       for (;;) process.dlopen({ exports: {} }, path);
     `,
     ],
-  ])('survives workers that are terminated where one %s', (_, inWorker) => {
+  ])('survives workers that are terminated while one %s', (_, inWorker) => {
     const end = runModule(
       `
       import { Worker } from 'node:worker_threads';
@@ -344,7 +344,7 @@ describe('an environment', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: 'survived\n', stderr: '' });
   });
 
-  test('begins and ends while a stream of another one is stopped, whatever ended ones left behind', () => {
+  test('starts and ends while a stream of another one is stopped, whatever ended ones left behind', () => {
     needMemoryPools();
     const end = runModule(
       `
@@ -375,7 +375,7 @@ describe('the choice of a device', () => {
   `;
   const hasCuda = runModule(`import { cudaUnavailableReason } from 'cistern'; console.log(cudaUnavailableReason() ?? '');`).stdout === '\n';
 
-  test.skipIf(hasCuda)('is the software device where there is no GPU, and says so once', () => {
+  test.skipIf(hasCuda)('is the software device if there is no GPU, and warns once', () => {
     const { status, stdout, stderr } = runModule(printBackend, { CISTERN_DEVICE: undefined });
     expect({ status, stdout }).toEqual({ status: 0, stdout: 'software\nsoftware\n' });
     expect(stderr.match(/CISTERN_SOFTWARE_DEVICE/g)).toHaveLength(1);
@@ -426,7 +426,7 @@ describe('the choice of a device', () => {
     expect({ status, stdout, stderr }).toEqual({ status: 0, stdout: 'imported\n', stderr: '' });
   });
 
-  test('says how to build the addon where there is none', () => {
+  test('says how to build the addon if there is none', () => {
     const { status, stderr } = runModule(printBackend, { CISTERN_ADDON: '/no/such/addon.node' });
     expect(status).toBe(1);
     expect(stderr).toMatch(/the native addon of cistern cannot be loaded: run "npm rebuild cistern"/);
@@ -434,7 +434,7 @@ describe('the choice of a device', () => {
   });
 });
 
-test('a driver that could not be loaded is looked for again', () => {
+test('a driver that could not be loaded is searched for again', () => {
   const folder = mkdtempSync(join(tmpdir(), 'cistern-driver-'));
   try {
     const end = runModule(

@@ -4,8 +4,9 @@ import { CudaMemoryResource, copy, copyToHost, copyToHostSync, HostMemoryResourc
 const bytes = 1000;
 
 /**
- * Queues a copy into host memory while the stream is held, which does not block, and lets the stream go. From there on nothing stalls a stream,
- * so that copies are the driver's own again; and the stream has more to do before that copy than takes no time.
+ * Queues a copy into host memory while the stream is held, which does not block, and releases the
+ * stream. Nothing stalls a stream from then on, so that the driver itself copies again, and the
+ * stream has some milliseconds of work before that copy.
  */
 function writeLater(host: number, stream: Stream, device: CudaMemoryResource): () => void {
   const work = 64 * MiB;
@@ -47,7 +48,7 @@ test.each<[string, (host: number, stream: Stream, device: CudaMemoryResource) =>
     (host, stream, device) => {
       using other = new Stream();
       const target = device.allocate(bytes, other);
-      // Both are ordered with the default stream, and so with each other.
+      // Both streams are ordered with the default stream, and so with each other.
       set(target, 0, 1, bytes, Stream.legacyDefault());
       copy(target, host, bytes, other);
       const found = new Uint8Array(bytes);
@@ -57,7 +58,7 @@ test.each<[string, (host: number, stream: Stream, device: CudaMemoryResource) =>
       return found;
     },
   ],
-])('a copy from host memory %s has what was queued to be written there before', async (_, read) => {
+])('a copy from host memory %s contains the writes queued there before it', async (_, read) => {
   using stream = new Stream();
   using device = new CudaMemoryResource();
   using resource = new HostMemoryResource();

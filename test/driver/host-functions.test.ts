@@ -1,6 +1,7 @@
 /**
- * Host functions and holds on a driver that uses all the freedom its documentation leaves it: callbacks of all streams run one at a time, and any
- * call may wait for the device. What would hang if it were wrong runs in a process of its own.
+ * Host functions and holds on a driver that uses every freedom that its documentation leaves it:
+ * callbacks of all streams run one at a time, and any call may wait for the device. A test that
+ * would hang on a fault runs in its own process.
  */
 import { describe, expect, test } from 'vitest';
 import { needMemoryPools, needSecondDevice } from '../support/device-memory.js';
@@ -24,7 +25,7 @@ function expectLines(program: string, lines: readonly string[], environment: Rec
 }
 
 describe('with callbacks that run one at a time', () => {
-  test('several streams can be held, and let go in any order', () => {
+  test('several streams can be held, and released in any order', () => {
     expectLines(
       `
       const [first, second] = [a.hold(), b.hold()];
@@ -39,7 +40,7 @@ describe('with callbacks that run one at a time', () => {
     );
   });
 
-  test('a host function runs while other streams are held, or stand still for host functions', () => {
+  test('a host function runs while other streams are held, or wait for host functions', () => {
     expectLines(
       `
       const hold = a.hold();
@@ -85,7 +86,7 @@ describe('with calls that wait for the device', () => {
     ['a copy to the host that blocks', 'copyToHostSync(new Uint8Array(1 << 20), target, b);'],
     ['a copy to the host', 'console.log((await copyToHost(target, 1 << 20, b)).byteLength);', '1048576'],
     ['a copy between kinds', 'const h = new cistern.HostMemoryResource().allocate(1 << 20, b); cistern.copy(target, h, 1 << 20, b);'],
-  ])('host functions run, and %s is had', (_what, call, ...printed) => {
+  ])('host functions run, and %s succeeds', (_what, call, ...printed) => {
     expectLines(
       `
       const target = plain.allocate(1 << 20, b);
@@ -98,7 +99,7 @@ describe('with calls that wait for the device', () => {
     );
   });
 
-  test('an allocation waits for host functions that others queue before it is made', () => {
+  test('an allocation waits for host functions that other host functions queue', () => {
     expectLines(
       `
       a.launchHostFunction(() => a.launchHostFunction(() => b.launchHostFunction(() => console.log('ran'))));
@@ -108,7 +109,7 @@ describe('with calls that wait for the device', () => {
     );
   });
 
-  test('host functions that queue the next one each time do not keep an allocation from being made', () => {
+  test('host functions that always queue another do not keep an allocation from succeeding', () => {
     if (allocationsMayWait) skipTest('an allocation of this driver waits for all of them');
     expectLines(
       `
@@ -126,7 +127,7 @@ describe('with calls that wait for the device', () => {
     );
   });
 
-  test('nothing that may wait is permitted in a host function', () => {
+  test('no call that may wait is permitted in a host function', () => {
     expectLines(
       `
       const pool = new cistern.PoolMemoryResource(new cistern.CudaMemoryResource(), { initialBytes: 1 << 20 });
@@ -194,7 +195,7 @@ describe('with calls that wait for the device', () => {
 });
 
 describe('a host function', () => {
-  test('does not run if nothing can keep the stream from going on', () => {
+  test('does not run if nothing can pause the stream', () => {
     if (!hasStreamMemoryOperations) skipTest('a stream of this driver stands still in the host function itself');
     expectLines(
       `
@@ -208,7 +209,7 @@ describe('a host function', () => {
     );
   });
 
-  test('that a time-out cuts off ends there, and the next ones run', () => {
+  test('ends when a time-out cuts it off, and the next ones run', () => {
     expectLines(
       `
       const { runInThisContext } = await import('node:vm');
@@ -227,7 +228,7 @@ describe('a host function', () => {
     );
   });
 
-  test('that an error of the device has lost does not keep the process alive, and a warning says so', () => {
+  test('that a device error has lost does not keep the process alive, and causes a warning', () => {
     const { status, stdout, stderr } = runModule(
       `
       import { failCall, Stream } from 'cistern';
@@ -244,7 +245,7 @@ describe('a host function', () => {
     expect(stderr).toContain('will never run: CUDA_ERROR_ILLEGAL_ADDRESS');
   });
 
-  test('that an error of the device has lost does not keep a call that blocks', () => {
+  test('that a device error has lost does not hang a blocking call', () => {
     const { status, stdout } = runModule(
       `
       import { Device, failCall, Stream } from 'cistern';
@@ -261,7 +262,7 @@ describe('a host function', () => {
   });
 });
 
-test('the default streams of two devices are two, though the driver gives them one id', () => {
+test('the default streams of two devices are distinct, although the driver gives them the same id', () => {
   needSecondDevice();
   expectLines(
     `

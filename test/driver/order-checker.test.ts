@@ -27,7 +27,7 @@ import {
 import { runModule } from '../support/run-module.js';
 import { policies } from '../support/stream-order.js';
 
-// Here the check begins and ends with each test, also where the environment asks for it.
+// Here each test starts and ends the check, even if the environment requests one.
 vi.stubEnv('CISTERN_CHECK_ORDER', '');
 
 const bytes = 4096;
@@ -54,21 +54,21 @@ afterEach(() => {
   expect(isCheckingOrder()).toBe(false);
 });
 
-/** Lets `waiting` wait for all that is queued on `recorded`. */
+/** Makes `waiting` wait for everything queued on `recorded`. */
 function wait(waiting: Stream, recorded: Stream): void {
   using event = new Event();
   event.record(recorded);
   waiting.wait(event);
 }
 
-/** The kinds of the reports that came since the last call. */
+/** The kinds of the reports since the last call. */
 function kinds(): OrderReportKind[] {
   const result = checker.reports.map(({ kind }) => kind);
   checker.clear();
   return result;
 }
 
-/** What is reported of two writes, on two streams, with something done in between. */
+/** The reports of two writes on two streams, with something done in between. */
 async function between(body: () => unknown, first = a, second = b): Promise<OrderReportKind[]> {
   Device.get().synchronizeSync();
   first.touch(pointer, bytes, 'write');
@@ -78,7 +78,7 @@ async function between(body: () => unknown, first = a, second = b): Promise<Orde
 }
 
 describe('a report', () => {
-  test('names both sides, where they come from, and the wait that is missing', () => {
+  test('names both sides, their origins, and the missing wait', () => {
     set(pointer, 1, 1, 1000, a);
     expect(checker.reports).toEqual([]);
     copyFromHost(pointer + 500, new Uint8Array(1000), b);
@@ -100,7 +100,7 @@ describe('a report', () => {
     expect(report.earlier.stack).not.toBe(report.later.stack);
   });
 
-  test('is a text that a person can read', () => {
+  test('has a readable text', () => {
     set(pointer, 1, 1, 1000, a);
     b.touch(pointer, 8, 'read');
     const [report] = checker.reports as [OrderReport];
@@ -113,7 +113,7 @@ describe('a report', () => {
     expect(lines.filter((line) => line.startsWith('  earlier: set (write)'))).toHaveLength(1);
   });
 
-  test('comes to everybody who checks, in the call that it is about, and on a diagnostics channel', () => {
+  test('reaches every checker, during the call that caused it, and a diagnostics channel', () => {
     const seen: string[] = [];
     const onMessage = (message: unknown) => seen.push(`channel ${(message as OrderReport).kind}`);
     subscribe('cistern:order', onMessage);
@@ -129,7 +129,7 @@ describe('a report', () => {
     expect([second.reports.length, checker.reports.length]).toEqual([1, 2]);
   });
 
-  test('leaves the results of the call that it is about as they were', () => {
+  test('does not change the results of the call that caused it', () => {
     using async = new CudaAsyncMemoryResource();
     using event = new Event();
     const onReport = vi.fn(() => event.query());
@@ -145,7 +145,7 @@ describe('a report', () => {
     expect(onReport).toHaveBeenCalledTimes(2);
   });
 
-  test('that a callback refuses with an error is an uncaught exception, and the call goes on', () => {
+  test('whose callback throws causes an uncaught exception, and the call goes on', () => {
     const end = runModule(
       `
       import { checkOrder, CudaMemoryResource, Stream } from 'cistern';
@@ -160,14 +160,14 @@ describe('a report', () => {
     expect(end).toMatchObject({ status: 0, stdout: '1\ncaught seen\n' });
   });
 
-  test('is one of a bounded list', () => {
+  test('is kept in a bounded list', () => {
     for (let i = 0; i < 1005; i++) (i % 2 === 0 ? a : b).touch(pointer, 8, 'write');
     expect([checker.reports.length, checker.droppedReports]).toEqual([1000, 4]);
     checker.clear();
     expect([checker.reports.length, checker.droppedReports]).toEqual([0, 0]);
   });
 
-  test('has no stacks where none are wanted, and loses those of operations long ago', () => {
+  test('has no stacks if none are wanted, and loses those of old operations', () => {
     a.touch(pointer, 8, 'write');
     for (let i = 0; i < 5000; i++) a.touch(pointer + 8, 8, 'write');
     b.touch(pointer, 8, 'write');
@@ -202,7 +202,7 @@ describe('uses of two streams are in order', () => {
     'after the promise of a stream': [() => a.synchronize(), () => b.synchronize()],
     'after the device was synchronized': [() => Device.get().synchronizeSync(), nothing],
     'after the promise of the device': [() => Device.get().synchronize(), nothing],
-    'after a query that says that all has run': [
+    'after a query that finds everything run': [
       () => {
         while (!a.query());
       },
@@ -277,7 +277,7 @@ describe('uses of two streams are in order', () => {
     expect(await between(without)).toEqual(['unordered']);
   });
 
-  test('from within a host function, and not only because its stream has come to it', async () => {
+  test('inside a host function, but not merely because its stream has reached it', async () => {
     a.touch(pointer, bytes, 'write');
     const seen: OrderReportKind[][] = [];
     using hold = a.hold();
@@ -299,7 +299,7 @@ describe('uses of two streams are in order', () => {
     second.release();
   });
 
-  test('not because a promise waits for them that is not yet resolved', async () => {
+  test('not because of a promise that is not yet resolved', async () => {
     a.touch(pointer, bytes, 'write');
     using hold = a.hold();
     const promise = a.synchronize();
@@ -313,7 +313,7 @@ describe('uses of two streams are in order', () => {
     expect(kinds()).toEqual([]);
   });
 
-  test('not where the event that is waited for was recorded before the wait that it should carry on', async () => {
+  test('not if the awaited event was recorded before the wait that it should pass on', async () => {
     using c = new Stream({ nonBlocking: true });
     using event = new Event();
     const body = () => {
@@ -324,7 +324,7 @@ describe('uses of two streams are in order', () => {
     expect(await between(body)).toEqual(['unordered']);
   });
 
-  test('where one of them is the legacy default stream and the other one is blocking', async () => {
+  test('if one is the legacy default stream and the other one is blocking', async () => {
     using blocking = new Stream();
     using other = new Stream();
     const legacy = Stream.legacyDefault();
@@ -338,7 +338,7 @@ describe('uses of two streams are in order', () => {
   });
 });
 
-describe('uses are held against each other', () => {
+describe('uses are checked against each other', () => {
   test('as reads and writes, by range', () => {
     a.touch(pointer, 100, 'read');
     b.touch(pointer, 100, 'read');
@@ -351,7 +351,7 @@ describe('uses are held against each other', () => {
     expect(kinds()).toEqual(['unordered']);
   });
 
-  test('where a host function stands in for a copy between host memory while a stream is held', async () => {
+  test('if a host function stands in for a copy between host memory while a stream is held', async () => {
     using pinned = new PinnedHostMemoryResource();
     const host = pinned.allocate(256, a);
     using hold = a.hold();
@@ -364,7 +364,7 @@ describe('uses are held against each other', () => {
     pinned.deallocate(host, 256, a);
   });
 
-  test('in managed memory, and not in memory that cistern stages copies in', async () => {
+  test('in managed memory, but not in cistern’s staging memory', async () => {
     using managed = new ManagedMemoryResource();
     const address = managed.allocate(64, a);
     a.touch(address, 64, 'write');
@@ -384,7 +384,7 @@ describe('uses are held against each other', () => {
     resource.deallocate(other, 64, a);
   });
 
-  test('with the arguments checked, while anybody checks', () => {
+  test('with validated arguments while anybody checks', () => {
     expect(() => a.touch(-1, 8, 'read')).toThrow(RangeError);
     expect(() => a.touch(pointer, 0.5, 'read')).toThrow(RangeError);
     expect(() => a.touch(pointer, 8, 'readwrite' as 'read')).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
@@ -398,8 +398,8 @@ describe('uses are held against each other', () => {
   });
 });
 
-describe('memory has a life', () => {
-  test('from its place in its stream, in a pool of the driver, to its free', () => {
+describe('memory has a lifetime', () => {
+  test('from its allocation in stream order, in a pool of the driver, to its free', () => {
     using async = new CudaAsyncMemoryResource();
     const early = async.allocate(bytes, a);
     b.touch(early, 8, 'read');
@@ -420,7 +420,7 @@ describe('memory has a life', () => {
     expect(kinds()).toEqual([]);
   });
 
-  test('for everybody at once, where it is plain, until it is freed on the host', () => {
+  test('on every stream at once if it is plain, until it is freed on the host', () => {
     const plain = resource.allocate(64, a);
     b.touch(plain, 64, 'write');
     resource.deallocate(plain, 64, a);
@@ -430,7 +430,7 @@ describe('memory has a life', () => {
     expect(kinds()).toEqual(['use-after-free']);
   });
 
-  test('of its own where it is declared as part of another', () => {
+  test('of its own if it is declared as part of other memory', () => {
     declareAllocation(pointer, 256, a);
     a.touch(pointer, 256, 'write');
     declareFree(pointer, 256, a);
@@ -448,7 +448,7 @@ describe('memory has a life', () => {
     expect(kinds()).toEqual(['use-before-allocation', 'freed-while-in-use', 'use-after-free']);
   });
 
-  test.each(policies)('of its own in a pool that orders what it hands out (%s)', (deallocationEvents) => {
+  test.each(policies)('of its own in a pool that orders its allocations (%s)', (deallocationEvents) => {
     using pool = new PoolMemoryResource(resource, { deallocationEvents });
     const streams = [a, b];
     for (let i = 0; i < 200; i++) {
@@ -466,7 +466,7 @@ describe('memory has a life', () => {
 });
 
 describe('checking', () => {
-  test('begins with what is done from then on, in all memory of the thread', () => {
+  test('covers everything from its start on, in all memory of the thread', () => {
     checker.dispose();
     expect(isCheckingOrder()).toBe(false);
     const before = resource.allocate(64, a);
@@ -489,7 +489,7 @@ describe('checking', () => {
     expect(kinds()).toEqual([]);
   });
 
-  test('costs nothing while nobody does: the addon is called directly', () => {
+  test('costs nothing while nobody checks: the addon is called directly', () => {
     const checked = native();
     checker.dispose();
     const direct = native();
@@ -504,7 +504,7 @@ describe('checking', () => {
     checker = checkOrder();
   });
 
-  test('is asked for by the environment, and warns', () => {
+  test('can be started by the environment, and then warns', () => {
     const program = `
       import { CudaMemoryResource, Stream, set } from 'cistern';
       process.on('warning', ({ code, message }) => console.log(code, message.split('\\n')[0].replace(/0x.*/, '')));
@@ -521,7 +521,7 @@ describe('checking', () => {
     expect(run('yes').stderr).toContain('CISTERN_CHECK_ORDER must be 0 or 1');
   });
 
-  test('sees the calls of workers, which have reports of their own where they ask', () => {
+  test('sees the calls of workers, which get their own reports if they check', () => {
     const end = runModule(
       `
       import { once } from 'node:events';
@@ -556,7 +556,7 @@ describe('checking', () => {
     expect(end).toEqual({ status: 0, signal: null, stdout: 'undefined 1\n[[0,1,true]] 1\n2\n', stderr: '' });
   });
 
-  test('ends with the last thread that asks, also where that just ends', () => {
+  test('ends with the last thread that checks, even if that thread just exits', () => {
     const end = runModule(
       `
       import { once } from 'node:events';

@@ -36,8 +36,9 @@ describe('the software device', () => {
     plain.dispose();
   });
 
-  // The fuzzer of the native boundary found that cistern, which copies for the driver while a stream is held, read and wrote on past the end.
-  test('refuses a copy over several pieces of pinned memory, held or not', () => {
+  // The fuzzer of the native boundary found this: cistern, which copies in the driver's place while
+  // a stream is held, read and wrote past the end.
+  test('refuses a copy across several allocations of pinned memory, held or not', () => {
     const page = 4096;
     const pinned = new PinnedHostMemoryResource();
     const pieces = Array.from({ length: 64 }, () => pinned.allocate(page, stream)).sort((a, b) => a - b);
@@ -55,7 +56,7 @@ describe('the software device', () => {
     pinned.deallocate(target, 2 * page, stream);
   });
 
-  test('lets an event be as it was where it cannot be destroyed, so that it can be tried again', () => {
+  test('leaves an event unchanged if it cannot be destroyed, so that the call can be repeated', () => {
     const event = new Event();
     event.record(stream);
     failCall('cuEventDestroy', 1, 999);
@@ -65,13 +66,13 @@ describe('the software device', () => {
     expect(() => event.query()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
   });
 
-  test('has the number and the memory that the environment says', () => {
+  test('takes its number and memory from the environment', () => {
     expect(Device.count()).toBe(2);
     expect(Device.get(0).totalBytes).toBe(GiB);
     expect(Device.get(1).uuid).not.toBe(Device.get(0).uuid);
   });
 
-  test('has memory of its own for each device', () => {
+  test('has separate memory for each device', () => {
     using far = new CudaMemoryResource({ device: Device.get(1) });
     const pointer = far.allocate(512 * MiB, stream);
     expect(Device.get(0).memoryInfo().freeBytes - Device.get(1).memoryInfo().freeBytes).toBeGreaterThanOrEqual(512 * MiB);
@@ -103,11 +104,11 @@ describe('the software device', () => {
     },
   );
 
-  test('cannot change the number of devices once one is used', () => {
+  test('cannot change the number of devices once one is in use', () => {
     expect(() => configureSoftwareDevice({ devices: 3 })).toThrow(DriverError);
   });
 
-  test('tells whether a failure that was asked for has come', () => {
+  test('tells whether a requested failure has happened', () => {
     expect(failCall('cuMemAlloc', 2)).toBe(false);
     plain.deallocate(plain.allocate(4096, stream), 4096, stream);
     expect(failCall('cuMemAlloc', 1)).toBe(true);
@@ -115,7 +116,7 @@ describe('the software device', () => {
     expect(failCall('cuMemAlloc', 0)).toBe(false);
   });
 
-  test('fails the nth next call, once, and nothing changes by it', () => {
+  test('fails the nth next call, once, without a change of state', () => {
     failCall('cuMemAlloc', 2);
     const first = plain.allocate(4096, stream);
     const before = plain.reservedBytes;
@@ -144,7 +145,7 @@ describe('the software device', () => {
     expect(call).not.toThrow();
   });
 
-  test('leaves no stream behind whose id cannot be had', () => {
+  test('leaves no stream behind if its id cannot be read', () => {
     const destroyed = () => driverCallCounts().byFunction['cuStreamDestroy'] as number;
     const before = destroyed();
     failCall('cuStreamGetId', 1, 700);
@@ -152,7 +153,7 @@ describe('the software device', () => {
     expect(destroyed()).toBe(before + 1);
   });
 
-  test('takes a recording that is refused for the end of the one before', async () => {
+  test('treats a failed recording as the end of the previous one', async () => {
     using event = new Event();
     using pool = new PoolMemoryResource(plain, { initialBytes: MiB });
     const pointer = pool.allocate(MiB, stream);
@@ -169,19 +170,19 @@ describe('the software device', () => {
     await waiting;
   });
 
-  test('names a status that CUDA does not', () => {
+  test('names a status that CUDA does not name', () => {
     failCall('cuMemAlloc', 1, 998);
     expect(() => plain.allocate(1, stream)).toThrow(expect.objectContaining({ driverStatus: 998, driverName: 'CUDA_ERROR_UNNAMED' }));
   });
 
-  test('keeps memory that a failing free did not free', () => {
+  test('keeps memory live if its free fails', () => {
     const pointer = plain.allocate(4096, stream);
     failCall('cuMemFree', 1, 719);
     expect(() => plain.deallocate(pointer, 4096, stream)).toThrow(DriverError);
     plain.deallocate(pointer, 4096, stream);
   });
 
-  test('leaves an event with its recording where recording it again fails', async () => {
+  test('leaves an event with its recording if recording it again fails', async () => {
     using event = new Event();
     using hold = stream.hold();
     event.record(stream);
@@ -194,7 +195,7 @@ describe('the software device', () => {
     expect(event.query()).toBe(true);
   });
 
-  test('takes as long for a call as it is told', () => {
+  test('delays a call by the given latency', () => {
     using event = new Event();
     setCallLatency('cuEventRecord', 2_000_000);
     const start = performance.now();
@@ -206,7 +207,7 @@ describe('the software device', () => {
     expect(performance.now() - again).toBeLessThan(5);
   });
 
-  test('refuses injections that are none', () => {
+  test('refuses invalid injections', () => {
     expect(() => failCall('cuNothing')).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
     expect(() => setCallLatency('cuNothing', 5)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
     expect(() => setCallLatency('cuMemAlloc', -1)).toThrow(RangeError);

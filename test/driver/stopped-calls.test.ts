@@ -6,7 +6,7 @@ import { ArgumentRangeError, DriverError } from '../../src/errors.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { MiB } from '../../src/units.js';
 
-// Arrays of which the types of ES2023 do not know that they can be shortened.
+// Resizable array buffers, which the types of ES2023 do not know.
 interface Resizable extends ArrayBuffer {
   resize(byteLength: number): void;
 }
@@ -56,7 +56,7 @@ it('a host function that records the event again does not prolong the wait for i
   expect(event.query()).toBe(true);
 });
 
-it('what a host function waits for in vain does not make a copy begin anew', () => {
+it('a refused wait in a host function does not restart a copy', () => {
   using resource = new CudaMemoryResource();
   using stream = new Stream();
   const pointer = resource.allocate(4, stream);
@@ -89,7 +89,7 @@ it('a host function that ends the stream does not end a copy from it', () => {
 it.each([
   ['transferred', (array: Uint8Array<ArrayBuffer>) => structuredClone(array.buffer, { transfer: [array.buffer] })],
   ['shortened', (array: Uint8Array<ArrayBuffer>) => (array.buffer as Resizable).resize(100)],
-])('a copy to an array that is %s meanwhile is refused, and keeps no memory', (_, shorten) => {
+])('a copy to an array that is %s meanwhile is refused, and leaks no memory', (_, shorten) => {
   const length = 8 * MiB;
   const array = () => new Uint8Array(new Resizable(length, { maxByteLength: length }));
   using resource = new CudaMemoryResource();
@@ -109,7 +109,7 @@ it.each([
   resource.deallocate(pointer, length, stream);
 });
 
-it('a view that is shortened and lies beyond its memory is refused as well', () => {
+it('a view that ends up beyond its shortened memory is refused too', () => {
   using resource = new CudaMemoryResource();
   using stream = new Stream();
   const pointer = resource.allocate(8, stream);
@@ -119,7 +119,7 @@ it('a view that is shortened and lies beyond its memory is refused as well', () 
   resource.deallocate(pointer, 8, stream);
 });
 
-it('an asynchronous copy fills an array, unless that is transferred meanwhile', async () => {
+it('an asynchronous copy fills an array, unless the array is transferred meanwhile', async () => {
   using resource = new CudaMemoryResource();
   using stream = new Stream();
   const pointer = resource.allocate(4, stream);

@@ -2,7 +2,7 @@ import { describe, expect, test } from 'vitest';
 import { Device, driverCallCounts, failCall, StreamPool, type StreamPoolOptions } from '../../src/index.js';
 
 describe('StreamPool', () => {
-  test('has sixteen streams, as RMM has', () => {
+  test('has sixteen streams by default, like RMM’s', () => {
     using pool = new StreamPool();
     expect(pool.size).toBe(16);
     expect(new Set([...pool].map(({ id }) => id)).size).toBe(16);
@@ -19,14 +19,14 @@ describe('StreamPool', () => {
     expect([...pool].map(({ id }) => id)).toEqual(ids.slice(0, 3));
   });
 
-  test('gives the same stream for the same number', () => {
+  test('returns the same stream for the same number', () => {
     using pool = new StreamPool({ size: 3 });
     const streams = [...pool];
     expect([0, 1, 2, 3, 4, 2 ** 53 - 1].map((index) => streams.indexOf(pool.at(index)))).toEqual([0, 1, 2, 0, 1, (2 ** 53 - 1) % 3]);
     expect(pool.next()).toBe(streams[0]);
   });
 
-  test('makes its streams as it is told', () => {
+  test('creates its streams with the given options', () => {
     const device = Device.get(1);
     const { greatest } = device.streamPriorityRange();
     using pool = new StreamPool({ size: 2, device, nonBlocking: true, priority: greatest });
@@ -46,7 +46,7 @@ describe('StreamPool', () => {
     expect(pool.size).toBe(2);
   });
 
-  test('leaves no stream behind where the driver refuses one', () => {
+  test('leaves no stream behind if the driver refuses one', () => {
     const before = driverCallCounts();
     failCall('cuStreamCreateWithPriority', 3, 2);
     expect(() => new StreamPool()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));

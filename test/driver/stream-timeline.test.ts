@@ -25,7 +25,7 @@ afterEach(() => {
 });
 
 describe('the end of a stream', () => {
-  test('is told to every observer, with one event for all if any needs one', () => {
+  test('notifies every observer, with one event for all if any needs one', () => {
     const stream = new Stream({ nonBlocking: true });
     const observers = [new Observer(false), new Observer(true), new Observer(true)];
     for (const observer of observers) stream.timeline.observe(observer);
@@ -41,7 +41,7 @@ describe('the end of a stream', () => {
     (events[0] as Event).synchronizeSync();
   });
 
-  test('records nothing where nobody needs an event', () => {
+  test('records nothing if nobody needs an event', () => {
     const stream = new Stream();
     const observer = new Observer(false);
     stream.timeline.observe(observer);
@@ -64,7 +64,7 @@ describe('the end of a stream', () => {
     expect(observer.ends).toHaveLength(1);
   });
 
-  test('comes with the object that was made, and disposes the others', () => {
+  test('comes with the object that created the stream, and disposes the others', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);
     const promising = Stream.fromHandle(stream.nativeHandle, { announcesEnd: true });
@@ -83,7 +83,7 @@ describe('the end of a stream', () => {
   test.each([
     ['before', true],
     ['after', false],
-  ])('made elsewhere comes with the object that announces it, taken %s another', (_, isFirst) => {
+  ])('created elsewhere comes with the object that announces it, made %s another', (_, isFirst) => {
     const foreign = madeElsewhere();
     const [first, second] = [isFirst, !isFirst].map((announcesEnd) => Stream.fromHandle(foreign.address, { announcesEnd })) as [
       Stream,
@@ -102,7 +102,7 @@ describe('the end of a stream', () => {
     expect(observer.ends).toHaveLength(1);
   });
 
-  test('made elsewhere waits for the last object where none announces it', () => {
+  test('created elsewhere comes with the last object if none announces it', () => {
     const foreign = madeElsewhere();
     const first = Stream.fromHandle(foreign.address);
     const second = Stream.fromHandle(foreign.address);
@@ -115,7 +115,7 @@ describe('the end of a stream', () => {
     foreign.destroy();
   });
 
-  test('made elsewhere is settled without it where nobody announces it, since it may be gone', () => {
+  test('created elsewhere waits for the device if nobody announces it, since the stream may be gone', () => {
     const foreign = madeElsewhere();
     const stream = Stream.fromHandle(foreign.address);
     const observer = new Observer(true);
@@ -128,7 +128,7 @@ describe('the end of a stream', () => {
     expect([after.eventRecords, after.synchronizations - before.synchronizations]).toEqual([before.eventRecords, 1]);
   });
 
-  test('does not come where nothing can be settled, and can be tried again', () => {
+  test('does not come if the driver neither records nor waits, and can be retried', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);
     const observer = new Observer(true);
@@ -143,7 +143,7 @@ describe('the end of a stream', () => {
     expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([true, true, 1]);
   });
 
-  test('does not come where the driver refuses to destroy the stream, and can be tried again', () => {
+  test('does not come if the driver refuses to destroy the stream, and can be retried', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);
     const observer = new Observer(true);
@@ -156,7 +156,7 @@ describe('the end of a stream', () => {
     expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([true, true, 1]);
   });
 
-  test('is over for every object before host functions run that its settlement waits for', () => {
+  test('disposes every object before host functions run that it waits for', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);
     const observer = new Observer(true);
@@ -174,7 +174,7 @@ describe('the end of a stream', () => {
     expect(observer.ends[0]?.event).toBeUndefined();
   });
 
-  test('does not end an object that a host function makes for the stream meanwhile', () => {
+  test('does not dispose an object that a host function creates for the stream meanwhile', () => {
     const foreign = madeElsewhere();
     const stream = Stream.fromHandle(foreign.address, { announcesEnd: true });
     stream.timeline.observe(new Observer(true));
@@ -190,7 +190,7 @@ describe('the end of a stream', () => {
     foreign.destroy();
   });
 
-  test('is not told to one that no longer observes', () => {
+  test('does not notify a former observer', () => {
     const stream = new Stream();
     const observer = new Observer(true);
     stream.timeline.observe(observer);
@@ -199,7 +199,7 @@ describe('the end of a stream', () => {
     expect(observer.ends).toHaveLength(0);
   });
 
-  test('gives its slot to another stream only afterwards', () => {
+  test('frees its slot for another stream only afterwards', () => {
     const first = new Stream();
     const second = new Stream();
     expect(first.timeline.slot).not.toBe(second.timeline.slot);
@@ -215,7 +215,7 @@ describe('the end of a stream', () => {
 describe('how far a stream is known to have run', () => {
   const isKnown = (stream: Stream, queuedAt: number) => stream.timeline.synchronized > queuedAt;
 
-  test('is told by synchronizing, by a query that says so, and by the device', async () => {
+  test('is learnt from a synchronization, from a query that succeeds, and from the device', async () => {
     using stream = new Stream({ nonBlocking: true });
     const ways = [
       () => stream.synchronizeSync(),
@@ -232,7 +232,7 @@ describe('how far a stream is known to have run', () => {
     }
   });
 
-  test('is not told of a stream that may be gone by the promise of the device, which does not ask for it', async () => {
+  test('is not learnt from the promise of the device for a stream that may be gone', async () => {
     const foreign = madeElsewhere();
     using silent = Stream.fromHandle(foreign.address);
     using stream = new Stream();
@@ -245,7 +245,7 @@ describe('how far a stream is known to have run', () => {
     expect(isKnown(silent, queuedAt)).toBe(true);
   });
 
-  test('is not told by a query that says no, nor by a synchronization that began before', async () => {
+  test('is not learnt from a query that fails, nor from a synchronization that began earlier', async () => {
     using stream = new Stream({ nonBlocking: true });
     using hold = stream.hold();
     const early = stream.synchronize();
