@@ -5,7 +5,7 @@ import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 
 const laneOf = (stream: Stream, isHeld = false) => new StreamLane(0, stream.timeline, Device.get(), isHeld);
 
-/** What an order calls. */
+/** The driver calls of an `order`. */
 function orderCalls(lane: StreamLane, waiter: Stream) {
   let hasWaited = false;
   const calls = eventCalls(() => {
@@ -20,7 +20,7 @@ afterEach(() => {
   for (const name of ['cuEventRecord', 'cuStreamWaitEvent']) failCall(name, 0);
 });
 
-test('a lane whose memory left waits for nothing, and records another event for what comes next', () => {
+test('a lane whose memory left waits for nothing, and records a new event for later memory', () => {
   using stream = new Stream();
   using other = new Stream();
   using _hold = stream.hold();
@@ -41,7 +41,7 @@ test('a lane whose memory left waits for nothing, and records another event for 
   expect(lane.release()).not.toBe(event);
 });
 
-test('a lane that nothing was freed into waits for nothing', () => {
+test('a lane without a free waits for nothing', () => {
   using stream = new Stream();
   using other = new Stream();
   const lane = laneOf(stream);
@@ -70,7 +70,7 @@ describe('a free', () => {
     expect(orderCalls(lane, other)).toEqual(nothing);
   });
 
-  test('that is recorded at once needs no other event', () => {
+  test('that is recorded immediately needs no other event', () => {
     using stream = new Stream();
     using other = new Stream();
     const lane = laneOf(stream);
@@ -79,13 +79,13 @@ describe('a free', () => {
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
     const [event] = lane.cover();
     expect(event?.recordedOn).toBe(stream.timeline.id);
-    // It is asked for without a record, and serves for the next one.
+    // The event is requested without a record, and serves for the next wait.
     expect(eventCalls(() => lane.cover()).records).toBe(0);
     lane.freeRecorded();
     expect(lane.cover()).toEqual([event]);
   });
 
-  test('during a synchronization of its stream is not covered by that', () => {
+  test('during a synchronization of its stream is not covered by it', () => {
     using stream = new Stream();
     for (const free of ['freeUnrecorded', 'freeRecorded'] as const) {
       const lane = laneOf(stream);
@@ -110,7 +110,7 @@ describe('a free', () => {
     expect(lane.isHeldBack).toBe(false);
   });
 
-  test('outdates no event of a caller in a lane that is not held', () => {
+  test('outdates no caller’s event in a lane that is not held', () => {
     using stream = new Stream();
     const lane = laneOf(stream);
     using older = new Event();
@@ -119,7 +119,7 @@ describe('a free', () => {
     expect(stream.timeline.receivedAt).toBeLessThan(older.version);
   });
 
-  test('where the end of the stream is not announced is held back if it could not be recorded', () => {
+  test('on a stream whose end is not announced is held back if it could not be recorded', () => {
     const foreign = madeElsewhere();
     using stream = Stream.fromHandle(foreign.address);
     const lane = laneOf(stream);
@@ -133,7 +133,7 @@ describe('a free', () => {
     foreign.destroy();
   });
 
-  test('that could not be recorded has not happened', () => {
+  test('that could not be recorded does not change the lane', () => {
     using stream = new Stream();
     const lane = laneOf(stream);
     failCall('cuEventRecord', 1, 999);
@@ -146,7 +146,7 @@ describe('a free', () => {
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
   });
 
-  test('is covered no more once memory has come from elsewhere', () => {
+  test('is no longer covered once memory has come from elsewhere', () => {
     using stream = new Stream();
     using other = new Stream();
     const lane = laneOf(stream);
@@ -155,7 +155,7 @@ describe('a free', () => {
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
   });
 
-  test('after a recording that was refused is recorded again', () => {
+  test('after a failed recording is recorded again', () => {
     using stream = new Stream();
     using other = new Stream();
     const lane = laneOf(stream);
@@ -167,7 +167,7 @@ describe('a free', () => {
     expect(lane.needsLastEvent).toBe(false);
   });
 
-  test('leaves errors of a wait and of a record to who waits', () => {
+  test('passes errors of a wait and of a record on to whoever waits', () => {
     using stream = new Stream();
     using other = new Stream();
     const lane = laneOf(stream);
@@ -198,14 +198,14 @@ describe('an event of the caller', () => {
     return { stream, lane, event, other: new Stream() };
   }
 
-  test('is waited for, beside the event of the lane', () => {
+  test('is waited for, together with the event of the lane', () => {
     const { stream, lane, event, other } = make();
     lane.freeRecorded();
     event.record(stream);
     lane.freeWithEvent(event);
     expect([lane.isIdle, lane.needsLastEvent]).toEqual([false, true]);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 2, hasWaited: true });
-    // The same one once more changes nothing.
+    // The same event again changes nothing.
     lane.freeWithEvent(event);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 2, hasWaited: true });
     expect(eventCalls(() => expect(lane.cover()[0]?.recordedOn).toBe(stream.timeline.id)).records).toBe(1);
@@ -213,7 +213,7 @@ describe('an event of the caller', () => {
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
   });
 
-  test('does not stand beside another one', () => {
+  test('is not valid together with another one', () => {
     const { stream, lane, event, other } = make();
     using second = new Event();
     second.record(stream);
@@ -222,7 +222,7 @@ describe('an event of the caller', () => {
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
   });
 
-  test('does not stand for two recordings of its own', () => {
+  test('is not valid for two recordings of its own', () => {
     const { stream, lane, event, other } = make();
     lane.freeWithEvent(event);
     event.record(stream);
@@ -233,14 +233,14 @@ describe('an event of the caller', () => {
   test.each([
     ['recorded again', (event: Event, stream: Stream) => event.record(stream)],
     ['disposed', (event: Event) => event.dispose()],
-  ])('does not stand once it is %s', (_, lose) => {
+  ])('is not valid once it is %s', (_, lose) => {
     const { stream, lane, event, other } = make();
     lane.freeWithEvent(event);
     lose(event, stream);
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
   });
 
-  test('does not stand if memory has come into the order of its stream since', () => {
+  test('is not valid if memory has come into the order of its stream since', () => {
     const { stream, lane, event, other } = make();
     stream.timeline.outdateFences();
     expect(stream.timeline.receivedAt).toBe(event.version);
@@ -263,7 +263,7 @@ describe('an event of the caller', () => {
 });
 
 describe('the end of a stream', () => {
-  test('is settled by the last event, or by the one that covers everything', () => {
+  test('is covered by the last event, or by the one that covers everything', () => {
     using stream = new Stream();
     using lastEvent = new Event();
     const lane = laneOf(stream);

@@ -14,7 +14,7 @@ import type { StreamLane } from '../../src/stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../src/stream-ordering/stream-ordering.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 
-/** Lanes that hold so many bytes each, and what was done to them. */
+/** Lanes that hold a number of bytes each, and the calls that they got. */
 class Lanes implements LaneMemory {
   readonly bytes: number[] = [];
   readonly calls: string[] = [];
@@ -56,14 +56,17 @@ function make(policy: DeallocationEvents = 'deferred', kind: MemoryKind = 'devic
   return { memory, ordering, free };
 }
 
-/** How often a stream is made to wait for a lane. */
+/** The number of times that a stream is made to wait for a lane. */
 function waitsFor(ordering: StreamOrdering, waiter: Stream, lane: number): number {
   return eventCalls(() => ordering.order(waiter, lane)).waits;
 }
 
 const held: StreamHold[] = [];
 
-/** Holds a stream to the end of the test at the latest, so that one that fails does not leave it standing. */
+/**
+ * Holds a stream until the end of the test at the latest, so that a failing test does not leave it
+ * stalled.
+ */
 function hold(stream: Stream): StreamHold {
   const one = stream.hold();
   held.push(one);
@@ -87,7 +90,7 @@ afterEach(() => {
 });
 
 describe('lanes', () => {
-  test('are one for each stream and kind, and known by number', () => {
+  test('exist once per stream and kind, and are known by number', () => {
     const { ordering } = make();
     using a = new Stream();
     using b = new Stream();
@@ -106,7 +109,7 @@ describe('lanes', () => {
     expect(ordering.laneNumbers()).toEqual([ordering.endedLane, lane.number, held.number, other.number]);
   });
 
-  test('are held ones without events', () => {
+  test('are held ones if there are no events', () => {
     const { ordering } = make('off');
     using a = new Stream();
     const lane = ordering.laneOf(a, 'allocate');
@@ -120,7 +123,7 @@ describe('lanes', () => {
     expect(ordering.secondLaneOf(a)).toBe(shared);
   });
 
-  test('are numbered again when their streams have ended', () => {
+  test('pass on their numbers when their streams have ended', () => {
     const { memory, ordering, free } = make();
     for (let i = 0; i < 20; i++) {
       using stream = new Stream();
@@ -132,7 +135,7 @@ describe('lanes', () => {
     expect(memory.bytes[ordering.endedLane]).toBe(20 * 256);
   });
 
-  test('are of live streams only, of the device', () => {
+  test('exist only for live streams of the device', () => {
     const { ordering } = make();
     const ended = new Stream();
     ended.dispose();
@@ -170,7 +173,7 @@ describe('what a free does', () => {
     expect(lane?.isIdle).toBe(false);
   });
 
-  test('with an event of the caller records nothing, if the memory was allocated on the stream', () => {
+  test('is to record nothing, given a caller’s event, if the memory was allocated on the stream', () => {
     const { memory, ordering } = make();
     using a = new Stream();
     using b = new Stream();
@@ -185,7 +188,7 @@ describe('what a free does', () => {
     expect(eventCalls(() => ordering.order(b, number))).toEqual({ records: 1, waits: 1 });
   });
 
-  test('where the end of the stream is not announced is recorded, whatever the caller has recorded', () => {
+  test('is to record if the end of the stream is not announced, whatever the caller has recorded', () => {
     const { ordering } = make();
     const foreign = madeElsewhere();
     using stream = Stream.fromHandle(foreign.address);
@@ -203,7 +206,7 @@ describe('what a free does', () => {
     foreign.destroy();
   });
 
-  test('later records later if the driver refuses, unless that may be too late', () => {
+  test('is to record later if the driver refuses, unless that may be too late', () => {
     const { ordering } = make('eager');
     using a = new Stream();
     using b = new Stream();
@@ -223,7 +226,7 @@ describe('what a free does', () => {
     foreign.destroy();
   });
 
-  test('is refused with a fence that is none', () => {
+  test('is to refuse an invalid fence', () => {
     const { ordering } = make();
     using a = new Stream();
     using b = new Stream();
@@ -240,7 +243,7 @@ describe('what a free does', () => {
 });
 
 describe('streams that have ended', () => {
-  test('leave their memory to one lane, which waits for each of those that were busy', () => {
+  test('leave their memory to one lane, which waits for each stream that was busy', () => {
     const { memory, ordering, free } = make();
     using waiter = new Stream();
     const a = new Stream();
@@ -265,7 +268,7 @@ describe('streams that have ended', () => {
     expect(ordering.order(waiter, ordering.endedLane)).toBe(false);
   });
 
-  test('are not recorded on for lanes without memory', () => {
+  test('get no record for lanes without memory', () => {
     const { memory, free } = make();
     const a = new Stream();
     hold(a);
@@ -274,7 +277,7 @@ describe('streams that have ended', () => {
     expect(eventCalls(() => a.dispose()).records).toBe(0);
   });
 
-  test('settle each of their lanes, and leave none to who comes next', () => {
+  test('get one event for all their lanes, and leave none to the next stream', () => {
     const { memory, ordering, free } = make();
     const a = new Stream();
     hold(a);
@@ -292,7 +295,7 @@ describe('streams that have ended', () => {
     expect(ordering.laneOf(next, 'allocate').timeline).toBe(next.timeline);
   });
 
-  test('are recorded on for memory in use that is awaited', () => {
+  test('get a record for awaited memory in use', () => {
     const { memory, ordering } = make();
     using waiter = new Stream();
     const a = new Stream();
@@ -304,7 +307,7 @@ describe('streams that have ended', () => {
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(1);
   });
 
-  test('do not leave events behind that are over, though nobody takes the memory', () => {
+  test('leave no completed events behind, even if nobody takes the memory', () => {
     const { ordering, free } = make();
     const waits: number[] = [];
     for (let i = 0; i < 40; i++) {
@@ -316,14 +319,14 @@ describe('streams that have ended', () => {
       Device.get().synchronizeSync();
     }
     using waiter = new Stream();
-    // Were the events of all kept, each would be looked at here.
+    // If the events of all were kept, each would be looked at here.
     failCall('cuEventQuery', 17, 999);
     waits.push(waitsFor(ordering, waiter, ordering.endedLane));
     expect(failCall('cuEventQuery', 0)).toBe(true);
     expect(waits).toEqual([0]);
   });
 
-  test('do not leave such events behind after many that were not over', () => {
+  test('leave no completed events behind after many that were pending', () => {
     const { ordering, free } = make();
     const end = () => {
       const stream = new Stream();
@@ -343,7 +346,7 @@ describe('streams that have ended', () => {
     expect(failCall('cuEventQuery', 0)).toBe(true);
   });
 
-  test('are not all asked at each end', () => {
+  test('are not all queried at each end', () => {
     const { free } = make();
     failCall('cuEventQuery', 100, 999);
     for (let i = 0; i < 40; i++) {
@@ -391,7 +394,7 @@ describe('streams that have ended', () => {
     for (const one of holds) one.release();
   });
 
-  test('are waited for one by one, if no event can stand for all, and up to eight', () => {
+  test('are waited for one by one if no event can stand for all, and up to eight', () => {
     const { ordering, free } = make();
     const holds = Array.from({ length: 9 }, (_, i) => {
       const stream = new Stream();
@@ -409,7 +412,7 @@ describe('streams that have ended', () => {
     for (const one of holds) one.release();
   });
 
-  test('are not told of any more once the ordering is disposed', () => {
+  test('do not notify a disposed ordering', () => {
     const { memory, ordering, free } = make();
     const a = new Stream();
     hold(a);
@@ -441,7 +444,7 @@ describe('an error of the driver', () => {
     for (const one of holds) one.release();
   });
 
-  test('while an event is asked for means that it is waited for', () => {
+  test('while an event is queried means that it is waited for', () => {
     const { ordering, free } = make();
     using waiter = new Stream();
     const a = new Stream();
@@ -456,7 +459,7 @@ describe('an error of the driver', () => {
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(1);
   });
 
-  test('while a stream is asked for its end means that it may be busy', () => {
+  test('while an ended stream is queried means that it may be busy', () => {
     const { free } = make();
     using a = new Stream();
     const lane = free(a);
@@ -479,7 +482,7 @@ describe('an error of the driver', () => {
 });
 
 describe('a common lane', () => {
-  test('waits for what came on a stream, unless that was idle', () => {
+  test('waits for the stream that memory came from, unless it was idle', () => {
     const { ordering } = make();
     using a = new Stream();
     using b = new Stream();
@@ -496,7 +499,7 @@ describe('a common lane', () => {
     expect(a.timeline.receivedAt).toBeGreaterThan(older.version);
   });
 
-  test('waits for the later one of two recordings that it collects', () => {
+  test('waits for the later of two recordings that it collects', () => {
     const { memory, ordering } = make();
     using a = new Stream();
     const [into, other] = [ordering.addCommonLane(), ordering.addCommonLane()];
@@ -513,7 +516,7 @@ describe('a common lane', () => {
     expect(ordering.lane(into.number).isIdle).toBe(false);
   });
 
-  test('waits for the later one of two recordings on a stream', () => {
+  test('waits for the later of two recordings on a stream', () => {
     const { ordering } = make();
     using a = new Stream();
     using b = new Stream();
@@ -523,7 +526,7 @@ describe('a common lane', () => {
     using between = new Event();
     between.record(a);
     const second = hold(a);
-    // A stream that the driver does not tell of may be busy.
+    // A stream that the driver cannot query may be busy.
     failCall('cuStreamQuery', 1, 999);
     ordering.receivedInCommon(common, a);
     expect(waitsFor(ordering, b, common.number)).toBe(1);
@@ -535,7 +538,7 @@ describe('a common lane', () => {
     expect(ordering.lane(common.number).isIdle).toBe(true);
   });
 
-  test('collects what is free, with what has to be waited for, and leaves nothing behind', () => {
+  test('collects free memory with the events that cover it, and leaves nothing behind', () => {
     const { memory, ordering, free } = make();
     using a = new Stream();
     using b = new Stream();
@@ -563,7 +566,7 @@ describe('a common lane', () => {
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(0);
     expect(waitsFor(ordering, waiter, lane.number)).toBe(0);
     expect(waitsFor(ordering, waiter, common.number)).toBe(2);
-    // The stream itself may have what is held for it.
+    // The stream itself may take what is held for it.
     ordering.collect(common, b);
     expect(memory.bytes[common.number]).toBe(3 * 256 + 512);
     expect(waitsFor(ordering, waiter, common.number)).toBe(3);
@@ -579,7 +582,7 @@ describe('a common lane', () => {
     idle.dispose();
   });
 
-  test('does not take what comes on a stream that has ended, or on one that no event can be recorded on', () => {
+  test('takes no memory of a stream that has ended, or on which no event can be recorded', () => {
     const { ordering } = make();
     const common = ordering.addCommonLane();
     const ended = new Stream();
@@ -592,7 +595,7 @@ describe('a common lane', () => {
     expect(ordering.lane(common.number).isIdle).toBe(true);
   });
 
-  test('collects what is in several others', () => {
+  test('collects the memory of several others', () => {
     const { memory, ordering } = make();
     using a = new Stream();
     using b = new Stream();
@@ -621,7 +624,7 @@ describe('a common lane', () => {
     expect(waitsFor(ordering, b, common.number)).toBe(1);
   });
 
-  test('is waited for by who takes memory of ended streams, if it says so', () => {
+  test('is waited for by whoever takes memory of ended streams, on request', () => {
     const { ordering, free } = make();
     using a = new Stream();
     using b = new Stream();
@@ -641,7 +644,7 @@ describe('a common lane', () => {
 });
 
 describe('the lane of a stream', () => {
-  test('tells who waits for it whether that has to, and whether it is idle', () => {
+  test('tells a waiter whether it must wait, and whether the lane is idle', () => {
     const { ordering, free } = make();
     using a = new Stream();
     using b = new Stream();
@@ -714,7 +717,7 @@ describe('other lanes', () => {
 });
 
 describe('memory that is held', () => {
-  test('is asked for and waited for, of other streams only', () => {
+  test('is queried and waited for on other streams only', () => {
     const { memory, ordering, free } = make('off');
     using a = new Stream();
     using b = new Stream();
@@ -735,7 +738,7 @@ describe('memory that is held', () => {
     expect(ordering.lanes.map(({ isIdle }) => isIdle)).toEqual([true, true, false]);
   });
 
-  test('is asked for on every stream, not up to the first that is idle', () => {
+  test('is queried on every stream, not only up to the first idle one', () => {
     const { ordering, free } = make('off');
     using a = new Stream();
     using b = new Stream();
@@ -746,7 +749,7 @@ describe('memory that is held', () => {
     expect(ordering.lanes.map(({ isIdle }) => isIdle)).toEqual([true, true]);
   });
 
-  test('for a stream that may be gone is had by waiting for the device', () => {
+  test('for a stream that may be gone is freed by a wait for the device', () => {
     const { ordering, free } = make('off');
     const foreign = madeElsewhere();
     const unannounced = Stream.fromHandle(foreign.address);
@@ -774,7 +777,7 @@ describe('memory that is held', () => {
     unannounced.dispose();
   });
 
-  test('for streams of two devices that may be gone is had by waiting for both', () => {
+  test('for streams of two devices that may be gone is freed by a wait for both', () => {
     const { ordering, free } = make('off', 'managed');
     const streams = [0, 1].map((index) => {
       const { address, destroy } = madeElsewhere(index);
@@ -798,7 +801,7 @@ describe('memory that is held', () => {
     expect(ordering.lanes.map(({ isIdle }) => isIdle)).toEqual([true, true]);
   });
 
-  test('by a stream that ends itself while it is waited for is had', () => {
+  test('for a stream that ends itself during the wait can be taken', () => {
     const { memory, ordering, free } = make('off');
     const a = new Stream();
     free(a);
@@ -808,7 +811,7 @@ describe('memory that is held', () => {
     expect(memory.bytes[ordering.endedLane]).toBe(256);
   });
 
-  test('in a host function is not waited for', () => {
+  test('is not waited for in a host function', () => {
     const { ordering, free } = make('off');
     using a = new Stream();
     using b = new Stream();
@@ -821,7 +824,7 @@ describe('memory that is held', () => {
     own.release();
   });
 
-  test('by a stream that ends while it is waited for is had', () => {
+  test('for a stream that ends during the wait can be taken', () => {
     const { memory, ordering, free } = make('off');
     using a = new Stream();
     const b = new Stream();
@@ -835,7 +838,7 @@ describe('memory that is held', () => {
   });
 });
 
-test('the memory that a pooling resource of one device takes is that device’s', () => {
+test('stream ordering on a second device uses events of that device', () => {
   using resource = new CudaMemoryResource({ device: Device.get(1) });
   const memory = new Lanes();
   const ordering = new StreamOrdering('deferred', memory, resource.device, 'device');

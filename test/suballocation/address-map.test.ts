@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { describe, expect, test } from 'vitest';
 import { AddressMap } from '../../src/suballocation/address-map.js';
 
-/** Few addresses, so that they collide, among them some that no 32-bit integer holds. */
+/** Few addresses, so that they collide; some do not fit a 32-bit integer. */
 const address = fc
   .oneof(
     fc.nat({ max: 40 }),
@@ -43,7 +43,7 @@ describe('an address map', () => {
     expect(map.count).toBe(1);
   });
 
-  test('gives an address that it holds another value', () => {
+  test('replaces the value of an address that it holds', () => {
     const map = new AddressMap(1);
     for (let i = 0; i < 100; i++) map.insert(i * 256, i);
     for (let i = 0; i < 100; i++) map.insert(i * 256, i + 1000);
@@ -52,7 +52,7 @@ describe('an address map', () => {
     map.validate();
   });
 
-  test('removes another address than the one that was looked up last', () => {
+  test('removes an address other than the one looked up last', () => {
     const map = new AddressMap();
     map.insert(256, 1);
     map.insert(512, 2);

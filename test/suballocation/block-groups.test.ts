@@ -6,7 +6,7 @@ import { blockFields } from '../../src/suballocation/block-lists.js';
 const block = (number: number) => number * blockFields;
 
 describe('block groups', () => {
-  test('give back what was added to them, the latest first', () => {
+  test('return what was added to them, the latest first', () => {
     const groups = new BlockGroups();
     const group = groups.addGroup();
     const other = groups.addGroup();
@@ -20,7 +20,7 @@ describe('block groups', () => {
     groups.validate();
   });
 
-  test('leave alone what is in none of them', () => {
+  test('do not touch blocks that are in none of them', () => {
     const groups = new BlockGroups();
     groups.remove(block(7));
     groups.add(block(7), groups.addGroup());
@@ -31,7 +31,7 @@ describe('block groups', () => {
     groups.validate();
   });
 
-  test('hand the number of a removed group to the next', () => {
+  test('reuse the number of a removed group', () => {
     const groups = new BlockGroups();
     const first = groups.addGroup();
     const second = groups.addGroup();
@@ -40,7 +40,7 @@ describe('block groups', () => {
     expect(groups.addGroup()).not.toBe(second);
   });
 
-  test('hold their invariants whatever happens', () => {
+  test('keep their invariants after any steps', () => {
     const step = fc.record({ action: fc.constantFrom('add', 'add', 'remove', 'end'), number: fc.nat(300), pick: fc.nat(5) });
     fc.assert(
       fc.property(fc.array(step, { maxLength: 150 }), (steps) => {

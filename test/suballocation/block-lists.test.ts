@@ -13,7 +13,7 @@ function listsOf(sizes: readonly number[]): { lists: BlockLists; lane: number } 
 }
 
 describe('block lists', () => {
-  test('serve an exact size, the latest freed block first', () => {
+  test('serve an exact size, the block freed last first', () => {
     const { lists, lane } = listsOf([1024, 512, 1024]);
     expect(lists.allocate(256, 0, lane)).toBe(-1);
     expect(lists.allocate(768, 0, lane)).toBe(-1);
@@ -48,7 +48,7 @@ describe('block lists', () => {
     expect(lists.allocate(1024, 0, lane)).toBe(base);
   });
 
-  test('say what an address is', () => {
+  test('say what an address refers to', () => {
     const { lists, lane } = listsOf([1024, 2048]);
     lists.allocate(1024, 0, lane);
     expect(lists.classify(base)).toBe('used');
@@ -57,7 +57,7 @@ describe('block lists', () => {
     expect(lists.classify(base + 1024)).toBe('foreign');
   });
 
-  test('give up free blocks of at most a size, and used ones', () => {
+  test('remove free blocks up to a size, and used ones', () => {
     const { lists, lane } = listsOf([4096, 1024]);
     expect(lists.removeFreeSegment(lane, 1023)).toBeUndefined();
     expect(lists.removeFreeSegment(lane, 2048)).toEqual({ address: base + 2 ** 30, bytes: 1024 });
@@ -68,7 +68,7 @@ describe('block lists', () => {
     expect([...lists.blocks()]).toEqual([]);
   });
 
-  test('forget a size with its last block, however many came up before', () => {
+  test('forget a size with its last block, however many sizes there were', () => {
     using counter = new StepCounter();
     const { lists, lane } = listsOf([256]);
     const kept = lists.usedBlock(lists.allocate(256, 0, lane));
@@ -78,7 +78,7 @@ describe('block lists', () => {
         lists.removeUsed(lists.usedBlock(lists.allocateAtLeast(bytes, lane)));
       });
     const first = stepsOfOne(512);
-    // Sizes one after another, and many at the same time.
+    // Sizes in sequence, and many at the same time.
     for (let i = 3; i < 1000; i++) stepsOfOne(i * 256);
     for (let i = 3; i < 1000; i++) lists.addSegment(4 * base + i * 2 ** 20, i * 256, lane);
     lists.validate();
@@ -101,13 +101,13 @@ describe('block lists', () => {
     expect(lists.allocate(4096, 0, lane)).toBe(2 * base);
   });
 
-  test('give up many blocks at a cost linear in their number', () => {
+  test('remove many blocks at a cost linear in their number', () => {
     const stepsOfRemoving = (count: number) => {
       using counter = new StepCounter();
       const lists = new BlockLists();
       const lane = lists.addLane();
       const address = (i: number, half: number) => base + i * 2 ** 30 + half * 2 ** 29;
-      // Of every size one is used, so that none is forgotten.
+      // One block of every size is used, so that no size is forgotten.
       for (let i = 0; i < count; i++) lists.addSegment(address(i, 0), (i + 1) * 256, lane);
       for (let i = 0; i < count; i++) lists.allocate((i + 1) * 256, 0, lane);
       for (let i = 0; i < count; i++) lists.addSegment(address(i, 1), (i + 1) * 256, lane);
@@ -118,7 +118,7 @@ describe('block lists', () => {
     expect(stepsOfRemoving(2000)).toBeLessThan(6 * stepsOfRemoving(500));
   });
 
-  test('hold their invariants whatever happens, and lose no byte', () => {
+  test('keep their invariants after any steps, and lose no byte', () => {
     const size = fc.integer({ min: 1, max: 40 }).map((units) => units * 256);
     const step = fc.record({
       action: fc.constantFrom('add', 'allocate', 'atLeast', 'free', 'transfer', 'remove', 'removeUsed', 'clear'),

@@ -5,9 +5,9 @@ import { type AddressRange, BumpBlocks } from '../../src/suballocation/bump-bloc
 const base = 2 ** 40;
 
 describe('the blocks of a bump allocator', () => {
-  test('are found by every address in them, and by none outside', () => {
+  test('are found by every address inside them, and by none outside', () => {
     const blocks = new BumpBlocks<AddressRange>();
-    // The largest block of its order, beginning at the end of a cell: it reaches into three.
+    // The largest block of its order, starting at the end of a cell: it reaches into three cells.
     const block = { start: base + 768, bytes: 1792 };
     blocks.add(block);
     expect([768, 1024, 2048, 2559].map((offset) => blocks.find(base + offset))).toEqual([block, block, block, block]);
@@ -16,7 +16,7 @@ describe('the blocks of a bump allocator', () => {
     expect(blocks.find(base + 768)).toBeUndefined();
   });
 
-  test('are as many to look at for a find, however many there are', () => {
+  test('are found at the same cost, however many there are', () => {
     const blocks = new BumpBlocks<AddressRange>();
     for (let i = 0; i < 10_000; i++) blocks.add({ start: base + i * 512, bytes: 256 });
     const look = vi.spyOn(Map.prototype, 'get');
@@ -28,7 +28,7 @@ describe('the blocks of a bump allocator', () => {
     }
   });
 
-  test('are found as in a list, whatever they are', () => {
+  test('are found as in a list after any steps', () => {
     const step = fc.record({
       action: fc.constantFrom('add', 'add', 'remove'),
       units: fc.oneof(fc.integer({ min: 1, max: 8 }), fc.integer({ min: 1, max: 4000 })),

@@ -22,7 +22,7 @@ test('bump chains find a used block by every address in it, until it is free', (
   chains.validate();
 });
 
-test('bump chains give all their blocks up at once', () => {
+test('bump chains remove all their blocks at once', () => {
   const { chains } = chainsOfOneBlock();
   expect(chains.removeAllSegments()).toEqual([{ address: base, bytes: 4096 }]);
   expect(chains.blockAt(base)).toBeUndefined();

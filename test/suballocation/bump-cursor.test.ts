@@ -13,7 +13,7 @@ describe('a bump cursor', () => {
     cursor.validate();
   });
 
-  test('hands a block out to its last byte, and not beyond', () => {
+  test('hands out a block up to its last byte, and not beyond', () => {
     const cursor = new BumpCursor();
     cursor.addBlock(base, 1024);
     expect([cursor.allocate(256), cursor.allocate(1024), cursor.allocate(768), cursor.allocate(256)]).toEqual([base, -1, base + 256, -1]);
@@ -40,7 +40,7 @@ describe('a bump cursor', () => {
     expect([cursor.allocate(768), cursor.usedBytes]).toEqual([base + 256, 1024]);
   });
 
-  test('goes back into an earlier block, and gives up those after it', () => {
+  test('goes back into an earlier block, and removes those after it', () => {
     const cursor = new BumpCursor();
     cursor.addBlock(base, 1024);
     cursor.allocate(512);
@@ -55,7 +55,7 @@ describe('a bump cursor', () => {
     cursor.validate();
   });
 
-  test('tells what it handed out of its last block', () => {
+  test('knows what it handed out from its last block', () => {
     const cursor = new BumpCursor();
     cursor.addBlock(base, 1024);
     cursor.allocate(512);
@@ -66,7 +66,7 @@ describe('a bump cursor', () => {
     expect(cursor.isLive(base - 256, 512)).toBe(false);
   });
 
-  test('does what a list of ranges does, whatever happens', () => {
+  test('agrees with a list of ranges after any steps', () => {
     const step = fc.record({
       action: fc.constantFrom('allocate', 'allocate', 'aligned', 'add', 'mark', 'rewind'),
       units: fc.integer({ min: 1, max: 40 }),

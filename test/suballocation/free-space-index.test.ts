@@ -16,7 +16,10 @@ function free(index: FreeSpaceIndex, address: number, lane: number): void {
   index.free(index.usedBlock(address), lane);
 }
 
-/** Steps of adding so many segments of one unit, each of which is used at once, and of giving them back once every second is free. */
+/**
+ * The steps to add a number of segments of one unit, each used at once, and to remove them when
+ * every second one is free.
+ */
 function stepsOfSegments(count: number): { adding: number; removing: number } {
   using counter = new StepCounter();
   const index = new FreeSpaceIndex();
@@ -36,7 +39,7 @@ function stepsOfSegments(count: number): { adding: number; removing: number } {
   return { adding, removing };
 }
 
-/** Units as seen from the base, for short expectations. */
+/** Units relative to the base, for short expectations. */
 function at(address: number): number {
   return (address - base) / unitBytes;
 }
@@ -58,7 +61,7 @@ describe('a free-space index', () => {
     index.validate();
   });
 
-  test('joins a freed block with the one before, the one behind, and both', () => {
+  test('coalesces a freed block with the one before, the one after, and both', () => {
     const { index, lane } = indexOf(40);
     const [a, b, c, d] = [10, 10, 10, 10].map((units) => index.allocate(units, 0, lane)) as [number, number, number, number];
     free(index, a, lane);
@@ -72,7 +75,7 @@ describe('a free-space index', () => {
     index.validate();
   });
 
-  test('moves a part of a block to another lane, where it joins its neighbours', () => {
+  test('moves part of a block to another lane, where it coalesces with its neighbours', () => {
     const { index, lane } = indexOf(40);
     const other = index.addLane();
     expect(index.carve(10, 10, lane, other)).toBe(true);
@@ -86,7 +89,7 @@ describe('a free-space index', () => {
     index.validate();
   });
 
-  test('moves all of a block where too little of it would stay', () => {
+  test('moves a whole block if too little of it would stay', () => {
     const { index, lane } = indexOf(20);
     const other = index.addLane();
     expect(index.carve(11, 10, lane, other)).toBe(true);
@@ -95,14 +98,14 @@ describe('a free-space index', () => {
     index.validate();
   });
 
-  test('does not join across segments that happen to touch', () => {
+  test('does not coalesce across segments that happen to touch', () => {
     const { index, lane } = indexOf(10);
     index.addSegment(base + 10 * unitBytes, 10 * unitBytes, lane);
     expect(index.allocate(11, 0, lane)).toBe(-1);
     index.validate();
   });
 
-  test('does not join across lanes until one is moved to the other', () => {
+  test('does not coalesce across lanes until one is moved to the other', () => {
     const { index, lane } = indexOf(20);
     const other = index.addLane();
     const a = index.allocate(10, 0, lane);
@@ -149,7 +152,7 @@ describe('a free-space index', () => {
     index.validate();
   });
 
-  test('remembers the exact size that was asked for', () => {
+  test('remembers the exact requested size', () => {
     const { index, lane } = indexOf(10);
     const address = index.allocate(2, 255, lane);
     expect(index.askedBytes(index.usedBlock(address))).toBe(257);
@@ -165,7 +168,7 @@ describe('a free-space index', () => {
     expect(index.classify(address + 10 * unitBytes)).toBe('foreign');
   });
 
-  test('gives out aligned addresses and keeps what lies before them', () => {
+  test('returns aligned addresses, and keeps the memory before them free', () => {
     const { index, lane } = indexOf(64);
     index.allocate(1, 0, lane);
     const address = index.allocateAligned(4, 0, 4096, lane);
@@ -174,7 +177,7 @@ describe('a free-space index', () => {
     expect(at(index.allocate(15, 0, lane))).toBe(1);
   });
 
-  test('finds the one block that fits an alignment only because of where it lies', () => {
+  test('finds a block that fits an alignment only because of its address', () => {
     const { index, lane } = indexOf(32);
     index.allocate(16, 0, lane);
     expect(at(index.allocateAligned(16, 0, 4096, lane))).toBe(16);
@@ -190,7 +193,7 @@ describe('a free-space index', () => {
     index.validate();
   });
 
-  test('gives back wholly free segments only', () => {
+  test('removes only wholly free segments', () => {
     const { index, lane } = indexOf(10);
     index.addSegment(2 * base, 10 * unitBytes, lane);
     const address = index.allocate(10, 0, lane);
@@ -203,7 +206,7 @@ describe('a free-space index', () => {
     index.validate();
   });
 
-  test.each([0, 1])('does not give back a segment of two blocks, of which number %s is used', (used) => {
+  test.each([0, 1])('does not remove a segment of two blocks if block %s is used', (used) => {
     const { index, lane } = indexOf(10);
     const blocks = [index.allocate(5, 0, lane), index.allocate(5, 0, lane)];
     free(index, blocks[1 - used] as number, lane);
@@ -213,7 +216,7 @@ describe('a free-space index', () => {
     index.validate();
   });
 
-  test('gives back every wholly free segment that is small enough, wherever it stopped before', () => {
+  test('removes every wholly free segment that is small enough, wherever it stopped before', () => {
     const { index, lane } = indexOf(10);
     const other = index.addLane();
     for (const units of [30, 20, 40, 20]) index.addSegment(base * (index.usedBlocks + units), units * unitBytes, lane);
@@ -233,13 +236,13 @@ describe('a free-space index', () => {
     index.validate();
   });
 
-  test('adds segments and gives many back at a cost linear in their number', () => {
+  test('adds and removes many segments at a cost linear in their number', () => {
     const [few, many] = [stepsOfSegments(1000), stepsOfSegments(4000)];
     expect(many.adding).toBeLessThan(6 * few.adding);
     expect(many.removing).toBeLessThan(6 * few.removing);
   });
 
-  test('looks at no segment where nothing is free or nothing wanted', () => {
+  test('looks at no segment if nothing is free or nothing is wanted', () => {
     using counter = new StepCounter();
     const index = new FreeSpaceIndex();
     const [lane, empty] = [index.addLane(), index.addLane()];
@@ -248,12 +251,13 @@ describe('a free-space index', () => {
     expect(counter.during(() => index.removeFreeSegment(empty))).toBeLessThan(5);
   });
 
-  test('says whether it can allocate, as it would, without looking at every block', () => {
+  test('predicts whether an allocation succeeds, without looking at every block', () => {
     const stepsAmong = (count: number) => {
       using counter = new StepCounter();
       const index = new FreeSpaceIndex();
       const lane = index.addLane();
-      // All of one class. Only the first is large enough, and more are before it in the list than are looked at.
+      // All of one class. Only the first is large enough, and more blocks precede it in the list
+      // than are examined.
       for (let i = 0; i < count; i++) index.addSegment(base * (i + 1), (i === 0 ? 4220 : 4200) * unitBytes, lane);
       let canAllocate = true;
       const steps = counter.during(() => {
@@ -268,7 +272,7 @@ describe('a free-space index', () => {
     expect(stepsAmong(400)).toBe(stepsAmong(40));
   });
 
-  test('gives back every segment at the end, used ones too', () => {
+  test('removes every segment at the end, including used ones', () => {
     const { index, lane } = indexOf(10);
     index.addSegment(2 * base, 20 * unitBytes, lane);
     index.allocate(5, 0, lane);
@@ -280,7 +284,7 @@ describe('a free-space index', () => {
     expect(index.allocate(1, 0, lane)).toBe(-1);
   });
 
-  test('begins anew once every segment was given back', () => {
+  test('can be used again after every segment was removed', () => {
     const { index, lane } = indexOf(10);
     for (const units of [20, 30]) index.addSegment(base * units, units * unitBytes, lane);
     expect(index.removeFreeSegment(lane, 10 * unitBytes)).toBeDefined();
@@ -318,7 +322,7 @@ describe('a free-space index', () => {
       fc.property(fc.array(step, { maxLength: 120 }), (steps) => {
         const index = new FreeSpaceIndex();
         const lanes = [index.addLane(), index.addLane(), index.addLane()];
-        /** Live ranges, and the bytes that every lane has free. */
+        /** Live ranges, and the free bytes of every lane. */
         const live: { address: number; units: number }[] = [];
         const freeUnits = [0, 0, 0];
         let segments = 0;
