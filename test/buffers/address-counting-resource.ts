@@ -3,7 +3,10 @@ import type { Stream } from '../../src/driver/stream.js';
 import { LifetimeError, OutOfMemoryError } from '../../src/errors.js';
 import type { DevicePointer, MemoryResource } from '../../src/memory-resource.js';
 
-/** Hands out addresses of no memory at all, up to a limit, and remembers which are live and where they were freed. */
+/**
+ * Hands out addresses without memory, up to a limit, and remembers which are live and where they
+ * were freed.
+ */
 export class AddressCountingResource implements MemoryResource {
   readonly memoryKind = 'device';
   readonly device = Device.get();

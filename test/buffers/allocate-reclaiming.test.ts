@@ -17,7 +17,7 @@ function drop(count: number, bytes = 1000): void {
 }
 
 describe('without --expose-gc', () => {
-  it('an allocation that runs out of memory makes do with what was dropped', () => {
+  it('an allocation that runs out of memory uses what was dropped', () => {
     addresses.limitBytes = 16_000;
     for (let i = 0; i < 10_000; i++) new DeviceBuffer(1000, { resource: addresses, stream });
     using buffer = new DeviceBuffer(0, { resource: addresses, stream });
@@ -41,7 +41,7 @@ describe('without --expose-gc', () => {
     expect(calls).toBeGreaterThan(1);
   });
 
-  it('an allocation does not repeat the stages that the resource went through', () => {
+  it('an allocation does not repeat the stages that the resource has tried', () => {
     drop(5);
     let calls = 0;
     addresses.beforeAllocate = (bytes) => {

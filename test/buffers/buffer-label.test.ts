@@ -18,7 +18,7 @@ afterAll(() => {
 });
 
 describe('the label of a buffer', () => {
-  test('is recorded with its memory, wherever that moves, in the layer nearest to the program', async () => {
+  test('is recorded with its memory, wherever that moves, in the layer closest to the program', async () => {
     const file = join(folder, 'labels.cistern');
     const pointers: number[] = [];
     {
@@ -48,7 +48,7 @@ describe('the label of a buffer', () => {
     ]);
   });
 
-  test('is kept where nothing records, and refused where it is no text', () => {
+  test('is kept if nothing records, and refused if it is not a string', () => {
     using resource = new CudaMemoryResource();
     using buffer = new DeviceBuffer(10, { resource, stream });
     expect(buffer.label).toBeUndefined();
@@ -59,7 +59,7 @@ describe('the label of a buffer', () => {
     expect(buffer.label).toBe('x');
   });
 
-  test('may be set when what recorded is disposed', () => {
+  test('may be set after the recording adaptor is disposed', () => {
     using upstream = new CudaMemoryResource();
     const recorded = new RecordingResourceAdaptor(upstream, { file: join(folder, 'ended.cistern') });
     const pool = new PoolMemoryResource(recorded);

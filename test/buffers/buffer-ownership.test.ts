@@ -34,7 +34,7 @@ afterEach(() => {
   resource.dispose();
 });
 
-/** Of ES2024; the sources are compiled for an older library. */
+/** Part of ES2024; the sources are compiled for an older library. */
 type ResizableArrayBuffer = ArrayBuffer & { resize(byteLength: number): void };
 
 function resizable(byteLength: number): ResizableArrayBuffer {
@@ -54,7 +54,7 @@ describe('toHost with an array', () => {
     expect(await buffer.toHost(new Uint8Array(0))).toEqual(new Uint8Array(0));
   });
 
-  it('refuses one that is too long, or is transferred before or meanwhile', async () => {
+  it('refuses an array that is too long, or is transferred before or meanwhile', async () => {
     using buffer = new DeviceBuffer(ramp(16), { resource, stream });
     await expect(buffer.toHost(new Uint8Array(17))).rejects.toThrow(ArgumentRangeError);
     await expect(buffer.toHost(new Uint8Array(9), { byteOffset: 8 })).rejects.toThrow(ArgumentRangeError);
@@ -72,7 +72,7 @@ describe('toHost with an array', () => {
   });
 });
 
-it('no range is an array or a buffer', async () => {
+it('arrays and buffers are not ranges', async () => {
   using buffer = new DeviceBuffer(ramp(16), { resource, stream });
   for (const wrong of [new ArrayBuffer(4), new SharedArrayBuffer(4), buffer] as never[]) {
     await expect(buffer.toHost(wrong)).rejects.toThrow(ArgumentTypeError);
@@ -87,7 +87,7 @@ it('no range is an array or a buffer', async () => {
 });
 
 describe('a copy of device memory', () => {
-  it('is made of a buffer, after what is queued on either stream', () => {
+  it('runs from a buffer, after what is queued on either stream', () => {
     using other = new Stream({ nonBlocking: true });
     using source = new DeviceBuffer(16, { resource, stream: other });
     using hold = other.hold();
@@ -99,7 +99,7 @@ describe('a copy of device memory', () => {
     other.synchronizeSync();
   });
 
-  it('is made of an address, in the order of the stream', () => {
+  it('runs from an address, in the order of the stream', () => {
     using source = new DeviceBuffer(ramp(16), { resource, stream });
     using copy = new DeviceBuffer({ ptr: source.ptr + 4, byteLength: 8 }, { resource, stream, capacityBytes: 16 });
     expect(copy.toHostSync()).toEqual(ramp(12).subarray(4));
@@ -108,7 +108,7 @@ describe('a copy of device memory', () => {
     expect(() => copy.copyFrom({ ptr: copy.ptr + 1, byteLength: 4 })).toThrow(ArgumentRangeError);
   });
 
-  it('is refused for what is no memory, or is gone', () => {
+  it('is refused for anything that is not memory, or is disposed', () => {
     const make = (source: object) => new DeviceBuffer(source as DeviceBuffer, { resource, stream });
     const gone = new DeviceBuffer(16, { resource, stream });
     gone.dispose();
@@ -136,7 +136,7 @@ describe('release and adopt', () => {
     expect(second.toHostSync().subarray(0, 16)).toEqual(ramp(16));
   });
 
-  it('take over what the resource gave, and leave what it gets back', () => {
+  it('take over what the resource allocated, and leave it for the resource to free', () => {
     const bytes = 4096;
     using buffer = DeviceBuffer.adopt({ ptr: resource.allocate(bytes, stream), byteLength: bytes, resource, stream });
     buffer.fill(1);
@@ -144,7 +144,7 @@ describe('release and adopt', () => {
     resource.deallocate(ptr, capacityBytes, stream);
   });
 
-  it('refuse what cannot be an allocation', () => {
+  it('refuse invalid allocations', () => {
     const right = { ptr: 4096, byteLength: 16, resource, stream };
     const wrong: [object, new (...args: never[]) => Error][] = [
       [{ ptr: -1 }, ArgumentRangeError],
@@ -188,7 +188,7 @@ describe('fences', () => {
     expect(fences).toEqual(['off', 'deferred', 'eager', event, 'off', undefined]);
   });
 
-  it('that are none are refused, and the buffer stays', () => {
+  it('that are invalid are refused, and the buffer stays', () => {
     using event = new Event();
     using buffer = new DeviceBuffer(16, { resource, stream });
     expect(() => buffer.dispose('soon' as never)).toThrow(ArgumentRangeError);
@@ -210,7 +210,7 @@ describe('fences', () => {
 });
 
 describe('the stream of another device', () => {
-  it('is refused where it cannot free the memory, which stays', () => {
+  it('is refused if it cannot free the memory, which stays', () => {
     using other = new Stream({ device: Device.get(1) });
     using pool = new PoolMemoryResource(resource);
     for (const each of [resource, pool, new CudaMemoryResource()]) {
@@ -221,7 +221,7 @@ describe('the stream of another device', () => {
     }
   });
 
-  it('is taken where every device reaches the memory', () => {
+  it('is accepted if every device can access the memory', () => {
     using other = new Stream({ device: Device.get(1) });
     const managed = new ManagedMemoryResource();
     const before = managed.reservedBytes;
@@ -266,7 +266,7 @@ describe.each(policies)('a pool of managed memory with %s events', (deallocation
   });
 });
 
-it('plain memory that is freed on the stream of another device is freed after that', () => {
+it('plain memory freed on the stream of another device is freed after the work of that stream', () => {
   const managed = new ManagedMemoryResource();
   using other = new Stream({ device: Device.get(1), nonBlocking: true });
   let ran = false;
@@ -343,7 +343,7 @@ describe('a buffer that is changed while its resource looks for memory', () => {
       ({ buffer }: Uint8Array<ArrayBuffer>) => structuredClone(buffer, { transfer: [buffer] }),
       'ERR_INVALID_ARG_VALUE',
     ],
-  ])('is not made of %s meanwhile', (_, make, change, expected) => {
+  ])('is not created from %s meanwhile', (_, make, change, expected) => {
     using memory = changing();
     const source = make();
     meanwhile = () => change(source as never);
@@ -351,7 +351,7 @@ describe('a buffer that is changed while its resource looks for memory', () => {
     if (source instanceof DeviceBuffer) source.dispose();
   });
 
-  it('is made of a buffer that moved meanwhile', () => {
+  it('is created from a buffer that moved meanwhile', () => {
     using memory = changing();
     using source = new DeviceBuffer(ramp(100), { resource, stream });
     meanwhile = () => source.resize(4000);
@@ -359,7 +359,7 @@ describe('a buffer that is changed while its resource looks for memory', () => {
     expect(copy.toHostSync()).toEqual(ramp(100));
   });
 
-  it('and released leaves the memory to the caller', () => {
+  it('and released, leaves the memory to the caller', () => {
     using memory = changing();
     const buffer = new DeviceBuffer(ramp(100), { resource: memory, stream });
     let released: ReturnType<DeviceBuffer['release']> | undefined;
@@ -371,7 +371,7 @@ describe('a buffer that is changed while its resource looks for memory', () => {
   });
 });
 
-it('memory that a host function could not free is freed in the next turn of the event loop', async () => {
+it('memory that could not be freed in a host function is freed in the next turn of the event loop', async () => {
   const plain = new CudaMemoryResource();
   const before = plain.reservedBytes;
   const stock: number[] = [];

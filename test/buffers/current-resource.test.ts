@@ -27,7 +27,7 @@ afterEach(() => {
 });
 
 describe('the current resource', () => {
-  test('is one CudaMemoryResource for each device to begin with', () => {
+  test('is initially one CudaMemoryResource for each device', () => {
     for (const device of [Device.get(0), Device.get(1)]) {
       expect(currentResource(device)).toBeInstanceOf(CudaMemoryResource);
       expect(currentResource(device).device).toBe(device);
@@ -36,7 +36,7 @@ describe('the current resource', () => {
     expect(currentResource()).toBe(currentResource(Device.get(0)));
   });
 
-  test('is what was set for its device, which gives back what was before', () => {
+  test('is the one set for its device, and setting it returns the previous one', () => {
     const initial = currentResource();
     const [first, second] = [resourceOf(), resourceOf()];
     expect(setCurrentResource(first)).toBe(initial);
@@ -47,7 +47,7 @@ describe('the current resource', () => {
     expect(resetCurrentResource()).toBe(initial);
   });
 
-  test('of one device is nothing to the other', () => {
+  test('of one device does not affect the other', () => {
     const [first, second] = [resourceOf(Device.get(0)), resourceOf(Device.get(1))];
     const initial = currentResource(Device.get(0));
     setCurrentResource(second);
@@ -58,7 +58,7 @@ describe('the current resource', () => {
     expect(currentResource(Device.get(1))).toBeInstanceOf(CudaMemoryResource);
   });
 
-  test('is not set by what is no resource, and not asked of what is no device', () => {
+  test('refuses anything that is not a resource, or not a device', () => {
     const initial = currentResource();
     expect(() => setCurrentResource({} as HostMemoryResource)).toThrow(ArgumentTypeError);
     expect(() => setCurrentResource({ allocate() {}, deallocate() {} } as unknown as HostMemoryResource)).toThrow(ArgumentTypeError);
@@ -67,7 +67,7 @@ describe('the current resource', () => {
     expect(() => resetCurrentResource('0' as unknown as Device)).toThrow('device must be a Device, got "0"');
   });
 
-  test('belongs to an environment: a worker has its own', async () => {
+  test('belongs to its environment: a worker has its own', async () => {
     const resource = resourceOf();
     setCurrentResource(resource);
     const text = `
@@ -100,7 +100,7 @@ describe('withResource', () => {
     expect(currentResource()).toBe(set);
   });
 
-  test('wins over what is set inside of it, which holds afterwards', () => {
+  test('takes precedence over what is set inside it, which applies afterwards', () => {
     const [set, scoped] = [resourceOf(), resourceOf()];
     withResource(scoped, () => {
       setCurrentResource(set);
@@ -109,7 +109,7 @@ describe('withResource', () => {
     expect(currentResource()).toBe(set);
   });
 
-  test('ends where the function throws, or its promise rejects', async () => {
+  test('ends if the function throws, or its promise rejects', async () => {
     const initial = currentResource();
     const failure = new Error('no');
     expect(() =>
@@ -136,7 +136,7 @@ describe('withResource', () => {
     });
   });
 
-  test('holds for awaited promises, timers and queued callbacks that begin inside, also after it ended', async () => {
+  test('covers awaited promises, timers and queued callbacks that start inside, even after it ended', async () => {
     const initial = currentResource();
     const resource = resourceOf();
     const seen: unknown[] = [];
@@ -157,7 +157,7 @@ describe('withResource', () => {
     expect(seen).toEqual(Array(5).fill(resource));
   });
 
-  test('keeps asynchronous functions apart that run side by side', async () => {
+  test('keeps concurrent asynchronous functions apart', async () => {
     const resources = Array.from({ length: 8 }, () => resourceOf());
     const rounds = await Promise.all(
       resources.map((resource, i) =>
@@ -174,7 +174,7 @@ describe('withResource', () => {
     expect(rounds.flat()).toEqual(Array(80).fill(true));
   });
 
-  test('holds while a stream is awaited', async () => {
+  test('applies while a stream is awaited', async () => {
     const resource = resourceOf();
     using stream = new Stream();
     await withResource(resource, async () => {
@@ -183,7 +183,7 @@ describe('withResource', () => {
     });
   });
 
-  test('refuses what is no resource or no function', () => {
+  test('refuses anything that is not a resource, or not a function', () => {
     expect(() => withResource(5 as unknown as HostMemoryResource, () => 1)).toThrow('resource must be a MemoryResource, got 5');
     expect(() => withResource(null as unknown as HostMemoryResource, () => 1)).toThrow('resource must be a MemoryResource, got null');
     expect(() => withResource(resourceOf(), 5 as unknown as () => void)).toThrow('fn must be a function, got 5');
@@ -191,7 +191,7 @@ describe('withResource', () => {
 });
 
 describe('a buffer without a resource', () => {
-  test('takes its memory from the current one of its stream, and keeps to it', async () => {
+  test('takes its memory from the current one of its stream’s device, and stays with it', async () => {
     const resource = resourceOf();
     using stream = new Stream();
     using buffer = withResource(resource, () => new DeviceBuffer(Uint8Array.of(1, 2, 3), { stream }));
@@ -203,7 +203,7 @@ describe('a buffer without a resource', () => {
     expect(resource.allocatedBytes).toBe(0);
   });
 
-  test('takes it from the device of its stream', () => {
+  test('uses the device of its stream', () => {
     const [here, there] = [resourceOf(Device.get(0)), resourceOf(Device.get(1))];
     using stream = new Stream({ device: Device.get(1) });
     withResource(there, () =>
@@ -214,7 +214,7 @@ describe('a buffer without a resource', () => {
     );
   });
 
-  test('takes it from an explicit one all the same', () => {
+  test('still takes an explicit one', () => {
     using stream = new Stream();
     const explicit = new HostMemoryResource();
     setCurrentResource(resourceOf());
@@ -225,7 +225,7 @@ describe('a buffer without a resource', () => {
     });
   });
 
-  test('cannot be made where the current one is disposed', () => {
+  test('cannot be created if the current one is disposed', () => {
     using stream = new Stream();
     const resource = resourceOf();
     setCurrentResource(resource);
@@ -235,7 +235,7 @@ describe('a buffer without a resource', () => {
 });
 
 describe('a scope of another kind', () => {
-  test('is passed by, and is found by whom it concerns', () => {
+  test('is skipped by others, and found by its own kind', () => {
     const resource = resourceOf();
     withResource(resource, () =>
       enterScope({ kind: 'other', value: 7 }, () => {
@@ -247,7 +247,7 @@ describe('a scope of another kind', () => {
     expect(innermostFrame()).toBeUndefined();
   });
 
-  test('leaves the asynchronous storage of others alone', () => {
+  test('does not touch other asynchronous storage', () => {
     const storage = new AsyncLocalStorage<number>();
     storage.run(5, () => withResource(resourceOf(), () => expect(storage.getStore()).toBe(5)));
   });

@@ -34,7 +34,7 @@ afterEach(() => {
 const ramp = (length: number, first = 0) => Uint8Array.from({ length }, (_, i) => first + i);
 
 describe('construction', () => {
-  it('allocates as many bytes as asked for', () => {
+  it('allocates the requested bytes', () => {
     using buffer = new DeviceBuffer(1000, { resource: addresses, stream });
     expect(buffer.byteLength).toBe(1000);
     expect(buffer.capacityBytes).toBe(1000);
@@ -54,7 +54,7 @@ describe('construction', () => {
     buffer.copyFrom(new Uint8Array(0));
   });
 
-  it('allocates the capacity where it is larger', () => {
+  it('allocates the capacity if it is larger', () => {
     using buffer = new DeviceBuffer(10, { resource: addresses, stream, capacityBytes: 4096 });
     expect([buffer.byteLength, buffer.capacityBytes, addresses.liveBytes]).toEqual([10, 4096, 4096]);
   });
@@ -88,7 +88,7 @@ describe('construction', () => {
     expect(buffer.toHostSync()).toEqual(ramp(100));
   });
 
-  it('frees the memory where the copy is refused', () => {
+  it('frees the memory if the copy is refused', () => {
     const before = resource.reservedBytes;
     failCall('cuMemcpyAsync', 1, 1);
     try {
@@ -111,14 +111,14 @@ describe('construction', () => {
     ['an ordinary array', [1, 2], {}, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
     ['null', null, {}, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
     ['no resource', 1, { resource: null }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
-    ['what is no resource', 1, { resource: {} }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
+    ['an invalid resource', 1, { resource: {} }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
     ['no stream', 1, { stream: undefined }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
-    ['what is no stream', 1, { stream: { handle: 1 } }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
+    ['an invalid stream', 1, { stream: { handle: 1 } }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
     ['a capacity below the length', 10, { capacityBytes: 9 }, ArgumentRangeError, 'ERR_OUT_OF_RANGE'],
     ['a fractional capacity', 10, { capacityBytes: 10.5 }, ArgumentRangeError, 'ERR_OUT_OF_RANGE'],
-    ['an alignment that is no power of two', 10, { alignment: 300 }, ArgumentRangeError, 'ERR_OUT_OF_RANGE'],
-    ['an alignment that is no number', 10, { alignment: '256' }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
-    ['a label that is no text', 10, { label: 5 }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
+    ['an alignment that is not a power of two', 10, { alignment: 300 }, ArgumentRangeError, 'ERR_OUT_OF_RANGE'],
+    ['an alignment that is not a number', 10, { alignment: '256' }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
+    ['a label that is not a string', 10, { label: 5 }, ArgumentTypeError, 'ERR_INVALID_ARG_TYPE'],
   ])('refuses %s', (_, source, options, type, code) => {
     const make = () => new DeviceBuffer(source as number, { resource: addresses, stream, ...options } as DeviceBufferOptions);
     expect(make).toThrow(type);
@@ -126,7 +126,7 @@ describe('construction', () => {
     expect(addresses.live.size).toBe(0);
   });
 
-  it('refuses to be made without options, with a disposed stream, of a disposed resource', () => {
+  it('refuses to be created without options, on a disposed stream, from a disposed resource', () => {
     expect(() => new DeviceBuffer(1, undefined as never)).toThrow(ArgumentTypeError);
     const disposedStream = new Stream();
     disposedStream.dispose();
@@ -135,11 +135,11 @@ describe('construction', () => {
     expect(() => new DeviceBuffer(1, { resource, stream })).toThrow(LifetimeError);
   });
 
-  it('refuses an alignment that the resource cannot promise', () => {
+  it('refuses an alignment that the resource does not support', () => {
     expect(() => new DeviceBuffer(1, { resource, stream, alignment: 512 })).toThrow(ArgumentRangeError);
   });
 
-  it('says out of memory where the resource does', () => {
+  it('runs out of memory if the resource does', () => {
     const make = () => new DeviceBuffer(2 * GiB, { resource, stream });
     expect(make).toThrow(OutOfMemoryError);
     expect(make).toThrow(expect.objectContaining({ requestedBytes: 2 * GiB }));
@@ -189,7 +189,7 @@ describe('resize, reserve and shrinkToFit', () => {
     expect(buffer.toHostSync()).toEqual(ramp(100));
   });
 
-  it('shrinks to the length, to nothing where that is 0', () => {
+  it('shrinks to the length, or to nothing if that is 0', () => {
     using buffer = new DeviceBuffer(ramp(100), { resource, stream, capacityBytes: 1000 });
     buffer.shrinkToFit();
     expect(buffer.capacityBytes).toBe(100);
@@ -205,7 +205,7 @@ describe('resize, reserve and shrinkToFit', () => {
     expect(buffer.capacityBytes).toBe(10);
   });
 
-  it.each(['resize', 'reserve'] as const)('%s leaves the buffer as it was where memory runs out', (method) => {
+  it.each(['resize', 'reserve'] as const)('%s leaves the buffer unchanged if memory runs out', (method) => {
     using buffer = new DeviceBuffer(ramp(100), { resource, stream });
     const { ptr } = buffer;
     expect(() => buffer[method](2 * GiB)).toThrow(OutOfMemoryError);
@@ -213,7 +213,7 @@ describe('resize, reserve and shrinkToFit', () => {
     expect(buffer.toHostSync()).toEqual(ramp(100));
   });
 
-  it('leaves the buffer as it was where the resource refuses to free the old memory', () => {
+  it('leaves the buffer unchanged if the resource refuses to free the old memory', () => {
     const buffer = new DeviceBuffer(100, { resource: addresses, stream });
     const { ptr } = buffer;
     buffer.resize(0);
@@ -227,7 +227,7 @@ describe('resize, reserve and shrinkToFit', () => {
     expect(addresses.liveBytes).toBe(0);
   });
 
-  it('loses nothing where the resource refuses, in a host function', () => {
+  it('loses nothing if the resource refuses, in a host function', () => {
     const plain = new CudaMemoryResource();
     const before = plain.reservedBytes;
     const buffer = new DeviceBuffer(MiB, { resource: plain, stream });
@@ -246,7 +246,7 @@ describe('resize, reserve and shrinkToFit', () => {
     expect(plain.reservedBytes).toBe(before);
   });
 
-  it('loses nothing where the resource disposes the buffer meanwhile', () => {
+  it('loses nothing if the resource disposes the buffer meanwhile', () => {
     const buffer = new DeviceBuffer(0, { resource: addresses, stream });
     addresses.beforeAllocate = () => buffer.dispose();
     expect(() => buffer.resize(100)).toThrow(LifetimeError);
@@ -254,7 +254,7 @@ describe('resize, reserve and shrinkToFit', () => {
     expect(buffer.byteLength).toBe(0);
   });
 
-  it.each(['resize', 'reserve'] as const)('%s refuses what is no size', (method) => {
+  it.each(['resize', 'reserve'] as const)('%s refuses invalid sizes', (method) => {
     using buffer = new DeviceBuffer(100, { resource, stream });
     for (const bytes of [-1, 0.5, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 53]) {
       expect(() => buffer[method](bytes)).toThrow(ArgumentRangeError);
@@ -267,7 +267,7 @@ describe('resize, reserve and shrinkToFit', () => {
 describe('copies', () => {
   const resources = { CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource, HostMemoryResource, CudaAsyncMemoryResource };
 
-  it.each(Object.entries(resources))('go in and out of memory of a %s', async (_, Resource) => {
+  it.each(Object.entries(resources))('go into and out of memory of a %s', async (_, Resource) => {
     using memory = new Resource();
     using buffer = new DeviceBuffer(ramp(64), { resource: memory, stream });
     buffer.copyFrom(ramp(8, 100), { byteOffset: 4 });
@@ -309,7 +309,7 @@ describe('copies', () => {
     expect(new Float64Array(buffer.toHostSync(undefined, { byteOffset: 24 }).buffer)).toEqual(Float64Array.of(4));
   });
 
-  it('see the contents of when they were queued, even of a buffer that is gone since', async () => {
+  it('see the contents at the time they were queued, even of a buffer that is disposed since', async () => {
     using hold = stream.hold();
     const buffer = new DeviceBuffer(ramp(16), { resource, stream });
     const first = buffer.toHost();
@@ -323,7 +323,7 @@ describe('copies', () => {
     expect(await second).toEqual(Uint8Array.of(9, 9, 9, 9));
   });
 
-  it('run between buffers, also of one', () => {
+  it('run between buffers, and within one', () => {
     using source = new DeviceBuffer(ramp(16), { resource, stream });
     using target = new DeviceBuffer(16, { resource, stream });
     target.fill(0);
@@ -344,7 +344,7 @@ describe('copies', () => {
     expect([after.eventRecords, after.eventWaits]).toEqual([before.eventRecords, before.eventWaits]);
   });
 
-  it('wait for what the source is still being given on another stream', () => {
+  it('wait for pending writes to the source on another stream', () => {
     using other = new Stream({ nonBlocking: true });
     using source = new DeviceBuffer(16, { resource, stream: other });
     using target = new DeviceBuffer(16, { resource, stream });
@@ -356,7 +356,7 @@ describe('copies', () => {
     expect(target.toHostSync()).toEqual(ramp(16));
   });
 
-  it('keep the source from being written before they have read it', async () => {
+  it('keep the source from being overwritten before they have read it', async () => {
     using other = new Stream({ nonBlocking: true });
     using source = new DeviceBuffer(ramp(16), { resource, stream: other });
     using target = new DeviceBuffer(16, { resource, stream });
@@ -408,7 +408,7 @@ describe('copies', () => {
     expect(small.toHostSync()).toEqual(ramp(4));
   });
 
-  it('refuse what is of another type', async () => {
+  it('refuse arguments of another type', async () => {
     using buffer = new DeviceBuffer(16, { resource, stream });
     expect(() => buffer.copyFrom([1] as never)).toThrow(ArgumentTypeError);
     expect(() => buffer.copyTo(ramp(16) as never)).toThrow(ArgumentTypeError);
@@ -424,7 +424,7 @@ describe('copies', () => {
     }
   });
 
-  it('do not fail where the event that they waited for cannot be destroyed', () => {
+  it('do not fail if the event that they waited for cannot be destroyed', () => {
     using other = new Stream({ nonBlocking: true });
     using source = new DeviceBuffer(ramp(16), { resource, stream: other });
     using target = new DeviceBuffer(16, { resource, stream });
@@ -434,7 +434,7 @@ describe('copies', () => {
     expect(target.toHostSync()).toEqual(ramp(16));
   });
 
-  it('have read the source when they return, where its stream cannot be made to wait', () => {
+  it('have read the source when they return if its stream cannot be made to wait', () => {
     using other = new Stream({ nonBlocking: true });
     using source = new DeviceBuffer(ramp(16), { resource, stream: other });
     using target = new DeviceBuffer(16, { resource, stream });
@@ -465,7 +465,7 @@ describe('streams', () => {
     expect(addresses.frees.map((free) => free.stream)).toEqual([other]);
   });
 
-  it('are refused where they are none, or disposed', () => {
+  it('are refused if they are invalid or disposed', () => {
     using buffer = new DeviceBuffer(10, { resource: addresses, stream });
     const disposedStream = new Stream();
     disposedStream.dispose();
@@ -474,7 +474,7 @@ describe('streams', () => {
     expect(buffer.stream).toBe(stream);
   });
 
-  it('may be disposed before the buffer, which is then freed when the device has run', () => {
+  it('may be disposed before the buffer, which is then freed after the device’s work', () => {
     const before = driverCallCounts();
     const early = new Stream();
     const buffer = new DeviceBuffer(10, { resource: addresses, stream: early });
@@ -535,7 +535,7 @@ describe('disposal', () => {
     await expect(buffer.toHost()).rejects.toThrow(LifetimeError);
   });
 
-  it('can be tried again where the resource refuses', () => {
+  it('can be retried if the resource refuses', () => {
     const plain = new CudaMemoryResource();
     const before = plain.reservedBytes;
     const buffer = new DeviceBuffer(MiB, { resource: plain, stream });
@@ -570,7 +570,7 @@ describe('disposal', () => {
     expect(addresses.frees).toHaveLength(1);
   });
 
-  it('passes on that the memory is not the resource’s to free any more, and is over all the same', () => {
+  it('passes on that the resource can no longer free the memory, and is complete even so', () => {
     const buffer = new DeviceBuffer(10, { resource, stream });
     resource.dispose();
     expect(() => buffer.dispose()).toThrow(LifetimeError);

@@ -16,7 +16,7 @@ for (const index of [0, 1]) {
   }
 }`;
 
-/** What a process finds as the current resources of two devices. */
+/** The current resources that a process finds for two devices. */
 function linesWith(environment: Record<string, string>): string[] {
   needSecondDevice();
   const { stdout, stderr } = runModule(program, {
@@ -28,7 +28,7 @@ function linesWith(environment: Record<string, string>): string[] {
   return stdout.trimEnd().split('\n');
 }
 
-describe('the current resource to begin with', () => {
+describe('the initial current resource', () => {
   test.each<[Record<string, string>, unknown[]]>([
     [{ CISTERN_RESOURCE: '', CISTERN_LIMIT: ' ' }, [['CudaMemoryResource', null]]],
     [
@@ -54,7 +54,7 @@ describe('the current resource to begin with', () => {
         ['CudaMemoryResource', null],
       ],
     ],
-  ])('is what %j say, once for each device', (environment, chain) => {
+  ])('is what %j specify, once for each device', (environment, chain) => {
     if (/cuda-async/.test(JSON.stringify(environment))) needMemoryPools();
     expect(linesWith(environment)).toEqual([0, 1].map((index) => JSON.stringify([...chain, index, true])));
   });

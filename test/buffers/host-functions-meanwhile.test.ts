@@ -20,7 +20,7 @@ import { ManagedMemoryResource } from '../../src/resources/managed-memory-resour
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
 import { KiB, MiB } from '../../src/units.js';
 
-/** What a cell of the table is made of. The host function runs on `stream`, inside the call. */
+/** What a cell of the table uses. The host function runs on `stream`, inside the call. */
 interface Cell {
   readonly leaf: ReservingMemoryResource;
   readonly resource: MemoryResource;
@@ -28,7 +28,7 @@ interface Cell {
   readonly event: Event;
   readonly buffer: DeviceBuffer;
   readonly array: Uint8Array<ArrayBuffer>;
-  /** Buffers that were made meanwhile, with what they must hold. */
+  /** Buffers that were created meanwhile, with the contents that they must have. */
   readonly released: ReturnType<DeviceBuffer['release']>[];
   readonly made: { readonly buffer: DeviceBuffer; readonly value: number }[];
 }
@@ -55,14 +55,14 @@ const stacks: Record<string, (leaf: MemoryResource) => MemoryResource> = {
   'reclaiming(caching)': (leaf) => new ReclaimingResourceAdaptor(new CachingMemoryResource(leaf)),
 };
 
-/** Calls that wait for a stream on the host, or may. */
+/** Calls that wait for a stream on the host, or may do so. */
 const calls: Record<string, (cell: Cell) => void> = {
   'wait for the stream': ({ stream }) => stream.synchronizeSync(),
   'wait for the event': ({ event }) => event.synchronizeSync(),
   'wait for the device': () => Device.get().synchronizeSync(),
   'copy to the host': ({ buffer, array }) => {
     buffer.toHostSync(array);
-    // Whatever happened meanwhile, the copy was queued before.
+    // Whatever happened meanwhile, the copy was queued first.
     if (array.byteLength > 0) expect(isFilledWith(array, 7), 'the bytes that were there').toBe(true);
   },
   'copy from the host': ({ buffer }) => buffer.copyFromSync(new Uint8Array(length).fill(7)),
@@ -77,7 +77,7 @@ const calls: Record<string, (cell: Cell) => void> = {
     buffer.shrinkToFit();
   },
   'make a buffer': (cell) => make(cell, cell.stream),
-  'make a buffer that there is no room for': (cell) => new DeviceBuffer(2 ** 42, cell),
+  'make a buffer that does not fit': (cell) => new DeviceBuffer(2 ** 42, cell),
   'allocate and free': ({ resource, stream }) => {
     const pointer = resource.allocate(length, stream);
     resource.deallocate(pointer, length, stream.isDisposed ? Stream.legacyDefault() : stream);
@@ -149,7 +149,7 @@ function isGone(resource: MemoryResource): boolean {
   }
 }
 
-/** Any refusal will do that has a type and a code. */
+/** Any refusal with a type and a code is acceptable. */
 function attempt(fn: () => void): void {
   try {
     fn();
@@ -199,7 +199,7 @@ function run(leafName: string, stackName: string, call: (cell: Cell) => void, ac
   event.record(stream);
 
   attempt(() => call(cell));
-  // What it did not wait for runs now.
+  // Work that it did not wait for runs now.
   Device.get().synchronizeSync();
   if (actError !== undefined) throw actError;
   if (uncaught.length > 0 && (uncaught[0] as Error).message !== 'thrown by a host function') throw uncaught[0];

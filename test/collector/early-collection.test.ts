@@ -34,7 +34,7 @@ afterEach(() => {
   vi.unstubAllEnvs();
 });
 
-/** What a buffer does. */
+/** What a buffer does to the counts. */
 function allocate(bytes: number): void {
   if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
   held.heldBytes += bytes;
@@ -56,14 +56,14 @@ describe('garbage is collected', () => {
     expect(v8.collections).toEqual(['minor', 'major']);
   });
 
-  it('wholly only where a minor collection gave too little', () => {
+  it('wholly only if a minor collection freed too little', () => {
     v8.collect = () => free(500 * MiB);
     allocate(768 * MiB);
     allocate(100 * MiB);
     expect(v8.collections).toEqual(['minor']);
   });
 
-  it('no more than the time share allows, whatever it gives', () => {
+  it('no more than the time share allows, whatever it frees', () => {
     configure({ timeShare: 0.1, pressure: 0.5 });
     v8.collect = () => {
       v8.now += 5;
@@ -93,7 +93,7 @@ describe('garbage is collected', () => {
     expect(v8.collections.length).toBeGreaterThan(5);
   });
 
-  it('not at once there where all was really held a moment ago', () => {
+  it('not at once there if all was really held a moment ago', () => {
     v8.collect = () => {
       v8.now += 1000;
     };
@@ -107,7 +107,7 @@ describe('garbage is collected', () => {
     expect(v8.collections).toHaveLength(4);
   });
 
-  it('ever more seldom where all is really held', () => {
+  it('ever more rarely if all is really held', () => {
     for (let i = 0; i < 10_000; i++) {
       allocate(MiB);
       v8.now += 1000;
@@ -121,7 +121,7 @@ describe('garbage is collected', () => {
     expect(v8.collections.length).toBeLessThan(2 * 25);
   });
 
-  it('above nineteen twentieths of the host in any case, as time allows', () => {
+  it('always above nineteen twentieths of the host, as time allows', () => {
     vi.spyOn(process, 'availableMemory').mockImplementation(() => 1 * GiB - held.heldBytes);
     held = new HeldMemoryClass(undefined);
     allocate(1000 * MiB);
@@ -143,7 +143,7 @@ describe('garbage is collected', () => {
     expect(v8.collections).toEqual(['minor', 'major']);
   });
 
-  it('not within a collection, by what frees and allocates then', () => {
+  it('not within a collection that frees and allocates', () => {
     v8.collect = () => {
       allocate(MiB);
       free(MiB);
@@ -164,7 +164,7 @@ describe('garbage is collected', () => {
 });
 
 describe('early collection', () => {
-  it('is off where the environment says so, and on again where the program does', () => {
+  it('is off if the environment says so, and on again if the program says so', () => {
     vi.stubEnv('CISTERN_EARLY_COLLECTION', 'off');
     allocate(10 * GiB);
     allocate(10 * GiB);
@@ -176,7 +176,7 @@ describe('early collection', () => {
     expect(v8.collections).toHaveLength(2);
   });
 
-  it('refuses another word in the environment', () => {
+  it('refuses any other word in the environment', () => {
     vi.stubEnv('CISTERN_EARLY_COLLECTION', 'perhaps');
     expect(() => allocate(1)).toThrow(`CISTERN_EARLY_COLLECTION must be 'on' or 'off', got "perhaps"`);
     expect(held.heldBytes).toBe(0);

@@ -26,7 +26,7 @@ describe('without --expose-gc', () => {
     expect(Reflect.get(globalThis, 'gc')).toBeUndefined();
   });
 
-  it('a major collection frees what minor ones have moved on', () => {
+  it('a major collection frees what minor ones have promoted', () => {
     const kept = (() => {
       const buffers = Array.from({ length: 100 }, () => new DeviceBuffer(1000, { resource: addresses, stream }));
       for (let i = 0; i < 3; i++) expect(reclaimUnreachableBuffers('minor')).toBe(0);
@@ -41,6 +41,6 @@ describe('without --expose-gc', () => {
   });
 });
 
-it('refuses another word', () => {
+it('refuses any other kind', () => {
   expect(() => reclaimUnreachableBuffers('full' as never)).toThrow(ArgumentRangeError);
 });

@@ -11,7 +11,7 @@ const idle: StageTiming = {
   rescues: 0,
 };
 
-test('timings are a table whose columns line up', () => {
+test('timings are formatted as a table with aligned columns', () => {
   const text = formatReclaimTimings({
     elapsedMilliseconds: 82_200,
     allocations: 65_100,
@@ -46,7 +46,7 @@ test('timings are a table whose columns line up', () => {
   ]);
 });
 
-test('soft collections are told of where there were some', () => {
+test('soft collections are mentioned if there were any', () => {
   const text = formatReclaimTimings({ elapsedMilliseconds: 0, allocations: 0, exhaustions: 0, softCollections: 1234, stages: [idle] });
   expect(text).toMatch(/^stages took 0\.0 % of 0 s, 1,234 soft collections\n/);
 });

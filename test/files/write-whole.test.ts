@@ -27,7 +27,7 @@ beforeEach(() => {
   for (const name of readdirSync(folder)) rmSync(join(folder, name), { recursive: true });
 });
 
-/** The start of a program that writes a file, without its end. */
+/** The start of a program that writes a file; its end is missing. */
 const writing = `
   const { writeWhole } = await import('cistern/logs');
   await writeWhole(process.env.OUT, async (sink) => {
@@ -47,12 +47,12 @@ describe('writeWhole', () => {
     expect(readdirSync(folder)).toEqual(['out.txt']);
   });
 
-  test('writes an empty file where nothing is written', async () => {
+  test('writes an empty file if nothing is written', async () => {
     await writeWhole(path, async () => {});
     expect(readFileSync(path, 'utf8')).toBe('');
   });
 
-  test('compresses where the name ends in .gz, or where it is told to', async () => {
+  test('compresses if the name ends in .gz, or on request', async () => {
     await writeWhole(`${path}.gz`, (sink) => sink.write('a'));
     await writeWhole(path, (sink) => sink.write('b'), { gzip: true });
     await writeWhole(join(folder, 'plain.gz'), (sink) => sink.write('c'), { gzip: false });
@@ -61,7 +61,7 @@ describe('writeWhole', () => {
     expect(readFileSync(join(folder, 'plain.gz'), 'utf8')).toBe('c');
   });
 
-  test('leaves what was there until everything is written, and its mode', async () => {
+  test('keeps the old file until everything is written, and keeps its mode', async () => {
     writeFileSync(path, 'before');
     chmodSync(path, 0o640);
     await writeWhole(path, async (sink) => {
@@ -72,7 +72,7 @@ describe('writeWhole', () => {
     expect(statSync(path).mode & 0o777).toBe(0o640);
   });
 
-  test('replaces what a link leads to, and keeps the link', async () => {
+  test('replaces the target of a link, and keeps the link', async () => {
     writeFileSync(path, 'before');
     symlinkSync(path, join(folder, 'link'));
     await writeWhole(join(folder, 'link'), (sink) => sink.write('after'));
@@ -80,7 +80,7 @@ describe('writeWhole', () => {
     expect(lstatSync(join(folder, 'link')).isSymbolicLink()).toBe(true);
   });
 
-  test('leaves nothing behind where the work fails, and what was there before', async () => {
+  test('leaves nothing behind if the work fails, and keeps the old file', async () => {
     writeFileSync(path, 'before');
     const work = writeWhole(path, async (sink) => {
       await sink.write('half');
@@ -91,8 +91,8 @@ describe('writeWhole', () => {
     expect(readdirSync(folder)).toEqual(['out.txt']);
   });
 
-  test('writes to what is no ordinary file directly, and leaves it there', async () => {
-    // Not a device of the machine, which a mistake would replace.
+  test('writes directly to anything but an ordinary file, and leaves it there', async () => {
+    // Not a real device, which a fault would replace.
     expect(spawnSync('mkfifo', [path]).status).toBe(0);
     const reader = spawn('cat', [path]);
     const text = new Promise((resolve) => reader.stdout.once('data', (bytes) => resolve(String(bytes))));
@@ -102,7 +102,7 @@ describe('writeWhole', () => {
     expect(readdirSync(folder)).toEqual(['out.txt']);
   });
 
-  test('writes to a pipe that only a link of the system leads to', () => {
+  test('writes to a pipe that only a link of the system refers to', () => {
     const command = '"$0" --input-type=module --eval "$1" | cat';
     const { stdout, stderr } = spawnSync('sh', ['-c', command, process.execPath, `${writing} });`], {
       env: { ...process.env, OUT: '/dev/stdout' },
@@ -111,7 +111,7 @@ describe('writeWhole', () => {
     expect([stderr, stdout]).toEqual(['', expect.stringContaining('half')]);
   });
 
-  test.each(['', '.gz'])('says why it cannot write on, however much is on its way: out%s', async (ending) => {
+  test.each(['', '.gz'])('says why it cannot go on writing, however much is pending: out%s', async (ending) => {
     const fifo = `${path}${ending}`;
     expect(spawnSync('mkfifo', [fifo]).status).toBe(0);
     const reader = spawn('head', ['-c', '1', fifo]);
@@ -130,7 +130,7 @@ describe('writeWhole', () => {
     await expect(writeWhole(join(folder, 'none', 'out'), work)).rejects.toMatchObject({ code: 'ENOENT', path: join(folder, 'none') });
   });
 
-  test('names the file, not its neighbour, in errors that come later', async () => {
+  test('names the file, not the temporary one, in later errors', async () => {
     const place = join(folder, 'place');
     mkdirSync(place);
     const target = join(place, 'out');
@@ -141,13 +141,13 @@ describe('writeWhole', () => {
     await expect(work).rejects.toMatchObject({ code: 'ENOENT', path: target, message: expect.not.stringContaining('.partial') });
   });
 
-  test('has made its file when a write is over, so that whatever ends the process finds it', () => {
+  test('has created its file when a write is complete, so that the end of the process finds it', () => {
     const text = `
       const { writeWhole } = await import('cistern/logs');
       const { pbkdf2 } = await import('node:crypto');
       const { readdirSync } = await import('node:fs');
       await writeWhole(process.env.OUT, async (sink) => {
-        pbkdf2('', '', 300_000, 64, 'sha512', () => {}); // keeps the only thread for files busy
+        pbkdf2('', '', 300_000, 64, 'sha512', () => {}); // keeps the only file thread busy
         await sink.write('half');
         console.log(readdirSync(process.env.FOLDER).join());
       });`;
@@ -166,7 +166,7 @@ describe('writeWhole', () => {
     expect(readdirSync(folder)).toEqual([]);
   });
 
-  test('is interrupted at once while it computes what it will write', async () => {
+  test('is interrupted at once while the program computes what to write', async () => {
     const text = `
       const { writeWhole } = await import('cistern/logs');
       await writeWhole(process.env.OUT, async () => {
@@ -186,7 +186,7 @@ describe('writeWhole', () => {
       'setTimeout(() => { throw new Error("late"); }); await new Promise(() => setTimeout(() => {}, 9e3)); });',
       1,
     ],
-  ])('leaves nothing behind where %s', (_, rest, status) => {
+  ])('leaves nothing behind if %s', (_, rest, status) => {
     expect(runModule(writing + rest, { OUT: path }).status).toBe(status);
     expect(readdirSync(folder)).toEqual([]);
   });
@@ -197,7 +197,7 @@ describe('writeWhole', () => {
     expect(readFileSync(path, 'utf8')).toBe('half');
   });
 
-  test('listens for nothing any more once all is written', async () => {
+  test('stops listening once everything is written', async () => {
     const listeners = () => ['exit', 'SIGINT', 'SIGTERM'].map((event) => process.listenerCount(event));
     const before = listeners();
     await Promise.all(['a', 'b'].map((name) => writeWhole(join(folder, name), (sink) => sink.write(name))));

@@ -27,8 +27,8 @@ function drop(count: number, resource?: CachingMemoryResource | StatisticsResour
   for (let i = 0; i < count; i++) new DeviceBuffer(bytes, resource === undefined ? { stream } : { stream, resource });
 }
 
-describe('a buffer that was made in one run of a cache and dropped', () => {
-  it('does not free the memory that a later run has in its place', async () => {
+describe('a buffer that was created in one run of a cache and dropped', () => {
+  it('does not free the memory that a later run now has there', async () => {
     const leaks: unknown[] = [];
     const listener = (message: unknown) => void leaks.push(message);
     subscribe('cistern:leak', listener);
@@ -39,7 +39,7 @@ describe('a buffer that was made in one run of a cache and dropped', () => {
       const buffer = new DeviceBuffer(bytes, { stream });
       const pointer = cache.allocate(bytes, stream);
       buffer.fill(5);
-      // Here the collector finds the buffers of the first run, whose addresses these two have now.
+      // Here the collector finds the buffers of the first run, whose addresses these two now have.
       await collectGarbage();
       reclaimUnreachableBuffers('major');
       expect(cache.statistics()).toMatchObject({ upstreamBlocks: 2, busyBlocks: 2 });
@@ -67,7 +67,7 @@ describe('a buffer that was made in one run of a cache and dropped', () => {
 });
 
 describe('a buffer that is dropped in a run', () => {
-  it('gives its memory to that run again, when the collector finds it', async () => {
+  it('returns its memory to that run when the collector finds it', async () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream);
     await cache.run(async () => {
@@ -80,7 +80,7 @@ describe('a buffer that is dropped in a run', () => {
     cache.validate();
   });
 
-  it('is freed by the collector where it was kept, and stays in the cache', async () => {
+  it('is freed by the collector if it was kept, and its memory stays in the cache', async () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream);
     cache.run(() => void cache.keep(new DeviceBuffer(bytes, { stream })));
@@ -89,7 +89,7 @@ describe('a buffer that is dropped in a run', () => {
     expect(cache.statistics()).toMatchObject({ keptBlocks: 0, freeBlocks: 1 });
   });
 
-  it('goes to the upstream where it was made uncached', async () => {
+  it('goes to the upstream if it was created uncached', async () => {
     using upstream = new CudaMemoryResource();
     using cache = new CachingMemoryResource(upstream);
     cache.run(() => uncached(() => drop(1)));

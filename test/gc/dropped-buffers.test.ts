@@ -33,7 +33,7 @@ afterEach(async () => {
   await collectGarbage();
   process.off('warning', onWarning);
   expect(watchedBuffers().count, 'buffers that a test left behind').toBe(0);
-  // A pool of the driver that was destroyed gives its memory back once the device is seen to be idle.
+  // A destroyed pool of the driver returns its memory once the device is seen to be idle.
   Device.get().synchronizeSync();
 });
 
@@ -59,7 +59,7 @@ describe('a buffer dropped without dispose', () => {
     }
   });
 
-  it('is freed although it outlived a collection, and none was made since', async () => {
+  it('is freed although it survived a collection, and no buffer was created since', async () => {
     const held = Array.from({ length: 10 }, () => new DeviceBuffer(1000, { resource: addresses, stream }));
     await collectGarbage();
     expect(addresses.frees).toHaveLength(0);
@@ -68,7 +68,7 @@ describe('a buffer dropped without dispose', () => {
     expect(addresses.frees).toHaveLength(10);
   });
 
-  it('is freed with the memory, the stream and the resource that it had last', async () => {
+  it('is freed with its latest memory, stream and resource', async () => {
     using other = new Stream();
     (() => {
       const buffer = new DeviceBuffer(0, { resource: addresses, stream });
@@ -112,7 +112,7 @@ describe('a buffer dropped without dispose', () => {
   it.each([
     ['a pool', () => new PoolMemoryResource(new CudaMemoryResource())],
     ['a driver’s pool', () => new CudaAsyncMemoryResource()],
-  ])('is freed although its stream was made elsewhere and destroyed there without notice, into %s', async (_, make) => {
+  ])('is freed although its stream was created elsewhere and destroyed without notice, into %s', async (_, make) => {
     const resource = make();
     const foreign = madeElsewhere();
     const unannounced = Stream.fromHandle(foreign.address);
@@ -127,7 +127,7 @@ describe('a buffer dropped without dispose', () => {
     resource.dispose();
   });
 
-  it('is not freed again where it was disposed, nor a live one at all', async () => {
+  it('is not freed again if it was disposed, and a live one is not freed', async () => {
     using live = new DeviceBuffer(100, { resource: addresses, stream });
     (() => {
       const buffer = new DeviceBuffer(1000, { resource: addresses, stream });
@@ -139,7 +139,7 @@ describe('a buffer dropped without dispose', () => {
     expect(addresses.live.has(live.ptr)).toBe(true);
   });
 
-  it('is not freed before a copy out of it is over', async () => {
+  it('is not freed before a copy out of it has completed', async () => {
     using hold = stream.hold();
     const data = Uint8Array.from({ length: 1000 }, (_, i) => i);
     using resource = new CudaAsyncMemoryResource();
@@ -177,7 +177,7 @@ describe('a resource that refuses to free what was dropped', () => {
     expect(addresses.live.size).toBe(0);
   });
 
-  it('is asked again by the next sweep, after a host function in which it could not wait', async () => {
+  it('is retried by the next sweep, after a host function in which it could not wait', async () => {
     using resource = new CudaMemoryResource();
     const before = resource.reservedBytes;
     drop(4, MiB, resource);
@@ -191,7 +191,7 @@ describe('a resource that refuses to free what was dropped', () => {
     expect(resource.reservedBytes).toBe(before);
   });
 
-  it('is not asked again where the memory is not its own any more', async () => {
+  it('is not retried if the memory is no longer its own', async () => {
     let calls = 0;
     addresses.beforeFree = () => {
       calls++;
@@ -203,10 +203,10 @@ describe('a resource that refuses to free what was dropped', () => {
     expect([calls, warnings.length]).toEqual([1, 1]);
   });
 
-  it('is asked once for each by every sweep, though it collects garbage each time', async () => {
+  it('is retried once for each buffer by every sweep, although it collects garbage each time', async () => {
     let calls = 0;
     addresses.beforeFree = () => {
-      // Where it never ends by itself it must end here.
+      // If the loop never ends by itself, it must end here.
       if (++calls < 100) reclaimUnreachableBuffers('major');
       throw new Error('no');
     };
@@ -216,7 +216,8 @@ describe('a resource that refuses to free what was dropped', () => {
       expect(calls).toBe(4);
       reclaimUnreachableBuffers('major');
       expect(calls).toBe(8);
-      // These collections also bring a sweep of their own, once this job is over; what is collected in that brings none.
+      // These collections also cause a sweep once this job is over; what is collected in that sweep
+      // causes none.
       for (let turn = 0; turn < 20; turn++) await setImmediate();
       expect(calls).toBe(12);
     } finally {
@@ -226,7 +227,7 @@ describe('a resource that refuses to free what was dropped', () => {
     expect(addresses.live.size).toBe(0);
   });
 
-  it('may make buffers and collect garbage itself meanwhile', () => {
+  it('may create buffers and collect garbage itself meanwhile', () => {
     drop(100, 1000);
     const made: DeviceBuffer[] = [];
     let depth = 0;
@@ -288,7 +289,7 @@ describe('a loop that allocates and drops 1,000 buffers of 64 MiB on a device of
 });
 
 describe('100,000 small buffers', () => {
-  it('created and dropped leave no table growth', async () => {
+  it('created and dropped do not grow the table', async () => {
     drop(100_000, 256);
     await collectGarbage();
     for (let round = 0; round < 3; round++) {
@@ -306,14 +307,14 @@ describe('100,000 small buffers', () => {
     expect(watchedBuffers()).toEqual({ count: 0, slots: Math.max(slots, 1) });
   });
 
-  it('dropped in one job that goes on and on do not fill the table', () => {
+  it('dropped in one long job do not fill the table', () => {
     for (let i = 0; i < 1_000_000; i++) new DeviceBuffer(256, { resource: addresses, stream });
     expect(watchedBuffers().slots).toBeLessThan(500_000);
   });
 });
 
 describe('leak detection', () => {
-  it('publishes what was dropped and where it was made, and nothing that was disposed', async () => {
+  it('publishes what was dropped and where it was created, but nothing that was disposed', async () => {
     const leaks: BufferLeak[] = [];
     const listener = (message: unknown) => void leaks.push(message as BufferLeak);
     function makesLeak(): number {
@@ -334,7 +335,7 @@ describe('leak detection', () => {
     expect(addresses.live.size).toBe(0);
   });
 
-  it('has no stack of a buffer that was made before anybody subscribed', async () => {
+  it('has no stack for a buffer that was created before anybody subscribed', async () => {
     drop(1, 1000);
     const leaks: BufferLeak[] = [];
     const listener = (message: unknown) => void leaks.push(message as BufferLeak);

@@ -16,10 +16,12 @@ afterEach(() => {
   for (const name of ['cuEventCreate', 'cuEventDestroy', 'cuCtxSynchronize', 'cuStreamDestroy']) failCall(name, 0);
 });
 
-/** What a job made a `WeakRef` of lives as long as the job. */
+/** The target of a `WeakRef` lives until the end of the job that created it. */
 const endOfJob = () => setImmediate();
 
-/** Makes a stream whose end needs a settlement, and returns how often the end was told. */
+/**
+ * Creates a stream whose end needs an event, and returns the number of notifications of its end.
+ */
 async function dropStream(): Promise<{ ends: number }> {
   const seen = { ends: 0 };
   new Stream().timeline.observe({
@@ -39,7 +41,7 @@ it('a dropped stream ends after a collection', async () => {
   expect(warnings).toEqual([]);
 });
 
-it('a dropped stream goes on while there is another object for it', async () => {
+it('a dropped stream lives on while there is another object for it', async () => {
   const same = (() => Stream.fromHandle(new Stream().nativeHandle))();
   await endOfJob();
   await collectGarbage();
@@ -48,7 +50,7 @@ it('a dropped stream goes on while there is another object for it', async () => 
   expect(same.isDisposed).toBe(true);
 });
 
-it('a dropped stream that cannot be settled is reported as a warning, and its memory waits for an event', async () => {
+it('a dropped stream on which no event can be recorded is reported as a warning, and its memory waits for an event', async () => {
   const seen = await dropStream();
   failCall('cuEventCreate', 1);
   failCall('cuCtxSynchronize', 1, 700);
@@ -65,7 +67,7 @@ it('a dropped stream that cannot be destroyed is reported as a warning', async (
   expect(warnings).toMatchObject([{ code: 'CISTERN_UNREACHABLE_STREAM', message: expect.stringContaining('CUDA_ERROR_UNKNOWN') }]);
 });
 
-it('a stream that the driver neither names nor destroys is destroyed with the next collection', async () => {
+it('a stream that the driver neither names nor destroys is destroyed at the next collection', async () => {
   const streams = () => {
     const { byFunction } = driverCallCounts();
     return (byFunction['cuStreamCreateWithPriority'] as number) - (byFunction['cuStreamDestroy'] as number);
@@ -75,12 +77,12 @@ it('a stream that the driver neither names nor destroys is destroyed with the ne
   failCall('cuStreamDestroy', 1, 999);
   expect(() => new Stream()).toThrow(expect.objectContaining({ driverStatus: 999 }));
   await collectGarbage();
-  // The call that was refused counts as well.
+  // The refused call counts too.
   expect(streams()).toBe(before - 1);
   expect(warnings).toEqual([]);
 });
 
-it('a dropped event that cannot be given back is reported as a warning', async () => {
+it('a dropped event that cannot be released is reported as a warning', async () => {
   (() => new Event())();
   failCall('cuEventDestroy', 1, 999);
   await collectGarbage();

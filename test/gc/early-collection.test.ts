@@ -35,7 +35,7 @@ interface CollectionEntry extends PerformanceEntry {
   readonly detail: { readonly kind: number };
 }
 
-/** How often V8 collected everything while `run` ran. */
+/** The number of major collections while `run` ran. */
 async function majorCollections(run: () => void): Promise<number> {
   let count = 0;
   const observer = new PerformanceObserver((list) => {
@@ -43,14 +43,14 @@ async function majorCollections(run: () => void): Promise<number> {
   });
   observer.observe({ entryTypes: ['gc'] });
   run();
-  // Entries come in a later turn of the event loop.
+  // Entries arrive in a later turn of the event loop.
   for (let turn = 0; turn < 3; turn++) await setImmediate();
   observer.disconnect();
   return count;
 }
 
 describe('what buffers hold', () => {
-  it('goes up with them, and down to nothing with what is disposed, resized and collected', async () => {
+  it('goes up with them, and back to nothing when they are disposed, resized and collected', async () => {
     const held = Array.from({ length: 10 }, () => new DeviceBuffer(32 * MiB, { resource: addresses, stream }));
     expect(ofDevice.heldBytes).toBe(320 * MiB);
     for (const buffer of held.splice(5)) buffer.dispose();
@@ -69,7 +69,7 @@ describe('what buffers hold', () => {
     expect(ofDevice.heldBytes).toBe(8 * MiB);
   });
 
-  it('stays what it was where the resource refuses', () => {
+  it('is unchanged if the resource refuses', () => {
     addresses.limitBytes = 1000;
     expect(() => new DeviceBuffer(2000, { resource: addresses, stream })).toThrow();
     const buffer = new DeviceBuffer(500, { resource: addresses, stream });
@@ -105,7 +105,7 @@ describe('a program that disposes its buffers', () => {
     expect(count).toBe(0);
   });
 
-  it('causes a few in its life where it really needs nearly all of the device', async () => {
+  it('causes a few in its lifetime if it really needs nearly all of the device', async () => {
     const count = await majorCollections(() => {
       for (let pass = 0; pass < 500; pass++) {
         const held = Array.from({ length: 61 }, () => new DeviceBuffer(16 * MiB, { resource: addresses, stream }));
@@ -155,7 +155,7 @@ describe('a program that never disposes', () => {
     expect(heldMemory(memoryKind, Device.get()).heldBytes).toBe(addresses.liveBytes);
   });
 
-  it('collects nothing by it where that is off', async () => {
+  it('collects nothing if early collection is off', async () => {
     configureEarlyCollection({ timeShare: 0 });
     const count = await majorCollections(() => {
       for (let i = 0; i < 100; i++) new DeviceBuffer(64 * MiB, { resource: addresses, stream });

@@ -39,7 +39,7 @@ it('a process that exits right after a collection ends cleanly', () => {
   expect(run(`${makeBuffers} gc(); process.exit(0);`)).toEqual(clean);
 });
 
-it('a process that exits from within the event loop while copies are under way ends cleanly', () => {
+it('a process that exits from the event loop while copies are pending ends cleanly', () => {
   expect(run(`${makeBuffers} for (const buffer of buffers) void buffer.toHost(); setImmediate(() => process.exit(0));`)).toEqual(clean);
 });
 
@@ -49,7 +49,7 @@ it('a process that fails with live buffers says why', () => {
   expect(result.stderr).toContain('on purpose');
 });
 
-it('workers that end, exit or are terminated with buffers leave the process sound', () => {
+it('workers that end, exit or are terminated with buffers do not harm the process', () => {
   const script = `
     import { once } from 'node:events';
     import { Worker } from 'node:worker_threads';

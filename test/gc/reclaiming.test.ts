@@ -18,7 +18,7 @@ import { collectGarbage } from './collection.js';
 
 let stream: Stream;
 
-// What collects before memory runs out would leave nothing to do here.
+// Early collection would leave nothing to do here.
 beforeAll(() => configureEarlyCollection({ timeShare: 0 }));
 
 beforeEach(() => {
@@ -29,7 +29,7 @@ afterEach(async () => {
   await collectGarbage();
   expect(watchedBuffers().count, 'buffers that a test left behind').toBe(0);
   stream.dispose();
-  // A pool of the driver that was destroyed gives its memory back once the device is seen to be idle.
+  // A destroyed pool of the driver returns its memory once the device is seen to be idle.
   Device.get().synchronizeSync();
 });
 
@@ -88,7 +88,7 @@ describe('a loop that needs 8 GiB if nothing of it is freed, on a device of 1 Gi
 });
 
 describe('settling', () => {
-  it('frees buffers that V8 has collected already, without collecting', () => {
+  it('frees buffers that V8 has already collected, without collecting', () => {
     const addresses = new AddressCountingResource();
     addresses.limitBytes = 1000;
     for (let i = 0; i < 10; i++) new DeviceBuffer(100, { resource: addresses, stream });
@@ -106,7 +106,7 @@ describe('allocating asynchronously', () => {
     const addresses = new AddressCountingResource();
     addresses.limitBytes = 1000;
     const held = new WeakRef(new DeviceBuffer(1000, { resource: addresses, stream }));
-    // Whoever looks at the target of a WeakRef keeps it alive until the job is over.
+    // Reading the target of a WeakRef keeps it alive until the job is over.
     expect(held.deref()?.byteLength).toBe(1000);
     const resource = new ReclaimingResourceAdaptor(addresses);
     expect(() => resource.allocate(1000, stream)).toThrow(OutOfMemoryError);

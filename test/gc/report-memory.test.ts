@@ -4,13 +4,13 @@ import { generateLog } from '../../src/replay/index.js';
 import { readReportRun, writeReport } from '../../src/report/index.js';
 import { collectGarbage } from './collection.js';
 
-/** Bytes of typed arrays that are reachable. */
+/** The bytes of reachable typed arrays. */
 async function heldBytes(): Promise<number> {
   await collectGarbage();
   return process.memoryUsage().arrayBuffers;
 }
 
-test('a report of a log takes 16 bytes of memory an event, beside what does not depend on its length', async () => {
+test('a report of a log takes 16 bytes of memory per event, plus a constant', async () => {
   const events = 400_000;
   const before = await heldBytes();
   let most = 0;

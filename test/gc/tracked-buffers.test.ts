@@ -28,11 +28,11 @@ function drop(resource: MemoryResource, stream: Stream): void {
   new DeviceBuffer(1000, { resource, stream }).resize(5000);
 }
 
-// A stack that V8 has not made the text of holds the receivers of its frames.
+// Until V8 has made its text, a stack holds the receivers of its frames.
 it.each<[string, (upstream: MemoryResource) => PassThroughAdaptor & { readonly allocatedBytes: number }]>([
   ['a tracking adaptor', (upstream) => new TrackingResourceAdaptor(upstream, { captureStacks: true })],
   ['a sanitizing adaptor', (upstream) => new SanitizingResourceAdaptor(upstream)],
-])('%s keeps the stacks of allocations and not the buffers they are for', async (_, make) => {
+])('%s keeps the stacks of allocations, but not their buffers', async (_, make) => {
   using upstream = new CudaMemoryResource();
   using resource = make(upstream);
   using stream = new Stream();
@@ -44,7 +44,7 @@ it.each<[string, (upstream: MemoryResource) => PassThroughAdaptor & { readonly a
   expect(warnings).toEqual([]);
 });
 
-it('the order checker keeps the stacks of uses and not the buffers that were used', async () => {
+it('the order checker keeps the stacks of uses, but not the buffers', async () => {
   using checker = checkOrder();
   using resource = new CudaMemoryResource();
   using stream = new Stream();
