@@ -17,7 +17,7 @@ hold.release();
 const cuda = new cistern.CudaMemoryResource();
 const monotonic = new cistern.MonotonicMemoryResource(cuda);
 
-/** One of every class that is exported and stands for something of this environment. */
+/** One object of every exported class that stands for something of this environment. */
 const objects: readonly object[] = [
   cistern.Device.get(),
   stream,
@@ -44,7 +44,7 @@ afterAll(() => {
   for (const object of [...objects].reverse()) (object as Partial<Disposable>)[Symbol.dispose]?.();
 });
 
-test('every class that is exported and owns something is tried', () => {
+test('every exported class that owns something is tested', () => {
   const untried = Object.values(cistern).filter(
     (value) =>
       typeof value === 'function' &&
@@ -55,7 +55,7 @@ test('every class that is exported and owns something is tried', () => {
   expect(untried).toEqual([]);
 });
 
-describe('a clone would be a dead object, so none is made', () => {
+describe('a clone would be a dead object, so cloning is refused', () => {
   test.each(named)('%s', (_, object) => {
     const { port1, port2 } = new MessageChannel();
     try {
@@ -81,7 +81,7 @@ describe('console.log', () => {
     },
   );
 
-  test('of a buffer says where it is, how large, of what kind, and whose', () => {
+  test('of a buffer shows its address, size, kind, stream and resource', () => {
     const pool = new cistern.PoolMemoryResource(cuda, { initialBytes: MiB });
     const buffer = new cistern.DeviceBuffer(1000, { resource: pool, stream, label: 'weights' });
     expect(inspect(buffer, { breakLength: Number.POSITIVE_INFINITY, depth: 0 })).toBe(
@@ -93,7 +93,7 @@ describe('console.log', () => {
     pool.dispose();
   });
 
-  test('of a pool says what it holds, and what it is built on', () => {
+  test('of a pool shows what it holds, and its upstream', () => {
     const pool = new cistern.PoolMemoryResource(cuda, { initialBytes: MiB, deallocationEvents: 'off' });
     const text = inspect(pool, { breakLength: Number.POSITIVE_INFINITY });
     expect(text).toMatch(
@@ -103,7 +103,7 @@ describe('console.log', () => {
     expect(inspect(pool)).toContain('isDisposed: true');
   });
 
-  test('of an adaptor says what it counts and limits', () => {
+  test('of an adaptor shows its counts and limits', () => {
     const limit = new cistern.LimitingResourceAdaptor(cuda, { limitBytes: 5 * MiB });
     const pointer = limit.allocate(1000, stream);
     expect(inspect(limit, { breakLength: Number.POSITIVE_INFINITY, depth: 0 })).toBe(

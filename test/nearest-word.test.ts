@@ -22,6 +22,6 @@ test.each([
   ['deallocEvents', 'deallocationEvents'],
   ['ma', undefined],
   ['xBytes', undefined],
-])('%j is short for %j', (text, expected) => {
+])('%j is an abbreviation of %j', (text, expected) => {
   expect(nearestWord(text, ['initialBytes', 'maximumBytes', 'deallocationEvents'])).toBe(expected);
 });

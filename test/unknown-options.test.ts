@@ -41,17 +41,20 @@ const buffer = new DeviceBuffer(64, { resource: cuda, stream });
 const log = await cistern.readAllocationLog(cistern.generateLog('small-hot', { events: 10 }));
 const csv = () => cistern.generateLog('small-hot', { events: 10 });
 
-/** Kinds that are not constructed from an upstream and options, or whose options have names that depend on one of them. */
+/**
+ * Kinds that are not constructed from an upstream and options, or whose option names depend on
+ * another option.
+ */
 const named = ['fallback', 'rounding'];
 
-/** The constructor of an adaptor: which options there are is checked before what it needs of them. */
+/** The constructor of an adaptor: it checks the names of its options before it uses them. */
 function takerOf(kind: cistern.ResourceKind): [string, (bogus: unknown) => unknown] {
   const adaptor = cistern.createResource(exampleOf(kind)) as cistern.MemoryResourceAdaptor;
   const type = adaptor.constructor;
   return [`${type.name}Options`, (bogus) => Reflect.construct(type, [adaptor.upstream, bogus])];
 }
 
-/** What takes options: the name of their interface, and a call with some more. */
+/** What takes options: the name of their interface, and a call with extra ones. */
 // biome-ignore lint/suspicious/noExplicitAny: what is passed is wrong on purpose
 const takers: readonly [string, (bogus: any) => unknown][] = [
   ...cistern.resourceKinds.filter(({ role, name }) => role !== 'upstream' && !named.includes(name)).map(takerOf),
@@ -120,7 +123,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['WriteWholeOptions', (bogus) => cistern.writeWhole(file, async () => {}, bogus)],
 ];
 
-test.each(takers)('%s: an unknown option is refused, and nothing is done', async (_, call) => {
+test.each(takers)('%s: an unknown option is refused without any effect', async (_, call) => {
   const device = cistern.Device.get();
   const { freeBytes } = device.memoryInfo();
   let error: unknown;
@@ -135,14 +138,14 @@ test.each(takers)('%s: an unknown option is refused, and nothing is done', async
   expect(device.memoryInfo().freeBytes).toBeGreaterThanOrEqual(freeBytes - 4 * cistern.MiB);
 });
 
-test('every interface of options that is exported is tried', () => {
+test('every exported interface of options is tested', () => {
   const exports = ['index', 'resource-kinds'].map((name) => readFileSync(new URL(`../src/${name}.ts`, import.meta.url), 'utf8')).join('');
   const exported = exports.match(/\b\w+(Options|Settings)\b/g) ?? [];
   const tried = takers.map(([name]) => name);
   expect(exported.filter((name) => !tried.includes(name))).toEqual([]);
 });
 
-test('the nearest option there is is named, and all of them', () => {
+test('the error names the nearest option, and all options', () => {
   expect(() => new PoolMemoryResource(cuda, { maxBytes: 1 } as never)).toThrow(
     'options must not have "maxBytes", did you mean maximumBytes? it can have deallocationEvents, initialBytes, maximumBytes',
   );
@@ -155,7 +158,7 @@ test('the nearest option there is is named, and all of them', () => {
   }
 });
 
-test('an option that only another kind of rounding has is refused', () => {
+test('an option of another kind of rounding is refused', () => {
   expect(() => new RoundingResourceAdaptor(cuda, { kind: 'top-bits', divisions: 4 } as never)).toThrow('must not have "divisions"');
 });
 

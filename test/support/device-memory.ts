@@ -2,12 +2,12 @@ import { Device } from '../../src/driver/device.js';
 import { GiB } from '../../src/units.js';
 import { skipTest } from './skip-test.js';
 
-/** Skips the test on a device that it would take too long to fill. */
+/** Skips the test on a device that would take too long to fill. */
 export function needSmallDevice(): void {
   if (Device.get().memoryInfo().freeBytes > GiB) skipTest('more than 1 GiB of the device is free');
 }
 
-/** Skips the test if there is one device only. */
+/** Skips the test if there is only one device. */
 export function needSecondDevice(): void {
   if (Device.count() < 2) skipTest('there is no second device');
 }
@@ -17,7 +17,9 @@ export function needMemoryPools(): void {
   if (Device.get().attribute('memoryPoolsSupported') !== 1) skipTest('the device has no pools');
 }
 
-/** The variables that give each device under test so much memory, if that can be chosen. */
+/**
+ * The environment variables that set the memory of each device under test, if that can be chosen.
+ */
 export function deviceMemory(mebibytes: number): Record<string, string> {
   const megabytes = String(mebibytes);
   return { CISTERN_SOFTWARE_MEMORY: `${megabytes}MiB`, STRICT_DRIVER_MEMORY_MB: megabytes, STRICT_DRIVER_CONTEXT_MB: '0' };

@@ -1,6 +1,7 @@
 /**
- * The variables that choose the device which tests run on. `CISTERN_TEST_DEVICE` says which it is: the software device, or with `cuda` what is
- * behind libcuda.so.1: a GPU, or under `scripts/over-strict-driver.mjs` the strict driver.
+ * The environment variables that choose the device for tests. `CISTERN_TEST_DEVICE` names it: the
+ * software device, or with `cuda` whatever is behind libcuda.so.1, either a GPU or, under
+ * `scripts/over-strict-driver.mjs`, the strict driver.
  */
 export const deviceUnderTest =
   process.env.CISTERN_TEST_DEVICE === 'cuda'

@@ -1,9 +1,10 @@
-// Loaded before each program that a test runs over the strict driver, in which `cistern` is the built package.
+// Loaded before each program that a test runs over the strict driver; `cistern` is the built
+// package there.
 import { directFaults } from './direct-faults.mjs';
 
 const { mailbox, native } = await import('../../dist/driver/native.js');
 try {
   directFaults(native(), mailbox, () => {});
 } catch {
-  // A program without an addon, or without a driver, asks for no failures.
+  // A program without an addon, or without a driver, requests no failures.
 }

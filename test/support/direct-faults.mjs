@@ -1,7 +1,8 @@
 /**
- * Tests ask for failures, delays and sizes by the functions of the software device (`failCall`, `setCallLatency`, `configureSoftwareDevice`).
- * Over another device these go where that device takes them, by replacing functions of the addon's binding; and a test that asks for what the
- * device does not have is skipped.
+ * Tests request failures, delays and sizes with the functions of the software device (`failCall`,
+ * `setCallLatency`, `configureSoftwareDevice`). On another device these requests go to that device,
+ * by replacing functions of the addon's binding. A test that requests something that the device
+ * does not have is skipped.
  */
 import { createRequire } from 'node:module';
 
@@ -14,7 +15,7 @@ export const heldBackReason = 'an allocation of this driver waits for the stream
 /** Whether the device under test is a strict driver whose plain allocations wait for the device. */
 export const allocationsMayWait = process.env.STRICT_DRIVER_ALLOC_SYNCS === '1';
 
-/** Whether a stream can wait for a word of memory, unless the device under test is a strict driver that is told otherwise. */
+/** Whether a stream can wait for a word of memory; only a strict driver may be told otherwise. */
 export const hasStreamMemoryOperations =
   process.env.STRICT_DRIVER_STREAM_MEMORY_OPERATIONS !== '0' && process.env.STRICT_DRIVER_MISSING !== 'cuStreamWaitValue32';
 
@@ -23,8 +24,9 @@ const controlPath = process.env.STRICT_DRIVER_CONTROL;
 
 /**
  * @param {object} binding what `native()` returns
- * @param {Float64Array} mailbox where its functions leave what they return
- * @param {(reason: string) => void} skip ends a test that asks for what the device cannot do
+ * @param {Float64Array} mailbox where its functions leave their results
+ * @param {(reason: string) => void} skip ends a test that requests something that the device cannot
+ * do
  */
 export function directFaults(binding, mailbox, skip) {
   if (process.env.CISTERN_DEVICE !== 'cuda') return;
@@ -36,7 +38,10 @@ export function directFaults(binding, mailbox, skip) {
   );
 }
 
-/** A driver whose allocations wait for the device never returns from one while the program itself keeps a stream from going on. */
+/**
+ * A driver whose allocations wait for the device never returns from one while the program itself
+ * stalls a stream.
+ */
 function heldBack(binding, mailbox, skip) {
   const { holdStream, releaseHold } = binding;
   const holds = new Set();
@@ -62,7 +67,7 @@ function heldBack(binding, mailbox, skip) {
   };
 }
 
-/** What a GPU has no means for. To end what was not begun is no fault. */
+/** What a GPU cannot do. Ending something that was not started is not a fault. */
 function refused(mailbox, skip) {
   const refuse = (asks) => {
     if (asks) skip('a GPU cannot be made to fail, or to be slow or small');
@@ -79,7 +84,7 @@ function refused(mailbox, skip) {
 
 function controlled(binding, mailbox) {
   const control = createRequire(import.meta.url)(controlPath);
-  // Loads the driver, in which the failures are.
+  // Loads the driver that injects the failures.
   binding.cudaUnavailableReason();
   const answer = (status, result = 0) => {
     mailbox[0] = status;
@@ -101,7 +106,10 @@ function controlled(binding, mailbox) {
   };
 }
 
-/** Calls that some devices do not have: pools, and advice and prefetches for what the host may use at the same time. */
+/**
+ * Calls that some devices lack: pools, and advice and prefetches for memory that the host may use
+ * at the same time.
+ */
 function skipped(binding, mailbox, skip) {
   const { createPool, advise, prefetch, deviceAttribute } = binding;
   const lacksConcurrentAccess = () => {
@@ -113,7 +121,7 @@ function skipped(binding, mailbox, skip) {
       call(...args);
       if (mailbox[0] !== invalidDevice) return;
       if (lacksConcurrentAccess()) skip('the device and the host cannot use managed memory at the same time');
-      // To ask for an attribute leaves a status of its own.
+      // Reading an attribute leaves its own status.
       mailbox[0] = invalidDevice;
     };
   };

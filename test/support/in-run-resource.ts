@@ -7,7 +7,7 @@ import {
   type Stream,
 } from '../../src/index.js';
 
-/** Makes every allocation in one run of a cache, which lasts until this is disposed. */
+/** Makes every allocation in one run of a cache that lasts until this is disposed. */
 export class InRunResource extends PassThroughAdaptor {
   readonly #run: AsyncResource;
   readonly #end: () => void;

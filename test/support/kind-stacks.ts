@@ -1,8 +1,10 @@
 import { formatSpecification, parseSpecification, type ResourceKind, type Specification } from '../../src/index.js';
 
 /**
- * The stacks that a kind is tried in, made from its example: as it is; if its leaf is `cuda`, over `cuda-async` as well, which keeps stream order;
- * if it passes calls on to `cuda`, over a pool too, of which it asks a policy. A kind that keeps memory has each policy itself.
+ * The stacks in which a kind is tested, made from its example: the example itself; if its leaf is
+ * `cuda`, the same over `cuda-async`, which keeps stream order; and if it passes calls on to
+ * `cuda`, the same over a pool, of which it requests a policy. A pooling kind has each policy
+ * itself.
  */
 export function stacksOf(kind: ResourceKind): string[] {
   const example = exampleOf(kind);
@@ -15,7 +17,7 @@ export function stacksOf(kind: ResourceKind): string[] {
   return stacks.flatMap((stack) => ['eager', 'deferred', 'off'].map((events) => formatSpecification(withEvents(stack, events))));
 }
 
-/** The example of a kind. What it writes to a file, nobody keeps. */
+/** The example of a kind, with any file that it writes discarded. */
 export function exampleOf({ example }: ResourceKind): Specification {
   const specification = parseSpecification(example);
   const { options = {} } = specification;

@@ -1,4 +1,4 @@
-/** Everything that the package exports, whatever the entry. */
+/** Everything that the package exports, from all entries. */
 export * from '../../src/formats/index.js';
 export * from '../../src/index.js';
 export * from '../../src/replay/index.js';

@@ -38,7 +38,7 @@ export function eventsOf(run: RecordedRun): RecordedEvent[] {
   }));
 }
 
-/** Every event as a text: kind, layer, and both numbers. */
+/** Every event as text: kind, layer, and both numbers. */
 export function rowsOf(run: RecordedRun): string[] {
   return eventsOf(run).map(({ kind, layer, first, second }) => `${kind} ${layer} ${first} ${second}`);
 }
@@ -50,7 +50,7 @@ export function phasePath(run: RecordedRun, phase: number): string {
   return names.join('/');
 }
 
-/** Each layer with what it is built on, such as `pool on cuda`, sorted. */
+/** Each layer with its upstream, such as `pool on cuda`, sorted. */
 export function layersOf(run: RecordedRun): string[] {
   return run.layers.map(({ name, upstream }) => (upstream === undefined ? name : `${name} on ${run.layers[upstream]?.name}`)).sort();
 }

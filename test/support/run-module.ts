@@ -16,9 +16,10 @@ export interface ProcessEnd {
 }
 
 /**
- * Runs the text of a module in a process of its own, in which `cistern` is the built package (`npm run build` makes it).
- * @param environment variables that differ from this process's; `undefined` takes one away
- * @param timeoutMilliseconds when it is killed
+ * Runs the text of a module in its own process, where `cistern` is the built package (from
+ * `npm run build`).
+ * @param environment variables that differ from this process's; `undefined` removes one
+ * @param timeoutMilliseconds after which it is killed
  */
 export function runModule(
   text: string,

@@ -1,8 +1,9 @@
 const walks = ['indexOf', 'find', 'findIndex', 'entries', 'filter', 'some', 'reduce', Symbol.iterator] as const;
 
 /**
- * Counts how often elements are read of the `Int32Array`s made while it stands, and what walks through arrays pass: the cost of something, to be
- * told without a clock. A call of a method counts as many as the array has elements; reading one of a plain array does not count.
+ * Counts the reads of elements of every `Int32Array` created while it is active, and the lengths of
+ * arrays that are walked: the cost of something, measured without a clock. A call of an array
+ * method counts the array's length; reading an element of a plain array does not count.
  */
 export class StepCounter implements Disposable {
   #steps = 0;
@@ -17,7 +18,7 @@ export class StepCounter implements Disposable {
     for (const name of walks) this.#countWalks(name, Array.prototype[name] as (...args: unknown[]) => unknown);
   }
 
-  /** How many steps something takes. */
+  /** The number of steps that something takes. */
   during(run: () => void): number {
     const before = this.#steps;
     run();

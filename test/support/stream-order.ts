@@ -2,18 +2,22 @@ import { expect } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
 import { copyToHostSync, Device, driverCallCounts, Stream, type StreamHold, set } from '../../src/index.js';
 
-/** What a free without a fence does. */
+/** The policies for a free without a fence. */
 export const policies = ['eager', 'deferred', 'off'] as const;
 
-/** Fails if the stream gets past what it should be waiting for. Long enough for work that does not wait to be over. */
+/**
+ * Fails if the stream gets past what it must wait for. Long enough for work that does not wait to
+ * finish.
+ */
 export function expectWaiting(stream: Stream): void {
   const end = performance.now() + 20;
   while (performance.now() < end) expect(stream.query()).toBe(false);
 }
 
 /**
- * Writes memory on a stream that got it while another, which may still use it, is held. Fails unless the stream waits for the held one, and
- * unless what it wrote is there once everything has run.
+ * Writes memory on a stream that received it while another stream, which may still use it, is held.
+ * Fails unless the stream waits for the held one, and unless its writes are there once everything
+ * has run.
  */
 export function expectOrdered(pointer: number, bytes: number, stream: Stream, hold: StreamHold): void {
   set(pointer, 9, 1, bytes, stream);
@@ -30,7 +34,7 @@ export function valuesOf(pointer: number, bytes: number, stream: Stream): number
   return [...new Set(host)];
 }
 
-/** How many events are recorded, and how often a stream is made to wait for one. */
+/** The number of recorded events, and of waits of a stream for one. */
 export function eventCalls(during: () => void): { records: number; waits: number } {
   const before = driverCallCounts();
   during();
@@ -38,7 +42,7 @@ export function eventCalls(during: () => void): { records: number; waits: number
   return { records: after.eventRecords - before.eventRecords, waits: after.eventWaits - before.eventWaits };
 }
 
-/** A stream that this environment did not make, as far as `Stream` knows. */
+/** A stream that, as far as `Stream` knows, was created elsewhere. */
 export function madeElsewhere(device = 0): { address: number; destroy: () => void } {
   native().createStream(device, false, 0);
   const handle = mailbox[1] as number;
@@ -46,17 +50,20 @@ export function madeElsewhere(device = 0): { address: number; destroy: () => voi
   return { address: mailbox[1] as number, destroy: () => native().releaseStream(handle) };
 }
 
-/** How many events are recorded. */
+/** The number of recorded events. */
 export function eventRecords(during: () => void): number {
   return eventCalls(during).records;
 }
 
-/** How often a stream is made to wait for an event. */
+/** The number of waits of a stream for an event. */
 export function eventWaits(during: () => void): number {
   return eventCalls(during).waits;
 }
 
-/** Runs `action` in a host function, in which nothing can be waited for; returns what it returns, and throws what it throws. */
+/**
+ * Runs `action` in a host function, where no call may wait; returns what it returns, and throws
+ * what it throws.
+ */
 export function inHostFunction<T>(action: () => T): T {
   using stream = new Stream({ nonBlocking: true });
   const results: T[] = [];

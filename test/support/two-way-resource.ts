@@ -1,6 +1,6 @@
 import { type DevicePointer, type MemoryResource, PassThroughAdaptor, type Stream } from '../../src/index.js';
 
-/** Takes small allocations from its upstream and the others from a second resource. */
+/** Takes small allocations from its upstream and others from a second resource. */
 export class TwoWayResource extends PassThroughAdaptor {
   readonly alternates: readonly MemoryResource[];
   readonly smallBytes: number;
