@@ -106,7 +106,7 @@ Figures Measure(int repetitions, std::uint64_t calls, Body body) {
   return figures;
 }
 
-// Allocates all blocks, then frees them in the order given; the two loops are measured apart.
+// Allocates all blocks, then frees them in the given order; the two loops are measured separately.
 void MeasureMany(const AsyncSetup& setup, int repetitions, const std::vector<std::size_t>& order, Figures* allocations, Figures* frees) {
   std::vector<DevicePointer> blocks(order.size());
   constexpr int kRounds = 100;
@@ -127,7 +127,7 @@ void MeasureMany(const AsyncSetup& setup, int repetitions, const std::vector<std
   }
 }
 
-// Among live blocks, one at a time is freed and another one allocated, at random places.
+// At random places among live blocks, frees one block at a time and allocates another one.
 Figures MeasureChurn(const AsyncSetup& setup, int repetitions, std::size_t live) {
   constexpr std::uint64_t kSteps = 100000;
   std::vector<DevicePointer> blocks(live);
@@ -151,7 +151,7 @@ int RunSoftwareAsync(int repetitions) {
   AsyncSetup setup;
   constexpr std::uint64_t kCalls = 200000;
   constexpr std::size_t kLive = 1000;
-  // The null subject: a call through the table that does next to nothing.
+  // The null subject: a call through the table that does almost nothing.
   Figures null_call = Measure(repetitions, kCalls, [&] {
     int version = 0;
     for (std::uint64_t i = 0; i < kCalls; ++i) setup.driver.DriverGetVersion(&version);
@@ -251,7 +251,7 @@ void FreeNothing(void*) {}
 int Replay(const char* subject, const char* path, Allocator allocator, int repetitions) {
   Trace trace = ReadTrace(path);
   std::vector<void*> slots(trace.slot_count, nullptr);
-  // Through volatile pointers: the compiler must not see that nothing uses the memory.
+  // Through volatile pointers: the compiler must not see that the memory is unused.
   void* (*volatile allocate)(std::size_t) = allocator.allocate;
   void (*volatile release)(void*) = allocator.free;
   Figures figures;
@@ -282,7 +282,7 @@ int Replay(const char* subject, const char* path, Allocator allocator, int repet
   return 0;
 }
 
-// xorshift32, as support/numbers.mjs has it.
+// xorshift32, as in support/numbers.mjs.
 class SeededNumbers {
  public:
   double Next() {

@@ -85,14 +85,14 @@ std::string Fill(DriverTable* table) {
   const std::string name = kDriverLibraryName;
   std::string failure;
   void* library = OpenDriverLibrary(&failure);
-  if (library == nullptr) return name + " could not be loaded, which was searched for " + failure;
+  if (library == nullptr) return name + " could not be loaded; it was searched for " + failure;
 
   const Resolver resolver(library);
   if (!resolver.usable())
     return name + " was loaded but exports no cuGetProcAddress: its driver is older than CUDA 11.3, and 12.0 is the oldest that works";
   int version = 0;
   if (!resolver.Resolve("cuDriverGetVersion", 2020, &table->DriverGetVersion) || table->DriverGetVersion(&version) != kSuccess) {
-    return name + " was loaded but does not tell its version";
+    return name + " was loaded but does not report its version";
   }
   if (version < kMinimumVersion) {
     return name + " was loaded but its driver supports CUDA " + VersionText(version) + " only, and " + VersionText(kMinimumVersion) +

@@ -83,21 +83,21 @@ napi_value Run(napi_env env, napi_callback_info info) {
   Check(napi_get_cb_info(env, info, &count, values, nullptr, nullptr), "no arguments");
 
   std::uint32_t argument_count = 0;
-  Check(napi_get_array_length(env, values[0], &argument_count), "the first argument is no array");
+  Check(napi_get_array_length(env, values[0], &argument_count), "the first argument is not an array");
   for (std::uint32_t index = 0; index < argument_count; ++index) {
     napi_value value;
     std::size_t length = 0;
     Check(napi_get_element(env, values[0], index, &value), "no element");
-    Check(napi_get_value_string_utf8(env, value, nullptr, 0, &length), "an argument is no string");
+    Check(napi_get_value_string_utf8(env, value, nullptr, 0, &length), "an argument is not a string");
     std::string text(length + 1, '\0');
-    Check(napi_get_value_string_utf8(env, value, text.data(), text.size(), &length), "an argument is no string");
+    Check(napi_get_value_string_utf8(env, value, text.data(), text.size(), &length), "an argument is not a string");
     text.resize(length);
     fuzzer.arguments.push_back(text);
   }
 
   void* counters = nullptr;
   std::size_t counter_count = 0;
-  Check(napi_get_typedarray_info(env, values[1], nullptr, &counter_count, &counters, nullptr, nullptr), "the counters are no array");
+  Check(napi_get_typedarray_info(env, values[1], nullptr, &counter_count, &counters, nullptr, nullptr), "the counters are not an array");
   if (counter_count > 0) {
     napi_ref reference;
     Check(napi_create_reference(env, values[1], 1, &reference), "no reference");
@@ -114,7 +114,7 @@ napi_value Run(napi_env env, napi_callback_info info) {
   napi_value name;
   Check(napi_create_string_utf8(env, "fuzzer", NAPI_AUTO_LENGTH, &name), "no name");
   Check(napi_create_threadsafe_function(env, values[2], nullptr, name, 0, 1, nullptr, nullptr, nullptr, CallTarget, &fuzzer.target),
-        "the target is no function");
+        "the target is not a function");
   std::thread(RunLibFuzzer).detach();
   return nullptr;
 }

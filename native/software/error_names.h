@@ -15,14 +15,14 @@ struct ErrorName {
 
 inline constexpr ErrorName kErrorNames[] = {
     {kSuccess, "CUDA_SUCCESS", "the call succeeded"},
-    {kErrorInvalidValue, "CUDA_ERROR_INVALID_VALUE", "an argument is not one that the call accepts"},
+    {kErrorInvalidValue, "CUDA_ERROR_INVALID_VALUE", "an argument has a value that the call does not accept"},
     {kErrorOutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY", "not enough memory, or another resource, is left"},
     {kErrorNotInitialized, "CUDA_ERROR_NOT_INITIALIZED", "the driver has not been initialized"},
     {kErrorNoDevice, "CUDA_ERROR_NO_DEVICE", "there is no device"},
     {kErrorInvalidDevice, "CUDA_ERROR_INVALID_DEVICE", "there is no device of this ordinal"},
     {kErrorInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "no context is current, or it is not a valid one"},
     {kErrorInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "the handle does not belong to a live object, or to one of this device"},
-    {kErrorNotFound, "CUDA_ERROR_NOT_FOUND", "what was asked for does not exist"},
+    {kErrorNotFound, "CUDA_ERROR_NOT_FOUND", "the requested item does not exist"},
     {kErrorNotReady, "CUDA_ERROR_NOT_READY", "earlier work has not completed yet"},
     {kErrorIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS", "memory was accessed outside an allocation"},
     {kErrorNotPermitted, "CUDA_ERROR_NOT_PERMITTED", "the call is not allowed here or now"},

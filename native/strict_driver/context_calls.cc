@@ -29,7 +29,7 @@ Status CtxSetCurrent(Context context) {
   STRICT_DRIVER_ENTER("cuCtxSetCurrent", kInit);
   ContextState* state = ContextOf(context);
   if (context != nullptr && (state == nullptr || state->retained == 0)) {
-    Report("MISUSE", "%p is no live context", static_cast<void*>(context));
+    Report("MISUSE", "%p is not a live context", static_cast<void*>(context));
     return kErrorInvalidContext;
   }
   thread.current = state;

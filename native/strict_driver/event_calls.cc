@@ -20,7 +20,7 @@ Status FindEvent(Event handle, std::shared_ptr<EventState>* event) {
   *event = driver.events.Find(handle);
   if (*event != nullptr) return kSuccess;
   Report("MISUSE", "%s: %p is %s", thread.function, static_cast<void*>(handle),
-         driver.events.WasEverLive(handle) ? "a destroyed event" : "no event");
+         driver.events.WasEverLive(handle) ? "a destroyed event" : "not an event");
   return kErrorInvalidHandle;
 }
 

@@ -15,7 +15,7 @@ Status FindPool(Pool handle, PoolRef* pool) {
   *pool = driver.pools.Find(handle);
   if (*pool != nullptr) return kSuccess;
   Report("MISUSE", "%s: %p is %s", thread.function, static_cast<void*>(handle),
-         driver.pools.WasEverLive(handle) ? "a destroyed pool" : "no pool");
+         driver.pools.WasEverLive(handle) ? "a destroyed pool" : "not a pool");
   return kErrorInvalidValue;
 }
 

@@ -62,7 +62,7 @@ Status GetProcAddress(const char* symbol, void** function, int version, unsigned
     Report("NOTE", "cuGetProcAddress(%s) asks a driver of version %d for version %d", symbol, settings().version, version);
     return kErrorInvalidValue;
   }
-  if (flags == kPerThreadStreamFlag) Report("NOTE", "%s is asked for its per-thread form, which is not modelled", symbol);
+  if (flags == kPerThreadStreamFlag) Report("NOTE", "the per-thread form of %s is requested, which is not modelled", symbol);
   const Entry* entry = FindEntry(symbol, version, symbol_status);
   if (entry == nullptr) {
     Report("NOTE", "cuGetProcAddress finds no %s of version %d", symbol, version);

@@ -100,7 +100,7 @@ Status FindStream(Stream handle, StreamRef* stream, bool gets_work) {
   *stream = driver.streams.Find(handle);
   if (*stream == nullptr) {
     Report("MISUSE", "%s: %p is %s", thread.function, static_cast<void*>(handle),
-           driver.streams.WasEverLive(handle) ? "a destroyed stream" : "no stream");
+           driver.streams.WasEverLive(handle) ? "a destroyed stream" : "not a stream");
     return kErrorInvalidHandle;
   }
   if (gets_work && (*stream)->context != current) {

@@ -23,7 +23,7 @@ Status StreamDestroy(Stream stream) {
   STRICT_DRIVER_ENTER("cuStreamDestroy", kContext);
   const StreamRef state = driver.streams.Find(stream);
   if (state == nullptr) {
-    Report("MISUSE", "%p is destroyed, which is no stream (any more)", static_cast<void*>(stream));
+    Report("MISUSE", "%p is destroyed, which is not a live stream", static_cast<void*>(stream));
     return kErrorInvalidHandle;
   }
   driver.streams.Remove(stream);

@@ -20,7 +20,7 @@ static_assert(sizeof(Word) == 4);
 Status FindWord(DevicePointer address, AllocationRef* allocation, Word** word) {
   *allocation = FindAllocation(address);
   if (*allocation == nullptr || !(*allocation)->Contains(address, 4) || address % 4 != 0 || (*allocation)->kind == Kind::kManaged) {
-    Report("MISUSE", "%s: %#llx is no word that a stream can wait for or write", thread.function, address);
+    Report("MISUSE", "%s: %#llx is not a word that a stream can wait for or write", thread.function, address);
     return kErrorInvalidValue;
   }
   *word = reinterpret_cast<Word*>(HostView(**allocation, address));
