@@ -11,7 +11,10 @@ const root = new URL('.', import.meta.url);
 const ownPlaces = [root.pathname, fileURLToPath(root), 'node:async_hooks'];
 
 /**
- * The stack above a call, as text right away: until its text is read, a stack keeps alive every object whose method is in it. One line `    at function (file:line:column)` per frame, the innermost first; empty if the program's own `Error.prepareStackTrace` fails. Never throws: the caller has just allocated memory.
+ * The stack above a call, as text right away: until its text is read, a stack keeps alive every
+ * object whose method is in it. One line `    at function (file:line:column)` per frame, the
+ * innermost first; empty if the program's own `Error.prepareStackTrace` fails. Never throws: the
+ * caller has just allocated memory.
  */
 export function captureStack(below: Callee, depth = Error.stackTraceLimit): string {
   const limit = Error.stackTraceLimit;

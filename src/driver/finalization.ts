@@ -9,7 +9,7 @@ export function finalizationRegistry<T>(what: string, code: string, finalize: (h
       finalize(held);
     } catch (error) {
       const reason = error instanceof Error ? error.message : String(error);
-      process.emitWarning(`an unreachable ${what} could not be given back: ${reason}`, { code });
+      process.emitWarning(`an unreachable ${what} could not be released: ${reason}`, { code });
     }
   });
 }

@@ -26,7 +26,8 @@ interface CallerEvent {
  *
  * A later record on a stream covers everything that an earlier one covers, so one event per lane is
  * enough. Recording late is always safe while the stream exists: others then wait for more, never
- * for less. The end of a stream is announced; `StreamOrdering` then gives its memory to the lane of ended streams.
+ * for less. The end of a stream is announced; `StreamOrdering` then gives its memory to the lane of
+ * ended streams.
  */
 export class StreamLane implements Lane {
   readonly number: number;

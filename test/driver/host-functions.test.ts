@@ -196,7 +196,7 @@ describe('with calls that wait for the device', () => {
 
 describe('a host function', () => {
   test('does not run if nothing can pause the stream', () => {
-    if (!hasStreamMemoryOperations) skipTest('a stream of this driver stands still in the host function itself');
+    if (!hasStreamMemoryOperations) skipTest('a stream of this driver waits in the host function itself');
     expectLines(
       `
       a.launchHostFunction(() => console.log('first'));
