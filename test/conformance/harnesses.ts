@@ -22,17 +22,18 @@ import { stacksOf } from '../support/kind-stacks.js';
 
 type Options = Readonly<Record<string, number>>;
 
-/** What a leaf claims unless something else is said of its kind. */
+/** The claims of a leaf, unless its kind has others. */
 const leastSupport: ResourceSupport = { maximumAlignment: 256, streamOrdered: false };
 
 /**
- * What resources claim otherwise than their role has it: by that a leaf claims the least, one that keeps memory stream order and reuse unless its
- * policy is `'off'`, and one that passes calls on what its upstream claims.
+ * Claims that differ from those of the resource's role. By its role, a leaf claims the least; one
+ * that keeps memory claims stream order, and reuse unless its policy is `'off'`; one that passes
+ * calls on claims what its upstream claims.
  */
 const claims: Readonly<Record<string, (options: Options, below: ResourceSupport) => { [Name in keyof ResourceSupport]?: unknown }>> = {
   'cuda-async': () => ({ streamOrdered: true }),
   host: () => ({ maximumAlignment: GiB }),
-  // What it takes one by one is not in one piece.
+  // Blocks taken one by one are not in one piece.
   pool: ({ initial, max }) => ({
     maximumAlignment: Number.POSITIVE_INFINITY,
     capacityBytes: max,
@@ -46,19 +47,19 @@ const claims: Readonly<Record<string, (options: Options, below: ResourceSupport)
     checksFrees: false,
     capacityBytes: max,
   }),
-  // What no bin has room for comes from below.
+  // Requests that fit into no bin come from below.
   binning: (_options, { capacityBytes }) => ({ capacityBytes }),
-  // Outside of its runs it passes calls on.
+  // Outside its runs it passes calls on.
   caching: (_options, below) => ({ reusesAcrossStreams: false, ...below }),
   limiting: ({ limit }) => ({ capacityBytes: limit }),
   aligned: () => ({ maximumAlignment: GiB }),
-  // Where memory runs out, it waits for the device before it fails.
+  // When memory runs out, it waits for the device before it fails.
   reclaiming: () => ({ reusesAcrossStreams: false }),
-  // Nearly everything comes from the second one.
+  // Nearly everything comes from the second resource.
   fallback: ({ to }) => ({ capacityBytes: undefined, ...supportOf(to as unknown as Specification) }),
 };
 
-/** @param asked the policy that a resource above asks for */
+/** @param asked the policy that a resource above passes on */
 function supportOf({ kind, upstream, options = {} }: Specification, asked?: unknown): ResourceSupport {
   const definition = resourceKind(kind);
   const policy = asked ?? options['events'];
@@ -68,7 +69,7 @@ function supportOf({ kind, upstream, options = {} }: Specification, asked?: unkn
   return definedFields({ ...byRole, ...claims[kind]?.(options as Options, below) }) as ResourceSupport;
 }
 
-/** @param wrap puts something on the stack that no specification describes */
+/** @param wrap adds to the stack what no specification describes */
 function harness(specification: string, wrap?: (resource: MemoryResource) => MemoryResource): ResourceHarness {
   const create = () => {
     const stack = createResourceStack(specification);
@@ -77,7 +78,7 @@ function harness(specification: string, wrap?: (resource: MemoryResource) => Mem
   return { name: specification, create, supports: supportOf(parseSpecification(specification)) };
 }
 
-/** Fails if stream order was not kept, by the suite or by what is below a resource that looks for that. */
+/** Fails if the suite, or a resource below that checks stream order, found a violation. */
 function disposeWithoutReports(stack: ResourceStack): void {
   stack.dispose();
   const sanitizers = stack.layers.filter((layer) => layer instanceof SanitizingResourceAdaptor);
@@ -85,7 +86,7 @@ function disposeWithoutReports(stack: ResourceStack): void {
   if (reports.length > 0) throw new Error(reports.map(formatSanitizerReport).join('\n'));
 }
 
-/** Stacks in which kinds meet, or in which a kind has other options than in its example. */
+/** Stacks that combine kinds, or in which a kind has other options than in its example. */
 const compositions: Readonly<Record<KindRole, readonly string[]>> = {
   upstream: [],
   'pass-through': [
@@ -115,18 +116,18 @@ const compositions: Readonly<Record<KindRole, readonly string[]>> = {
   }),
 };
 
-/** Sizes that are rounded to the same cannot be told apart below: what checks frees is above. */
+/** Sizes that round to the same size cannot be told apart below, so frees are checked above. */
 function checked(specification: string): string {
   return specification.startsWith('rounding(') ? `tracking(${specification})` : specification;
 }
 
-/** Every kind of a role, and the stacks that go with them. */
+/** Every kind of a role, and its stacks. */
 export function harnessesOf(role: KindRole): ResourceHarness[] {
   const stacks = resourceKinds.filter((kind) => kind.role === role).flatMap(stacksOf);
   return [...[...stacks.map(checked), ...compositions[role]].map((stack) => harness(stack)), ...othersOf(role)];
 }
 
-/** What a specification cannot describe. */
+/** Resources that a specification cannot describe. */
 function othersOf(role: KindRole): ResourceHarness[] {
   if (role === 'upstream') return ['cuda', 'cuda-async'].map(withFunctions);
   if (role === 'pass-through') return ['limiting(cuda, limit=64MiB)', 'cuda-async'].map(withFailureCallback);
@@ -147,11 +148,12 @@ function withFailureCallback(specification: string): ResourceHarness {
   return { ...harness(specification, wrap), name: `failure-callback(${specification})` };
 }
 
-/** A cache inside of a run. */
+/** A cache inside a run. */
 function inRun(leaf: string, events: DeallocationEvents): ResourceHarness {
   const specification = `caching(limiting(${leaf}, limit=64MiB), events=${events})`;
   const { create, supports } = harness(specification, (cache) => new InRunResource(cache as CachingMemoryResource));
-  // Without memory of the size that is asked for, it gives some back to the driver, which waits for the device then.
+  // Without memory of the requested size, it gives some back to the driver, and then waits for the
+  // device.
   const reusesAcrossStreams = leaf === 'cuda-async' && events !== 'off';
   return { name: `a run of ${specification}`, create, supports: { ...supports, streamOrdered: true, reusesAcrossStreams } };
 }

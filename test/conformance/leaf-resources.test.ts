@@ -3,7 +3,7 @@ import { GiB } from '../../src/index.js';
 import { resourceConformance } from '../../src/testing/index.js';
 import { harnessesOf } from './harnesses.js';
 
-// Only the software device has exactly so much.
+// Only the software device has exactly this much.
 const capacityBytes = process.env['CISTERN_DEVICE'] === 'software' ? GiB : undefined;
 
 for (const harness of harnessesOf('upstream')) {

@@ -21,7 +21,7 @@ const words = bytes / 4;
 
 type MakePool = (upstream: MemoryResource, deallocationEvents: DeallocationEvents) => MemoryResource;
 
-/** With room for one block: whoever allocates next gets the one that was freed. */
+/** Room for one block: the next allocation gets the freed one. */
 const poolingResources: readonly [string, MakePool][] = [
   [
     'pool',
@@ -42,7 +42,8 @@ const cases = poolingResources.flatMap(([pool, make]) =>
   leaves.flatMap(([leaf, makeLeaf]) => policies.map((events) => [`${pool}(${leaf}, events=${events})`, make, makeLeaf, events] as const)),
 );
 
-// A kernel reads and writes memory while it runs, as copies and fills may not: a missing wait shows as wrong words.
+// A kernel reads and writes memory while it runs, which copies and fills might not: a missing wait
+// shows as wrong words.
 describe('kernels', () => {
   let kernels: Kernels;
   let missing: string | undefined;
@@ -101,7 +102,10 @@ describe('kernels', () => {
       leaf?.[Symbol.dispose]();
     });
 
-    /** The memory that `a` freed, on `b`. Without events it is found only once `a` is idle, which the call waits for. */
+    /**
+     * Allocates on `b` the memory that `a` freed. Without events it is found only after `a` is
+     * idle, which the call waits for.
+     */
     const take = (): number => {
       if (events === 'off') kernels.release();
       return pool.allocate(bytes, b);
@@ -154,7 +158,7 @@ describe('kernels', () => {
     });
   });
 
-  test('see what buffers were made of, and buffers what kernels wrote', () => {
+  test('see the initial contents of buffers, and buffers see what kernels wrote', () => {
     using resource = new CudaAsyncMemoryResource();
     using buffer = new DeviceBuffer(new Uint32Array(1000).fill(7), { resource, stream: a });
     kernels.countWrong(a, buffer.ptr, buffer.byteLength, 7);

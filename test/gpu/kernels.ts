@@ -2,7 +2,10 @@ import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { CudaMemoryResource, copyToHostSync, Device, PinnedHostMemoryResource, Stream, set } from '../../src/index.js';
 
-/** What native/kernels makes available. Addresses are numbers, as cistern's are; each function returns a `CUresult`. */
+/**
+ * The functions of native/kernels. Addresses are numbers, as in cistern; each function returns a
+ * `CUresult`.
+ */
 interface KernelAddon {
   load(ptx: string): number;
   hold(stream: number, word: number, value: number): number;
@@ -31,11 +34,11 @@ export class Kernels implements Disposable {
     addon.store(this.#word, 0);
   }
 
-  /** @returns the kernels, or why they cannot be launched */
+  /** @returns the kernels, or the reason why they cannot be launched */
   static load(): Kernels | string {
     const path = process.env['CISTERN_KERNELS'];
     if (path === undefined) return 'CISTERN_KERNELS does not name the addon that launches kernels';
-    // Makes the driver load, and the device's context.
+    // Makes cistern load the driver and the device's context.
     Device.get().synchronizeSync();
     const addon = createRequire(import.meta.url)(path) as KernelAddon;
     const status = addon.load(readFileSync(new URL('kernels.ptx', import.meta.url), 'utf8'));
@@ -46,13 +49,13 @@ export class Kernels implements Disposable {
     return kernels;
   }
 
-  /** Lets the stream stand still until `release()`, without a host function. */
+  /** Makes the stream stand still until `release()`, without a host function. */
   hold(stream: Stream): void {
     this.#holds++;
     check(this.#addon.hold(stream.nativeHandle, this.#word, this.#holds), 'hold a stream');
   }
 
-  /** Lets every stream go on that is held. */
+  /** Lets all held streams continue. */
   release(): void {
     check(this.#addon.store(this.#word, this.#holds), 'release the streams');
   }
@@ -61,13 +64,13 @@ export class Kernels implements Disposable {
     check(this.#addon.fill(stream.nativeHandle, pointer, bytes / wordBytes, value), 'fill memory');
   }
 
-  /** Counts on the stream, from zero on, how many words of the memory are not `value`. */
+  /** Counts on the stream how many words of the memory are not `value`, starting at zero. */
   countWrong(stream: Stream, pointer: number, bytes: number, value: number): void {
     set(this.#wrong, 0, 1, wordBytes, stream);
     check(this.#addon.countWrong(stream.nativeHandle, pointer, bytes / wordBytes, value, this.#wrong), 'count wrong words');
   }
 
-  /** What was counted last, once the stream has run. */
+  /** The last count, after the stream has run. */
   wrongWords(stream: Stream): number {
     const count = new Uint32Array(1);
     copyToHostSync(count, this.#wrong, stream);
@@ -82,7 +85,9 @@ export class Kernels implements Disposable {
     this.#stream.dispose();
   }
 
-  /** The driver loads a kernel with its first launch, for which it may wait until the device is idle. */
+  /**
+   * The driver loads a kernel at its first launch, and may wait for that until the device is idle.
+   */
   #warmUp(): void {
     this.hold(this.#stream);
     this.release();

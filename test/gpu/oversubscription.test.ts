@@ -4,7 +4,7 @@ import { copyToHostSync, Device, GiB, ManagedMemoryResource, MiB, Stream, set } 
 
 const chunkBytes = 64 * MiB;
 
-test('managed memory that exceeds the device keeps what was written', ({ skip }) => {
+test("managed memory beyond the device's size keeps its contents", ({ skip }) => {
   const device = Device.get();
   if (device.attribute('concurrentManagedAccess') !== 1) skip('the device and the host cannot use managed memory at the same time');
   const { totalBytes } = device.memoryInfo();

@@ -1,4 +1,7 @@
-/** Writes a line of JSON for each test into the file that `CISTERN_TEST_RESULTS` names, as it ends, so that nothing is lost by a crash. */
+/**
+ * Appends a line of JSON for each test to the file that `CISTERN_TEST_RESULTS` names when the test
+ * ends, so that nothing is lost in a crash.
+ */
 import { appendFileSync } from 'node:fs';
 
 class ResultReporter {

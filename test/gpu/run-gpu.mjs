@@ -1,6 +1,7 @@
 /**
- * What to run first on a machine with a GPU: `npm run test:gpu -- [SUITE …]`. Prints which device it is, a line for each suite, what failed and
- * why tests were skipped; see docs/gpu.md. Without a GPU it says so and ends with 0.
+ * The first thing to run on a machine with a GPU: `npm run test:gpu -- [SUITE …]`. Prints the
+ * device, a line for each suite, the failures, and why tests were skipped; see docs/gpu.md. Without
+ * a GPU it says so and exits with 0.
  */
 import { spawnSync } from 'node:child_process';
 import { mkdtempSync } from 'node:fs';
@@ -30,7 +31,8 @@ const log = join(mkdtempSync(join(tmpdir(), 'cistern-gpu-')), 'output.txt');
 const environment = {
   CISTERN_TEST_DEVICE: 'cuda',
   CISTERN_KERNELS: buildKernels(),
-  // Streams that share a hardware queue wait for each other, and a test that holds one would wait for ever.
+  // Streams that share a hardware queue wait for each other, and a test that holds one would wait
+  // forever.
   CUDA_DEVICE_MAX_CONNECTIONS: '32',
 };
 const results = [];

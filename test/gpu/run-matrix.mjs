@@ -1,6 +1,7 @@
 /**
- * Runs the suites over the strict driver in each of its settings: `npm run test:strict -- [--settings a,b] [--suites c,d]`. Prints a table of
- * what passed; what failed below it. Ends with 0 only if nothing failed and the driver's log tells of no misuse.
+ * Runs the suites over the strict driver in each of its settings:
+ * `npm run test:strict -- [--settings a,b] [--suites c,d]`. Prints a table of what passed, and the
+ * failures below it. Exits with 0 only if nothing failed and the driver's log reports no misuse.
  */
 import { mkdtempSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -11,13 +12,17 @@ import { faultsIn, strictDriverEnvironment } from '../../scripts/over-strict-dri
 import { failureLines, isGood, runSuite, skippedOf } from './run-suite.mjs';
 import { gpuSuites } from './suites.mjs';
 
-/** Names for settings of native/strict_driver/settings.h. What is not said is as it is there. */
+/**
+ * Names for settings of native/strict_driver/settings.h. Settings not given keep their default
+ * there.
+ */
 const allSettings = {
   usual: {},
   strictest: { ALLOC_SYNCS: 1, LOCKS_WHILE_WAITING: 1, FIXED_DEFAULT_IDS: 1, KERNELS: 1 },
   'allocations wait': { ALLOC_SYNCS: 1 },
   'locks while waiting': { LOCKS_WHILE_WAITING: 1 },
-  // A stream then stands still in a host function, so that several can only if those run side by side.
+  // A stream then stands still in a host function, so that several can stand still only if host
+  // functions run concurrently.
   'no stream memory operations': { STREAM_MEMORY_OPERATIONS: 0, SERIAL_CALLBACKS: 0 },
   'callbacks side by side': { SERIAL_CALLBACKS: 0 },
   'no pauses': { DELAY_US: 0 },

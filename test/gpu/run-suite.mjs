@@ -1,4 +1,4 @@
-/** Runs one of the suites for a CUDA device, and counts. */
+/** Runs one of the suites for a CUDA device, and counts results. */
 import { spawn } from 'node:child_process';
 import { createWriteStream, existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -8,7 +8,7 @@ import { fileURLToPath } from 'node:url';
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const vitest = join(root, 'node_modules', 'vitest', 'vitest.mjs');
 const reporter = fileURLToPath(new URL('result-reporter.mjs', import.meta.url));
-/** No suite takes so long, unless something hangs. */
+/** Longer than any suite takes, unless something hangs. */
 const longestMilliseconds = 20 * 60_000;
 
 /**
@@ -23,7 +23,7 @@ const longestMilliseconds = 20 * 60_000;
 /**
  * @param {string} name a suite of suites.mjs
  * @param {Record<string, string>} environment
- * @param {string} log a file that gets what vitest prints
+ * @param {string} log the file for vitest's output
  * @returns {Promise<SuiteResult>}
  */
 export async function runSuite(name, environment, log) {
@@ -69,12 +69,12 @@ export function skippedOf({ skips }) {
   return [...skips.values()].reduce((sum, count) => sum + count, 0);
 }
 
-/** Whether nothing failed, and the suite came to its end. */
+/** Whether nothing failed, and the suite ran to its end. */
 export function isGood({ failures, end }) {
   return failures.length === 0 && end === '';
 }
 
-/** Lines about what failed, for people. */
+/** Lines about the failures, for people. */
 export function failureLines({ failures, end }) {
   const lines = failures.map(({ file, name, message }) => `  ${file} > ${name}\n      ${(message ?? '').split('\n', 3).join('\n      ')}`);
   return end === '' ? lines : [...lines, `  ${end}`];

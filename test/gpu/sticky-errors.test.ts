@@ -6,7 +6,7 @@ import { skipTest } from '../support/skip-test.js';
 
 const ptx = fileURLToPath(new URL('kernels.ptx', import.meta.url));
 
-/** Lets the context of the first device end in an illegal address, on a stream that is called `stream`. */
+/** Breaks the context of the first device with an illegal address, on a stream named `stream`. */
 function breakContext(): string {
   const control = process.env['STRICT_DRIVER_CONTROL'];
   const kernels = process.env['CISTERN_KERNELS'];
@@ -36,7 +36,7 @@ const head = `
 `;
 const error = 'ERR_CISTERN_DRIVER CUDA_ERROR_ILLEGAL_ADDRESS';
 
-test('an error that stays in the context is told by every call that needs the device, and the process ends', () => {
+test('an error that stays in the context is thrown by every call that needs the device, and the process ends', () => {
   const { status, signal, stdout, stderr } = runModule(`${head}
     const resource = new CudaMemoryResource();
     const pointer = resource.allocate(1024, stream);
@@ -59,7 +59,7 @@ test('an error that stays in the context is told by every call that needs the de
   });
 });
 
-test('a process ends although host functions and promises wait for a context that is in error', () => {
+test('a process ends even if host functions and promises wait for a context that is in error', () => {
   needMemoryPools();
   const { status, signal, stdout } = runModule(`${head}
     const pool = new PoolMemoryResource(new CudaAsyncMemoryResource());

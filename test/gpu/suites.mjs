@@ -1,4 +1,7 @@
-/** What runs on a CUDA device, in the order in which it makes sense: each suite relies on what the ones before have shown. */
+/**
+ * The suites for a CUDA device, in a sensible order: each relies on what the earlier ones have
+ * shown.
+ */
 export const gpuSuites = {
   driver: suite('streams, events, copies, pools, workers and exits', 'test/driver', 'test/resources'),
   kernels: suite('memory that kernels read and write while it changes hands', 'test/gpu'),

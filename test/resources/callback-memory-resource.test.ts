@@ -22,7 +22,7 @@ function make(answer: unknown, options?: CallbackMemoryResourceOptions) {
 }
 
 describe('CallbackMemoryResource', () => {
-  test('calls the functions with what it was asked', () => {
+  test('calls the functions with its own arguments', () => {
     const { allocate, deallocate, resource } = make(0x7f00_0000_0000);
     expect(resource.allocate(1000, stream)).toBe(0x7f00_0000_0000);
     resource.allocate(1000, stream, 4096);
@@ -44,7 +44,7 @@ describe('CallbackMemoryResource', () => {
     expect([allocate.mock.calls, deallocate.mock.calls]).toEqual([[], []]);
   });
 
-  test('is on the device and of the kind that it is said to be', () => {
+  test('has the given device and memory kind', () => {
     const usual = make(0).resource;
     expect([usual.device.index, usual.memoryKind]).toEqual([0, 'device']);
     const other = make(0, { device: Device.get(1), memoryKind: 'pinned-host' }).resource;
@@ -54,7 +54,7 @@ describe('CallbackMemoryResource', () => {
     expect(() => ofDevice.allocate(5, stream)).toThrow('stream must be of device 1, got one of device 0');
   });
 
-  test('is out of memory where the function returns the null pointer', () => {
+  test('is out of memory if the function returns the null pointer', () => {
     expect(() => make(0).resource.allocate(2048, stream)).toThrow(
       expect.objectContaining({
         code: 'ERR_CISTERN_OUT_OF_MEMORY',
@@ -78,11 +78,11 @@ describe('CallbackMemoryResource', () => {
     expect(deallocate).not.toHaveBeenCalled();
   });
 
-  test('refuses a pointer with less than the alignment that was asked for', () => {
+  test('refuses a pointer with less than the requested alignment', () => {
     expect(() => make(4096).resource.allocate(5, stream, 8192)).toThrow('must be a multiple of 8192, got 0x1000');
   });
 
-  test('lets what the functions throw out, with its name in the path of an out-of-memory error', () => {
+  test("throws the functions' errors, with its name in the path of an out-of-memory error", () => {
     const outOfMemory = new OutOfMemoryError('nothing is left', { requestedBytes: 5, path: ['mine'] });
     const failure = new Error('something else');
     const allocate = vi.fn<AllocateCallback>();
@@ -101,7 +101,7 @@ describe('CallbackMemoryResource', () => {
     expect(() => resource.deallocate(256, 5, stream)).toThrow(failure);
   });
 
-  test('calls the functions on nothing', () => {
+  test('calls the functions without a receiver', () => {
     let self: unknown = 'nobody';
     const resource = new CallbackMemoryResource(
       function (this: unknown) {
@@ -114,13 +114,13 @@ describe('CallbackMemoryResource', () => {
     expect(self).toBeUndefined();
   });
 
-  test('is equal to itself only', () => {
+  test('is equal only to itself', () => {
     const { allocate, deallocate, resource } = make(0x7f00_0000_0000);
     expect(resource.isEqual(resource)).toBe(true);
     expect(resource.isEqual(new CallbackMemoryResource(allocate, deallocate))).toBe(false);
   });
 
-  test('refuses what is no function, and options that are none', () => {
+  test('refuses arguments that are not functions, and invalid options', () => {
     const none = undefined as never;
     expect(() => new CallbackMemoryResource(none, () => {})).toThrow('allocate must be a function, got undefined');
     expect(() => new CallbackMemoryResource(() => 0, none)).toThrow('deallocate must be a function, got undefined');

@@ -14,7 +14,7 @@ import {
 } from '../../src/index.js';
 
 describe('CudaAsyncMemoryResource', () => {
-  test('is equal to itself only, since each has a pool of its own', () => {
+  test('is equal only to itself, since each has its own pool', () => {
     using first = new CudaAsyncMemoryResource();
     using second = new CudaAsyncMemoryResource();
     using stream = new Stream();
@@ -41,19 +41,19 @@ describe('CudaAsyncMemoryResource', () => {
     expect([after.allocations - before.allocations, after.frees - before.frees]).toEqual([4, 4]);
   });
 
-  test('is of the device that it is made for', () => {
+  test('is on the given device', () => {
     using resource = new CudaAsyncMemoryResource({ device: Device.get(1), initialBytes: 8 * MiB });
     expect(resource.device).toBe(Device.get(1));
     expect(resource.reservedBytes).toBeGreaterThanOrEqual(8 * MiB);
   });
 
-  test('leaves nothing behind when its initial size cannot be had', () => {
+  test('leaves nothing behind if its initial size cannot be allocated', () => {
     const { freeBytes } = Device.get().memoryInfo();
     expect(() => new CudaAsyncMemoryResource({ initialBytes: 2 ** 50 })).toThrow(OutOfMemoryError);
     expect(Device.get().memoryInfo().freeBytes).toBe(freeBytes);
   });
 
-  test('says what was asked for, what is free, and who failed', () => {
+  test('names the request, what is free, and who failed', () => {
     using resource = new CudaAsyncMemoryResource();
     using stream = new Stream();
     expect(() => resource.allocate(2 ** 40, stream)).toThrow(
@@ -66,7 +66,7 @@ describe('CudaAsyncMemoryResource', () => {
     );
   });
 
-  test('tells what it reserves and what of it is allocated', () => {
+  test('reports its reserved and allocated bytes', () => {
     const resource = new CudaAsyncMemoryResource();
     using stream = new Stream();
     const pointer = resource.allocate(1000, stream);
@@ -82,7 +82,7 @@ describe('CudaAsyncMemoryResource', () => {
     expect(() => resource.usage()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
   });
 
-  test('gives back what a stream has freed once that has run everything', () => {
+  test('gives back what a stream has freed after the stream completed', () => {
     using resource = new CudaAsyncMemoryResource();
     using stream = new Stream();
     resource.deallocate(resource.allocate(4 * MiB, stream), 4 * MiB, stream);
@@ -92,7 +92,7 @@ describe('CudaAsyncMemoryResource', () => {
     expect(resource.reservedBytes).toBe(0);
   });
 
-  test('can be disposed again where the driver refuses', () => {
+  test('can be disposed again if the driver refuses', () => {
     const device = Device.get();
     device.synchronizeSync();
     const { freeBytes } = device.memoryInfo();
@@ -132,12 +132,12 @@ describe('CudaAsyncMemoryResource', () => {
       writer.wait(event);
       for (let value = 0; value < 8; value++) set(pointer, value, 1, 64 * MiB, writer);
       (isPool ? pool : resource).dispose();
-      // Where the memory is freed.
+      // The memory is freed here.
       Stream.legacyDefault().synchronizeSync();
       expect(writer.query()).toBe(true);
     });
 
-    test('does not wait for a stream that is held, and frees it later', () => {
+    test('does not wait for a held stream, and frees it later', () => {
       const device = Device.get();
       const { freeBytes } = device.memoryInfo();
       using stream = new Stream({ nonBlocking: true });

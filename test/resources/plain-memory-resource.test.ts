@@ -18,7 +18,7 @@ describe.each(types)('%o', (type) => {
   });
   afterEach(() => stream.dispose());
 
-  test('is equal to others of its class and device, and to nothing else', () => {
+  test('is equal only to others of its class and device', () => {
     using first = new type();
     using second = new type();
     using far = new type({ device: Device.get(1) });
@@ -31,7 +31,7 @@ describe.each(types)('%o', (type) => {
     second.deallocate(first.allocate(100, stream), 100, stream);
   });
 
-  test('says what it holds and the most that it held', () => {
+  test('reports its bytes and their peak', () => {
     using resource = new type();
     const before = resource.reservedBytes;
     resource.resetPeakReservedBytes();
@@ -44,7 +44,7 @@ describe.each(types)('%o', (type) => {
     expect(resource.peakReservedBytes).toBe(before);
   });
 
-  test('keeps what it allocated when it is disposed, for its equals to free', () => {
+  test('keeps its allocations when it is disposed, for its equals to free', () => {
     const first = new type();
     const pointer = first.allocate(4096, stream);
     first.dispose();
@@ -53,7 +53,7 @@ describe.each(types)('%o', (type) => {
     second.deallocate(pointer, 4096, stream);
   });
 
-  test('frees only after what the stream still does, running host functions meanwhile', () => {
+  test("frees only after the stream's remaining work, running host functions during the wait", () => {
     using resource = new type();
     const pointer = resource.allocate(4096, stream);
     let hasRun = false;
@@ -64,13 +64,13 @@ describe.each(types)('%o', (type) => {
     expect(hasRun).toBe(true);
   });
 
-  test('refuses a device that is none', () => {
+  test('refuses an invalid device', () => {
     expect(() => new type({ device: 'cuda:0' as unknown as Device })).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }));
   });
 });
 
 describe('HostMemoryResource', () => {
-  test('gives alignments up to a gibibyte', () => {
+  test('supports alignments up to a gibibyte', () => {
     using stream = new Stream();
     using resource = new HostMemoryResource();
     for (const alignment of [4096, MiB, 64 * MiB]) {

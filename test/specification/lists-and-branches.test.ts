@@ -21,7 +21,7 @@ import {
 import { defineAdaptor } from '../../src/resource-kind.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
 
-/** Has sizes, and refuses such as do not ascend. */
+/** Has sizes, and refuses those that do not ascend. */
 class Sized extends PassThroughAdaptor {
   readonly sizes: readonly number[];
 
@@ -125,7 +125,7 @@ describe('a list of sizes', () => {
     expect([error.path, error.message]).toEqual([path, `at ${path}: ${fault}`]);
   });
 
-  test('that the resource refuses is pointed at as the resource', () => {
+  test('that the resource refuses is reported at the resource', () => {
     const fault = 'sized cannot be made: sizes must ascend, got 2048, 1024';
     const inner = { kind: 'sized', upstream: { kind: 'cuda' }, options: { sizes: ['2KiB', '1KiB'] } };
     expect(errorOf(inner)).toMatchObject({ path: '', message: fault, cause: expect.any(ArgumentRangeError) });
@@ -168,7 +168,7 @@ describe('a stack with branches', () => {
     expect(stack.leaves).toEqual([stack.layers[3], stack.layers[5]]);
   });
 
-  test('ends with all of them, and with the leaves last where they are to be asked', () => {
+  test('ends with all of them, or with the leaves last if they are to be asked first', () => {
     using stream = new Stream();
     using stack = createResourceStack('two-way(pool(cuda), to=pool(host))');
     const isDisposed = (layer: MemoryResource) => {
@@ -188,7 +188,7 @@ describe('a stack with branches', () => {
     expect([outer, one, cuda, two, host].map(isDisposed)).toEqual(Array(5).fill(true));
   });
 
-  test('leaves nothing of any branch behind where one cannot be made', () => {
+  test('leaves nothing of any branch behind if one cannot be created', () => {
     const cuda = new CudaMemoryResource();
     const reserved = cuda.reservedBytes;
     expect(() => createResourceStack('two-way(pool(cuda, initial=16MiB), to=pool(cuda, initial=1TiB))')).toThrow(OutOfMemoryError);

@@ -14,7 +14,7 @@ import {
   SpecificationError,
 } from '../../src/index.js';
 
-/** The specification without the places in the text. */
+/** The specification without the positions in the text. */
 function bare(specification: Specification): Specification {
   const { range: _, upstream, options, ...rest } = specification;
   return { ...rest, ...(upstream === undefined ? {} : { upstream: bare(upstream) }), options: options ?? {} };
@@ -32,7 +32,7 @@ function errorOf(text: string): SpecificationError {
 }
 
 describe('a specification', () => {
-  test('reads inside out, as one would construct it', () => {
+  test('nests like the constructor calls', () => {
     expect(bare(parseSpecification('limiting(pool(cuda-async, initial=1GiB, events=deferred), limit=8GiB)'))).toEqual({
       kind: 'limiting',
       upstream: {
@@ -79,14 +79,14 @@ describe('a specification', () => {
     }
   });
 
-  test('knows where the text says it', () => {
+  test('knows its position in the text', () => {
     const text = 'limiting( pool(cuda), limit=8GiB)';
     const { range, upstream } = parseSpecification(text);
     expect(text.slice(...(range as [number, number]))).toBe(text);
     expect(text.slice(...((upstream as Specification).range as [number, number]))).toBe('pool(cuda)');
   });
 
-  test('comes back from its canonical text as it was', () => {
+  test('is read back unchanged from its canonical text', () => {
     const sizes = fc.oneof(
       fc.nat(),
       fc.nat({ max: 1000 }).map((count) => count * MiB),
@@ -171,7 +171,7 @@ describe('a wrong specification', () => {
     );
   });
 
-  test('comes with the words that would have been right', () => {
+  test('lists the words that would have been right', () => {
     expect(errorOf('pool(cuda, events=lazy)').expected).toEqual(['eager', 'deferred', 'off']);
     expect(errorOf('nothing').expected).toEqual(resourceKinds.map(({ name }) => name));
   });
@@ -218,7 +218,7 @@ describe('a wrong specification', () => {
 });
 
 describe('a specification as an object', () => {
-  /** What is wrong with a value that came from JSON. */
+  /** The error for a value that came from JSON. */
   function faultOf(value: unknown): SpecificationError {
     try {
       parseSpecification(value as Specification);
@@ -241,7 +241,7 @@ describe('a specification as an object', () => {
     expect(formatSpecification(JSON.parse(json))).toBe(text);
   });
 
-  test('may have members that are undefined, and what the parser of text added', () => {
+  test('may have undefined members, and those that the parser of text adds', () => {
     expect(parseSpecification({ kind: 'cuda', upstream: undefined, options: { events: undefined } } as unknown as Specification)).toEqual({
       kind: 'cuda',
       options: {},
@@ -249,7 +249,7 @@ describe('a specification as an object', () => {
     expect(parseSpecification(parseSpecification('pool(cuda)'))).toEqual(bare(parseSpecification('pool(cuda)')));
   });
 
-  test('may hold one object in two places', () => {
+  test('may contain one object in two places', () => {
     const cuda = { kind: 'cuda' };
     const options = { limit: 1 };
     expect(parseSpecification({ kind: 'limiting', upstream: { kind: 'limiting', upstream: cuda, options }, options })).toMatchObject({
@@ -321,14 +321,14 @@ describe('a specification as an object', () => {
     expect([within.path, within.message]).toEqual([innerPath, `at ${innerPath}: ${fault}`]);
   });
 
-  test('comes with the words that would have been right', () => {
+  test('lists the words that would have been right', () => {
     expect(faultOf({ kind: 'cuda', options: { events: 1 } }).expected).toEqual(['eager', 'deferred', 'off']);
     expect(faultOf({ kind: 'cuda', Kind: 1 }).expected).toEqual(['kind', 'upstream', 'options']);
     expect(faultOf({ kind: 'limiting', upstream: pool }).expected).toEqual(['limit']);
     expect(faultOf({ kind: 'x' }).expected).toEqual(resourceKinds.map(({ name }) => name));
   });
 
-  test('may not hold itself, nor more than 64 others', () => {
+  test('may not contain itself, nor more than 64 others', () => {
     const cycle = { kind: 'pool', upstream: { kind: 'statistics', upstream: undefined as unknown } };
     cycle.upstream.upstream = cycle;
     expect(faultOf(cycle).message).toBe('at upstream.upstream: a resource cannot hold itself');
@@ -385,12 +385,12 @@ describe('a share of the memory of the device', () => {
     expect(() => parseSpecification(`pool(cuda, max="${share}")`)).toThrow(/^max must be a size such as 512MiB or 50%, got/);
   });
 
-  test('is no count, and no number', () => {
+  test('is not a count, and not a number', () => {
     expect(() => parseSpecification('fixed-size(cuda, count=50%)')).toThrow('count must be an integer');
     expect(() => parseSpecification('reclaiming(cuda, soft-limit-share=50%)')).toThrow('soft-limit-share must be a number');
   });
 
-  test('becomes bytes of the device that the stack is made for, a multiple of 256', () => {
+  test("becomes bytes of the stack's device, a multiple of 256", () => {
     const { totalBytes } = Device.get().memoryInfo();
     using stack = createResourceStack('limiting(fallback(cuda, to=limiting(cuda, limit=1%)), limit=33.3%)');
     expect(stack.name).toBe('limiting(fallback(cuda, to=limiting(cuda, limit=1%)), limit=33.3%)');

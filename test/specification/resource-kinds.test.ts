@@ -6,7 +6,7 @@ import { exampleOf } from '../support/kind-stacks.js';
 
 const page = readFileSync(new URL('../../docs/adaptors.md', import.meta.url), 'utf8');
 
-test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s is made as its example says', (name, kind) => {
+test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s is created from its example', (name, kind) => {
   expect(formatSpecification(parseSpecification(kind.example))).toBe(kind.example);
   expect(parseSpecification(kind.example).kind).toBe(name);
   using stack = createResourceStack(exampleOf(kind));
@@ -17,6 +17,6 @@ test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s is made a
   if (kind.role !== 'upstream') expect(page, 'docs/adaptors.md has it in a table').toContain(`\n| \`${name}\` | \`${type.name}\` | `);
 });
 
-test('no two kinds have one name', () => {
+test('no two kinds have the same name', () => {
   expect(new Set(resourceKinds.map(({ name }) => name)).size).toBe(resourceKinds.length);
 });

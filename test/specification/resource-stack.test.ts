@@ -34,7 +34,7 @@ import { TwoWayResource } from '../support/two-way-resource.js';
 const folder = mkdtempSync(join(tmpdir(), 'cistern-'));
 afterAll(() => rmSync(folder, { recursive: true }));
 
-describe('a stack made from a specification', () => {
+describe('a stack created from a specification', () => {
   test.each([
     ['rounding(cuda, multiple=2MiB)', 2 * MiB],
     ['rounding(cuda, divisions=2)', 1536],
@@ -73,7 +73,7 @@ describe('a stack made from a specification', () => {
     expect(() => createResourceStack(specification)).toThrow(`binning cannot be made: ${fault}`);
   });
 
-  test('gives adaptors the options that it names', () => {
+  test('passes options on to adaptors', () => {
     using aligned = createResourceStack('aligned(cuda, alignment=4KiB, threshold=1MiB, events=off)');
     expect(aligned.resource).toMatchObject({ alignment: 4096, alignmentThresholdBytes: MiB, deallocationEvents: 'off' });
     using tracking = createResourceStack('tracking(host, stacks=true)');
@@ -99,12 +99,12 @@ describe('a stack made from a specification', () => {
     expect(stack.leaves[0]).toBeInstanceOf(CudaAsyncMemoryResource);
   });
 
-  test('is on the device that is asked for', () => {
+  test('is on the given device', () => {
     using stack = createResourceStack('pool(cuda)', { device: Device.get(1) });
     expect(stack.resource.device.index).toBe(1);
   });
 
-  test('writes its log where the option says', () => {
+  test('writes its log to the given file', () => {
     const file = join(folder, 'a (1), b.csv');
     using stream = new Stream();
     using stack = createResourceStack({ kind: 'logging', upstream: { kind: 'host' }, options: { file } });
@@ -147,7 +147,7 @@ describe('a stack made from a specification', () => {
     expect(stack.deallocationEvents).toBe(policy);
   });
 
-  test('leaves nothing behind where a layer cannot be made', () => {
+  test('leaves nothing behind if a layer cannot be created', () => {
     Device.get().synchronizeSync();
     const before = Device.get().memoryInfo().freeBytes;
     expect(() => createResourceStack('pool(pool(cuda, initial=16MiB), initial=1TiB)')).toThrow(OutOfMemoryError);
@@ -165,14 +165,14 @@ describe('a stack made from a specification', () => {
     );
   });
 
-  test('made from an object is named by its text, and is what that says', () => {
+  test('created from an object is named by its text, and is what that describes', () => {
     const json = '{ "kind": "limiting", "upstream": { "kind": "cuda" }, "options": { "limit": "1.5 MiB" } }';
     using stack = createResourceStack(JSON.parse(json));
     expect(stack.name).toBe('limiting(cuda, limit=1536KiB)');
     expect((stack.resource as LimitingResourceAdaptor).limitBytes).toBe(1.5 * MiB);
   });
 
-  test('made from an object has its faults pointed at by their path, those that a layer finds as well', () => {
+  test('created from an object reports errors by their path, including those that a layer finds', () => {
     const pool = { kind: 'pool', upstream: { kind: 'cuda' }, options: { initial: '2MiB', max: '1MiB' } };
     expect(() => createResource({ kind: 'statistics', upstream: pool })).toThrow(
       expect.objectContaining({
@@ -187,14 +187,14 @@ describe('a stack made from a specification', () => {
   });
 });
 
-describe('a resource made from a specification', () => {
+describe('a resource created from a specification', () => {
   test('is the outermost one', () => {
     using resource = createResource('limiting(host, limit=1MiB)');
     expect(resource).toBeInstanceOf(LimitingResourceAdaptor);
   });
 });
 
-describe('a stack of resources that exist', () => {
+describe('a stack of existing resources', () => {
   test('finds its layers by their upstreams', () => {
     const leaf = new HostMemoryResource();
     const pool = new PoolMemoryResource(leaf);
@@ -203,7 +203,7 @@ describe('a stack of resources that exist', () => {
     expect([stack.name, stack.deallocationEvents]).toEqual(['StatisticsResourceAdaptor', null]);
   });
 
-  test('disposes them from the outermost on, those on which two are built after both', () => {
+  test('disposes them from the outermost down, and one that two are built on after both', () => {
     const disposed: string[] = [];
     class Leaf extends HostMemoryResource {
       override [Symbol.dispose](): void {
@@ -235,13 +235,13 @@ describe('a stack of resources that exist', () => {
     expect(disposed).toEqual(['outer', 'alternate', 'bin', 'leaf']);
   });
 
-  test.each([1, 2])('gives back what the driver refuses %i times to free, once disposed so often', (times) => {
+  test.each([1, 2])('gives back what the driver refuses %i times to free, after as many disposals', (times) => {
     const used = () => new CudaMemoryResource().reservedBytes;
     const before = used();
     const stack = createResourceStack('limiting(pool(limiting(cuda,limit=2MiB),initial=1MiB),limit=1MiB)');
     failCall('cuMemFree', 1, 700);
     if (times === 2) {
-      // What it tries at once is refused, too.
+      // The immediate retry is refused, too.
       const pool = stack.layers.find((layer) => layer instanceof PoolMemoryResource) as PoolMemoryResource;
       expect(() => pool.dispose()).toThrow(DriverError);
       failCall('cuMemFree', 1, 700);
@@ -251,7 +251,7 @@ describe('a stack of resources that exist', () => {
     expect(used()).toBe(before);
   });
 
-  test('must begin with one', () => {
+  test('must begin with a resource', () => {
     expect(() => ResourceStack.of({} as MemoryResource)).toThrow('resource must be a MemoryResource, got an instance of Object');
   });
 });

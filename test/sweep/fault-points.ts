@@ -4,15 +4,21 @@ import { driverCallCounts, driverFunctionNames, failCall } from '../../src/index
 /** Something that can be made to fail: a function of the driver, or one of the host. */
 export interface FaultPoint {
   readonly name: string;
-  /** What it may fail with: a `CUresult`; for a function of the host one value, which means nothing. */
+  /**
+   * The statuses that it may fail with: `CUresult` values; for a host function, one value without a
+   * meaning.
+   */
   readonly statuses: readonly number[];
-  /** Whether stream order can be checked meanwhile: the checker asks the driver some things by itself. */
+  /**
+   * Whether stream order can be checked in the trial: the checker itself calls some driver
+   * functions.
+   */
   readonly allowsOrderCheck: boolean;
-  /** Lets the nth next call fail. */
+  /** Makes the nth next call fail. */
   arm(nth: number, status: number): void;
-  /** Ends that. Returns whether the call has failed. */
+  /** Disarms it. Returns whether the call has failed. */
   disarm(): boolean;
-  /** How often it was called so far, as far as is counted: not what native code does for itself. */
+  /** How often it was called, as far as calls are counted: not the native code's own calls. */
   calls(): number;
 }
 
@@ -20,9 +26,9 @@ const outOfMemory = 2;
 const illegalAddress = 700;
 const unknown = 999;
 
-/** Calls through which CUDA tells of what went wrong in work that was queued before. */
+/** Calls through which CUDA reports errors of work that was queued earlier. */
 const tellsOfEarlierWork = /Synchronize|Query|Memcpy|Memset|MemFree|Prefetch|LaunchHost/;
-/** What the order checker asks. */
+/** The driver functions that the order checker calls. */
 const askedByTheChecker = new Set(['cuStreamGetId', 'cuStreamGetFlags', 'cuCtxGetCurrent']);
 
 /** A function of the driver. */
@@ -41,7 +47,10 @@ export class DriverFunction implements FaultPoint {
     failCall(this.name, nth, status);
   }
 
-  /** Once that call has failed, lets the nth call from there on of a function fail as well. */
+  /**
+   * After that call has failed, makes the nth call of another function fail as well, counted from
+   * there.
+   */
   armAfter(next: DriverFunction, nth: number, status: number): void {
     if (next !== this) failCall(next.name, 0);
     native().failCallAfter(this.name, next.name, nth, status);
@@ -56,10 +65,10 @@ export class DriverFunction implements FaultPoint {
   }
 }
 
-/** What a function of the host throws when it is its turn. */
+/** Thrown by a host function on its armed call. */
 export class HostFault extends Error {}
 
-/** A function that a scenario gives to cistern, such as a callback. */
+/** A function that a scenario passes to cistern, such as a callback. */
 export class HostFunction implements FaultPoint {
   readonly name: string;
   readonly statuses = [0];
@@ -85,7 +94,7 @@ export class HostFunction implements FaultPoint {
     return this.#calls;
   }
 
-  /** @throws HostFault if it is this call's turn. */
+  /** @throws HostFault if this is the armed call. */
   pass(): void {
     this.#calls++;
     if (this.#calls === this.#failsAt) throw new HostFault(`the ${this.name} fails`);

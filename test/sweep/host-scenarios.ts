@@ -30,7 +30,10 @@ const poolingResources: Readonly<Record<string, (upstream: MemoryResource) => Me
   monotonic: (upstream) => new MonotonicMemoryResource(upstream, { initialBytes: 64 * 1024 }),
 };
 
-/** What the program around cistern does wrong, or what happens to it: functions that throw, disks that are full, pipes that nobody reads. */
+/**
+ * Faults of the program around cistern, or of its environment: functions that throw, full disks,
+ * pipes that are not read.
+ */
 export function hostScenarios(): Scenario[] {
   return [
     ...Object.keys(poolingResources).map((name) => ({
@@ -142,12 +145,15 @@ async function playBodies(run: ScenarioRun): Promise<void> {
     }),
   );
   run.do('scope', () => withResource(cache, () => run.hostCall('body of a scope')));
-  // A buffer that was refused its free at the end of a run has its memory until it is collected.
+  // A buffer whose free was refused at the end of a run has its memory until it is collected.
   if (cache.statistics().busyBlocks > 0) reclaimUnreachableBuffers('major');
   run.check(cache.statistics().activeRuns === 0 && cache.statistics().busyBlocks === 0, 'every run has ended and taken its memory back');
 }
 
-/** What a host function throws is an uncaught exception, whoever runs it; the stream goes on. */
+/**
+ * An error of a host function is an uncaught exception, whichever call runs it; the stream
+ * continues.
+ */
 async function playHostFunctions(run: ScenarioRun): Promise<void> {
   const leaf = run.make('a leaf', () => new CudaMemoryResource());
   const stream = run.make('a stream', () => new Stream({ nonBlocking: true }));
@@ -196,7 +202,7 @@ async function playOnReport(run: ScenarioRun): Promise<void> {
   run.check(uncaught.length === reports && uncaught.every((error) => error === thrown), 'what onReport throws is uncaught');
 }
 
-/** A Node stream whose writes fail now and then, as a socket's do. */
+/** A Node stream whose writes sometimes fail, as a socket's do. */
 async function playFailingStream(run: ScenarioRun): Promise<void> {
   const leaf = run.make('a leaf', () => new CudaMemoryResource());
   const stream = run.make('a stream', () => new Stream());
@@ -267,7 +273,9 @@ async function playFullDump(run: ScenarioRun): Promise<void> {
   );
 }
 
-/** What is thrown and nobody catches while something goes on, or what the process warns of; nobody else hears of it. */
+/**
+ * The uncaught exceptions or process warnings during an action; other listeners do not get them.
+ */
 async function heardDuring(event: 'uncaughtException' | 'warning', action: () => Promise<void>): Promise<unknown[]> {
   const heard: unknown[] = [];
   const listeners = process.rawListeners(event) as ((error: Error) => void)[];

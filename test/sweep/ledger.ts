@@ -7,12 +7,12 @@ import {
   PinnedHostMemoryResource,
 } from '../../src/index.js';
 
-/** What is held of the host and of the devices, in bytes and in objects of the driver. */
+/** What is held of the host and of the devices, in bytes and in driver objects. */
 export type Ledger = Readonly<Record<string, number>>;
 
 const plainResources = [CudaMemoryResource, ManagedMemoryResource, PinnedHostMemoryResource, HostMemoryResource];
 
-/** Takes the ledger once everything that is queued has run. */
+/** Takes the ledger after all queued work has run. */
 export function takeLedger(): Ledger {
   const ledger: Record<string, number> = {};
   for (let index = 0; index < Device.count(); index++) {
@@ -34,7 +34,7 @@ export function takeLedger(): Ledger {
 
 /**
  * What the second ledger has more than the first.
- * @param failed functions of the driver that were called once each without doing anything; they are counted all the same
+ * @param failed driver functions that were called once each without effect, but are counted
  */
 export function leaksBetween(before: Ledger, after: Ledger, failed: readonly string[]): string[] {
   const failures = (name: string) => failed.filter((each) => each === name).length;

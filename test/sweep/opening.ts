@@ -2,12 +2,15 @@ import { driverFunctionNames } from '../../src/index.js';
 import { runModule } from '../support/run-module.js';
 import type { SweepResult } from './sweep.js';
 
-/** What only happens once in a process: a driver is opened, and its devices. Each trial takes a process of its own, with the built package. */
+/**
+ * What happens only once in a process: opening a driver and its devices. Each trial has its own
+ * process, with the built package.
+ */
 export const openingName = 'opening a driver and its devices';
 
 const statuses = [2, 999];
 
-/** Lets each call fail, each time in a process of its own. */
+/** Makes each call fail, each time in a process of its own. */
 export function sweepOpening(onTrial: (fault: string) => void): SweepResult {
   const result: SweepResult = {
     scenario: openingName,
@@ -27,7 +30,7 @@ export function sweepOpening(onTrial: (fault: string) => void): SweepResult {
   return result;
 }
 
-/** Returns whether a call was seen to fail. */
+/** Returns whether a call failed. */
 function playOpening(name: string, nth: number, status: number, onTrial: (fault: string) => void, result: SweepResult): boolean {
   const fault = `${name} ${nth} with ${status}`;
   onTrial(fault);

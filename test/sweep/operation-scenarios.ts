@@ -45,7 +45,7 @@ const bufferStacks = [
   'reclaiming(pool(cuda-async))',
 ];
 
-/** Buffers, copies, streams and events; and what each resource has of its own. */
+/** Buffers, copies, streams and events; and the special operations of each resource. */
 export function operationScenarios(): Scenario[] {
   return [
     ...bufferStacks.map((text) => ({ name: `buffers of ${text}`, play: (run: ScenarioRun) => playBuffers(run, text) })),
@@ -67,7 +67,7 @@ export function operationScenarios(): Scenario[] {
   ];
 }
 
-/** Everything that a buffer can do, and what it holds then. */
+/** Everything that a buffer can do, and its state afterwards. */
 async function playBuffers(run: ScenarioRun, specification: string): Promise<void> {
   const { resource } = run.make('the stack', () => createResourceStack(specification));
   const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
@@ -98,7 +98,7 @@ async function playBuffers(run: ScenarioRun, specification: string): Promise<voi
     again.every((byte, i) => byte === data[i]),
     'a buffer holds what it was made with',
   );
-  // Its memory is given back past the stream, which has ended.
+  // Its memory is given back without the stream, which has ended.
   run.do('dispose stream a', () => a.dispose());
 }
 
@@ -177,7 +177,7 @@ function playManaged(run: ScenarioRun): void {
   run.do('free', () => resource.deallocate(pointer, 100_000, stream));
 }
 
-/** Host functions run while a free waits for the device, and free in turn. */
+/** Host functions run while a free waits for the device, and free memory themselves. */
 function playHostFunctions(run: ScenarioRun): void {
   const upstream = run.make('a resource', () => new CudaMemoryResource());
   const pool = run.make('a pool', () => new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' }));
@@ -259,9 +259,9 @@ async function playCacheRuns(run: ScenarioRun, deallocationEvents: DeallocationE
   );
   const kept = run.make('a buffer that is kept', () => cache.run(() => cache.keep(new DeviceBuffer(5_000, { stream: a }))));
   run.do('grow what is kept', () => kept.resize(20_000));
-  // Other sizes have to make room for it.
+  // Other sizes must make room for it.
   run.do('run with all there is', () => cache.run(() => b.touch(cache.allocate(900_000, b), 900_000, 'write')));
-  // What a run takes back of a stream that has ended is ordered after everything.
+  // Memory of an ended stream that a run takes back is ordered after everything.
   run.do('run on a stream that ends', () =>
     cache.run(() => {
       const ending = new Stream({ nonBlocking: true });
@@ -277,7 +277,7 @@ async function playCacheRuns(run: ScenarioRun, deallocationEvents: DeallocationE
   run.do('run again', () => cache.run(() => cache.allocate(10_000, a)));
 }
 
-/** A stream of the driver that cistern does not know of until it is told. */
+/** A stream of the driver that cistern does not know until it is registered. */
 class ForeignStream {
   readonly address: number;
   readonly #handle: number;
@@ -320,7 +320,10 @@ function playForeignStreams(run: ScenarioRun, deallocationEvents: DeallocationEv
   }
 }
 
-/** Streams that end while memory is held back for them and their work has not run; and resources that are disposed then. */
+/**
+ * Streams that end while memory is held for them and their work has not run; and resources that are
+ * disposed then.
+ */
 function playBusyStreams(run: ScenarioRun, deallocationEvents: DeallocationEvents): void {
   const upstream = run.make('a resource', () => new CudaAsyncMemoryResource());
   const pool = run.make('a pool', () => new PoolMemoryResource(upstream, { deallocationEvents }));
@@ -328,7 +331,7 @@ function playBusyStreams(run: ScenarioRun, deallocationEvents: DeallocationEvent
   const survivor = run.make('a stream that stays', () => new Stream({ nonBlocking: true }));
   const busy = [0, 1].map((i) => run.make(`busy stream ${i}`, () => new Stream({ nonBlocking: true })));
   for (const stream of busy) {
-    // Whoever blocks runs it; until then the stream stands still.
+    // The next blocking call runs it; until then the stream stands still.
     run.do('make it busy', () => stream.launchHostFunction(() => {}));
     for (const resource of [pool, arena]) {
       const pointer = run.do('allocate', () => resource.allocate(60_000, stream));

@@ -1,6 +1,7 @@
 /**
- * The whole fault sweep: `npm run sweep -- [--scenario TEXT]`. Prints a table, and exits with 0 only if nothing leaked, crashed or went wrong
- * otherwise. The trials are made in processes of their own; one that ends before its time is a crash, and the next goes on after that scenario.
+ * The whole fault sweep: `npm run sweep -- [--scenario TEXT]`. Prints a table, and exits with 0
+ * only if nothing leaked, crashed or went wrong otherwise. The trials run in separate processes;
+ * one that ends early is a crash, and the next continues after that scenario.
  */
 import { spawn } from 'node:child_process';
 import { writeSync } from 'node:fs';
@@ -24,10 +25,10 @@ async function makeTrials(from, filter) {
     root,
     configFile: false,
     logLevel: 'error',
-    // This version of Node does not know `using`.
+    // This version of Node does not support `using`.
     oxc: { target: 'node20' },
   });
-  // Written at once, so that nothing is lost where the process crashes.
+  // Written at once, so that nothing is lost if the process crashes.
   await module.sweepAll(from, filter, (message) => writeSync(1, `${JSON.stringify(message)}\n`));
   process.exit(0);
 }
@@ -53,7 +54,7 @@ async function main(filter) {
   process.exit(problems.length === 0 ? 0 : 1);
 }
 
-/** Sweeps from one scenario on. Returns where to go on after a crash. */
+/** Sweeps from one scenario on. Returns where to continue after a crash. */
 async function sweepFrom(from, filter, results) {
   const script = fileURLToPath(import.meta.url);
   const child = spawn(process.execPath, ['--no-warnings', script, `--from=${from}`, `--scenario=${filter}`], {

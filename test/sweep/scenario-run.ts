@@ -1,7 +1,7 @@
 import { CisternError, ResourceStack } from '../../src/index.js';
 import { HostFault, HostFunction } from './fault-points.js';
 
-/** Something to be done, call by call, with whatever fails in between. */
+/** A sequence of calls, any of which may fail. */
 export interface Scenario {
   readonly name: string;
   /** Every call that may fail is a step of `run`. */
@@ -16,15 +16,16 @@ interface Validating {
 }
 
 /**
- * Plays a scenario once, with so many faults in it. A step that fails must do so with a typed error, must leave every structure valid, and
- * must succeed when it is tried again: a fault is over then, and a step that failed has changed nothing. That is also how what was refused
- * at the end comes back: a resource that could not be disposed is disposed again. With n faults no more than n steps fail, and none more than n
- * times.
+ * Plays a scenario once, with a given number of faults. A step that fails must throw a typed error,
+ * must leave every structure valid, and must succeed when tried again: the fault is over then, and
+ * a failed step leaves the state unchanged. The same retry recovers what was refused at the end: a
+ * resource that could not be disposed is disposed again. With n faults, at most n steps fail, each
+ * at most n times.
  */
 export class ScenarioRun {
-  /** The steps that failed as they may, and how. */
+  /** The steps that failed with a typed error, and the errors. */
   readonly errors: string[] = [];
-  /** What must not be. */
+  /** Violations. */
   readonly problems: string[] = [];
   readonly #hostFunctions: Map<string, HostFunction>;
   readonly #faults: number;
@@ -41,7 +42,7 @@ export class ScenarioRun {
     this.#faults = faults;
   }
 
-  /** Plays it, and disposes what it made. */
+  /** Plays the scenario, and disposes what it made. */
   async play(scenario: Scenario): Promise<void> {
     try {
       await scenario.play(this);
@@ -57,7 +58,7 @@ export class ScenarioRun {
     }
   }
 
-  /** Makes something that is disposed at the end, the latest first. */
+  /** Makes something that is disposed at the end, latest first. */
   make<T extends Disposable>(name: string, create: () => T): T {
     const made = this.do(`make ${name}`, create);
     this.#owned.push({ step: `dispose ${name}`, resource: made });
@@ -78,7 +79,7 @@ export class ScenarioRun {
     }
   }
 
-  /** The same for a call that gives a promise. */
+  /** The same for a call that returns a promise. */
   async doAsync<T>(step: string, action: () => Promise<T>): Promise<T> {
     for (let attempt = 0; ; attempt++) {
       try {
@@ -110,7 +111,7 @@ export class ScenarioRun {
     }
   }
 
-  /** A call that may answer with an error of a code; then this gives `undefined`. */
+  /** A call that may throw an error with a code; then this returns `undefined`. */
   attempt<T>(step: string, code: string, action: () => T): T | undefined {
     return this.do(step, () => {
       try {
@@ -123,7 +124,7 @@ export class ScenarioRun {
     });
   }
 
-  /** From here on stream order is not kept on purpose. */
+  /** From here on, the scenario breaks stream order on purpose. */
   expectOrderReports(): void {
     this.#expectsOrderReports = true;
   }
@@ -132,20 +133,24 @@ export class ScenarioRun {
     return this.#expectsOrderReports;
   }
 
-  /** What must hold at this point, whatever failed. */
+  /** A condition that must hold at this point, whatever failed. */
   check(holds: boolean, claim: string): void {
     if (!holds) this.problems.push(`it does not hold that ${claim}`);
   }
 
   /**
-   * What must be given back at the end. With two faults it may not be: the driver may refuse to take back what a call had got that failed for the
-   * other, which nobody knows of then.
+   * What must be given back at the end. With two faults it may not be: if a call fails for one
+   * fault, the other may make the driver refuse to take back what that call had allocated, which
+   * nothing then refers to.
    */
   checkGivenBack(isGivenBack: boolean, claim: string): void {
     if (this.#faults === 1) this.check(isGivenBack, claim);
   }
 
-  /** To be called by a function that the scenario gives to cistern; throws where it is its turn to fail. */
+  /**
+   * To be called by a function that the scenario passes to cistern; throws if this is the armed
+   * call.
+   */
   hostCall(name: string): void {
     let known = this.#hostFunctions.get(name);
     if (known === undefined) {
@@ -178,7 +183,10 @@ export class ScenarioRun {
   }
 }
 
-/** Where a block that ends by an error cannot dispose what it used, the language makes one error of both. */
+/**
+ * If a block ends with an error and then cannot dispose what it used, the language combines both
+ * errors.
+ */
 function isTyped(error: unknown): boolean {
   if (error instanceof CisternError || error instanceof HostFault) return true;
   const { name, error: last, suppressed } = error as { name?: string; error?: unknown; suppressed?: unknown };

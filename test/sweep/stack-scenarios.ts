@@ -24,7 +24,10 @@ import type { Scenario, ScenarioRun } from './scenario-run.js';
 
 const policies: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
 
-/** Stacks with several layers that keep memory, the orders of layers that people use, and what the examples of kinds leave out. */
+/**
+ * Stacks with several layers that keep memory, common orders of layers, and options that the
+ * examples of kinds leave out.
+ */
 const compositions = [
   'arena(cuda,size=4MiB)',
   'binning(cuda-async,min=64KiB,max=256KiB)',
@@ -42,13 +45,16 @@ const compositions = [
   'reclaiming(fixed-size(cuda-async,block=1MiB,count=1))',
 ];
 
-/** Every kind of resource, over each leaf that gives device memory, and each policy of what keeps memory. */
+/**
+ * Every kind of resource, over each leaf with device memory, with each policy of the layer that
+ * keeps memory.
+ */
 export function stackScenarios(): Scenario[] {
   const specifications = [...resourceKinds.flatMap(stacksOf), ...compositions];
   return specifications.map((specification) => ({ name: specification, play: (run) => playStack(run, specification) }));
 }
 
-/** Memory that runs out, and comes back as others give it up. */
+/** Memory that runs out, and comes back as others free it. */
 export function exhaustionScenarios(): Scenario[] {
   const stacks = policies.flatMap((events) => [
     `pool(cuda,max=1MiB,events=${events})`,
@@ -61,7 +67,10 @@ export function exhaustionScenarios(): Scenario[] {
   return stacks.map((specification) => ({ name: `${specification} runs out`, play: (run) => playExhaustion(run, specification) }));
 }
 
-/** Allocates and frees on two streams, of which one ends, and one made after that; with a fence, trim and defragment. */
+/**
+ * Allocates and frees on two streams, one of which ends, and on one created after that; with a
+ * fence, trim and defragment.
+ */
 function playStack(run: ScenarioRun, specification: string): void {
   const stack = run.make('the stack', () => createResourceStack(specification));
   const { resource, layers } = stack;
@@ -102,17 +111,17 @@ function playStack(run: ScenarioRun, specification: string): void {
   free(last, 60_000, c);
   const inside = new Set(layers.filter(isPooling).flatMap((pool) => layersOf(pool).slice(1)));
   for (const layer of layers) {
-    // What a pooling resource holds for its own use is live in the layers below it.
+    // Memory that a pooling resource holds for its own use is live in the layers below it.
     if (!inside.has(layer)) run.checkGivenBack(outstandingBytes(layer) === 0, `the ${layer.constructor.name} counts no memory as live`);
   }
 
-  // What keeps memory gives it back at the end, whether it is in use or not.
+  // A resource that keeps memory gives it back at the end, even if it is in use.
   if (!isPooling(resource) || resource instanceof CachingMemoryResource) return;
   allocate(3_000, a);
   run.do('synchronize a', () => a.synchronizeSync());
 }
 
-/** One stream takes all there is, and another one gets it once it is freed, and is refused while it is not. */
+/** One stream takes all memory; another gets it after it is freed, and is refused before. */
 function playExhaustion(run: ScenarioRun, specification: string): void {
   const { resource } = run.make('the stack', () => createResourceStack(specification));
   const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
@@ -150,7 +159,7 @@ function isPooling(resource: MemoryResource): resource is StreamOrderedMemoryRes
   return resource instanceof StreamOrderedMemoryResource;
 }
 
-/** What a resource that counts it takes for live. */
+/** The bytes that a resource counts as live, if it counts. */
 function outstandingBytes(resource: MemoryResource): number {
   const isCounting = [PoolMemoryResource, ArenaMemoryResource, FixedSizeMemoryResource, CachingMemoryResource].some(
     (type) => resource instanceof type,

@@ -4,15 +4,15 @@ import { openingName, sweepOpening } from './opening.js';
 import { allScenarios } from './scenarios.js';
 import { type SweepResult, sweep } from './sweep.js';
 
-/** What the process that makes the trials tells the one that prints the table. */
+/** The messages from the process that makes the trials to the one that prints the table. */
 export type SweepMessage =
   | { readonly kind: 'trial'; readonly index: number; readonly scenario: string; readonly fault: string }
   | { readonly kind: 'result'; readonly result: SweepResult }
   | { readonly kind: 'end' };
 
 /**
- * Sweeps all scenarios from one on.
- * @param filter what the names of the scenarios must contain
+ * Sweeps all scenarios from a given one on.
+ * @param filter text that the names of the scenarios must contain
  */
 export async function sweepAll(from: number, filter: string, tell: (message: SweepMessage) => void): Promise<void> {
   directFaults(native(), mailbox, (reason) => {

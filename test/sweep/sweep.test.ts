@@ -2,8 +2,9 @@ import { describe, expect, test } from 'vitest';
 import { allScenarios } from './scenarios.js';
 import { sweep } from './sweep.js';
 
-// `npm run sweep` lets every call fail, with every status; here it is one call of each function in each scenario.
-describe('where a call of the driver or of a function of the host fails', () => {
+// `npm run sweep` makes every call fail, with every status; here it is one call of each function in
+// each scenario.
+describe('if a driver call or a host function fails', () => {
   test.each(allScenarios())('nothing leaks or breaks: $name', async (scenario) => {
     const { problems, errors, recoveries } = await sweep(scenario, { seed: 1 });
     expect(problems).toEqual([]);

@@ -1,12 +1,15 @@
 /**
- * The fault sweep: plays scenarios again and again, and lets the 1st, 2nd, 3rd … call of each function of the driver fail, and of each function
- * of the host that a scenario gives to cistern, until the scenario passes untouched. For each call of the driver there are some trials more, in
- * which one of the calls after it fails as well: of those that make up for the first, or of any later.
+ * The fault sweep. It plays each scenario repeatedly, and makes the 1st, 2nd, 3rd … call of each
+ * driver function fail, and of each host function that a scenario passes to cistern, until the
+ * scenario passes without a fault. For each driver call there are some more trials, in which a
+ * second, later call fails as well: one that recovers from the first fault, or any other.
  *
- * What is asked of each trial is told in `ScenarioRun` (a typed error or a recovery; valid structures; the same call works right after), and
- * here: whatever failed, stream order has no gap, and everything is given back once all is disposed. Nothing is excepted from that by name. What
- * only the collection of an unreachable buffer, stream or event gives back is given back by one. Where a second call fails, it may be the one by
- * which a call that failed gives back what it had got: such memory stays allocated until the environment ends, and is counted as stranded.
+ * Each trial must meet the conditions in `ScenarioRun` (a typed error or a recovery; valid
+ * structures; the same call succeeds right after), and those here: whatever failed, stream order
+ * has no gap, and everything is given back after everything is disposed. There are no exceptions by
+ * name. What only the collection of an unreachable buffer, stream or event gives back is given back
+ * by one. A second fault may hit the call by which a failed call gives back what it had allocated:
+ * that memory stays allocated until the environment ends, and is counted as stranded.
  */
 import { setImmediate } from 'node:timers/promises';
 import { checkOrder, reclaimUnreachableBuffers } from '../../src/index.js';
@@ -14,45 +17,51 @@ import { DriverFunction, driverFaultPoints, type FaultPoint, type HostFunction }
 import { type Ledger, leaksBetween, takeLedger } from './ledger.js';
 import { type Scenario, ScenarioRun } from './scenario-run.js';
 
-/** What is made to fail in a trial. */
+/** The fault of a trial. */
 interface Fault {
   readonly point: FaultPoint;
   readonly nth: number;
   readonly status: number;
-  /** What fails after that; `nth` counts from there on. */
+  /** A second fault; `nth` counts from the first one. */
   readonly second?: { readonly point: DriverFunction; readonly nth: number; readonly status: number };
 }
 
-/** How the trials of a scenario ended. */
+/** The outcome of a scenario's trials. */
 export interface SweepResult {
   readonly scenario: string;
   /** Trials in which a call failed: with a step that threw, and with none. */
   errors: number;
   recoveries: number;
-  /** Trials of those in which a second call failed. */
+  /** Those trials in which a second call failed. */
   seconds: number;
   /** Trials in which no call failed. */
   untouched: number;
-  /** Trials that left something behind though at most one call failed. */
+  /** Trials that left something behind although at most one call failed. */
   leaks: number;
-  /** Trials that left something behind where the driver also refused to take back what a call had got that failed. */
+  /**
+   * Trials that left something behind because the driver also refused to take back what a failed
+   * call had allocated.
+   */
   stranded: number;
-  /** Whatever must not be, leaks among it, with what failed before. */
+  /** All violations, including leaks, with the faults before them. */
   readonly problems: string[];
 }
 
 /** Options of {@link sweep}. */
 export interface SweepOptions {
   /**
-   * Where given, only one call of each function is made to fail, and this says which.
+   * If set, only one call of each function is made to fail, chosen by this.
    * @defaultValue every call
    */
   readonly seed?: number;
-  /** Called before each trial with what fails in it. */
+  /** Called before each trial with its fault. */
   readonly onTrial?: (fault: string) => void;
 }
 
-/** How many trials with two faults follow each with one, and how far apart the two are at the most, in calls of the second function. */
+/**
+ * How many trials with two faults follow each trial with one, and the greatest distance of the two,
+ * in calls of the second function.
+ */
 const secondFaults = 4;
 const farthestSecond = 3;
 
@@ -82,9 +91,9 @@ class Trials {
   readonly #scenario: Scenario;
   readonly #onTrial: ((fault: string) => void) | undefined;
   readonly #hostFunctions = new Map<string, HostFunction>();
-  /** How often each function is called where nothing fails. */
+  /** How often each function is called without a fault. */
   #calls: { readonly point: FaultPoint; readonly calls: number }[] = [];
-  /** The functions of the driver that were called in the last trial. */
+  /** The driver functions that were called in the last trial. */
   #called: readonly DriverFunction[] = [];
   #ledger: Ledger = {};
 
@@ -98,10 +107,10 @@ class Trials {
     return this.#calls;
   }
 
-  /** Plays the scenario as it is meant to go. Returns whether it does. */
+  /** Plays the scenario without a fault. Returns whether it passes. */
   async playUntouched(): Promise<boolean> {
     this.#onTrial?.('nothing');
-    // The first time makes what stays: default streams, staging memory.
+    // The first time creates what stays: default streams, staging memory.
     await this.#playWith(undefined);
     this.#ledger = takeLedger();
     const points = driverFaultPoints();
@@ -129,7 +138,8 @@ class Trials {
     const { errors, problems } = await this.#playWith(fault);
     this.#called = functions.filter((each, i) => each.calls() > (before[i] as number));
     const failed: string[] = [];
-    // Where the second is of the same function it stands in the place of the first, which has failed in a trial of its own.
+    // If the second is of the same function, it replaces the first, which has failed in a trial of
+    // its own.
     if (second?.point === point || point.disarm()) {
       failed.push(point.name);
       if (second?.point.disarm()) failed.push(second.point.name);
@@ -145,7 +155,7 @@ class Trials {
     return failed.length > 0;
   }
 
-  /** Plays the scenario some times with the fault of the trial before and another after it. */
+  /** Plays the scenario several times with the last trial's fault and another after it. */
   async playSeconds(first: Fault, trials: number): Promise<void> {
     if (!(first.point instanceof DriverFunction)) return;
     const candidates = this.#called;
@@ -174,8 +184,9 @@ class Trials {
     let ledger = takeLedger();
     let leaks = leaksBetween(this.#ledger, ledger, failed);
     if (leaks.length > 0) {
-      // A buffer that could not be made may have been refused its free as well: that is tried again with the next collection. A stream is as
-      // well, in a job after that which made it, and after the collection.
+      // If a buffer could not be made, its free may have been refused as well: the next collection
+      // tries it again. So it is for a stream, in a job after the one that made it, and after the
+      // collection.
       await setImmediate();
       reclaimUnreachableBuffers('major');
       for (let turn = 0; turn < 3; turn++) await setImmediate();
@@ -191,10 +202,10 @@ function nameOf({ point, nth, status }: Fault): string {
   return `${point.name} ${nth}${status === 0 ? '' : ` with ${status}`}`;
 }
 
-/** An integer from 0 to 2^32 - 1 that a text leads to (FNV-1a). */
+/** An integer from 0 to 2^32 - 1 from a text (FNV-1a). */
 function hash(text: string): number {
   let value = 0x811c9dc5;
   for (let i = 0; i < text.length; i++) value = Math.imul(value ^ text.charCodeAt(i), 0x01000193);
-  // The lowest bits of texts that end alike are alike.
+  // Texts with equal ends give equal lowest bits.
   return (value ^ (value >>> 15)) >>> 0;
 }
