@@ -1,5 +1,5 @@
-// Faults that no change of one node of the syntax tree makes: one call for another, one variable for another, two lines the other way round. Each
-// text stands once in its file.
+// Faults that no change of a single syntax node makes: one call for another, one variable for
+// another, two lines swapped. Each text occurs once in its file.
 const faults = {
   'src/stream-ordering/stream-lane.ts': [
     {
@@ -28,19 +28,19 @@ const faults = {
     },
     {
       name: 'free-during-synchronization',
-      fault: 'a free while a synchronization goes on counts as covered by it',
+      fault: 'a free during a synchronization counts as covered by it',
       from: 'freeUnrecorded(): void {\n    this.#isUnrecorded = true;\n    this.#freedAt = this.timeline.synchronizing;',
       to: 'freeUnrecorded(): void {\n    this.#isUnrecorded = true;\n    this.#freedAt = this.timeline.synchronized;',
     },
     {
       name: 'fence-replaces-another',
-      fault: "of two callers' events the one handed in last stands for both",
+      fault: "of two callers' events, the one passed last stands for both",
       from: 'else if (known.version !== event.version) this.#isUnrecorded = true;',
       to: 'else this.#callerEvent = { event, version: event.version };',
     },
     {
       name: 'fence-older-than-memory',
-      fault: "a caller's event is relied on that is older than the wait for the memory's last stream",
+      fault: "a caller's event is relied on although it is older than the wait for the memory's last stream",
       from: 'if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;\n    else if',
       to: 'if',
     },
@@ -48,13 +48,13 @@ const faults = {
   'src/stream-ordering/stream-ordering.ts': [
     {
       name: 'known-649-held-for-nobody',
-      fault: "rmm#649, 'off': what is held for a stream that may be gone is given to another",
+      fault: "rmm#649, 'off': memory held for a stream that may be gone is given to another",
       from: '      if (lane.isHeldBack) continue;\n',
       to: '      if (lane.isHeldBack && lane.timeline.announcesEnd) continue;\n',
     },
     {
       name: 'fence-where-end-unannounced',
-      fault: "rmm#649: a caller's event is relied on where the end of the stream is not announced",
+      fault: "rmm#649: a caller's event is relied on although the end of the stream is not announced",
       from: 'if (lane.mustRecord) lane.freeRecorded();\n      else if',
       to: 'if',
     },
@@ -76,7 +76,7 @@ const faults = {
   'src/driver/event.ts': [
     {
       name: 'refused-event-disposed',
-      fault: 'an event that the driver refuses to destroy is disposed all the same',
+      fault: 'an event that the driver refuses to destroy is disposed anyway',
       from: '    destroy(this.handle);\n    this.handle = -1;',
       to: '    const { handle } = this;\n    this.handle = -1;\n    destroy(handle);',
     },
@@ -84,19 +84,19 @@ const faults = {
   'src/driver/stream-timeline.ts': [
     {
       name: 'busy-stream-counts-as-run',
-      fault: 'a query that says no counts as a synchronization',
+      fault: 'a query that returns false counts as a synchronization',
       from: 'if (mailbox[1] !== 1) return false;',
       to: 'if (mailbox[1] !== 1) return complete() ?? false;',
     },
     {
       name: 'synchronization-covers-later-work',
-      fault: 'the end of a synchronization counts for what was queued since it began',
+      fault: 'the end of a synchronization covers work queued after it began',
       from: 'if (this.synchronized < number) this.synchronized = number;',
       to: 'this.synchronized = this.synchronizing;',
     },
     {
       name: 'fence-older-than-timeline',
-      fault: "a caller's event is relied on that was recorded when the driver's stream had another timeline",
+      fault: "a caller's event is relied on although it was recorded when the driver's stream had another timeline",
       from: '  receivedAt = StreamTimeline.records;',
       to: '  receivedAt = 0;',
     },
@@ -104,37 +104,37 @@ const faults = {
   'src/suballocation/free-space-index.ts': [
     {
       name: 'joins-next-of-other-lane',
-      fault: "a freed block is joined with a neighbour of another stream's",
+      fault: 'a freed block coalesces with a neighbour of another stream',
       from: 'if (next !== none && blocks[next + stateField] === lane) {',
       to: 'if (next !== none && (blocks[next + stateField] as number) >= 0) {',
     },
     {
       name: 'joins-previous-of-other-lane',
-      fault: "a freed block is joined with the one before it, of another stream's",
+      fault: 'a freed block coalesces with the one before it, of another stream',
       from: 'const joinsPrevious = previous >= 0 && blocks[previous + stateField] === lane;',
       to: 'const joinsPrevious = previous >= 0 && (blocks[previous + stateField] as number) >= 0;',
     },
     {
       name: 'serves-too-small-block',
-      fault: 'a block that is a unit too small serves a request',
+      fault: 'a block that is one unit too small serves a request',
       from: 'if (size >= units && size <= bestSize',
       to: 'if (size >= units - 1 && size <= bestSize',
     },
     {
       name: 'shift-by-32',
-      fault: 'where the class is the last of its group, smaller ones are searched',
+      fault: 'if the class is the last of its group, smaller ones are searched',
       from: '(-1 << (list & (divisions - 1))) << 1',
       to: '-1 << ((list & (divisions - 1)) + 1)',
     },
     {
       name: 'rest-in-old-list',
-      fault: 'what is left of a cut block stays in the list of its old size',
+      fault: 'the rest of a split block stays in the list of its old size',
       from: 'else this.#relist(free, size - units, lane);',
       to: 'else blocks[free + sizeField] = size - units;',
     },
     {
       name: 'loses-alignment-gap',
-      fault: 'what lies before an aligned address is lost',
+      fault: 'the memory before an aligned address is lost',
       from: 'this.#insertFree(this.#cutFront(block, (alignment - misaligned) / unitBytes, lane), lane);',
       to: 'this.#cutFront(block, (alignment - misaligned) / unitBytes, lane);',
     },
@@ -166,7 +166,7 @@ const faults = {
   'src/adaptors/upstream-blocks.ts': [
     {
       name: 'arriving-bytes-not-counted',
-      fault: 're-entrancy: bytes that the upstream is being asked for do not count',
+      fault: 're-entrancy: bytes being requested from the upstream do not count',
       from: 'return this.#reservedBytes + this.#arrivingBytes;',
       to: 'return this.#reservedBytes;',
     },
@@ -180,7 +180,7 @@ const faults = {
   'src/adaptors/stream-ordered-memory-resource.ts': [
     {
       name: 'lane-of-other-stream-after-growth',
-      fault: 're-entrancy: after a call of the upstream the lane of another stream is used',
+      fault: 're-entrancy: after a call of the upstream, the lane of another stream is used',
       from: 'this.keepSegment({ address, bytes }, stream);\n    }\n    this.enter',
       to: 'this.keepSegment({ address, bytes }, stream);\n    }\n    if (this.isDisposed) this.enter',
     },
@@ -204,25 +204,25 @@ const faults = {
     },
     {
       name: 'known-2489-off',
-      fault: "rmm#2489, 'off': another stream's block is reused once its own stream was asked for, idle or not",
+      fault: "rmm#2489, 'off': another stream's block is reused after its own stream was asked, idle or not",
       from: 'if (address === none && this.ordering.queryHeld(stream)) address',
       to: 'if (address === none) { this.ordering.queryHeld(stream); for (const other of this.ordering.laneNumbers()) if (address === none) address = this.allocateIn(other, bytes, alignment); } if (address === none) address',
     },
     {
       name: 'join-goes-on',
-      fault: 'a stream takes the memory of all others over, though that of the first was enough',
+      fault: 'a stream takes over the memory of all others, although that of the first was enough',
       from: 'return isEnough(true);\n    });',
       to: 'isEnough(true); return false;\n    });',
     },
     {
       name: 'join-goes-on-after-own',
-      fault: "a stream takes others' memory over, though its own other lane was enough",
+      fault: "a stream takes over others' memory, although its own other lane was enough",
       from: 'if (isEnough(false)) return true;',
       to: 'isEnough(false);',
     },
     {
       name: 'search-result-lost',
-      fault: 'what the last search finds is not given out',
+      fault: 'the result of the last search is not returned',
       from: 'if (address === none) throw this.outOfMemory(bytes, alignment);\n    return address;',
       to: 'throw this.outOfMemory(bytes, alignment);',
     },
@@ -234,7 +234,7 @@ const faults = {
     },
     {
       name: 'trim-keeps-nothing',
-      fault: 'trim gives back what is to be kept',
+      fault: 'trim gives back what it is to keep',
       from: '() => this.reservedBytes - bytesToKeep',
       to: '() => this.reservedBytes',
     },
@@ -262,7 +262,7 @@ const faults = {
   'src/adaptors/pool-memory-resource.ts': [
     {
       name: 'no-last-search',
-      fault: 'a pool is out of memory though it has a block that fits',
+      fault: 'a pool is out of memory although it has a block that fits',
       from: 'return this.searchLane(this.lane.number, bytes, alignment);',
       to: 'return none;',
     },
@@ -271,8 +271,8 @@ const faults = {
     {
       name: 'arena-grows-beyond-size',
       fault: 're-entrancy: an arena takes its block twice',
-      from: 'Math.min(this.arenaBytes - this.claimedBytes, maximumBlockBytes)',
-      to: 'Math.min(this.arenaBytes - this.reservedBytes, maximumBlockBytes)',
+      from: 'Math.min(this.arenaBytes - this.held.claimedBytes, maximumBlockBytes)',
+      to: 'Math.min(this.arenaBytes - this.held.reservedBytes, maximumBlockBytes)',
     },
     {
       name: 'superblock-split-to-nothing',
@@ -296,7 +296,7 @@ const faults = {
     },
     {
       name: 'rewind-orders-too-late',
-      fault: 'a rewind orders blocks once they are in their lane',
+      fault: 'a rewind orders blocks after they are in their lane',
       from: 'for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);\n    for (const step of steps) this.#memory.stepBack(step);',
       to: 'for (const step of steps) this.#memory.stepBack(step);\n    for (const { chain, blockCount } of steps) this.#order(chain, blockCount < chain.cursor.blockCount);',
     },
@@ -308,13 +308,13 @@ const faults = {
     },
     {
       name: 'host-does-not-wait',
-      fault: 'a rewind does not wait where the owner may be gone',
-      from: 'if (awaited.size === 0) return false;',
-      to: 'if (awaited.size >= 0) return false;',
+      fault: 'a rewind does not wait if the owner may be gone',
+      from: 'if (awaited.size === 0 || this.ordering.lane(lane)',
+      to: 'if (awaited.size >= 0 || this.ordering.lane(lane)',
     },
     {
       name: 'monotonic-lane-unannounced',
-      fault: 'rmm#649: blocks of a stream whose end nobody announces are shared at a rewind',
+      fault: 'rmm#649: blocks of a stream whose end is not announced are shared at a rewind',
       from: 'const lane = stream.timeline.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);',
       to: 'const { lane } = this;',
     },
@@ -328,15 +328,15 @@ const faults = {
   'src/adaptors/fixed-size-memory-resource.ts': [
     {
       name: 'fixed-size-wrong-size',
-      fault: 'what was asked for is not remembered',
+      fault: 'the requested size is not remembered',
       from: 'this.#blockUnits, this.blockBytes - bytes, lane',
       to: 'this.#blockUnits, 0, lane',
     },
     {
       name: 'fixed-size-exceeds-maximum',
-      fault: 'a part of a block that the maximum leaves counts as a block',
-      from: 'return Math.floor((this.#maximumBytes - this.claimedBytes) / this.blockBytes);',
-      to: 'return Math.ceil((this.#maximumBytes - this.claimedBytes) / this.blockBytes);',
+      fault: 'a part of a block below the maximum counts as a block',
+      from: 'return Math.floor((this.#maximumBytes - this.held.claimedBytes) / this.blockBytes);',
+      to: 'return Math.ceil((this.#maximumBytes - this.held.claimedBytes) / this.blockBytes);',
     },
   ],
   'src/adaptors/binning-memory-resource.ts': [
@@ -350,19 +350,19 @@ const faults = {
   'src/adaptors/caching-memory-resource.ts': [
     {
       name: 'ended-run-goes-on',
-      fault: 'a run that has ended is remembered as the one that the code is in',
+      fault: 'a run that has ended is remembered as the current one',
       from: 'return run?.hasEnded ? undefined : run;',
       to: 'return run;',
     },
     {
       name: 'uncached-not-served-by-trim',
-      fault: 'outside of a run memory runs out though the cache keeps some free',
+      fault: 'outside a run, memory runs out although the cache has free blocks',
       from: 'if (this.reservedBytes > 0 && this.trim(stream) > 0)',
       to: 'if (this.reservedBytes < 0)',
     },
     {
       name: 'run-end-event-at-any-cost',
-      fault: 'the end of a run keeps memory that no event could be recorded for',
+      fault: 'the end of a run keeps memory for which no event could be recorded',
       from: 'this.ordering.freedLater(lane);',
       to: 'this.ordering.freed(lane);',
     },
@@ -376,7 +376,7 @@ const faults = {
   'src/adaptors/limiting-resource-adaptor.ts': [
     {
       name: 'limit-unrounded',
-      fault: 'the limit is held against the size before it is rounded',
+      fault: 'the limit is checked against the size before rounding',
       from: 'if (accountedBytes > this.limitBytes',
       to: 'if (bytes > this.limitBytes',
     },
@@ -390,7 +390,7 @@ const faults = {
   'src/adaptors/statistics-resource-adaptor.ts': [
     {
       name: 'inner-peak-from-zero',
-      fault: 'an inner peak is not added to what was live',
+      fault: 'an inner peak is not added to the live amount',
       from: 'Math.max(this.peak, this.current + inner.peak)',
       to: 'Math.max(this.peak, inner.peak)',
     },
@@ -398,7 +398,7 @@ const faults = {
   'src/adaptors/logging-resource-adaptor.ts': [
     {
       name: 'row-of-other-stream',
-      fault: 're-entrancy: a row names the stream of a call that came meanwhile',
+      fault: 're-entrancy: a row names the stream of a nested call',
       from: 'LogAction.allocateNothing : LogAction.allocate, pointer, bytes, suffix);',
       to: 'LogAction.allocateNothing : LogAction.allocate, pointer, bytes, this.#suffix as RowText);',
     },
@@ -432,7 +432,7 @@ const faults = {
   'src/adaptors/rounding-resource-adaptor.ts': [
     {
       name: 'free-not-rounded',
-      fault: 'a free passes the size on as it was asked for',
+      fault: 'a free passes on the size before rounding',
       from: 'this.upstream.deallocate(pointer, rounded, stream',
       to: 'this.upstream.deallocate(pointer, bytes, stream',
     },
@@ -446,7 +446,7 @@ const faults = {
   'src/adaptors/fallback-resource-adaptor.ts': [
     {
       name: 'fallback-remembers-freed',
-      fault: "a freed pointer stays known as the fallback's",
+      fault: "a freed pointer is still known as the fallback's",
       from: 'this.#pointers.take(pointer) !== none',
       to: 'this.#pointers.get(pointer) !== none',
     },
@@ -460,13 +460,13 @@ const faults = {
     },
     {
       name: 'stages-as-given',
-      fault: 'the stages come in the order in which they were given',
+      fault: 'the stages run in the order in which they were given',
       from: 'const active = reclaimStages.filter((stage) => stages.includes(stage) && (stage',
       to: 'const active = stages.filter((stage) => (stage',
     },
     {
       name: 'refused-free-not-live',
-      fault: 'what the upstream refused to free is not live any more',
+      fault: 'memory that the upstream refused to free is no longer live',
       from: '    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);\n    if (pointer !== 0) this.#liveBytes -= bytes;',
       to: '    if (pointer !== 0) this.#liveBytes -= bytes;\n    this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);',
     },
@@ -480,13 +480,13 @@ const faults = {
   'src/collector/stage-timings.ts': [
     {
       name: 'trim-before-settle',
-      fault: 'resources are trimmed before the device has settled',
+      fault: 'resources are trimmed before the device is idle',
       from: "= ['settle', 'trim', ",
       to: "= ['trim', 'settle', ",
     },
     {
       name: 'major-before-minor',
-      fault: 'everything is collected before what was made lately',
+      fault: 'all garbage is collected before young garbage',
       from: "'trim', 'minor-collection', 'major-collection', 'callback'];",
       to: "'trim', 'major-collection', 'minor-collection', 'callback'];",
     },
@@ -494,7 +494,7 @@ const faults = {
   'src/collector/unreachable-buffers.ts': [
     {
       name: 'sweep-in-sweep',
-      fault: 'a sweep within a sweep tries again what was refused',
+      fault: 'a nested sweep retries what was refused',
       from: 'if (isSweeping) return freeTaken(takeUnreachable());',
       to: 'if (isSweeping) return freeRefused() + freeTaken(takeUnreachable());',
     },

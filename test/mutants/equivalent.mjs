@@ -1,4 +1,5 @@
-// Mutants that change nothing that a caller could notice, by file and by the name that `npm run mutants -- --list` gives them, each with the reason.
+// Mutants without an effect that a caller could notice, by file and by their name in
+// `npm run mutants -- --list`, each with the reason.
 const notBelowZero = 'the number of synchronizations that it is compared with is never below 0';
 const handles = "a live event's handle is at least 2 ** 20, a disposed one's is -1";
 const onlyDriverErrors = 'recording a live lane fails with a DriverError only';

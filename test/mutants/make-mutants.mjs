@@ -1,10 +1,11 @@
-// Makes mutants from the syntax tree of a file: each is one changed range of its text. What does not type-check is left out.
+// Makes mutants from the syntax tree of a file: each is one changed range of its text. Mutants that
+// do not type-check are left out.
 import { createHash } from 'node:crypto';
 import ts from 'typescript';
 
 const kinds = ts.SyntaxKind;
 
-/** What an operator is changed to. */
+/** The replacement of an operator. */
 const operators = new Map([
   [kinds.LessThanToken, ['<=', '>=']],
   [kinds.LessThanEqualsToken, ['<', '>']],
@@ -46,7 +47,7 @@ const steps = new Map([
   [kinds.PlusPlusToken, '--'],
   [kinds.MinusMinusToken, '++'],
 ]);
-/** Methods that are changed to another, or to nothing. */
+/** Methods that are replaced by another, or by nothing. */
 const methods = new Map([
   ['some', 'every'],
   ['every', 'some'],
@@ -62,16 +63,16 @@ const methods = new Map([
 /** Calls that reach the driver or an upstream, whose errors are swallowed. */
 const failing =
   /^(#?record\w*|wait|query\w*|synchronize\w*|order\w*|check\w*|cover|afterEnd|release\w*|receivedInCommon|freed\w*|freeWithEvent|freeRecord\w*)$/;
-/** Where a fault in passing an error on loses memory or order. */
+/** Files in which a fault in passing on an error loses memory or order. */
 const passingErrorsOn = /^src\/(stream-ordering|driver|adaptors)\//;
 
-// As it is to be read, and as it is compiled: nothing after it counts as unreachable, and no type becomes narrower.
+// As shown, and as compiled: code after it does not count as unreachable, and no type is narrowed.
 const always = { true: '(true as boolean)', false: '(false as boolean)' };
 
 export function compilerOptions(root) {
   const { config } = ts.readConfigFile(`${root}tsconfig.json`, ts.sys.readFile);
   const { options } = ts.parseJsonConfigFileContent(config, ts.sys, root);
-  // What a mutant does not use any more is no fault of it.
+  // Unused names in a mutant are not errors.
   return { ...options, noUnusedLocals: false, noUnusedParameters: false, noEmit: true };
 }
 
@@ -115,10 +116,10 @@ export function makeMutants(sourceFile, checker, file) {
         names.unshift(at.name === undefined ? '' : textOf(at.name));
       else if (ts.isConstructorDeclaration(at)) names.unshift('constructor');
       else if (ts.isVariableStatement(at) && ts.isSourceFile(at.parent)) names.unshift(textOf(at.declarationList.declarations[0].name));
-      // What types of a mutant reach: a member of a class, or a statement of the module.
+      // The reach of a mutant's types: a member of a class, or a statement of the module.
       if (region === undefined && (ts.isClassElement(at) || (at.parent !== undefined && ts.isSourceFile(at.parent)))) region = at;
     }
-    // What decides whether a class or a module is whole.
+    // Nodes that affect the types of a whole class or module.
     const reachesOut =
       region !== undefined && !(ts.isMethodDeclaration(region) || ts.isAccessor(region) || ts.isFunctionDeclaration(region));
     return { where: names.join('.'), reachesOut, region: region?.getStart(sourceFile) ?? 0, regionEnd: region?.end ?? text.length };
@@ -152,7 +153,7 @@ export function makeMutants(sourceFile, checker, file) {
     return false;
   }
 
-  /** Whether a node is a condition of its own, and not a part of one. */
+  /** Whether a node is a whole condition, not part of one. */
   function isConditionRoot(node) {
     if (isDecision(node, node)) return true;
     const { parent } = node;
@@ -168,7 +169,7 @@ export function makeMutants(sourceFile, checker, file) {
   function mutateCondition(root) {
     const inner = unwrapped(root);
     if (inner.kind === kinds.TrueKeyword || inner.kind === kinds.FalseKeyword) return;
-    // With what the condition tells of types.
+    // With the narrowing of the condition.
     replace(root, 'condition', `(${textOf(root)} || ${always.true})`, 'true');
     replace(root, 'condition', `((${textOf(root)}) && ${always.false})`, 'false');
     mutateParts(root, true);
@@ -203,7 +204,7 @@ export function makeMutants(sourceFile, checker, file) {
     }
   }
 
-  /** Leaves one of a list out, with the comma that belongs to it. */
+  /** Leaves out one of a list, with its comma. */
   function drop(list, index, kind) {
     const node = list[index];
     const start = index > 0 ? list[index - 1].end : node.getStart(sourceFile);
@@ -216,7 +217,7 @@ export function makeMutants(sourceFile, checker, file) {
     const isLone = !ts.isBlock(parent) && !ts.isSourceFile(parent) && !ts.isCaseOrDefaultClause(parent);
     const isOnlyOfIf = ts.isIfStatement(parent) && parent.thenStatement === node && parent.elseStatement === undefined;
     const remove = () => {
-      // It is the same as a condition that is never true, or a loop that is never run.
+      // Equivalent to a condition that is never true, or a loop that never runs.
       if (isOnlyOfIf) return;
       replace(node, 'statement', isLone ? '{}' : ';', 'nothing');
     };
@@ -301,7 +302,9 @@ export function makeMutants(sourceFile, checker, file) {
   return mutants.sort((a, b) => a.start - b.start || a.end - b.end);
 }
 
-/** A name that stays when lines move: the function, the change, and, for one of several that are the same there, which. */
+/**
+ * A name that stays when lines move: the function, the change, and an index if there are several.
+ */
 function number(mutants) {
   const counts = new Map();
   for (const mutant of mutants) {
@@ -327,7 +330,8 @@ function describe(kind, from, to) {
 }
 
 /**
- * The text of a file that calls `__hit` with a number at every statement of its functions, from `first` on, and where these statements are.
+ * The text of a file that calls `__hit` with a number at every statement of its functions, starting
+ * at `first`, and the places of these statements.
  */
 export function withProbes(sourceFile, first) {
   const { text } = sourceFile;
@@ -352,7 +356,7 @@ export function withProbes(sourceFile, first) {
     ts.forEachChild(node, visit);
   };
   visit(sourceFile);
-  // What ends at a place ends before what begins there; of two that end there, the inner one first.
+  // At one position, ends come before starts; of two ends, the inner one comes first.
   const insertions = [...after.reverse().map((one) => ({ ...one, rank: 0 })), ...before.map((one) => ({ ...one, rank: 1 }))];
   let probed = '';
   let copied = 0;
@@ -371,8 +375,8 @@ function isStatementOfFunction(node) {
 }
 
 /**
- * Mutants that type-check. Many are put into one program, none into the same function as another; those that reach beyond their function are
- * tried again with no other in their file.
+ * Mutants that type-check. Many are put into one program, at most one per function; those that
+ * reach beyond their function are checked again with no other in their file.
  */
 export function typeChecked(mutants, sources, options, onProgress) {
   const host = ts.createCompilerHost(options);
@@ -387,7 +391,10 @@ export function typeChecked(mutants, sources, options, onProgress) {
   const roots = [...sources.values()].map(({ path }) => path);
   let program = ts.createProgram(roots, options, host);
 
-  /** Tells what each mutant of a round comes to: the first error in its function, or `elsewhere` for one that may be of any of them. */
+  /**
+   * Finds for each mutant of a round the first error in its function, or `elsewhere` for an error
+   * that any of them may have caused.
+   */
   function check(round) {
     overlay.clear();
     const ranges = [];

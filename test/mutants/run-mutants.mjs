@@ -1,12 +1,12 @@
-// `npm run mutants` changes the files that matter, one place at a time, and runs the tests that come to that place, in a few processes that stay.
-//   --file TEXT    only files whose path has this in it (may be given again)
-//   --name TEXT    only mutants whose name has this in it (may be given again)
-//   --tests TEXT   only tests of files whose path has this in it (may be given again)
-//   --sample N     only N of them, drawn with --seed S (0 if it is not given)
-//   --shard I/N    only every Nth, from the Ith on
-//   --processes N  2 if it is not given
-//   --list         names them, with those that are listed as equivalent, and stops
-// The exit status is 0 only if no mutant survived that is not listed in equivalent.mjs, and every one that is listed there survived.
+// `npm run mutants` changes the files that matter, one place at a time, and runs the tests that reach it, in a few long-lived processes.
+//   --file TEXT    only files whose path contains this (may be repeated)
+//   --name TEXT    only mutants whose name contains this (may be repeated)
+//   --tests TEXT   only tests in files whose path contains this (may be repeated)
+//   --sample N     only N of them, drawn with --seed S (default 0)
+//   --shard I/N    only every Nth, starting with the Ith
+//   --processes N  default 2
+//   --list         prints their names and which are listed as equivalent, and exits
+// Exits with 0 only if every surviving mutant is listed in equivalent.mjs, and every listed one survived.
 import { fork } from 'node:child_process';
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
@@ -58,14 +58,17 @@ const files = [
   'src/collector/stage-timings.ts',
   'src/collector/unreachable-buffers.ts',
 ];
-/** Tests that run what is changed in this process; others start processes of their own, or are about what is built on it. */
+/**
+ * Tests that run the changed code in their own process; others start processes, or test what is
+ * built from it.
+ */
 const chosenTests =
   /^test\/(adaptors|buffers|collector|conformance|driver|gc|property|resources|specification|stream-ordering|suballocation|testing)\/(?!environment|lists-and-branches|random-programs).*\.test\.ts$/;
-/** A test that takes longer is left to the end, for what survives all others. */
+/** A slower test runs last, on mutants that survive all others. */
 const slowMilliseconds = 1_500;
-/** How long all tests of a file may take without a mutant. */
+/** The limit for all tests of a file without a mutant. */
 const coverLimitMilliseconds = 300_000;
-/** Memory of a process from which on another takes its place. */
+/** A process with more memory is replaced. */
 const memoryLimit = 2 ** 30;
 const cache = join(root, 'node_modules/.cache/cistern-mutants');
 const environment = {
@@ -95,7 +98,7 @@ const progress = (text) => {
   if (process.stderr.isTTY) process.stderr.write(`\r\u001b[K${text}`);
 };
 
-/** What a key stands for, from the last run that had the same key, or made now. */
+/** The value for a key, from the last run with the same key, or made now. */
 async function remembered(name, key, make) {
   const path = join(cache, `${name}-${key}.json`);
   if (existsSync(path)) return JSON.parse(readFileSync(path, 'utf8'));
@@ -127,7 +130,7 @@ function mutantsOf(file, program, sources) {
   return made;
 }
 
-/** The server that transforms modules, whose own processes ask it for them. */
+/** The server that transforms modules for the test processes. */
 const mutated = new Map();
 const server = await createServer({
   root,
@@ -180,7 +183,7 @@ function fetchModule(url, importer) {
   return fetches.get(key);
 }
 
-/** A process that runs tests, and is replaced where it ends or has to be ended. */
+/** A process that runs tests. It is replaced if it ends or must be ended. */
 class TestProcess {
   #child;
   #settle;
@@ -213,7 +216,7 @@ class TestProcess {
       } else if (message.kind === 'began') this.#onBegan?.(message.path);
       else if (message.kind === 'done') this.#finish(message.error === undefined ? message.result : { crash: message.error });
     });
-    // What cannot be sent to a process that has just ended is told by its end.
+    // A failed send to a process that has just ended shows by its end.
     child.on('error', () => {});
     child.on('exit', (status, signal) => {
       if (this.#child !== child) return;
@@ -229,7 +232,7 @@ class TestProcess {
     settle?.(result);
   }
 
-  /** Ends what runs; the next run has a new process. */
+  /** Ends the current run; the next run has a new process. */
   end() {
     const child = this.#child;
     this.#child = undefined;
@@ -263,7 +266,7 @@ class TestProcess {
   }
 }
 
-/** Does work on a list with several processes. */
+/** Processes a list with several processes. */
 async function inProcesses(list, count, work) {
   const waiting = [...list];
   const processes = Array.from({ length: count }, () => new TestProcess());
@@ -275,7 +278,7 @@ async function inProcesses(list, count, work) {
   );
 }
 
-/** Which tests there are, and which statements of the files each comes to. */
+/** The tests, and the statements of the files that each reaches. */
 async function coverage(sources, count, own) {
   const probes = {};
   const statements = new Map();
@@ -303,7 +306,10 @@ async function coverage(sources, count, own) {
   return { statements: Object.fromEntries(statements), files: Object.fromEntries(paths.map((path) => [path, found[path]])) };
 }
 
-/** The number of the innermost statement that a mutant is in, if it is in one of a function; of one by hand, that where it begins. */
+/**
+ * The number of the innermost statement around a mutant, if it is in one of a function; for a
+ * mutant by hand, the statement at its start.
+ */
 function statementOf({ first, list }, { start, end, kind }) {
   let best;
   if (kind === 'by hand') {
@@ -318,7 +324,7 @@ function statementOf({ first, list }, { start, end, kind }) {
   return best === undefined ? undefined : first + best;
 }
 
-/** For every statement: the tests that come to it, by file. */
+/** For every statement: the tests that reach it, by file. */
 function index({ statements, files: testFiles }) {
   const byStatement = new Map();
   const put = (number, path, test) => {
@@ -341,13 +347,17 @@ function index({ statements, files: testFiles }) {
         reached.get(file).get(path).add(test);
       }
     }
-    // What runs before the first test, or in hooks, may matter to any test of the file that comes to the same module.
+    // Code that runs before the first test, or in hooks, may affect any test of the file that
+    // reaches the same module.
     for (const number of outside) for (const test of reached.get(fileOf(number))?.get(path) ?? []) put(number, path, test);
   }
   return { byStatement, reached };
 }
 
-/** The tests that a mutant must be noticed by, as files with places: those that are about its file first, then the quick ones, the slow ones last. */
+/**
+ * The tests that must notice a mutant, as files with places: those about its file first, then quick
+ * ones, slow ones last.
+ */
 function planOf(mutant, covered, { byStatement, reached }) {
   const number = statementOf(covered.statements[mutant.file], mutant);
   const byPath = (number === undefined ? reached.get(mutant.file) : byStatement.get(number)) ?? new Map();
@@ -370,7 +380,7 @@ function planOf(mutant, covered, { byStatement, reached }) {
   return plan.sort((a, b) => a.isSlow - b.isSlow || b.isOwn - a.isOwn || a.milliseconds - b.milliseconds || (a.path < b.path ? -1 : 1));
 }
 
-/** Runs one mutant, and says what came of it. */
+/** Runs one mutant, and returns the outcome. */
 async function runMutant(mutant, sources, plan, own) {
   const { path, text } = sources.get(mutant.file);
   if (plan.length === 0) return { verdict: 'survived', by: 'no test comes there' };
@@ -388,7 +398,8 @@ async function runMutant(mutant, sources, plan, own) {
     if (failure === undefined) return { verdict: 'survived', by: '' };
     const by = `${result.path.slice(root.length)}: ${failure.name}: ${failure.message.split('\n')[0]}`;
     const verdict = /timed out in \d+ ?ms/.test(failure.message) ? 'endless' : 'killed';
-    // What the mutant left behind may fail the next one: the same test must pass without it here, or in the next process.
+    // Leftovers of the mutant may fail the next one: the same test must pass without it here, or in
+    // the next process.
     const places = failure.place === undefined ? plan.find((part) => part.path === result.path).places : [failure.place];
     const again = await own.run({ kind: 'run', changed: undefined, files: [{ path: result.path, places }] }, limitOf);
     if (again.failure === undefined && !again.isEndless && again.crash === undefined) return { verdict, by };
@@ -397,7 +408,7 @@ async function runMutant(mutant, sources, plan, own) {
   }
 }
 
-/** Draws some of a list, the same for the same seed. */
+/** Draws items from a list, the same ones for the same seed. */
 function draw(list, count, seed) {
   const keyed = list.map((mutant) => [hashOf(String(seed), mutant.file, mutant.name), mutant]);
   const drawn = new Set(

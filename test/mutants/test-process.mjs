@@ -1,5 +1,5 @@
-// Runs tests in one process, as often as it is asked, each time on modules that are evaluated anew: started by run-mutants.mjs, which
-// hands over the text of every module.
+// Runs tests in one process, repeatedly, each time on freshly evaluated modules. Started by
+// run-mutants.mjs, which supplies the text of every module.
 import process from 'node:process';
 import vm from 'node:vm';
 import { startTests } from '@vitest/runner';
@@ -17,7 +17,7 @@ function ask(message) {
   });
 }
 
-/** What the parent said of a module: the same for every run. */
+/** The parent's answers about modules, which are the same for every run. */
 const fetched = new Map();
 /** The module that is changed in this run: its id, and its text. */
 let changed;
@@ -59,7 +59,7 @@ const evaluator = {
   },
   runExternalModule: (file) => import(file),
 };
-/** Modules that count which of their statements are run, by id. */
+/** Modules that count which of their statements run, by id. */
 const overridden = new Map();
 
 const modules = new ModuleRunner(
@@ -76,7 +76,7 @@ const modules = new ModuleRunner(
   evaluator,
 );
 
-/** What went wrong outside of any test. */
+/** An error outside any test. */
 let strayError;
 process.on('uncaughtException', (error) => {
   strayError ??= error;
@@ -104,14 +104,14 @@ const config = (root) => ({
   strictTags: false,
 });
 
-/** The place of a test in its file: names may be there twice. */
+/** The place of a test in its file: names may occur twice. */
 const placeOf = ({ id }) => id.slice(id.indexOf('_') + 1);
 const nameOf = (task) => (task.suite === undefined || task.suite.filepath !== undefined ? task.name : `${nameOf(task.suite)} ${task.name}`);
 
 /**
  * Runs tests of one file.
- * @param places those to run; all if there are none
- * @param options whether to go on after a failure; what is called around each test
+ * @param places the tests to run; all if empty
+ * @param options whether to continue after a failure; hooks around each test
  */
 async function runFile(root, path, places, { isWhole = false, onBeforeTest, onTest } = {}) {
   const failures = [];
@@ -170,7 +170,7 @@ async function runFile(root, path, places, { isWhole = false, onBeforeTest, onTe
   return failures;
 }
 
-/** Runs all tests of a file, and tells which statements each came to. */
+/** Runs all tests of a file, and reports which statements each reached. */
 async function cover(root, path, probes) {
   for (const [id, { code }] of Object.entries(probes)) overridden.set(id, code);
   const hits = new Uint8Array(Object.values(probes).reduce((sum, { count }) => sum + count, 0));

@@ -5,40 +5,43 @@ import type { Command } from './program.js';
 import type { Scope, StreamSlot, Token } from './program-parts.js';
 import { Violation } from './violation.js';
 
-/** What the steps of buffers need of the program that they are in. */
+/** What the buffer steps need of their program. */
 export interface BufferProgram {
   readonly model: DriverModel;
   readonly inspector: Inspector;
   readonly resource: MemoryResource;
   stream(number: number): StreamSlot;
-  /** The place of what was queued on a stream last. */
+  /** The current end of a stream's queue. */
   token(slot: StreamSlot): Token;
   /** Makes a stream wait for places on others. */
   order(slot: StreamSlot, before: readonly Token[], by?: 'known'): void;
-  /** Calls a function that may find no memory, or that it must not wait. Returns whether it did what it was to do. */
+  /**
+   * Calls a function that may run out of memory, or that must not wait here. Returns whether it
+   * succeeded.
+   */
   attempt(action: () => void, mayBeRefused: (code: string) => boolean): boolean;
   innermostScope(): Scope | undefined;
-  /** How many allocations there were before. */
+  /** The number of allocations made before. */
   serial(): number;
 }
 
-/** A buffer, and what its bytes must be. */
+/** A buffer, and its expected bytes. */
 interface ModelBuffer {
   readonly buffer: DeviceBuffer;
-  /** The bytes that it must have, and which of them were written. */
+  /** The expected bytes, and which of them were written. */
   bytes: Uint8Array;
   known: Uint8Array;
   slot: StreamSlot;
   last: Token;
   scope: Scope | undefined;
   serial: number;
-  /** Whether its memory is not where it was made. */
+  /** Whether its memory has moved since it was made. */
   hasMoved: boolean;
   /** How often it was changed. */
   version: number;
-  /** How many steps are in the middle of a call of it, which keeps it reachable. */
+  /** How many steps are within a call of it, which keeps it reachable. */
   steps: number;
-  /** Whether its memory is being freed by a rewind. */
+  /** Whether a rewind is freeing its memory. */
   isRewound?: boolean;
 }
 
@@ -59,7 +62,7 @@ export class BufferSteps {
     this.#program = program;
   }
 
-  /** What is read later; rejects with a violation. */
+  /** Reads in progress; they reject with a violation. */
   get reads(): readonly Promise<void>[] {
     return this.#reads;
   }
@@ -77,7 +80,7 @@ export class BufferSteps {
       const options = { resource: program.resource, stream: slot.stream, capacityBytes: bytes + spare };
       buffer = new DeviceBuffer(hasData ? data : bytes, options);
     };
-    // A host function may have ended the stream meanwhile.
+    // A host function may have ended the stream.
     if (!program.attempt(make, (code) => code === disposed && slot.last !== undefined) || buffer === undefined) return;
     // It has been read when the call returns.
     data.fill(0);
@@ -87,7 +90,7 @@ export class BufferSteps {
   }
 
   step(command: BufferCommand): void {
-    // One that is being disposed is not to be used any more.
+    // A buffer that is being disposed must not be used.
     const usable = this.#buffers.filter(({ buffer }) => !buffer.isDisposed);
     const model = usable.at(command.buffer % usable.length);
     if (model === undefined) return;
@@ -100,7 +103,9 @@ export class BufferSteps {
     this.#sweep();
   }
 
-  /** The streams that buffers are on end next, without a word: they go on on another. */
+  /**
+   * The streams that buffers are on are about to end without notice: the buffers move to another.
+   */
   leave(slot: StreamSlot, to: () => StreamSlot): void {
     for (const model of this.#buffers) if (model.slot === slot && !model.buffer.isDisposed) this.#setStream(model, to(), undefined);
   }
@@ -120,7 +125,10 @@ export class BufferSteps {
     this.#sweep();
   }
 
-  /** Memory that came after so many allocations, or ever, is about to be freed at once, and disposes the buffers in it. */
+  /**
+   * Memory of allocations from number `serial` on is about to be freed at once, which disposes the
+   * buffers in it.
+   */
   beforeRewind(serial = 0): void {
     for (const model of this.#buffers) {
       model.isRewound = model.serial >= serial;
@@ -135,7 +143,7 @@ export class BufferSteps {
     this.#sweep();
   }
 
-  /** Inspects and disposes the buffers whose memory came after so many allocations, or ever. */
+  /** Inspects and disposes the buffers with memory of allocations from number `serial` on. */
   dispose(serial = 0): void {
     for (const model of this.#buffers.filter((each) => each.serial >= serial)) {
       this.#inspect(model);
@@ -145,13 +153,13 @@ export class BufferSteps {
     this.#sweep();
   }
 
-  /** Disposes what there is, whatever is thrown. */
+  /** Disposes everything, ignoring errors. */
   abandon(): void {
     for (const { buffer } of this.#buffers) {
       try {
         buffer.dispose();
       } catch {
-        // What is to be told was told.
+        // The violation has been reported.
       }
     }
   }
@@ -168,7 +176,7 @@ export class BufferSteps {
         this.#attempt(model, () => buffer.dispose());
         return;
       case 'drop':
-        // The collector finds nothing that a call is about.
+        // The collector does not find a buffer during a call of it.
         if (model.steps > 1) return;
         this.#inspect(model);
         program.model.drop(buffer);
@@ -180,7 +188,7 @@ export class BufferSteps {
         model.scope = undefined;
         return;
     }
-    // On a stream that has ended nothing can be queued.
+    // Nothing can be queued on a stream that has ended.
     if (model.slot.last !== undefined) return;
     const length = model.bytes.length;
     const from = command.from % (length + 1);
@@ -241,7 +249,7 @@ export class BufferSteps {
     source.last = this.#program.token(source.slot);
   }
 
-  /** A call that moves the memory, and host functions may do the same to the buffer meanwhile. */
+  /** A call that moves the memory, during which host functions may do the same to the buffer. */
   #move(model: ModelBuffer, byteLength: number | undefined, call: (target: number) => void): void {
     const { buffer } = model;
     const before = model.bytes.length;
@@ -293,7 +301,7 @@ export class BufferSteps {
     const known = model.known.slice(from, from + bytes);
     const found = new Uint8Array(bytes);
     if (!this.#attempt(model, () => model.buffer.toHostSync(found, { byteOffset: from }))) return;
-    // What host functions wrote meanwhile may be in it or not.
+    // What host functions wrote in the meantime may or may not be in it.
     if (model.version === version || model.buffer.isDisposed) compareBytes(found, expected, known, 'a buffer that was read');
   }
 
@@ -303,7 +311,8 @@ export class BufferSteps {
     const read = model.buffer.toHost({ byteOffset: from, byteLength: bytes });
     model.last = this.#program.token(model.slot);
     const compared = read.then((found) => compareBytes(found, expected, known, 'a buffer that was read later'));
-    // Whoever waits for it hears of it; until then nobody does.
+    // The violation is reported where the promise is awaited; until then the rejection counts as
+    // handled.
     compared.catch(() => {});
     this.#reads.push(compared);
   }
@@ -338,10 +347,11 @@ export class BufferSteps {
     return data;
   }
 
-  /** Forgets the buffers that are disposed. */
+  /** Removes the buffers that are disposed. */
   #sweep(): void {
     for (const model of this.#buffers.filter(({ buffer }) => buffer.isDisposed)) {
-      // One whose run has ended is watched until it is disposed; while that is going on, a host function can do nothing about it.
+      // A buffer whose run has ended is watched until it is disposed; during that, a host function
+      // cannot affect it.
       if (this.#attempt(model, () => model.buffer.dispose())) this.#buffers.splice(this.#buffers.indexOf(model), 1);
     }
   }

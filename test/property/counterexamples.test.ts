@@ -1,4 +1,4 @@
-/** Programs that once had a violation, as small as they became. */
+/** Programs that once found a violation, shrunk. */
 import { expect, test } from 'vitest';
 import type { Program } from './program.js';
 import { ProgramRunner } from './program-runner.js';

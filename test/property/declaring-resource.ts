@@ -8,7 +8,10 @@ import {
   type Stream,
 } from '../../src/index.js';
 
-/** Tells the order checker of everything that its upstream hands out, so that memory is seen which is used again without a wait. */
+/**
+ * Declares every allocation of its upstream to the order checker, which then finds memory that is
+ * reused without a wait.
+ */
 export class DeclaringResource extends PassThroughAdaptor {
   constructor(upstream: MemoryResource) {
     super(upstream, {});
@@ -16,7 +19,7 @@ export class DeclaringResource extends PassThroughAdaptor {
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     const pointer = this.upstream.allocate(bytes, stream, alignment);
-    // A host function may have ended the stream meanwhile.
+    // A host function may have ended the stream.
     if (bytes > 0 && !stream.isDisposed) declareAllocation(pointer, bytes, stream);
     return pointer;
   }

@@ -1,26 +1,32 @@
 /**
- * What the driver was asked to do, as this side of it sees it: an oracle of stream order that shares nothing with the order checker.
+ * The driver calls as seen from JavaScript: an oracle of stream order that shares nothing with the
+ * order checker.
  *
- * The addon's functions are wrapped, below everything else in cistern, and each call is entered into books of plain TypeScript:
+ * The addon's functions are wrapped below everything else in cistern, and each call is entered into
+ * records in plain TypeScript:
  *
- *     stream   a vector clock: how many operations of every stream come before what is queued on it next
+ *     stream   a vector clock: how many operations of every stream precede what is queued on it next
  *     event    the clock of its stream at the latest recording
- *     host     the clock of all that the host knows to have run; whatever is queued from then on comes after it
+ *     host     the clock of everything that the host knows to have run; later work comes after it
  *     memory   for each range of bytes the last write, and the reads since
  *
- * Two rules are held against them. An operation that uses memory comes after every earlier one that it conflicts with, whoever owned the bytes
- * then; memory that goes back to the driver's pool does so after every use of it; pinned memory goes back after the host knows of every use.
- * And no call names a stream that its owner has destroyed. The books also tell what was allocated, made and held, and has not gone back.
+ * Two rules are checked. An operation that uses memory comes after every earlier operation that it
+ * conflicts with, whoever owned the bytes then; memory that goes back to the driver's pool does so
+ * after every use of it; pinned memory goes back after the host knows of every use. And no call
+ * names a stream that its owner has destroyed. The records also show what was allocated, created
+ * and held, and has not been given back.
  *
- * The streams of the software device run on threads of their own, so what a query says, and when a host function runs, is as time will have
- * it. A program that is to do the same every time needs rules for that, which are made here:
+ * The streams of the software device run on their own threads, so the answer of a query, and the
+ * time at which a host function runs, depend on timing. Reproducible programs need rules for these,
+ * which this model enforces:
  *
- *  - A query of a stream or an event is true exactly if nothing that comes before is stalled: no hold, no host function that has not run. Those
- *    that are not stalled are asked until they are done.
- *  - Whatever blocks lets every hold go. Host functions run in it if it waits for them, and not if it does not.
- *  - What the garbage collector finds is what the program dropped before the collection, and nothing else.
+ *  - A query of a stream or an event is true exactly if nothing before it is stalled: by a hold, or by
+ *    a host function that has not run. Queries that are not stalled are repeated until they are true.
+ *  - Every blocking call releases all holds. Host functions run during it if it waits for them, and
+ *    not otherwise.
+ *  - The garbage collector finds what the program dropped before the collection, and nothing else.
  *
- * For the second, host functions are only ever pending on one stream at a time.
+ * For the second rule, host functions are only ever pending on one stream at a time.
  */
 
 import { setFlagsFromString } from 'node:v8';
@@ -30,10 +36,10 @@ import { formatPointer } from '../../src/errors.js';
 import { Device, type Event, type Stream, type StreamHold } from '../../src/index.js';
 import { Violation } from './violation.js';
 
-/** By the number of a stream: how many of its operations. */
+/** By stream number: a count of its operations. */
 type Clock = number[];
 
-/** No wait for work that nothing stalls takes so long. */
+/** Longer than any wait for work that nothing stalls. */
 const longestWaitMilliseconds = 20_000;
 
 interface StreamBooks {
@@ -65,7 +71,7 @@ interface Stall extends Place {
   readonly before: Clock;
 }
 
-/** What has been taken of the driver and not been given back. */
+/** What was taken from the driver and not given back. */
 interface Holdings {
   readonly plain: Map<number, number>;
   /** By address: bytes and pool. */
@@ -78,11 +84,11 @@ interface Holdings {
 
 const patience = 2000;
 
-/** One for a process: it changes the functions of the addon until it is disposed. */
+/** One per process: it changes the functions of the addon until it is disposed. */
 export class DriverModel implements Disposable {
-  /** The first rule that was broken. */
+  /** The first violation. */
   violation: Violation | undefined;
-  /** How many programs there were; events are noted with it. */
+  /** The number of the program; events are recorded with it. */
   #programs = 0;
   #streams: StreamBooks[] = [];
   readonly #byId = new Map<number, StreamBooks>();
@@ -124,16 +130,16 @@ export class DriverModel implements Disposable {
     Object.assign(this.#addon, this.#wrappers(this.#own));
     this.#exposed = Reflect.get(globalThis, 'gc');
     this.#gc = realCollector();
-    // Whoever found it here may keep it.
+    // Code that read it from here may still have it.
     Reflect.set(globalThis, 'gc', (options?: object) => (this.#isDisposed ? this.#gc(options) : this.collect()));
   }
 
-  /** Does not keep books of a range. */
+  /** Ignores a range of memory. */
   ignore(start: number, end: number): void {
     this.#ignored = { start, end };
   }
 
-  /** Begins the books anew. Everything must have run. */
+  /** Resets the records. Everything must have run. */
   begin(): void {
     this.#programs++;
     this.violation = undefined;
@@ -153,7 +159,10 @@ export class DriverModel implements Disposable {
     this.#plainBytesBefore = sum(this.#holdings.plain.values());
   }
 
-  /** What the program that has ended did not give back, in words; empty where there is nothing. Events may be left to the collector. */
+  /**
+   * What the last program did not give back, in words; empty if nothing. Events may be left to the
+   * collector.
+   */
   leftovers(): string[] {
     const { plain, pooled, pools, holds } = this.#holdings;
     const left = (count: number, what: string) => (count === 0 ? [] : [`${count} ${what}`]);
@@ -167,7 +176,10 @@ export class DriverModel implements Disposable {
     ];
   }
 
-  /** What there is of each kind, to be compared: one text for one state. Events may be left to the collector. */
+  /**
+   * The current holdings as text, for comparison: equal states give equal texts. Events may be left
+   * to the collector.
+   */
   get state(): string {
     const { plain, pooled, pools, streams } = this.#holdings;
     return JSON.stringify([[...plain], [...pooled], [...pools], [...streams]]);
@@ -178,22 +190,22 @@ export class DriverModel implements Disposable {
     return this.#holdings.streams.size;
   }
 
-  /** Events that were made and not destroyed, each with the number of the program that made it. */
+  /** Events that were created and not destroyed, each as the number of its program. */
   get liveEvents(): readonly number[] {
     return [...this.#holdings.events.values()].sort((a, b) => a - b);
   }
 
-  /** Whether what is queued on a stream from here on comes after a place. */
+  /** Whether work queued on a stream from now on comes after a place. */
   isOrdered(place: Place, stream: Stream): boolean {
     return this.#comesAfter(this.#books(stream.timeline.handle), place);
   }
 
-  /** Whether what waits for an event, as it was recorded last, comes after a place. */
+  /** Whether work that waits for an event, as last recorded, comes after a place. */
   isCovered({ stream, count }: Place, event: Event): boolean {
     return (this.#events.get(event.handle)?.[stream] ?? 0) >= count;
   }
 
-  /** A place on a stream after everything that was queued there so far. */
+  /** A place on a stream after everything that is queued there. */
   mark(stream: Stream): Place {
     const books = this.#books(stream.timeline.handle);
     return { stream: books.number, count: this.#count(books) };
@@ -222,7 +234,7 @@ export class DriverModel implements Disposable {
     this.#holds.splice(which % this.#holds.length, 1)[0]?.release();
   }
 
-  /** Queues a function on the stream that has others pending, or on the given one. */
+  /** Queues a function on the stream that has others pending, otherwise on the given one. */
   launchHostFunction(stream: Stream, fn: () => void): void {
     stream.launchHostFunction(fn);
     this.#hostFunctionStream = stream;
@@ -234,18 +246,18 @@ export class DriverModel implements Disposable {
     Device.get().synchronizeSync();
   }
 
-  /** The program has no reference to an object any more: the next collection finds it. */
+  /** The program has dropped its reference to an object: the next collection finds it. */
   drop(object: object): void {
     const slot = this.#slots.get(object);
     if (slot !== undefined) this.#dropped.add(slot);
   }
 
-  /** Lets V8 collect garbage. */
+  /** Makes V8 collect garbage. */
   collectGarbage(): void {
     this.#gc();
   }
 
-  /** What a collection of garbage is in a program. */
+  /** A garbage collection as a program sees it. */
   collect(): void {
     for (const slot of this.#dropped) this.#collectable.add(slot);
     this.#dropped.clear();
@@ -263,7 +275,10 @@ export class DriverModel implements Disposable {
     this.violation ??= new Violation(message);
   }
 
-  /** Called where the host is about to wait. What the addon reads and writes stays. */
+  /**
+   * Called when the host is about to wait. Memory that the addon itself reads and writes is left
+   * alone.
+   */
   #releaseHolds(): void {
     if (this.#holds.length === 0) return;
     const before = mailbox.slice();
@@ -273,7 +288,10 @@ export class DriverModel implements Disposable {
 
   // Streams
 
-  /** The books of the stream with a native handle. A handle that is none has books that nobody sees. */
+  /**
+   * The record of the stream with a native handle. An invalid handle gets a record that is never
+   * used.
+   */
   #books(handle: number, device = 0): StreamBooks {
     const known = this.#byHandle.get(handle);
     if (known !== undefined) return known;
@@ -302,7 +320,7 @@ export class DriverModel implements Disposable {
     return books;
   }
 
-  /** The books of a stream that a call names. */
+  /** The record of a stream that a call names. */
   #named(handle: number, call: string): StreamBooks {
     const books = this.#books(handle);
     if (books.isGone) this.#report(`${call} names stream ${books.id}, which its owner has destroyed`);
@@ -331,7 +349,10 @@ export class DriverModel implements Disposable {
     }
   }
 
-  /** What has run once the stream has: for the legacy stream what the blocking ones were given, too, but not the other way round. */
+  /**
+   * What has run when the stream has completed: for the legacy stream, this includes the work of
+   * blocking streams, but not the other way round.
+   */
   #position(books: StreamBooks): Clock {
     if (books.kind !== 'legacy') return books.clock;
     const position = books.clock.slice();
@@ -339,7 +360,10 @@ export class DriverModel implements Disposable {
     return position;
   }
 
-  /** What a call waits for that waits for a stream. If a host function stalls it, an event is recorded there, which is work like any other. */
+  /**
+   * What a call that waits for a stream waits for. If a host function stalls the stream, an event
+   * is recorded there, which is an operation like any other.
+   */
   #awaited(books: StreamBooks): Clock {
     if (!this.isInHostFunction && this.#isStalled(this.#position(books))) this.#joinLegacy(books, books.clock);
     return this.#position(books);
@@ -357,18 +381,19 @@ export class DriverModel implements Disposable {
 
   // Memory
 
-  /** An operation uses memory; it is queued already. */
+  /** An operation uses memory; it is already queued. */
   #use(books: StreamBooks, start: number, bytes: number, isWrite: boolean, what: string): void {
     if (start >= this.#ignored.start && start < this.#ignored.end) return;
     const end = start + bytes;
     this.#check(books, start, end, isWrite, what);
-    // Whoever comes after a write comes after all that the write comes after.
+    // An operation ordered after a write is ordered after everything that the write is ordered
+    // after.
     if (isWrite) this.#uses = this.#uses.filter((use) => use.start < start || use.end > end);
     const { number, id } = books;
     this.#uses.push({ start, end, isWrite, what, stream: number, streamId: id, count: books.clock[number] as number });
   }
 
-  /** @param books `undefined` for the host. */
+  /** @param books `undefined` for the host */
   #check(books: StreamBooks | undefined, start: number, end: number, isWrite: boolean, what: string): void {
     for (const use of this.#uses) {
       if (use.start >= end || use.end <= start || !(isWrite || use.isWrite)) continue;
@@ -382,7 +407,7 @@ export class DriverModel implements Disposable {
     }
   }
 
-  /** The driver gives the memory out, or has it back. */
+  /** The driver hands out the memory, or takes it back. */
   #forget(start: number, bytes: number): void {
     const end = start + bytes;
     this.#uses = this.#uses.flatMap((use) => {
@@ -397,13 +422,14 @@ export class DriverModel implements Disposable {
   // Waits of the host
 
   /**
-   * A call that waits for a stream or an event. It stops if a host function must run first, and is made again then, as the next call: it goes on
-   * waiting for what it was about at first. One that no host function stalls is over before any of them is looked at.
+   * A call that waits for a stream or an event. It stops if a host function must run first, and is
+   * then repeated as the next call: it continues to wait for its original target. A call that no
+   * host function stalls completes before any host function is considered.
    * @param queue enters what the call queues, and returns what it waits for
    */
   #block(handle: number, queue: () => Clock, hasRun: () => boolean, call: () => void): void {
     let position: Clock | undefined;
-    // Calls of host functions are no repetitions, and none of them stops.
+    // Calls from host functions are not repetitions, and none of them stops.
     if (!this.isInHostFunction) {
       if (this.#stopped?.handle === handle) position = this.#stopped.position;
       this.#stopped = undefined;
@@ -422,7 +448,7 @@ export class DriverModel implements Disposable {
   }
 
   #isIdle(handle: number): boolean {
-    // Asking again and again would take the time that the stream needs.
+    // Polling would take the time that the stream needs.
     if (this.#hostFunctions.length + this.#running.length === 0) this.#own.synchronizeStream(handle);
     mailbox[0] = handle;
     this.#own.queryStream();
@@ -566,7 +592,7 @@ export class DriverModel implements Disposable {
         if (kind !== NativeMemoryKind.host) this.#releaseHolds();
         own.deallocate();
         if (!isDone()) return;
-        // The driver's free of the device's memory waits for it.
+        // The driver's free of device memory waits for the device.
         if (kind === NativeMemoryKind.device || kind === NativeMemoryKind.managed) this.#deviceIsIdle(device);
         this.#check(undefined, address, address + bytes, true, 'free');
         this.#forget(address, bytes);
@@ -580,7 +606,7 @@ export class DriverModel implements Disposable {
         own.allocateAsync();
         if (!isDone()) return;
         const address = mailbox[1] as number;
-        // In what order it gives ranges out again is the driver's own business.
+        // The driver decides in which order it hands ranges out again.
         this.#forget(address, bytes);
         this.#count(books);
         this.#use(books, address, bytes, true, 'allocation');

@@ -4,7 +4,7 @@ import { Violation } from './violation.js';
 interface Inspection {
   readonly offset: number;
   readonly expected: Uint8Array;
-  /** Which of the bytes count; all where there is none. */
+  /** Which of the bytes are known; all if not set. */
   readonly known: Uint8Array | undefined;
   readonly what: string;
 }
@@ -12,8 +12,9 @@ interface Inspection {
 const capacity = 2 ** 21;
 
 /**
- * Reads memory in the order of a stream, without a wait of the host: what was there is copied to memory of this one's own, and looked at once
- * everything has run. A stream that did not wait for another then has the other's bytes, if one of them stood still.
+ * Reads memory in the order of a stream, without a host wait: copies it to the inspector's own
+ * memory, and compares it after everything has run. If a stream did not wait for another that stood
+ * still, it finds the other's bytes.
  */
 export class Inspector implements Disposable {
   readonly #resource = new CudaMemoryResource();
@@ -31,7 +32,7 @@ export class Inspector implements Disposable {
     this.#used += bytes;
   }
 
-  /** Holds what was read against what should have been there. Everything must have run. */
+  /** Compares what was read with the expected bytes. Everything must have run. */
   verify(): void {
     const inspections = this.#inspections;
     const found = new Uint8Array(this.#used);
@@ -56,7 +57,7 @@ export class Inspector implements Disposable {
   }
 }
 
-/** @throws Violation where a byte that is known is another one. */
+/** @throws Violation if a known byte differs. */
 export function compareBytes(found: Uint8Array, expected: Uint8Array, known: Uint8Array | undefined, what: string): void {
   if (known === undefined && Buffer.compare(found, expected) === 0) return;
   for (let i = 0; i < expected.length; i++) {

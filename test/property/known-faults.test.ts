@@ -53,7 +53,7 @@ class ResettingResource extends PassThroughAdaptor {
 
 type MakePool = (upstream: MemoryResource, deallocationEvents: DeallocationEvents) => MemoryResource;
 
-/** With room for one block: whoever allocates next must get the one that was freed. */
+/** Room for one block: the next allocation must get the freed block. */
 const poolingResources: readonly [string, MakePool][] = [
   [
     'a pool',
@@ -80,7 +80,7 @@ const poolingResources: readonly [string, MakePool][] = [
 let checker: OrderChecker;
 
 beforeEach(() => {
-  // What a test before left on the default stream would be waited for.
+  // Otherwise work that an earlier test left on the default stream would be waited for.
   Device.get().synchronizeSync();
   checker = checkOrder();
 });
@@ -89,7 +89,10 @@ afterEach(() => {
   checker.dispose();
 });
 
-/** Allocates a block on a stream, uses it behind something that the stream stands still for, and frees it. */
+/**
+ * Allocates a block on a stream, uses it after something that the stream stands still for, and
+ * frees it.
+ */
 function useAndFree(pool: MemoryResource, stream: Stream): { pointer: DevicePointer; hold: StreamHold } {
   const pointer = pool.allocate(bytes, stream);
   const hold = stream.hold();
@@ -107,7 +110,7 @@ function deviceSynchronizations(): number {
   return driverCallCounts().byFunction['cuCtxSynchronize'] as number;
 }
 
-/** Fails unless a stream that got the block is ordered by waits after the one that had it. */
+/** Fails unless waits order a stream that got the block after the stream that had it. */
 function expectOrder(pointer: DevicePointer, stream: Stream): void {
   stream.touch(pointer, bytes, 'write');
   expect(checker.reports.map(formatOrderReport)).toEqual([]);
@@ -115,11 +118,11 @@ function expectOrder(pointer: DevicePointer, stream: Stream): void {
 
 describe.each(poolingResources)('%s', (_name, make) => {
   describe.each(policies)('with %s events', (policy) => {
-    // Whoever takes memory under 'off' waits for the stream on the host.
+    // Under 'off', a stream that takes memory waits for the other stream on the host.
     const waitsOnHost = policy === 'off';
     const create = (upstream: MemoryResource = new CudaMemoryResource()) => new DeclaringResource(make(upstream, policy));
 
-    test('lets a third stream wait for the first, whose memory the second had (rapidsai/rmm#2489)', () => {
+    test('makes a third stream wait for the first, whose memory the second had (rapidsai/rmm#2489)', () => {
       using pool = create();
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
@@ -133,14 +136,14 @@ describe.each(poolingResources)('%s', (_name, make) => {
       if (!waitsOnHost) expectOrdered(pointer, bytes, c, hold);
     });
 
-    test('lets a third stream wait for the first, whose memory the second wanted (rapidsai/rmm#2489)', () => {
+    test('makes a third stream wait for the first, whose memory the second tried to get (rapidsai/rmm#2489)', () => {
       using pool = create();
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
       const { hold } = useAndFree(pool, a);
       using _hold = hold;
-      // A cache gives the block back in trying, and the upstream waits for it.
+      // In trying, a cache gives the block back, and the upstream waits for it.
       const waits = waitsOnHost || pool.upstream instanceof InRunResource;
       if (waits) hold.release();
       expect(() => pool.allocate(2 * bytes, b)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY' }));
@@ -149,7 +152,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       if (!waits) expectOrdered(pointer, bytes, c, hold);
     });
 
-    test('lets a stream wait for another that is gone by then (rapidsai/rmm#510)', () => {
+    test('makes a stream wait for another that is gone by then (rapidsai/rmm#510)', () => {
       using pool = create();
       const a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
@@ -162,7 +165,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       if (!waitsOnHost) expectOrdered(pointer, bytes, b, hold);
     });
 
-    test('does not take a new stream for the old one in whose place it came (rapidsai/rmm#2251)', () => {
+    test('does not mistake a new stream for the old one that it replaced (rapidsai/rmm#2251)', () => {
       using pool = create();
       const a = new Stream({ nonBlocking: true });
       const { pointer, hold } = useAndFree(pool, a);
@@ -180,14 +183,15 @@ describe.each(poolingResources)('%s', (_name, make) => {
       if (!waitsOnHost) expectOrdered(pointer, bytes, c, hold);
     });
 
-    test('lets a stream wait for one that its owner destroyed without a word (rapidsai/rmm#649)', () => {
+    test('makes a stream wait for one that its owner destroyed without notice (rapidsai/rmm#649)', () => {
       using pool = create();
       const foreign = madeElsewhere();
       const a = Stream.fromHandle(foreign.address);
       using b = new Stream({ nonBlocking: true });
       const { pointer, hold } = useAndFree(pool, a);
       using _hold = hold;
-      // No event can be recorded for a bump allocator when it is reset: its blocks are held whatever the policy.
+      // No event can be recorded for a bump allocator at its reset: its blocks are held under every
+      // policy.
       const waits = waitsOnHost || pool.upstream instanceof ResettingResource;
       if (waits) hold.release();
       foreign.destroy();
@@ -209,7 +213,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expectOrder(pointer, b);
     });
 
-    test('needs no wait on the host where a stream of a second device ends (rapidsai/rmm#1333)', () => {
+    test('needs no wait on the host if a stream of a second device ends (rapidsai/rmm#1333)', () => {
       const device = Device.get(1);
       using pool = create(new CudaMemoryResource({ device }));
       const a = new Stream({ device, nonBlocking: true });

@@ -13,15 +13,15 @@ import {
   Stream,
 } from '../../src/index.js';
 
-/** What calls that are wrong are made with. */
+/** The arguments for wrong calls. */
 export interface MisuseContext {
   readonly resource: MemoryResource;
-  /** Whether it refuses every free that is wrong. */
+  /** Whether the resource refuses every wrong free. */
   readonly checksFrees: boolean;
   readonly stream: Stream;
-  /** Something that is live, and whose free on `stream` would be right. */
+  /** A live allocation, whose free on `stream` would be right. */
   readonly live: { readonly pointer: number; readonly bytes: number } | undefined;
-  /** Something that was freed, and is not live again. */
+  /** An allocation that was freed, and whose address is not live again. */
   readonly freed: { readonly pointer: number; readonly bytes: number } | undefined;
   readonly disposedStream: Stream | undefined;
   /** Recorded on another stream. */
@@ -30,7 +30,10 @@ export interface MisuseContext {
 
 type Call = () => unknown;
 
-/** Each gives a call that must be refused by a typed error, or nothing where it cannot be made here. */
+/**
+ * Each returns a call that must be refused with a typed error, or nothing if it cannot be made
+ * here.
+ */
 const misuses: Readonly<Record<string, (context: MisuseContext) => Call | undefined>> = {
   'a double free': ({ resource, checksFrees, freed, stream }) =>
     checksFrees && freed !== undefined ? () => resource.deallocate(freed.pointer, freed.bytes, stream) : undefined,
@@ -170,7 +173,7 @@ const misuses: Readonly<Record<string, (context: MisuseContext) => Call | undefi
   'a stream of a buffer that is none': withBuffer((buffer) => buffer.setStream({} as never)),
 };
 
-/** The call that a number stands for, and its name. */
+/** The call with a number, and its name. */
 export function misuse(number: number, context: MisuseContext): { readonly name: string; readonly call: Call } | undefined {
   const names = Object.keys(misuses);
   const name = names[number % names.length] as string;
@@ -178,7 +181,10 @@ export function misuse(number: number, context: MisuseContext): { readonly name:
   return call === undefined ? undefined : { name, call };
 }
 
-/** Others pass them on, perhaps to one that ignores them, as it does the devices of streams. */
+/**
+ * Other resources pass fences on, perhaps to one that ignores them, as it does the devices of
+ * streams.
+ */
 function takesFences(resource: MemoryResource): boolean {
   return resource instanceof PoolMemoryResource || resource instanceof ArenaMemoryResource || resource instanceof FixedSizeMemoryResource;
 }

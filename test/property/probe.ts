@@ -13,14 +13,15 @@ import {
 import { alignUp } from '../../src/units.js';
 import { Violation } from './violation.js';
 
-/** Whether the program is calling what it must not call. */
+/** Whether the program is making a wrong call. */
 export interface Misuse {
   isGoingOn: boolean;
 }
 
 /**
- * Stands between two resources of a stack and holds every call against a naive model: live ranges do not overlap, pointers have the alignment
- * that was asked for, and what is freed is live with the size it was allocated with.
+ * Stands between two resources of a stack and checks every call against a naive model: live ranges
+ * do not overlap, pointers have the requested alignment, and a freed pointer is live with the size
+ * of its allocation.
  */
 export class Probe implements MemoryResourceAdaptor {
   readonly upstream: MemoryResource;
@@ -28,11 +29,11 @@ export class Probe implements MemoryResourceAdaptor {
   readonly device: MemoryResource['device'];
   /** Sizes by pointer. */
   readonly live = new Map<DevicePointer, number>();
-  /** What is live: as it was asked for, and each allocation rounded up to 256 bytes. */
+  /** Live bytes: as requested, and with each allocation rounded up to 256 bytes. */
   liveBytes = 0;
   roundedBytes = 0;
   peakBytes = 0;
-  /** All that there ever was. */
+  /** All allocations since the start. */
   allocations = 0;
   allocatedBytes = 0;
   /** How often it was called. */
@@ -61,7 +62,7 @@ export class Probe implements MemoryResourceAdaptor {
       return;
     }
     if (this.live.get(pointer) !== bytes) {
-      // What is below must refuse it.
+      // The resource below must refuse it.
       if (this.#misuse.isGoingOn) {
         this.upstream.deallocate(pointer, bytes, stream, fence);
         throw new Violation(
@@ -72,7 +73,7 @@ export class Probe implements MemoryResourceAdaptor {
         `${this.#name} is asked to free ${bytes} bytes at ${formatPointer(pointer)}, where ${this.live.get(pointer) ?? 0} are live`,
       );
     }
-    // Taken out first: the same address may be given out again while this call lasts.
+    // Removed first: the same address may be given out again during this call.
     this.forget(pointer);
     try {
       this.upstream.deallocate(pointer, bytes, stream, fence);
@@ -125,7 +126,10 @@ export class Probe implements MemoryResourceAdaptor {
 /** The upstream calls that can be interrupted. */
 export type LeafCall = 'allocate' | 'deallocate';
 
-/** The lowest resource: has a limit, and calls back once in the middle of a call, as an upstream does that runs host functions. */
+/**
+ * The lowest resource: has a limit, and calls back once during a call, like an upstream that runs
+ * host functions.
+ */
 export class Leaf implements MemoryResource {
   readonly upstream: ReservingMemoryResource;
   readonly memoryKind: MemoryKind;

@@ -7,9 +7,9 @@ import type { StreamKind } from './program.js';
 export interface StreamSlot {
   readonly stream: Stream;
   readonly kind: StreamKind;
-  /** Destroys a stream that was made elsewhere. */
+  /** Destroys a stream that was created elsewhere. */
   readonly destroy: (() => void) | undefined;
-  /** What was recorded last on it, once it has ended. */
+  /** The last event recorded on it, if it has ended. */
   last: Event | undefined;
 }
 
@@ -23,25 +23,25 @@ export interface Allocation {
   readonly pointer: DevicePointer;
   readonly bytes: number;
   readonly stream: StreamSlot;
-  /** What it came from. */
+  /** The resource that it came from. */
   readonly from: Probe;
-  /** How many there were before. */
+  /** The number of allocations before it. */
   readonly serial: number;
   /** The run of a cache that takes it back. */
   scope: Scope | undefined;
-  /** Where it was allocated, or written last. */
+  /** Where it was allocated, or last written. */
   writer: Token;
   /** Where it was read since. */
   readers: Token[];
   /** Whether it was used at all. */
   isUsed: boolean;
-  /** What its first and its last bytes are, if they were written. */
+  /** The value of its first and last bytes, if they were written. */
   value: number | undefined;
 }
 
 /** A run of a cache. */
 export interface Scope {
   readonly cache: CachingMemoryResource;
-  /** Whether nothing is above the cache, which could take memory elsewhere. */
+  /** Whether nothing above the cache could take memory elsewhere. */
   readonly isTop: boolean;
 }

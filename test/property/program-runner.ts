@@ -33,24 +33,27 @@ import type { Allocation, Scope, StreamSlot, Token } from './program-parts.js';
 import { Stack } from './stack.js';
 import { Violation } from './violation.js';
 
-/** What programs did, for those who want to know whether they did enough. */
+/** What programs did, to check whether they did enough. */
 export interface ProgramCounts {
   programs: number;
   steps: number;
   allocations: number;
-  /** Allocations that there was no memory for. */
+  /** Allocations that ran out of memory. */
   refusals: number;
-  /** Blocks that another stream had freed, and streams waited for because memory ran out, as the pooling resources count them. */
+  /**
+   * Blocks that another stream had freed, and streams synchronized because memory ran out, as the
+   * pooling resources count them.
+   */
   reuses: number;
   synchronizations: number;
   /** Host functions, and interruptions of upstream calls. */
   callbacks: number;
   /** Fences that were recorded some time before the free. */
   oldFences: number;
-  /** Buffers that were made, and steps of buffers. */
+  /** Buffers that were created, and steps of buffers. */
   buffers: number;
   bufferSteps: number;
-  /** Calls that were wrong, and refused. */
+  /** Wrong calls, all refused. */
   misuses: number;
 }
 
@@ -77,7 +80,10 @@ interface Mark {
 
 /** CUDA_ERROR_NOT_PERMITTED. */
 const notPermitted = 800;
-/** Commands after which only those resources differ that were called; others give memory back, move it, or end a stream. */
+/**
+ * Commands after which only the called resources can differ; others give memory back, move it, or
+ * end a stream.
+ */
 const callsOnly = new Set<Command['do']>([
   'allocate',
   'use',
@@ -95,13 +101,15 @@ const callsOnly = new Set<Command['do']>([
   'interrupt',
 ]);
 const thrownByHostFunction = new Error('thrown by a host function');
-/** A place that nothing comes after but what waits for the last event of the stream. */
+/** A place that precedes only work that waits for the stream's last event. */
 const endOfStream = { stream: 0, count: Number.POSITIVE_INFINITY };
 const maximumStreams = 6;
 const maximumHolds = 8;
 const outsideOfScopes = AsyncLocalStorage.snapshot();
 
-/** Runs programs, one after another, and holds them against the models. One for a process at a time. */
+/**
+ * Runs programs one after another, and checks them against the models. One per process at a time.
+ */
 export class ProgramRunner implements Disposable {
   readonly counts: ProgramCounts = { ...noCounts };
   readonly #model = new DriverModel();
@@ -114,8 +122,8 @@ export class ProgramRunner implements Disposable {
   }
 
   /**
-   * Runs a program, up to what it reads without blocking; see {@link ProgramRunner.settle}.
-   * @throws Violation, or what a resource throws that it must not.
+   * Runs a program, except for its reads that do not block; see {@link ProgramRunner.settle}.
+   * @throws Violation, or an unexpected error of a resource.
    */
   run(program: Program): void {
     this.counts.programs++;
@@ -136,13 +144,13 @@ export class ProgramRunner implements Disposable {
     this.#reads = run.reads;
   }
 
-  /** Whether the last program has read something without blocking. */
+  /** Whether the last program started reads that do not block. */
   get isReading(): boolean {
     return this.#reads.length > 0;
   }
 
   /**
-   * Resolves once that has arrived.
+   * Resolves when those reads have arrived.
    * @throws Violation
    */
   async settle(): Promise<void> {
@@ -151,7 +159,7 @@ export class ProgramRunner implements Disposable {
   }
 
   /**
-   * Collects garbage, and looks whether events are left that the programs so far have made.
+   * Collects garbage, and checks whether events of earlier programs are left.
    * @throws Violation
    */
   async collect(): Promise<void> {
@@ -186,7 +194,7 @@ class Run {
   readonly #live: Allocation[] = [];
   readonly #events = Array.from({ length: 6 }, () => new Event());
   readonly #buffers: BufferSteps;
-  /** Streams that were disposed, and memory that was freed, for calls that are wrong. */
+  /** Disposed streams and freed memory, for wrong calls. */
   readonly #ended: Stream[] = [];
   readonly #freed: Allocation[] = [];
   readonly #marks: Mark[] = [];
@@ -194,9 +202,12 @@ class Run {
   #serial = 0;
   #values = 0;
   readonly #watchedBefore = watchedBuffers().count;
-  /** How many interruptions this is in. */
+  /** The depth of nested interruptions. */
   #depth = 0;
-  /** Whether interruptions do nothing: what they allocated would be taken back by what is going on. */
+  /**
+   * Whether interruptions do nothing: the operation in progress would take back what they
+   * allocated.
+   */
   #isQuiet = false;
   #violation: unknown;
 
@@ -225,18 +236,19 @@ class Run {
     });
   }
 
-  /** What is read without blocking. */
+  /** Reads that do not block. */
   get reads(): readonly Promise<void>[] {
     return this.#buffers.reads;
   }
 
   run(): void {
-    // What a host function throws comes here.
+    // Errors of host functions arrive here.
     process.setUncaughtExceptionCaptureCallback((error) => {
       if (error !== thrownByHostFunction) this.#violation ??= error;
     });
     const { emitWarning } = process;
-    // Nothing that a program does is to be warned of, but what is refused in a host function and tried again.
+    // No warnings are expected, except for frees that are refused in a host function and tried
+    // again.
     process.emitWarning = (warning: string | Error) => {
       if (!this.#model.isInHostFunction) this.#violation ??= new Violation(`a process warning: ${warning}`);
     };
@@ -275,7 +287,7 @@ class Run {
       this.#model.finish();
       this.#stack.top.device.synchronizeSync();
     }
-    // The resource takes back what is alive when it is disposed, and disposes the buffers in it.
+    // On disposal, the resource takes back what is live, and disposes the buffers in it.
     const isTaken = ending === 'synchronize' && this.#stack.ownsAllocations;
     if (isTaken) this.#buffers.beforeRewind();
     else this.#buffers.dispose();
@@ -476,7 +488,7 @@ class Run {
     else this.#fill(allocation, slot);
   }
 
-  /** Writes the first and the last bytes, and says that it is all. */
+  /** Writes the first and the last bytes, and declares a write of the whole. */
   #fill(allocation: Allocation, slot: StreamSlot): void {
     const { pointer, bytes } = allocation;
     allocation.isUsed = true;
@@ -508,8 +520,8 @@ class Run {
   }
 
   /**
-   * With an event as the fence, all are recorded first, and freed in reverse: the recording that a resource hears of last is the oldest. An event
-   * that was recorded some time before is taken if it covers every use.
+   * With events as fences, all are recorded first, and used in reverse: the last that a resource
+   * gets is the oldest. An event that was recorded earlier is used if it covers every use.
    */
   #free(allocations: readonly Allocation[], slot: StreamSlot, { fence, how, by }: FreeOptions): void {
     const frees = allocations.map((allocation, i) => {
@@ -532,7 +544,10 @@ class Run {
     for (const { allocation, fence: asked } of frees.reverse()) this.#deallocate(allocation, slot, asked);
   }
 
-  /** An event that was recorded on the stream after every use of memory, perhaps before the memory was allocated. */
+  /**
+   * An event that was recorded on the stream after every use of the memory, perhaps before the
+   * memory was allocated.
+   */
   #oldFence(number: number, { writer, readers, isUsed }: Allocation, slot: StreamSlot): Event | undefined {
     const uses = isUsed ? [writer, ...readers] : [];
     return rotated(this.#events, number).find(
@@ -542,7 +557,7 @@ class Run {
 
   #deallocate(allocation: Allocation, slot: StreamSlot, fence: DeallocationFence | undefined): void {
     const { pointer, bytes, from } = allocation;
-    // An interruption by the free before may have recorded the event again.
+    // An interruption by the previous free may have recorded the event again.
     const isFence = !(fence instanceof Event) || (fence.handle >= 0 && fence.recordedOn === slot.stream.id);
     const free = () => {
       from.deallocate(pointer, bytes, slot.stream, isFence ? fence : undefined);
@@ -559,7 +574,9 @@ class Run {
     this.#live.push({ ...allocation, writer: this.#token(home), readers: [], value: undefined });
   }
 
-  /** Memory is about to be freed in the order of a stream, or of an event that was recorded there before. */
+  /**
+   * Memory is about to be freed in the order of a stream, or of an event recorded there earlier.
+   */
   #retire(allocation: Allocation, slot: StreamSlot, by?: 'known', isBefore = false): void {
     this.#order(slot, [allocation.writer, ...allocation.readers], by);
     if (!isBefore) {
@@ -624,12 +641,12 @@ class Run {
     try {
       event.synchronizeSync();
     } catch (error) {
-      // A host function that ran meanwhile has disposed it.
+      // A host function disposed it in the meantime.
       if (event.handle >= 0) throw error;
     }
   }
 
-  /** A host function that runs meanwhile may end the stream. */
+  /** A host function that runs during the wait may end the stream. */
   #synchronizeStream(slot: StreamSlot): void {
     this.#attempt(() => slot.stream.synchronizeSync(), mayHaveEnded(slot));
   }
@@ -652,7 +669,7 @@ class Run {
     slot.last = new Event();
     slot.last.record(stream);
     this.#streams.splice(this.#streams.indexOf(slot), 1);
-    // Not in the middle of a call, which may be about to use it.
+    // Not during a call, which may be about to use it.
     if (kind === 'unannounced' && isUnannounced && this.#depth === 0) {
       this.#buffers.leave(slot, () => this.#stream(0));
       this.#orphans.push(stream);
@@ -661,7 +678,7 @@ class Run {
         stream.dispose();
         return true;
       };
-      // For a stream that may be gone the device is waited for, which a host function must not.
+      // For a stream that may be gone, the device is waited for, which a host function must not do.
       if (this.#attempt(dispose, isNever) === undefined) {
         slot.last.dispose();
         slot.last = undefined;
@@ -716,7 +733,10 @@ class Run {
     });
   }
 
-  /** Lets go of allocations that a resource takes back next: frees them, or prepares them to be freed in the order of their streams. */
+  /**
+   * Handles allocations that a resource takes back next: frees them, or prepares them to be freed
+   * in the order of their streams.
+   */
   #takeBack(isMeant: (allocation: Allocation) => boolean, frees: boolean): void {
     for (const allocation of this.#live.filter(isMeant)) {
       if (!this.#live.includes(allocation)) continue;
@@ -753,7 +773,7 @@ class Run {
     this.#buffers.afterScopeEnded(scope);
   }
 
-  /** The run that an allocation is made in: of the uppermost cache that has one, the innermost. */
+  /** The run that an allocation is made in: of the uppermost cache with a run, the innermost. */
   #innermostScope(): Scope | undefined {
     for (const { layer } of this.#stack.reachable('caching')) {
       const scope = this.#scopes.findLast(({ cache }) => cache === layer.resource);
@@ -769,12 +789,12 @@ class Run {
     this.#model.launchHostFunction(target, () => {
       const isInScope = this.#scopes.length > 0;
       this.#interruption(body);
-      // Node forgets the scopes of what runs where somebody catches what nobody caught.
+      // Node loses the scopes of the current code when an uncaught exception is caught.
       if (throws === true && !isInScope) throw thrownByHostFunction;
     });
   }
 
-  /** In the middle of a call; nothing may be thrown here. */
+  /** During a call; nothing may be thrown here. */
   #interruption(commands: readonly Command[]): void {
     if (this.#isQuiet || this.#violation !== undefined) return;
     this.#counts.callbacks++;
@@ -801,7 +821,10 @@ class Run {
     }
   }
 
-  /** Calls a function that may find no memory, that it must not wait, or that something that it needs was ended by an interruption. */
+  /**
+   * Calls a function that may run out of memory, that must not wait here, or whose stream or memory
+   * an interruption may have ended.
+   */
   #attempt<T>(action: () => T, mayBeRefused: (code: string) => boolean): T | undefined {
     try {
       return action();
@@ -814,7 +837,7 @@ class Run {
     }
   }
 
-  /** The place of what was queued on a stream last. */
+  /** The current end of a stream's queue. */
   #token(slot: StreamSlot): Token {
     return { slot, place: slot.last === undefined ? this.#model.mark(slot.stream) : endOfStream };
   }
@@ -827,7 +850,7 @@ class Run {
     return this.#streams.length > 0 ? pick(this.#streams, number) : this.#create('non-blocking');
   }
 
-  /** The stream, or another one where it has ended. */
+  /** The stream, or another one if it has ended. */
   #usable(slot: StreamSlot): StreamSlot {
     return slot.last === undefined ? slot : this.#stream(0);
   }
@@ -884,7 +907,10 @@ function rotated<T>(values: readonly T[], number: number): T[] {
   return [...values.slice(start), ...values.slice(0, start)];
 }
 
-/** What went wrong. An error of a resource says where it comes from; a violation was found only after the call. */
+/**
+ * A description of what went wrong. An error of a resource includes its origin; a violation is
+ * found only after the call.
+ */
 export function describeViolation(error: unknown): string {
   if (error instanceof Violation) return error.message;
   return error instanceof Error ? (error.stack ?? error.message) : formatValue(error);

@@ -1,4 +1,4 @@
-/** Programs: what they are made of, and how they are generated. */
+/** Programs: their parts, and their generation. */
 import fc from 'fast-check';
 import { type DeallocationEvents, type KindRole, MiB, resourceKinds } from '../../src/index.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';
@@ -6,10 +6,10 @@ import { exampleOf } from '../support/kind-stacks.js';
 import type { LeafCall } from './probe.js';
 import type { LayerPlan, LeafPlan, StackPlan } from './stack.js';
 
-/** What kind of stream a program makes. */
+/** The kinds of streams that a program creates. */
 export type StreamKind = 'non-blocking' | 'blocking' | 'announced' | 'unannounced' | 'legacy-default' | 'per-thread-default';
 
-/** What is done with a buffer. */
+/** The operations on a buffer. */
 type BufferStep =
   | 'write'
   | 'copy'
@@ -26,8 +26,8 @@ type BufferStep =
   | 'drop';
 
 /**
- * One step of a program. Numbers that name a stream, an allocation and so on count what there is at that time, and begin again at its end:
- * with any of its commands left out, a program stays right.
+ * One step of a program. Numbers of streams, allocations and so on are indexes into what exists at
+ * that time, modulo its count: a program stays valid with any of its commands left out.
  */
 export type Command =
   | {
@@ -35,9 +35,9 @@ export type Command =
       readonly stream: number;
       /** In the program's `unitBytes`. */
       readonly units: number;
-      /** Bytes less than that. */
+      /** Subtracted from that, in bytes. */
       readonly less: number;
-      /** Ignored where a resource has none but the usual one. */
+      /** Ignored if a resource supports only the default alignment. */
       readonly alignment: number;
       /** Whether it is written at once. */
       readonly fills?: boolean;
@@ -48,23 +48,26 @@ export type Command =
       readonly do: 'use';
       readonly allocation: number;
       readonly stream: number;
-      /** A touch, or a call of the driver that writes. */
+      /** A touch, or a driver call that writes. */
       readonly how: 'read' | 'write' | 'set';
-      /** What makes the stream wait: an event in any case, the host, or an event if it is not ordered already. */
+      /**
+       * How the stream is made to wait: always by an event, on the host, or by an event if it is
+       * not yet ordered.
+       */
       readonly by?: 'host' | 'known';
     }
   | {
       readonly do: 'free';
       /** -1 is the last one, and so on. */
       readonly allocation: number;
-      /** On the stream that it was allocated on where there is none. */
+      /** If not set, the stream that it was allocated on. */
       readonly stream?: number | undefined;
-      /** A number is an event that is recorded for it, … */
+      /** A number means an event that is recorded for it, … */
       readonly fence?: DeallocationEvents | number | undefined;
-      /** … or was recorded some time before, if it covers what it must; or one that is shared. */
+      /** … or was recorded earlier, if it covers every use; or one that is shared. */
       readonly how?: 'old' | 'shared' | undefined;
       readonly by?: 'known';
-      /** So many allocations are freed together. */
+      /** How many allocations are freed together. */
       readonly count: number;
     }
   | { readonly do: 'record'; readonly event: number; readonly stream: number }
@@ -98,17 +101,23 @@ export type Command =
   | { readonly do: 'launch'; readonly stream: number; readonly body: readonly Command[]; readonly throws?: boolean }
   | { readonly do: 'interrupt'; readonly leaf: number; readonly call: LeafCall; readonly body: readonly Command[] };
 
-/** A program that is right: whatever order it needs, it makes by waits. */
+/** A valid program: it makes all the waits that its order needs. */
 export interface Program {
   readonly stack: StackPlan;
-  /** What sizes are counted in. */
+  /** The unit of sizes. */
   readonly unitBytes: number;
-  /** Whether the legacy default stream, on which resources take their first memory, stands still from the beginning. */
+  /**
+   * Whether the legacy default stream, on which resources take their first memory, is held from the
+   * start.
+   */
   readonly isDefaultHeld: boolean;
-  /** The streams to begin with. */
+  /** The initial streams. */
   readonly streams: readonly StreamKind[];
   readonly commands: readonly Command[];
-  /** What comes before the stack is disposed: everything is freed; the same, and all streams are disposed; or the device is synchronized. */
+  /**
+   * What precedes the disposal of the stack: everything is freed; the same, and all streams are
+   * disposed; or the device is synchronized.
+   */
   readonly ending: 'free' | 'end-streams' | 'synchronize';
 }
 
@@ -140,7 +149,7 @@ const allocate = command('allocate', {
   fills: weighted([4, fc.constant(true)], [1, fc.constant(false)]),
   isSide: weighted([5, fc.constant(false)], [1, fc.constant(true)]),
 });
-/** How a wait is made if none is needed for certain. */
+/** How a wait is made if it may be unnecessary. */
 const byWait = weighted<'known' | undefined>([1, fc.constant(undefined)], [1, fc.constant('known')]);
 const use = command('use', {
   allocation: allocationNumber,
@@ -179,7 +188,7 @@ const bufferStep = command('buffer-step', {
   bytes: weighted([3, small(700)], [1, small(5000)]),
 });
 
-/** What may be done anywhere, also where a call is interrupted. */
+/** Commands that are possible anywhere, even where a call is interrupted. */
 const simple: [number, fc.Arbitrary<Command>][] = [
   [24, allocate],
   [8, use],
@@ -226,8 +235,9 @@ const marking: [number, fc.Arbitrary<Command>][] = [
   ],
 ];
 /**
- * Memory that changes hands with fences that are older than what its stream waited for: used and freed on one stream, it comes to another by
- * an allocation or by the user's own wait, is not used there, and is freed with an event that was recorded before; then a third one takes it.
+ * Memory that changes hands with fences older than its stream's last wait. It is used and freed on
+ * one stream; another stream gets it by an allocation or after the user's own wait, does not use
+ * it, and frees it with an event that was recorded before; then a third stream takes it.
  */
 const relay = fc
   .record({
@@ -250,7 +260,10 @@ const relay = fc
     ];
   });
 
-/** The same, but that the second stream is ordered after the first by the legacy default stream alone, if the streams are those of `legacyFirst`. */
+/**
+ * The same, except that only the legacy default stream orders the second stream after the first, if
+ * the streams are those of `legacyFirst`.
+ */
 const legacyRelay = fc
   .record({ units: fc.integer({ min: 1, max: 8 }), event: eventNumber, to: streamNumber })
   .map(({ units, event, to }): Command[] => {
@@ -267,7 +280,10 @@ const legacyRelay = fc
     ];
   });
 
-/** Two frees on one stream, the later one with an event that is older than the other's; a second stream takes what was freed first. */
+/**
+ * Two frees on one stream, the later with an event that is older than the other's; a second stream
+ * takes the memory freed first.
+ */
 const twoFences = fc
   .record({ from: streamNumber, to: streamNumber, units: fc.integer({ min: 1, max: 8 }), event: eventNumber, fence: maybePolicy })
   .map(({ from, to, units, event, fence }): Command[] => {
@@ -334,7 +350,7 @@ const commandsIn = (depth: number, maxLength: number): fc.Arbitrary<Command[]> =
   return fc.array(some, { maxLength, size: 'max' }).map((parts) => parts.flat());
 };
 
-/** Capacities come in units of what a program allocates, so that memory runs out now and then. */
+/** Capacities are in units of the program's allocations, so that memory sometimes runs out. */
 interface Capacities {
   readonly unitBytes: number;
   readonly layers: readonly LayerCapacity[];
@@ -346,12 +362,15 @@ interface Capacities {
 interface LayerCapacity {
   readonly kind: string;
   readonly capacity: number;
-  /** Which options it has. */
+  /** Selects its options. */
   readonly choice: number;
   readonly events: DeallocationEvents | undefined;
 }
 
-/** The kinds of a role, but one: where memory runs out, that collects garbage, which a program has collected at times of its own. */
+/**
+ * The kinds of a role, except for the one that collects garbage when memory runs out: a program
+ * collects at its own times.
+ */
 const kindsOf = (role: KindRole) =>
   resourceKinds.filter((kind) => kind.role === role && kind.name !== 'reclaiming').map(({ name }) => name);
 
@@ -389,7 +408,7 @@ function stackOf({ unitBytes, layers, leaf, leafCapacity, side }: Capacities): S
   };
 }
 
-/** Not above what takes memory back by itself, which the side would have to be told of. */
+/** Not above a resource that takes memory back by itself, which the side would have to know of. */
 function sideOf(layers: readonly LayerCapacity[], at: number): number {
   const first = layers.findIndex(({ kind }) => kind === 'monotonic' || kind === 'caching');
   return Math.min(at, layers.length - 1, first < 0 ? layers.length : first);
@@ -428,7 +447,7 @@ function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind'])
     case 'rounding':
       return of(choice < 3 ? { multiple: 1000 } : { divisions: 2 });
     default: {
-      // As in the example of the kind; a second resource is a leaf, as the first is.
+      // As in the kind's example; a second resource is a leaf, like the first.
       const definitions = resourceKind(kind)?.options ?? {};
       const options = Object.entries(examples.get(kind)?.options ?? {});
       const branch = options.find(([name]) => definitions[name]?.type === 'resource');
@@ -447,7 +466,10 @@ const begins = fc.array(
   { minLength: 1, maxLength: 4, size: 'max' },
 );
 
-/** Random programs of up to so many commands, not counted those in the bodies of others, over random stacks. */
+/**
+ * Random programs of up to a given number of commands, not counting those nested in others, over
+ * random stacks.
+ */
 export function programs(maxLength = 50): fc.Arbitrary<Program> {
   return fc
     .record({

@@ -1,4 +1,4 @@
-/** A process of `npm run prove`: runs the programs that it is told of, and says what came of them. */
+/** A process of `npm run prove`: runs the programs it is given, and reports the outcome. */
 import { formatProof, type ProofOptions, prove } from './prove.js';
 
 process.once('message', async (options: ProofOptions) => {

@@ -8,36 +8,39 @@ export interface ProofOptions {
   readonly programs: number;
   /** The same seed gives the same programs. */
   readonly seed: number;
-  /** Begins at one program, which an earlier run of the same seed printed. */
+  /** Starts at one program, whose path an earlier run with the same seed printed. */
   readonly path?: string | undefined;
   /**
-   * Whether the smallest program is looked for that has a violation.
+   * Whether to search for the smallest program with a violation.
    * @defaultValue true
    */
   readonly shrinks?: boolean;
-  /** Called now and then with the number of programs so far. */
+  /** Called now and then with the number of programs run. */
   readonly onProgress?: (programs: number) => void;
 }
 
-/** What came of it. */
+/** The outcome. */
 export interface Proof {
   readonly counts: ProgramCounts;
   readonly seconds: number;
-  /** The smallest program that was found to have a violation. */
+  /** The smallest program found to have a violation. */
   readonly violation: Violated | undefined;
 }
 
 interface Violated {
   readonly program: Program;
-  /** To find the program again: what to give as the path, with the same seed. */
+  /** Finds the program again, as the path with the same seed. */
   readonly path: string;
   readonly description: string;
 }
 
-/** Programs after which the event loop has a turn, so that what nobody has any more is given back. */
+/**
+ * After this many programs the event loop has a turn, so that what is no longer referenced is given
+ * back.
+ */
 const turn = 64;
 
-/** Programs after which garbage is collected, and nothing of them may be left. */
+/** After this many programs garbage is collected, and nothing of them may be left. */
 const collection = 1024;
 
 /** Runs random programs until one has a violation, and looks for the smallest that has it. */
@@ -47,7 +50,7 @@ export async function prove(options: ProofOptions): Promise<Proof> {
   using runner = new ProgramRunner();
   let hasFailed = false;
   const property = fc.asyncProperty(programs(), async (program) => {
-    // What a program with a violation has left is not to be looked for.
+    // Do not look for leaks of a program with a violation.
     const mayCollect = !hasFailed;
     hasFailed = true;
     runner.run(program);
@@ -76,7 +79,7 @@ export async function prove(options: ProofOptions): Promise<Proof> {
   };
 }
 
-/** The outcome for people: what was found, where there was something, and one line about all of it. */
+/** The outcome for people: the violation, if there was one, and one summary line. */
 export function formatProof({ counts, seconds, violation }: Proof, seed: number): string {
   const number = (value: number) => value.toLocaleString('en-US');
   const did = [

@@ -9,7 +9,7 @@ test('random programs keep stream order, structures, bytes and counts', async ()
   const proof = await prove({ programs, seed });
   expect(proof.violation, formatProof(proof, seed)).toBeUndefined();
   expect(proof.counts.programs).toBe(programs);
-  // So much went on in them that they mean something.
+  // They did enough to be meaningful.
   const { refusals, reuses, synchronizations, callbacks, buffers, bufferSteps, misuses, oldFences } = proof.counts;
   for (const count of [refusals, reuses, callbacks, buffers, bufferSteps, misuses]) expect(count).toBeGreaterThan(programs / 10);
   expect(synchronizations).toBeGreaterThan(0);

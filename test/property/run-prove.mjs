@@ -1,7 +1,9 @@
 /**
- * Random programs in the long form: `npm run prove -- --programs 200000 [--seed S] [--path P] [--workers N]`. They are shared among processes, as
- * many as there are processors: each process has a seed of its own, made of S. Exits with 0 only without a violation. With the seed and the path that
- * a violation was printed with, the program that had it is run again.
+ * Random programs in the long form:
+ * `npm run prove -- --programs 200000 [--seed S] [--path P] [--workers N]`. They are distributed
+ * over as many processes as there are processors: each process has its own seed, derived from S.
+ * Exits with 0 only if there was no violation. With the seed and the path that a violation was
+ * printed with, its program is run again.
  */
 import { fork } from 'node:child_process';
 import { rmSync } from 'node:fs';
@@ -25,8 +27,9 @@ const seed = values.seed === undefined ? Math.trunc(Math.random() * 2 ** 31) : w
 const workers = isPath ? 1 : Math.max(1, Math.min(wholeNumber('workers'), programs));
 
 Object.assign(process.env, deviceUnderTest);
-// One file, in which V8 can inline what is imported: run module by module, it takes more than twice the time.
-// As deep below the root as a module of `src/driver`, which looks for the addon from there.
+// One file, in which V8 can inline imports: run module by module, it takes more than twice the
+// time. It is as deep below the root as a module of `src/driver`, which looks for the addon from
+// there.
 const outDir = `build/prove-${process.pid}`;
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const input = fileURLToPath(new URL('prove-worker.ts', import.meta.url));
@@ -42,7 +45,7 @@ try {
 }
 process.exit(violations === 0 ? 0 : 1);
 
-/** Runs a share of the programs in a process of its own, and prints what came of them. */
+/** Runs a share of the programs in a separate process, and prints the outcome. */
 function run(worker) {
   const share = Math.floor(programs / workers) + (worker < programs % workers ? 1 : 0);
   const child = fork(`${root}${outDir}/prove-worker.js`);

@@ -32,7 +32,7 @@ export interface LeafPlan {
   readonly limitBytes?: number;
 }
 
-/** An adaptor, with the options that it has in a specification. */
+/** An adaptor, with its options in a specification. */
 export interface LayerPlan {
   readonly kind: string;
   readonly options?: Readonly<Record<string, number | string | boolean | readonly number[]>>;
@@ -44,7 +44,7 @@ export interface LayerPlan {
 export interface StackPlan {
   readonly leaf: LeafPlan;
   readonly layers: readonly LayerPlan[];
-  /** A second resource over what one of the layers takes memory from. */
+  /** A second resource on the upstream of one of the layers. */
   readonly side?: { readonly at: number; readonly layer: LayerPlan } | undefined;
 }
 
@@ -54,13 +54,13 @@ export interface Layer {
   readonly resource: MemoryResource;
   readonly above: Probe;
   readonly below: Probe;
-  /** Below as well, where the resource takes memory from two. */
+  /** Also below, if the resource takes memory from two. */
   readonly alternate: Probe | undefined;
   /** Whether it is the one beside the others. */
   readonly isSide: boolean;
-  /** The calls that it had when it was checked last. */
+  /** Its number of calls at the last check. */
   checkedCalls: number;
-  /** Reports of calls that the program made wrong. */
+  /** Reports of the program's deliberately wrong calls. */
   excusedReports: number;
 }
 
@@ -72,10 +72,13 @@ interface StackLeaf {
 
 /** Kinds that keep no memory. */
 const passThroughKinds = new Set(resourceKinds.filter(({ role }) => role === 'pass-through').map(({ name }) => name));
-/** Kinds that leave with the upstream, when they are disposed, what is allocated of it past the memory that they keep. */
+/**
+ * Kinds that, when disposed, leave in the upstream what was allocated from it beyond the memory
+ * that they keep.
+ */
 const passingKinds = new Set(['binning', 'caching']);
 
-/** Kinds that warn of what is still allocated. */
+/** Kinds that warn of outstanding allocations. */
 const warningKinds = new Set(['tracking', 'sanitizing']);
 
 /** A stack with a probe on every resource. */
@@ -87,10 +90,10 @@ export class Stack {
   /** The resource beside the others, which shares their upstream. */
   readonly side: Probe | undefined;
   readonly #misuse: Misuse = { isGoingOn: false };
-  /** What leaves of a kind without stream order counted before; they count together. */
+  /** What leaves without stream order counted before; leaves of a kind share their count. */
   readonly #foreignBytes = new Map<string, number>();
 
-  /** @throws what a resource of it throws that cannot be made; nothing is left then. */
+  /** @throws the error of a resource that cannot be created; nothing is left then. */
   constructor(plan: StackPlan) {
     const layers: Layer[] = [];
     const leaves: StackLeaf[] = [];
@@ -128,7 +131,10 @@ export class Stack {
     this.side = side;
   }
 
-  /** The layers of a kind that get the program's own calls, through resources that keep nothing; with those above each. */
+  /**
+   * The layers of a kind that get the program's own calls, through resources that keep nothing.
+   * `isTop` says whether nothing is above.
+   */
   reachable(kind: string): { readonly layer: Layer; readonly isTop: boolean }[] {
     const found: { layer: Layer; isTop: boolean }[] = [];
     for (const [i, layer] of this.#main.entries()) {
@@ -147,8 +153,8 @@ export class Stack {
   }
 
   /**
-   * Holds structures and counts against the probes: of all layers, or of those that were called since the last time. The stack must not be in
-   * the middle of a call.
+   * Compares structures and counts with the probes: of all layers, or of those called since the
+   * last check. The stack must not be within a call.
    */
   check(which: 'all' | 'called'): void {
     for (const layer of this.layers) {
@@ -176,14 +182,14 @@ export class Stack {
     }
     for (const { kind, leaf, above } of this.leaves) {
       equal('bytes left on the leaf', above.liveBytes, 0);
-      // A pool of the driver counts a free once a synchronization has seen it.
+      // A driver's pool counts a free only after a synchronization has seen it.
       if (!leaf.isBlocking) Device.get().synchronizeSync();
       equal('bytes that the leaf counts', this.#leafBytes(kind, leaf), 0);
       leaf[Symbol.dispose]();
     }
   }
 
-  /** An alignment, or the usual one where not every resource has others. */
+  /** The alignment, or the default if some resource does not support it. */
   alignment(wanted: number): number {
     for (const { kind, alternate } of this.#main) {
       if (kind === 'pool' || kind === 'arena' || kind === 'aligned' || (kind === 'monotonic' && alternate === undefined)) return wanted;
@@ -192,7 +198,7 @@ export class Stack {
     return Math.min(wanted, ALLOCATION_ALIGNMENT);
   }
 
-  /** Makes a call that is wrong, which resources may report. */
+  /** Makes a wrong call, which resources may report. */
   misused(call: () => void): void {
     this.#misuse.isGoingOn = true;
     try {
@@ -205,7 +211,7 @@ export class Stack {
     }
   }
 
-  /** Whether frees that are wrong are refused, whatever they are. */
+  /** Whether every wrong free is refused. */
   get checksFrees(): boolean {
     return this.#main.every(({ kind }) => kind !== 'monotonic');
   }
@@ -220,7 +226,7 @@ export class Stack {
       try {
         resource[Symbol.dispose]();
       } catch {
-        // What is to be told was told.
+        // The violation has been reported.
       }
     }
   }
@@ -253,7 +259,7 @@ interface Pooling extends StreamOrderedMemoryResource {
   statistics(): StreamOrderedStatistics;
 }
 
-/** What every pooling resource tells of the memory below it, which is its own alone. */
+/** Checks the statistics of a pooling resource about the memory below it, which only it uses. */
 function checkPooling({ resource, below }: Layer): StreamOrderedStatistics {
   const pool = resource as Pooling;
   pool.validate();
@@ -271,13 +277,13 @@ function checkSuballocating(layer: Layer): void {
   equal('allocatedBytes', checkPooling(layer).allocatedBytes, layer.above.roundedBytes);
 }
 
-/** One that passes every call on as it is. */
+/** Checks that a resource passes every call on unchanged. */
 function checkPassThrough({ above, below }: Layer): void {
   equal('bytes of the upstream', below.liveBytes, above.liveBytes);
   equal('allocations of the upstream', below.live.size, above.live.size);
 }
 
-/** What is to be said of single kinds. */
+/** Checks of single kinds. */
 const checks: Readonly<Record<string, (layer: Layer) => void>> = {
   pool: checkSuballocating,
   arena: checkSuballocating,
@@ -333,7 +339,7 @@ const checks: Readonly<Record<string, (layer: Layer) => void>> = {
     const { bytes, allocations }: AllocationStatistics = (resource as StatisticsResourceAdaptor).statistics();
     equal('current bytes', bytes.current, above.liveBytes);
     equal('total bytes', bytes.total, above.allocatedBytes);
-    // What is being freed counts until the free is over.
+    // Memory that is being freed counts until the free is done.
     atMost('bytes at the peak', above.peakBytes, bytes.peak);
     equal('current allocations', allocations.current, above.live.size);
     equal('total allocations', allocations.total, above.allocations);

@@ -1,2 +1,2 @@
-/** Something that must not be, in a program that is right. */
+/** A broken rule in a valid program. */
 export class Violation extends Error {}

@@ -12,7 +12,7 @@ import {
   set,
 } from '../../src/index.js';
 
-/** How many of each: together they take some tens of milliseconds. */
+/** How many of each: together they take tens of milliseconds. */
 const counts = {
   events: 3000,
   streams: 20,
@@ -26,8 +26,8 @@ const counts = {
 };
 
 /**
- * Makes and ends a great many of every object there is, one kind after another, so that even some bytes that stay of each are soon more than what
- * is resident changes by itself. Returns how many.
+ * Creates and ends many objects of every type, one type after another, so that even a few bytes
+ * leaked per object soon exceed the normal variation of resident memory. Returns how many.
  */
 export async function churn(): Promise<number> {
   using stream = new Stream({ nonBlocking: true });
@@ -45,7 +45,7 @@ export async function churn(): Promise<number> {
   }
   for (let i = 0; i < counts.streams; i++) {
     using other = new Stream({ nonBlocking: i % 2 === 0 });
-    // Only a stream that has something to do has a thread.
+    // Only a stream with work has a thread.
     other.launchHostFunction(() => {});
     other.synchronizeSync();
   }
@@ -59,7 +59,8 @@ export async function churn(): Promise<number> {
   }
   const target = ordered.allocate(work, stream);
   const source = new Uint8Array(bytes);
-  // While the stream is held, cistern keeps the bytes for it; once it only has other work to do, the driver does.
+  // While the stream is held, cistern keeps the bytes for it; when it only has other work to do,
+  // the driver does.
   const hold = stream.hold();
   for (let i = 0; i < counts.copies; i++) copyFromHost(target, source, stream);
   for (let i = 0; i < counts.fills; i++) set(target, i, 1, work, stream);

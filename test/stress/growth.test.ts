@@ -12,7 +12,7 @@ describe('the trend of a series', () => {
     expect(trend(Array.from({ length: 300 }, (_, round) => 3 * round))).toEqual({ change: 3 * 199, rounds: 200 });
   });
 
-  test('leaves out twenty rounds at least', () => {
+  test('leaves out at least twenty rounds', () => {
     expect(trend(Array.from({ length: 42 }, (_, round) => (round < 20 ? 0 : round)))).toEqual({ change: 21, rounds: 22 });
   });
 
@@ -22,7 +22,7 @@ describe('the trend of a series', () => {
     expect(long?.change).toBeLessThan(6800);
   });
 
-  test('of a few rounds is none', () => {
+  test('is undefined for a few rounds', () => {
     expect(trend(series(() => 0, minimumRounds - 1))).toBeUndefined();
     expect(growth(series((round) => 1000 * round, minimumRounds - 1))).toBeUndefined();
     expect(growth(series((round) => 1000 * round, minimumRounds))).toMatch(/^it grows: by /);
@@ -30,7 +30,7 @@ describe('the trend of a series', () => {
 });
 
 describe('something grows', () => {
-  test('that becomes a little more in each round', () => {
+  test('that increases slightly in each round', () => {
     expect(growth(Array.from({ length: 90 }, (_, round) => round))).toBe(
       'it grows: by 59 in the last 60 rounds (median slope), where 50 are allowed',
     );

@@ -1,26 +1,27 @@
 /**
- * Whether something grows that is measured after every round.
+ * Whether a quantity grows that is measured after every round.
  *
- * What a program needs at first is made in the first third of the rounds, or in the first twenty, which do not count. Over the others the trend
- * is the median of the slopes between all pairs of rounds (Theil and Sen). Outliers, and a single step up or down, hardly move it; they would
- * move a line of least squares, or the difference of two maxima.
+ * What a program needs initially is created in the first third of the rounds, or in the first
+ * twenty, which do not count. Over the others, the trend is the median of the slopes between all
+ * pairs of rounds (Theil and Sen). Outliers, and a single step up or down, hardly change it; they
+ * would change a least-squares line, or the difference of two maxima.
  */
 
-/** What came of {@link trend}. */
+/** The result of {@link trend}. */
 export interface Trend {
   /** The change over the rounds that count, by the median slope. */
   readonly change: number;
-  /** How many rounds that are. */
+  /** How many rounds count. */
   readonly rounds: number;
 }
 
 const leastWarmUp = 20;
-/** With fewer rounds nothing can be said. */
+/** With fewer rounds, no trend can be computed. */
 export const minimumRounds = 30;
-/** More rounds are taken together, by their medians: the pairs grow with the square. */
+/** More rounds are grouped, by their medians: the number of pairs grows with the square. */
 const maximumPoints = 600;
 
-/** The trend of a series, or `undefined` where it is too short. */
+/** The trend of a series, or `undefined` if it is too short. */
 export function trend(series: readonly number[]): Trend | undefined {
   if (series.length < minimumRounds) return undefined;
   const counted = series.slice(Math.max(leastWarmUp, Math.ceil(series.length / 3)));
@@ -32,7 +33,7 @@ export function trend(series: readonly number[]): Trend | undefined {
   return { change: median(slopes) * (points.length - 1), rounds: counted.length };
 }
 
-/** One sentence where a series grows by more than is allowed, over the rounds that count. */
+/** One sentence if a series grows by more than is allowed, over the rounds that count. */
 export function growthOf(
   name: string,
   series: readonly number[],

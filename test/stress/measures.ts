@@ -4,12 +4,12 @@ import { watchedBuffers } from '../../src/collector/unreachable-buffers.js';
 import { Device, driverCallCounts, Event, MiB, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
 import { type Ledger, takeLedger } from '../sweep/ledger.js';
 
-/** Makes what is made once and stays: default streams. */
+/** Creates what is created once and stays: default streams. */
 export function prepare(): void {
   for (let index = 0; index < Device.count(); index++) Stream.legacyDefault(Device.get(index)).synchronizeSync();
 }
 
-/** What must be the same after every round: bytes, and objects of the driver. */
+/** What must be equal after every round: bytes, and driver objects. */
 export function takeBooks(): Ledger {
   const { byFunction } = driverCallCounts();
   const events = (byFunction['cuEventCreate'] as number) - (byFunction['cuEventDestroy'] as number);
@@ -25,7 +25,10 @@ export interface Measures {
   readonly threads: number;
   /** Handles and requests of Node that keep the process alive. */
   readonly handles: number;
-  /** How far the tables of native code reach: of the addon for events and streams, and of the software device for streams. */
+  /**
+   * The extent of tables in native code: the addon's for events and streams, and the software
+   * device's for streams.
+   */
   readonly eventPlaces: number;
   readonly streamPlaces: number;
   readonly driverStreamPlaces: number;
@@ -33,10 +36,13 @@ export interface Measures {
 
 /** More than are ever live at once in a round. */
 const probes = { events: 512, streams: 64 };
-/** What of a handle is not the place in its table. */
+/** The part of a handle above its place in the table. */
 const generation = 2 ** 20;
 
-/** Makes so many objects that free places are used up, and those count that were never given up, even where nobody else knows of them. */
+/**
+ * Creates enough objects to use up free places. Places that were never given up then show, even if
+ * nothing else refers to them.
+ */
 function takePlaces(): Pick<Measures, 'eventPlaces' | 'streamPlaces' | 'driverStreamPlaces'> {
   const events = Array.from({ length: probes.events }, () => new Event());
   const streams = Array.from({ length: probes.streams }, () => new Stream({ nonBlocking: true }));
@@ -50,22 +56,22 @@ function takePlaces(): Pick<Measures, 'eventPlaces' | 'streamPlaces' | 'driverSt
   return places;
 }
 
-/** By how much each may grow over the rounds that count. */
+/** How much each may grow over the rounds that count. */
 export const allowances: Readonly<Measures> = {
   residentBytes: 6 * MiB,
   heapBytes: 1 * MiB,
   externalBytes: 1 * MiB,
   descriptors: 1,
-  // Node's own come and go.
+  // Node's own threads come and go.
   threads: 2,
   handles: 1,
-  // A stream that is on its way out takes one for a while.
+  // A stream that is ending takes one for a while.
   eventPlaces: 4,
   streamPlaces: 4,
   driverStreamPlaces: 4,
 };
 
-/** Collects garbage, and lets what waits for that run. */
+/** Collects garbage, and lets the work that waits for it run. */
 export async function collect(): Promise<void> {
   for (let turn = 0; turn < 2; turn++) {
     reclaimUnreachableBuffers('major');

@@ -1,6 +1,7 @@
 /**
- * The soak: `npm run stress -- --minutes N [--seed S] [--json FILE]`. Exits with 0 only if nothing was wrong and nothing grew. The rounds are made
- * in a process of their own, so that what is measured is theirs alone, and a crash has somebody to tell of it.
+ * The soak: `npm run stress -- --minutes N [--seed S] [--json FILE]`. Exits with 0 only if nothing
+ * was wrong and nothing grew. The rounds run in a separate process, so that only they are measured,
+ * and a crash can be reported.
  */
 import { spawnSync } from 'node:child_process';
 import { rmSync } from 'node:fs';
@@ -16,7 +17,8 @@ if (!(minutes > 0 && minutes < Number.POSITIVE_INFINITY)) fail(`--minutes must b
 const seed = values.seed === undefined ? Math.trunc(Math.random() * 2 ** 31) : Number(values.seed);
 if (!Number.isSafeInteger(seed) || seed < 0 || values.seed === '') fail(`--seed must be a whole number, got ${values.seed}`);
 
-// One file, in which V8 can inline what is imported. As deep below the root as a module of `src/driver`, which looks for the addon from there.
+// One file, in which V8 can inline imports. It is as deep below the root as a module of
+// `src/driver`, which looks for the addon from there.
 const outDir = `build/stress-${process.pid}`;
 const root = fileURLToPath(new URL('../..', import.meta.url));
 const input = fileURLToPath(new URL('stress-process.ts', import.meta.url));
@@ -24,7 +26,8 @@ const environment = {
   CISTERN_DEVICE: 'software',
   CISTERN_SOFTWARE_MEMORY: '1GiB',
   CISTERN_SOFTWARE_DEVICES: '2',
-  // The allocator of glibc gives each thread one of many arenas, and learns from what is freed: both look like growth for a long time.
+  // glibc's allocator gives each thread one of many arenas, and adapts to what is freed: both look
+  // like growth for a long time.
   MALLOC_ARENA_MAX: '2',
   MALLOC_TRIM_THRESHOLD_: '131072',
   MALLOC_MMAP_THRESHOLD_: '131072',
@@ -34,7 +37,7 @@ try {
   const { status, signal } = spawnSync(
     process.execPath,
     ['--no-warnings', `${root}${outDir}/stress-process.js`, String(minutes), String(seed), values.json ?? ''],
-    // Where a round never ends, somebody must say so.
+    // Reports a round that never ends.
     { stdio: 'inherit', env: { ...process.env, ...environment }, timeout: minutes * 60_000 + 300_000, killSignal: 'SIGKILL' },
   );
   if (status === null) console.error(`the process ends by ${signal}; again: npm run stress -- --minutes ${minutes} --seed ${seed}`);

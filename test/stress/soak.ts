@@ -1,4 +1,4 @@
-/** The soak: everything that cistern has, mixed in rounds, after each of which all must be as it was. */
+/** The soak: all of cistern, mixed in rounds. After each round, the state must be as before it. */
 import { setImmediate } from 'node:timers/promises';
 import fc from 'fast-check';
 import { checkOrder, formatBytes, formatOrderReport } from '../../src/index.js';
@@ -19,40 +19,40 @@ import { runWorker } from './workers.js';
 export interface SoakOptions {
   /** The same seed gives the same rounds, as far as threads allow. */
   readonly seed: number;
-  /** Asked after each round whether another one is to come. */
+  /** Asked after each round whether to run another. */
   readonly goesOn: (rounds: number) => boolean;
   /** Called after each round. */
   readonly onRound?: (soaked: Soaked) => void;
 }
 
-/** What came of it. */
+/** The outcome. */
 export interface Soaked {
   readonly seed: number;
   rounds: number;
-  /** Rounds whose traffic was held against the order checker; the programs always are. */
+  /** Rounds whose traffic was checked by the order checker; the programs always are. */
   checkedRounds: number;
   scenarios: number;
   workers: number;
   readonly programs: ProgramCounts;
   readonly traffic: TrafficCounts;
-  /** Objects that were made in great numbers, and ended at once. */
+  /** Objects that were created in large numbers, and ended at once. */
   churned: number;
-  /** After each round, garbage collected. */
+  /** After each round, with garbage collected. */
   readonly measures: Measures[];
-  /** The most that was resident at the end of a round's work, before anything was collected. */
+  /** The peak resident memory at the end of a round's work, before any collection. */
   peakResidentBytes: number;
   seconds: number;
-  /** What must not be, one sentence each. */
+  /** Violations, one sentence each. */
   readonly violations: string[];
 }
 
-/** What there is of each in a round. */
+/** The amount of each in a round. */
 const mix = { programs: 24, scenarios: 8, actors: 4, steps: 120, workers: 1 };
-/** One round of so many is checked as a whole. */
+/** One round in this many is checked as a whole. */
 const checkEvery = 3;
 const patience = 20;
 
-/** Makes rounds until it is enough, or until something is wrong that could make the next ones wrong as well. */
+/** Runs rounds until told to stop, or until a fault could make later rounds fail as well. */
 export async function soak({ seed, goesOn, onRound }: SoakOptions): Promise<Soaked> {
   const started = performance.now();
   const soaked: Soaked = {
@@ -90,7 +90,7 @@ export async function soak({ seed, goesOn, onRound }: SoakOptions): Promise<Soak
 
 async function makeRound(soaked: Soaked, random: Random): Promise<void> {
   const workers = Array.from({ length: mix.workers }, () => runWorker(random));
-  // They go on while the rest does, and what they throw is looked at in the end.
+  // They run at the same time as the rest; their errors are checked at the end.
   const ended = Promise.allSettled(workers);
   await runPrograms(random.below(2 ** 30), soaked.programs);
   await playScenarios(random, soaked);
@@ -134,7 +134,10 @@ async function playScenarios(random: Random, soaked: Soaked): Promise<void> {
   }
 }
 
-/** Waits until the books are as they were; what is collected may take some turns. @throws Violation where they stay different. */
+/**
+ * Waits until the ledger is as before; collection may take several turns. @throws Violation if it
+ * stays different.
+ */
 async function balance(before: Readonly<Record<string, number>> | undefined): Promise<Readonly<Record<string, number>>> {
   let differences: string[] = [];
   for (let attempt = 0; attempt < patience; attempt++) {

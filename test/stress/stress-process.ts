@@ -1,4 +1,7 @@
-/** The process that makes the rounds. Its arguments: minutes, seed, and where to write the outcome as JSON, or an empty string. */
+/**
+ * The process that runs the rounds. Its arguments: minutes, seed, and the file for the outcome as
+ * JSON, or an empty string.
+ */
 import { writeFileSync } from 'node:fs';
 import { SingleBar } from 'cli-progress';
 import Table from 'cli-table3';

@@ -1,8 +1,8 @@
 import { expect, test } from 'vitest';
 import { soak } from './soak.js';
 
-// The long form is `npm run stress`, which looks at what grows as well.
-test('some rounds of everything leave all as it was', async () => {
+// The long form is `npm run stress`, which also measures growth.
+test('some rounds of everything leave the state as before', async () => {
   const rounds = 3;
   const { violations, traffic, programs, ...soaked } = await soak({ seed: 1, goesOn: (done) => done < rounds });
   expect(violations.map(String)).toEqual([]);

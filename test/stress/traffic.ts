@@ -30,7 +30,7 @@ import { collect } from './measures.js';
 export interface TrafficCounts {
   operations: number;
   refusals: number;
-  /** Buffers that nobody disposed. */
+  /** Buffers that were never disposed. */
   dropped: number;
   /** Copies to the host that were compared. */
   comparisons: number;
@@ -53,7 +53,7 @@ const fences: readonly (DeallocationEvents | undefined)[] = [undefined, undefine
 const tooMuch = 64 * GiB;
 let logs = 0;
 
-/** A stack that several actors share. What it does may be logged, to a file or a Node stream. */
+/** A stack that several actors share. It may be logged, to a file or a Node stream. */
 class SharedStack {
   readonly resource: MemoryResource;
   readonly #stack: ResourceStack;
@@ -100,7 +100,7 @@ class SharedStack {
     else layer.trim?.(stream, { bytesToKeep: random.below(2) * mostBytes });
   }
 
-  /** Disposes it, and reads its log again. */
+  /** Disposes it, and reads its log back. */
   async end(): Promise<void> {
     this.validate();
     this.#log?.dispose();
@@ -117,14 +117,14 @@ async function* pieces(all: readonly Buffer[]): AsyncIterable<Uint8Array> {
   yield* all;
 }
 
-/** A buffer, with what it holds. */
+/** A buffer, with its expected contents. */
 interface Held {
   readonly buffer: DeviceBuffer;
   readonly stack: SharedStack;
   expected: Uint8Array;
 }
 
-/** Somebody who uses memory on streams of their own and knows nothing of the others. */
+/** An actor that uses memory on its own streams, and knows nothing of the others. */
 class Actor {
   readonly #random: Random;
   readonly #stacks: readonly SharedStack[];
@@ -173,7 +173,7 @@ class Actor {
         this.#remove(held);
         return held.buffer.dispose();
       case 11:
-        // What is left of it is the collector's.
+        // The rest is left to the collector.
         this.#counts.dropped++;
         return this.#remove(held);
       case 12:
@@ -232,7 +232,7 @@ class Actor {
     );
   }
 
-  /** The buffer may be written and disposed while the copy is on its way. */
+  /** The buffer may be written and disposed while the copy is in progress. */
   async #compareLater(held: Held): Promise<void> {
     const then = { ...held, expected: held.expected.slice() };
     const copy = held.buffer.toHost();
@@ -261,7 +261,10 @@ class Actor {
     }
   }
 
-  /** Allocated on one stream, used on two, freed on either, in any policy or with an event. */
+  /**
+   * Allocates on one stream, uses the memory on two, and frees it on either, with any policy or
+   * with an event.
+   */
   #allocate(resource: MemoryResource, stream: Stream): void {
     const other = this.#pick(this.#streams);
     const bytes = this.#random.size(mostBytes);
@@ -352,7 +355,10 @@ function order(before: Stream, after: Stream): void {
   after.wait(event);
 }
 
-/** Lets several actors use the same stacks at the same time, and ends the stacks. @throws Violation, or what must not be thrown. */
+/**
+ * Lets several actors use the same stacks at the same time, and ends the stacks. @throws Violation,
+ * or an unexpected error.
+ */
 export async function runTraffic(randoms: () => Random, { actors, steps, stacks, counts }: TrafficOptions): Promise<void> {
   const random = randoms();
   const shared = Array.from({ length: stackCount }, () => {
@@ -368,7 +374,7 @@ export async function runTraffic(randoms: () => Random, { actors, steps, stacks,
     isOver = true;
   });
   await Promise.all([over, watch()]);
-  // What was dropped must be freed before its resource ends.
+  // Dropped buffers must be freed before their resource ends.
   await collect();
   for (const stack of shared) await stack.end();
 }

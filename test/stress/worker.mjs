@@ -1,4 +1,7 @@
-/** A worker thread that uses all kinds of memory, leaves it live on busy streams, and ends as it is told to. */
+/**
+ * A worker thread that uses all kinds of memory, leaves it live on busy streams, and ends as it is
+ * told to.
+ */
 import { parentPort, workerData } from 'node:worker_threads';
 import * as cistern from 'cistern';
 
@@ -37,7 +40,7 @@ for (const [index, resource] of resources.entries()) {
   }
   resource.run(() => {
     use(resource, index);
-    // A run that never ends keeps what was made in it.
+    // A run that never ends keeps its memory.
     return new Promise(() => {});
   });
 }
@@ -48,7 +51,7 @@ if (holds.length === 0) {
   }
 }
 
-/** Goes on for ever. Never has more queued than one turn, for which another thread may have to wait. */
+/** Runs forever. Never queues more than one turn, which another thread may have to wait for. */
 function keepBusy() {
   for (const buffer of buffers) buffer.fill(seed % 256);
   streams[seed % 2].launchHostFunction(() => setImmediate(keepBusy));

@@ -3,7 +3,7 @@ import { Worker } from 'node:worker_threads';
 import type { Random } from '../../src/testing/random.js';
 import { Violation } from '../property/violation.js';
 
-/** How a worker ends, and the status that it ends with. */
+/** How a worker ends, and its exit status. */
 const ends = {
   tidy: 0,
   leave: 0,
@@ -17,7 +17,10 @@ const ends = {
 /** The same file for a module of `test/stress` and for one that is built to `build/stress-…`. */
 const script = new URL('../../test/stress/worker.mjs', import.meta.url);
 
-/** Runs a worker from its beginning to its end, which one is a matter of chance. @throws Violation where it ends otherwise. */
+/**
+ * Runs a worker from start to end; chance decides how it ends. @throws Violation if it ends
+ * otherwise.
+ */
 export async function runWorker(random: Random): Promise<void> {
   const names = Object.keys(ends) as (keyof typeof ends)[];
   const end = names[random.below(names.length)] as keyof typeof ends;
