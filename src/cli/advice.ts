@@ -3,14 +3,14 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { DeviceUnavailableError, InvalidLogError } from '../errors.js';
 import { nearestWord } from '../nearest-word.js';
 
-/** What a user can do about an error, where its message alone does not say so. */
+/** What a user can do about an error, unless its message already says so. */
 export function adviceFor(error: unknown): string | undefined {
   if (error instanceof InvalidLogError && error.message.includes(': has no layer ')) return undefined;
   if (error instanceof InvalidLogError && error.message.includes(': is damaged at byte ')) {
-    return '"cistern report" shows what comes before the damage in a recording';
+    return '"cistern report" shows the part of a recording before the damage';
   }
   if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
-    return 'a log is what LoggingResourceAdaptor writes, or RecordingResourceAdaptor, or logging_resource_adaptor of RMM; "cistern generate" makes one to try';
+    return 'LoggingResourceAdaptor, RecordingResourceAdaptor and RMM\'s logging_resource_adaptor write logs; "cistern generate" makes one to try';
   }
   if (error instanceof DeviceUnavailableError) return '"cistern doctor" says what was looked for; --device software needs no GPU';
   const { code, path } = error as NodeJS.ErrnoException;
@@ -21,7 +21,7 @@ export function adviceFor(error: unknown): string | undefined {
 function adviceOnPath(path: string): string {
   const folder = dirname(path);
   try {
-    // A link that leads nowhere is there.
+    // A dangling link exists, so this lists it.
     const others = readdirSync(folder).filter((name) => name !== basename(path));
     const nearest = nearestWord(basename(path), others);
     if (nearest !== undefined) return `did you mean ${join(folder, nearest)}?`;

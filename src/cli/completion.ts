@@ -14,7 +14,7 @@ Examples:
   $ cistern completion fish > ~/.config/fish/completions/cistern.fish
 `;
 
-/** `cistern completion`: prints what makes a shell complete the command. */
+/** `cistern completion`: prints a script that makes a shell complete the command. */
 export function completionCommand(terminal: Terminal): Command {
   const command = new Command('completion')
     .description('Print a script that makes a shell complete the commands, options and choices of cistern.')
@@ -34,7 +34,7 @@ interface CommandWords {
 }
 
 interface OptionWords {
-  /** `--output`, and `-o` where there is a short form. */
+  /** `--output`, and `-o` if there is a short form. */
   readonly flags: readonly string[];
   readonly description: string;
   readonly takesValue: boolean;
@@ -59,7 +59,7 @@ function describeOption({ short, long, description, required, optional, argChoic
   return { flags, description, takesValue: required || optional, choices: argChoices ?? [] };
 }
 
-/** Where the script offers nothing, bash completes file names. */
+/** If the script offers nothing, bash completes file names. */
 function bashScript(commands: readonly CommandWords[]): string {
   const names = commands.map(({ name }) => name).join(' ');
   const cases = commands.map(({ name, options, choices }) => {

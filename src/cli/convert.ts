@@ -6,8 +6,9 @@ import { type ProgressBar, progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
 
 const examples = `
-The bytes of the input say what it is, and the name of the output what to write: .csv (RMM's log), .cistern (a recording), .json (a trace for
-Perfetto or chrome://tracing), each also with .gz, or .pickle (a snapshot for PyTorch's memory viewer).
+The input's format is detected from its bytes. The output's name gives the format to write: .csv (RMM's
+log), .cistern (a recording), .json (a trace for Perfetto or chrome://tracing), each also with .gz, or
+.pickle (a snapshot for PyTorch's memory viewer).
 
 Examples:
   $ cistern convert run.cistern run.csv.gz            # for RMM's replay
@@ -30,14 +31,14 @@ export function convertCommand(terminal: Terminal): Command {
     .argument('<input>', 'the path of the log')
     .argument('<output>', 'the path of the file to write')
     .addOption(
-      new Option('--from <format>', 'what the input is (default: what its bytes say)').choices([
+      new Option('--from <format>', 'the format of the input (default: detected from its bytes)').choices([
         'rmm-csv',
         'recording',
         'pytorch-snapshot',
       ]),
     )
-    .addOption(new Option('--to <format>', "what to write (default: what the output's name says)").choices(convertedFormats))
-    .addOption(new Option('--layer <name>', 'the layer to write, where the format holds one (default: the one nearest to the program)'))
+    .addOption(new Option('--to <format>', "the format to write (default: from the output's name)").choices(convertedFormats))
+    .addOption(new Option('--layer <name>', 'the layer to write, if the format holds only one (default: the one nearest to the program)'))
     .addHelpText('after', examples)
     .action((input: string, output: string, options: ConvertCommandOptions) => convert(input, output, options, terminal));
 }
@@ -59,7 +60,10 @@ async function convert(input: string, output: string, options: ConvertCommandOpt
   }).finally(() => bar?.stop());
   const { truncation, omissions } = conversion;
   if (truncation !== undefined) {
-    warn(terminal, `${input} ends early, at byte ${formatCount(truncation.offset)}: ${truncation.fault}; what comes before is converted`);
+    warn(
+      terminal,
+      `${input} ends early, at byte ${formatCount(truncation.offset)}: ${truncation.fault}; the events before that are converted`,
+    );
   }
   const told = [
     `${output}: ${formatCount(conversion.eventCount)} events as ${conversion.format}`,

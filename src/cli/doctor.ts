@@ -8,20 +8,20 @@ import { ExitCode, exitCodeOf } from './exit-code.js';
 import { deviceOption, jsonOption } from './options.js';
 import type { Terminal } from './terminal.js';
 
-/** What `cistern doctor` found. */
+/** The findings of `cistern doctor`. */
 interface Diagnosis {
   readonly node: string;
   readonly platform: string;
-  /** The path of the addon, or null where none could be loaded. */
+  /** The path of the addon, or null if none could be loaded. */
   readonly addon: string | null;
-  /** The backend in use, or null where none works. */
+  /** The backend in use, or null if none works. */
   readonly backend: Backend | null;
-  /** As CUDA numbers it: 13000 is 13.0. */
+  /** In CUDA's numbering: 13000 is 13.0. */
   readonly driverVersion: number | null;
-  /** Why CUDA cannot be used, or null where it can or that is not known. */
+  /** Why CUDA cannot be used; null if it can, or if the reason is unknown. */
   readonly cudaUnavailableReason: string | null;
   readonly devices: readonly DeviceDescription[];
-  /** What keeps the device that was asked for from working. */
+  /** Why the requested device does not work. */
   readonly error: { readonly code: string; readonly message: string } | null;
 }
 
@@ -45,10 +45,10 @@ Examples:
   $ cistern doctor --json
 `;
 
-/** `cistern doctor`: says which device there is, and why not CUDA. */
+/** `cistern doctor`: prints which device there is and, if it is not a CUDA device, why. */
 export function doctorCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   return new Command('doctor')
-    .description('Say which device is used, with which driver and memory, and why it is not a CUDA device if it is not.')
+    .description('Print which device is used, with its driver and memory; if it is not a CUDA device, say why.')
     .addOption(deviceOption())
     .addOption(jsonOption())
     .addHelpText('after', examples)
@@ -86,7 +86,7 @@ function openDevices(
   cudaReason: string | undefined,
 ): Pick<Diagnosis, 'backend' | 'driverVersion' | 'devices'> {
   const wanted = (choice ?? process.env['CISTERN_DEVICE']) || 'auto';
-  // The reason is part of what is printed, so that the warning of 'auto' is not needed.
+  // The output includes the reason, so the warning of 'auto' is suppressed.
   const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : (wanted as BackendChoice));
   const devices = Array.from({ length: Device.count() }, (_, index) => describeDevice(Device.get(index)));
   return { backend, driverVersion: Device.driverVersion(), devices };
@@ -105,7 +105,7 @@ function describeDevice(device: Device): DeviceDescription {
   };
 }
 
-/** The file that the addon was loaded from. */
+/** The file from which the addon was loaded. */
 function addonPath(): string | undefined {
   return Object.keys(createRequire(import.meta.url).cache).find((path) => path.endsWith('cistern.node'));
 }

@@ -1,16 +1,16 @@
 import { CommanderError } from 'commander';
 import { ArgumentRangeError, ArgumentTypeError, InvalidLogError, SpecificationError } from '../errors.js';
 
-/** The exit statuses of every command. */
+/** The exit statuses of all commands. */
 export const ExitCode = {
   success: 0,
-  /** The command was understood and did not succeed. */
+  /** The command was understood but did not succeed. */
   failure: 1,
-  /** The arguments or the file they name are wrong. */
+  /** The arguments, or the file that they name, are invalid. */
   usage: 2,
 } as const;
 
-/** The status to exit with after an error. */
+/** The exit status for an error. */
 export function exitCodeOf(error: unknown): number {
   if (error instanceof CommanderError) return error.exitCode === 0 ? ExitCode.success : ExitCode.usage;
   const isWrongInput =
@@ -22,7 +22,7 @@ export function exitCodeOf(error: unknown): number {
   return isWrongInput ? ExitCode.usage : ExitCode.failure;
 }
 
-/** Whether the file system refused what the user named. */
+/** Whether the file system refused a path that the user named. */
 function isFileError(error: unknown): boolean {
   return error instanceof Error && 'syscall' in error;
 }

@@ -1,12 +1,12 @@
 import { CisternError, InvalidLogError, SpecificationError } from '../errors.js';
 
-/** A stack that could not be replayed to the end. */
+/** A stack that could not be replayed to the end, and why. */
 export interface FailedReplay {
   readonly resource: string;
   readonly error: { readonly code: string; readonly message: string };
 }
 
-/** The result for a stack, or what went wrong with it, so that the next ones get their turn. */
+/** The result for a stack, or its error, so that the remaining stacks still get their turn. */
 export function orError<T>(resource: string, work: () => T): T | FailedReplay {
   try {
     return work();

@@ -6,11 +6,11 @@ import { escapeMarkdown, formatHeading, formatTable } from './table.js';
 import { formatCount, type OutputStream } from './terminal.js';
 
 const reasonTexts: Readonly<Record<FailureReason, string>> = {
-  maximum: 'What was live and what was asked for are more than the limit together: no allocator could have served it.',
-  rounding: 'What was live and what was asked for fit into the limit, but not once they are rounded up.',
-  fragmentation: 'Enough was free, but no piece of it was large enough.',
-  'held-back': 'Memory was held back for other streams just before; the host waited for them, and even then it was not enough.',
-  reserved: 'Too little was free, and no block could be added.',
+  maximum: 'The live bytes and the request together exceed the limit: no allocator could have served it.',
+  rounding: 'The live bytes and the request fit into the limit, but not after they are rounded up.',
+  fragmentation: 'Enough memory was free, but no free block was large enough.',
+  'held-back': 'Memory was held back for other streams just before; the host waited for them, but even that was not enough.',
+  reserved: 'Too little memory was free, and no block could be added.',
 };
 
 const changeTexts: Readonly<Record<FailureAlternative['change'], string>> = {
@@ -19,7 +19,7 @@ const changeTexts: Readonly<Record<FailureAlternative['change'], string>> = {
   initial: 'all at once',
 };
 
-/** Why a replay ran out of memory, for people. */
+/** The text that explains why a replay ran out of memory. */
 export function failureText(
   explanation: FailureExplanation,
   log: AllocationLog,
@@ -46,7 +46,7 @@ export function failureText(
       1,
     ),
     section(
-      'The largest of them',
+      'Largest live allocations',
       ['stream', 'thread', 'bytes', 'line'],
       live.largest.map(({ stream: name, thread, bytes, line }) => [name, thread, formatBytes(bytes), String(line)]),
       2,
@@ -73,7 +73,7 @@ export function failureText(
   if (alternatives.length > 0) {
     sections.push(
       section(
-        'What was tried instead',
+        'Alternatives tried',
         ['change', 'resource', 'this request', 'the log'],
         alternatives.map((alternative) => [
           changeTexts[alternative.change],

@@ -26,15 +26,17 @@ import { logTitle, readLog } from './read-log.js';
 import { type Column, formatTable } from './table.js';
 import { formatCount, hint, type Terminal } from './terminal.js';
 
-/** What is compared where no `--resource` is given. */
+/** The stacks compared if no `--resource` is given. */
 const defaultSpecifications = ['pool(cuda, events=eager)', 'pool(cuda, events=deferred)', 'pool(cuda, events=off)', 'arena(cuda)'];
 
 const examples = `
-The maximum is that of the innermost resource that can have one (pool, arena, fixed-size, monotonic), else a limit around the leaf. A replay
-with the result completed the log; one with 256 bytes less did not. What is larger need not be enough, since a pool that may hold more
-grows in other steps. A pool whose specification has no initial is tried twice: growing as it needs memory, and with all of its maximum taken
-at once. The smaller one is the result; "taken" says which, and the two overheads stand beside it. The times are those with the smallest
-maximum and without one, measured in turn.
+The maximum applies to the innermost resource that can have one (pool, arena, fixed-size, monotonic);
+if there is none, a limit is put around the leaf. A replay with the result completed the log; one with
+256 bytes less did not. A larger maximum may not be enough, because a pool with a larger maximum grows
+in other steps. A pool whose specification has no initial is tried in two ways: growing as it needs
+memory, and taking all of its maximum at once. The smaller maximum is the result; "taken" says which
+way it was, and both overheads are shown. The times are those with the smallest maximum and without
+one, measured alternately.
 
 JSON is one object for one --resource, and a list for several.
 
@@ -56,7 +58,7 @@ interface FitCommandOptions extends DeviceOptions, FormatOptions {
 /** `cistern fit`: finds the smallest maximum that completes a log. */
 export function fitCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   const command = new Command('fit')
-    .description('Find the smallest maximum with which stacks of resources complete a log, and what it costs in time.')
+    .description('Find the smallest maximum with which stacks of resources complete a log, and the time it costs.')
     .argument('<log>', 'the path of the log')
     .addOption(resourceOption('a stack without a maximum', defaultSpecifications))
     .addOption(streamsOption())
@@ -105,7 +107,7 @@ function fitAll(
     return specifications.map((specification, i) => {
       const onProgress = ({ left }: { left: number }) => {
         replays++;
-        // As many again are assumed for each stack that is still to come.
+        // Each remaining stack is assumed to need as many replays again.
         const total = ((replays + left) / (i + 1)) * specifications.length;
         bar.update(replays, specification, Math.max(total, replays));
       };

@@ -11,7 +11,7 @@ const examples = `
 Workloads:
 ${workloadNames.map((name) => `  ${name.padEnd(13)}${workloads[name].summary} (${formatCount(workloads[name].defaultEvents)} events)`).join('\n')}
 
-The same seed gives the same log on every machine. Everything is freed at the end, so that there are a few more events than asked for.
+The same seed gives the same log on every machine. Everything is freed at the end, so there are a few more events than requested.
 
 Examples:
   $ cistern generate multi-stream -o multi-stream.csv.gz
@@ -25,13 +25,13 @@ interface GenerateCommandOptions {
   readonly output?: string;
 }
 
-/** `cistern generate`: writes a log of a made-up program. */
+/** `cistern generate`: writes the log of a made-up program. */
 export function generateCommand(terminal: Terminal): Command {
   return new Command('generate')
     .description('Generate an allocation log of a typical workload, to a file or to standard output.')
-    .addArgument(new Argument('<workload>', 'what the log is like').choices(workloadNames).argParser(parseWorkload))
-    .addOption(new Option('--seed <n>', 'another seed gives another log of the same kind').argParser(parseInteger(0)).default(1))
-    .addOption(new Option('--events <n>', 'about how many (default: see below)').argParser(parseInteger(2)))
+    .addArgument(new Argument('<workload>', 'the kind of log').choices(workloadNames).argParser(parseWorkload))
+    .addOption(new Option('--seed <n>', 'a different seed gives a different log of the same kind').argParser(parseInteger(0)).default(1))
+    .addOption(new Option('--events <n>', 'the approximate number of events (default: see below)').argParser(parseInteger(2)))
     .addOption(new Option('-o, --output <file>', 'the file to write, as gzip if its name ends in .gz (default: standard output)'))
     .addHelpText('after', examples)
     .action((workload: WorkloadName, options: GenerateCommandOptions) => generate(workload, options, terminal));
@@ -69,7 +69,7 @@ function parseWorkload(text: string): WorkloadName {
   throw new InvalidArgumentError(`Workloads are ${workloadNames.join(', ')}.${question}`);
 }
 
-/** Reads an integer of at least `least`, up to what {@link generateLog} takes. */
+/** Parses an integer of at least `least`, up to what {@link generateLog} takes. */
 function parseInteger(least: number): (text: string) => number {
   return (text) => {
     const value = Number(text);

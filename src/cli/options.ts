@@ -6,7 +6,7 @@ import { parseBytes } from '../units.js';
 import type { OutputFormat } from './table.js';
 import { type Terminal, warn } from './terminal.js';
 
-/** What the options about the device give. */
+/** The values of the device options. */
 export interface DeviceOptions {
   readonly device?: 'auto' | Backend;
   readonly deviceMemory?: number;
@@ -14,7 +14,7 @@ export interface DeviceOptions {
 
 /** `--device`. */
 export function deviceOption(): Option {
-  return new Option('--device <device>', 'which device to use (default: what CISTERN_DEVICE says, else auto)').choices([
+  return new Option('--device <device>', 'the device to use (default: the value of CISTERN_DEVICE, else auto)').choices([
     'auto',
     'cuda',
     'software',
@@ -31,19 +31,19 @@ export function jsonOption(): Option {
   return new Option('--json', 'print JSON');
 }
 
-/** `--format`, and `--json` as a short form of one. */
+/** `--format`, and `--json` as a short form of one of its values. */
 export function formatOptions(): [Option, Option] {
   const format = new Option('--format <format>', 'how to print the results').choices(['table', 'json', 'markdown']).default('table');
-  return [format, new Option('--json', 'the same as --format json').conflicts('format')];
+  return [format, new Option('--json', 'short for --format json').conflicts('format')];
 }
 
-/** What those two give. */
+/** The values of those two options. */
 export interface FormatOptions {
   readonly format: OutputFormat;
   readonly json?: boolean;
 }
 
-/** The format that was asked for. */
+/** The requested format. */
 export function formatOf({ format, json }: FormatOptions): OutputFormat {
   return json === true ? 'json' : format;
 }
@@ -56,41 +56,42 @@ export function resourceOption(description: string, defaults: readonly string[])
 
 /** `--streams`. */
 export function streamsOption(): Option {
-  return new Option('--streams <streams>', "the log's own streams, one for each thread, or one")
+  return new Option('--streams <streams>', "the log's own streams, one per thread, or a single one")
     .choices(['log', 'thread', 'single'])
     .default('log');
 }
 
 /** `--layer`. */
 export function layerOption(): Option {
-  return new Option('--layer <name>', 'which layer of a recording (default: the one nearest to the program)');
+  return new Option('--layer <name>', 'the layer of a recording (default: the one nearest to the program)');
 }
 
 /** `--repeat`. */
 export function repeatOption(): Option {
-  return new Option('--repeat <n>', 'how often to measure each stack (default: until a million operations, 3 to 100 times)').argParser(
-    parsePositiveInteger,
-  );
+  return new Option(
+    '--repeat <n>',
+    'how many times to measure each stack (default: enough for a million operations, 3 to 100 times)',
+  ).argParser(parsePositiveInteger);
 }
 
-/** What replays go through. */
+/** The words for the streams of a replay. */
 export function describeStreams(streams: ReplayStreams): string {
-  return { log: "the log's streams", thread: 'one stream for each thread', single: 'one stream' }[streams];
+  return { log: "the log's streams", thread: 'one stream per thread', single: 'one stream' }[streams];
 }
 
-/** An option's argument as an integer from 1. */
+/** Parses an option's argument as an integer from 1. */
 export function parsePositiveInteger(text: string): number {
   const value = Number(text);
   if (!/^\d+$/.test(text) || !Number.isSafeInteger(value) || value < 1) throw new InvalidArgumentError('It must be an integer from 1.');
   return value;
 }
 
-/** Opens the device that the options name. */
+/** Opens the device given by the options. */
 export function openDevice(options: DeviceOptions, terminal: Terminal): Backend {
   if (options.deviceMemory !== undefined) configureSoftwareDevice({ totalBytes: options.deviceMemory });
   const backend = options.device === undefined ? currentBackend() : selectBackend(options.device);
   if (options.deviceMemory !== undefined && backend !== 'software') {
-    warn(terminal, '--device-memory sets the memory of the software device, which is not used');
+    warn(terminal, '--device-memory sets the memory of the software device, which is not in use');
   }
   return backend;
 }

@@ -23,14 +23,14 @@ Examples:
   $ cistern replay --help                                     # what a command can do, with examples
 `;
 
-/** Runs the `cistern` command with its arguments and returns the status to exit with. */
+/** Runs the `cistern` command with its arguments. Returns the exit status. */
 export async function runCommand(args: readonly string[], terminal: Terminal): Promise<number> {
   let exitCode: number = ExitCode.success;
   const program = new Command('cistern')
     .description('Composable GPU memory resources: see what the machine has, and replay allocation logs through stacks of resources.')
     .version(packageVersion())
     .addHelpText('after', examples)
-    // What follows the program of `watch` is the program's.
+    // Options after the program of `watch` belong to that program.
     .enablePositionalOptions();
   for (const create of [
     doctorCommand,
@@ -62,7 +62,7 @@ export async function runCommand(args: readonly string[], terminal: Terminal): P
     await program.parseAsync(args, { from: 'user' });
     return exitCode;
   } catch (error) {
-    // Commander has said already what is wrong.
+    // Commander has already printed the error.
     if (error instanceof CommanderError) return exitCodeOf(error);
     terminal.stderr.write(`error: ${describe(error)}\n`);
     const advice = adviceFor(error);

@@ -1,17 +1,17 @@
 import { SingleBar } from 'cli-progress';
 import type { Terminal } from './terminal.js';
 
-/** How far something has come. */
+/** Shows the progress of some work. */
 export interface ProgressBar {
-  /** @param total where it has become known, or is another by now */
+  /** @param total set when the total becomes known or changes */
   update(value: number, detail: string, total?: number): void;
-  /** Takes the bar off the screen. */
+  /** Removes the bar from the screen. */
   stop(): void;
 }
 
 /**
- * A progress bar with the time that is left on standard error, or nothing where that is no terminal.
- * @param formatRate says how fast it goes, where `total` counts something that has a name
+ * A progress bar with the remaining time on standard error, or nothing if that is not a terminal.
+ * @param formatRate formats the speed, if `total` counts something with a name
  */
 export function progressBar(terminal: Terminal, title: string, total: number, formatRate?: (perSecond: number) => string): ProgressBar {
   if (terminal.stderr.isTTY !== true) return { update() {}, stop() {} };

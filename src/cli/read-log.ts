@@ -5,8 +5,9 @@ import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, warn } from './terminal.js';
 
 /**
- * Reads a log for a command that replays it, and warns of what cannot be replayed as it was.
- * @param layer of a recording
+ * Reads a log for a command that replays it, and warns about anything that cannot be replayed as it
+ * was.
+ * @param layer the layer of a recording
  */
 export async function readLog(path: string, terminal: Terminal, layer?: string): Promise<AllocationLog> {
   const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
@@ -18,7 +19,7 @@ export async function readLog(path: string, terminal: Terminal, layer?: string):
     bar.stop();
     if (log.truncation !== undefined) {
       const { offset, fault } = log.truncation;
-      warn(terminal, `${path} ends early, at byte ${formatCount(offset)}: ${fault}; the events before it are there`);
+      warn(terminal, `${path} ends early, at byte ${formatCount(offset)}: ${fault}; the events before that are used`);
     }
     if (log.failureCount > 0) warn(terminal, `${path} reports ${formatCount(log.failureCount)} failed allocations, which are skipped`);
     if (log.unfreedCount > 0) {
@@ -31,7 +32,7 @@ export async function readLog(path: string, terminal: Terminal, layer?: string):
   }
 }
 
-/** What a log is, in a line. */
+/** One line that describes a log. */
 export function logTitle(log: AllocationLog): string {
   const counts = `${formatCount(log.eventCount)} events, threads: ${log.threads.length}, streams: ${log.streams.length}`;
   return `${log.source}: ${counts}, at most ${formatBytes(log.peakLiveBytes)} live`;

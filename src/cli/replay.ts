@@ -31,14 +31,15 @@ import { logTitle, readLog } from './read-log.js';
 import { replayTable } from './replay-table.js';
 import { formatCount, hint, type Terminal } from './terminal.js';
 
-/** What is compared where no `--resource` is given. */
+/** The stacks compared if no `--resource` is given. */
 const defaultSpecifications = ['cuda', 'cuda-async', 'pool(cuda, events=eager)', 'pool(cuda, events=deferred)', 'pool(cuda, events=off)'];
 
 const examples = `
-A specification reads inside out, as one would construct the resources; "cistern resources" lists the kinds and their options.
-The time is that of the replay alone; the driver calls are the stack's own. A free on another stream than the allocation's comes after
-a wait, as in a correct program; those events and waits are not counted as the stack's. Several stacks in one run share what the
-JavaScript engine has learnt: for figures that differ by little, replay one stack per run.
+A specification reads inside out, in the order in which you would construct the resources; "cistern
+resources" lists the kinds and their options. The time is that of the replay alone; the driver calls
+are the stack's own. A free on a stream other than the allocation's comes after a wait, as in a correct
+program; those events and waits are not counted as the stack's. Several stacks in one run share what
+the JavaScript engine has learnt: to compare figures that differ little, replay one stack per run.
 
 Exit status: 0 if nothing failed, 1 if an allocation or a replay failed or memory was leaked, 2 if an argument or the log is wrong.
 
@@ -61,7 +62,7 @@ interface ReplayCommandOptions extends DeviceOptions, FormatOptions {
   readonly timeline?: string;
 }
 
-/** A stack that completed the log, in the place of why it did not. */
+/** A stack that completed the log; takes the place of an explanation. */
 interface Completed {
   readonly resource: string;
   readonly failure: null;
@@ -79,14 +80,15 @@ export function replayCommand(terminal: Terminal, exitWith: (code: number) => vo
     .addOption(layerOption())
     .addOption(repeatOption())
     .addOption(
-      new Option('--until-failure', 'stop at the first allocation that fails, and explain it and what would have saved it').conflicts(
-        'repeat',
-      ),
+      new Option(
+        '--until-failure',
+        'stop at the first allocation that fails, and explain why it failed and what would have prevented it',
+      ).conflicts('repeat'),
     )
     .addOption(
       new Option(
         '--timeline <file>',
-        'replay once and record what each stack does, for "cistern report"; with several stacks a number is added to the name',
+        'replay once and record what each stack does, for "cistern report"; with several stacks, the name gets a number',
       ).conflicts(['repeat', 'untilFailure', 'format', 'json']),
     )
     .addOption(deviceOption())
@@ -99,7 +101,7 @@ export function replayCommand(terminal: Terminal, exitWith: (code: number) => vo
 
 async function replay(path: string, options: ReplayCommandOptions, terminal: Terminal): Promise<number> {
   const specifications = options.resource ?? defaultSpecifications;
-  // Typing mistakes are told before a long log is read.
+  // Report typing mistakes before reading a long log.
   for (const specification of specifications) parseSpecification(specification);
   openDevice(options, terminal);
   const log = await readLog(path, terminal, options.layer);
@@ -131,7 +133,7 @@ async function record(
   return failures === 0 ? ExitCode.success : ExitCode.failure;
 }
 
-/** `pool.cistern.gz` with 2 is `pool-2.cistern.gz`. */
+/** Numbers a path: `pool.cistern.gz` with 2 is `pool-2.cistern.gz`. */
 function numbered(path: string, number: number): string {
   const { dir, base } = parse(path);
   const dot = base.indexOf('.', 1);
@@ -229,7 +231,7 @@ function warnOfFaults(result: ReplayResult | FailedReplay, log: AllocationLog, t
   }
 }
 
-/** Says what to do where memory ran out. */
+/** Says what to do if memory ran out. */
 function adviseOnMemory(failed: ReplayResult | FailedReplay, log: AllocationLog, options: ReplayCommandOptions, terminal: Terminal): void {
   if ('error' in failed && failed.error.code !== 'ERR_CISTERN_OUT_OF_MEMORY') return;
   const device = Device.get();

@@ -8,7 +8,7 @@ import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
 
 const examples = `
-The report is one HTML file. It needs no network and no server: open it in any browser, send it to anybody. What is in it stays in it.
+The report is one HTML file. It needs no network and no server: open it in any browser, send it to anyone. It sends nothing anywhere.
 
 Examples:
   $ cistern report trace.csv.gz                              # writes report.html
@@ -27,7 +27,7 @@ export function reportCommand(terminal: Terminal): Command {
     .description('Write a page that shows where memory went: curves, a map of addresses over time, fragmentation, call sites.')
     .argument('<logs...>', 'the paths of logs (RMM CSV, recordings or PyTorch snapshots, plain or gzip); several are shown side by side')
     .addOption(new Option('-o, --output <file>', 'the page to write').default('report.html'))
-    .addOption(new Option('--title <text>', 'what the page is called (default: the names of the logs)'))
+    .addOption(new Option('--title <text>', "the page's title (default: the names of the logs)"))
     .addHelpText('after', examples)
     .action((paths: readonly string[], options: ReportCommandOptions) => report(paths, options, terminal));
 }
@@ -58,7 +58,7 @@ async function readRun(path: string, terminal: Terminal): Promise<PackedReportRu
     if (run.damage !== undefined) {
       const { offset, fault, isTruncation } = run.damage;
       const what = isTruncation ? 'ends early' : 'is damaged';
-      warn(terminal, `${path} ${what}, at byte ${formatCount(offset)}: ${fault}; the report shows what comes before`);
+      warn(terminal, `${path} ${what}, at byte ${formatCount(offset)}: ${fault}; the report shows the events before that`);
     }
     return run;
   } finally {

@@ -10,7 +10,7 @@ Examples:
   $ cistern resources --json
 `;
 
-/** `cistern resources`: lists what `--resource` of `cistern replay` understands. */
+/** `cistern resources`: lists the kinds that `--resource` of `cistern replay` understands. */
 export function resourcesCommand(terminal: Terminal): Command {
   return new Command('resources')
     .description('List the kinds of resources that --resource understands, and their options.')

@@ -2,7 +2,7 @@ import Table from 'cli-table3';
 import { markdownTable } from 'markdown-table';
 import { bold, type OutputStream } from './terminal.js';
 
-/** How results are printed. */
+/** The forms in which results are printed. */
 export type OutputFormat = 'table' | 'json' | 'markdown';
 
 /** A column of a table. A title may have several lines. */
@@ -11,7 +11,7 @@ export interface Column {
   readonly align: 'left' | 'right';
 }
 
-/** A table of text, or of Markdown. The last cell of a row that is too short takes up the rest of it. */
+/** A table as text or Markdown. If a row is too short, its last cell takes up the rest. */
 export function formatTable(
   columns: readonly Column[],
   rows: readonly (readonly string[])[],
@@ -26,7 +26,7 @@ export function formatHeading(text: string, format: 'table' | 'markdown', stream
   return format === 'markdown' ? `### ${escapeMarkdown(text)}\n\n` : `${bold(text, stream)}\n`;
 }
 
-/** Text that Markdown takes for what it is. */
+/** Escapes text so that Markdown shows it as it is. */
 export function escapeMarkdown(text: string): string {
   return text.replace(/[\\`*_|<>[\]]/g, '\\$&');
 }

@@ -1,28 +1,28 @@
 import { stat } from 'node:fs/promises';
 import { styleText } from 'node:util';
 
-/** Where text goes: what `process` has of it. */
+/** Where text goes: the part of `process.stdout` that commands use. */
 export interface OutputStream extends NodeJS.WritableStream {
   readonly isTTY?: boolean;
 }
 
-/** Where a command writes to. Standard output gets the result and nothing else. */
+/** The streams that a command writes to. Standard output gets the result and nothing else. */
 export interface Terminal {
   readonly stdout: OutputStream;
   readonly stderr: OutputStream;
 }
 
-/** Bold where the stream is a terminal that shows it, unless `NO_COLOR` is set to anything. */
+/** Makes text bold if the stream is a terminal that shows it and `NO_COLOR` is not set. */
 export function bold(text: string, stream: OutputStream): string {
   return stream.isTTY === true && !process.env['NO_COLOR'] ? styleText('bold', text) : text;
 }
 
-/** Something a user should know that is not the result. */
+/** Prints something that a user should know but that is not part of the result. */
 export function warn(terminal: Terminal, message: string): void {
   terminal.stderr.write(`warning: ${message}\n`);
 }
 
-/** What a user can do about an error or a warning that was just told. */
+/** Prints what a user can do about the error or warning just printed. */
 export function hint(terminal: Terminal, message: string): void {
   terminal.stderr.write(`hint: ${message}\n`);
 }
@@ -32,7 +32,10 @@ export function formatCount(count: number): string {
   return count.toLocaleString('en-US');
 }
 
-/** Tells what was written to a file: on standard output, unless that may be what it was written to, as `/dev/stdout` is. */
+/**
+ * Prints what was written to a file: on standard output, unless that may be the file itself, as
+ * with `/dev/stdout`.
+ */
 export async function tellOfFile(terminal: Terminal, path: string, text: string): Promise<void> {
   const isFile = (await stat(path)).isFile();
   (isFile ? terminal.stdout : terminal.stderr).write(text);

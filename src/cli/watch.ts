@@ -15,11 +15,12 @@ interface WatchCommandOptions {
 }
 
 const examples = `
-The address of the page is printed on standard error; it works on this machine only, until the program ends. The page shows every
-StatisticsResourceAdaptor of the program's main thread, and the pools below it. Prometheus' text is at metrics below the address.
-Without this command: CISTERN_WATCH=1 (or a port) in the environment of any program that imports cistern.
+The address of the page is printed on standard error. It works on this machine only, until the program
+ends. The page shows every StatisticsResourceAdaptor of the program's main thread, and the pools below
+it. Prometheus' text is at metrics below the address. Without this command, set CISTERN_WATCH=1 (or a
+port) in the environment of any program that imports cistern.
 
-Exit status: that of the program; 128 and the signal's number where a signal ended it.
+Exit status: that of the program; 128 plus the signal's number if a signal ended it.
 
 Examples:
   $ cistern watch server.js --threads 4
@@ -27,16 +28,18 @@ Examples:
   $ cistern watch --port 9464 train.mjs
 `;
 
-/** What is passed on to the program. A terminal sends its own interrupts to the program too. */
+/**
+ * Signals passed on to the program. A terminal sends its own interrupts to the program directly.
+ */
 const passedSignals: readonly NodeJS.Signals[] = ['SIGTERM', 'SIGHUP', 'SIGUSR2'];
 
 /** `cistern watch`: runs a program with a page that shows its memory. */
 export function watchCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   return new Command('watch')
-    .description("Run a Node program and serve a live page of its memory to this machine's browsers.")
+    .description("Run a Node program, and serve a live page about its memory to this machine's browsers.")
     .argument('<program>', "the program's file")
     .argument('[args...]', 'its arguments')
-    .addOption(new Option('--port <port>', 'the port of the page (default: one that is free)').argParser(parsePort))
+    .addOption(new Option('--port <port>', 'the port of the page (default: any free port)').argParser(parsePort))
     .addOption(
       new Option('--interval <ms>', 'the time between two samples in milliseconds, from 10 (default: 1000)').argParser(parseInterval),
     )
@@ -73,7 +76,10 @@ function run(program: string, args: readonly string[], options: WatchCommandOpti
   });
 }
 
-/** The module to import first, from the copy of cistern that the program itself imports: each copy knows its own resources only. */
+/**
+ * The module to import first, from the copy of cistern that the program itself imports: each copy
+ * knows only its own resources.
+ */
 function preloadFor(program: string): string {
   const own = new URL('../watch/preload.js', import.meta.url).href;
   try {

@@ -34,7 +34,7 @@ describe('cistern report', () => {
     const log = join(folder, 'cut.csv');
     await writeFile(log, logText(row('allocate', 1, 256), row('allocate', 2, 256)).slice(0, -20));
     const { code, stdout, stderr } = await runCistern(['report', log, '-o', join(folder, 'cut.html')]);
-    expect(stderr).toMatch(/^warning: .*cut\.csv ends early, at byte \d+: .*; the report shows what comes before\n$/);
+    expect(stderr).toMatch(/^warning: .*cut\.csv ends early, at byte \d+: .*; the report shows the events before that\n$/);
     expect([code, stdout]).toEqual([0, expect.stringContaining('cut.html: 1 events')]);
   });
 

@@ -216,7 +216,7 @@ describe('cistern convert', () => {
     const { code, stderr } = await run('convert', input, join(folder, 'out.json'));
     expect(code).toBe(0);
     expect(stderr).toMatch(
-      /^warning: .*cut ends early, at byte \d+: the recording ends in the middle of a block; what comes before is converted\n$/,
+      /^warning: .*cut ends early, at byte \d+: the recording ends in the middle of a block; the events before that are converted\n$/,
     );
   });
 
@@ -244,7 +244,7 @@ describe('cistern convert', () => {
     const bytes = readFileSync(recording());
     bytes.writeUInt8(77, bytes.length - 1);
     const damaged = await run('convert', file('damaged', bytes), output);
-    expect(damaged.stderr).toMatch(/wrong\nhint: "cistern report" shows what comes before the damage in a recording\n$/);
+    expect(damaged.stderr).toMatch(/wrong\nhint: "cistern report" shows the part of a recording before the damage\n$/);
     const noLayer = await run('convert', recording(), output, '--layer', 'arena');
     expect(noLayer.stderr).toMatch(/^error: .* has no layer "arena"; there are: limiting, pool\n$/);
     symlinkSync('nowhere', join(folder, 'link'));
@@ -256,7 +256,7 @@ describe('cistern convert', () => {
     const { code, stderr } = await run('replay', input, '--resource', 'host', '--repeat', '1', '--layer', 'limiting');
     expect(code).toBe(0);
     expect(stderr).toMatch(
-      /^warning: .*cut ends early, at byte \d+: the recording ends in the middle of a block; the events before it are there$/m,
+      /^warning: .*cut ends early, at byte \d+: the recording ends in the middle of a block; the events before that are used$/m,
     );
   });
 });
