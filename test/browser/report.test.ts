@@ -118,7 +118,7 @@ describeInBrowser('the report', () => {
   test('says where a log is cut off', async () => {
     const page = await openReport([trainingRun()]);
     expect(await textOf(page.getByRole('note'))).toBe(
-      'The log is cut off at byte 4,800: the block ends early. What follows is missing here.',
+      'The log is cut off at byte 4,800: the block ends early. Events after that are missing here.',
     );
   });
 

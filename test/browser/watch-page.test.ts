@@ -125,7 +125,7 @@ describeInBrowser('the page of cistern watch', () => {
     const page = await openPage(url);
     await page.getByText('Live', { exact: true }).waitFor();
     child.kill('SIGKILL');
-    await page.getByText(/^No connection since \d\d:\d\d:\d\d: the process was ended, or is busy\.$/).waitFor();
+    await page.getByText(/^No connection since \d\d:\d\d:\d\d: the process has ended or is busy\.$/).waitFor();
     takeFaults();
   });
 });

@@ -7,40 +7,43 @@ import { onColorSchemeChange, resolveColor, seriesDash, seriesSwatch, seriesVari
 /** One line of a chart. */
 export interface ChartSeries {
   readonly label: string;
-  /** Which colour and dash it has: see `series-style.ts`. */
+  /** Its colour and dash: see `series-style.ts`. */
   readonly style: number;
-  /** Whether a value holds until the next one. */
+  /** Whether a value applies until the next one. */
   readonly isStepped?: boolean;
-  /** What the area below it is filled with. */
+  /** Fills the area below it. */
   readonly fill?: () => string | CanvasPattern;
-  /** What stands for it in the legend, where that is not a piece of its line. */
+  /** Its symbol in the legend, if that is not a sample of its line. */
   readonly swatch?: () => Element;
 }
 
 /** How to make a chart. */
 export interface ChartOptions {
-  /** What it shows, for the heading above it and for screen readers. */
+  /** The chart's subject, for its heading and for screen readers. */
   readonly title: string;
   readonly series: readonly ChartSeries[];
   /** In CSS pixels. */
   readonly height: number;
-  /** A value of y as text. */
+  /** Formats a value of y. */
   readonly formatY: (value: number) => string;
-  /** A value of x as text. */
+  /** Formats a value of x. */
   readonly formatX: (value: number) => string;
-  /** Whether x is in seconds since 1970, so that the axis is divided at whole minutes and hours. */
+  /** Whether x is in seconds since 1970, so that the axis has ticks at whole minutes and hours. */
   readonly xIsTime?: boolean;
-  /** Whether what is in view begins and ends elsewhere now, by the person's hand. */
+  /** Called when the user changes the visible range. */
   readonly onZoom?: (range: XRange | undefined) => void;
   /** Charts with the same key show their cursors at the same x. */
   readonly syncKey?: string;
-  /** Whether lines lie on each other: the last one at the bottom, the first on top of all. The values at the cursor stay their own. */
+  /**
+   * Whether the lines are stacked: the last one at the bottom, the first on top. The values at the
+   * cursor are not summed.
+   */
   readonly isStacked?: boolean;
   /** CSS pixels to leave free above the lines, for `onDraw`. */
   readonly topSpace?: number;
-  /** All that there is of x, where the data do not have all of it. */
+  /** The whole range of x, if the data do not cover it. */
   readonly extent?: () => XRange;
-  /** Draws what else there is to see, after the lines. */
+  /** Draws additional marks after the lines. */
   readonly onDraw?: (plot: uPlot) => void;
 }
 
@@ -50,18 +53,19 @@ export interface XRange {
   readonly maximum: number;
 }
 
-/** The values of x, which ascend, and those of each series; `null` is a gap. */
+/** The values of x, ascending, and those of each series; `null` is a gap. */
 export type ChartData = readonly [x: ArrayLike<number>, ...y: ArrayLike<number | null>[]];
 
 const powersOfTwo = Array.from({ length: 50 }, (_, exponent) => 2 ** exponent);
 const help = 'Left and right arrow keys read values, plus and minus zoom, 0 shows everything.';
 
 /**
- * A line chart with a legend that reads out the values at the cursor and hides series. Drag zooms, a double click shows everything; the keys of
- * `help` do the same. The colours follow the page.
+ * A line chart with a legend that shows the values at the cursor and can hide series. Dragging
+ * zooms, a double click shows everything; the keys in `help` do the same. The colours follow the
+ * page.
  */
 export class Chart {
-  /** To be put into the page. */
+  /** The element to insert into the page. */
   readonly root: HTMLElement;
   readonly #options: ChartOptions;
   readonly #plot: uPlot;
@@ -69,7 +73,7 @@ export class Chart {
   readonly #readouts: HTMLOutputElement[] = [];
   readonly #announcement: HTMLElement;
   readonly #ends: (() => void)[] = [];
-  /** What `setData` was given. */
+  /** The data passed to `setData`. */
   #data: ChartData;
   #zoomed: XRange | undefined;
 
@@ -103,12 +107,12 @@ export class Chart {
     );
   }
 
-  /** What is in view where somebody zoomed, else `undefined`. */
+  /** The visible range if the user zoomed, else `undefined`. */
   get zoomed(): XRange | undefined {
     return this.#zoomed;
   }
 
-  /** Shows other values; what is in view stays where somebody zoomed. */
+  /** Shows other values. A zoomed range stays. */
   setData(data: ChartData): void {
     this.#data = data;
     this.#plot.setData(this.#drawnData(), this.#zoomed === undefined);
@@ -117,18 +121,18 @@ export class Chart {
     this.#readOut(idx !== null && idx !== undefined && idx < data[0].length ? idx : data[0].length - 1);
   }
 
-  /** Shows other values and another part, without a call of `onZoom`. */
+  /** Shows other values and another range, without calling `onZoom`. */
   showData(data: ChartData, range: XRange): void {
     this.#zoomed = range;
     this.setData(data);
   }
 
-  /** Draws the same again. */
+  /** Draws the same data again. */
   redraw(): void {
     this.#plot.redraw(false);
   }
 
-  /** Shows a part, or everything. */
+  /** Shows a range, or everything. */
   zoom(range: XRange | undefined): void {
     this.#zoomed = range;
     if (range === undefined) this.#plot.setData(this.#plot.data, true);
@@ -136,7 +140,7 @@ export class Chart {
     this.#options.onZoom?.(range);
   }
 
-  /** Ends the chart and takes it out of the page. */
+  /** Destroys the chart and removes it from the page. */
   destroy(): void {
     for (const end of this.#ends) end();
     this.#plot.destroy();
@@ -147,7 +151,10 @@ export class Chart {
     this.#plot.setScale('x', { min: minimum, max: maximum });
   }
 
-  /** What uPlot is given: each series, or the sums of those that are shown from it to the last. */
+  /**
+   * The data for uPlot: each series or, if stacked, the sum of the shown series from it to the
+   * last.
+   */
   #drawnData(): uPlot.AlignedData {
     const [x, ...series] = this.#data;
     if (this.#options.isStacked !== true) return this.#data as unknown as uPlot.AlignedData;

@@ -1,4 +1,7 @@
-/** A new element with attributes and children. A text is put in as text, never as HTML; an attribute that is `undefined` is left out. */
+/**
+ * A new element with attributes and children. Text is inserted as text, never as HTML; an
+ * `undefined` attribute is left out.
+ */
 export function element<K extends keyof HTMLElementTagNameMap>(
   tag: K,
   attributes: Readonly<Record<string, string | undefined>> = {},

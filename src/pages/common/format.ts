@@ -2,7 +2,7 @@ import { formatBytes } from '../../units.js';
 
 export { formatBytes };
 
-/** `1234567` as `1,234,567`; at most one digit after the point. */
+/** `1234567` as `1,234,567`; at most one digit after the decimal point. */
 export function formatCount(count: number): string {
   return count.toLocaleString('en-US', { maximumFractionDigits: 1 });
 }
@@ -33,7 +33,7 @@ export function formatDuration(milliseconds: number): string {
   return `${Number((milliseconds / size).toPrecision(3))} ${suffix}`;
 }
 
-/** The time of day, in the reader's zone, of milliseconds since 1970. */
+/** The time of day in the reader's time zone, from milliseconds since 1970. */
 export function formatTimeOfDay(milliseconds: number): string {
   return new Date(milliseconds).toLocaleTimeString('en-GB');
 }

@@ -1,4 +1,4 @@
-/** How many styles there are before they repeat. */
+/** Number of styles before they repeat. */
 const seriesStyleCount = 6;
 
 /** Dashes in CSS pixels, so that no two lines differ by colour alone. */
@@ -9,18 +9,24 @@ export function seriesVariable(style: number): string {
   return `--series-${(style % seriesStyleCount) + 1}`;
 }
 
-/** The dash of a style; empty for a whole line. */
+/** The dash of a style; empty for a solid line. */
 export function seriesDash(style: number): number[] {
   return [...(dashes[style % dashes.length] as readonly number[])];
 }
 
 const darkQuery = matchMedia('(prefers-color-scheme: dark)');
-/** The colours as they are in light or dark, whichever `resolvedFor` says: to compute one costs more than a chart's other work for it. */
+/**
+ * The colours in light or dark, whichever `resolvedFor` says. They are cached, because computing
+ * one costs more than a chart's other work for it.
+ */
 const resolved = new Map<string, string>();
 let resolvedFor = '';
 let probe: HTMLElement | undefined;
 
-/** What a CSS variable of `common.css` is now, in light or dark, as a colour that a canvas understands. */
+/**
+ * The current value of a CSS variable of `common.css`, in light or dark, as a colour that a canvas
+ * understands.
+ */
 export function resolveColor(variable: string): string {
   const scheme = `${darkQuery.matches} ${document.documentElement.dataset['theme']}`;
   if (scheme !== resolvedFor) {
@@ -45,10 +51,13 @@ function computeColor(variable: string): string {
   return getComputedStyle(probe).color;
 }
 
-/** What is sent to the document when the page itself chose light or dark. */
+/** The event sent to the document when the page itself switches between light and dark. */
 export const colorSchemeEvent = 'colorschemechange';
 
-/** Calls `listener` whenever the page changes between light and dark. Returns what ends that. */
+/**
+ * Calls `listener` whenever the page switches between light and dark. Returns a function that stops
+ * this.
+ */
 export function onColorSchemeChange(listener: () => void): () => void {
   darkQuery.addEventListener('change', listener);
   document.addEventListener(colorSchemeEvent, listener);

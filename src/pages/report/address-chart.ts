@@ -10,18 +10,18 @@ import type { RunModel } from './run-model.js';
 import { areaColors } from './textures.js';
 import { formatTime } from './time-format.js';
 
-/** As wide as the y axis of the charts, so that the same time is at the same place. */
+/** As wide as the y axis of the charts, so that the same time is at the same x. */
 const leftSpace = 84;
 const rightSpace = 16;
 const bottomSpace = 24;
 const topSpace = 4;
 const plotHeight = 420;
-/** Names are drawn into so many allocations at most. */
+/** At most this many allocations show their names. */
 const mostLabels = 150;
 const help =
-  'Left and right arrow keys go from allocation to allocation in time, up and down in address. Enter zooms to it. Plus and minus zoom the time, Page Up and Page Down the addresses, Shift and an arrow key moves, 0 shows everything.';
+  'Left and right arrow keys go to the next allocation in time, up and down in address. Enter zooms to it. Plus and minus zoom the time, Page Up and Page Down the addresses. Shift with an arrow key moves, 0 shows everything.';
 
-/** What is under the mouse or has the focus. */
+/** Called with the allocation under the mouse or with the focus. */
 export type OnSpan = (span: number | undefined, isByKey: boolean) => void;
 
 /** A run's memory drawn as addresses over time. */
@@ -70,7 +70,7 @@ export class AddressChart {
     return this.#focused;
   }
 
-  /** Offsets that are shown. */
+  /** The visible offsets. */
   get offsets(): { readonly from: number; readonly to: number } {
     return this.#offsets ?? { from: 0, to: Math.max(1, this.model.layout.totalBytes) };
   }
@@ -79,7 +79,7 @@ export class AddressChart {
     this.#frame.focus({ preventScroll: true });
   }
 
-  /** Draws everything that the state asks for. */
+  /** Draws everything according to the state. */
   draw(grouping: Grouping): void {
     this.#grouping = grouping;
     const { layer } = this.model.filter;
@@ -112,7 +112,7 @@ export class AddressChart {
     this.draw(this.#grouping);
   }
 
-  /** Puts the focus on an allocation and makes sure that it can be seen. */
+  /** Focuses an allocation and makes sure that it is visible. */
   showSpan(span: number, isZoom: boolean): void {
     const { run, layout } = this.model;
     this.#focused = span;
@@ -179,7 +179,7 @@ export class AddressChart {
     const colors = areaColors();
     const out = new Uint32Array(this.#pixels.data.buffer);
     const styles = model.mapStyles(this.#grouping);
-    // Past the end of the log nothing is known.
+    // Nothing is known past the end of the log.
     const known = Math.ceil(((model.run.durationNanoseconds - range.from) / (range.to - range.from)) * width);
     const { tiles, reserved, empty, border } = colors;
     for (let row = 0, at = 0; row < height; row++) {
@@ -193,7 +193,7 @@ export class AddressChart {
           last = emptyPixel;
           continue;
         }
-        // A border is drawn where there is room for it: inside of what goes on for two more pixels.
+        // Draw a border if there is room: inside boxes that go on for two more pixels.
         if (
           (last !== span && last !== emptyPixel && pixels[at + 1] === span && pixels[at + 2] === span) ||
           (row > 0 && pixels[at - width] !== span && pixels[at + width] === span && pixels[at + 2 * width] === span)
@@ -214,7 +214,9 @@ export class AddressChart {
     this.#isDrawn = true;
   }
 
-  /** Axes, the removed stretches, names, and marks around what is hovered or focused. */
+  /**
+   * Draws the axes, the removed gaps, names, and marks around the hovered and focused allocations.
+   */
   #drawOverlay(): void {
     const context = this.#overlay.getContext('2d');
     if (context === null) return;
@@ -283,11 +285,11 @@ export class AddressChart {
       context.fillText(text, leftSpace - 5, Math.min(Math.max(y, topSpace + 6), topSpace + plotHeight - 6));
     };
     const lines: number[] = [];
-    // Where segments begin is said before anything else is.
+    // The starts of segments get labels first.
     for (const { start, end, offset } of layout.segments) {
       if (offset >= to || offset + end - start <= from) continue;
       const y = Math.round(yOf(offset)) + 0.5;
-      // There may be thousands, which have no room.
+      // There may be thousands, more than fit.
       if (labels.length === 0 || (labels.at(-1) as number) - y >= 15) label(start.toString(16), offset);
       if (offset > from && (lines.at(-1) ?? Number.POSITIVE_INFINITY) - y >= 4) lines.push(y);
     }
@@ -309,7 +311,7 @@ export class AddressChart {
     context.setLineDash([]);
   }
 
-  /** The labels and sizes of allocations that have room for them. */
+  /** Draws the labels and sizes of allocations that have room for them. */
   #drawNames(context: CanvasRenderingContext2D): void {
     const { run, mask } = this.model;
     const { pixels, width, height } = this.#raster;
@@ -318,7 +320,7 @@ export class AddressChart {
     context.textAlign = 'left';
     context.textBaseline = 'middle';
     const named = new Set<number>();
-    // What has room for a name covers one of the points of a grid as wide as the shortest name.
+    // An allocation with room for a name covers a point of a grid as wide as the shortest name.
     const stepX = Math.round(30 * scale);
     const stepY = Math.round(7 * scale);
     for (let row = stepY; row < height && named.size < mostLabels; row += stepY) {
@@ -343,7 +345,7 @@ export class AddressChart {
     }
   }
 
-  /** Where an allocation is, in CSS pixels, cut off at the edges. */
+  /** The box of an allocation, in CSS pixels, clipped at the edges. */
   #boxOf(span: number): { left: number; right: number; top: number; bottom: number } {
     const { run, layout } = this.model;
     const { range } = this.#state;
@@ -371,7 +373,7 @@ export class AddressChart {
     };
   }
 
-  /** The allocation at a place of the frame, or near it. */
+  /** The allocation at or near a point of the frame. */
   #spanAt(x: number, y: number): number | undefined {
     const { pixels, width, height } = this.#raster;
     const column = Math.floor((x - leftSpace) * this.#scale);
@@ -452,7 +454,7 @@ export class AddressChart {
     frame.addEventListener(
       'wheel',
       (event) => {
-        // Without the focus the wheel scrolls the page, as everywhere.
+        // Without the focus, the wheel scrolls the page as usual.
         if (document.activeElement !== frame && !event.ctrlKey && !event.metaKey) return;
         event.preventDefault();
         const { x, y } = place(event, frame);
@@ -512,7 +514,10 @@ export class AddressChart {
     return layout.offsetOf[run.spans.addressOf[this.#focused] as number];
   }
 
-  /** Goes to the next allocation in a direction: by its beginning in time, or by address among those that live at the same time. */
+  /**
+   * Moves to the next allocation: in time by its start, or in address among those live at the same
+   * time.
+   */
   #moveFocus(direction: 'before' | 'after' | 'above' | 'below'): void {
     const { run, mask, layout } = this.model;
     const { spans } = run;
@@ -547,7 +552,7 @@ export class AddressChart {
   }
 }
 
-/** What is known of an allocation, as names and texts. */
+/** The facts about an allocation, as names and texts. */
 export function spanFacts(model: RunModel, span: number): [name: string, value: string][] {
   const { run } = model;
   const { spans } = run;
@@ -573,12 +578,12 @@ export function spanFacts(model: RunModel, span: number): [name: string, value: 
   return facts;
 }
 
-/** An address as debuggers write it. */
+/** An address in the notation of debuggers. */
 export function hexadecimal(address: number): string {
   return `0x${address.toString(16)}`;
 }
 
-/** Round values between two, about `count` of them; `base` 2 gives round byte counts. */
+/** About `count` round values between two; `base` 2 gives round byte counts. */
 function ticks(from: number, to: number, count: number, base: 2 | 10 = 10): number[] {
   const rough = (to - from) / Math.max(1, count);
   let step: number;

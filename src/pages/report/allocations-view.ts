@@ -18,8 +18,8 @@ interface Preset {
 
 const presets: Readonly<Record<string, Preset>> = {
   largest: { title: 'largest', order: 'bytes', neverFreed: false },
-  longest: { title: 'longest lived', order: 'lifetime', neverFreed: false },
-  held: { title: 'never freed', order: 'bytes', neverFreed: true },
+  longest: { title: 'longest-lived', order: 'lifetime', neverFreed: false },
+  held: { title: 'never-freed', order: 'bytes', neverFreed: true },
 };
 
 const columns: readonly { readonly title: string; readonly order: AllocationOrder; readonly isNumber: boolean }[] = [
@@ -111,13 +111,13 @@ export class AllocationsView implements View {
       this.#offset = 0;
       found = findAllocations(run, model.mask, { ...query, offset: 0 });
     }
-    this.#caption.textContent = `The ${title} allocations that live in the selected time`;
+    this.#caption.textContent = `The ${title} allocations that are live in the selected time`;
     this.#drawHead();
     this.#body.replaceChildren(...found.spans.map((span) => this.#row(span)));
     const last = this.#offset + found.spans.length;
     this.#count.textContent =
       found.count === 0
-        ? 'There are none.'
+        ? 'No allocations.'
         : `${formatCount(this.#offset + 1)} to ${formatCount(last)} of ${formatCount(found.count)}, ${formatBytes(found.bytes)} in all`;
     this.#previous.disabled = this.#offset === 0;
     this.#next.disabled = last >= found.count;
@@ -134,7 +134,7 @@ export class AllocationsView implements View {
       const sort = isSorted ? (this.#isDescending ? 'descending' : 'ascending') : undefined;
       return element('th', { scope: 'col', class: isNumber ? 'number' : undefined, 'aria-sort': sort }, button);
     });
-    // What has the focus is replaced only where it has to be.
+    // Replace an element that may have the focus only if necessary.
     const key = `${this.#order} ${this.#isDescending}`;
     if (this.#head.dataset['key'] === key) return;
     this.#head.dataset['key'] = key;

@@ -13,7 +13,7 @@ const measures: readonly (readonly [Measure, string])[] = [
 ];
 
 const rowHeight = 22;
-/** What would be narrower is left out. */
+/** Narrower frames are left out. */
 const leastWidth = 3;
 const mostDepth = 60;
 const tableRows = 20;
@@ -26,7 +26,10 @@ interface Frame {
   readonly depth: number;
 }
 
-/** Where in the program memory was allocated: each function as wide as what it and its callees allocated. */
+/**
+ * Where in the program memory was allocated: the width of a function is what it and its callees
+ * allocated.
+ */
 export class CallSitesView implements View {
   readonly root: HTMLElement;
   readonly isPatient = true;
@@ -136,7 +139,10 @@ export class CallSitesView implements View {
     if (focused !== undefined) (this.#buttons.get(focused) ?? this.#buttons.get(this.#root))?.focus();
   }
 
-  /** The callers of the root, the root, and what it calls, the heaviest first, as far as it is wide enough. */
+  /**
+   * The callers of the root, the root, and its callees, heaviest first, as long as they are wide
+   * enough.
+   */
   #layOut(width: number): Frame[] {
     const { nodes } = this.#state.model.callTree;
     const total = this.#weights[this.#root] as number;
@@ -172,7 +178,7 @@ export class CallSitesView implements View {
     this.#buttons.get(node)?.focus();
   }
 
-  /** Marks the functions that were searched for, and says what they weigh. */
+  /** Marks the functions that match the search, and shows their weight. */
   #mark(): void {
     const { nodes } = this.#state.model.callTree;
     const isMatch = nodes.map(({ name }) => this.#text !== '' && name.toLowerCase().includes(this.#text));
@@ -184,7 +190,7 @@ export class CallSitesView implements View {
       this.#found.textContent = '';
       return;
     }
-    // A match below a match is part of it.
+    // A match below another match is part of it.
     const isCovered = new Uint8Array(nodes.length);
     let weight = 0;
     for (const [node, { parent }] of nodes.entries()) {
@@ -250,7 +256,7 @@ export class CallSitesView implements View {
       .slice(0, tableRows);
     const all = this.#weights[0] as number;
     return dataTable(
-      `The ${heaviest.length} functions that allocate most themselves`,
+      `The ${heaviest.length} functions that allocate the most themselves`,
       [{ text: 'Function' }, numberCell(this.#measure === 'count' ? 'Allocations' : 'Bytes'), numberCell('Share')],
       heaviest.map(([name, weight]) => [
         name,
@@ -261,7 +267,7 @@ export class CallSitesView implements View {
   }
 }
 
-/** Functions of a file have the same colour. */
+/** Functions in the same file have the same colour. */
 function colorOf(name: string): number {
   const file = /\(([^:)]*)/.exec(name)?.[1] ?? name;
   let hash = 0;

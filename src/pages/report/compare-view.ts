@@ -32,7 +32,7 @@ const rows: readonly (readonly [title: string, textOf: (run: RunOverview, summar
   ['Streams', (run) => formatCount(run.streamCount)],
 ];
 
-/** All runs of the report beside each other, whatever is selected. */
+/** All runs of the report side by side, whatever is selected. */
 export class CompareView implements View {
   readonly root: HTMLElement;
 

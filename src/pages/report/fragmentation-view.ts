@@ -9,7 +9,7 @@ import { formatTime } from './time-format.js';
 
 const tableRows = 24;
 
-/** How free memory was spread. */
+/** How free memory was fragmented. */
 export class FragmentationView implements View {
   readonly root: HTMLElement;
   readonly #state: ReportState;
@@ -61,14 +61,14 @@ export class FragmentationView implements View {
     const { model, range } = this.#state;
     const { layer } = model.filter;
     if (this.#curves?.model !== model || this.#curves.layer !== layer) {
-      this.#note.textContent = 'Looking for the holes …';
+      this.#note.textContent = 'Finding the holes …';
       void model.fragmentation().then((curves) => {
         if (this.#state.model !== model || model.filter.layer !== layer) return;
         this.#curves = { model, layer, curves };
         this.#note.textContent =
           model.blocks === undefined
-            ? 'The log does not say what was reserved. Holes are the free stretches between live allocations that are near each other. Whatever the filter, all allocations of the layer count.'
-            : 'Holes are what is reserved and not live: between the allocations of each block. Whatever the filter, all allocations of the layer count.';
+            ? 'The log does not say what was reserved, so holes are the free ranges between live allocations near each other. All allocations of the layer count, whatever the filter.'
+            : 'Holes are the parts of each reserved block that are not live. All allocations of the layer count, whatever the filter.';
         this.update();
       });
       return;

@@ -4,7 +4,7 @@ import { formatBytes, formatCount } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
 import { dataTable, numberCell } from './tables.js';
 
-/** The resources that were recorded, the outermost first. */
+/** The recorded resources, outermost first. */
 export class LayersView implements View {
   readonly root: HTMLElement;
   readonly isPatient = true;
@@ -42,18 +42,18 @@ export class LayersView implements View {
     });
     this.#place.replaceChildren(
       dataTable(
-        'What was recorded of each resource: counts of the whole log, bytes of the selected time and at its end',
+        'The recorded resources: counts for the whole log, bytes for the selected time and at its end',
         [
           { text: 'Layer' },
           { text: 'On' },
           numberCell('Allocations'),
           numberCell('Failed'),
-          numberCell('Live at most'),
+          numberCell('Peak live'),
           numberCell('Live at the end'),
-          numberCell('Reserved at most'),
+          numberCell('Peak reserved'),
           numberCell('Reserved at the end'),
           numberCell('Grew'),
-          numberCell('Gave back'),
+          numberCell('Returned'),
         ],
         rows,
       ),

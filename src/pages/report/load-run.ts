@@ -1,7 +1,7 @@
 import { unpackReportRun } from '../../report/report-data.js';
 import type { ReportRun } from '../../report/report-run.js';
 
-/** Unpacks the data of a run out of the page. */
+/** Unpacks the data of a run embedded in the page. */
 export async function loadRun(element: Element): Promise<ReportRun> {
   const bytes = fromBase64(element.textContent ?? '');
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
@@ -11,7 +11,7 @@ export async function loadRun(element: Element): Promise<ReportRun> {
 function fromBase64(text: string): Uint8Array<ArrayBuffer> {
   const bytes = new Uint8Array(Math.floor((text.length / 4) * 3));
   let count = 0;
-  // In pieces, since a string of all bytes would be as long again.
+  // In pieces, because a string of all bytes would take as much memory again.
   for (let start = 0; start < text.length; start += 65_536) {
     const binary = atob(text.slice(start, start + 65_536));
     for (let i = 0; i < binary.length; i++) bytes[count++] = binary.charCodeAt(i);

@@ -16,7 +16,7 @@ import { RunModel } from './run-model.js';
 import { SummaryView } from './summary-view.js';
 import { Toolbar } from './toolbar.js';
 
-/** How long nothing must have moved before what is patient is shown again, in milliseconds. */
+/** Patient views are updated after this many milliseconds without a change. */
 const patience = 150;
 
 const contents = JSON.parse(byId('contents').textContent ?? '') as ReportContents;
@@ -32,7 +32,10 @@ function modelOf(index: number): Promise<RunModel> {
   return model;
 }
 
-/** Shows views again when the state changed: at the next frame if they can be seen, else when they can. */
+/**
+ * Updates views when the state changes: at the next frame if they are visible, else when they
+ * become visible.
+ */
 class Schedule {
   readonly #stale = new Map<View, { data: boolean }>();
   readonly #visible = new Set<Element>();
@@ -83,7 +86,7 @@ class Schedule {
       this.#stale.delete(view);
       view.update(data);
       if (!isPatient) continue;
-      // One at a time, so that somebody who goes on is not kept waiting.
+      // One at a time, so that the user can continue in between.
       this.#timer = setTimeout(() => this.#show(true));
       return;
     }
@@ -117,7 +120,7 @@ async function open(): Promise<void> {
   for (const view of views) {
     byId('main').append(view.root);
     view.update(true);
-    // The browser shows it meanwhile.
+    // Let the browser show the message first.
     await new Promise((resolve) => setTimeout(resolve));
   }
   const schedule = new Schedule(views);

@@ -14,12 +14,12 @@ const groupings: readonly (readonly [Grouping, string])[] = [
   ['thread', 'thread'],
 ];
 
-/** The maps of the run and of the one beside it, with what is known of one allocation. */
+/** The maps of the run and the compared run, and the facts about one allocation. */
 export class MapView implements View {
   readonly root: HTMLElement;
   readonly #state: ReportState;
   readonly #place = element('div', { class: 'maps' });
-  readonly #legend = element('ul', { class: 'legend', 'aria-label': 'What the colours and textures of the map stand for' });
+  readonly #legend = element('ul', { class: 'legend', 'aria-label': 'Key to the colours and textures of the map' });
   readonly #details = element('div', { class: 'details', id: 'map-details' });
   readonly #announcement = element('p', { class: 'visually-hidden', 'aria-live': 'polite' });
   #maps: AddressChart[] = [];
@@ -46,7 +46,7 @@ export class MapView implements View {
       ['Lower addresses', '↓', () => this.#each((map) => map.panAddresses(-0.5))],
       ['All', 'All', () => this.#each((map) => map.showAll())],
     ];
-    const toolbar = element('div', { class: 'buttons', role: 'group', 'aria-label': 'What of the map is shown' });
+    const toolbar = element('div', { class: 'buttons', role: 'group', 'aria-label': 'Visible part of the map' });
     for (const [label, sign, act] of buttons) {
       const button = element('button', { type: 'button', 'aria-label': label, title: label }, sign);
       button.addEventListener('click', act);
@@ -59,7 +59,7 @@ export class MapView implements View {
       element(
         'p',
         { class: 'muted hint' },
-        'Every allocation is a box: as wide as it lived, as high as it is large. Dotted lines are where empty addresses are left out. Drag to zoom; click, then turn the wheel (with Shift: addresses).',
+        'Every allocation is a box: its width is its lifetime, its height its size. Dotted lines mark omitted gaps between addresses. Drag to zoom; or click, then turn the wheel (with Shift for addresses).',
       ),
       this.#place,
       this.#legend,
@@ -124,7 +124,7 @@ export class MapView implements View {
   #describe(model: RunModel | undefined, span: number | undefined, isByKey: boolean): void {
     if (model === undefined || span === undefined) {
       this.#details.replaceChildren(
-        element('p', { class: 'muted' }, 'Point at an allocation, or go from one to the next with the arrow keys, to see what it is.'),
+        element('p', { class: 'muted' }, 'Point at an allocation, or move between allocations with the arrow keys, to see its details.'),
       );
       return;
     }

@@ -25,18 +25,18 @@ const shownOptions: readonly (readonly [Shown, string])[] = [
 
 const stripHeight = 16;
 const mostPhaseDepths = 3;
-/** Lines are told apart up to so many. */
+/** At most this many lines are shown, so that they stay distinguishable. */
 const mostLines = 6;
 const tableRows = 24;
 
-/** A line of the chart that is not stacked. */
+/** A line of a chart that is not stacked. */
 interface Line {
   readonly label: string;
   readonly model: RunModel;
   readonly curve: Extremes;
 }
 
-/** What was live and reserved over time. */
+/** Live and reserved bytes over time. */
 export class MemoryView implements View {
   readonly root: HTMLElement;
   readonly #state: ReportState;
@@ -159,7 +159,10 @@ export class MemoryView implements View {
     return [x, ...groups.map((values) => [...values, ...values.slice(-1)]).reverse()];
   }
 
-  /** Phases above the lines; failures and growth of the pool as marks, at most one in a column of pixels. */
+  /**
+   * Draws phases above the lines, and marks for failures and pool growth, at most one per column of
+   * pixels.
+   */
   #drawMarks(plot: uPlot): void {
     const { ctx, bbox } = plot;
     const { model, range } = this.#state;
@@ -272,7 +275,7 @@ export class MemoryView implements View {
     });
     return dataTable(
       `Live and reserved bytes in ${tableRows} parts of the selected time`,
-      [{ text: 'from' }, numberCell('live at most'), numberCell('live at least'), numberCell('reserved at most')],
+      [{ text: 'from' }, numberCell('maximum live'), numberCell('minimum live'), numberCell('maximum reserved')],
       rows,
     );
   }
@@ -283,7 +286,7 @@ export function shortName(source: string): string {
   return source.slice(Math.max(source.lastIndexOf('/'), source.lastIndexOf('\\')) + 1);
 }
 
-/** The values of lines, of one run or of several, at the times that have to be drawn. */
+/** The values of lines, from one run or several, at the times that must be drawn. */
 export function lineData(lines: readonly Line[], range: TimeRange, columns: number): ChartData {
   const models = [...new Set(lines.map(({ model }) => model))];
   const drawn = models.map((model) => {

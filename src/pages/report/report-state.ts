@@ -1,19 +1,22 @@
 import type { ReportContents } from '../../report/report-contents.js';
 import type { RunModel, TimeRange } from './run-model.js';
 
-/** What a change is about: other data, or another part of the time. */
+/** What changed: the data, or only the time range. */
 export type ChangeKind = 'data' | 'range';
 
 /** A part of the page. */
 export interface View {
   readonly root: HTMLElement;
-  /** Shows what the state says now. `data` is true where more than the stretch of time may be different. */
+  /** Shows the current state. `data` is true if more than the time range may have changed. */
   update(data: boolean): void;
-  /** Whether it would rather wait until nothing moves, because it is costly or is read. */
+  /**
+   * Whether to update only once nothing moves, because updating is costly or the view is being
+   * read.
+   */
   readonly isPatient?: boolean;
 }
 
-/** What the whole page shows: which runs, which allocations, which time. */
+/** The state of the whole page: which runs, allocations and time it shows. */
 export class ReportState {
   readonly contents: ReportContents;
   #model: RunModel;
@@ -21,7 +24,7 @@ export class ReportState {
   #compared: { readonly index: number; readonly model: RunModel } | undefined;
   #range: TimeRange | undefined;
   readonly #listeners: ((kind: ChangeKind) => void)[] = [];
-  /** Shows an allocation on the map; the map sets it. */
+  /** Shows an allocation on the map; set by the map. */
   showOnMap: (span: number) => void = () => {};
 
   constructor(contents: ReportContents, model: RunModel, runIndex: number) {
@@ -38,23 +41,23 @@ export class ReportState {
     return this.#runIndex;
   }
 
-  /** The run beside it, if any. */
+  /** The compared run, if any. */
   get compared(): { readonly index: number; readonly model: RunModel } | undefined {
     return this.#compared;
   }
 
-  /** All the time that there is, of both runs. */
+  /** The whole time range of both runs. */
   get extent(): TimeRange {
     const to = Math.max(this.#model.run.durationNanoseconds, this.#compared?.model.run.durationNanoseconds ?? 0);
     return { from: 0, to: Math.max(1, to) };
   }
 
-  /** What is selected of the time, or `undefined` for all. */
+  /** The selected time range, or `undefined` for all of it. */
   get selection(): TimeRange | undefined {
     return this.#range;
   }
 
-  /** What is selected of the time. */
+  /** The selected time range, or all of it. */
   get range(): TimeRange {
     return this.#range ?? this.extent;
   }
@@ -82,7 +85,7 @@ export class ReportState {
     this.#tell('data');
   }
 
-  /** Selects a stretch of time; what is outside the extent is cut off. */
+  /** Selects a time range, clipped to the extent. */
   select(range: TimeRange | undefined): void {
     const { from, to } = this.extent;
     const shortest = Math.min(to, 10);
@@ -97,13 +100,13 @@ export class ReportState {
     this.#tell('range');
   }
 
-  /** Lengthens or shortens the selection around a time; less than 1 zooms in. */
+  /** Scales the selection around a time; a factor below 1 zooms in. */
   zoom(factor: number, around: number = (this.range.from + this.range.to) / 2): void {
     const { from, to } = this.range;
     this.select({ from: around - (around - from) * factor, to: around + (to - around) * factor });
   }
 
-  /** Moves the selection by a share of its length. */
+  /** Moves the selection by a fraction of its length. */
   pan(share: number): void {
     const { from, to } = this.range;
     const distance = (to - from) * share;

@@ -16,17 +16,19 @@ import { MapSpans } from '../../report/map-raster.js';
 import type { ReportRun } from '../../report/report-run.js';
 import { dimmedStyle } from './textures.js';
 
-/** The holes of a layer's memory after every change. */
+/** The holes in a layer's memory after each change. */
 export interface FragmentationCurves {
   readonly share: Extremes;
   readonly holes: Extremes;
   readonly largestHole: Extremes;
 }
 
-/** Changes that are swept before other things get a turn. */
+/** Number of changes swept before other work gets a turn. */
 const sweepLength = 16_384;
 
-/** Everything that is computed of a run for what a person wants to see now. It is computed when it is asked for, and kept. */
+/**
+ * Everything computed from a run for the current view. Values are computed on demand and cached.
+ */
 export class RunModel {
   readonly run: ReportRun;
   #filter: SpanFilter;
@@ -47,7 +49,7 @@ export class RunModel {
     this.#kept = new Map();
   }
 
-  /** Of the filter's layer, whatever its stream and phase. */
+  /** For the filter's layer, regardless of its stream and phase. */
   get layerMask(): Uint8Array {
     return this.#forever(`allocations ${this.#filter.layer}`, () => matchingAllocations(this.run, { layer: this.#filter.layer }));
   }
@@ -93,19 +95,19 @@ export class RunModel {
     return this.#forever(`layout ${this.#filter.layer}`, () => layOutAddresses(this.run, this.#filter.layer));
   }
 
-  /** Where the allocations of the layer are on the map. */
+  /** The positions of the layer's allocations on the map. */
   get mapSpans(): MapSpans {
     return this.#forever(`map ${this.#filter.layer}`, () => new MapSpans(this.run, this.layout, this.layerMask));
   }
 
-  /** Where the blocks are that they lie in. */
+  /** The positions of the blocks that they lie in. */
   get mapBlocks(): MapSpans | undefined {
     const { blocks } = this;
     if (blocks === undefined) return undefined;
     return this.#forever(`map blocks ${this.#filter.layer}`, () => new MapSpans(this.run, this.layout, blocks));
   }
 
-  /** For each span the style that it has on the map. */
+  /** The style of each span on the map. */
   mapStyles(by: Grouping): Uint8Array {
     return this.#once(`styles ${by}`, () => {
       const { mask } = this;
@@ -125,7 +127,7 @@ export class RunModel {
     return this.#forever('calls', () => new CallTree(this.run.stacks));
   }
 
-  /** The curves of fragmentation. They take a while, in which the page stays usable. */
+  /** The fragmentation curves. Computing them takes a while, during which the page stays usable. */
   fragmentation(): Promise<FragmentationCurves> {
     const { layer } = this.#filter;
     return this.#forever(`fragmentation ${layer}`, async () => {
@@ -136,12 +138,12 @@ export class RunModel {
     });
   }
 
-  /** The changes in a stretch of time: from the one that holds at its beginning. */
+  /** The changes in a time range, from the one in effect at its start. */
   changesIn(range: TimeRange): { from: number; to: number } {
     return { from: Math.max(0, lastAtMost(this.run.times, range.from)), to: lastAtMost(this.run.times, range.to) + 1 };
   }
 
-  /** The change after which most was live, of those in a stretch of time; -1 where there is none. */
+  /** The change in a time range after which the most was live; -1 if there is none. */
   peakIn(range: TimeRange): number {
     const { from, to } = this.changesIn(range);
     return this.live.indexOfMaximum(from, to);
@@ -161,7 +163,7 @@ function keep<T>(kept: Map<string, unknown>, key: string, compute: () => T): T {
   return kept.get(key) as T;
 }
 
-/** A stretch of time, in nanoseconds since the first event. */
+/** A time range, in nanoseconds since the first event. */
 export interface TimeRange {
   readonly from: number;
   readonly to: number;

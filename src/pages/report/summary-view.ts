@@ -5,7 +5,7 @@ import { formatBytes, formatCount, formatShare } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
 import { formatTime } from './time-format.js';
 
-/** The figures that matter, of what is selected. */
+/** The key figures for the selection. */
 export class SummaryView implements View {
   readonly root: HTMLElement;
   readonly isPatient = true;
@@ -88,7 +88,7 @@ export class SummaryView implements View {
 
   #addFragmentation(peak: number): void {
     const { model } = this.#state;
-    const card = this.#card('Fragmentation', '…', 'when most is live');
+    const card = this.#card('Fragmentation', '…', 'at the live peak');
     this.#cards.children[1]?.after(card);
     void model.fragmentation().then(({ holes, largestHole }) => {
       const share = externalFragmentation(largestHole.values[peak] as number, holes.values[peak] as number);
@@ -109,11 +109,11 @@ export class SummaryView implements View {
     if (run.damage !== undefined) {
       const { offset, fault, isTruncation } = run.damage;
       notes.push(
-        `${isTruncation ? 'The log is cut off' : 'The log is damaged'} at byte ${formatCount(offset)}: ${fault}. What follows is missing here.`,
+        `${isTruncation ? 'The log is cut off' : 'The log is damaged'} at byte ${formatCount(offset)}: ${fault}. Events after that are missing here.`,
       );
     }
     if (run.unmatchedFreeCount > 0) {
-      notes.push(`${formatCount(run.unmatchedFreeCount)} frees are of memory that the log never allocated: it began late.`);
+      notes.push(`${formatCount(run.unmatchedFreeCount)} frees are of memory that the log never allocated, because it began late.`);
     }
     this.#damage.textContent = notes.join(' ');
     this.#damage.hidden = notes.length === 0;

@@ -1,17 +1,17 @@
 import { element } from '../common/dom.js';
 
-/** A cell: text, or a number that is aligned to the right. */
+/** A cell: text, or a right-aligned number. */
 export interface Cell {
   readonly text: string;
   readonly isNumber?: boolean;
 }
 
-/** A cell with a number in it. */
+/** A cell that contains a number. */
 export function numberCell(text: string): Cell {
   return { text, isNumber: true };
 }
 
-/** A table with a head for each column and for each row. */
+/** A table with column and row headers. */
 export function dataTable(caption: string, heads: readonly Cell[], rows: readonly (readonly [string, ...Cell[]])[]): HTMLElement {
   const className = ({ isNumber }: Cell) => (isNumber === true ? 'number' : undefined);
   const table = element(
@@ -35,7 +35,7 @@ export function dataTable(caption: string, heads: readonly Cell[], rows: readonl
   return scrollable(table, caption);
 }
 
-/** Lets what is wider than the page be scrolled, with the keyboard as well. */
+/** Makes content that is wider than the page scrollable, by keyboard as well. */
 export function scrollable(content: HTMLElement, label: string): HTMLElement {
   return element('div', { class: 'scroll', tabindex: '0', role: 'group', 'aria-label': label }, content);
 }
@@ -52,14 +52,16 @@ export function labelledSelect(
   return { root: element('label', {}, `${label} `, select), select };
 }
 
-/** Replaces what there is to choose from; what was chosen stays so where it is still there. */
+/** Replaces the options of a select; the chosen one is kept if it still exists. */
 export function setOptions(select: HTMLSelectElement, options: readonly (readonly [value: string, text: string])[]): void {
   const { value } = select;
   select.replaceChildren(...options.map(([optionValue, text]) => element('option', { value: optionValue }, text)));
   if (options.some(([optionValue]) => optionValue === value)) select.value = value;
 }
 
-/** What is folded away, and made when it is unfolded and whenever `refresh` is called then. */
+/**
+ * Folded content. It is built when it is unfolded, and rebuilt by `refresh` while it is unfolded.
+ */
 export class Folded {
   readonly root: HTMLDetailsElement;
   readonly #place = element('div');

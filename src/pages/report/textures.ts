@@ -1,8 +1,8 @@
 import { onColorSchemeChange, resolveColor, seriesVariable } from '../common/series-style.js';
 
 /**
- * A texture of 8 by 8 pixels for each style, a byte a row, so that areas are told apart without colours: none, diagonal, dots, horizontal,
- * vertical, the other diagonal.
+ * A texture of 8 by 8 pixels for each style, one byte per row, so that areas can be distinguished
+ * without colours: none, diagonal, dots, horizontal, vertical, the other diagonal.
  */
 const textures: readonly (readonly number[])[] = [
   [0, 0, 0, 0, 0, 0, 0, 0],
@@ -15,17 +15,20 @@ const textures: readonly (readonly number[])[] = [
 
 const tilePixels = 64;
 
-/** The style, on the map, of what is filtered out. */
+/** The map style of allocations that are filtered out. */
 export const dimmedStyle = textures.length;
 
-/** How much of the page's background is mixed into an area. */
+/** How much of the page's background is mixed into the colour of an area. */
 const paleness = 0.3;
 
 type Color = readonly [red: number, green: number, blue: number];
 
-/** The colours of areas as they are now, in light or dark. */
+/** The current colours of areas, in light or dark. */
 export interface AreaColors {
-  /** For each style, and behind them for what is filtered out, the 64 colours of its texture, row by row, as `ImageData` has them. */
+  /**
+   * For each style, and finally for filtered-out allocations, the 64 colours of its texture, row by
+   * row, in the format of `ImageData`.
+   */
   readonly tiles: Uint32Array;
   readonly reserved: number;
   readonly empty: number;
@@ -35,7 +38,7 @@ export interface AreaColors {
 let cached: AreaColors | undefined;
 let cachedFor = '';
 
-/** The colours of areas, computed again when light and dark change. */
+/** The colours of areas, recomputed when the page switches between light and dark. */
 export function areaColors(): AreaColors {
   const backgroundText = resolveColor('--background');
   if (cached !== undefined && cachedFor === backgroundText) return cached;
@@ -58,13 +61,13 @@ export function areaColors(): AreaColors {
   return cached;
 }
 
-/** A style's texture to fill areas of a canvas with. */
+/** A style's texture, for filling areas of a canvas. */
 export function areaPattern(style: number): CanvasPattern | string {
   const canvas = tileCanvas(style);
   return canvas.getContext('2d')?.createPattern(canvas, 'repeat') ?? resolveColor(seriesVariable(style));
 }
 
-/** A piece of a style's area, for legends. It follows light and dark. */
+/** A sample of a style's area, for legends. It follows light and dark. */
 export function areaSwatch(style: number): HTMLCanvasElement {
   const canvas = document.createElement('canvas');
   canvas.width = 24;
@@ -103,7 +106,10 @@ function mix(a: Color, b: Color, share: number): Color {
   return [a[0] + (b[0] - a[0]) * share, a[1] + (b[1] - a[1]) * share, a[2] + (b[2] - a[2]) * share];
 }
 
-/** As `ImageData` has it in memory: red first, and all machines with a browser are little-endian. */
+/**
+ * In the memory layout of `ImageData`: red first, since all machines with a browser are
+ * little-endian.
+ */
 function pack([red, green, blue]: Color): number {
   return ((255 << 24) | (Math.round(blue) << 16) | (Math.round(green) << 8) | Math.round(red)) >>> 0;
 }

@@ -6,7 +6,10 @@ import type { RunModel } from './run-model.js';
 import { labelledSelect, setOptions } from './tables.js';
 import { formatTime } from './time-format.js';
 
-/** What is chosen for all views: the run, the one beside it, the layer, stream and phase, and the stretch of time. */
+/**
+ * The choices that apply to all views: the run, the compared run, the layer, stream and phase, and
+ * the time range.
+ */
 export class Toolbar {
   readonly #state: ReportState;
   readonly #model: (index: number) => Promise<RunModel>;
@@ -26,7 +29,7 @@ export class Toolbar {
     };
     this.#selects = {
       run: labelledSelect('Log', [], (value) => void this.#setRun(Number(value))),
-      compared: labelledSelect('Beside it', [], (value) => void this.#compareWith(value)),
+      compared: labelledSelect('Compare with', [], (value) => void this.#compareWith(value)),
       layer: labelledSelect('Layer', [], setFilter),
       stream: labelledSelect('Stream', [], setFilter),
       phase: labelledSelect('Phase', [], setFilter),

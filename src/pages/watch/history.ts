@@ -1,9 +1,9 @@
 import type { StatisticsSample } from '../../watch/statistics-sample.js';
 
-/** How many samples are kept: an hour, at one each second. */
+/** The number of samples kept: an hour, at one per second. */
 const maximumSamples = 3600;
 
-/** The samples that came, in the order of their times. */
+/** The received samples, in order of time. */
 export class History {
   #samples: StatisticsSample[] = [];
 
@@ -15,7 +15,10 @@ export class History {
     return this.#samples.at(-1);
   }
 
-  /** What was there already, as after a lost connection, is left out; another process begins anew. */
+  /**
+   * Ignores samples that are already present, as after a lost connection; a new process starts a
+   * new history.
+   */
   add(sample: StatisticsSample): void {
     const { latest } = this;
     if (latest !== undefined && latest.processId !== sample.processId) this.#samples = [];
@@ -33,7 +36,10 @@ export class History {
   }
 }
 
-/** By how much a count grew each second since the sample before; `null` for the first, and where it is not known. */
+/**
+ * The increase of a count per second since the previous sample; `null` for the first sample, and if
+ * unknown.
+ */
 export function rates(samples: readonly StatisticsSample[], count: (sample: StatisticsSample) => number | null): (number | null)[] {
   const counts = samples.map(count);
   return samples.map(({ timeMilliseconds }, i) => {

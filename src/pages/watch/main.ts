@@ -9,7 +9,7 @@ import { Tables } from './tables.js';
 
 type State = 'connecting' | 'live' | 'quiet' | 'lost' | 'ended';
 
-/** Without a sample for so many intervals, the process is said to be busy. */
+/** After this many intervals without a sample, the process is reported as busy. */
 const quietIntervals = 5;
 
 const history = new History();
@@ -24,7 +24,7 @@ let isPaused = false;
 let isDrawing = false;
 let arrived = performance.now();
 
-/** Says something only where it differs from what is said: a screen reader reads every change. */
+/** Changes the status only if the text differs: a screen reader reads every change. */
 function say(state: State, text: string): void {
   if (status.textContent === text) return;
   status.dataset['state'] = state;
@@ -49,7 +49,7 @@ function drawSoon(): void {
   requestAnimationFrame(draw);
 }
 
-/** When the last sample was taken, as the reader's clock shows it. */
+/** The time of the last sample, by the reader's clock. */
 function lastTime(): string {
   return history.latest === undefined ? 'the beginning' : formatTimeOfDay(history.latest.timeMilliseconds);
 }
@@ -65,10 +65,10 @@ events.addEventListener('end', ({ data }: MessageEvent<string>) => {
   const { status: code } = JSON.parse(data) as { status: number | null };
   events.close();
   clearInterval(quietCheck);
-  say('ended', code === null ? `The server was closed at ${lastTime()}.` : `The process ended with status ${code} at ${lastTime()}.`);
+  say('ended', code === null ? `The server closed at ${lastTime()}.` : `The process ended with status ${code} at ${lastTime()}.`);
 });
 events.addEventListener('error', () => {
-  say('lost', `No connection since ${lastTime()}: the process was ended, or is busy.`);
+  say('lost', `No connection since ${lastTime()}: the process has ended or is busy.`);
 });
 
 const quietCheck = setInterval(() => {

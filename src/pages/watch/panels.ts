@@ -5,7 +5,7 @@ import { formatBytes, formatRate, formatTimeOfDay } from '../common/format.js';
 import { rates } from './history.js';
 
 const chartHeight = 220;
-/** So many resources are unfolded at first. */
+/** This many resources are unfolded initially. */
 const openPanels = 6;
 
 function timeChart(title: string, formatY: ChartOptions['formatY'], labels: readonly string[]): Chart {
@@ -24,7 +24,7 @@ function times(samples: readonly StatisticsSample[]): number[] {
   return samples.map(({ timeMilliseconds }) => timeMilliseconds / 1000);
 }
 
-/** What one resource does over time. */
+/** The charts of one resource. */
 class ResourcePanel {
   readonly root: HTMLDetailsElement;
   readonly #name: string;
@@ -79,12 +79,15 @@ class ResourcePanel {
   }
 }
 
-/** The layer nearest to the resource that holds memory: what it holds, others hold again for it. */
+/**
+ * The layer nearest to the resource that holds memory. What it holds is counted again by the layers
+ * below it.
+ */
 function outermostLayer(resource: ResourceSample | undefined, layers: readonly LayerSample[]): LayerSample | undefined {
   return resource && layers.find(({ name }) => name === resource.layers[0]);
 }
 
-/** A panel for each resource that any sample in view has. */
+/** A panel for each resource in any visible sample. */
 export class ResourcePanels {
   readonly #place: HTMLElement;
   readonly #panels = new Map<string, ResourcePanel>();
@@ -115,7 +118,7 @@ export class ResourcePanels {
   }
 }
 
-/** The memory of the devices, and what the driver is called for. */
+/** The memory of the devices, and the calls of the driver. */
 export class DevicePanel {
   readonly #section: HTMLElement;
   readonly #charts: HTMLElement;

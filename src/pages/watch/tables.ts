@@ -5,7 +5,7 @@ import { formatBytes, formatCount, formatShare } from '../common/format.js';
 interface TableContents {
   readonly caption: string;
   readonly columns: readonly string[];
-  /** The first cell of a row names it. */
+  /** The first cell of a row is its name. */
   readonly rows: readonly (readonly string[])[];
 }
 
@@ -13,7 +13,7 @@ function contents({ resources, layers, devices, driverCalls, buffers, processId 
   return [
     {
       caption: 'Resources',
-      columns: ['resource', 'live', 'peak', 'allocated in all', 'live allocations', 'allocations', 'frees', 'failed', 'built on'],
+      columns: ['resource', 'live', 'peak', 'total allocated', 'live allocations', 'allocations', 'frees', 'failed', 'built on'],
       rows: resources.map((resource) => [
         resource.name,
         ...[resource.liveBytes, resource.peakBytes, resource.totalAllocatedBytes].map(formatBytes),
@@ -74,7 +74,10 @@ function contents({ resources, layers, devices, driverCalls, buffers, processId 
 
 const textColumns: ReadonlySet<string> = new Set(['name', 'built on']);
 
-/** The numbers of one sample, in tables that are changed in place, so that a screen reader keeps its place in them. */
+/**
+ * The numbers of one sample, in tables that are updated in place, so that a screen reader keeps its
+ * position.
+ */
 export class Tables {
   readonly #place: HTMLElement;
 
@@ -107,7 +110,7 @@ export class Tables {
       element('thead', {}, element('tr', {}, ...heads)),
       element('tbody'),
     );
-    // Wide tables scroll, by the keyboard too.
+    // Wide tables scroll, by keyboard as well.
     this.#place.append(element('div', { class: 'table', tabindex: '0', role: 'group', 'aria-label': caption }, table));
     return table;
   }
