@@ -192,7 +192,10 @@ describe('cistern replay', () => {
     [['replay', small, '--json', '--format', 'markdown'], /cannot be used with option '--format/],
     [['replay', small, '--until-failure', '--repeat', '2'], /cannot be used with option '--repeat/],
     [['replay', join(folder, 'smal.csv')], /^error: ENOENT.*\nhint: did you mean .*small\.csv\?\n$/],
-    [['replay', file('prose.txt', 'Dear diary,\n')], /^error: .*prose\.txt, line 1: .*\nhint: LoggingResourceAdaptor, RecordingResourceAdaptor and RMM/],
+    [
+      ['replay', file('prose.txt', 'Dear diary,\n')],
+      /^error: .*prose\.txt, line 1: .*\nhint: LoggingResourceAdaptor, RecordingResourceAdaptor and RMM/,
+    ],
     [['replay', small, '--repeat', '0'], /It must be an integer from 1/],
     [['replay', small, '--repeat', '1.5'], /It must be an integer from 1/],
     [['replay', small, '--device-memory', 'much'], /It must be a size such as 512MiB/],
