@@ -37,8 +37,8 @@ const parts = [
   { name: 'stream-ordering', imports: [...interfaces, 'suballocation'] },
   { name: 'collector', imports: [...interfaces, 'bulk-frees'] },
   { name: 'formats', imports: [...interfaces, 'suballocation', 'resource-scope', 'files'], hasFolders: true },
-  // A resource that calls the driver does not suballocate.
-  { name: 'resources', imports: [...interfaces, 'resource-kind'] },
+  // A resource that calls the driver does not suballocate; it lists segments.
+  { name: 'resources', imports: [...interfaces, 'suballocation/blocks', 'bulk-frees', 'resource-kind'] },
   // An adaptor names no driver resource.
   { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'resource-kind'] },
   { name: 'resource-kinds', imports: ['resource-kind', 'resources', 'adaptors'], node: [] },

@@ -104,6 +104,7 @@ Status AllocateAsync(Environment& environment);
 Status DeallocateAsync(Environment& environment);
 Status CreatePool(Environment& environment, const Napi::CallbackInfo& info);
 Status DestroyPool(Environment& environment, const Napi::CallbackInfo& info);
+Status PoolAllocations(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status TrimPool(Environment& environment, const Napi::CallbackInfo& info);
 Status PoolAttribute(Environment& environment, const Napi::CallbackInfo& info);
 Status SetPoolAttribute(Environment& environment, const Napi::CallbackInfo& info);

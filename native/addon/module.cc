@@ -102,6 +102,7 @@ constexpr Function kFunctions[] = {
     {"deallocateAsync", Hot<DeallocateAsync>},
     {"createPool", Cold<CreatePool>},
     {"destroyPool", Cold<DestroyPool>},
+    {"poolAllocations", Cold<PoolAllocations>},
     {"trimPool", Cold<TrimPool>},
     {"poolAttribute", Cold<PoolAttribute>},
     {"setPoolAttribute", Cold<SetPoolAttribute>},

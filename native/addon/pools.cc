@@ -130,6 +130,23 @@ Status DestroyPool(Environment& environment, const Napi::CallbackInfo& info) {
   return kSuccess;
 }
 
+Status PoolAllocations(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
+  PoolEntry* pool;
+  std::uint64_t handle;
+  const Status status = FindPool(environment, info, &pool, &handle);
+  if (status != kSuccess) return status;
+  std::vector<double> pairs;
+  environment.allocations.ForEach([&](const Allocation& allocation) {
+    if (allocation.owner != handle) return;
+    pairs.push_back(static_cast<double>(allocation.address));
+    pairs.push_back(static_cast<double>(allocation.bytes));
+  });
+  Napi::Float64Array array = Napi::Float64Array::New(info.Env(), pairs.size());
+  for (std::size_t i = 0; i < pairs.size(); i++) array[i] = pairs[i];
+  *result = array;
+  return kSuccess;
+}
+
 Status TrimPool(Environment& environment, const Napi::CallbackInfo& info) {
   PoolEntry* pool;
   std::uint64_t handle, bytes_to_keep;

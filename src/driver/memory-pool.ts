@@ -77,6 +77,17 @@ export class DriverMemoryPool implements Disposable {
     check('trim a memory pool');
   }
 
+  /** What is allocated from the pool, in the order of the addresses. Linear in the number of allocations. */
+  allocations(): { readonly address: number; readonly bytes: number }[] {
+    const pairs = native().poolAllocations(this.#handle);
+    check('list the allocations of a memory pool');
+    const allocations = Array.from({ length: pairs.length / 2 }, (_, i) => ({
+      address: pairs[2 * i] as number,
+      bytes: pairs[2 * i + 1] as number,
+    }));
+    return allocations.sort((a, b) => a.address - b.address);
+  }
+
   usage(): MemoryPoolUsage {
     return {
       reservedBytes: this.#attribute(reservedCurrent),

@@ -214,6 +214,9 @@ export interface NativeBinding {
    * It waits for that; but if something stalls a stream, a later call does it.
    */
   destroyPool(pool: number): void;
+  /** The live allocations of a pool: address and bytes of each, in no order. */
+  poolAllocations(pool: number): Float64Array;
+
   trimPool(pool: number, bytesToKeep: number): void;
   /** `[1]`: a `CUmemPool_attribute`'s value. A release threshold of 2^64 - 1 reads as Infinity. */
   poolAttribute(pool: number, attribute: number): void;

@@ -1,3 +1,5 @@
+import { rememberedSoFar, takeBack } from '../bulk-frees.js';
+import { throwFirst } from '../collect-errors.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import {
   type Inspect,
@@ -20,6 +22,7 @@ import {
   trimOptionNames,
 } from '../memory-resource.js';
 import { definedFields, defineUpstream } from '../resource-kind.js';
+import { isWithin, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 
@@ -65,6 +68,8 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
   readonly #pool: DriverMemoryPool;
   /** The stream of the last call, which has been checked. */
   #lastStream: Stream = noStream;
+  /** What was remembered since this was made has higher numbers. */
+  readonly #remembered = rememberedSoFar();
   #isDisposed = false;
 
   /** @throws OutOfMemoryError if `initialBytes` cannot be allocated. */
@@ -158,11 +163,15 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
   }
 
   /**
-   * Destroys the pool. Memory still allocated from it is freed with it, after all work queued on
-   * the device has run, on any stream: this call waits for that. If a hold or a host function keeps
-   * a stream from continuing, this call does not wait, and the memory is freed later.
+   * Destroys the pool. Buffers in it are disposed first. Other memory still allocated from it is
+   * freed with it, after all work queued on the device has run, on any stream: this call waits for
+   * that. If a hold or a host function keeps a stream from continuing, this call does not wait, and
+   * the memory is freed later.
+   * @throws what the free of a buffer threw, if the buffer still has its memory: the pool is not
+   * disposed then, and can be disposed again.
    */
   [Symbol.dispose](): void {
+    if (!this.#isDisposed) this.#disposeBuffers();
     this.#isDisposed = true;
     this.#lastStream = noStream;
     this.#pool[Symbol.dispose]();
@@ -171,6 +180,22 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
   /** The same as `[Symbol.dispose]()`. */
   dispose(): void {
     this[Symbol.dispose]();
+  }
+
+  /** Disposes the buffers whose memory goes with the pool. */
+  #disposeBuffers(): void {
+    let allocations: readonly Segment[] = [];
+    let listedAt = -1;
+    const has = (pointer: DevicePointer, number: number) => {
+      // Buffers may have been allocated since, by host functions that ran while another was freed.
+      if (number > listedAt) {
+        listedAt = rememberedSoFar();
+        allocations = this.#pool.allocations();
+      }
+      return isWithin(allocations, pointer);
+    };
+    const taken = { by: this, since: this.#remembered, reason: 'the CudaAsyncMemoryResource is disposed', has };
+    throwFirst(takeBack(taken).map(({ error }) => error));
   }
 
   /** Makes the pool reserve memory by allocating and freeing it. */

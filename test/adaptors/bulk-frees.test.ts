@@ -7,6 +7,7 @@ import {
   ArenaMemoryResource,
   BinningMemoryResource,
   CachingMemoryResource,
+  CudaAsyncMemoryResource,
   CudaMemoryResource,
   DeviceBuffer,
   FallbackResourceAdaptor,
@@ -572,6 +573,7 @@ describe('the end of', () => {
     ['a cache', () => new CachingMemoryResource(cuda)],
     ['a monotonic resource', () => new MonotonicMemoryResource(cuda)],
     ['a monotonic resource with a fallback', () => new MonotonicMemoryResource(cuda, { maximumBytes: 512, fallback: cuda })],
+    ['a pool of the driver', () => new CudaAsyncMemoryResource()],
   ])('%s disposes the buffers in its memory, whatever is above', (_, make) => {
     const before = cuda.reservedBytes;
     const resource = make();

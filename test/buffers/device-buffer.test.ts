@@ -572,7 +572,7 @@ describe('disposal', () => {
 
   it('passes on that the resource can no longer free the memory, and is complete even so', () => {
     const buffer = new DeviceBuffer(10, { resource, stream });
-    resource.dispose();
+    resource.deallocate(buffer.ptr, 10, stream);
     expect(() => buffer.dispose()).toThrow(LifetimeError);
     expect(buffer.isDisposed).toBe(true);
     buffer.dispose();

@@ -111,6 +111,7 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   deallocateAsync: (run) => [...run.poolAllocation(), run.handle('stream')],
   createPool: (run) => [run.device(), run.boolean() ? Infinity : run.size()],
   destroyPool: (run) => [run.handle('pool')],
+  poolAllocations: (run) => [run.handle('pool')],
   trimPool: (run) => [run.handle('pool'), run.size()],
   poolAttribute: (run) => [run.handle('pool'), 1 + (run.reader.byte() % 8)],
   setPoolAttribute: (run) => [run.handle('pool'), 1 + (run.reader.byte() % 8), run.boolean() ? run.reader.byte() % 2 : run.size()],
@@ -209,6 +210,8 @@ class Run {
     call.status = status;
     assert.ok(Number.isInteger(status) && status >= NativeStatus.invalidRange && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
+    else if (name === 'poolAllocations')
+      assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
     else assert.ok(result === undefined || typeof result === 'string', `${name} returned ${inspect(result)}`);
     if (status === 0) this.#note(name, inputs, mailbox[1] as number);
     else if (name === 'deallocate') this.#checkRefusal(inputs as number[], status);
