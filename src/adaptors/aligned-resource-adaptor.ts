@@ -156,8 +156,8 @@ export const alignedKind = defineAdaptor({
   role: 'pass-through',
   summary: 'gives pointers that are multiples of an alignment',
   options: {
-    alignment: { type: 'size', summary: 'what pointers are multiples of: a power of two', default: '256' },
-    threshold: { type: 'size', summary: 'smaller allocations have no alignment but what is asked for', default: '0' },
+    alignment: { type: 'size', summary: 'pointers are multiples of this power of two', default: '256' },
+    threshold: { type: 'size', summary: 'smaller allocations have only the requested alignment', default: '0' },
   },
   example: 'aligned(cuda, alignment=4KiB, threshold=2000)',
   create: ({ upstream, options }) =>

@@ -240,7 +240,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     const largestBytes = this.largestFreeBytes();
     const aligned = alignment === ALLOCATION_ALIGNMENT ? '' : ` at a multiple of ${alignment}`;
     const fragmentation = `${fragmentationPercent(freeBytes, largestBytes).toFixed(1)} %`;
-    const reason = `of the arena's ${formatBytes(this.arenaBytes)} ${formatBytes(freeBytes)} are free, the largest block has ${formatBytes(largestBytes)}${aligned} (fragmentation ${fragmentation})`;
+    const reason = `of the arena's ${formatBytes(this.arenaBytes)}, ${formatBytes(freeBytes)} are free; the largest free block has ${formatBytes(largestBytes)}${aligned} (fragmentation ${fragmentation})`;
     return this.outOfMemoryError(bytes, reason, this.arenaBytes);
   }
 
@@ -297,7 +297,7 @@ export const arenaKind = defineAdaptor({
   summary: 'gives every stream an arena of its own, fed from one block of the upstream',
   options: {
     size: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },
-    'dump-file': { type: 'text', summary: 'what its state is appended to when memory runs out', default: 'none' },
+    'dump-file': { type: 'text', summary: 'the file that its state is appended to when memory runs out', default: 'none' },
   },
   example: 'arena(cuda, size=64MiB)',
   eventsDefault: 'off',

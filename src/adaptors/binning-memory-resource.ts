@@ -345,12 +345,12 @@ export class BinningMemoryResource extends PassThroughAdaptor implements Trimmin
 export const binningKind = defineAdaptor({
   name: 'binning',
   role: 'pooling',
-  summary: 'serves each size from a bin of blocks of its own, what is larger from the upstream',
+  summary: 'serves each size from its own bin of blocks, and larger sizes from the upstream',
   options: {
-    min: { type: 'size', summary: 'the smallest of bins by powers of two; together with max', default: 'none' },
-    max: { type: 'size', summary: 'the largest of them', default: 'none' },
-    bins: { type: 'sizes', summary: 'further bins', default: 'none' },
-    count: { type: 'integer', summary: 'blocks that a bin takes at a time; 0: one by one, and none at once', default: '0' },
+    min: { type: 'size', summary: 'the smallest of the power-of-two bins; requires max', default: 'none' },
+    max: { type: 'size', summary: 'the largest of them; requires min', default: 'none' },
+    bins: { type: 'sizes', summary: 'more bins', default: 'none' },
+    count: { type: 'integer', summary: 'blocks that a bin takes at a time; 0: one by one, none in advance', default: '0' },
   },
   example: 'binning(cuda, min=64KiB, max=1MiB, bins=[300, 5000], count=1)',
   create: ({ upstream, options }) => {
@@ -390,7 +390,7 @@ function wantedBins(options: BinningMemoryResourceOptions, upstream: MemoryResou
   const { minimumExponent, maximumExponent, bins = [] } = options;
   const wanted: WantedBin[] = [];
   if ((minimumExponent === undefined) !== (maximumExponent === undefined)) {
-    throw new ArgumentTypeError('minimumExponent and maximumExponent, the least and the greatest bin, must be given together');
+    throw new ArgumentTypeError('minimumExponent and maximumExponent, the smallest and the largest bin, must be given together');
   }
   if (minimumExponent !== undefined) {
     assertExponent(minimumExponent, 8, 'minimumExponent');

@@ -691,9 +691,9 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
 export const cachingKind = defineAdaptor({
   name: 'caching',
   role: 'pooling',
-  summary: 'gives what one pass of a loop allocated to the next; outside of its runs, as in a replay, calls pass through',
+  summary: 'gives the memory of one pass of a loop to the next; outside its runs, as in a replay, calls pass through',
   options: {
-    name: { type: 'text', summary: 'what errors and statistics call it', default: 'cache' },
+    name: { type: 'text', summary: 'its name in errors and statistics', default: 'cache' },
     max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
   },
   example: 'caching(cuda, name=step, max=64MiB)',
@@ -706,5 +706,5 @@ export const cachingKind = defineAdaptor({
 
 /** Why the memory of a buffer is gone. */
 function endedRun(name: string): string {
-  return `the scope of the cache '${name}' that the buffer was made in has ended; cache.keep(buffer) lets it outlive that`;
+  return `the scope of the cache '${name}' that the buffer was made in has ended; cache.keep(buffer) lets it outlive the scope`;
 }

@@ -120,7 +120,7 @@ export class FallbackResourceAdaptor extends PassThroughAdaptor {
 export const fallbackKind = defineAdaptor({
   name: 'fallback',
   role: 'pass-through',
-  summary: 'takes memory from a second resource where the first has none',
+  summary: 'takes memory from a second resource if the first has none',
   options: { to: { type: 'resource', summary: 'the second resource', required: true } },
   example: 'fallback(limiting(cuda, limit=64KiB), to=managed)',
   create: ({ upstream, options }) =>

@@ -155,7 +155,7 @@ export class FixedSizeMemoryResource extends SuballocatingMemoryResource {
     super.validate();
     for (const { bytes, lane } of this.index.blocks()) {
       if (lane < 0 ? bytes === this.blockBytes : bytes % this.blockBytes === 0) continue;
-      throw new Error(`${this.constructor.name}: ${bytes} bytes are no number of blocks of ${this.blockBytes}`);
+      throw new Error(`${this.constructor.name}: ${bytes} bytes are not a whole number of blocks of ${this.blockBytes}`);
     }
   }
 
@@ -202,8 +202,8 @@ export const fixedSizeKind = defineAdaptor({
   role: 'pooling',
   summary: 'hands out blocks of one size',
   options: {
-    block: { type: 'size', summary: 'the size of a block, and the most that is allocated in one piece', default: '1MiB' },
-    count: { type: 'integer', summary: 'blocks taken from the upstream at a time; 0: one by one, and none at once', default: '128' },
+    block: { type: 'size', summary: 'the size of a block, and so the largest allocation', default: '1MiB' },
+    count: { type: 'integer', summary: 'blocks taken from the upstream at a time; 0: one by one, none in advance', default: '128' },
     max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
   },
   example: 'fixed-size(cuda, block=1MiB, count=2)',

@@ -96,7 +96,7 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
 export const limitingKind = defineAdaptor({
   name: 'limiting',
   role: 'pass-through',
-  summary: 'refuses what would bring the live bytes above a limit',
+  summary: 'refuses allocations that would bring the live bytes above a limit',
   options: { limit: { type: 'size', summary: 'the most bytes that may be live', required: true } },
   example: 'limiting(cuda, limit=64MiB)',
   create: ({ upstream, options }) =>

@@ -364,7 +364,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   rewind(mark: MonotonicMark): void {
     if (!(mark instanceof MonotonicMark)) throw new ArgumentTypeError(`mark must be a MonotonicMark, got ${formatValue(mark)}`);
     if (mark.resource !== this) {
-      throw new ArgumentRangeError('mark must be one of this resource, got one of another', 'ERR_INVALID_ARG_VALUE');
+      throw new ArgumentRangeError('mark must belong to this resource, got one of another', 'ERR_INVALID_ARG_VALUE');
     }
     throwFirst(this.#takeBackSince(mark, true, 'rewind'));
   }
@@ -697,12 +697,12 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
 export const monotonicKind = defineAdaptor({
   name: 'monotonic',
   role: 'pooling',
-  summary: 'hands out large blocks from one end to the other; single frees give nothing back',
+  summary: 'cuts allocations from large blocks, from one end to the other; single frees give nothing back',
   options: {
     initial: { type: 'size', summary: 'the first block of each stream, taken when it is needed', default: '2MiB' },
     max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
-    growth: { type: 'number', summary: "how much larger a stream's next block is than its last, from 1 to 64", default: '2' },
-    fallback: { type: 'resource', summary: 'serves what there is no room for', default: 'none' },
+    growth: { type: 'number', summary: "the ratio of a stream's next block to its last, from 1 to 64", default: '2' },
+    fallback: { type: 'resource', summary: 'serves requests that there is no room for', default: 'none' },
   },
   example: 'monotonic(cuda, initial=128KiB, max=64MiB)',
   create: ({ upstream, options }) =>

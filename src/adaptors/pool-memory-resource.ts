@@ -175,7 +175,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
 export const poolKind = defineAdaptor({
   name: 'pool',
   role: 'pooling',
-  summary: 'carves allocations out of large blocks and keeps what is freed',
+  summary: 'cuts allocations from large blocks, and keeps freed memory',
   options: {
     initial: { type: 'size', summary: 'taken from the upstream at once', default: '0' },
     max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },

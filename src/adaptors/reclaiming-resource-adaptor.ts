@@ -163,7 +163,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
     this.softLimitBytes = softLimitOf(options, this.device.totalBytes);
     this.#collectAtBytes = this.softLimitBytes;
     if (this.softLimitBytes !== Number.POSITIVE_INFINITY && !active.some(isCollection)) {
-      throw new ArgumentRangeError('stages must have a collection where there is a soft limit, got none', 'ERR_INVALID_ARG_VALUE');
+      throw new ArgumentRangeError('stages must include a collection if there is a soft limit, got none', 'ERR_INVALID_ARG_VALUE');
     }
   }
 
@@ -454,7 +454,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
 export const reclaimingKind = defineAdaptor({
   name: 'reclaiming',
   role: 'pass-through',
-  summary: 'gets memory back in stages where there is none, and tries again',
+  summary: 'recovers memory in stages when it runs out, and tries again',
   options: {
     'soft-limit': { type: 'size', summary: 'live bytes at which garbage is collected early', default: 'none' },
     'soft-limit-share': { type: 'number', summary: "the same as a share of the device's memory, up to 1", default: 'none' },

@@ -234,8 +234,8 @@ export const recordingKind = defineAdaptor({
   role: 'pass-through',
   summary: 'records allocations, frees, growth, events and phases in a file that report and replay read',
   options: {
-    file: { type: 'text', summary: 'the path of the recording, which is overwritten', default: 'what CISTERN_LOG_FILE says' },
-    layer: { type: 'text', summary: 'what reports call the layer', default: 'the kind of the upstream' },
+    file: { type: 'text', summary: 'the path of the recording, which is overwritten', default: 'the value of CISTERN_LOG_FILE' },
+    layer: { type: 'text', summary: 'the name of the layer in reports', default: 'the kind of the upstream' },
     'stack-sample': { type: 'size', summary: 'bytes between two recorded stacks; 0: a stack for every allocation', default: 'none' },
   },
   example: 'recording(cuda, file=run.cistern, stack-sample=1MiB)',
@@ -255,7 +255,7 @@ function recordingOf({ recording, file }: RecordingResourceAdaptorOptions): Reco
   if (recording !== undefined) {
     if (!(recording instanceof Recording)) throw new ArgumentTypeError(`recording must be a Recording, got ${formatValue(recording)}`);
     if (file !== undefined) {
-      throw new ArgumentRangeError('either a recording or a file can be recorded to, not both', 'ERR_INVALID_ARG_VALUE');
+      throw new ArgumentRangeError('recording and file must not be given together', 'ERR_INVALID_ARG_VALUE');
     }
     if (recording.isDisposed) throw alreadyDisposed('record', 'the Recording');
     return recording;

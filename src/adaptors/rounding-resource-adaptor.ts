@@ -130,11 +130,11 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
 export const roundingKind = defineAdaptor({
   name: 'rounding',
   role: 'pass-through',
-  summary: 'rounds sizes up, so that those which nearly match become equal; takes one of multiple, divisions and top-bits',
+  summary: 'rounds sizes up, so that similar sizes become equal; takes one of multiple, divisions and top-bits',
   options: {
     multiple: { type: 'size', summary: 'rounds up to a multiple', default: 'none' },
-    divisions: { type: 'integer', summary: 'rounds up to so many steps between powers of two: a power of two', default: 'none' },
-    'top-bits': { type: 'integer', summary: 'rounds up to so many significant bits', default: 'none' },
+    divisions: { type: 'integer', summary: 'rounds up to this many steps between powers of two: a power of two', default: 'none' },
+    'top-bits': { type: 'integer', summary: 'rounds up to this many significant bits', default: 'none' },
   },
   example: 'rounding(cuda, multiple=1000)',
   create: ({ upstream, options }) =>

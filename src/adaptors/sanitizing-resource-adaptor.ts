@@ -277,8 +277,8 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
 export const sanitizingKind = defineAdaptor({
   name: 'sanitizing',
   role: 'pass-through',
-  summary: 'checks stream order, and reports what is used or freed wrongly or not freed',
-  options: { stacks: { type: 'boolean', summary: 'whether reports say where both sides come from', default: 'true' } },
+  summary: 'checks stream order, and reports wrong uses, wrong frees and leaks',
+  options: { stacks: { type: 'boolean', summary: 'whether reports have the stacks of both sides', default: 'true' } },
   example: 'sanitizing(cuda, stacks=false)',
   create: ({ upstream, options }) =>
     new SanitizingResourceAdaptor(upstream, definedFields({ stacks: options.stacks, deallocationEvents: options.events })),
@@ -292,7 +292,7 @@ const refusalKinds = {
 
 const headings: Readonly<Record<LifetimeReport['kind'], string>> = {
   'double-free': 'memory is freed twice',
-  'wrong-size': 'memory is freed with another size than it was allocated with',
+  'wrong-size': 'memory is freed with a different size than it was allocated with',
   'foreign-pointer': 'memory is freed that was not allocated here',
   leak: 'memory was not freed',
 };

@@ -74,8 +74,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   constructor(upstream: MemoryResource, options: StatisticsResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
     const { name = 'statistics' } = options;
-    if (typeof name !== 'string' || name === '')
-      throw new ArgumentTypeError(`name must be a string of some length, got ${formatValue(name)}`);
+    if (typeof name !== 'string' || name === '') throw new ArgumentTypeError(`name must be a non-empty string, got ${formatValue(name)}`);
     this.name = name;
     this.#registration = register(this);
   }
@@ -155,7 +154,7 @@ export const statisticsKind = defineAdaptor({
   name: 'statistics',
   role: 'pass-through',
   summary: 'counts bytes and allocations',
-  options: { name: { type: 'text', summary: 'what samples and metrics call it', default: 'statistics' } },
+  options: { name: { type: 'text', summary: 'its name in samples and metrics', default: 'statistics' } },
   example: 'statistics(cuda, name=training)',
   create: ({ upstream, options }) =>
     new StatisticsResourceAdaptor(upstream, definedFields({ name: options.name, deallocationEvents: options.events })),

@@ -642,6 +642,6 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 export function stillUsed(pool: MemoryResource, pointer: DevicePointer, bytes: number): CisternError {
   return new CisternError(
     'ERR_CISTERN_INVALID_STATE',
-    `cannot take ${formatBytes(bytes)} at ${formatPointer(pointer)} back: a ${pool.constructor.name} has them, and something in them is still allocated`,
+    `cannot take ${formatBytes(bytes)} at ${formatPointer(pointer)} back: a ${pool.constructor.name} holds this memory, and part of it is still allocated`,
   );
 }

@@ -137,7 +137,7 @@ export class TrackingResourceAdaptor extends PassThroughAdaptor {
 export const trackingKind = defineAdaptor({
   name: 'tracking',
   role: 'pass-through',
-  summary: 'knows what was not freed, and refuses wrong frees',
+  summary: 'lists outstanding allocations, and refuses wrong frees',
   options: { stacks: { type: 'boolean', summary: 'whether it keeps the stack of each allocation', default: 'false' } },
   example: 'tracking(cuda, stacks=true)',
   create: ({ upstream, options }) =>

@@ -225,7 +225,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
 /** `cuda-async` in a specification. */
 export const cudaAsyncKind = defineUpstream({
   name: 'cuda-async',
-  summary: "device memory from a stream-ordered pool of the driver's own",
+  summary: 'device memory from a stream-ordered pool of the driver',
   options: {
     initial: { type: 'size', summary: 'reserved at once', default: '0' },
     'release-threshold': { type: 'size', summary: 'kept when a stream is synchronized', default: 'everything' },

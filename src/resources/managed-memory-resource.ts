@@ -22,7 +22,7 @@ export class ManagedMemoryResource extends PlainMemoryResource {
 /** `managed` in a specification. */
 export const managedKind = defineUpstream({
   name: 'managed',
-  summary: 'managed memory, which the host and devices reach under one address',
+  summary: 'managed memory, which the host and devices access at the same address',
   options: {},
   example: 'managed',
   create: ({ device }) => new ManagedMemoryResource({ device }),

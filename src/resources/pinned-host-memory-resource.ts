@@ -28,7 +28,7 @@ export class PinnedHostMemoryResource extends PlainMemoryResource {
 /** `pinned-host` in a specification. */
 export const pinnedHostKind = defineUpstream({
   name: 'pinned-host',
-  summary: 'page-locked host memory, which devices reach directly',
+  summary: 'page-locked host memory, which devices access directly',
   options: {},
   example: 'pinned-host',
   create: ({ device }) => new PinnedHostMemoryResource({ device }),

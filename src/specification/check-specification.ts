@@ -22,14 +22,12 @@ export function checkSpecification(value: unknown): Specification {
 /** @param around the objects that hold this one, outermost first */
 function checkResource(value: unknown, place: Place, around: readonly unknown[]): Specification {
   if (!isObject(value)) place.fail(`a resource must be an object with a kind, such as {"kind": "cuda"}, got ${formatValue(value)}`);
-  if (around.includes(value)) place.fail('a resource cannot hold itself');
+  if (around.includes(value)) place.fail('a resource cannot contain itself');
   checkDepth(around.length + 1, place);
   const kind = findKind(value['kind'], place.at('kind'));
   for (const key of Object.keys(value)) {
     if (keys.includes(key) || key === 'range') continue;
-    const hint = Object.hasOwn(kind.options, key)
-      ? `; ${key} is an option of ${kind.name}, and belongs into options`
-      : suggestion(key, keys);
+    const hint = Object.hasOwn(kind.options, key) ? `; ${key} is an option of ${kind.name}, and belongs in options` : suggestion(key, keys);
     place.at(key).fail(`a resource has no member ${formatValue(key)}${hint}; members: ${keys.join(', ')}`, keys);
   }
 

@@ -92,7 +92,7 @@ class Parser {
         const isOption = kind.role === 'upstream' || (!isResource && (upstream !== undefined || Object.hasOwn(kind.options, name)));
         if (isOption) this.#failOption(kind, name, start);
         if (upstream !== undefined) {
-          this.#fail(`${kind.name} takes one upstream resource, and has it already`, start, Math.max(end, start + 1));
+          this.#fail(`${kind.name} takes one upstream resource, and already has it`, start, Math.max(end, start + 1));
         }
         upstream = this.#resource();
       }

@@ -65,7 +65,7 @@ export function checkComplete(kind: ResourceKind, { upstream, options }: Specifi
 
 /** Checks that resources are not nested too deeply. */
 export function checkDepth(depth: number, place: Place): void {
-  if (depth > maximumDepth) place.fail(`there are more than ${maximumDepth} resources within each other`);
+  if (depth > maximumDepth) place.fail(`there are more than ${maximumDepth} resources nested in each other`);
 }
 
 /**

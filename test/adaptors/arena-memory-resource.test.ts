@@ -776,7 +776,7 @@ describe('an arena that is out of memory', () => {
         limitBytes: 4 * MiB,
         path: ['ArenaMemoryResource'],
         message:
-          "the ArenaMemoryResource is out of memory: 2 MiB (2097152 bytes) were asked for; of the arena's 4 MiB 1.50 MiB are free, the largest block has 1 MiB (fragmentation 33.3 %)",
+          "the ArenaMemoryResource is out of memory: 2 MiB (2097152 bytes) were asked for; of the arena's 4 MiB, 1.50 MiB are free; the largest free block has 1 MiB (fragmentation 33.3 %)",
       }),
     );
   });

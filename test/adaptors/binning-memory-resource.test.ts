@@ -289,7 +289,7 @@ describe('a binning resource', () => {
   });
 
   test.each<[BinningMemoryResourceOptions, string]>([
-    [{ minimumExponent: 10 }, 'minimumExponent and maximumExponent, the least and the greatest bin, must be given together'],
+    [{ minimumExponent: 10 }, 'minimumExponent and maximumExponent, the smallest and the largest bin, must be given together'],
     [{ maximumExponent: 10 }, 'must be given together'],
     [{ minimumExponent: 7, maximumExponent: 10 }, 'minimumExponent must be an integer from 8 to 30, got 7'],
     [{ minimumExponent: 10, maximumExponent: 9 }, 'maximumExponent must be an integer from 10 to 30, got 9'],

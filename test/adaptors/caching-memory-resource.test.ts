@@ -424,7 +424,7 @@ describe('a buffer made in a run', () => {
     const { cache } = countingCache();
     const buffer = cache.run(() => bufferOf(1000));
     expect([buffer.isDisposed, buffer.byteLength, buffer.capacityBytes]).toEqual([true, 0, 0]);
-    const reason = "the scope of the cache 'test' that the buffer was made in has ended; cache.keep(buffer) lets it outlive that";
+    const reason = "the scope of the cache 'test' that the buffer was made in has ended; cache.keep(buffer) lets it outlive the scope";
     expect(() => buffer.ptr).toThrow(new LifetimeError('ERR_CISTERN_DISPOSED', `cannot read the address of a buffer: ${reason}`));
     expect(() => buffer.ptr).toThrow(disposed);
     expect(() => buffer.resize(5000)).toThrow(disposed);

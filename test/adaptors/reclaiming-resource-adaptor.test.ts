@@ -630,7 +630,7 @@ test.each([
     'ERR_INVALID_ARG_VALUE',
     'softLimitFraction must not be given together with softLimitBytes, got 0.5',
   ],
-  [{ softLimitBytes: 1, stages: ['trim'] }, 'ERR_INVALID_ARG_VALUE', 'stages must have a collection where there is a soft limit, got none'],
+  [{ softLimitBytes: 1, stages: ['trim'] }, 'ERR_INVALID_ARG_VALUE', 'stages must include a collection if there is a soft limit, got none'],
 ])('refuses the options %o', (options, code, message) => {
   const error = caught<OutOfMemoryError>(() => new ReclaimingResourceAdaptor(addresses, options as never));
   expect(error).toMatchObject({ code, message: typeof message === 'string' ? message : expect.stringMatching(message) });

@@ -429,7 +429,7 @@ describe('SanitizingResourceAdaptor', () => {
     );
     expect(resource.reports.map((report) => formatSanitizerReport(report).split('\n'))).toEqual([
       [
-        `memory is freed with another size than it was allocated with: 99 bytes from ${address}`,
+        `memory is freed with a different size than it was allocated with: 99 bytes from ${address}`,
         `  later:   free of 99 bytes from ${address} on stream ${b.id}`,
         earlier,
       ],

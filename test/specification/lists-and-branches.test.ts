@@ -145,7 +145,7 @@ describe('a resource as an option', () => {
     expect(errorOf(missing).message).toBe('at upstream.options.to: two-way needs the option to (a resource)');
     const cycle = { kind: 'two-way', upstream: { kind: 'cuda' }, options: { to: undefined as unknown } };
     cycle.options.to = cycle;
-    expect(errorOf(cycle as Specification).message).toBe('at options.to: a resource cannot hold itself');
+    expect(errorOf(cycle as Specification).message).toBe('at options.to: a resource cannot contain itself');
   });
 
   test('is written as it is read', () => {

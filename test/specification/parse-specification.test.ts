@@ -141,7 +141,7 @@ describe('a wrong specification', () => {
     ['pool(cuda, initial=)', 19, 1, 'initial must be a size such as 512MiB or 50%, got nothing'],
     ['pool(cuda, events=defered)', 18, 7, 'events must be one of eager, deferred, off, got "defered", did you mean deferred?'],
     ['pool(cuda, initial=1, initial=2)', 22, 7, 'the option initial is given twice'],
-    ['pool(cuda, host)', 11, 4, 'pool takes one upstream resource, and has it already'],
+    ['pool(cuda, host)', 11, 4, 'pool takes one upstream resource, and already has it'],
     ['pool(cuda, events)', 11, 6, 'an option of pool is expected here, such as events=value; options: initial, max, events'],
     ['pool(initial, cuda)', 5, 7, 'an option of pool is expected here, such as initial=value; options: initial, max, events'],
     ['cuda(host)', 5, 4, 'an option of cuda is expected here; options: events'],
@@ -154,7 +154,7 @@ describe('a wrong specification', () => {
     ['pool(cuda))', 10, 1, 'there is more text after the resource'],
     ['logging(cuda, file="x)', 19, 1, 'this quotation does not end'],
     ['logging(cuda, file="x\\', 19, 1, 'this quotation does not end'],
-    [`${'pool('.repeat(100)}cuda`, 320, 4, 'there are more than 64 resources within each other'],
+    [`${'pool('.repeat(100)}cuda`, 320, 4, 'there are more than 64 resources nested in each other'],
   ])('%j is pointed at from %i over %i', (text, position, length, fault) => {
     const error = errorOf(text);
     expect(error.message.split('\n')[0]).toBe(fault);
@@ -275,7 +275,7 @@ describe('a specification as an object', () => {
     [
       { ...pool, max: 5 },
       'max',
-      'a resource has no member "max"; max is an option of pool, and belongs into options; members: kind, upstream, options',
+      'a resource has no member "max"; max is an option of pool, and belongs in options; members: kind, upstream, options',
     ],
     [JSON.parse('{"kind":"cuda","__proto__":{}}'), '__proto__', 'a resource has no member "__proto__"; members: kind, upstream, options'],
     [{ kind: 'pool' }, 'upstream', 'pool needs an upstream resource, such as cuda'],
@@ -331,10 +331,10 @@ describe('a specification as an object', () => {
   test('may not contain itself, nor more than 64 others', () => {
     const cycle = { kind: 'pool', upstream: { kind: 'statistics', upstream: undefined as unknown } };
     cycle.upstream.upstream = cycle;
-    expect(faultOf(cycle).message).toBe('at upstream.upstream: a resource cannot hold itself');
+    expect(faultOf(cycle).message).toBe('at upstream.upstream: a resource cannot contain itself');
     const nested = (depth: number): object => (depth === 1 ? { kind: 'cuda' } : { kind: 'pool', upstream: nested(depth - 1) });
     expect(formatSpecification(nested(64) as Specification)).toContain('pool(cuda)');
-    expect(faultOf(nested(65)).message).toMatch(/: there are more than 64 resources within each other$/);
+    expect(faultOf(nested(65)).message).toMatch(/: there are more than 64 resources nested in each other$/);
   });
 
   test('is refused whatever it is, and never with another error', () => {
