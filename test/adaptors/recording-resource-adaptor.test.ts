@@ -93,7 +93,7 @@ describe('RecordingResourceAdaptor', () => {
         for (pointer of numbers) resource.allocate(bytes, stream);
       }
     });
-    expect(rowsOf(run)).toEqual(numbers.flatMap((bytes) => numbers.map((pointer) => `allocate recording ${pointer} ${bytes}`)));
+    expect(rowsOf(run)).toEqual(numbers.flatMap((bytes) => numbers.map((pointer) => `allocate spy ${pointer} ${bytes}`)));
   });
 
   test('records nothing for invalid arguments and refused frees', async () => {
@@ -180,7 +180,7 @@ describe('RecordingResourceAdaptor', () => {
     resource.deallocate(resource.allocate(5000, Stream.legacyDefault()), 5000, stream);
     resource.label(pointer, 'x');
     expect(upstream.fences).toHaveLength(2);
-    expect(rowsOf(await readRecording(file))).toEqual([`allocate recording ${pointer} 1`, `free recording ${pointer} 1`]);
+    expect(rowsOf(await readRecording(file))).toEqual([`allocate spy ${pointer} 1`, `free spy ${pointer} 1`]);
     expect(() => resource.flush()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
     expect(() => new RecordingResourceAdaptor(upstream, { recording })).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
   });
@@ -196,7 +196,7 @@ describe('RecordingResourceAdaptor', () => {
       resource.allocate(9, stream);
     } catch (error) {
       caught = error;
-      expect(rowsOf(await readRecording(file))).toEqual(['failure recording 0 9']);
+      expect(rowsOf(await readRecording(file))).toEqual(['failure spy 0 9']);
     }
     expect(caught).toBeInstanceOf(OutOfMemoryError);
     expect((caught as OutOfMemoryError).path).toEqual(['RecordingResourceAdaptor', 'device']);
