@@ -25,7 +25,7 @@ let reports = 0;
 async function openReport(runs: readonly RecordedRun[], options: OpenPageOptions = {}): Promise<Page> {
   const path = join(folder, `${reports++}.html`);
   await writeReport(runs, path);
-  // High enough for all of it, since what cannot be seen is not drawn.
+  // High enough for the whole page, because invisible parts are not drawn.
   const page = await openPage(pathToFileURL(path).href, { viewport: { width: 1280, height: 4200 }, ...options });
   await page.locator('html[data-ready]').waitFor({ state: 'attached' });
   return page;
@@ -36,19 +36,19 @@ async function textOf(element: Locator): Promise<string> {
   return (await element.textContent()) ?? '';
 }
 
-/** The value of a card of the summary. */
+/** The value of a card in the summary. */
 function card(page: Page, name: string): Promise<string> {
   return textOf(page.locator('.cards > div', { has: page.getByText(name, { exact: true }) }).locator('strong'));
 }
 
-/** What tells two pictures of a map apart. */
+/** A number that differs between two pictures of a map. */
 function picture(page: Page, map = 0): Promise<number> {
   return page
     .locator('.map canvas:first-child')
     .nth(map)
     .evaluate((canvas) => {
       const { width, height } = canvas as HTMLCanvasElement;
-      // Of a copy, since a browser keeps a canvas elsewhere once it is read.
+      // Read from a copy, because a browser moves a canvas elsewhere once it is read.
       const copy = new OffscreenCanvas(width, height).getContext('2d', { willReadFrequently: true }) as OffscreenCanvasRenderingContext2D;
       copy.drawImage(canvas as HTMLCanvasElement, 0, 0);
       const { data } = copy.getImageData(0, 0, width, height);
@@ -56,7 +56,7 @@ function picture(page: Page, map = 0): Promise<number> {
     });
 }
 
-/** How many bytes of a text like `3 MiB` there are. */
+/** The number of bytes in a text like `3 MiB`. */
 function bytesOf(text: string): number {
   const [value, unit] = text.split(' ');
   return Number(value) * 1024 ** ['B', 'KiB', 'MiB', 'GiB'].indexOf(unit as string);
@@ -83,7 +83,7 @@ describeInBrowser('the report of a real trace', () => {
   for (const name of traces) {
     const isThere = name === 'arrow-etl' || existsSync(shared);
     test.skipIf(!isThere)(
-      `${name} opens from its file and says what the log says${isThere ? '' : ' (the folder of traces is not here)'}`,
+      `${name} opens from its file and shows the figures of the log${isThere ? '' : ' (the folder of traces is not here)'}`,
       async () => {
         const page = await openReport([await readRecordedRun(path(name))]);
         const log = await readAllocationLog(path(name));
@@ -104,7 +104,7 @@ describeInBrowser('the report of a real trace', () => {
 });
 
 describeInBrowser('the report', () => {
-  test('shows foreign texts as texts', async () => {
+  test('shows untrusted texts as plain text', async () => {
     const page = await openReport([trainingRun()]);
     expect(await textOf(page.locator('h1'))).toContain('</script><img src=x');
     await page.locator('#allocations-text').fill('weights.3');
@@ -115,14 +115,14 @@ describeInBrowser('the report', () => {
     expect(takeFaults()).toEqual([]);
   });
 
-  test('says where a log is cut off', async () => {
+  test('shows where a log is cut off', async () => {
     const page = await openReport([trainingRun()]);
     expect(await textOf(page.getByRole('note'))).toBe(
       'The log is cut off at byte 4,800: the block ends early. Events after that are missing here.',
     );
   });
 
-  test('tells what is under the mouse, down to its stack', async () => {
+  test('describes what is under the mouse, down to its stack', async () => {
     const page = await openReport([trainingRun()]);
     const map = await focusMap(page);
     const box = (await map.boundingBox()) as { x: number; y: number; width: number; height: number };
@@ -139,7 +139,7 @@ describeInBrowser('the report', () => {
     expect(takeFaults()).toEqual([]);
   });
 
-  test('goes from allocation to allocation with the keyboard, and says each', async () => {
+  test('moves between allocations with the keyboard, and announces each', async () => {
     const page = await openReport([trainingRun()]);
     const map = await focusMap(page);
     const said = page.locator('section:has(.map) [aria-live]');
@@ -205,7 +205,7 @@ describeInBrowser('the report', () => {
     expect(takeFaults()).toEqual([]);
   });
 
-  test('draws the curve up to the very peak', async () => {
+  test('draws the curve up to the exact peak', async () => {
     const page = await openReport([trainingRun()]);
     const table = page.locator('section:has(#memory-title) details');
     await table.locator('summary').click();
@@ -254,7 +254,7 @@ describeInBrowser('the report', () => {
     expect(takeFaults()).toEqual([]);
   });
 
-  test('switches logs, and puts a second one beside the first', async () => {
+  test('switches logs, and compares a second one with the first', async () => {
     const page = await openReport([trainingRun({ source: 'one.cistern' }), trainingRun({ steps: 3, seed: 5, source: 'two.cistern' })]);
     const comparison = page.locator('section:has(#compare-title)');
     expect(await textOf(comparison)).toContain('1: one.cistern (cut off)');
@@ -279,7 +279,7 @@ describeInBrowser('the report', () => {
     expect(takeFaults()).toEqual([]);
   });
 
-  test('lists allocations sorted and filtered, and leads from a row to the map', async () => {
+  test('lists allocations sorted and filtered, and shows a row on the map', async () => {
     const page = await openReport([trainingRun()]);
     const size = (row: number) => textOf(rows(page).nth(row).locator('th'));
     expect(bytesOf(await size(0))).toBeGreaterThanOrEqual(bytesOf(await size(1)));
@@ -308,7 +308,7 @@ describeInBrowser('the report', () => {
     const page = await openReport([trainingRun()]);
     const flame = page.locator('.flame');
     const frame = (name: string) => flame.getByRole('button', { name: new RegExp(`^${name}`) });
-    // In one step: the chart is drawn anew when the page has its final size.
+    // In one step: the chart is redrawn when the page has its final size.
     const width = (name: string) =>
       frame(name)
         .first()
@@ -354,7 +354,7 @@ describeInBrowser('the report', () => {
 
   for (const colorScheme of ['light', 'dark'] as const) {
     describe(`in ${colorScheme} colours`, () => {
-      test('has nothing that axe-core finds wrong, folded or not', async () => {
+      test('has no faults that axe-core finds, folded or not', async () => {
         const page = await openReport([trainingRun(), trainingRun({ seed: 3, source: 'other.cistern' })], { colorScheme });
         await page.locator('#filter-compared').selectOption('1');
         await expect.poll(() => page.locator('.map').count()).toBe(2);

@@ -24,7 +24,7 @@ const executablePath = findChromium();
 const reason = 'no Chromium was found; set CHROMIUM_PATH, or install one (Debian: apt install chromium)';
 if (executablePath === undefined) console.warn(`skipped the browser tests: ${reason}`);
 
-/** Declares tests that need a browser; where there is none, says so and skips them. */
+/** Declares tests that need a browser; without one, says so and skips them. */
 export function describeInBrowser(name: string, declare: () => void): void {
   if (executablePath !== undefined) describe(name, declare);
   else describe.skip(`${name} (${reason})`, declare);
@@ -40,11 +40,12 @@ export interface OpenPageOptions {
 }
 
 /**
- * A page at an address, which is a file's or on loopback; whatever else it asks for is refused, and is a fault. One browser serves a test file;
- * each page is a context of its own. Look at {@link takeFaults} at the end of a test.
+ * Opens a page at an address, which must be a file or on loopback. Any other request is refused and
+ * counts as a fault. One browser serves a test file; each page has its own context. Check {@link
+ * takeFaults} at the end of a test.
  */
 export async function openPage(url: string, { colorScheme = 'light', viewport }: OpenPageOptions = {}): Promise<Page> {
-  // A container's root has no sandbox of its own to give.
+  // Chromium's sandbox does not work for root in a container.
   browser ??= chromium.launch({ executablePath: executablePath as string, args: process.getuid?.() === 0 ? ['--no-sandbox'] : [] });
   const context = await (await browser).newContext({ colorScheme, viewport: viewport ?? { width: 1280, height: 900 } });
   await context.route(
@@ -63,12 +64,14 @@ export async function openPage(url: string, { colorScheme = 'light', viewport }:
   return page;
 }
 
-/** What the pages did wrong since the last call: errors, warnings, requests that leave this machine. */
+/**
+ * The faults of the pages since the last call: errors, warnings, requests that leave this machine.
+ */
 export function takeFaults(): string[] {
   return faults.splice(0);
 }
 
-/** What axe-core finds wrong with the page as it is now: the rule, and where. */
+/** What axe-core finds wrong with the current page: the rule, and where. */
 export async function accessibilityFaults(page: Page): Promise<string[]> {
   await page.evaluate(axeCore.source);
   return page.evaluate(async () => {

@@ -24,7 +24,7 @@ afterEach(async () => {
   for (const disposable of stack) disposable[Symbol.dispose]();
 });
 
-/** The text of the cell of a table, by the caption, the head of the row and the head of the column. */
+/** The text of a table cell, by the table's caption, the row's head and the column's head. */
 function cellText(page: Page, caption: string, row: string, column: string): Promise<string> {
   return page.evaluate(
     (wanted) => {
@@ -38,7 +38,7 @@ function cellText(page: Page, caption: string, row: string, column: string): Pro
 }
 
 describeInBrowser('the page of cistern watch', () => {
-  test('shows what the resource does as it does it, in numbers and in charts', async () => {
+  test('shows what the resource does as it happens, in numbers and in charts', async () => {
     const page = await openPage(server.url);
     await page.getByText('Live', { exact: true }).waitFor();
     await expect.poll(() => cellText(page, 'Resources', 'training', 'live')).toBe('0 B');
@@ -53,7 +53,7 @@ describeInBrowser('the page of cistern watch', () => {
     expect(takeFaults()).toEqual([]);
   });
 
-  test('shows what was before it was opened', async () => {
+  test('shows what happened before it was opened', async () => {
     await expect.poll(async () => (await fetch(`${server.url}sample`)).status).toBe(200);
     const pointer = resource.allocate(2 * MiB, stream);
     await new Promise((resolve) => setTimeout(resolve, 500));
@@ -76,7 +76,7 @@ describeInBrowser('the page of cistern watch', () => {
     expect(takeFaults()).toEqual([]);
   });
 
-  test('is read and steered by the keyboard', async () => {
+  test('can be read and controlled by keyboard', async () => {
     const page = await openPage(server.url);
     await page.getByText('Live', { exact: true }).waitFor();
     await page.keyboard.press('Tab');
@@ -95,7 +95,7 @@ describeInBrowser('the page of cistern watch', () => {
     expect(takeFaults()).toEqual([]);
   });
 
-  test.each(['light', 'dark'] as const)('has no faults that axe-core finds in %s, and colours of that scheme', async (colorScheme) => {
+  test.each(['light', 'dark'] as const)('has no faults that axe-core finds in %s, and the colours of that scheme', async (colorScheme) => {
     const page = await openPage(server.url, { colorScheme });
     await expect.poll(() => cellText(page, 'Resources', 'training', 'live')).toBe('0 B');
     expect(await accessibilityFaults(page)).toEqual([]);
@@ -104,14 +104,14 @@ describeInBrowser('the page of cistern watch', () => {
     expect(takeFaults()).toEqual([]);
   });
 
-  test('says how to be shown something where there is no statistics adaptor', async () => {
+  test('says what to do if there is no statistics adaptor', async () => {
     resource.dispose();
     const page = await openPage(server.url);
     await page.getByText('The program has no StatisticsResourceAdaptor now').waitFor();
     expect(takeFaults()).toEqual([]);
   });
 
-  test('says that the process ended, and with what status', async () => {
+  test('says that the process ended, and its status', async () => {
     const { child, url } = await watchedProcess();
     const page = await openPage(url);
     await page.getByText('Live', { exact: true }).waitFor();
@@ -130,7 +130,7 @@ describeInBrowser('the page of cistern watch', () => {
   });
 });
 
-/** A process that serves its statistics, and exits with status 7 once its standard input ends. */
+/** A process that serves its statistics, and exits with status 7 when its standard input ends. */
 async function watchedProcess(): Promise<{ readonly child: ChildProcess; readonly url: string }> {
   const code = `
     import 'cistern';

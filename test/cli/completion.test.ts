@@ -20,13 +20,13 @@ async function scriptFor(shell: string): Promise<string> {
   return path;
 }
 
-describe.skipIf(!isThere('bash'))('in bash (skipped where it is not installed)', () => {
+describe.skipIf(!isThere('bash'))('in bash (skipped if it is not installed)', () => {
   let script = '';
   beforeAll(async () => {
     script = await scriptFor('bash');
   });
 
-  /** What bash offers for the last of these words. */
+  /** The completions that bash offers for the last word. */
   function offered(...words: string[]): string[] {
     const program = `source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _cistern; printf '%s\\n' "\${COMPREPLY[@]}"`;
     const { stdout, stderr, status } = spawnSync('bash', ['--norc', '-uc', program, 'bash', script, 'cistern', ...words], {
@@ -62,7 +62,7 @@ describe.skipIf(!isThere('bash'))('in bash (skipped where it is not installed)',
   });
 });
 
-describe.skipIf(!isThere('fish'))('in fish (skipped where it is not installed)', () => {
+describe.skipIf(!isThere('fish'))('in fish (skipped if it is not installed)', () => {
   let script = '';
   beforeAll(async () => {
     script = await scriptFor('fish');
@@ -84,8 +84,8 @@ describe.skipIf(!isThere('fish'))('in fish (skipped where it is not installed)',
   });
 });
 
-describe.skipIf(!isThere('zsh'))('in zsh (skipped where it is not installed)', () => {
-  test('the script is right, and names every command', async () => {
+describe.skipIf(!isThere('zsh'))('in zsh (skipped if it is not installed)', () => {
+  test('the script loads, and names every command', async () => {
     const script = await scriptFor('zsh');
     expect(spawnSync('zsh', ['-n', script], { encoding: 'utf8' })).toMatchObject({ status: 0, stderr: '' });
     const program = `autoload -Uz compinit; compinit -u -D; source ${script}; print -r -- $_comps[cistern]; which _cistern`;

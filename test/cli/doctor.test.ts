@@ -17,7 +17,7 @@ describe('cistern doctor', () => {
     expect(diagnosis.devices[1]).toMatchObject({ index: 1, totalBytes: 2 ** 31, memoryPools: true, managedMemory: true });
   });
 
-  test('says the same for people, and why it is not CUDA', async () => {
+  test('prints the same as text, and why it is not CUDA', async () => {
     const { code, stdout, stderr } = await runCistern(['doctor', '--device', 'auto']);
     expect([code, stderr]).toEqual([0, '']);
     expect(stdout).toMatch(/^node: +v\d+/m);
@@ -27,7 +27,7 @@ describe('cistern doctor', () => {
     if (/^backend: +software$/m.test(stdout)) expect(stdout).toMatch(/^no CUDA: +\S/m);
   });
 
-  test('exits with 1 without the device that is asked for, and still says what it knows', async () => {
+  test('exits with 1 if the requested device is missing, and still prints what it knows', async () => {
     const { code, stdout, stderr } = await runCistern(['doctor', '--json', '--device', 'cuda']);
     const diagnosis = JSON.parse(stdout);
     if (diagnosis.backend === 'cuda') return;
@@ -36,14 +36,14 @@ describe('cistern doctor', () => {
     expect(stderr).toBe(`error: ${diagnosis.error.message}\n`);
   });
 
-  test('exits with 1 without an addon, and says how to get one', async () => {
+  test('exits with 1 without an addon, and says how to get it', async () => {
     const { code, stdout, stderr } = await runCistern(['doctor'], undefined, { CISTERN_ADDON: '/nonexistent.node' });
     expect(code).toBe(1);
     expect(stdout).toMatch(/^addon: +not found$/m);
     expect(stderr).toMatch(/^error: the native addon of cistern cannot be loaded/);
   });
 
-  test('refuses a device that the environment misspells', async () => {
+  test('refuses a misspelt device in the environment', async () => {
     const { code, stderr } = await runCistern(['doctor'], undefined, { CISTERN_DEVICE: 'gpu' });
     expect(code).toBe(1);
     expect(stderr).toMatch(/one of auto, cuda, software, got "gpu"/);
@@ -51,7 +51,7 @@ describe('cistern doctor', () => {
 });
 
 describe('cistern', () => {
-  test('knows its version', async () => {
+  test('prints its version', async () => {
     const { version } = JSON.parse(readFileSync('package.json', 'utf8'));
     expect(await runCistern(['--version'])).toEqual({ code: 0, signal: null, stdout: `${version}\n`, stderr: '' });
   });

@@ -36,7 +36,7 @@ describe('cistern fit', () => {
     });
   });
 
-  test('prints a list for several, with a result of each', async () => {
+  test('prints a list for several, with a result for each', async () => {
     const args = ['fit', log, '--resource', 'host', '--resource', 'arena(host)', '--json', '--repeat', '1', '--streams', 'single'];
     const { code, stdout } = await runCistern(args);
     expect(code).toBe(0);
@@ -47,7 +47,7 @@ describe('cistern fit', () => {
     ]);
   });
 
-  test('compares stacks in a table, by default four', async () => {
+  test('compares stacks in a table, four by default', async () => {
     const { code, stdout, stderr } = await runCistern(['fit', log, '--repeat', '1']);
     expect([code, stderr]).toEqual([0, '']);
     expect(stdout).toMatch(/small\.csv: 4 events, .* at most 3\.91 KiB live, the log's streams$/m);
@@ -68,7 +68,7 @@ describe('cistern fit', () => {
     expect(lines[4]).toMatch(/^\| host +\| +4 KiB \| +4096 \|/);
   });
 
-  test('exits with 1 where no maximum completes the log, and says what to do', async () => {
+  test('exits with 1 if no maximum completes the log, and says what to do', async () => {
     const { code, stdout, stderr } = await runCistern(['fit', log, '--resource', 'fixed-size(host, block=2KiB)', '--repeat', '1']);
     expect(code).toBe(1);
     expect(stdout).toMatch(/^fixed-size\(host, block=2KiB\) +none +-/m);
@@ -77,7 +77,7 @@ describe('cistern fit', () => {
     );
   });
 
-  test('keeps to the memory of the software device', async () => {
+  test('stays within the memory of the software device', async () => {
     const args = ['fit', log, '--resource', 'pool(cuda)', '--device', 'software', '--device-memory', '2KiB', '--json', '--repeat', '1'];
     const { code, stdout } = await runCistern(args);
     expect(code).toBe(1);
@@ -91,7 +91,7 @@ describe('cistern fit', () => {
     [['fit', log, '--json', '--format', 'table'], /cannot be used with option '--format/],
     [['fit', log, '--format', 'html'], /Allowed choices are table, json, markdown/],
     [['fit'], /missing required argument 'log'/],
-  ])('%j is wrong input', async (args, message) => {
+  ])('refuses %j', async (args, message) => {
     const { code, stdout, stderr } = await runCistern(args);
     expect(stderr).toMatch(message);
     expect([code, stdout]).toEqual([2, '']);

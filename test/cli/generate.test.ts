@@ -14,7 +14,7 @@ beforeEach(() => {
 });
 
 describe('cistern generate', () => {
-  test('writes to standard output what the library generates', async () => {
+  test("writes the library's output to standard output", async () => {
     const pieces: Uint8Array[] = [];
     for await (const piece of generateLog('multi-stream', { seed: 3, events: 5_000 })) pieces.push(piece);
     const { code, stdout, stderr } = await runCistern(['generate', 'multi-stream', '--seed', '3', '--events', '5000']);
@@ -22,7 +22,7 @@ describe('cistern generate', () => {
     expect(stdout).toBe(Buffer.concat(pieces).toString());
   });
 
-  test('writes a file that can be replayed, compressed where its name says so', async () => {
+  test('writes a file that can be replayed, compressed if its name says so', async () => {
     const plain = await runCistern(['generate', 'small-hot', '--events', '3000', '-o', path]);
     expect(plain).toEqual({ code: 0, signal: null, stderr: '', stdout: `${path}: 3,000 events of small-hot, seed 1\n` });
     await runCistern(['generate', 'small-hot', '--events', '3000', '--output', `${path}.gz`]);
@@ -48,7 +48,7 @@ describe('cistern generate', () => {
     expect(readdirSync(folder)).toEqual([]);
   });
 
-  test('ends quietly where nobody reads its output', async () => {
+  test('ends quietly if nobody reads its output', async () => {
     const { code, stderr } = await runCistern(['generate', 'random'], (child) => child.stdout?.once('data', () => child.stdout?.destroy()));
     expect([code, stderr]).toEqual([0, '']);
   });
@@ -60,7 +60,7 @@ describe('cistern generate', () => {
     [['generate', 'random', '--events', '9007199254740991'], /events must be an integer from 2 to/],
     [['generate', 'random', '-o', '/nonexistent/trace.csv'], /^error: ENOENT.*\nhint: no file of a similar name is in \/\n$/],
     [['generate'], /missing required argument 'workload'/],
-  ])('%j is wrong input', async (args, message) => {
+  ])('refuses %j', async (args, message) => {
     const { code, stdout, stderr } = await runCistern(args);
     expect(stderr).toMatch(message);
     expect([code, stdout]).toEqual([2, '']);

@@ -27,13 +27,13 @@ describe('on a full disk', () => {
     ['--help'],
     ['--version'],
     ['replay --help'],
-  ])('cistern %s says in one line that it cannot write, and fails', async (line) => {
+  ])('cistern %s reports in one line that it cannot write, and fails', async (line) => {
     const { code, signal, stderr } = await runCistern(line.split(' '), undefined, {}, { stdout: full });
     expect(stderr).toMatch(/^error: the output cannot be written: ENOSPC.*\n$/);
     expect([code, signal]).toEqual([1, null]);
   });
 
-  test('errors that cannot be told leave the exit status as it is', async () => {
+  test('errors that cannot be printed leave the exit status unchanged', async () => {
     const { code, stdout } = await runCistern(['replay', join(folder, 'missing.csv')], undefined, {}, { stderr: full });
     expect([code, stdout]).toEqual([2, '']);
   });

@@ -20,7 +20,7 @@ function file(name: string, text: string): string {
 const small = file('small.csv', logText(row('allocate', 1, 1000), row('allocate', 2, 3000), row('free', 1, 1000), row('free', 2, 3000)));
 
 describe('cistern replay', () => {
-  test('records what each stack does with --timeline, a file for each', async () => {
+  test('records what each stack does with --timeline, one file per stack', async () => {
     const timeline = join(folder, 'timeline.cistern');
     const stacks = ['--resource', 'cuda', '--resource', `pool(cuda, max=3KiB)`];
     const { code, stdout } = await runCistern(['replay', small, ...stacks, '--timeline', timeline]);
@@ -98,7 +98,7 @@ describe('cistern replay', () => {
     );
   });
 
-  test('keeps to the memory of the software device, and goes on with the next stack', async () => {
+  test('stays within the memory of the software device, and goes on with the next stack', async () => {
     const { code, stdout, stderr } = await runCistern([
       ...['replay', small, '--device', 'software', '--device-memory', '1MiB'],
       ...['--resource', 'pool(cuda, initial=1GiB)', '--resource', 'cuda'],
@@ -110,7 +110,7 @@ describe('cistern replay', () => {
     expect(stderr).toMatch(/^error: pool\(cuda, initial=1GiB\): /);
   });
 
-  test('says what to do where memory runs out', async () => {
+  test('says what to do if memory runs out', async () => {
     const limited = await runCistern(['replay', small, '--resource', 'limiting(host, limit=2KiB)', '--repeat', '1']);
     expect(limited.stderr).toMatch(
       /^hint: "cistern replay .*small\.csv --resource 'limiting\(host, limit=2KiB\)' --until-failure" says why .*$/m,
@@ -133,7 +133,7 @@ describe('cistern replay', () => {
     expect(lines[5]).toMatch(/^\| host +\| - +\| .* 0 B \|$/);
   });
 
-  test('explains the first failure with --until-failure, and names what would have saved it', async () => {
+  test('explains the first failure with --until-failure, and names what would have prevented it', async () => {
     const args = ['replay', small, '--until-failure', '--resource', 'pool(host, initial=1KiB, max=3840)', '--resource', 'host'];
     const { code, stdout, stderr } = await runCistern(args);
     expect([code, stderr]).toEqual([1, '']);
@@ -148,7 +148,7 @@ describe('cistern replay', () => {
     expect(markdown.stdout).toMatch(/^\| a larger maximum \| pool\(.*\) +\| served +\| completed +\|$/m);
   });
 
-  test('explains it as JSON, which is what the library says', async () => {
+  test("explains it as JSON, identical to the library's result", async () => {
     const args = ['replay', small, '--until-failure', '--json', '--resource', 'limiting(host, limit=2KiB)', '--resource', 'host'];
     const { code, stdout } = await runCistern(args);
     expect(code).toBe(1);
@@ -156,12 +156,12 @@ describe('cistern replay', () => {
     expect(JSON.parse(stdout)).toEqual([JSON.parse(JSON.stringify(explanation)), { resource: 'host', failure: null }]);
   });
 
-  test('exits with 0 with --until-failure where nothing fails', async () => {
+  test('exits with 0 with --until-failure if nothing fails', async () => {
     const { code, stderr } = await runCistern(['replay', small, '--until-failure', '--resource', 'host']);
     expect([code, stderr]).toEqual([0, '']);
   });
 
-  test('warns of what the log leaves and of failures in it', async () => {
+  test('warns about allocations that the log never frees, and about its failures', async () => {
     const log = file('leaky.csv', logText('1,00:00:00.000000,allocate failure,(nil),5,0', row('allocate', 1, 2048)));
     const { code, stderr } = await runCistern(['replay', log, '--resource', 'host']);
     expect(code).toBe(0);
@@ -170,7 +170,7 @@ describe('cistern replay', () => {
     );
   });
 
-  test('writes a log that can be replayed in turn', async () => {
+  test('writes a log that can itself be replayed', async () => {
     const copy = join(folder, 'copy.csv');
     expect(await runCistern(['replay', small, '--resource', `logging(host, file="${copy}")`])).toMatchObject({ code: 0, stderr: '' });
     expect(readFileSync(copy, 'utf8').split('\n')).toHaveLength(6);
@@ -204,27 +204,27 @@ describe('cistern replay', () => {
     [['replay', small, small], /too many arguments/],
     [['relay', small], /unknown command 'relay'.*Did you mean replay/s],
     [[], /Usage: cistern/],
-  ])('%j is wrong input: exits with 2, says why, prints no result', async (args, message) => {
+  ])('refuses %j: exits with 2, says why, prints no result', async (args, message) => {
     const { code, stdout, stderr } = await runCistern(args);
     expect(stderr).toMatch(message);
     expect([code, stdout]).toEqual([2, '']);
   });
 
-  test('fails without the device that is asked for', async () => {
+  test('fails if the requested device is missing', async () => {
     const { code, stdout, stderr } = await runCistern(['replay', small, '--device', 'cuda'], undefined, { LD_LIBRARY_PATH: '' });
     if (code === 0) return;
     expect([code, stdout]).toEqual([1, '']);
     expect(stderr).toMatch(/^error: no CUDA device can be used: /);
   });
 
-  test('dies of an interrupt at once and prints nothing', async () => {
+  test('dies from an interrupt at once and prints nothing', async () => {
     const run = await runCistern(['replay', arrowEtl, '--repeat', '1000000', '--resource', 'host'], (child) => {
       setTimeout(() => child.kill('SIGINT'), 700);
     });
     expect(run).toEqual({ code: null, signal: 'SIGINT', stdout: '', stderr: '' });
   });
 
-  test('ends quietly where nobody reads its output', async () => {
+  test('ends quietly if nobody reads its output', async () => {
     const { code, stderr } = await runCistern(['replay', small, '--json'], (child) => child.stdout?.destroy());
     expect([code, stderr]).toEqual([0, '']);
   });

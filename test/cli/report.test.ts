@@ -9,7 +9,7 @@ const folder = await mkdtemp(join(tmpdir(), 'cistern-report-command-'));
 afterAll(() => rm(folder, { recursive: true }));
 
 describe('cistern report', () => {
-  test('writes a page of one log and says what is in it', async () => {
+  test('writes a page about one log and says what is in it', async () => {
     const output = join(folder, 'arrow.html');
     const { code, stdout, stderr } = await runCistern(['report', arrowEtl, '-o', output, '--title', 'Arrow & <ETL>']);
     expect(stderr).toBe('');
@@ -30,7 +30,7 @@ describe('cistern report', () => {
     expect(html).toContain(`<title>${first}, ${second}</title>`);
   });
 
-  test('warns where a log ends early, and shows what comes before', async () => {
+  test('warns if a log ends early, and shows the events before that', async () => {
     const log = join(folder, 'cut.csv');
     await writeFile(log, logText(row('allocate', 1, 256), row('allocate', 2, 256)).slice(0, -20));
     const { code, stdout, stderr } = await runCistern(['report', log, '-o', join(folder, 'cut.html')]);
@@ -38,7 +38,7 @@ describe('cistern report', () => {
     expect([code, stdout]).toEqual([0, expect.stringContaining('cut.html: 1 events')]);
   });
 
-  test('says what to do where a log cannot be read, and writes nothing', async () => {
+  test('says what to do if a log cannot be read, and writes nothing', async () => {
     const output = join(folder, 'none.html');
     const missing = await runCistern(['report', 'examples/traces/arrow-etl.csv.gy', '-o', output]);
     expect(missing.code).toBe(2);

@@ -3,7 +3,7 @@ import { fileURLToPath } from 'node:url';
 
 const main = fileURLToPath(new URL('../../dist/cli/main.js', import.meta.url));
 
-/** What a run of the command left. */
+/** The outcome of a run of the command. */
 export interface CommandRun {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
@@ -11,13 +11,16 @@ export interface CommandRun {
   readonly stderr: string;
 }
 
-/** File descriptors that output goes to instead of the {@link CommandRun}. */
+/** File descriptors for output that is not collected in {@link CommandRun}. */
 export interface CommandOutput {
   readonly stdout?: number;
   readonly stderr?: number;
 }
 
-/** Runs the built command (`npm run build`) and waits for its end; `act` gets the process once it runs. */
+/**
+ * Runs the built command (`npm run build`) and waits for its end; `act` receives the process once
+ * it runs.
+ */
 export function runCistern(
   args: readonly string[],
   act: (child: ChildProcess) => void = () => {},

@@ -28,7 +28,7 @@ describe('cistern watch', () => {
     expect(stderr).toMatch(/^cistern: watch process \d+ at http:\/\/127\.0\.0\.1:\d+\/[\w-]{22}\/\n$/);
   });
 
-  test('serves what the program does, before the program begins', async () => {
+  test('serves the page before the program begins', async () => {
     const path = program(
       'busy.mjs',
       `import { HostMemoryResource, StatisticsResourceAdaptor, Stream } from 'cistern';
@@ -52,7 +52,7 @@ describe('cistern watch', () => {
     expect(code, 'signals are passed on, and the status comes back').toBe(9);
   });
 
-  test('exits as shells do where a signal ended the program', async () => {
+  test('exits as shells do if a signal ended the program', async () => {
     const path = program('killed.mjs', "process.kill(process.pid, 'SIGKILL'); setInterval(() => {}, 1000);");
     const { code, stderr } = await runCistern(['watch', path]);
     expect(code).toBe(128 + 9);

@@ -63,7 +63,7 @@ describe('converting a log', () => {
     ['out.pickle', 'pytorch-snapshot', '\x80\x02'],
     ['out.json', 'chrome-trace', '{"displayTimeUnit"'],
     ['out.json.gz', 'chrome-trace', '{"displayTimeUnit"'],
-  ])('writes what the name %s says', async (name, format, beginning) => {
+  ])('writes the format that the name %s gives', async (name, format, beginning) => {
     const output = join(folder, name);
     const conversion = await convertLog(file('in', text), output);
     expect(conversion).toMatchObject({ format, eventCount: 3, truncation: undefined });
@@ -72,7 +72,7 @@ describe('converting a log', () => {
     expect(plain.toString('latin1').startsWith(beginning)).toBe(true);
   });
 
-  test('goes through every format that can be read, and back', async () => {
+  test('converts through every readable format and back', async () => {
     const input = file('in', text);
     const [a, b, c] = ['a.cistern.gz', 'b.csv.gz', 'c.cistern'].map((name) => join(folder, name)) as [string, string, string];
     await convertLog(input, a);
@@ -82,7 +82,7 @@ describe('converting a log', () => {
     expect(gunzipSync(readFileSync(a)).equals(readFileSync(c))).toBe(true);
   });
 
-  test('writes the format that is asked for, whatever the names', async () => {
+  test('writes the requested format, whatever the names', async () => {
     const output = join(folder, 'out');
     await convertLog(file('in.json', text), output, { from: 'rmm-csv', to: 'rmm-csv' });
     expect(readFileSync(output, 'utf8')).toBe(text);
@@ -94,7 +94,7 @@ describe('converting a log', () => {
     expect((await readRecordedRun(input)).eventCount).toBe(3);
   });
 
-  test('says what the format cannot hold', async () => {
+  test('lists what the format cannot hold', async () => {
     const { omissions } = await convertLog(recording(), join(folder, 'out.csv'));
     expect(omissions).toEqual([
       'events of the layer pool: 1',
@@ -107,7 +107,7 @@ describe('converting a log', () => {
     expect((await convertLog(recording(), join(folder, 'out.cistern'))).omissions).toEqual([]);
   });
 
-  test('takes the layer that is named', async () => {
+  test('takes the named layer', async () => {
     const output = join(folder, 'out.csv');
     await convertLog(recording(), output, { layer: 'pool' });
     expect(readFileSync(output, 'utf8').split('\n')[1]).toContain('0x2000');
@@ -117,7 +117,7 @@ describe('converting a log', () => {
     );
   });
 
-  test('converts what there is of a log that ends early, and nothing of one that is damaged', async () => {
+  test('converts the readable part of a log that ends early, and nothing of a damaged one', async () => {
     const bytes = readFileSync(recording());
     const output = join(folder, 'out.csv');
     const cut = await convertLog(file('cut', bytes.subarray(0, -1)), output);
@@ -131,7 +131,7 @@ describe('converting a log', () => {
     expect(readdirSync(folder).filter((name) => name.includes('partial'))).toEqual([]);
   });
 
-  test('tells of progress', async () => {
+  test('reports its progress', async () => {
     const seen: ConversionProgress[] = [];
     await convertLog(arrowEtl, join(folder, 'out.csv'), { onProgress: (progress) => seen.push(progress) });
     expect(seen.filter(({ step }) => step === 'reading').at(-1)).toMatchObject({ done: readFileSync(arrowEtl).length });
@@ -140,7 +140,7 @@ describe('converting a log', () => {
     expect(writing.every(({ done, total }, i) => done >= (writing[i - 1]?.done ?? 0) && total === 194_854)).toBe(true);
   });
 
-  test('must be told what to write', async () => {
+  test('requires a format to write', async () => {
     await expect(convertLog(file('in', text), join(folder, 'out.txt'))).rejects.toMatchObject({ code: 'ERR_INVALID_ARG_VALUE' });
     await expect(convertLog(file('in', text), 'x', { to: 'xml' as 'rmm-csv' })).rejects.toThrow(/^to must be 'rmm-csv', 'recording'/);
     await expect(convertLog(file('in', text), 'x.csv', { from: 'chrome-trace' as 'rmm-csv' })).rejects.toThrow(/^from must be 'rmm-csv'/);
@@ -160,7 +160,7 @@ describe('a recording of a process that was killed', () => {
     );
     expect(signal).toBe('SIGKILL');
     const run = await readRecordedRun(path);
-    // A block of 64 KiB at most was not written yet.
+    // At most one block of 64 KiB was not yet written.
     expect(run.eventCount).toBeGreaterThan(40_000 - 2730);
     expect((await readAllocationLog(path)).eventCount).toBe(run.eventCount);
     expect((await convertLog(path, join(folder, 'killed.csv'))).eventCount).toBe(run.eventCount);
@@ -185,7 +185,7 @@ describe('cistern convert', () => {
     return { code, stdout: stdout.text, stderr: stderr.text };
   }
 
-  test('says what it wrote, and what it left out', async () => {
+  test('prints what it wrote and what it left out', async () => {
     const output = join(folder, 'out.csv');
     expect(await run('convert', recording(), output, '--layer', 'pool')).toEqual({
       code: 0,
@@ -201,7 +201,7 @@ describe('cistern convert', () => {
     });
   });
 
-  test('keeps what it says apart from what it writes to a pipe', async () => {
+  test('keeps its messages out of the pipe that it writes to', async () => {
     const output = join(folder, 'out.fifo');
     expect(spawnSync('mkfifo', [output]).status).toBe(0);
     const reader = spawn('cat', [output]);
@@ -222,24 +222,24 @@ describe('cistern convert', () => {
 
   test.each<[string, (input: string) => string[], RegExp]>([
     [
-      'an output whose name says nothing',
+      'an output whose name gives no format',
       (input) => [input, 'out.txt'],
       /^error: the name "out\.txt" does not say what to write: end it in \.csv,/,
     ],
     [
-      'a format that there is not',
+      'an unknown format',
       (input) => [input, 'out', '--to', 'xml'],
       /Allowed choices are rmm-csv, recording, pytorch-snapshot, chrome-trace/,
     ],
     ['no output', (input) => [input], /missing required argument 'output'/],
-    ['an input that is missing', () => ['missing.csv', 'out.csv'], /^error: ENOENT/],
+    ['a missing input', () => ['missing.csv', 'out.csv'], /^error: ENOENT/],
   ])('exits with 2 for %s', async (_, args, message) => {
     const { code, stdout, stderr } = await run('convert', ...args(file('in', text)));
     expect(stderr).toMatch(message);
     expect([code, stdout]).toEqual([2, '']);
   });
 
-  test('says what to do about an input only where that helps', async () => {
+  test('gives advice about an input only if it helps', async () => {
     const output = join(folder, 'out.csv');
     const bytes = readFileSync(recording());
     bytes.writeUInt8(77, bytes.length - 1);
@@ -251,7 +251,7 @@ describe('cistern convert', () => {
     expect((await run('convert', join(folder, 'link'), output)).stderr).not.toContain('did you mean');
   });
 
-  test('has its recordings replayed, with a warning where they end early', async () => {
+  test('writes recordings that can be replayed, with a warning if they end early', async () => {
     const input = file('cut', readFileSync(recording()).subarray(0, -1));
     const { code, stderr } = await run('replay', input, '--resource', 'host', '--repeat', '1', '--layer', 'limiting');
     expect(code).toBe(0);

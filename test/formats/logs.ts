@@ -3,7 +3,7 @@ import { type AllocationLog, readAllocationLog } from '../../src/replay/index.js
 
 export const header = 'Thread,Time,Action,Pointer,Size,Stream';
 
-/** The path of the log that the project ships. */
+/** The path of the log that comes with the project. */
 export const arrowEtl = 'examples/traces/arrow-etl.csv.gz';
 
 /** A row of a log; the pointer is in units of 256 bytes. */
@@ -11,12 +11,12 @@ export function row(action: string, pointer: number, bytes: number, { thread = 1
   return `${thread},00:00:00.000000,${action},0x${(pointer * 256).toString(16)},${bytes},${stream}`;
 }
 
-/** The text of a log with these rows. */
+/** The text of a log with the given rows. */
 export function logText(...rows: readonly string[]): string {
   return [header, ...rows, ''].join('\n');
 }
 
-/** The bytes in pieces of a size. */
+/** The bytes in pieces of a given size. */
 export async function* pieces(bytes: Uint8Array, size = bytes.length || 1): AsyncGenerator<Uint8Array> {
   for (let start = 0; start < bytes.length; start += size) yield bytes.slice(start, start + size);
 }

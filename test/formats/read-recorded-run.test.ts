@@ -9,7 +9,7 @@ function readText(text: string, pieceBytes?: number): Promise<RecordedRun> {
   return readRecordedRun(pieces(Buffer.from(text), pieceBytes), { name: 'trace.csv' });
 }
 
-/** Rows at these times. */
+/** Rows with these times. */
 function at(...times: readonly string[]): string {
   return logText(...times.map((time, i) => `1,${time},allocate,0x${i + 1}00,256,0`));
 }
@@ -17,7 +17,7 @@ function at(...times: readonly string[]): string {
 const hour = 3600e9;
 const millisecond = 1e6;
 
-describe('an RMM log that is read as a run', () => {
+describe('an RMM log read as a run', () => {
   test('has all its columns', async () => {
     const run = await readText(
       logText(
@@ -52,7 +52,7 @@ describe('an RMM log that is read as a run', () => {
     });
   });
 
-  test('holds as many events as the same log that is read to be replayed, and more than columns have at first', async () => {
+  test('holds as many events as the same log read for replay, and more than the initial capacity of the columns', async () => {
     const run = await readRecordedRun(arrowEtl);
     const log = await readAllocationLog(arrowEtl);
     expect(run.eventCount).toBe(log.eventCount);
@@ -69,12 +69,12 @@ describe('an RMM log that is read as a run', () => {
     ['over midnight', ['23:59:59.000000', '00:00:01.000000', '00:00:02.000000'], [24 * hour - 1e9, 24 * hour + 1e9, 24 * hour + 2e9]],
     ['over a night without events', ['20:00:00.000000', '10:00:00.000000'], [20 * hour, 34 * hour]],
     [
-      'from threads that wrote in another order than they looked at the clock',
+      'from threads that wrote out of clock order',
       ['00:00:00.002000', '00:00:00.001000', '00:00:00.003000'],
       [2 * millisecond, millisecond, 3 * millisecond],
     ],
     [
-      'in another order around midnight',
+      'out of order around midnight',
       ['23:59:59.999000', '00:00:00.001000', '23:59:59.999500', '00:00:00.002000'],
       [24 * hour - millisecond, 24 * hour + millisecond, 24 * hour - millisecond / 2, 24 * hour + 2 * millisecond],
     ],
@@ -92,25 +92,25 @@ describe('an RMM log that is read as a run', () => {
     '00:00:00',
     'noon',
     '00-00-00.000000',
-  ])('says that %s is no time', async (time) => {
+  ])('reports that %s is not a time', async (time) => {
     await expect(readText(at('00:00:00.000000', time))).rejects.toThrow(
       `trace.csv, line 3: the time must be a time such as 14:03:22.123456, got ${JSON.stringify(time)}`,
     );
     expect((await readAllocationLog(pieces(Buffer.from(at(time))))).eventCount).toBe(1);
   });
 
-  test('need not go together: a run is what the log says', async () => {
+  test('need not be consistent: a run holds what the log says', async () => {
     const run = await readText(logText(row('free', 1, 5), row('allocate', 2, 1), row('allocate', 2, 2)));
     expect([...run.kinds]).toEqual([EventKind.free, EventKind.allocate, EventKind.allocate]);
   });
 
-  test('keeps how many bytes a failure was of, though no number of JavaScript can be that', async () => {
+  test('keeps the exact size of a failure, even one that no JavaScript number can hold', async () => {
     const run = await readText(logText('1,00:00:00.000000,allocate failure,(nil),18446744073709550592,0'));
     expect(BigInt(run.seconds[0] as number) + BigInt(run.firsts[0] as number)).toBe(18_446_744_073_709_550_592n);
     await expect(readText(logText(`1,00:00:00.000000,allocate failure,(nil),${'9'.repeat(400)},0`))).rejects.toThrow(InvalidLogError);
   });
 
-  test('is read up to a row in whose middle it ends', async () => {
+  test('is read up to the row in the middle of which it ends', async () => {
     const text = logText(row('allocate', 1, 5), row('free', 1, 5));
     const run = await readText(text.slice(0, -20), 7);
     expect(run.eventCount).toBe(1);
@@ -118,7 +118,7 @@ describe('an RMM log that is read as a run', () => {
     expect(run.damage?.fault).toMatch(/^the log ends in the middle of a row: has 2 fields/);
   });
 
-  test('is read up to where its gzip data ends early', async () => {
+  test('is read up to the point at which its gzip data ends early', async () => {
     const rows = Array.from({ length: 100_000 }, (_, i) => row('allocate', i + 1, (i * 7919) % 65_521));
     const compressed = gzipSync(logText(...rows));
     const run = await readRecordedRun(pieces(compressed.subarray(0, -1000), 5000));
@@ -133,16 +133,16 @@ describe('an RMM log that is read as a run', () => {
     ['', /^trace\.csv: is empty$/],
     ['1,2,3\n', /^trace\.csv, line 1: is not an RMM log/],
     [`${header}\n1,00:00:00.000000,alocate,0x1,1,0\n1,00:00:00.000000,free,0x1,1,0\n`, /^trace\.csv, line 2: the action must be/],
-  ])('%j is no log', async (text, message) => {
+  ])('refuses %j, which is not a log', async (text, message) => {
     await expect(readText(text)).rejects.toThrow(message);
   });
 
-  test('has no more threads than can be told apart', async () => {
+  test('is refused if it has more threads than indexes', async () => {
     const rows = Array.from({ length: 2 ** 16 + 1 }, (_, i) => row('allocate', i + 1, 1, { thread: i }));
     await expect(readText(logText(...rows))).rejects.toThrow(/line 65538: exceeds the maximum of 65536 threads$/);
   });
 
-  test('tells of progress', async () => {
+  test('reports progress', async () => {
     const seen: number[] = [];
     const bytes = Buffer.from(logText(row('allocate', 1, 1), row('free', 1, 1)));
     await readRecordedRun(pieces(bytes, 64), {
@@ -152,7 +152,7 @@ describe('an RMM log that is read as a run', () => {
     expect(seen.slice(-3)).toEqual([bytes.length, bytes.length, 2]);
   });
 
-  test('is taken for what it is said to be', async () => {
+  test('is read in the given format', async () => {
     await expect(readRecordedRun(pieces(Buffer.from(logText())), { format: 'recording', name: 'x' })).resolves.toMatchObject({
       damage: { offset: 0, isTruncation: false },
     });

@@ -1,7 +1,7 @@
 import fc from 'fast-check';
 import { EventKind, type RecordedRun } from '../../src/formats/index.js';
 
-/** An event of a run, to be put into columns. */
+/** An event of a run, before it is put into columns. */
 export interface RunEvent {
   readonly kind: number;
   readonly layer?: number;
@@ -14,7 +14,7 @@ export interface RunEvent {
   readonly second: number;
 }
 
-/** A run of these events. There is a layer, a stream and a thread unless others are given. */
+/** A run of the given events. It has one layer, stream and thread unless others are given. */
 export function runOf(events: readonly RunEvent[], rest: Partial<RecordedRun> = {}): RecordedRun {
   const column = (key: keyof RunEvent) => events.map((event) => event[key] ?? 0);
   return {
@@ -59,7 +59,10 @@ export const free = (first: number, second: number, more: Partial<RunEvent> = {}
 const text = fc.string({ unit: 'grapheme', maxLength: 60 });
 const amount = fc.oneof(fc.nat({ max: 4096 }), fc.maxSafeNat());
 
-/** Any run that can be recorded: its names and events, with times that go back here and there and leave long pauses. */
+/**
+ * Any run that can be recorded: its names and events, with times that sometimes go back or leave
+ * long pauses.
+ */
 export const anyRun: fc.Arbitrary<RecordedRun> = fc
   .record({
     layers: fc.array(text, { minLength: 1, maxLength: 4 }),
@@ -88,7 +91,7 @@ export const anyRun: fc.Arbitrary<RecordedRun> = fc
     );
     return fc.array(event, { maxLength: 60 }).map((events) =>
       runOf(events, {
-        // Each on the next one, so that their order is that from the program.
+        // Each lies on the next, so they are already ordered from the program down.
         layers: layers.map((name, i) => ({ name, upstream: i + 1 < layers.length ? i + 1 : undefined })),
         streams,
         threads,

@@ -1,4 +1,4 @@
-/** Numbers that follow from bytes and from nothing else, so that one input always does the same. */
+/** Numbers that depend only on the input's bytes, so that one input always does the same. */
 export class ByteNumbers {
   #state = 0x811c9dc5;
 

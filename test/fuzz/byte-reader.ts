@@ -1,4 +1,4 @@
-/** Reads an input as values; past its end everything is 0. */
+/** Reads an input as values; past its end, everything is 0. */
 export class ByteReader {
   readonly #bytes: Uint8Array;
   #at = 0;
@@ -20,14 +20,14 @@ export class ByteReader {
     return this.byte() + 256 * this.byte();
   }
 
-  /** Any number that there is. */
+  /** Any number at all. */
   float64(): number {
     const view = new DataView(new ArrayBuffer(8));
     for (let i = 0; i < 8; i++) view.setUint8(i, this.byte());
     return view.getFloat64(0);
   }
 
-  /** The next bytes, as many as there are. */
+  /** The next bytes, fewer if the input ends. */
   take(length: number): Uint8Array {
     const taken = this.#bytes.subarray(this.#at, this.#at + length);
     this.#at += length;

@@ -12,7 +12,7 @@ function inputsOf(target: string): string[] {
   return files;
 }
 
-/** What the fuzzers begin with (`npm run fuzz`), and what they have found. */
+/** The initial inputs of the fuzzers (`npm run fuzz`), and those that found faults. */
 describe('inputs of the fuzzers', () => {
   test('are read as logs, or refused', async () => {
     for (const file of inputsOf('log-reader')) await logReader.run(readFileSync(file));
@@ -22,7 +22,7 @@ describe('inputs of the fuzzers', () => {
     for (const file of inputsOf('specification')) specification.run(readFileSync(file));
   });
 
-  // In a process of its own, since a fault may be a crash.
+  // In a separate process, because a fault may be a crash.
   test('are calls of the addon, which it survives', () => {
     const files = inputsOf('native-boundary');
     const script = fileURLToPath(new URL('fuzz-process.mjs', import.meta.url));

@@ -1,6 +1,7 @@
 /**
- * A plugin of vite that lets code count its branches for libFuzzer: each block, arm and right-hand side of `&&`, `||` and `??` gets a byte of
- * `globalThis.branchCounters`, which goes up when it is run. `onCounters` is told how many there are so far.
+ * A vite plugin that makes code count its branches for libFuzzer. Each block, arm and right-hand
+ * side of `&&`, `||` and `??` gets a byte of `globalThis.branchCounters`, which is incremented when
+ * it runs. `onCounters` is called with the number of counters.
  */
 export function countBranches(folder, onCounters) {
   let count = 0;
@@ -47,7 +48,7 @@ export function countBranches(folder, onCounters) {
   };
 }
 
-/** Outer nodes before inner ones. */
+/** Visits outer nodes before inner ones. */
 function walk(node, visit) {
   visit[node.type]?.(node);
   for (const value of Object.values(node)) {
@@ -55,7 +56,10 @@ function walk(node, visit) {
   }
 }
 
-/** Where several stand at one place, what closes an inner node comes before what closes the outer one, and what opens in the order it came. */
+/**
+ * At the same place, the end of an inner node comes before the end of the outer one; starts keep
+ * their order.
+ */
 function withInsertions(code, insertions) {
   const isClosing = (text) => text === '}' || text === '))';
   const ordered = insertions.map(([at, text], i) => ({ at, text, rank: isClosing(text) ? -i : insertions.length + i }));

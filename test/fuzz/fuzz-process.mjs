@@ -1,7 +1,9 @@
 /**
- * The process in which one target is fuzzed, started by run-fuzz.mjs: node fuzz-process.mjs FUZZER BUNDLE COUNTERS ARGUMENTS…
+ * The process in which one target is fuzzed, started by run-fuzz.mjs: node fuzz-process.mjs FUZZER
+ * BUNDLE COUNTERS ARGUMENTS…
  *
- * With `--replay TARGET FILES…` it gives the target those inputs and no others, without libFuzzer, on the addon that is installed.
+ * With `--replay TARGET FILES…` it runs the target on those inputs only, without libFuzzer, with
+ * the installed addon.
  */
 import { readFileSync, writeSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -20,9 +22,9 @@ async function fuzz(fuzzerPath, bundle, counterCount, libFuzzerArguments) {
     fuzzer.finish(false);
   };
   process.on('uncaughtException', (error) => target.isExpected?.(error) || report(error));
-  // Loads what is loaded at the first use, before libFuzzer asks what there is to cover.
+  // Loads everything lazy before libFuzzer asks what there is to cover.
   await target.run(new Uint8Array(0));
-  // What libFuzzer starts itself with, where it merges corpora.
+  // The command with which libFuzzer starts itself when it merges corpora.
   const command = [process.execPath, ...process.argv.slice(1, 5)].join(' ');
   fuzzer.run([command, ...libFuzzerArguments], globalThis.branchCounters, async (bytes) => {
     try {
@@ -41,7 +43,7 @@ async function replay(name, files) {
     root: fileURLToPath(new URL('../..', import.meta.url)),
     configFile: false,
     logLevel: 'error',
-    // This version of Node does not know `using`.
+    // This version of Node does not support `using`.
     oxc: { target: 'node20' },
   });
   process.on('uncaughtException', (error) => {

@@ -1,4 +1,7 @@
-/** Fuzzes the reading of logs: any bytes are a log or an `InvalidLogError`, the same whichever pieces they come in, and compressed too. */
+/**
+ * Fuzzes the reading of logs: any bytes are a log or an `InvalidLogError`, with the same result
+ * whatever the pieces, and compressed too.
+ */
 import assert from 'node:assert/strict';
 import { crc32, gzipSync } from 'node:zlib';
 import { InvalidLogError } from '../../src/errors.js';
@@ -8,7 +11,7 @@ import type { AllocationLog, LogEvent } from '../../src/replay/allocation-log.js
 import { readAllocationLog } from '../../src/replay/read-allocation-log.js';
 import { ByteNumbers } from './byte-numbers.js';
 
-/** What is hard to come by, byte for byte. */
+/** Sequences that are hard to find byte by byte. */
 export const words: readonly string[] = [
   'Thread,Time,Action,Pointer,Size,Stream\n',
   ',allocate,',
@@ -32,7 +35,7 @@ type Outcome =
   | { readonly message: string; readonly line: number | undefined }
   | { readonly log: AllocationLog; readonly events: readonly LogEvent[] };
 
-/** @throws AssertionError where the reader does something with the bytes that it must not. */
+/** @throws AssertionError if the reader mishandles the bytes. */
 export async function run(input: Uint8Array): Promise<void> {
   const bytes = withRightSums(input);
   const numbers = new ByteNumbers(bytes);
@@ -46,7 +49,7 @@ export async function run(input: Uint8Array): Promise<void> {
     pieces.push(bytes.subarray(at, at + 1 + numbers.below(largestPiece)));
   }
   const inPieces = await outcomeOf(pieces);
-  // How far damaged gzip data can be read depends on its pieces, and with that what is found first.
+  // How far damaged gzip data can be read depends on its pieces, and so does the fault found first.
   const isGzip = bytes[0] === 0x1f && bytes[1] === 0x8b;
   if (isGzip && !('log' in whole)) assert.ok(!('log' in inPieces), 'the pieces matter');
   else assert.deepEqual(inPieces, whole, 'the pieces matter');
@@ -74,7 +77,10 @@ async function orRefusal<T>(read: () => Promise<T>): Promise<T | InvalidLogError
   }
 }
 
-/** A recording whose blocks have the CRC of what they hold: nearly everything that is changed in one would be refused for that. */
+/**
+ * A recording whose blocks have correct CRCs: otherwise nearly every mutated recording would be
+ * refused for its CRC.
+ */
 function withRightSums(input: Uint8Array): Uint8Array {
   if (Buffer.from(input.subarray(0, recordingMagic.length)).toString('latin1') !== recordingMagic || input.length < recordBytes)
     return input;
@@ -93,7 +99,7 @@ async function* asynchronous(pieces: readonly Uint8Array[]): AsyncGenerator<Uint
   yield* pieces;
 }
 
-/** Holds the sums of a log against a naive count of its events. */
+/** Checks the totals of a log against a naive count of its events. */
 function checkCounts(log: AllocationLog, events: readonly LogEvent[]): void {
   const live = new Map<number, number>();
   const zeroSized = new Set<number>();
@@ -120,7 +126,7 @@ function checkCounts(log: AllocationLog, events: readonly LogEvent[]): void {
     }
     peakLiveBytes = Math.max(peakLiveBytes, liveBytes);
   }
-  assert.ok(zeroSized.size <= 1, 'one slot stands for all allocations of no bytes');
+  assert.ok(zeroSized.size <= 1, 'one slot stands for all allocations of zero bytes');
   assert.equal(log.allocationCount, events.filter(({ action }) => action === 'allocate').length);
   assert.deepEqual([log.peakLiveBytes, log.unfreedBytes, log.unfreedCount], [peakLiveBytes, liveBytes, live.size]);
 }

@@ -1,6 +1,7 @@
 /**
- * Fuzzes the addon: bytes are a sequence of calls with arguments that are mostly right, and sometimes anything at all. Every call must leave a
- * status and return; none may throw or crash, free what is not allocated, hand out memory twice, or keep memory when everything is given back.
+ * Fuzzes the addon: the bytes are a sequence of calls with arguments that are mostly right, and
+ * sometimes arbitrary. Every call must leave a status and return. None may throw or crash, free
+ * memory that is not allocated, hand out memory twice, or keep memory after everything is freed.
  */
 import assert from 'node:assert/strict';
 import { writeSync } from 'node:fs';
@@ -8,21 +9,21 @@ import { inspect } from 'node:util';
 import { counters, mailbox, type NativeBinding, NativeStatus, native } from '../../src/driver/native.js';
 import { ByteReader } from './byte-reader.js';
 
-/** Set where one input is run again. */
+/** Set if a single input is run again. */
 const isTraced = process.env['CISTERN_FUZZ_TRACE'] === '1';
 
 const softwareBackend = 1;
 const deviceCount = 2;
 const hostKind = 3;
 const totalBytes = 16 * 1024 * 1024;
-/** The most of a piece of host memory, and of a total: the machine is not to be filled. */
+/** The largest block of host memory, and the largest total: the machine must not run out. */
 const largestHostBytes = 1024 * 1024;
-/** From here on an allocation has to fail. */
+/** An allocation of this size or more must fail. */
 const impossibleBytes = 2 ** 47;
 const longestLatencyNanoseconds = 20_000;
 const notPermitted = 800;
 const longestCallback = 40;
-/** Of the allocations that every input begins with. */
+/** The size of the allocations that every input begins with. */
 const firstBytes = 1000;
 
 interface PlainAllocation {
@@ -39,7 +40,7 @@ type HandleKind = 'stream' | 'event' | 'pool' | 'hold';
 /** Thrown by callbacks and proxies. */
 class ThrownOnPurpose extends Error {}
 
-/** Whether an error that nobody caught is part of the plan. */
+/** Whether an uncaught error is expected. */
 export function isExpected(error: unknown): boolean {
   return error instanceof ThrownOnPurpose;
 }
@@ -51,7 +52,7 @@ const specialNumbers = [
 const sizes = [0, 1, 8, 255, 256, 257, 4096, 65_536, 1_000_000, 2 * 1024 * 1024, totalBytes, totalBytes + 1];
 const injectedStatuses = [1, 2, 3, 201, 400, 600, 700, 719, 800, 999];
 
-/** Calls that may wait for a stream, and would wait for ever for one that this thread holds. */
+/** Calls that may wait for a stream, and would wait forever for a stream that this thread holds. */
 const blockingCalls: readonly string[] = [
   ...['synchronizeDevice', 'synchronizeStream', 'synchronizeEvent', 'copyToHostSync', 'waitForHostFunction', 'deallocate'],
 ];
@@ -62,7 +63,10 @@ const hotCalls: readonly string[] = [
   ...['allocateAsync', 'deallocateAsync'],
 ];
 
-/** What each call takes. The place of a call is part of what an input means: add new ones at the end. `releaseAllStalls` ends the process. */
+/**
+ * The arguments of each call. The position of a call is part of what an input means: add new calls
+ * at the end. `releaseAllStalls` ends the process.
+ */
 const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionNames' | 'releaseAllStalls'>]: (run: Run) => unknown[] } = {
   initialize: (run) => [run.view(), run.view()],
   openBackend: (run) => [run.reader.byte() % 3],
@@ -139,7 +143,7 @@ const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
 /** One input. */
 class Run {
-  /** Where values are read from: the input, or the part of it that a callback got. */
+  /** The source of values: the input, or the part of it that a callback received. */
   reader: ByteReader;
   readonly #binding = native();
   readonly #live: Record<HandleKind, number[]> = { stream: [], event: [], pool: [], hold: [] };
@@ -151,9 +155,9 @@ class Run {
   readonly #watched: number[] = [];
   readonly #latencies = new Set<string>();
   readonly #failures = new Set<string>();
-  /** They are counted as calls, as all allocations are. */
+  /** Counted as calls, as all allocations are. */
   #failedHostAllocations = 0;
-  /** For people. */
+  /** For error reports. */
   readonly calls: { readonly name: string; readonly args: readonly unknown[]; status?: number }[] = [];
 
   constructor(bytes: Uint8Array) {
@@ -162,7 +166,7 @@ class Run {
 
   async all(): Promise<void> {
     const before = this.#memory();
-    // One of everything, so that no call has to find its way there.
+    // One of each kind, so that no call has to create its own.
     for (let device = 0; device < deviceCount; device++) this.#succeed('createStream', device, true, 0);
     this.#succeed('createEvent', 0, true);
     this.#succeed('createPool', 0, 0);
@@ -184,18 +188,18 @@ class Run {
     this.#call(name, bounded(name, args));
   }
 
-  /** Calls the addon, holds what it left against the model, and brings the model up to date. */
+  /** Calls the addon, checks the result against the model, and updates the model. */
   #call(name: keyof typeof callArguments, args: readonly unknown[]): number {
     if (blockingCalls.includes(name)) while (this.#live.hold.length > 0) this.#call('releaseHold', [this.#live.hold[0]]);
-    // The caller of a free of host memory has to wait for the streams that may still use it.
+    // The caller that frees host memory must first wait for the streams that may still use it.
     if (name === 'deallocate' && args[2] === hostKind && !this.#isIdle()) return notPermitted;
     const call: (typeof this.calls)[number] = { name, args };
     this.calls.push(call);
-    // Before the call, which may be the last one.
+    // Written before the call, which may be the last.
     if (isTraced) writeSync(2, `${name}(${formatArguments(args)})\n`);
     const isHot = hotCalls.includes(name);
     mailbox.fill(Number.NaN);
-    // A value that is no number would be converted here, not by the addon.
+    // A non-number would be converted here, not by the addon.
     if (isHot) for (const [i, value] of args.slice(0, 16).entries()) mailbox[i] = typeof value === 'number' ? value : Number.NaN;
     const inputs = isHot ? Array.from(mailbox) : args;
 
@@ -223,7 +227,7 @@ class Run {
     return Array.from({ length: deviceCount }, (_, device) => this.#call('synchronizeDevice', [device])).every((status) => status === 0);
   }
 
-  /** A call has succeeded. */
+  /** Updates the model after a successful call. */
   #note(name: string, inputs: readonly unknown[], output: number): void {
     const number = inputs[0] as number;
     switch (name) {
@@ -340,7 +344,7 @@ class Run {
       if (mailbox[1] === 0) break;
       this.#succeed('runHostFunctions');
       await new Promise(setImmediate);
-      // A callback may have made what a callback can.
+      // A callback may have created what callbacks can create.
       while (this.#live.hold.length > 0) this.#succeed('releaseHold', this.#live.hold[0]);
       this.#endInjection();
     }
@@ -352,11 +356,12 @@ class Run {
     while (this.#watched.length > 0) this.#succeed('unwatch', this.#watched[0]);
     this.#succeed('endOrderCheck');
     this.#succeed('configureSoftware', totalBytes, 0);
-    // Twice, since a pool of one device may have been freed in the order of another's stream.
+    // Twice, because a pool of one device may have been freed in the order of another device's
+    // stream.
     for (let device = 0; device < 2 * deviceCount; device++) this.#succeed('synchronizeDevice', device % deviceCount);
   }
 
-  /** What is free on each device, and how many pieces of host memory are live. */
+  /** The free bytes on each device, and the number of live blocks of host memory. */
   #memory(): readonly number[] {
     const free = Array.from({ length: deviceCount }, (_, device) => {
       this.#succeed('deviceMemoryInfo', device);
@@ -393,7 +398,7 @@ class Run {
     return this.oneOf(this.#binding.functionNames);
   }
 
-  /** One that is live, and now and then any that there ever was. */
+  /** A live handle, and occasionally any handle that ever existed. */
   handle(kind: HandleKind): number {
     const handles = this.reader.byte() % 8 === 0 ? this.#handles : this.#live[kind];
     return handles.length > 0 ? this.oneOf(handles) : 0;
@@ -428,7 +433,7 @@ class Run {
     return [address, bytes, pool];
   }
 
-  /** A function that makes calls, too, and may throw. */
+  /** A function that also makes calls, and may throw. */
   callback(): () => void {
     const reader = new ByteReader(this.reader.take(this.reader.byte() % longestCallback));
     return () => {
@@ -523,9 +528,9 @@ function detached<T extends Float64Array | Int32Array>(view: T): T {
   return view;
 }
 
-/** A view of a buffer that became shorter since. */
+/** A view of a buffer that has since been shortened. */
 function shrunk(maxByteLength: number, length: number): Float64Array {
-  // Newer than the types here.
+  // Newer than the type definitions.
   const Resizable = ArrayBuffer as unknown as new (bytes: number, options: object) => ArrayBuffer & { resize(bytes: number): void };
   const buffer = new Resizable(maxByteLength, { maxByteLength });
   const view = new Float64Array(buffer);
@@ -533,14 +538,14 @@ function shrunk(maxByteLength: number, length: number): Float64Array {
   return view;
 }
 
-/** The arguments, with less of what would only fill the machine or take long. */
+/** The arguments, limited so that they do not just fill the machine or take long. */
 function bounded(name: string, args: readonly unknown[]): readonly unknown[] {
   const limit = (at: number, most: number, impossible = Infinity) =>
     args.map((value, i) => (i === at && typeof value === 'number' && value > most && value < impossible ? most : value));
   if (name === 'allocate' && args[1] !== 0) return limit(0, args[1] === hostKind ? largestHostBytes : totalBytes, impossibleBytes);
   if (name === 'configureSoftware') return limit(0, totalBytes);
   if (name === 'setLatency') return limit(1, longestLatencyNanoseconds);
-  // A driver has no other statuses; 0 would be a call that succeeds and does nothing.
+  // A driver has no other statuses; 0 would be a call that succeeds without doing anything.
   const isStatus = (value: unknown) => typeof value === 'number' && value >= 1 && value <= 999;
   if (name === 'failCall') return isStatus(args[2]) ? args : args.slice(0, 2);
   if (name === 'failCallAfter') return isStatus(args[3]) ? args : args.slice(0, 3);
@@ -549,7 +554,7 @@ function bounded(name: string, args: readonly unknown[]): readonly unknown[] {
 
 let latest: Run | undefined;
 
-/** The calls of the latest input, for people. */
+/** The calls of the latest input, for error reports. */
 export function describe(): string {
   const calls = latest?.calls ?? [];
   return calls.map(({ name, args, status = '?' }) => `${name}(${formatArguments(args)}): ${status}`).join('\n');
@@ -563,7 +568,7 @@ function short(value: unknown): string {
   return inspect(value, { depth: 0, maxArrayLength: 3, maxStringLength: 40, showProxy: true }).replace(/\s+/g, ' ').slice(0, 80);
 }
 
-/** @throws AssertionError where the addon does something that it must not. */
+/** @throws AssertionError if the addon misbehaves. */
 export async function run(bytes: Uint8Array): Promise<void> {
   native().openBackend(softwareBackend);
   assert.equal(mailbox[0], 0);

@@ -1,6 +1,7 @@
 /**
- * Fuzzers: `npm run fuzz -- TARGET|all [--seconds N] [--seed S]`, or `npm run fuzz -- TARGET --input FILE` to run one input again. What was
- * found interesting is kept in build-sanitize/fuzz/corpus/ and is where the next run begins. Exits with 0 only without a finding.
+ * Fuzzers: `npm run fuzz -- TARGET|all [--seconds N] [--seed S]`, or `npm run fuzz -- TARGET
+ * --input FILE` to run one input again. Interesting inputs are kept in build-sanitize/fuzz/corpus/,
+ * where the next run starts. Exits with 0 only without a finding.
  */
 import { spawn, spawnSync } from 'node:child_process';
 import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -10,7 +11,7 @@ import { parseArgs } from 'node:util';
 import { build } from 'vite';
 import { countBranches } from './count-branches.mjs';
 
-/** By name: whether it needs the instrumented addon, and the longest input. */
+/** By name: whether it needs the instrumented addon, and the maximum input length. */
 const targets = {
   'log-reader': { isNative: false, maximumBytes: 6000 },
   specification: { isNative: false, maximumBytes: 1000 },
@@ -84,7 +85,9 @@ function buildAddons() {
   process.exit(1);
 }
 
-/** Makes one file of the target and what it uses, in which the branches of `src` are counted. */
+/**
+ * Bundles the target and what it uses into one file, in which the branches of `src` are counted.
+ */
 async function bundle(target) {
   let counterCount = 0;
   const outDir = join(folder, 'targets');
@@ -109,7 +112,7 @@ async function fuzz(target) {
   for (const each of [corpus, findings]) mkdirSync(each, { recursive: true });
   globalThis.branchCounters = new Uint8Array(counterCount);
   const { words = [] } = await import(pathToFileURL(path).href);
-  // libFuzzer takes no dictionary without a word.
+  // libFuzzer refuses an empty dictionary.
   writeFileSync(dictionary, `${dictionaryOf(words)}"0"\n`);
 
   const common = ['-detect_leaks=0', '-print_funcs=0', '-timeout=60', '-rss_limit_mb=4096', `-artifact_prefix=${findings}/`];
@@ -122,7 +125,7 @@ async function fuzz(target) {
   ];
   const libFuzzerArguments = values.input === undefined ? [...common, ...fuzzing, corpus, seeds] : [...common, values.input];
   const script = fileURLToPath(new URL('fuzz-process.mjs', import.meta.url));
-  // A file, since libFuzzer loses what it writes to a pipe that Node has made non-blocking.
+  // A file, because libFuzzer loses output to a pipe that Node has made non-blocking.
   const output = openSync(log, 'w');
   const child = spawn(process.execPath, [script, join(addons, 'fuzzer.node'), path, String(counterCount), ...libFuzzerArguments], {
     cwd: root,
@@ -156,14 +159,15 @@ function environmentOf(isNative) {
   return {
     ...software,
     CISTERN_ADDON: join(addons, 'cistern.node'),
-    // The sanitizer's library has empty functions under the names of libFuzzer's, so that must come before it.
+    // The sanitizer's library defines empty functions under libFuzzer's names, so libFuzzer must be
+    // loaded first.
     LD_PRELOAD: `${join(addons, 'fuzzer.node')}:${clangFile(sanitizerLibrary)}`,
     ASAN_OPTIONS: 'detect_leaks=0:allocator_may_return_null=1:verify_asan_link_order=0',
     UBSAN_OPTIONS: 'print_stacktrace=1',
   };
 }
 
-/** libFuzzer's form: one quoted word on each line. */
+/** In libFuzzer's form: one quoted word per line. */
 function dictionaryOf(words) {
   const escaped = (word) =>
     Array.from(Buffer.from(word), (byte) =>

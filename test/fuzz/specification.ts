@@ -1,4 +1,7 @@
-/** Fuzzes the specifications of resource stacks: any text is one or a `SpecificationError` that points into it, and so is any JSON. */
+/**
+ * Fuzzes the specifications of resource stacks: any text or JSON is a specification, or a
+ * `SpecificationError` that points into it.
+ */
 import assert from 'node:assert/strict';
 import { SpecificationError } from '../../src/errors.js';
 import { resourceKinds } from '../../src/resource-kinds.js';
@@ -24,7 +27,7 @@ export const words: readonly string[] = [
 
 const decoder = new TextDecoder();
 
-/** @throws AssertionError where a specification is neither read nor refused as it must be. */
+/** @throws AssertionError if a specification is mishandled. */
 export function run(bytes: Uint8Array): void {
   const text = decoder.decode(bytes);
   checkText(text);
@@ -39,7 +42,7 @@ function checkText(text: string): void {
     assert.equal(quoted, text);
     assert.equal(path, undefined);
     assert.ok(position >= 0 && position <= text.length, `position ${position} of ${text.length}`);
-    // At the end of a text one caret points behind it.
+    // At the end of a text, a single caret points past it.
     assert.ok(length >= 1 && position + length <= Math.max(text.length, position + 1), `position ${position}, length ${length}`);
     return;
   }
@@ -65,7 +68,7 @@ function checkRoundTrip(specification: Specification): void {
   assert.deepEqual(bare(checkSpecification(JSON.parse(JSON.stringify(specification)))), expected);
 }
 
-/** Resources lie within what holds them. */
+/** Resources lie within the resource that holds them. */
 function checkRanges(specification: Specification, start: number, end: number): void {
   const [from, to] = specification.range as readonly [number, number];
   assert.ok(start <= from && from < to && to <= end, `${from} to ${to} within ${start} to ${end}`);
@@ -74,7 +77,7 @@ function checkRanges(specification: Specification, start: number, end: number): 
   }
 }
 
-/** Without the places in the text; -0 and 0 are the same option. */
+/** Without the positions in the text; -0 and 0 are the same option value. */
 function bare(specification: Specification): unknown {
   return JSON.parse(JSON.stringify(specification, (key, value: unknown) => (key === 'range' ? undefined : value)));
 }

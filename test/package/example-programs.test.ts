@@ -3,7 +3,7 @@ import { readdirSync } from 'node:fs';
 import { promisify } from 'node:util';
 import { expect, test } from 'vitest';
 
-/** What each program prints when it has shown what it is there to show. */
+/** What each program prints when it has shown its point. */
 const findings: Readonly<Record<string, RegExp>> = {
   'caching-scope.mjs': /in a caching scope +│ 52 +│ 1 +│ 0 /,
   'managed-oversubscription.mjs': /every result right/,
@@ -18,7 +18,7 @@ test('every program in examples/ is run here', () => {
   expect(programs.sort()).toEqual(Object.keys(findings));
 });
 
-test.each(Object.entries(findings))('%s shows what it says', async (name, finding) => {
+test.each(Object.entries(findings))('%s prints its finding', async (name, finding) => {
   const { stdout, stderr } = await promisify(execFile)(process.execPath, [`examples/${name}`], {
     timeout: 25_000,
     env: { PATH: process.env['PATH'], CISTERN_DEVICE: 'software' },

@@ -6,7 +6,7 @@ import { describe, expect, test } from 'vitest';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
 
-/** Where each entry of the package begins. */
+/** The file of each entry of the package. */
 const entries: Readonly<Record<string, string>> = {
   cistern: 'src/index.ts',
   'cistern/logs': 'src/formats/index.ts',
@@ -16,13 +16,13 @@ const entries: Readonly<Record<string, string>> = {
   'cistern/testing': 'src/testing/index.ts',
 };
 
-/** The statement that imports a name which the package exports, by that name. */
+/** For each name that the package exports, the statement that imports it. */
 const importsByName = new Map<string, string>();
 for (const [entry, file] of Object.entries(entries)) {
   for (const name of Object.keys(await import(join(root, file)))) importsByName.set(name, `import { ${name} } from '${entry}';`);
   for (const name of typesIn(file)) importsByName.set(name, `import type { ${name} } from '${entry}';`);
 }
-// "export type *" names nothing.
+// "export type *" does not list names.
 for (const name of typesIn('src/resource-kinds.ts')) importsByName.set(name, `import type { ${name} } from 'cistern';`);
 
 /** The types that a module exports. */
@@ -33,7 +33,7 @@ function typesIn(file: string): string[] {
   );
 }
 
-/** What examples in comments take for granted, with its type. */
+/** Names that examples in comments take for granted, with their types. */
 const givens: Readonly<Record<string, string>> = {
   buffer: 'cistern.DeviceBuffer',
   consumer: 'cistern.Stream',
@@ -47,7 +47,7 @@ const givens: Readonly<Record<string, string>> = {
 };
 
 interface Example {
-  /** Where it stands. */
+  /** Where it is. */
   readonly place: string;
   readonly code: string;
 }
@@ -65,7 +65,7 @@ function filesBelow(folder: string, ending: string): string[] {
   return names.filter((name) => name.endsWith(ending) && !name.startsWith('api')).map((name) => join(root, folder, name));
 }
 
-/** Pages import what they use; comments need not, and may name what everybody has. */
+/** Pages import what they use; comments need not, and may use the names taken for granted. */
 function moduleOf({ place, code }: Example): string {
   if (!place.includes('.ts,')) return `${code}\nexport {};\n`;
   const imports = code.match(/^import .*$/gm) ?? [];
@@ -80,7 +80,7 @@ function moduleOf({ place, code }: Example): string {
   return `${lines.join('\n')}\n{\n${body}\n}\nexport {};\n`;
 }
 
-/** What the compiler says of each module, by name. */
+/** The compiler's messages for each module, by name. */
 function compile(modules: ReadonlyMap<string, string>): Map<string, string[]> {
   const { config } = ts.readConfigFile(join(root, 'tsconfig.json'), ts.sys.readFile);
   const { options } = ts.parseJsonConfigFileContent({ ...config, include: [], files: [] }, ts.sys, root);

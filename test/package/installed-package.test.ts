@@ -12,7 +12,10 @@ const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as
   dependencies: Record<string, string>;
 };
 
-/** The package as `npm pack` makes it, in an application that has its dependencies, with its install script run. */
+/**
+ * The package as `npm pack` makes it, in an application that has its dependencies, after its
+ * install script has run.
+ */
 describe('the package, once installed', () => {
   const application = mkdtempSync(join(tmpdir(), 'cistern-application-'));
   const installed = join(application, 'node_modules', 'cistern');
@@ -51,7 +54,7 @@ describe('the package, once installed', () => {
     expect(packedFiles.filter((file) => file.startsWith('native/test'))).toEqual([]);
   });
 
-  test('builds its addon from what it holds', () => {
+  test('builds its addon from its own files', () => {
     expect(existsSync(join(installed, 'build', 'Release', 'cistern.node'))).toBe(true);
   });
 

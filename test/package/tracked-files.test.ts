@@ -21,18 +21,18 @@ const trackedFiles = output('git', 'ls-files', '-z')
   ?.split('\0')
   .filter((file) => file !== '');
 
-describe.skipIf(trackedFiles === undefined)('the files of the repository (skipped where git does not know them)', () => {
+describe.skipIf(trackedFiles === undefined)('the files of the repository (skipped if git does not know them)', () => {
   function filesWith(text: string): string[] {
     return (trackedFiles ?? []).filter((file) => {
       try {
         return readFileSync(join(root, file), 'latin1').includes(text);
       } catch {
-        return false; // deleted, and not committed yet
+        return false; // deleted, but not yet committed
       }
     });
   }
 
-  test('name no folder of the machine they were written on', () => {
+  test('name no folder of the machine on which they were written', () => {
     const parent = dirname(dirname(join(root, 'package.json')));
     for (const folder of [parent, homedir()].filter((path) => path.length > 1 && path !== tmpdir())) {
       for (const quote of ['"', "'", '`', ' ', '(']) expect(filesWith(`${quote}${folder}/`), folder).toEqual([]);
@@ -53,7 +53,8 @@ describe('the lock file', () => {
     expect(Object.keys(packages).filter((name) => packages[name]?.resolved !== undefined)).toEqual([]);
   });
 
-  // npm ci refuses a lock file without them, and npm leaves out what it cannot see for another platform.
+  // npm ci refuses a lock file without them, and npm leaves out those that it cannot see for
+  // another platform.
   test('holds the optional packages of every platform', () => {
     const missing = Object.entries(packages).flatMap(([name, { optionalDependencies = {} }]) =>
       Object.keys(optionalDependencies).filter(

@@ -19,7 +19,7 @@ function explain(log: AllocationLog, specification: string, options = {}): Failu
   return explanation;
 }
 
-/** Three pieces of 1 KiB beside each other, of which the outer two are freed before 2 KiB are asked for. */
+/** Three adjacent blocks of 1 KiB; the outer two are freed before 2 KiB are requested. */
 const fragmented = await readText(
   logText(
     row('allocate', 1, KiB),
@@ -34,11 +34,11 @@ const fragmented = await readText(
 );
 
 describe('explainFailure', () => {
-  test('has nothing to say where the log is completed', () => {
+  test('is null if the log completes', () => {
     expect(explainFailure(fragmented, 'host')).toBeNull();
   });
 
-  test('says where memory ran out, what was live and what was kept', () => {
+  test('tells where memory ran out, what was live and what was kept', () => {
     const explanation = explain(fragmented, 'pool(host, initial=3KiB, max=3KiB)');
     expect(explanation).toMatchObject({
       resource: 'pool(host, initial=3KiB, max=3KiB)',
@@ -79,7 +79,7 @@ describe('explainFailure', () => {
     });
   });
 
-  test('says what is true of every alternative', async () => {
+  test('describes every alternative truthfully', async () => {
     const log = await readAllocationLog(generateLog('dataframe', { events: 6_000 }), { name: 'dataframe' });
     const { alternatives, failure } = explain(log, 'pool(host, max=1100MiB)');
     expect(alternatives.map(({ change }) => change)).toEqual(['events', 'events', 'maximum', 'maximum', 'initial']);
@@ -89,11 +89,12 @@ describe('explainFailure', () => {
       expect(alternative.failure).toEqual(replayed.firstFailure);
       expect(alternative.survives).toBe(replayed.firstFailure === null || replayed.firstFailure.line > failure.line);
     }
-    // The larger maximum that serves this request is not enough for the next one; then the one that completes the log is told, too.
+    // The larger maximum that serves this request is not enough for the next, so the one that
+    // completes the log is listed too.
     expect(alternatives.filter(({ change }) => change === 'maximum').map(({ completes }) => completes)).toEqual([false, true]);
   });
 
-  test('knows what no allocator could have served', async () => {
+  test('recognizes what no allocator could have served', async () => {
     const log = await readText(logText(row('allocate', 1, 1000), row('allocate', 9, 2000)));
     const explanation = explain(log, 'limiting(pool(host), limit=2KiB)');
     expect(explanation).toMatchObject({ reasons: ['maximum'], limitBytes: 2 * KiB, failure: { line: 3 } });
@@ -102,13 +103,13 @@ describe('explainFailure', () => {
     ]);
   });
 
-  test('knows what only rounding up makes too large', async () => {
+  test('recognizes what only rounding up makes too large', async () => {
     const log = await readText(logText(row('allocate', 1, 1), row('allocate', 2, 1), row('allocate', 3, 1)));
     expect(explain(log, 'limiting(host, limit=600)').reasons).toEqual(['rounding']);
     expect(explain(log, 'pool(host, max=512)').reasons).toEqual(['rounding']);
   });
 
-  test('knows what was held back for other streams before the host waited for them', async () => {
+  test('recognizes what was held back for other streams before the host waited for them', async () => {
     const log = await readText(
       logText(
         row('allocate', 1, KiB, { stream: first }),
@@ -122,18 +123,18 @@ describe('explainFailure', () => {
     expect(explanation.kept).toMatchObject([{ freeBytes: KiB, heldBackBytes: KiB }]);
     const rest = explain(log, 'pool(host, initial=2560, max=3KiB, events=off)');
     expect(rest.reasons).toContain('held-back');
-    // With one stream nothing is held back from it.
+    // On a single stream, nothing is held back.
     expect(explain(log, 'pool(host, initial=2560, max=3KiB, events=off)', { streams: 'single' }).kept).toMatchObject([
       { heldBackBytes: 0 },
     ]);
   });
 
-  test('knows the limit of the resource below', async () => {
+  test('recognizes the limit of the resource below', async () => {
     const log = await readText(logText(row('allocate', 1, 2 * KiB), row('allocate', 11, 3 * KiB)));
     expect(explain(log, 'pool(limiting(host, limit=4KiB))')).toMatchObject({ reasons: ['maximum'], limitBytes: 4096 });
   });
 
-  test('tells allocations by stream and the largest first', async () => {
+  test('lists allocations by stream, and the largest first', async () => {
     const log = await readText(
       logText(
         row('allocate', 1, 100, { stream: first }),
@@ -157,7 +158,7 @@ describe('explainFailure', () => {
     });
   });
 
-  test('gives everything back, and counts its replays', async () => {
+  test('frees everything, and counts its replays', async () => {
     using host = createResourceStack('host');
     const before = host.resource as unknown as { reservedBytes: number };
     let replays = 0;
@@ -170,13 +171,13 @@ describe('explainFailure', () => {
     expect(replays).toBeGreaterThan(5);
   });
 
-  test('does not hide that the stack itself cannot be made', () => {
+  test('throws if the stack itself cannot be constructed', () => {
     expect(() => explainFailure(fragmented, 'pool(limiting(host, limit=1KiB), initial=1MiB)')).toThrow(/limit of 1 KiB/);
     expect(() => explainFailure(fragmented, 'poll(host)')).toThrow(/did you mean pool/);
     expect(() => explainFailure(fragmented, 'host', { streams: 'two' as 'log' })).toThrow(/^streams must be/);
   });
 
-  test('replays an arena with a larger size where none was given', async () => {
+  test('replays an arena with a larger size if none was given', async () => {
     const bytes = 700 * MiB;
     const log = await readText(logText(row('allocate', 1, bytes)));
     const { alternatives } = explain(log, 'arena(cuda)');

@@ -6,7 +6,7 @@ import { logText, readText, row } from '../formats/logs.js';
 
 const columns = await readAllocationLog(generateLog('dataframe', { events: 6_000 }), { name: 'dataframe' });
 const streams = await readAllocationLog(generateLog('multi-stream', { events: 8_000 }), { name: 'multi-stream' });
-/** Two of 1000 bytes, of which one goes before one of 3000 comes. */
+/** Two of 1000 bytes, one of which is freed before one of 3000 is allocated. */
 const small = await readText(
   logText(
     row('allocate', 1, 1000),
@@ -18,12 +18,12 @@ const small = await readText(
   ),
 );
 
-/** How many allocations fail in a replay through a specification. */
+/** The number of allocations that fail in a replay through a specification. */
 function failures(log: typeof columns, specification: string, options: FitOptions = {}): number {
   return replayLog(log, () => createResourceStack(specification), { repeat: 1, streams: options.streams ?? 'log' }).failures;
 }
 
-describe('what fitLog finds', () => {
+describe('the result of fitLog', () => {
   test.each([
     ['pool(host)', (bytes: number) => `pool(host, max=${bytes})`],
     ['limiting is put around a leaf: host', (bytes: number) => `limiting(host, limit=${bytes})`],
@@ -50,14 +50,14 @@ describe('what fitLog finds', () => {
     expect(smallest).toBeGreaterThanOrEqual(columns.peakLiveBytes);
   });
 
-  test.each(['eager', 'deferred', 'off'])('holds on several streams, too, with events=%s', (events) => {
+  test.each(['eager', 'deferred', 'off'])('also holds on several streams, with events=%s', (events) => {
     const result = fitLog(streams, `pool(host, events=${events})`, { repeat: 1 });
     const growing = result.maxima.asNeeded?.bytes as number;
     expect(failures(streams, `pool(host, max=${growing}, events=${events})`)).toBe(0);
     expect(failures(streams, `pool(host, max=${growing - 256}, events=${events})`)).toBeGreaterThan(0);
   });
 
-  test('tries memory that is taken at once as well, and says which of the two needs less', () => {
+  test('also tries taking the memory at once, and says which way needs less', () => {
     const { maxima, taking, fitted, smallestMaximumBytes, overheadRatio } = fitLog(columns, 'statistics(pool(host))', { repeat: 1 });
     const { asNeeded, atOnce } = maxima as { asNeeded: FittedMaximum; atOnce: FittedMaximum };
     expect(atOnce.bytes).toBeLessThan(asNeeded.bytes);
@@ -71,37 +71,37 @@ describe('what fitLog finds', () => {
     expect(initial).toBe(max);
     expect(failures(columns, atOnce.resource)).toBe(0);
     const less = atOnce.bytes - 256;
-    // A pool with too little at once fails as well.
+    // A pool that takes too little at once fails as well.
     expect(failures(columns, `pool(host, initial=${less}, max=${less})`)).toBeGreaterThan(0);
     expect(asNeeded.resource).toMatch(/^statistics\(pool\(host, max=\w+\)\)$/);
   });
 
   test.each([
-    ['pool(host, initial=1KiB)', 'says itself what it takes at once'],
+    ['pool(host, initial=1KiB)', 'sets its own initial size'],
     ['fallback(pool(host), to=pinned-host)', 'has branches'],
     ['host', 'has no pool'],
-  ])('has no second way to take memory: %s, which %s', (specification) => {
+  ])('has only one way to take memory: %s, which %s', (specification) => {
     expect(fitLog(small, specification, { repeat: 1 })).toMatchObject({ taking: 'as-needed', maxima: { atOnce: null } });
   });
 
-  test('knows that an arena takes all at once', () => {
+  test('knows that an arena takes all of its memory at once', () => {
     expect(fitLog(small, 'arena(host)', { repeat: 1 })).toMatchObject({ taking: 'at-once', maxima: { asNeeded: null } });
   });
 
-  test('takes memory as it is needed where both ways need the same', async () => {
+  test('takes memory as needed if both ways need the same', async () => {
     const log = await readText(logText(row('allocate', 1, 1000), row('free', 1, 1000)));
     const { taking, maxima } = fitLog(log, 'pool(host)', { repeat: 1 });
     expect([taking, maxima.asNeeded?.bytes, maxima.atOnce?.bytes]).toEqual(['as-needed', 1024, 1024]);
   });
 
-  test('is what a person would find', () => {
+  test('agrees with a calculation by hand', () => {
     expect(fitLog(small, 'host', { repeat: 1 })).toMatchObject({
       fitted: 'limiting(host, limit=4KiB)',
       peakLiveBytes: 4000,
       smallestMaximumBytes: 4 * KiB,
       overheadRatio: 4096 / 4000 - 1,
     });
-    // A monotonic resource frees nothing before all is freed: 1024 + 1024 + 3072 bytes.
+    // A monotonic resource reuses nothing until everything is freed: 1024 + 1024 + 3072 bytes.
     expect(fitLog(small, 'monotonic(host, initial=1KiB, growth=1)', { repeat: 1 }).smallestMaximumBytes).toBe(5 * KiB);
   });
 
@@ -118,34 +118,34 @@ describe('what fitLog finds', () => {
     expect(fits[0]?.smallestMaximumBytes).not.toBe(fits[1]?.smallestMaximumBytes);
   });
 
-  test('counts from what is taken at once, where that is more than is needed', () => {
+  test('starts from the initial size if that is more than is needed', () => {
     expect(fitLog(small, 'pool(host, initial=1MiB)', { repeat: 1 })).toMatchObject({
       fitted: 'pool(host, initial=1MiB, max=1MiB)',
       smallestMaximumBytes: MiB,
     });
   });
 
-  test('is the limit of the whole where there are branches', () => {
+  test('is a limit around the whole if there are branches', () => {
     expect(fitLog(small, 'fallback(host, to=pinned-host)', { repeat: 1 }).fitted).toBe(
       'limiting(fallback(host, to=pinned-host), limit=4KiB)',
     );
   });
 
-  test('is nothing where no maximum is enough', () => {
+  test('is null if no maximum is enough', () => {
     const result = fitLog(small, 'fixed-size(host, block=2KiB)', { repeat: 1 });
     expect(result).toMatchObject({ fitted: null, taking: null, smallestMaximumBytes: null, overheadRatio: null });
     expect(result.maxima).toEqual({ asNeeded: null, atOnce: null });
     expect(result.nanosecondsPerOperation).toEqual({ smallest: null, unlimited: null });
   });
 
-  test('is nothing at all for a log that needs nothing', async () => {
+  test('is nothing for a log that needs nothing', async () => {
     const log = await readText(logText(row('allocate', 1, 0), row('free', 1, 0)));
     expect(fitLog(log, 'host', { repeat: 1 })).toMatchObject({ smallestMaximumBytes: 0, overheadRatio: null });
   });
 });
 
 describe('fitLog', () => {
-  test('measures both in turn, and counts every replay', () => {
+  test('measures both alternately, and counts every replay', () => {
     const told: { replays: number; left: number }[] = [];
     const result = fitLog(small, 'pool(host)', { repeat: 5, onProgress: (progress) => told.push(progress) });
     const { smallest, unlimited } = result.nanosecondsPerOperation;
@@ -156,7 +156,7 @@ describe('fitLog', () => {
     expect(told.at(-1)?.left).toBeLessThanOrEqual(1);
   });
 
-  test('takes a specification as data, and gives it back as text', () => {
+  test('takes a specification as data, and returns it as text', () => {
     expect(fitLog(small, { kind: 'pool', upstream: { kind: 'host' } }, { repeat: 1 }).resource).toBe('pool(host)');
   });
 
@@ -169,16 +169,16 @@ describe('fitLog', () => {
     expect(() => fitLog(small, specification)).toThrow(message);
   });
 
-  test('refuses what cannot be replayed', async () => {
+  test('refuses a log that cannot be replayed', async () => {
     expect(() => fitLog(small, 'host', { repeat: 0 })).toThrow('repeat must be an integer from 1, got 0');
     expect(() => fitLog(small, 'host', { streams: 'two' as 'log' })).toThrow('streams must be');
     const empty = await readText(logText());
     expect(() => fitLog(empty, 'host')).toThrow('has no events to replay');
   });
 
-  test('knows every option that is a maximum', () => {
+  test('knows every option that sets a maximum', () => {
     const withMaximum = resourceKinds.filter(
-      // The maximum of a cache is one of its runs, which a replay has none of.
+      // The maximum of a cache applies to a run of it, and a replay has no runs.
       ({ name, options }) => name !== 'binning' && name !== 'caching' && ('max' in options || 'limit' in options || 'size' in options),
     );
     for (const { name } of withMaximum) expect(maximumLayers({ kind: name })).toHaveLength(1);

@@ -27,14 +27,14 @@ function sizesOf(log: AllocationLog): number[] {
 }
 
 describe.each(workloadNames)('the workload %s', (workload) => {
-  test('is a log that frees everything, of about as many events as asked for', async () => {
+  test('is a log that frees everything, with about the requested number of events', async () => {
     const log = await read(workload, { events: 30_000 });
     expect([log.unfreedCount, log.failureCount, log.allocationCount]).toEqual([0, 0, log.eventCount / 2]);
     expect(log.eventCount).toBeGreaterThanOrEqual(30_000);
     expect(log.eventCount).toBeLessThan(31_500);
   });
 
-  test('is the same for the same seed, and another for another one', async () => {
+  test('is the same for the same seed, and differs for another', async () => {
     const events = 2_000;
     const first = await textOf(workload, { seed: 2, events });
     expect(await textOf(workload, { seed: 2, events })).toBe(first);
@@ -52,12 +52,12 @@ describe('the events of a generated log', () => {
     const rows = (await textOf('rmm-random')).trimEnd().split('\n').slice(1);
     const actions = rows.map((row) => row.split(',')).map(([, , action, , bytes]) => `${action} ${bytes}\n`);
     expect(actions.slice(0, 4)).toEqual(['allocate 9\n', 'free 9\n', 'allocate 558920\n', 'allocate 229708\n']);
-    // Of what the C++ program prints for 10,000 allocations of up to 1 MiB.
+    // From the output of the C++ program for 10,000 allocations of up to 1 MiB.
     const hash = createHash('sha256').update(actions.join('')).digest('hex');
     expect(hash).toBe('092c7366c0510a7222cfd2e884a6b7f4e05af0526e1626d95fec8766f8476ec4');
   });
 
-  test('are a microsecond apart, and use an address again once it is free', async () => {
+  test('are a microsecond apart, and reuse an address once it is free', async () => {
     const rows = (await textOf('random', { events: 3_000 })).split('\n');
     expect(rows[0]).toBe('Thread,Time,Action,Pointer,Size,Stream');
     expect(rows[1]).toMatch(/^1,10:00:00\.000000,allocate,0x100000000000,\d+,0$/);
@@ -86,12 +86,12 @@ describe('the events of a generated log', () => {
     const sizes = sizesOf(await read('dataframe', { events: 40_000 })).sort((a, b) => a - b);
     const quantile = (share: number) => sizes[Math.floor(share * sizes.length)] as number;
     expect(Math.abs(Math.log2(quantile(0.5) / MiB))).toBeLessThan(0.1);
-    // Two standard deviations of the logarithm, which is 2.
+    // Two standard deviations of the logarithm; one is 2.
     expect(Math.log(quantile(0.9772) / quantile(0.5))).toBeGreaterThan(3.8);
     expect(Math.log(quantile(0.9772) / quantile(0.5))).toBeLessThan(4.2);
   });
 
-  test('of dataframe live for 45 allocations at least, and one in twelve for ten times as many', async () => {
+  test('of dataframe live for at least 45 allocations, and one in twelve for ten times as many', async () => {
     const log = await read('dataframe', { events: 40_000 });
     const births = new Map<number, number>();
     const lifetimes: number[] = [];
@@ -102,7 +102,7 @@ describe('the events of a generated log', () => {
       else lifetimes.push(allocations - (births.get(slot) as number));
     }
     expect(Math.min(...lifetimes)).toBeGreaterThanOrEqual(45);
-    // 10 ** -1.1 of them, as the tail of a Pareto distribution with that exponent has it.
+    // A fraction of 10 ** -1.1, as in the tail of a Pareto distribution with that exponent.
     const long = lifetimes.filter((lifetime) => lifetime > 450).length / lifetimes.length;
     expect(long).toBeGreaterThan(0.069);
     expect(long).toBeLessThan(0.09);
@@ -120,7 +120,7 @@ describe('the events of a generated log', () => {
   });
 });
 
-test('progress is told with the events so far', async () => {
+test('progress is reported as the number of events generated', async () => {
   const counts: number[] = [];
   const log = await read('random', { events: 10_000, onProgress: (events) => counts.push(events) });
   expect(counts.length).toBeGreaterThan(3);

@@ -34,7 +34,7 @@ describe('reading a log', () => {
     expect([log.unfreedCount, log.unfreedBytes, log.failureCount]).toEqual([0, 0, 0]);
   });
 
-  test('gives each event with its line, and slots that are used again', async () => {
+  test('gives each event with its line, and reuses slots', async () => {
     const log = await readText(
       logText(
         row('allocate', 1, 100),
@@ -54,14 +54,14 @@ describe('reading a log', () => {
     expect([log.peakLiveBytes, log.slotCount, log.unfreedCount, log.unfreedBytes]).toEqual([500, 2, 2, 500]);
   });
 
-  test('tells gzip by its bytes, not by its name', async () => {
+  test('recognizes gzip by its bytes, not by its name', async () => {
     const text = logText(row('allocate', 1, 1));
     expect((await readAllocationLog(file('compressed.csv', gzipSync(text)))).eventCount).toBe(1);
     expect((await readAllocationLog(file('plain.gz', text))).eventCount).toBe(1);
     expect((await readAllocationLog(pathToFileURL(file('url.csv', text)))).eventCount).toBe(1);
   });
 
-  test('goes on through the members of a gzip file that was appended to', async () => {
+  test('reads all members of a gzip file that was appended to', async () => {
     const bytes = Buffer.concat([gzipSync(`${header}\n${row('allocate', 1, 1)}\n`), gzipSync(`${row('free', 1, 1)}\n`)]);
     expect((await readAllocationLog(pieces(bytes, 10))).eventCount).toBe(2);
   });
@@ -88,7 +88,7 @@ describe('reading a log', () => {
     expect(events(log).map(({ line }) => line)).toEqual([3, 6]);
   });
 
-  test('lets zero bytes have the null pointer, several at a time', async () => {
+  test('accepts the null pointer for zero bytes, several times at once', async () => {
     const nil = (action: string) => `1,00:00:00.000000,${action},(nil),0,0`;
     const log = await readText(
       logText(nil('allocate'), nil('allocate'), row('allocate', 1, 5), nil('free'), nil('free'), row('free', 1, 5)),
@@ -98,14 +98,14 @@ describe('reading a log', () => {
     expect(log.unfreedCount).toBe(0);
   });
 
-  test('reads stream handles as hexadecimal numbers, and one for all names of the legacy default stream', async () => {
+  test('reads stream handles as hexadecimal numbers, and all names of the legacy default stream as one', async () => {
     const streams = ['0', '0x0', '0x1', '10', '0x10', '0x7f3e8c000000'];
     const log = await readText(logText(...streams.map((stream, i) => row('allocate', i + 1, 1, { stream }))));
     expect(log.streams).toEqual(['0x0', '0x10', '0x7f3e8c000000']);
     expect(events(log).map(({ stream }) => stream)).toEqual([0, 0, 0, 1, 1, 2]);
   });
 
-  test('takes the per-thread default stream for one stream per thread', async () => {
+  test('reads the per-thread default stream as one stream per thread', async () => {
     const rows = [1, 2, 1].map((thread, i) => row('allocate', i + 1, 1, { thread, stream: '0x2' }));
     const log = await readText(logText(...rows));
     expect(log.streams).toEqual(['0x2 of thread 1', '0x2 of thread 2']);
@@ -124,7 +124,7 @@ describe('reading a log', () => {
     expect(seen.slice(-2)).toEqual([readFileSync(path).length, log.eventCount]);
   });
 
-  test('gives the same whatever the pieces are', async () => {
+  test('gives the same result whatever the pieces', async () => {
     const program = fc.array(
       fc.record({ pick: fc.nat(), bytes: fc.nat({ max: 2 ** 40 }), thread: fc.nat({ max: 3 }), stream: fc.nat({ max: 9 }) }),
     );
@@ -176,7 +176,7 @@ describe('reading a log', () => {
   });
 });
 
-describe('a log that is none', () => {
+describe('an invalid log', () => {
   async function fault(text: string | Uint8Array): Promise<InvalidLogError> {
     const error = await readAllocationLog(pieces(Buffer.from(text)), { name: 'trace.csv' }).then(
       () => undefined,
@@ -196,7 +196,7 @@ describe('a log that is none', () => {
     ['is empty', '', /^trace\.csv: is empty$/],
     ['is binary', Uint8Array.from({ length: 500 }, (_, i) => (i * 37) % 251), /^trace\.csv: is not an RMM log: it holds binary data$/],
     ['is one endless line', 'x'.repeat(100_000), /^trace\.csv: is not an RMM log: a line is longer than 4096 bytes$/],
-    ['is another table', 'id,size\n1,2\n', /^trace\.csv, line 1: is not an RMM log: the first line must be Thread.*, got "id,size"$/],
+    ['is a different table', 'id,size\n1,2\n', /^trace\.csv, line 1: is not an RMM log: the first line must be Thread.*, got "id,size"$/],
     ['has its columns in another order', header.replace('Thread,Time', 'Time,Thread'), /line 1: is not an RMM log/],
     ['is gzip cut off', bundled.subarray(0, 50_000), /^trace\.csv: the gzip data ends early, after \d{4,} lines$/],
     ['is gzip cut off in its first bytes', bundled.subarray(0, 5), /^trace\.csv: the gzip data ends early, after 0 lines$/],
@@ -217,10 +217,10 @@ describe('a log that is none', () => {
       logText(good, row('alocate', 2, 1)),
       /^trace\.csv, line 3: the action must be allocate, allocate failure or free, got "alocate"$/,
     ],
-    ['has a wrong thread', logText(`x${good}`), /^trace\.csv, line 2: the thread must be a decimal number, got "x1"$/],
+    ['has an invalid thread', logText(`x${good}`), /^trace\.csv, line 2: the thread must be a decimal number, got "x1"$/],
     ['has no time', logText(good.replace('00:00:00.000000', '')), /^trace\.csv, line 2: the time must be a time such as .*, got ""$/],
     [
-      'has a wrong pointer',
+      'has an invalid pointer',
       logText(good.replace('0x100', '0xzz')),
       /^trace\.csv, line 2: the pointer must be a hexadecimal number .*, got "0xzz"$/,
     ],
@@ -236,14 +236,14 @@ describe('a log that is none', () => {
     ],
     ['has a size beyond 2^53', logText(good.replace(',100,', ',9007199254740992,')), /the size must be at most 2\^53 - 1/],
     [
-      'has a wrong stream',
+      'has an invalid stream',
       logText(good.replace(/0x0$/, 'main')),
       /^trace\.csv, line 2: the stream must be a hexadecimal number .*, got "main"$/,
     ],
-    ['has a field too many', logText(`${good},7`), /^trace\.csv, line 2: has 7 fields instead of 6/],
+    ['has an extra field', logText(`${good},7`), /^trace\.csv, line 2: has 7 fields instead of 6/],
     ['has binary data in a row', logText(good, 'a\0b'), /^trace\.csv, line 3: holds binary data$/],
     ['has a blank line in the middle', logText(good, '', row('free', 1, 100)), /^trace\.csv, line 3: is blank, but not at the end$/],
-    ['frees what is not live', logText(good, row('free', 2, 100)), /^trace\.csv, line 3: frees 0x200, which is not live$/],
+    ['frees memory that is not live', logText(good, row('free', 2, 100)), /^trace\.csv, line 3: frees 0x200, which is not live$/],
     ['frees twice', logText(good, row('free', 1, 100), row('free', 1, 100)), /^trace\.csv, line 4: frees 0x100, which is not live$/],
     ['frees zero bytes that it never had', logText(row('free', 0, 0)), /^trace\.csv, line 2: frees 0x0, which is not live$/],
     [
@@ -256,9 +256,13 @@ describe('a log that is none', () => {
       logText(good, row('free', 1, 0)),
       /^trace\.csv, line 3: frees 0x100 with 0 bytes, which was allocated with 100$/,
     ],
-    ['allocates what is live', logText(good, row('allocate', 1, 5)), /^trace\.csv, line 3: allocates 0x100, which is live with 100 bytes$/],
+    [
+      'allocates memory that is live',
+      logText(good, row('allocate', 1, 5)),
+      /^trace\.csv, line 3: allocates 0x100, which is live with 100 bytes$/,
+    ],
     ['allocates at the null pointer', logText(row('allocate', 0, 5)), /^trace\.csv, line 2: allocates 5 bytes at the null pointer$/],
-  ])('which %s is refused with its line', async (_, text, message) => {
+  ])('that %s is refused with its line', async (_, text, message) => {
     expect((await fault(text)).message).toMatch(message);
   });
 
@@ -267,8 +271,9 @@ describe('a log that is none', () => {
     expect((await fault('')).line).toBeUndefined();
   });
 
-  // A valid row, but for its length; the fuzzer of the log reader found it read where it came in one piece.
-  test.each([64, 100_000])('with a line that is too long is refused, in pieces of %i bytes too', async (pieceBytes) => {
+  // Valid except for its length. The fuzzer of the log reader found that it was accepted if it came
+  // in one piece.
+  test.each([64, 100_000])('with a line that is too long is refused, also in pieces of %i bytes', async (pieceBytes) => {
     const text = logText(good, good.replace('00:00:00', '0'.repeat(4200)));
     await expect(readText(text, { pieceBytes })).rejects.toThrow('trace.csv, line 3: is not an RMM log: a line is longer than 4096 bytes');
     const header = `${'x'.repeat(4200)}\n`;
@@ -282,7 +287,7 @@ describe('a log that is none', () => {
     await expect(readAllocationLog(join(folder, 'missing.csv'))).rejects.toMatchObject({ code: 'ENOENT' });
   });
 
-  test('is told from a source that fails', async () => {
+  test('is distinguished from a source that fails', async () => {
     async function* failing(): AsyncGenerator<Uint8Array> {
       yield gzipSync(logText(good)).subarray(0, 15);
       throw new Error('the network is gone');

@@ -37,7 +37,7 @@ describe('recordReplay', () => {
     expect(countKinds(run.kinds, EventKind.growth)).toBe(driver.allocations);
   });
 
-  test('records what ran out of memory, and goes on', async () => {
+  test('records allocations that ran out of memory, and goes on', async () => {
     writeFileSync(path('two.csv'), logText(row('allocate', 1, MiB), row('allocate', 2, MiB), row('free', 2, MiB), row('free', 1, MiB)));
     const log = await readAllocationLog(path('two.csv'));
     const file = path('two.cistern');
@@ -47,7 +47,7 @@ describe('recordReplay', () => {
     expect(kinds).toEqual([EventKind.allocate, EventKind.failure, EventKind.free]);
   });
 
-  test('has nothing lie about that a killed process would leave', async () => {
+  test('leaves no file behind if the process is killed', async () => {
     const log = await readAllocationLog(path('two.csv'));
     const scratch = mkdtempSync(join(folder, 'scratch-'));
     const temporary = process.env['TMPDIR'];
@@ -55,7 +55,7 @@ describe('recordReplay', () => {
     process.env['TMPDIR'] = scratch;
     try {
       const recording = recordReplay(log, 'pool(cuda)', path('three.cistern'));
-      // The replay is over, and the file is not written yet.
+      // The replay is over, but the file is not yet written.
       seen.push(...readdirSync(scratch));
       await recording;
     } finally {
@@ -66,7 +66,7 @@ describe('recordReplay', () => {
     expect((await readRecordedRun(path('three.cistern'))).eventCount).toBeGreaterThan(4);
   });
 
-  test('leaves no file and no folder where the stack is refused', async () => {
+  test('leaves no file and no folder if the stack is refused', async () => {
     const log = await readAllocationLog(path('two.csv'));
     const folders = () => readdirSync(tmpdir()).filter((name) => name.startsWith('cistern-timeline-'));
     const before = folders();

@@ -28,10 +28,10 @@ import {
 import { arrowEtl, header, logText, readText, row } from '../formats/logs.js';
 import { TwoWayResource } from '../support/two-way-resource.js';
 
-/** A call that a {@link Recorder} got; the stream is numbered in the order of first use. */
+/** A call to a {@link Recorder}; streams are numbered in order of first use. */
 type Call = readonly [action: 'allocate' | 'deallocate', bytes: number, stream: number];
 
-/** Hands addresses out that nobody may use, and writes down what it is asked. */
+/** Hands out addresses that must not be accessed, and writes down every call. */
 class Recorder implements MemoryResource {
   readonly memoryKind = 'device';
   readonly device = Device.get();
@@ -71,7 +71,7 @@ class Recorder implements MemoryResource {
   }
 }
 
-/** Replays through fresh recorders and returns them, the observed replay's first. */
+/** Replays through fresh recorders and returns them, that of the observed replay first. */
 function record(log: AllocationLog, options?: ReplayOptions): { result: ReplayResult; recorders: Recorder[] } {
   const recorders: Recorder[] = [];
   const create = () => {
@@ -123,13 +123,13 @@ describe('a replay', () => {
     expect(result.nanosecondsPerOperation.median).toBeGreaterThanOrEqual(result.nanosecondsPerOperation.minimum);
   });
 
-  test('measures a short log often enough, and a long one three times at least', async () => {
+  test('measures a short log often enough, and a long one at least three times', async () => {
     expect(record(await readText(logText(row('allocate', 1, 1)))).result.repetitions).toBe(100);
     expect(defaultRepeat(arrow)).toBe(6);
     expect(defaultRepeat({ eventCount: 1e9 } as AllocationLog)).toBe(3);
   });
 
-  test('says how far it is', async () => {
+  test('reports its progress', async () => {
     let replays = 0;
     record(await readText(logText(row('allocate', 1, 1))), { repeat: 4, onReplay: () => replays++ });
     expect(replays).toBe(5);
@@ -146,12 +146,12 @@ describe('a replay', () => {
     ['log', [0, 1, 0, 0], 2, 1],
     ['thread', [0, 0, 1, 0], 2, 1],
     ['single', [0, 0, 0, 0], 1, 0],
-  ] as const)('on the streams "%s" waits for the allocating stream at a free elsewhere', async (streams, numbers, streamCount, waits) => {
+  ] as const)('on the streams "%s" waits for the allocating stream at a free on another', async (streams, numbers, streamCount, waits) => {
     const log = await readText(crossing);
     const before = driverCallCounts();
     const { result, recorders } = record(log, { streams, repeat: 3 });
     const after = driverCallCounts();
-    // The replays that are measured wait as the one that is observed does.
+    // The measured replays wait like the observed one.
     expect(after.eventRecords - before.eventRecords).toBe(4 * waits);
     expect(after.eventWaits - before.eventWaits).toBe(4 * waits);
     for (const { calls } of recorders) expect(calls.map(([, , stream]) => stream)).toEqual(numbers);
@@ -159,7 +159,7 @@ describe('a replay', () => {
     expect(result.driver).toEqual({ allocations: 0, frees: 0, eventRecords: 0, eventWaits: 0, synchronizations: 0 });
   });
 
-  test('waits for nothing where the null pointer is freed on another stream', async () => {
+  test('waits for nothing if the null pointer is freed on another stream', async () => {
     const nil = (action: string, stream: string) => `1,00:00:00.000000,${action},(nil),0,${stream}`;
     const log = await readText(logText(nil('allocate', '0xa'), nil('free', '0xb')));
     expect(record(log, { repeat: 1 }).result.replayer).toEqual({ eventRecords: 0, eventWaits: 0 });
@@ -190,7 +190,7 @@ describe('a replay', () => {
     expect((deferred.peakReservedBytes as number) / (eager.peakReservedBytes as number)).toBeCloseTo(1, 1.7);
   });
 
-  test('asks the leaf for what is reserved, and finds nothing left there', async () => {
+  test('asks the leaf for its reserved bytes, and finds none left', async () => {
     const log = await readText(logText(row('allocate', 1, 3 * MiB), row('free', 1, 3 * MiB), row('allocate', 2, MiB)));
     using other = new HostMemoryResource();
     using stream = new Stream();
@@ -201,7 +201,7 @@ describe('a replay', () => {
     other.deallocate(pointer, 5 * MiB, stream);
   });
 
-  test('asks all leaves of a stack with branches, and those that share their count once', async () => {
+  test('asks all leaves of a stack with branches, but leaves with a shared count only once', async () => {
     const log = await readText(
       logText(
         row('allocate', 1, 100),
@@ -235,7 +235,7 @@ describe('a replay', () => {
     expect(replayLog(log, create, { repeat: 1 })).toMatchObject({ leakedBytes: 5000 });
   });
 
-  test('reports what a layer does not give back', async () => {
+  test('reports what a layer does not free', async () => {
     class Forgetful extends HostMemoryResource {
       override deallocate(pointer: number, bytes: number, stream: Stream): void {
         if (bytes !== 11) super.deallocate(pointer, bytes, stream);
@@ -277,13 +277,13 @@ describe('a replay that runs out of memory', () => {
     expect(replay(log, 'limiting(host, limit=1KiB)')).toMatchObject({ streamCount: 2, failures: 2, peakLiveBytes: 800, leakedBytes: 0 });
   });
 
-  test('stops at the start where the stack itself cannot be made', () => {
+  test('stops at the start if the stack itself cannot be constructed', () => {
     expect(() => replay(arrow, 'pool(cuda, initial=1TiB)')).toThrow(OutOfMemoryError);
   });
 });
 
 describe('a replay that cannot go on', () => {
-  test('names the line, and ends the stack', async () => {
+  test('names the line, and disposes the stack', async () => {
     const reason = new Error('the resource is broken');
     class Broken extends Recorder {
       override deallocate(): void {
@@ -323,7 +323,7 @@ describe('a replay that cannot go on', () => {
     }
   });
 
-  test('takes an out-of-memory at a free for the fault that it is', async () => {
+  test('treats an out-of-memory error at a free as a fault', async () => {
     class Broken extends Recorder {
       override deallocate(): void {
         throw new OutOfMemoryError('no', { requestedBytes: 1, path: [] });

@@ -2,7 +2,7 @@ import fc from 'fast-check';
 import { expect, test } from 'vitest';
 import { maximumGranularityBytes as granule, type SearchProgress, smallestMaximum } from '../../src/replay/smallest-maximum.js';
 
-test('what is found is enough, and one granule less was tried and is not, however little order there is', () => {
+test('the result is enough, and one granule less was tried and is not, however irregular the function is', () => {
   const property = fc.property(
     fc.integer({ min: 0, max: 2000 }),
     fc.integer({ min: 0, max: 4000 }),
@@ -31,11 +31,11 @@ test.each([
   [0, 0],
   [0, 1],
   [500, 30],
-])('from %d granules on it finds that %d are needed', (least, needed) => {
+])('a search from %d granules finds that %d are needed', (least, needed) => {
   expect(smallestMaximum((bytes) => bytes >= needed * granule, least * granule, 4000 * granule)).toBe(needed * granule);
 });
 
-test('it gives up at what there is at the most', () => {
+test('a search gives up at the upper bound', () => {
   const tried: number[] = [];
   const never = (bytes: number) => {
     tried.push(bytes / granule);
@@ -47,7 +47,7 @@ test('it gives up at what there is at the most', () => {
   expect(smallestMaximum(() => true, 2 * granule, granule)).toBeUndefined();
 });
 
-test('it says how many replays are left, which never is fewer than come', () => {
+test('a search never reports fewer replays left than still come', () => {
   const told: SearchProgress[] = [];
   smallestMaximum(
     (bytes) => bytes >= 3333 * granule,

@@ -4,7 +4,7 @@ import { matchingAllocations } from '../../src/report/held-bytes.js';
 import { createReportRun } from './create-report-run.js';
 import { RunWriter } from './runs.js';
 
-describe('the tree of calls', () => {
+describe('the call tree', () => {
   const run = createReportRun(
     new RunWriter()
       .allocate(256, 10, { stack: 'leaf (a.js:1:1)\nmain (a.js:9:1)' })
@@ -32,7 +32,7 @@ describe('the tree of calls', () => {
     ]);
   });
 
-  test('weighs by bytes allocated, by count, and by what is live after a change', () => {
+  test('weighs by bytes allocated, by count, and by bytes live after a change', () => {
     expect(weightsBy({ kind: 'allocated' })).toMatchObject({ all: 36, '(no stack)': 1, 'main (a.js:9:1)': 35, 'leaf (a.js:1:1)': 15 });
     expect(weightsBy({ kind: 'count' })).toMatchObject({ all: 4, 'leaf (a.js:1:1)': 2 });
     expect(weightsBy({ kind: 'live', change: 1 })).toMatchObject({ all: 30, 'leaf (a.js:1:1)': 10, 'other (a.js:2:1)': 20 });

@@ -16,7 +16,7 @@ function unpack({ head, pieces }: PackedColumn): number[] {
 }
 
 describe('a packed column', () => {
-  test('gives back its integers, small and large', () => {
+  test('returns its integers, small and large', () => {
     fc.assert(
       fc.property(fc.array(fc.oneof(fc.nat({ max: 300 }), fc.maxSafeNat())), fc.constantFrom(1, 64, 4096), (values, unit) => {
         const column = values.map((value) => (value <= Number.MAX_SAFE_INTEGER / unit ? value * unit : value));
@@ -25,7 +25,7 @@ describe('a packed column', () => {
     );
   });
 
-  test('gives back what ascends, as differences', () => {
+  test('returns ascending values, stored as differences', () => {
     fc.assert(
       fc.property(fc.array(fc.nat({ max: 2 ** 40 }), { maxLength: 50 }), (values) => {
         const column = values.sort((a, b) => a - b);
@@ -34,7 +34,7 @@ describe('a packed column', () => {
     );
   });
 
-  test('takes no bytes where all values are the same, and one where they differ by few units', () => {
+  test('takes no bytes if all values are the same, and one byte if they differ by few units', () => {
     expect(packedBytes(pack([7, 7, 7]).head)).toBe(0);
     expect(packedBytes(pack([1 << 20, (1 << 20) + 255 * 4096, 1 << 20]).head)).toBe(3);
     expect(packedBytes(pack([1 << 20, (1 << 20) + 256 * 4096, (1 << 20) + 4096]).head)).toBe(6);
@@ -45,7 +45,7 @@ describe('a packed column', () => {
       const values = Array.from({ length: 150_000 }, (_, i) => i * 256 + Math.floor(i / 65_536) * 2 ** 40);
       const column = pack(values, isDelta);
       expect(column.head.chunks).toHaveLength(3);
-      // Not compared by value after value, which takes the matcher seconds.
+      // Comparing value by value takes the matcher seconds.
       expect(unpack(column).every((value, i) => value === values[i])).toBe(true);
       expect([...column.chunks()].map(({ length }) => length)).toEqual([65_536, 65_536, 18_928]);
       expect(packedBytes(column.head)).toBeLessThanOrEqual((isDelta ? 0 : 2) * values.length + 5 * 2 * 65_536);
@@ -53,7 +53,7 @@ describe('a packed column', () => {
     });
   }
 
-  test('gives back differences that descend here and there', () => {
+  test('returns differences that sometimes descend', () => {
     const values = [5, 3, 9, 0, 70_000, 12];
     expect(unpack(pack(values, true))).toEqual(values);
   });

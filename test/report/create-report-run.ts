@@ -4,7 +4,10 @@ import { neverEnds, type ReportRun } from '../../src/report/report-run.js';
 import { shortenPaths } from '../../src/report/shorten-paths.js';
 import { AddressMap } from '../../src/suballocation/address-map.js';
 
-/** What a page must find in a report of a run: written another way than what packs it, with all of it in memory. */
+/**
+ * What a page must find in the report of a run: written independently of the packing code, with
+ * everything in memory.
+ */
 export function createReportRun(run: RecordedRun): ReportRun {
   const { eventCount, kinds } = run;
   const count = { spans: 0, changes: 0, failures: 0, phases: 0 };
@@ -43,7 +46,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
     phaseOf: new Uint16Array(count.phases),
     isEnd: new Uint8Array(count.phases),
   };
-  /** Live allocations and live blocks by their addresses, for each layer. */
+  /** Live allocations and live blocks by address, for each layer. */
   const live = Array.from({ length: 2 * Math.max(1, run.layers.length) }, () => new AddressMap());
 
   let spans = 0;
@@ -64,7 +67,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
   };
 
   for (let event = 0; event < eventCount; event++) {
-    // Threads that share a log may write events out of order by a little.
+    // Threads that share a log may write events slightly out of order.
     time = Math.max(time, Math.round((run.times[event] as number) - first));
     const kind = kinds[event];
     const layer = run.layerOf[event] as number;
@@ -76,7 +79,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
       case EventKind.allocate:
       case EventKind.growth: {
         const size = run.seconds[event] as number;
-        // Zero bytes have no place.
+        // Allocations of zero bytes have no address range.
         if (!(size > 0)) break;
         const before = addresses.take(pointer);
         if (before >= 0) end(before, stream);
@@ -164,7 +167,7 @@ export function createReportRun(run: RecordedRun): ReportRun {
   };
 }
 
-/** What ascends, without repetitions. */
+/** The distinct values of an ascending sequence. */
 function distinct(ascending: Float64Array): Float64Array {
   let kept = 0;
   for (let i = 0; i < ascending.length; i++)

@@ -8,7 +8,7 @@ const anyValues = fc.oneof(
 );
 
 describe('extremes', () => {
-  test('are those of any stretch, and the first of equal ones', () => {
+  test('are those of any range, and the first of equal ones', () => {
     fc.assert(
       fc.property(anyValues, fc.nat(), fc.nat(), (array, a, b) => {
         const values = Float64Array.from(array);
@@ -23,7 +23,7 @@ describe('extremes', () => {
   });
 });
 
-describe('the changes that are drawn', () => {
+describe('the drawn changes', () => {
   const anyCurve = fc.tuple(
     fc.array(fc.record({ after: fc.constantFrom(0, 0, 1, 5, 400), value: fc.nat({ max: 1e6 }) }), {
       minLength: 1,
@@ -35,7 +35,7 @@ describe('the changes that are drawn', () => {
     fc.integer({ min: 1, max: 80 }),
   );
 
-  test('have the greatest and the least value of every column of pixels, so that what is drawn reaches exactly as high as the curve', () => {
+  test('include the greatest and the least value of every pixel column, so that the drawing is exactly as high as the curve', () => {
     fc.assert(
       fc.property(anyCurve, ([steps, a, b, columns]) => {
         let time = 0;
@@ -55,7 +55,7 @@ describe('the changes that are drawn', () => {
           const end = column + 1 === columns ? to : from + ((to - from) * (column + 1)) / columns;
           const isHere = (change: number) => (times[change] as number) > start && (times[change] as number) <= end;
           const all = [...values.keys()].filter(isHere).map((change) => values[change] as number);
-          // Where the next column begins, the curve is at the right height.
+          // At the start of the next column, the curve has the right height.
           expect(drawn.filter(isHere).at(-1)).toBe([...values.keys()].filter(isHere).at(-1));
           const shown = drawn.filter(isHere).map((change) => values[change] as number);
           expect(Math.max(...shown)).toBe(Math.max(...all));

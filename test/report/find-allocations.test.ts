@@ -10,7 +10,7 @@ import { trainingRun } from './runs.js';
 const everything = { from: 0, to: Number.MAX_SAFE_INTEGER, offset: 0, limit: 100_000 };
 
 describe('finding allocations', () => {
-  test('lists those of a stretch of time in order, page by page', () => {
+  test('lists those of a time range in order, page by page', () => {
     const orders = fc.constantFrom<AllocationOrder>('bytes', 'lifetime', 'start', 'address', 'stream');
     fc.assert(
       fc.property(
@@ -40,7 +40,7 @@ describe('finding allocations', () => {
     );
   });
 
-  test('turns the pages of a long list without losing or repeating any', () => {
+  test('pages through a long list without losing or repeating any', () => {
     const run = createReportRun(trainingRun());
     const mask = matchingAllocations(run, { layer: 0 });
     for (const order of ['bytes', 'start', 'lifetime', 'phase'] as const) {
@@ -54,7 +54,7 @@ describe('finding allocations', () => {
     }
   });
 
-  test('finds text in labels and stacks, in either case', () => {
+  test('finds text in labels and stacks, ignoring case', () => {
     const run = createReportRun(trainingRun({ steps: 2 }));
     const mask = matchingAllocations(run, { layer: 0 });
     const find = (text: string) => findAllocations(run, mask, { ...everything, order: 'label', isDescending: false, text }).spans;
@@ -68,7 +68,7 @@ describe('finding allocations', () => {
     expect(find('nowhere')).toEqual([]);
   });
 
-  test('finds what is never freed, and what is large', () => {
+  test('finds never-freed allocations and large ones', () => {
     const run = createReportRun(trainingRun({ steps: 1 }));
     const mask = matchingAllocations(run, { layer: 0 });
     const query = { ...everything, order: 'bytes', isDescending: true } as const;

@@ -7,7 +7,7 @@ import { createReportRun } from './create-report-run.js';
 import { anyReportRun, liveAfter } from './model.js';
 import { RunWriter } from './runs.js';
 
-/** The holes after a change, found by sorting what is live. */
+/** The holes after a change, found by sorting everything live. */
 function holesAfter(run: ReportRun, change: number): number[] {
   const { spans, addresses } = run;
   const range = (span: number) => {
@@ -57,7 +57,7 @@ describe('the sweep of holes', () => {
     });
   }
 
-  test('calls memory fragmented by what the largest hole lacks', () => {
+  test('measures fragmentation by the free memory outside the largest hole', () => {
     expect(externalFragmentation(75, 100)).toBe(0.25);
     expect(externalFragmentation(0, 0)).toBe(0);
   });
@@ -73,7 +73,7 @@ describe('the layout of addresses', () => {
   );
   const layout = layOutAddresses(run, 0);
 
-  test('leaves out long empty stretches and keeps short ones', () => {
+  test('leaves out long gaps and keeps short ones', () => {
     expect(layout.segments).toEqual([
       { start: 0x1000_0000, end: 0x1000_0000 + (2 << 20) + 4096, offset: 0 },
       { start: 0x7000_0000_0000, end: 0x7000_0000_0000 + (1 << 20), offset: (2 << 20) + 4096 },
@@ -81,13 +81,13 @@ describe('the layout of addresses', () => {
     expect(layout.totalBytes).toBe((3 << 20) + 4096);
   });
 
-  test('leads from an offset back to the address', () => {
+  test('maps an offset back to its address', () => {
     for (const [index, address] of run.addresses.entries()) expect(addressAt(layout, layout.offsetOf[index] as number)).toBe(address);
     expect(addressAt(layout, -1)).toBeUndefined();
     expect(addressAt(layout, layout.totalBytes)).toBeUndefined();
   });
 
-  test('never lets two live allocations share an offset', () => {
+  test('never gives two live allocations the same offset', () => {
     fc.assert(
       fc.property(anyReportRun(), (any) => {
         const { offsetOf, segmentOf } = layOutAddresses(any, 0);

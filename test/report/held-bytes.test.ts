@@ -31,7 +31,7 @@ describe('held bytes', () => {
     );
   });
 
-  test('of blocks are those that the layer below has', () => {
+  test('of blocks are those of the layer below', () => {
     fc.assert(
       fc.property(anyReportRun({ hasBlocks: true }), (run) => {
         const blocks = matchingBlocks(run, 0);
@@ -61,7 +61,7 @@ describe('held bytes', () => {
 });
 
 describe('groups of allocations', () => {
-  test('hold together what all hold, at whatever changes are asked for', () => {
+  test('add up to the total, at whatever changes are requested', () => {
     const groupings = fc.constantFrom<Grouping>('stream', 'phase', 'size', 'thread');
     fc.assert(
       fc.property(anyReportRun(), groupings, fc.nat({ max: 7 }), (run, by, stride) => {
@@ -77,7 +77,7 @@ describe('groups of allocations', () => {
     );
   });
 
-  test('continue from the states that are kept in between', () => {
+  test('continue from the saved states', () => {
     const writer = new RunWriter();
     for (let i = 0; i < 3000; i++) writer.allocate(256 * (i + 1), 100 + i, { stream: `0x${i % 2}` });
     const run = createReportRun(writer.finish());

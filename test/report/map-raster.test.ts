@@ -11,7 +11,7 @@ const width = 24;
 const height = 20;
 
 describe('the map of addresses', () => {
-  test('has at each pixel an allocation that touches it, and nothing where none does', () => {
+  test('has at each pixel an allocation that touches it, and nothing if none does', () => {
     const anyPart = fc.tuple(fc.nat({ max: 90 }), fc.integer({ min: 5, max: 100 }), fc.nat({ max: 90 }), fc.integer({ min: 5, max: 100 }));
     fc.assert(
       fc.property(anyReportRun({ hasBlocks: true }), anyPart, (run, [time, length, address, rows]) => {
@@ -32,7 +32,7 @@ describe('the map of addresses', () => {
 
         const perColumn = (view.toTime - view.fromTime) / width;
         const perRow = (view.toOffset - view.fromOffset) / height;
-        /** Whether a span touches a pixel, or one that is `slack` away from it. */
+        /** Whether a span touches a pixel, or one within a distance of `slack`. */
         const touches = (span: number, row: number, column: number, slack: number) => {
           const low = layout.offsetOf[run.spans.addressOf[span] as number] as number;
           const end = run.spans.ends[span] === neverEnds ? Number.POSITIVE_INFINITY : endTimeOf(run, span);
@@ -53,7 +53,7 @@ describe('the map of addresses', () => {
                 ? allocations[pixel] === 1 && touches(pixel, row, column, 1)
                 : pixel === emptyPixel ||
                   (pixel === reservedPixel && spans.some((span) => blocks[span] === 1 && touches(span, row, column, 1)));
-            // What lies well over the pixel is not missed.
+            // A span well inside the pixel must not be missed.
             const isMissing =
               (pixel < 0 && spans.some((span) => allocations[span] === 1 && touches(span, row, column, -1))) ||
               (pixel === emptyPixel && spans.some((span) => blocks[span] === 1 && touches(span, row, column, -1)));
@@ -66,7 +66,7 @@ describe('the map of addresses', () => {
     );
   });
 
-  test('shows all of what is short and high, whatever else is in its column', () => {
+  test('shows all of a short, high allocation, whatever else is in its column', () => {
     const raster = new MapRaster(10, 10);
     const short = {
       count: 2,
@@ -81,7 +81,7 @@ describe('the map of addresses', () => {
     expect(Array.from({ length: 10 }, (_, row) => raster.pixels[row * 10 + 5])).toEqual([2, 2, 2, 2, 2, 2, 2, 2, -1, -1]);
   });
 
-  test('shows what is far smaller than a pixel', () => {
+  test('shows an allocation far smaller than a pixel', () => {
     const raster = new MapRaster(10, 10);
     const tiny = {
       count: 1,

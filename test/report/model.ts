@@ -4,7 +4,7 @@ import type { ReportRun } from '../../src/report/report-run.js';
 import { createReportRun } from './create-report-run.js';
 import { RunWriter } from './runs.js';
 
-/** A slot of memory that is allocated where it is free, and freed where it is not. */
+/** A slot of memory: a step allocates it if it is free, and frees it otherwise. */
 interface Step {
   readonly slot: number;
   readonly bytes: number;
@@ -27,12 +27,15 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
   { maxLength: 400 },
 );
 
-/** Programs that allocate and free in slots; with blocks, a pool takes four slots at a time from its upstream first, and may give them back. */
+/**
+ * Programs that allocate and free in slots. With blocks, a pool first takes four slots at a time
+ * from its upstream, and may return them.
+ */
 export function anyReportRun({ hasBlocks = false } = {}): fc.Arbitrary<ReportRun> {
   return anyRecordedRun({ hasBlocks }).map(createReportRun);
 }
 
-/** The same as they are recorded. */
+/** The same programs, as they are recorded. */
 export function anyRecordedRun({ hasBlocks = false } = {}): fc.Arbitrary<RecordedRun> {
   return steps.map((program) => {
     const writer = new RunWriter(...(hasBlocks ? ['statistics', 'pool'] : ['pool']));
@@ -69,7 +72,7 @@ export function anyRecordedRun({ hasBlocks = false } = {}): fc.Arbitrary<Recorde
   });
 }
 
-/** The spans that are live after a change. */
+/** The spans live after a change. */
 export function liveAfter(run: ReportRun, change: number): number[] {
   const { starts, ends, count } = run.spans;
   const live: number[] = [];

@@ -34,19 +34,19 @@ describe('the run of a report', () => {
     expect([spans.phaseOf[1], spans.stackOf[1], spans.labelOf[1]]).toEqual([0, 0, 0]);
   });
 
-  test('ends what a log leaves live at an address that it allocates again', () => {
+  test('ends a live allocation if the log allocates its address again', () => {
     const run = packedAndRead(runOf([allocate(512, 100), allocate(512, 50), free(512, 50)]));
     expect([...run.spans.ends]).toEqual([1, 3]);
     expect(run.unmatchedFreeCount).toBe(0);
   });
 
-  test('counts frees of what the log never allocated, and leaves out zero bytes', () => {
+  test('counts frees of memory that the log never allocated, and leaves out zero bytes', () => {
     const run = packedAndRead(runOf([free(512, 100), allocate(0, 0), free(0, 0), allocate(1024, 8)]));
     expect(run.unmatchedFreeCount).toBe(1);
     expect(run.spans.count).toBe(1);
   });
 
-  test('lets time stand still where a log goes back', () => {
+  test('keeps the time if a log goes back', () => {
     const run = packedAndRead(runOf([allocate(256, 1, { time: 500 }), allocate(512, 1, { time: 400 }), allocate(768, 1, { time: 700 })]));
     expect([...run.times]).toEqual([0, 0, 200]);
     expect(run.durationNanoseconds).toBe(200);
@@ -66,7 +66,7 @@ describe('the run of a report', () => {
     expect([...run.spans.ends]).toEqual([4, 3, neverEnds]);
   });
 
-  test('knows the outermost layer, and which layer keeps its blocks', () => {
+  test('knows the outermost layer, and which layer holds its blocks', () => {
     const recorded = trainingRun({ steps: 1 });
     const run = packedAndRead(recorded);
     expect(run.layers[packReportRun(recorded).overview.layer]?.name).toBe('statistics');
@@ -82,7 +82,7 @@ describe('the run of a report', () => {
     expect(keeperOf(upstreamOfPool, 1)).toBeUndefined();
   });
 
-  test('leaves out of its stacks the folder that all files are in', () => {
+  test('omits from its stacks the folder of all files', () => {
     const stacks = [
       '',
       'f (file:///home/me/app/src/a.js:1:2)\nm (file:///home/me/app/main.js:3:4)\nr (node:internal/run:5:6)',
@@ -98,7 +98,7 @@ describe('the run of a report', () => {
     expect(shortenPaths(['f (file:///a/$&.js:1:1)', 'g (/b/y.js:1:1)'])).toEqual(['f (file:///a/$&.js:1:1)', 'g (/b/y.js:1:1)']);
   });
 
-  test('is read as it was packed, whatever is recorded', () => {
+  test('is unpacked as it was packed, whatever is recorded', () => {
     fc.assert(
       fc.property(anyRun, (recorded) => {
         expect(packedAndRead(recorded)).toEqual(createReportRun(recorded));

@@ -2,9 +2,9 @@ import { EventKind } from '../../src/formats/event-columns.js';
 import type { RecordedLayer, RecordedPhase, RecordedRun, RecordingDamage } from '../../src/formats/recorded-run.js';
 import { type RunEvent, runOf } from '../formats/runs.js';
 
-/** Where an event was. What is left out is what the event before had. */
+/** The circumstances of an event. Fields left out keep the values of the previous event. */
 export interface EventPlace {
-  /** Nanoseconds since the event before. */
+  /** Nanoseconds since the previous event. */
   readonly after?: number;
   readonly layer?: string;
   readonly stream?: string;
@@ -13,7 +13,7 @@ export interface EventPlace {
   readonly stack?: string | undefined;
 }
 
-/** Texts by their numbers. */
+/** Texts by number. */
 class Names {
   readonly all: string[];
 
@@ -27,7 +27,7 @@ class Names {
   }
 }
 
-/** Makes runs as a recording has them, event by event. */
+/** Builds runs like those of recordings, event by event. */
 export class RunWriter {
   readonly #events: RunEvent[] = [];
   readonly #layers: RecordedLayer[];
@@ -39,7 +39,7 @@ export class RunWriter {
   #time = 0;
   #place = { layer: 0, stream: '0x0', thread: '1', phase: 0, stack: '' };
 
-  /** The layers, the outermost first; each lies on the next. */
+  /** @param layers outermost first; each lies on the next */
   constructor(...layers: readonly string[]) {
     const names = layers.length > 0 ? layers : ['pool'];
     this.#layers = names.map((name, index) => ({ name, upstream: index + 1 < names.length ? index + 1 : undefined }));
@@ -122,7 +122,7 @@ export class RunWriter {
   }
 }
 
-/** Numbers from 0 to 1 that are the same for the same seed. */
+/** Numbers from 0 to 1, the same for the same seed. */
 function randomNumbers(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -137,7 +137,7 @@ const KiB = 1024;
 const MiB = 1024 * KiB;
 const base = 0x7f4a_0000_0000;
 
-/** First-fit memory in blocks, so that what a run does has addresses. */
+/** First-fit memory in blocks, which gives a run its addresses. */
 class Blocks {
   readonly #writer: RunWriter;
   readonly #blocks: { start: number; bytes: number }[] = [];
@@ -181,7 +181,8 @@ class Blocks {
 }
 
 /**
- * A training loop with two streams, phases, labels, stacks, growth and failures. Its texts hold what would end a script or start an element.
+ * A training loop with two streams, phases, labels, stacks, growth and failures. Its texts contain
+ * markup that would end a script or start an element.
  */
 export function trainingRun({
   steps = 8,

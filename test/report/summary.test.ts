@@ -9,7 +9,7 @@ import { createReportRun } from './create-report-run.js';
 import { anyRecordedRun } from './model.js';
 import { trainingRun } from './runs.js';
 
-/** What the page's own curves say of a layer. */
+/** The same figures of a layer, taken from the page's own curves. */
 function readFromCurves(recorded: RecordedRun, layer: number) {
   const run = createReportRun(recorded);
   const live = heldBytes(run, matchingAllocations(run, { layer }));
@@ -29,8 +29,8 @@ function readFromCurves(recorded: RecordedRun, layer: number) {
   };
 }
 
-describe('the summary of each layer is what the curves of the page say', () => {
-  test('whatever is recorded', () => {
+describe("the summary of each layer agrees with the page's curves", () => {
+  test('for any recording', () => {
     fc.assert(
       fc.property(anyRun, (recorded) => {
         for (const [layer, summary] of packReportRun(recorded).overview.layers.entries()) {
@@ -40,7 +40,7 @@ describe('the summary of each layer is what the curves of the page say', () => {
     );
   });
 
-  test.each([true, false])('and so are the holes, with blocks: %s', (hasBlocks) => {
+  test.each([true, false])('in its holes, with blocks: %s', (hasBlocks) => {
     fc.assert(
       fc.property(anyRecordedRun({ hasBlocks }), (recorded) => {
         for (const [layer, summary] of packReportRun(recorded).overview.layers.entries()) {
@@ -51,7 +51,7 @@ describe('the summary of each layer is what the curves of the page say', () => {
     );
   });
 
-  test('of a training loop', () => {
+  test('for a training loop', () => {
     const recorded = trainingRun();
     for (const [layer, summary] of packReportRun(recorded).overview.layers.entries()) {
       const { curves, holes } = readFromCurves(recorded, layer);

@@ -41,7 +41,7 @@ describe('writing a report', () => {
     expect(await readdir(folder)).toEqual(['report.html']);
   });
 
-  test('lets no text of a log become a part of the page', async () => {
+  test('never treats a text of a log as markup', async () => {
     const pieces: string[] = [];
     const evil = '</script><script>alert(1)</script><!-- & "';
     const run = new RunWriter(evil).allocate(256, 8, { stream: evil, thread: evil, phase: evil, stack: evil }).label(256, evil);
@@ -54,13 +54,13 @@ describe('writing a report', () => {
     expect(runs[0]?.labels).toEqual(['', evil]);
   });
 
-  test('takes a log without any event', async () => {
+  test('accepts a log without events', async () => {
     const pieces: string[] = [];
     await writeReport([new RunWriter().finish()], { write: async (text) => void pieces.push(String(text)) });
     expect(dataOf(pieces.join('')).runs[0]?.spans.count).toBe(0);
   });
 
-  test('tells how far it has come', async () => {
+  test('reports its progress', async () => {
     const shares: number[] = [];
     const sink = { write: async () => {} };
     await writeReport([trainingRun({ steps: 1 }), trainingRun({ steps: 1 })], sink, { onProgress: (done) => shares.push(done) });
@@ -70,7 +70,7 @@ describe('writing a report', () => {
     expect(shares.at(-1)).toBe(1);
   });
 
-  test('refuses no runs, and what is none, and leaves no file where it cannot go on', async () => {
+  test('refuses an empty list and invalid runs, and leaves no file if it fails', async () => {
     const path = join(folder, 'refused.html');
     await expect(writeReport([], path)).rejects.toThrow('runs must hold at least one run, got none');
     await expect(writeReport(trainingRun() as unknown as RecordedRun[], path)).rejects.toMatchObject({ code: 'ERR_INVALID_ARG_TYPE' });
@@ -85,7 +85,7 @@ describe('writing a report', () => {
 });
 
 describe('the summary of a layer', () => {
-  test('says when most was live, what was reserved then, and what was never freed', () => {
+  test('gives the live peak, what was reserved then, and what was never freed', () => {
     const run = packReportRun(
       new RunWriter('statistics', 'pool')
         .grow(4096, 4096, { layer: 'pool' })
@@ -119,8 +119,8 @@ describe('the summary of a layer', () => {
   });
 });
 
-describe('intervals of phases', () => {
-  test('end where the phase does, nest, and last to the end of the log where it does not end', () => {
+describe('phase intervals', () => {
+  test('end with the phase, nest, and last to the end of the log if the phase does not end', () => {
     const run = createReportRun(
       new RunWriter()
         .beginPhase('step')
@@ -139,7 +139,7 @@ describe('intervals of phases', () => {
     ]);
   });
 
-  test('of the same phase within itself end from the inside', () => {
+  test('of a phase within itself end from the inside', () => {
     const run = createReportRun(
       new RunWriter().beginPhase('f').allocate(256, 8).beginPhase('f').free(256, 8).endPhase('f').allocate(256, 8).endPhase('f').finish(),
     );

@@ -60,7 +60,7 @@ describe('the names and codes of errors', () => {
 });
 
 describe('OutOfMemoryError', () => {
-  test('has details that say when they are not known', () => {
+  test('has details that are undefined if unknown', () => {
     const error = new OutOfMemoryError('nothing is left', { requestedBytes: 8, path: ['device'] });
     expectTypeOf(error.availableBytes).toEqualTypeOf<number | undefined>();
     expectTypeOf(error.limitBytes).toEqualTypeOf<number | undefined>();

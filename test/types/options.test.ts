@@ -20,7 +20,7 @@ import type {
 } from '../../src/index.js';
 import type { ConformanceSubject, ResourceHarness } from '../../src/testing/index.js';
 
-test('the interface can be implemented from what is exported', () => {
+test('the interface can be implemented with the exported types', () => {
   class Mine implements MemoryResource {
     declare readonly memoryKind: MemoryKind;
     declare readonly device: Device;
@@ -43,7 +43,7 @@ test('a fence is a policy or an event', () => {
   expectTypeOf<DeallocationFence>().toEqualTypeOf<DeallocationEvents | Event>();
 });
 
-test('options are readonly, and what is required is required', () => {
+test('options are readonly, and required ones are required', () => {
   expectTypeOf<{ limitBytes: 5 }>().toExtend<LimitingResourceAdaptorOptions>();
   expectTypeOf<{ deallocationEvents: 'off' }>().not.toExtend<LimitingResourceAdaptorOptions>();
   expectTypeOf<{ stages: ['trim', 'callback']; onOutOfMemory: () => true }>().toExtend<ReclaimingResourceAdaptorOptions>();
@@ -67,7 +67,7 @@ test('options are readonly, and what is required is required', () => {
   }>();
 });
 
-test('a run returns what its function returns, and keep what it is given', () => {
+test('a run returns the result of its function, and keep returns its argument', () => {
   const use = (cache: CachingMemoryResource, buffer: DeviceBuffer, pointer: number) => {
     expectTypeOf(cache.run(() => 5)).toEqualTypeOf<number>();
     expectTypeOf(cache.run(async () => buffer)).toEqualTypeOf<Promise<DeviceBuffer>>();
@@ -79,22 +79,22 @@ test('a run returns what its function returns, and keep what it is given', () =>
   expectTypeOf(use).toBeFunction();
 });
 
-test('a range is no array, and a copy to the host returns the array that it fills', () => {
+test('a range is not an array, and a copy to the host returns the array that it fills', () => {
   const use = (buffer: DeviceBuffer, array: Float32Array, bytes: ArrayBuffer) => {
     expectTypeOf(buffer.toHost()).toEqualTypeOf<Promise<Uint8Array<ArrayBuffer>>>();
     expectTypeOf(buffer.toHost({ byteOffset: 4 })).toEqualTypeOf<Promise<Uint8Array<ArrayBuffer>>>();
     expectTypeOf(buffer.toHost(array, { byteOffset: 4 })).toEqualTypeOf<Promise<Float32Array>>();
-    // @ts-expect-error: an ArrayBuffer is no range
+    // @ts-expect-error: an ArrayBuffer is not a range
     buffer.toHost(bytes);
-    // @ts-expect-error: a buffer is no range
+    // @ts-expect-error: a buffer is not a range
     buffer.toHost(buffer);
-    // @ts-expect-error: an array is no range
+    // @ts-expect-error: an array is not a range
     buffer.fill(0, array);
-    // @ts-expect-error: an array is no options
+    // @ts-expect-error: an array is not an options object
     buffer.copyFrom(array, array);
-    // @ts-expect-error: an array is no options
+    // @ts-expect-error: an array is not an options object
     buffer.toHostSync(array, array);
-    // @ts-expect-error: what is queued by resize comes after every event
+    // @ts-expect-error: work queued by resize comes after every event
     buffer.resize(5, {} as Event);
   };
   expectTypeOf(use).toBeFunction();

@@ -19,7 +19,7 @@ beforeAll(() => {
 });
 afterAll(() => stream.dispose());
 
-/** What one collection gave. */
+/** The result of one collection. */
 interface Measurement {
   readonly name: string;
   readonly kind: 'gauge' | 'counter';
@@ -28,13 +28,16 @@ interface Measurement {
   readonly attributes: Attributes;
 }
 
-/** The least meter that keeps to OpenTelemetry's interface and collects: the SDK that goes with this version of it needs a newer Node. */
+/**
+ * The smallest meter that implements OpenTelemetry's interface and collects: the SDK for this
+ * version needs a newer Node.
+ */
 function collectingMeter(): { readonly meter: Meter; readonly collect: () => Promise<Measurement[]> } {
   const instruments = new Map<Observable, Pick<Measurement, 'name' | 'kind' | 'unit'>>();
   const callbacks = new Map<BatchObservableCallback, readonly Observable[]>();
   const noop = createNoopMeter();
   const create = <T extends Observable>(kind: Measurement['kind'], made: T, name: string, options: MetricOptions = {}): T => {
-    // The noop meter has one object for all instruments of a kind.
+    // The noop meter uses one object for all instruments of a kind.
     const instrument = Object.create(made) as T;
     instruments.set(instrument, { name, kind, unit: options.unit });
     return instrument;
@@ -85,7 +88,7 @@ cistern_resource_live_bytes${labels} 200
     expect(text).toMatch(/^cistern_driver_calls_total\{function="cuInit"\} \d+$/m);
   });
 
-  test('keeps to the format', () => {
+  test('conforms to the format', () => {
     using _one = new StatisticsResourceAdaptor(new SpyResource(), { name: 'one' });
     using _other = new StatisticsResourceAdaptor(new SpyResource(), { name: 'one' });
     const text = prometheusText(sampleStatistics());
@@ -110,14 +113,14 @@ cistern_resource_live_bytes${labels} 200
     expect(keys.size).toBeGreaterThan(10);
   });
 
-  test('escapes what a name may hold', () => {
+  test('escapes special characters in names', () => {
     using _resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'a "b"\\c\nd' });
     expect(prometheusText(sampleStatistics())).toContain('{resource="a \\"b\\"\\\\c\\nd",');
   });
 });
 
 describe('observeStatistics', () => {
-  test('gives a meter of OpenTelemetry what Prometheus gets', async () => {
+  test('gives an OpenTelemetry meter the same values as Prometheus', async () => {
     using resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'training' });
     const { meter, collect } = collectingMeter();
     const observation = observeStatistics(meter);
@@ -138,7 +141,7 @@ describe('observeStatistics', () => {
     expect(await collect()).toEqual([]);
   });
 
-  test('refuses what is no meter', () => {
+  test('refuses a value that is not a meter', () => {
     for (const meter of [undefined, null, {}, 'meter']) expect(() => observeStatistics(meter as never)).toThrow(ArgumentTypeError);
   });
 });

@@ -25,7 +25,7 @@ function names(): string[] {
 }
 
 describe('sampleStatistics', () => {
-  test('has what passed through each adaptor, and what the layers below hold', () => {
+  test('has the counts of each adaptor, and what the layers below hold', () => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream, { initialBytes: 4 * MiB });
     using resource = new StatisticsResourceAdaptor(pool, { name: 'training' });
@@ -84,7 +84,7 @@ describe('sampleStatistics', () => {
     expect(resource.overallStatistics()).toEqual(resource.statistics());
   });
 
-  test('gives equal names numbers, which stay when others go', () => {
+  test('numbers equal names, and keeps the numbers when others go', () => {
     const upstream = new SpyResource();
     using plain = new StatisticsResourceAdaptor(upstream);
     const first = new StatisticsResourceAdaptor(upstream, { name: 'step' });
@@ -98,7 +98,7 @@ describe('sampleStatistics', () => {
     expect(third.name).toBe('step');
   });
 
-  test('has a layer once that several resources are built on', () => {
+  test('lists a layer once if several resources are built on it', () => {
     using upstream = new CudaMemoryResource();
     using pool = new PoolMemoryResource(upstream);
     using one = new StatisticsResourceAdaptor(pool, { name: 'one' });
@@ -112,7 +112,7 @@ describe('sampleStatistics', () => {
     expect(statistics).toHaveBeenCalledOnce();
   });
 
-  test('leaves out a layer that cannot be asked', () => {
+  test('leaves out a layer that fails', () => {
     const upstream = new SpyResource();
     Object.defineProperty(upstream, 'reservedBytes', {
       get() {
@@ -129,7 +129,7 @@ describe('sampleStatistics', () => {
     expect(sampleStatistics().buffers).toBe(buffers + 1);
   });
 
-  test('is nothing but data', () => {
+  test('is plain data', () => {
     using resource = new StatisticsResourceAdaptor(new SpyResource());
     const sample = sampleStatistics();
     expect(JSON.parse(JSON.stringify(sample))).toEqual(sample);
@@ -154,7 +154,7 @@ describe('publishStatistics', () => {
     return { samples, end: () => unsubscribe('cistern:statistics', listener) };
   }
 
-  test('publishes samples while somebody listens, until it is disposed', async () => {
+  test('publishes samples while there are subscribers, until it is disposed', async () => {
     using resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'published' });
     const { samples, end } = collect();
     const publisher = publishStatistics({ intervalMilliseconds: 10 });
@@ -181,7 +181,7 @@ describe('publishStatistics', () => {
     expect(calls).toBe(1);
   });
 
-  test('takes no sample while nobody listens', async () => {
+  test('takes no sample without subscribers', async () => {
     const upstream = new SpyResource();
     let asked = 0;
     Object.defineProperty(upstream, 'reservedBytes', { get: () => asked++ });
@@ -200,7 +200,7 @@ describe('publishStatistics', () => {
     expect(() => publishStatistics({ intervalMilliseconds })).toThrow(ArgumentRangeError);
   });
 
-  test('refuses what is no number', () => {
+  test('refuses an interval that is not a number', () => {
     expect(() => publishStatistics({ intervalMilliseconds: '5' as never })).toThrow(ArgumentTypeError);
     expect(() => publishStatistics(null as never)).toThrow(ArgumentTypeError);
   });

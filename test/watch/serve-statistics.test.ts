@@ -25,7 +25,7 @@ interface Answer {
   readonly body: string;
 }
 
-/** `fetch` sets the host itself. */
+/** `fetch` sets the host header itself, so this does not use it. */
 function ask(url: string | URL, options: { readonly method?: string; readonly host?: string } = {}): Promise<Answer> {
   const { method = 'GET', host = new URL(url).host } = options;
   return new Promise((resolve, reject) => {
@@ -41,7 +41,7 @@ function ask(url: string | URL, options: { readonly method?: string; readonly ho
   });
 }
 
-/** The events of a page that is open, as they come. */
+/** The events of an open page, as they come. */
 async function openEvents(): Promise<{ readonly status: number | undefined; readonly text: () => string; readonly close: () => void }> {
   let received = '';
   return new Promise((resolve, reject) => {
@@ -71,7 +71,7 @@ describe('serveStatistics', () => {
     expect((JSON.parse(sample.body) as StatisticsSample).resources).toMatchObject([{ name: resource.name }]);
   });
 
-  test('tells browsers to keep the address and what is served to themselves', async () => {
+  test('tells browsers to keep the address and the content to themselves', async () => {
     const { headers } = await ask(server.url);
     expect(headers).toMatchObject({
       'cache-control': 'no-store',
@@ -83,7 +83,7 @@ describe('serveStatistics', () => {
     expect(headers['access-control-allow-origin']).toBeUndefined();
   });
 
-  test('lets the page run what is in it and connect to its server, and nothing else', async () => {
+  test('allows the page to run its own code and to connect to its server, and nothing else', async () => {
     const { body } = await ask(server.url);
     const policy = /<meta http-equiv="Content-Security-Policy" content="([^"]+)"/.exec(body)?.[1];
     expect(policy).toMatch(/^default-src 'none'; script-src 'sha256-\S+'; style-src 'sha256-\S+'; connect-src 'self';/);
@@ -93,7 +93,7 @@ describe('serveStatistics', () => {
     expect(server.url).toMatch(/^http:\/\/127\.0\.0\.1:\d+\/[\w-]{22}\/$/);
   });
 
-  test('makes another token each time', async () => {
+  test('makes a new token each time', async () => {
     await using other = await serveStatistics();
     expect(other.url.split('/')[3]).not.toBe(server.url.split('/')[3]);
   });
@@ -105,14 +105,14 @@ describe('serveStatistics', () => {
     },
   );
 
-  test('answers 404 below the token where there is nothing, and to a part of the token', async () => {
+  test('answers 404 to an unknown path below the token, and to a part of the token', async () => {
     expect((await ask(`${server.url}other`)).status).toBe(404);
     expect((await ask(`${server.url}metrics/more`)).status).toBe(404);
     expect((await ask(server.url.slice(0, -1))).status).toBe(404);
     expect((await ask(`${server.url.slice(0, -2)}/`)).status).toBe(404);
   });
 
-  test('refuses requests that name another host, as after DNS rebinding', async () => {
+  test('refuses requests for another host, as after DNS rebinding', async () => {
     const { port } = new URL(server.url);
     for (const host of [`example.com:${port}`, 'localhost', `127.0.0.1.example.com:${port}`, `127.0.0.1:${Number(port) + 1}`]) {
       expect((await ask(server.url, { host })).status, host).toBe(403);
@@ -126,7 +126,7 @@ describe('serveStatistics', () => {
     expect([status, headers.allow]).toEqual([405, 'GET, HEAD']);
   });
 
-  test('goes on after what is no HTTP', async () => {
+  test('goes on after a request that is not HTTP', async () => {
     await new Promise<void>((resolve) => {
       const socket = connect(Number(new URL(server.url).port), '127.0.0.1', () => socket.write('\0\0not http\r\n\r\n'));
       socket.resume().on('close', () => resolve());
@@ -134,7 +134,7 @@ describe('serveStatistics', () => {
     expect((await ask(server.url)).status).toBe(200);
   });
 
-  test('sends samples as they are taken, and to those who come later those before', async () => {
+  test('sends samples as they are taken, and earlier samples to pages opened later', async () => {
     using _resource = new StatisticsResourceAdaptor(new SpyResource(), { name: 'streamed' });
     const first = await openEvents();
     await expect.poll(() => first.text().match(/^data: \{.*"streamed".*\}\n$/gm)?.length ?? 0).toBeGreaterThan(3);
@@ -174,7 +174,7 @@ describe('serveStatistics', () => {
     for (const resource of many) resource.dispose();
   });
 
-  test('tells its pages when it is closed, and closes once', async () => {
+  test('notifies its pages when it is closed, and closes once', async () => {
     const page = await openEvents();
     await server.close();
     await expect.poll(() => page.text()).toContain('event: end\ndata: {"status":null}\n\n');
@@ -191,7 +191,7 @@ describe('serveStatistics', () => {
     expect((await ask(again.url)).status).toBe(200);
   });
 
-  test('rejects where the port is taken', async () => {
+  test('rejects if the port is taken', async () => {
     await expect(serveStatistics({ port: Number(new URL(server.url).port) })).rejects.toMatchObject({ code: 'EADDRINUSE' });
   });
 

@@ -10,13 +10,13 @@ const environment = {
 const address = /^cistern: watch process \d+ at (http:\/\/127\.0\.0\.1:(\d+)\/([\w-]+)\/)\n$/;
 
 describe('CISTERN_WATCH', () => {
-  test('makes a program that imports cistern watchable, and lets it end', () => {
+  test('makes a program that imports cistern watchable, and does not keep it running', () => {
     const { status, stderr } = runModule("import 'cistern'; setTimeout(() => {}, 300);", environment);
     expect(status).toBe(0);
     expect(stderr).toMatch(address);
   });
 
-  test.each([[''], ['0'], [undefined]])('is off where it is %j', (CISTERN_WATCH) => {
+  test.each([[''], ['0'], [undefined]])('is off if it is %j', (CISTERN_WATCH) => {
     const { status, stderr } = runModule("import 'cistern'; setTimeout(() => {}, 300);", { ...environment, CISTERN_WATCH });
     expect([status, stderr]).toEqual([0, '']);
   });
@@ -54,7 +54,7 @@ describe('CISTERN_WATCH', () => {
     expect(address.exec(second.stderr)?.[2]).toBe(port);
   });
 
-  test('takes another port where that one is taken', () => {
+  test('takes another port if that one is taken', () => {
     const program = `
       import { createServer } from 'node:http';
 
@@ -74,7 +74,7 @@ describe('CISTERN_WATCH', () => {
     [{ CISTERN_WATCH: '70000' }, 'port must be an integer from 0 to 65535, got 70000'],
     [{ CISTERN_WATCH_INTERVAL: 'often' }, 'intervalMilliseconds must be an integer from 10 to 2^31 - 1, got NaN'],
     [{ CISTERN_WATCH_TOKEN: 'short' }, 'token must be 22 to 256 of the characters A-Z, a-z, 0-9, _ and -'],
-  ])('warns of %j, and lets the program run', (wrong, message) => {
+  ])('warns about %j, and the program runs', (wrong, message) => {
     const { status, stdout, stderr } = runModule("import 'cistern'; console.log('ran');", { ...environment, ...wrong });
     expect([status, stdout]).toEqual([0, 'ran\n']);
     expect(stderr).toContain(`[CISTERN_WATCH] Warning: the process cannot be watched: ${message}`);

@@ -25,7 +25,7 @@ function traceOf(run: RecordedRun): Trace {
   return JSON.parse([...chromeTrace(run)].join('')) as Trace;
 }
 
-/** Events but the names of processes and threads, as short texts. */
+/** All events except the names of processes and threads, as short texts. */
 function told(run: RecordedRun): string[] {
   const { traceEvents } = traceOf(run);
   return traceEvents
@@ -37,7 +37,7 @@ function told(run: RecordedRun): string[] {
 }
 
 describe('a trace for Perfetto', () => {
-  test('has slices for allocations and phases, counters, and instants for the rest', () => {
+  test('has slices for allocations and phases, counters, and instant events for the rest', () => {
     const run = runOf(
       [
         { kind: EventKind.phaseBegin, first: 1, second: 0, time: 1000 },
@@ -107,7 +107,7 @@ describe('a trace for Perfetto', () => {
     });
   });
 
-  test('ends an allocation whose address is given out again', () => {
+  test('ends an allocation whose address is allocated again', () => {
     expect(told(runOf([allocate(256, 1), allocate(256, 2)])).filter((text) => !text.includes(' C '))).toEqual([
       '0 b 2 1 B #0',
       '0 e 2 1 B #0',

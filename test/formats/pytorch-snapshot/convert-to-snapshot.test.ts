@@ -49,7 +49,7 @@ function recordProgram(file: string): void {
   using resource = new RecordingResourceAdaptor(pool, { recording, stackSampleBytes: 0 });
   using stream = new Stream();
   using other = new Stream();
-  // It is never freed, and keeps the first segment.
+  // This is never freed, and keeps the first segment.
   resource.allocate(4 * KiB, stream);
   const live: [number, number][] = [];
   annotate('fill', () => {
@@ -72,24 +72,21 @@ function recordProgram(file: string): void {
   recording.flush();
 }
 
-describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout: 120_000 }, () => {
+describe.skipIf(!hasPython)(`a written snapshot${pythonNote}`, { timeout: 120_000 }, () => {
   const shared = ['torch-ddp-training', 'torch-owlv2-inference', 'torch-sglang-capture'].map((name) => `../shared/traces/${name}.csv.gz`);
 
-  test.each([arrowEtl, ...shared.filter((file) => existsSync(file))])(
-    'loads in Python and gives the same live ranges again: %s',
-    async (log) => {
-      const file = path('trace.pickle');
-      const { omissions } = await convertLog(log, file);
-      checkSnapshot(loadWithPython(file));
-      const before = liveRangeSteps(await readRecordedRun(log));
-      const after = liveRangeSteps(await readRecordedRun(file));
-      expect(after.length).toBe(before.length);
-      expect(after.every((step, i) => step === before[i])).toBe(true);
-      expect(omissions.every((omission) => /^threads|of zero bytes/.test(omission))).toBe(true);
-    },
-  );
+  test.each([arrowEtl, ...shared.filter((file) => existsSync(file))])('loads in Python and gives the same live ranges: %s', async (log) => {
+    const file = path('trace.pickle');
+    const { omissions } = await convertLog(log, file);
+    checkSnapshot(loadWithPython(file));
+    const before = liveRangeSteps(await readRecordedRun(log));
+    const after = liveRangeSteps(await readRecordedRun(file));
+    expect(after.length).toBe(before.length);
+    expect(after.every((step, i) => step === before[i])).toBe(true);
+    expect(omissions.every((omission) => /^threads|of zero bytes/.test(omission))).toBe(true);
+  });
 
-  test('has what a pool took and gave back as its segments', async () => {
+  test('has as its segments what a pool took and returned', async () => {
     const recorded = path('program.cistern');
     recordProgram(recorded);
     const file = path('program.pickle');
@@ -109,7 +106,7 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
       'empty START',
       'empty END',
     ]);
-    // Growth, phases, labels, stacks and times come back as well, all but nanoseconds and columns.
+    // Growth, phases, labels, stacks and times survive, except for nanoseconds and columns.
     const count = (each: RecordedRun, kind: number) => each.kinds.filter((known) => known === kind).length;
     for (const kind of [EventKind.growth, EventKind.failure, EventKind.phaseBegin, EventKind.label]) {
       expect([kind, count(again, kind)]).toEqual([kind, count(run, kind)]);
@@ -121,7 +118,7 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
     expect(again.phases.map(({ name }) => name)).toEqual(['', 'fill', 'empty']);
   });
 
-  test('has segments made up where allocations lie outside of what was recorded', async () => {
+  test('makes up segments if allocations lie outside the recorded ones', async () => {
     const events = [growth(0x10000, 0x1000), allocate(0x10000, 512), allocate(0x900000, 512), free(0x10000, 512)];
     const { segments, device_traces } = await writeAndLoad(runOf(events));
     expect(segments.map(({ address, total_size }) => [address, total_size])).toEqual([
@@ -134,14 +131,14 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
   test.each<[string, readonly RunEvent[]]>([
     ['is freed with another size', [growth(0x1000, 512), { kind: EventKind.release, first: 0x1000, second: 256 }, allocate(0x1000, 1)]],
     ['overlaps the one before', [growth(0x1000, 512), growth(0x1100, 512), allocate(0x1000, 1)]],
-    ['overlaps the one behind', [growth(0x1100, 512), growth(0x1000, 512), allocate(0x1000, 1)]],
-  ])('has segments made up where one that was recorded %s', async (_, events) => {
+    ['overlaps the one after', [growth(0x1100, 512), growth(0x1000, 512), allocate(0x1000, 1)]],
+  ])('makes up segments if a recorded one %s', async (_, events) => {
     const { segments, device_traces } = await writeAndLoad(runOf(events));
     expect(segments).toHaveLength(1);
     expect(device_traces[0]?.some(({ action }) => action.startsWith('segment'))).toBe(false);
   });
 
-  test('keeps a segment that was given back with allocations in it', async () => {
+  test('keeps a segment that was returned with allocations in it', async () => {
     const events = [growth(0x1000, 512), allocate(0x1000, 512), { kind: EventKind.release, first: 0x1000, second: 512 }];
     const { segments, device_traces } = await writeAndLoad(runOf(events));
     expect(segments).toMatchObject([{ address: 0x1000, total_size: 512, allocated_size: 512 }]);
@@ -179,7 +176,7 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
     expect(snapshot.device_traces[0]).toHaveLength(1);
   });
 
-  test('is refused where allocations overlap', async () => {
+  test('is refused if allocations overlap', async () => {
     await expect(write(runOf([allocate(0x1000, 512), allocate(0x1100, 1)]))).rejects.toThrow(
       /the allocations at 0x1000 and 0x1100 overlap$/,
     );
@@ -223,12 +220,12 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
         frames: [{ name: 'strange', filename: '', line: 0 }],
       },
       { action: 'alloc', addr: 256, size: 65_536, stream: 0, time_us: 1_700_000_000_123_000, frames: [] },
-      // JSON rounds it; the pickle does not.
+      // JSON rounds this number; the pickle does not.
       { action: 'oom', device_free: 0, size: Number(2n ** 64n - 448n), stream: 0, time_us: 1_700_000_000_123_000, frames: [] },
     ]);
   });
 
-  test('holds what PyTorch relies on, whatever the program did', async () => {
+  test('keeps what PyTorch relies on, whatever the program did', async () => {
     const step = fc.record({ pick: fc.nat(), bytes: fc.nat({ max: 4 * MiB }), gap: fc.nat({ max: 8 * MiB }), stream: fc.nat({ max: 1 }) });
     await fc.assert(
       fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
@@ -257,7 +254,7 @@ describe.skipIf(!hasPython)(`a snapshot that is written${pythonNote}`, { timeout
   });
 });
 
-describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`, { timeout: 120_000 }, () => {
+describe.skipIf(!hasPython)(`a PyTorch snapshot that is read${pythonNote}`, { timeout: 120_000 }, () => {
   const file = path('torch.pickle');
   const frames = "[{'name': 'forward', 'filename': 'model.py', 'line': 12}, {'name': 'main', 'filename': 'train.py', 'line': 3}]";
 
@@ -278,7 +275,7 @@ describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`,
 
   const start = 1_700_000_000_000_250;
 
-  test.each([2, 3, 4, 5])('gives what happened, and what was there before at time 0 (protocol %i)', async (protocol) => {
+  test.each([2, 3, 4, 5])('gives the trace, and at time 0 what was allocated before it (protocol %i)', async (protocol) => {
     const trace = [
       entry('free_requested', 4096, 500, start),
       entry('free_completed', 4096, 500, start + 1),
@@ -330,7 +327,7 @@ describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`,
     });
   });
 
-  test('follows segments that grow and shrink at any place', async () => {
+  test('follows segments that grow and shrink anywhere', async () => {
     const trace = [
       entry('segment_map', 0x200000, 0x200000, 1),
       entry('segment_map', 0x400000, 0x200000, 2),
@@ -356,7 +353,7 @@ describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`,
     expect(run.startedAt).toBeUndefined();
   });
 
-  test('has a layer for each device', async () => {
+  test('has one layer per device', async () => {
     const other = segment(4096, [[512, 'active_allocated']]).replace("'device': 0", "'device': 2");
     pickleWithPython(file, snapshot(`[${segment(4096, [[512, 'active_allocated']])}, ${other}]`, '[], [], []'), 4);
     const run = await readRecordedRun(file);
@@ -366,7 +363,7 @@ describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`,
     expect([log.eventCount, log.unfreedBytes]).toEqual([1, 500]);
   });
 
-  test('is told from what is none', async () => {
+  test('is refused if it is not a snapshot', async () => {
     const cases: [string, RegExp][] = [
       ['[1, 2]', /the snapshot is not a dict$/],
       ["{'segments': 3}", /segments is not a list$/],
@@ -386,7 +383,7 @@ describe.skipIf(!hasPython)(`a snapshot of PyTorch's that is read${pythonNote}`,
     }
   });
 
-  test('is an error or a snapshot, whichever byte is another or wherever it ends', async () => {
+  test('is an error or a snapshot, whichever byte changes and wherever it ends', async () => {
     pickleWithPython(file, snapshot(`[${segment(4096, [[512, 'active_allocated']])}]`, `[${entry('alloc', 4096, 500, start)}]`), 4);
     const run = await readRecordedRun(file);
     const whole = readFileSync(file);
@@ -410,7 +407,7 @@ describe('a snapshot as PyTorch itself writes it from C++', () => {
     const bytes = Buffer.concat([
       Buffer.of(0x80, 2, 0x7d, 0x28),
       ...[text('segments'), Buffer.of(0x5d), text('device_traces'), Buffer.of(0x5d, 0x28, 0x5d, 0x28)],
-      // {'action': 'snapshot'} again and again, out of the memo.
+      // Repeats {'action': 'snapshot'}, out of the memo.
       ...[Buffer.of(0x7d, 0x28), text('action'), text('snapshot'), Buffer.of(0x75, 0x71, 7)],
       Buffer.alloc(2 * entries).fill(Buffer.of(0x68, 7)),
       Buffer.of(0x65, 0x65, 0x75, 0x2e),

@@ -1,7 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import { EventKind, type RecordedRun } from '../../../src/formats/index.js';
 
-/** What Python makes of a snapshot. */
+/** A snapshot, as Python loads it. */
 export interface Snapshot {
   readonly segments: readonly Segment[];
   readonly device_traces: readonly (readonly TraceEntry[])[];
@@ -51,10 +51,10 @@ interface TraceEntry {
 
 export const hasPython = spawnSync('python3', ['--version']).status === 0;
 
-/** Why tests that need Python are skipped where they are. */
+/** The note in the names of tests that are skipped without Python. */
 export const pythonNote = hasPython ? '' : ' (skipped: there is no python3)';
 
-/** Opcodes that the unpickler of PyTorch's viewer has, as Python calls them. */
+/** Opcodes known to the unpickler of PyTorch's viewer, by their Python names. */
 const viewerOpcodes = [
   ...['PROTO', 'FRAME', 'STOP', 'MARK', 'EMPTY_DICT', 'EMPTY_LIST', 'EMPTY_TUPLE', 'TUPLE', 'TUPLE1', 'TUPLE2', 'TUPLE3', 'LIST', 'DICT'],
   ...['SETITEM', 'SETITEMS', 'APPEND', 'APPENDS', 'NONE', 'NEWTRUE', 'NEWFALSE', 'BININT', 'BININT1', 'BININT2', 'LONG1', 'BINFLOAT'],
@@ -67,7 +67,10 @@ function python(script: string, path: string): string {
   return stdout;
 }
 
-/** Loads a snapshot with Python's own pickle, and holds its opcodes against those that PyTorch's viewer understands. */
+/**
+ * Loads a snapshot with Python's pickle module, and checks its opcodes against those that PyTorch's
+ * viewer understands.
+ */
 export function loadWithPython(path: string): Snapshot {
   const script = `
 import json, pickle, pickletools, sys
@@ -78,14 +81,14 @@ print(json.dumps(pickle.loads(data)))`;
   return JSON.parse(python(script, path)) as Snapshot;
 }
 
-/** Pickles the value of an expression of Python's into a file. */
+/** Pickles the value of a Python expression into a file. */
 export function pickleWithPython(path: string, expression: string, protocol: number): void {
   python(`import pickle, sys\npickle.dump(${expression}, open(sys.argv[1], 'wb'), ${protocol})`, path);
 }
 
 /**
- * Throws where a snapshot does not hold what PyTorch's tools rely on: the totals of its segments, and what the viewer does with it, which is to
- * undo the trace from its last entry to its first.
+ * Throws if a snapshot does not hold what PyTorch's tools rely on: the totals of its segments, and
+ * what the viewer needs to undo the trace from its last entry to its first.
  */
 export function checkSnapshot({ segments, device_traces }: Snapshot): void {
   const fail = (what: string): never => {
@@ -149,12 +152,12 @@ export function checkSnapshot({ segments, device_traces }: Snapshot): void {
         blocks.delete(addr);
         break;
       case 'segment_free':
-        if (segmentOf(addr, size) !== undefined) fail(`segment ${addr} is freed and there`);
+        if (segmentOf(addr, size) !== undefined) fail(`segment ${addr} is freed but still there`);
         extents.set(addr, size);
         starts = undefined;
         break;
       case 'segment_alloc':
-        if (extents.get(addr) !== size) fail(`segment ${addr} is allocated and not there`);
+        if (extents.get(addr) !== size) fail(`segment ${addr} is allocated but not there`);
         for (const [start] of blocks)
           if (start >= addr && start < addr + size) fail(`segment ${addr} is allocated after the block ${start}`);
         extents.delete(addr);
@@ -167,10 +170,13 @@ export function checkSnapshot({ segments, device_traces }: Snapshot): void {
         fail(`unknown action ${action}`);
     }
   }
-  if (blocks.size > 0) fail(`${blocks.size} blocks are there before the trace, which is of everything`);
+  if (blocks.size > 0) fail(`${blocks.size} blocks exist before the trace, which covers everything`);
 }
 
-/** Allocations and frees of a layer in order, without those of no memory: what is live follows at every step. */
+/**
+ * The allocations and frees of a layer, in order, except those of zero bytes: they determine what
+ * is live at every step.
+ */
 export function liveRangeSteps(run: RecordedRun, layer = 0): string[] {
   const steps: string[] = [];
   for (let i = 0; i < run.eventCount; i++) {

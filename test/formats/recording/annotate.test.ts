@@ -20,7 +20,7 @@ afterAll(() => {
 
 let files = 0;
 
-/** Runs a function that is given a recorded resource, and returns the recording. */
+/** Runs a function with a recorded resource, and returns the recording. */
 async function recorded(use: (resource: RecordingResourceAdaptor) => void | Promise<void>) {
   const file = join(folder, `${files++}.cistern`);
   const recording = new Recording({ file });
@@ -32,7 +32,7 @@ async function recorded(use: (resource: RecordingResourceAdaptor) => void | Prom
   return readRecording(file);
 }
 
-/** Kind and phase of each event; of a beginning or an end, the phase that does. */
+/** The kind and phase of each event; for the start or end of a phase, that phase. */
 async function phasesOf(use: (resource: RecordingResourceAdaptor) => void | Promise<void>): Promise<string[]> {
   const run = await recorded(use);
   return eventsOf(run).map(({ kind, phase, first, second }) =>
@@ -41,7 +41,7 @@ async function phasesOf(use: (resource: RecordingResourceAdaptor) => void | Prom
 }
 
 describe('annotate', () => {
-  test('says of each event which phase it is in', async () => {
+  test('gives each event its phase', async () => {
     const phases = await phasesOf((resource) => {
       resource.allocate(1, stream);
       const result = annotate('step', () => {
@@ -83,7 +83,7 @@ describe('annotate', () => {
     expect(phases).toEqual(['phaseBegin a', '1 in a', 'phaseEnd a', 'phaseBegin b', '1 in b', 'phaseEnd b']);
   });
 
-  test('follows asynchronous code, also where phases overlap', async () => {
+  test('follows asynchronous code, even if phases overlap', async () => {
     const phases = await phasesOf(async (resource) => {
       const work = (name: string, size: number) =>
         annotate(name, async () => {
@@ -112,7 +112,7 @@ describe('annotate', () => {
     ]);
   });
 
-  test('has one phase for a name within a phase, however often and in whatever scope', async () => {
+  test('has one phase per name within a phase, however often and in whatever scope', async () => {
     const run = await recorded((resource) => {
       for (let i = 0; i < 3; i++) {
         annotate('step', () => withResource(resource, () => annotate('forward', () => resource.allocate(1, stream))));
@@ -127,7 +127,7 @@ describe('annotate', () => {
     ]);
   });
 
-  test('keeps recordings apart: each has the phases that it saw, and one that begins within a phase knows it', async () => {
+  test('keeps recordings apart: each has the phases that it saw, including the one in which it began', async () => {
     let inner: { phases: readonly { name: string }[] } | undefined;
     const outer = await phasesOf((resource) =>
       annotate('around', async () => {
@@ -142,7 +142,7 @@ describe('annotate', () => {
     expect(outer).toEqual(['phaseBegin around', 'phaseBegin around/within', 'phaseEnd around/within', '3 in around', 'phaseEnd around']);
   });
 
-  test('just calls the function where nothing is recorded', async () => {
+  test('just calls the function if nothing is recorded', async () => {
     const promise = Promise.resolve(5);
     expect(annotate('x', () => promise)).toBe(promise);
     expect(annotate('x', () => 7)).toBe(7);
@@ -150,8 +150,8 @@ describe('annotate', () => {
     expect(() => annotate('x', 5 as unknown as () => void)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }));
   });
 
-  // The phases of all tests count: this one comes last.
-  test('has at most 65,535 phases, the last of which stands for all that follow', async () => {
+  // The phases of all tests count, so this test comes last.
+  test('has at most 65,535 phases, the last of which stands for all further ones', async () => {
     const run = await recorded((resource) => {
       for (let i = 0; i < 65_600; i++) annotate(`phase ${i}`, () => resource.allocate(i, stream));
       annotate('phase 5', () => annotate('new', () => resource.allocate(0, stream)));

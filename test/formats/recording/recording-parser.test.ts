@@ -23,7 +23,7 @@ function events(run: RecordedRun, count = run.eventCount): number[][] {
   return [kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds].map((column) => [...column.subarray(0, count)]);
 }
 
-/** Puts right the CRC of the block that begins at a byte. */
+/** Corrects the CRC of the block that begins at an offset. */
 function seal(bytes: Buffer, block: number): Buffer {
   const end = block + unit + bytes.readUInt32LE(block + 4);
   bytes.writeUInt32LE(crc32(bytes.subarray(block + 12, end)), block + 8);
@@ -65,8 +65,8 @@ const rich = runOf(
   },
 );
 
-describe('a recording that is read', () => {
-  test('is the run that was encoded, whatever the pieces are', async () => {
+describe('reading a recording', () => {
+  test('gives the run that was encoded, whatever the pieces', async () => {
     await fc.assert(
       fc.asyncProperty(anyRun, fc.integer({ min: 1, max: 5000 }), async (run, pieceBytes) => {
         expect(await read(encode(run), pieceBytes)).toEqual(run);
@@ -75,19 +75,19 @@ describe('a recording that is read', () => {
     );
   });
 
-  test('is read compressed, and as long as blocks are', async () => {
+  test('works compressed, and with pieces as long as blocks', async () => {
     const many = runOf(Array.from({ length: 50_000 }, (_, i) => allocate(256 * (i + 1), i + 1, { time: i * 1e6 })));
     const bytes = encode(many);
     expect(await read(gzipSync(bytes), 777)).toEqual(many);
     expect(bytes.length).toBeLessThan(50_100 * unit);
   });
 
-  test('holds texts that are longer than a block', async () => {
+  test('gives texts that are longer than a block', async () => {
     const run = runOf([allocate(256, 1), allocate(512, 1, { stack: 1 }), free(256, 1)], { stacks: ['', 'x (y:1:1)\n'.repeat(20_000)] });
     expect(await read(encode(run), 1000)).toEqual(run);
   });
 
-  test('has the layers nearest to the program first, though recorded the other way round', async () => {
+  test('puts the layers nearest to the program first, though recorded the other way round', async () => {
     const layers = [
       { name: 'cuda', upstream: undefined },
       { name: 'pool', upstream: 0 },
@@ -102,7 +102,7 @@ describe('a recording that is read', () => {
     expect([...run.layerOf]).toEqual([2, 0]);
   });
 
-  test('may have layers that claim to stand on each other, or on none that there is', async () => {
+  test('accepts layers that claim to lie on each other, or on a missing one', async () => {
     const layers = [
       { name: 'a', upstream: 1 },
       { name: 'b', upstream: 0 },
@@ -115,8 +115,8 @@ describe('a recording that is read', () => {
   });
 });
 
-describe('a recording that is cut off', () => {
-  test('is read up to its last complete record, at whichever byte it ends', async () => {
+describe('a truncated recording', () => {
+  test('is read up to its last complete record, whichever byte it ends at', async () => {
     const bytes = encode(rich);
     const whole = await read(bytes);
     let known = 0;
@@ -128,14 +128,14 @@ describe('a recording that is cut off', () => {
       if (run.damage === undefined) continue;
       expect(run.damage.isTruncation).toBe(true);
       expect(run.damage.offset).toBeLessThanOrEqual(length);
-      // What is lost is less than a record, or a head or text that is not complete.
+      // Less than a record is lost, or an incomplete head or text.
       if (run.eventCount > 0) expect(bytes.readUInt8(run.damage.offset)).not.toBe(0);
     }
     expect(known).toBe(rich.eventCount);
     expect((await read(bytes)).damage).toBeUndefined();
   });
 
-  test('gives every record of the last block that is whole', async () => {
+  test('gives every complete record of the last block', async () => {
     const bytes = encode(runOf(Array.from({ length: 100 }, (_, i) => allocate(256 * (i + 1), 1))));
     const run = await read(bytes.subarray(0, bytes.length - 10 * unit - 1));
     expect(run.eventCount).toBe(89);
@@ -146,7 +146,7 @@ describe('a recording that is cut off', () => {
     });
   });
 
-  test('is read as far as it came where it is compressed', async () => {
+  test('is read as far as possible if it is compressed', async () => {
     const bytes = encode(runOf(Array.from({ length: 200_000 }, (_, i) => allocate(256 * (i + 1), (i * 7919) % 65_521, { time: i * 997 }))));
     const compressed = gzipSync(bytes);
     const run = await read(compressed.subarray(0, compressed.length - 1000), 4096);
@@ -154,13 +154,13 @@ describe('a recording that is cut off', () => {
     expect(run.damage).toMatchObject({ isTruncation: true });
   });
 
-  test('is an error where nothing of it is left', async () => {
+  test('is an error if nothing of it is left', async () => {
     await expect(read(new Uint8Array(0))).rejects.toThrow(new InvalidLogError('run', undefined, 'is empty'));
   });
 });
 
-describe('a recording that is damaged', () => {
-  test('is believed before the damage only, whichever byte is another', async () => {
+describe('a damaged recording', () => {
+  test('is trusted only up to the damage, whichever byte changes', async () => {
     const bytes = encode(rich);
     const whole = await read(bytes);
     for (let at = 0; at < bytes.length; at++) {
@@ -172,7 +172,7 @@ describe('a recording that is damaged', () => {
           run = await read(damaged);
         } catch (error) {
           expect(error).toBeInstanceOf(InvalidLogError);
-          // Only the beginning says what the file is, and which version of it.
+          // Only the first bytes say what the file is, and its version.
           expect(at).toBeLessThan(12);
           continue;
         }
@@ -187,28 +187,28 @@ describe('a recording that is damaged', () => {
   const firstRecord = header + unit;
 
   test.each<[string, string, number, (bytes: Buffer) => void]>([
-    ['the CRC of a block is wrong', 'a bit of a record is another', header, (bytes) => bytes.writeUInt8(3, firstRecord + 8)],
+    ['the CRC of a block is wrong', 'a bit of a record is flipped', header, (bytes) => bytes.writeUInt8(3, firstRecord + 8)],
     ['there is no block where one should begin', 'a marker is wrong', header, (bytes) => bytes.write('X', header)],
-    ['the length of a block is invalid', 'a length is no multiple of a unit', header, (bytes) => bytes.writeUInt32LE(25, header + 4)],
+    ['the length of a block is invalid', 'a length is not a multiple of the unit', header, (bytes) => bytes.writeUInt32LE(25, header + 4)],
     ['the length of a block is invalid', 'a length is huge', header, (bytes) => bytes.writeUInt32LE(unit * 1e8, header + 4)],
-    ['the time of a block is invalid', 'a time is none', header, (bytes) => bytes.writeDoubleLE(Number.NaN, header + 16)],
-    ['there is no record kind 99', 'a kind is not known', firstRecord, (bytes) => seal(bytes, header).writeUInt8(99, firstRecord)],
+    ['the time of a block is invalid', 'a time is not a number', header, (bytes) => bytes.writeDoubleLE(Number.NaN, header + 16)],
+    ['there is no record kind 99', 'a kind is unknown', firstRecord, (bytes) => seal(bytes, header).writeUInt8(99, firstRecord)],
     ['the length of a text is invalid', 'a text is too long', firstRecord, (bytes) => bytes.writeDoubleLE(2 ** 30, firstRecord + 16)],
     [
       'a name has the index 7, which is not the next one',
-      'an index skips some',
+      'an index skips others',
       firstRecord,
       (bytes) => bytes.writeDoubleLE(7, firstRecord + 8),
     ],
-    ['a text is not UTF-8', 'a text is none', firstRecord, (bytes) => bytes.writeUInt8(0xff, firstRecord + unit)],
-  ])('says that %s where %s', async (fault, _, offset, damage) => {
+    ['a text is not UTF-8', 'a text is not valid', firstRecord, (bytes) => bytes.writeUInt8(0xff, firstRecord + unit)],
+  ])('reports that %s if %s', async (fault, _, offset, damage) => {
     const bytes = encode(rich);
     damage(bytes);
     if (/kind|text|name/.test(fault)) seal(bytes, header);
     expect((await read(bytes)).damage).toEqual({ offset, fault, isTruncation: false });
   });
 
-  test('says that a block does not hold what its head says, though its CRC is right', async () => {
+  test('reports a block that does not hold what its head says, although its CRC is right', async () => {
     const bytes = encode(rich);
     const records = bytes.readUInt32LE(header + 12);
     bytes.writeUInt32LE(records - 1, header + 12);
@@ -219,7 +219,7 @@ describe('a recording that is damaged', () => {
     expect((await read(seal(bytes, header))).damage).toMatchObject({ offset: header, fault: 'a block does not hold whole records' });
   });
 
-  test('says that a thread is not defined', async () => {
+  test('reports an undefined thread', async () => {
     const run = await read(encode(runOf([allocate(256, 1)], { threads: [] })));
     expect([run.eventCount, run.damage?.fault]).toEqual([0, 'a thread is not defined']);
   });
@@ -238,7 +238,7 @@ describe('a recording that is damaged', () => {
     ['a pointer or size', allocate(256, -1)],
     ['a pointer or size', free(Number.NaN, 1)],
     ['a pointer or size', { kind: EventKind.failure, first: 0, second: Number.POSITIVE_INFINITY }],
-  ])('names the record where %s is not there', async (what, event) => {
+  ])('reports the record if %s is invalid', async (what, event) => {
     const good = encode(runOf([allocate(256, 1)]));
     const bytes = encode(runOf([allocate(256, 1), event]));
     const run = await read(bytes);
@@ -254,7 +254,7 @@ describe('a recording that is damaged', () => {
     }
   });
 
-  test('of another version is refused', async () => {
+  test('is refused if it has another version', async () => {
     const bytes = encode(rich);
     bytes.writeUInt32LE(2, 8);
     await expect(read(bytes)).rejects.toThrow(/^run: is a recording of version 2; this cistern reads version 1$/);
@@ -288,7 +288,7 @@ describe('the allocations of a recording', () => {
     expect([below.eventCount, below.unfreedBytes, below.truncation]).toEqual([1, 1 << 20, undefined]);
   });
 
-  test('must go together in the layer that is read, and only there', async () => {
+  test('must be consistent in the layer that is read, and only there', async () => {
     const layers = [
       { name: 'pool', upstream: 1 },
       { name: 'cuda', upstream: undefined },
@@ -302,7 +302,7 @@ describe('the allocations of a recording', () => {
     );
   });
 
-  test('are read up to where the recording ends early, and not from one that is damaged', async () => {
+  test('are read up to the point at which the recording ends early, and not from a damaged one', async () => {
     const bytes = encode(runOf([allocate(0x100, 1), free(0x100, 1)]));
     const log = await readAllocationLog(pieces(bytes.subarray(0, -1)));
     expect([log.eventCount, log.truncation?.offset]).toEqual([1, bytes.length - unit]);
@@ -313,14 +313,14 @@ describe('the allocations of a recording', () => {
     );
   });
 
-  test('may be on streams that have names only', async () => {
+  test('may be on streams that have only names', async () => {
     const log = await readAllocationLog(
       pieces(encode(runOf([allocate(256, 1), allocate(512, 1, { stream: 1 })], { streams: ['(more streams)', '0'] }))),
     );
     expect(log.streams).toEqual(['(more streams)', '0x0']);
   });
 
-  test('are none where there are none', async () => {
+  test('are empty if the recording has none', async () => {
     const log = await readAllocationLog(pieces(encode(runOf([], { layers: [], streams: [], threads: [] }))));
     expect(log).toMatchObject({ eventCount: 0, peakLiveBytes: 0 });
   });

@@ -43,7 +43,7 @@ describe('the file of a recording', () => {
     expect(header).toMatchObject({ process: process.pid, writer: expect.stringMatching(/^cistern \d/), clock: expect.any(Number) });
   });
 
-  test('is written at flush and dispose, and in between when much has come together', async () => {
+  test('is written at flush and dispose, and in between when enough has accumulated', async () => {
     const file = newFile();
     const recording = new Recording({ file });
     using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
@@ -62,7 +62,7 @@ describe('the file of a recording', () => {
     expect(() => recording.flush()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
   });
 
-  test('is written at the next record when the last one is a second old, whose time is right', async () => {
+  test('is written at the next record once a second has passed, with the right time', async () => {
     const file = newFile();
     using recording = new Recording({ file });
     using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
@@ -93,7 +93,7 @@ describe('the file of a recording', () => {
     expect(await kinds()).toEqual(['growth', 'allocate', 'label', 'free', 'eventRecord']);
   });
 
-  test('holds texts of any length, cut off where they are very long', async () => {
+  test('holds texts of any length, cut off if they are very long', async () => {
     const file = newFile();
     const recording = new Recording({ file });
     using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
@@ -128,7 +128,7 @@ describe('the file of a recording', () => {
     expect([...bytes.subarray(end, end + 3)]).toEqual([0, 0, 0]);
   });
 
-  test('has at most 65,535 labels, the last of which stands for all that follow', async () => {
+  test('has at most 65,535 labels, the last of which stands for all further ones', async () => {
     const file = newFile();
     const recording = new Recording({ file });
     using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
@@ -150,7 +150,7 @@ describe('the file of a recording', () => {
     expect(() => new Recording(undefined as never)).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }));
   });
 
-  test('refuses a file that another one writes to, unless that is a device', () => {
+  test('refuses a file that another recording writes to, unless it is a device', () => {
     const file = newFile();
     const first = new Recording({ file });
     expect(() => new Recording({ file })).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' }));
@@ -161,7 +161,7 @@ describe('the file of a recording', () => {
     expect(one.file).toBe(other.file);
   });
 
-  test('on a full disk stops allocations before the upstream is asked, and stops no free', () => {
+  test('fails allocations on a full disk before the upstream is asked, and fails no free', () => {
     const upstream = new SpyResource();
     const recording = new Recording({ file: '/dev/full' });
     using resource = new RecordingResourceAdaptor(upstream, { recording });
@@ -174,18 +174,18 @@ describe('the file of a recording', () => {
     expect(() => resource.flush()).toThrow(full);
     expect(() => recording.dispose()).toThrow(full);
     recording.dispose();
-    // Nothing is recorded any more, and nothing stands in the way.
+    // Nothing is recorded any more, so nothing is in the way.
     resource.allocate(1, stream);
   });
 
-  test('loses no record where a disk was full for a while, and wrote parts of what it was given', async () => {
+  test('loses no record if the disk was full for a while and wrote only parts', async () => {
     const file = newFile();
     const { status, stderr } = runModule(`
       import fs from 'node:fs';
       import { syncBuiltinESMExports } from 'node:module';
       const { writeSync } = fs;
       let calls = 0;
-      // Takes a hundred bytes, and fails every other time.
+      // Takes a hundred bytes, and fails every second time.
       fs.writeSync = (descriptor, bytes) => {
         if (calls++ % 2 === 1) throw Object.assign(new Error('full'), { code: 'ENOSPC' });
         return writeSync(descriptor, bytes.subarray(0, 100));
@@ -218,7 +218,7 @@ describe('the file of a recording', () => {
     expect(await sizesOf(file)).toEqual([...upTo(20).flatMap((i) => [i, i]), ...upTo(10_000), ...upTo(10_000)]);
   });
 
-  test('is complete when the process exits without dispose, by process.exit too', async () => {
+  test('is complete when the process exits without dispose, even by process.exit', async () => {
     const [file, other] = [newFile(), newFile()];
     const { status, stderr } = runModule(`
       import { CudaMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
@@ -234,7 +234,7 @@ describe('the file of a recording', () => {
     expect(await sizesOf(other)).toEqual([0, 1, 2]);
   });
 
-  test.each([false, true])('of a process that is killed can be read up to the last record written (autoFlush: %s)', async (autoFlush) => {
+  test.each([false, true])('can be read up to the last record written if the process is killed (autoFlush: %s)', async (autoFlush) => {
     const file = newFile();
     const count = 10_000;
     const { signal } = runModule(`
@@ -251,7 +251,7 @@ describe('the file of a recording', () => {
     if (autoFlush) expect(sizes).toHaveLength(count);
     else expect(sizes.length).toBeGreaterThan(5000);
     expect(sizes).toEqual(upTo(sizes.length));
-    // Whole blocks were written.
+    // Only whole blocks were written.
     expect((await readRecordedRun(file)).damage).toBeUndefined();
   });
 
@@ -293,7 +293,7 @@ describe('events', () => {
     expect(others).toEqual(rows.slice(0, 3));
   });
 
-  test('of a pool are recorded where it waits for another stream', async () => {
+  test('of a pool are recorded if it waits for another stream', async () => {
     const file = newFile();
     using recording = new Recording({ file });
     using pool = new PoolMemoryResource(new CudaMemoryResource());
@@ -312,7 +312,7 @@ describe('events', () => {
 });
 
 describe('streams', () => {
-  test('have one name each, whatever object is used, and another one when they have ended', async () => {
+  test('have one name each, whatever object is used, and a new one after they have ended', async () => {
     const file = newFile();
     const recording = new Recording({ file });
     using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
@@ -333,7 +333,7 @@ describe('streams', () => {
     expect(run.streams).toEqual([handle, ...handles]);
   });
 
-  test('may be more than there are numbers for, where they end', async () => {
+  test('may outnumber the available numbers if they end', async () => {
     const file = newFile();
     const recording = new Recording({ file });
     using resource = new RecordingResourceAdaptor(new SpyResource(), { recording });
@@ -357,7 +357,7 @@ describe('CISTERN_LOG_FILE', () => {
     const stream = new Stream();
   `;
 
-  test('records the resource that a program has by default, and nothing of those that it chooses', async () => {
+  test("records a program's default resource, and none that it chooses", async () => {
     const file = newFile();
     const { status, stderr } = runModule(
       `${program}
@@ -382,7 +382,7 @@ describe('CISTERN_LOG_FILE', () => {
     expect(run.labels).toEqual(['', 'first']);
   });
 
-  test('is where adaptors record that are told no file, and stays open when they end', async () => {
+  test('takes the records of adaptors without a file, and stays open when they end', async () => {
     const file = newFile();
     const { status, stderr } = runModule(
       `${program}
@@ -444,7 +444,7 @@ describe('CISTERN_LOG_FILE', () => {
     expect(new Set(runs.map(({ threads }) => threads[0])).size).toBe(3);
   });
 
-  test('makes no file where nothing is recorded', () => {
+  test('makes no file if nothing is recorded', () => {
     const file = newFile();
     const { status } = runModule(`${program} new CudaMemoryResource().allocate(5, stream);`, { CISTERN_LOG_FILE: file });
     expect(status).toBe(0);
@@ -458,7 +458,7 @@ describe('CISTERN_LOG_FILE', () => {
   });
 });
 
-test('a recording of what is recorded already has no trace of the other', async () => {
+test('a recording of a resource that is already recorded has no trace of the other recording', async () => {
   const [file, other] = [newFile(), newFile()];
   const recordings = [new Recording({ file }), new Recording({ file: other })] as const;
   using upstream = new CudaMemoryResource();

@@ -10,7 +10,7 @@ describe('a table of streams', () => {
   };
   const handleOf = (stream: Stream) => `0x${stream.nativeHandle.toString(16)}`;
 
-  test('gives new numbers while there are any, then those of streams that have ended, the first of them first', () => {
+  test('gives new numbers while there are any, then those of ended streams in the order in which they ended', () => {
     const { streams, definitions } = table(3);
     const [a, b, c, d, e, f] = Array.from({ length: 6 }, () => new Stream()) as [Stream, Stream, Stream, Stream, Stream, Stream];
     const handles = [a, b, c, d, e].map(handleOf);
@@ -31,7 +31,7 @@ describe('a table of streams', () => {
     for (const stream of [c, d, e, f]) stream.dispose();
   });
 
-  test('has one number for all that there is none left for', () => {
+  test('has one shared number when none is left', () => {
     const { streams, definitions } = table(1);
     const [a, b, c, d] = Array.from({ length: 4 }, () => new Stream()) as [Stream, Stream, Stream, Stream];
     expect([a, b, c].map(({ timeline }) => streams.indexOf(timeline))).toEqual([0, 1, 1]);
@@ -47,7 +47,7 @@ describe('a table of streams', () => {
     expect(definitions).toHaveLength(3);
   });
 
-  test('does not take the slot of a stream that has ended for that stream', () => {
+  test('does not mistake a new stream in the slot of an ended one for that stream', () => {
     const { streams } = table(100);
     const slots = new Set<number>();
     const indexes = Array.from({ length: 10 }, () => {
@@ -60,7 +60,7 @@ describe('a table of streams', () => {
   });
 });
 
-test('a table of names gives numbers from 1 on, the last of which stands for all that follow', () => {
+test('a table of names gives numbers from 1 on, the last of which stands for all further ones', () => {
   const definitions: [number, string][] = [];
   const names = new NameTable(3, 'more', (index, name) => definitions.push([index, name]));
   expect(['a', 'b', 'a', 'c', 'd', 'b', 'more'].map((name) => names.indexOf(name))).toEqual([1, 2, 1, 3, 3, 2, 3]);

@@ -26,16 +26,16 @@ function csv(run: RecordedRun, layer = 0): string {
   return Buffer.concat([...rmmCsv(run, layer)]).toString();
 }
 
-describe('an RMM log that became a recording and an RMM log again', () => {
-  test.each([arrowEtl, ...traces.map((name) => join(sharedTraces, name))])('is what it was: %s', async (path) => {
+describe('an RMM log converted to a recording and back', () => {
+  test.each([arrowEtl, ...traces.map((name) => join(sharedTraces, name))])('is unchanged: %s', async (path) => {
     const compressed = readFileSync(path);
-    // The texts are too long to be shown.
+    // The texts are too long to print.
     expect((await throughRecording(compressed)) === gunzipSync(compressed).toString()).toBe(true);
   });
 
-  test.skipIf(traces.length > 0)('cannot be tested with further traces, since ../shared/traces is absent', () => {});
+  test.skipIf(traces.length > 0)('cannot be tested with further traces, because ../shared/traces is absent', () => {});
 
-  test('is what it was, whichever version of RMM wrote it', async () => {
+  test('is unchanged, whichever version of RMM wrote it', async () => {
     const time = fc.record({
       hours: fc.nat({ max: 23 }),
       minutes: fc.nat({ max: 59 }),
@@ -71,7 +71,7 @@ describe('an RMM log that became a recording and an RMM log again', () => {
     );
   });
 
-  test('is what it was where cistern wrote it', async () => {
+  test('is unchanged if cistern wrote it', async () => {
     const file = join(folder, 'log.csv');
     {
       using stream = new Stream();
@@ -88,7 +88,7 @@ describe('an RMM log that became a recording and an RMM log again', () => {
 });
 
 describe('the RMM log of a recording', () => {
-  test('has the local times of day, and goes on after midnight', () => {
+  test('has the local times of day, and continues after midnight', () => {
     const run = runOf([allocate(256, 1, { time: 1_234_999 }), free(256, 1, { time: 3600e9 })], {
       startedAt: Date.UTC(2024, 1, 29, 21, 30, 0, 5),
       utcOffsetMinutes: 90,
