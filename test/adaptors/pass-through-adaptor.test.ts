@@ -204,7 +204,7 @@ test('adaptors refuse options that are not an object', () => {
 });
 
 test.each([
-  ['a cache outside of its runs', new CudaMemoryResource(), (below: MemoryResource) => new CachingMemoryResource(below)],
+  ['a cache outside its runs', new CudaMemoryResource(), (below: MemoryResource) => new CachingMemoryResource(below)],
   [
     'a bin that was given to a binning resource',
     new CudaMemoryResource(),

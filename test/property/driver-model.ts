@@ -442,7 +442,7 @@ export class DriverModel implements Disposable {
     const deadline = performance.now() + longestWaitMilliseconds;
     do call();
     while (mailbox[0] === NativeStatus.hostFunctionReady && !this.#isStalled(position) && performance.now() < deadline);
-    if (performance.now() > deadline) this.#report('a call goes on waiting for what no host function and no hold stalls');
+    if (performance.now() > deadline) this.#report('a call still waits for work that no host function and no hold stalls');
     if (mailbox[0] === NativeStatus.success) join(this.#host, position);
     else if (mailbox[0] === NativeStatus.hostFunctionReady) this.#stopped = { handle, position };
   }
@@ -742,5 +742,5 @@ function untilTrue(ask: () => boolean): void {
   if (ask()) return;
   const end = performance.now() + patience;
   while (performance.now() < end) if (ask()) return;
-  throw new Error('a stream that nothing stalls does not go on');
+  throw new Error('a stream that nothing stalls does not complete');
 }

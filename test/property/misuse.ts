@@ -77,7 +77,7 @@ const misuses: Readonly<Record<string, (context: MisuseContext) => Call | undefi
     live === undefined || otherEvent === undefined || !takesFences(resource)
       ? undefined
       : () => resource.deallocate(live.pointer, live.bytes, stream, otherEvent),
-  'a free with a fence that is none': ({ resource, live, stream }) =>
+  'a free with an invalid fence': ({ resource, live, stream }) =>
     live === undefined || !takesFences(resource)
       ? undefined
       : () => resource.deallocate(live.pointer, live.bytes, stream, 'later' as DeallocationFence),
@@ -97,7 +97,7 @@ const misuses: Readonly<Record<string, (context: MisuseContext) => Call | undefi
     ({ resource, stream }) =>
     () =>
       resource.allocate(2 ** 53, stream),
-  'an allocation of a text':
+  'an allocation of a string':
     ({ resource, stream }) =>
     () =>
       resource.allocate('256' as never, stream),
@@ -113,7 +113,7 @@ const misuses: Readonly<Record<string, (context: MisuseContext) => Call | undefi
     ({ resource }) =>
     () =>
       resource.allocate(256, undefined as never),
-  'an allocation on what is no stream':
+  'an allocation on a value that is not a stream':
     ({ resource }) =>
     () =>
       resource.allocate(256, { handle: 3 } as never),
@@ -127,7 +127,7 @@ const misuses: Readonly<Record<string, (context: MisuseContext) => Call | undefi
     const trim: unknown = Reflect.get(resource, 'trim');
     return typeof trim === 'function' ? () => trim.call(resource, stream, { bytesToKeep: -1 }) : undefined;
   },
-  'a rewind to what is no mark': ({ resource }) =>
+  'a rewind to a value that is not a mark': ({ resource }) =>
     resource instanceof MonotonicMemoryResource ? () => resource.rewind({} as MonotonicMark) : undefined,
   "a rewind to another's mark": ({ resource }) => {
     if (!(resource instanceof MonotonicMemoryResource)) return undefined;
@@ -156,7 +156,7 @@ const misuses: Readonly<Record<string, (context: MisuseContext) => Call | undefi
       new DeviceBuffer(512, { resource, stream, capacityBytes: 256 }),
   'a buffer on a disposed stream': ({ resource, disposedStream }) =>
     disposedStream === undefined ? undefined : () => new DeviceBuffer(256, { resource, stream: disposedStream }),
-  'an alignment of a buffer that is no power of two':
+  'an alignment of a buffer that is not a power of two':
     ({ resource, stream }) =>
     () =>
       new DeviceBuffer(256, { resource, stream, alignment: 300 }),
@@ -170,7 +170,7 @@ const misuses: Readonly<Record<string, (context: MisuseContext) => Call | undefi
   'a fill beyond the end of a buffer': withBuffer((buffer) => buffer.fill(1, { byteOffset: 0, byteLength: 1 })),
   'a resize to -1': withBuffer((buffer) => buffer.resize(-1)),
   'a read beyond the end of a buffer': withBuffer((buffer) => buffer.toHostSync(new Uint8Array(1))),
-  'a stream of a buffer that is none': withBuffer((buffer) => buffer.setStream({} as never)),
+  'an invalid stream of a buffer': withBuffer((buffer) => buffer.setStream({} as never)),
 };
 
 /** The call with a number, and its name. */

@@ -102,7 +102,8 @@ export class Probe implements MemoryResourceAdaptor {
   }
 
   #add(pointer: DevicePointer, bytes: number, alignment: number): void {
-    if (pointer % alignment !== 0) throw new Violation(`${this.#name} gave ${formatPointer(pointer)}, no multiple of ${alignment}`);
+    if (pointer % alignment !== 0)
+      throw new Violation(`${this.#name} returned ${formatPointer(pointer)}, which is not a multiple of ${alignment}`);
     for (const [other, otherBytes] of this.live) {
       if (pointer < other + otherBytes && other < pointer + bytes) {
         throw new Violation(

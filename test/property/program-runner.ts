@@ -169,9 +169,7 @@ export class ProgramRunner implements Disposable {
     }
     const [program] = this.#model.liveEvents;
     if (program === undefined) return;
-    throw new Violation(
-      `${this.#model.liveEvents.length} events are there after all programs are over, the first one made by program ${program}`,
-    );
+    throw new Violation(`${this.#model.liveEvents.length} events are left after all programs, the first made by program ${program}`);
   }
 
   [Symbol.dispose](): void {

@@ -32,7 +32,7 @@ describe('the trend of a series', () => {
 describe('something grows', () => {
   test('that increases slightly in each round', () => {
     expect(growth(Array.from({ length: 90 }, (_, round) => round))).toBe(
-      'it grows: by 59 in the last 60 rounds (median slope), where 50 are allowed',
+      'it grows: by 59 in the last 60 rounds (median slope); 50 are allowed',
     );
     expect(growth(series((round) => 100 + round / 2))).toMatch(/^it grows: by /);
   });

@@ -43,7 +43,7 @@ export function growthOf(
   const found = trend(series);
   if (found === undefined || found.change <= allowance) return undefined;
   const { change, rounds } = found;
-  return `${name} grows: by ${format(change)} in the last ${rounds} rounds (median slope), where ${format(allowance)} are allowed`;
+  return `${name} grows: by ${format(change)} in the last ${rounds} rounds (median slope); ${format(allowance)} are allowed`;
 }
 
 function medians(values: readonly number[], width: number): number[] {

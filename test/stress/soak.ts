@@ -149,7 +149,7 @@ async function balance(before: Readonly<Record<string, number>> | undefined): Pr
     );
     if (differences.length === 0) return before;
   }
-  throw new Violation(`what was there before is not there after the round: ${differences.join('; ')}`);
+  throw new Violation(`the ledger differs after the round: ${differences.join('; ')}`);
 }
 
 const bytes = (value: number) => formatBytes(Math.round(value));
@@ -157,7 +157,7 @@ const count = (value: number) => String(Number(value.toFixed(1)));
 const format = {
   residentBytes: ['resident memory', bytes],
   heapBytes: ['the heap of V8', bytes],
-  externalBytes: ['memory that V8 knows of outside of its heap', bytes],
+  externalBytes: ['memory that V8 knows of outside its heap', bytes],
   descriptors: ['the number of open files', count],
   threads: ['the number of threads', count],
   handles: ['the number of handles of Node', count],

@@ -33,7 +33,7 @@ if (isTTY) bar.stop();
 if (json !== '') writeFileSync(json, `${JSON.stringify(soaked, undefined, 1)}\n`);
 console.log(tableOf(soaked));
 for (const violation of soaked.violations) console.log(violation);
-if (soaked.rounds < minimumRounds) console.log(`whether anything grows is told from ${minimumRounds} rounds on`);
+if (soaked.rounds < minimumRounds) console.log(`growth is reported only from ${minimumRounds} rounds on`);
 console.log(`${soaked.violations.length} violations, seed ${seed}`);
 process.exit(soaked.violations.length === 0 ? 0 : 1);
 

@@ -47,7 +47,7 @@ for (const [index, resource] of resources.entries()) {
 if (holds.length === 0) {
   for (const [index, buffer] of buffers.entries()) {
     const bytes = await buffer.toHost();
-    if (!bytes.every((byte) => byte === index)) throw new Error(`a buffer of the worker holds something else than ${index}`);
+    if (!bytes.every((byte) => byte === index)) throw new Error(`a buffer of the worker holds something other than ${index}`);
   }
 }
 

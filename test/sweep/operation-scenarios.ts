@@ -173,7 +173,7 @@ function playManaged(run: ScenarioRun): void {
   run.do('prefetch', () => prefetch(pointer, 100_000, Device.get(), stream));
   run.do('prefetch', () => prefetch(pointer, 100_000, 'host', stream));
   const attributes = run.do('ask', () => managedRangeAttributes(pointer, 100_000));
-  run.check(attributes.isReadMostly && attributes.lastPrefetchLocation === 'host', 'memory is what it was advised to be');
+  run.check(attributes.isReadMostly && attributes.lastPrefetchLocation === 'host', 'memory has the advised attributes');
   run.do('free', () => resource.deallocate(pointer, 100_000, stream));
 }
 
