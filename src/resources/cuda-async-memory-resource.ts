@@ -68,7 +68,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
   readonly #pool: DriverMemoryPool;
   /** The stream of the last call, which has been checked. */
   #lastStream: Stream = noStream;
-  /** What was remembered since this was made has higher numbers. */
+  /** Allocations remembered since this was made have higher numbers. */
   readonly #remembered = rememberedSoFar();
   #isDisposed = false;
 
@@ -167,7 +167,7 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
    * freed with it, after all work queued on the device has run, on any stream: this call waits for
    * that. If a hold or a host function keeps a stream from continuing, this call does not wait, and
    * the memory is freed later.
-   * @throws what the free of a buffer threw, if the buffer still has its memory: the pool is not
+   * @throws the error of a buffer's free, if the buffer still has its memory: the pool is not
    * disposed then, and can be disposed again.
    */
   [Symbol.dispose](): void {

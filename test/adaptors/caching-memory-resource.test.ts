@@ -851,7 +851,7 @@ describe('invalidate', () => {
     cache.validate();
   });
 
-  test('does for free blocks what trim does even in a run', () => {
+  test('trim does the same for free blocks, even in a run', () => {
     const { upstream, cache } = countingCache();
     cache.run(() => {
       cache.allocate(1000, stream);
