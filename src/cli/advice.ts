@@ -12,7 +12,7 @@ export function adviceFor(error: unknown): string | undefined {
   if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
     return 'LoggingResourceAdaptor, RecordingResourceAdaptor and RMM\'s logging_resource_adaptor write logs; "cistern generate" makes one to try';
   }
-  if (error instanceof DeviceUnavailableError) return '"cistern doctor" says what was looked for; --device software needs no GPU';
+  if (error instanceof DeviceUnavailableError) return '"cistern doctor" shows what was tried; --device software needs no GPU';
   const { code, path } = error as NodeJS.ErrnoException;
   if (code === 'ENOENT' && path !== undefined) return adviceOnPath(path);
   return undefined;

@@ -108,7 +108,7 @@ export class OpenLog {
   }
 }
 
-/** What is wrong with gzip data. */
+/** A fault in gzip data. */
 export interface GzipFault {
   readonly fault: string;
   readonly isTruncation: boolean;

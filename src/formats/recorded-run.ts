@@ -9,7 +9,7 @@ export interface RecordedLayer {
   readonly upstream: number | undefined;
 }
 
-/** A named part of a program; {@link annotate} makes them. */
+/** A named part of a program; `annotate` makes them. */
 export interface RecordedPhase {
   readonly name: string;
   /** The index of the phase around it, or 0. */

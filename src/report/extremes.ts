@@ -5,8 +5,10 @@
  *     level 1   of 32 each    [ the index of the greatest | … ]  and the least
  *     level 2   of 1024 each
  *
- * Invariant: at(level, group) is the first index of the extreme of values[group · 32^level … (group
- * + 1) · 32^level). Cost: n / 31 entries twice; a query reads at most 64 entries of each level.
+ * Invariant: at(level, group) is the first index of the extreme of
+ * values[group · 32^level … (group + 1) · 32^level).
+ *
+ * Cost: n / 31 entries twice; a query reads at most 64 entries of each level.
  */
 const groupSize = 32;
 

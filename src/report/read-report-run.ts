@@ -8,7 +8,7 @@ import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-rep
 
 /**
  * Reads a log for {@link writeReport}, packing it as it is read: a recording or an RMM log is never
- * completely in memory. Accepts the same logs as {@link readRecordedRun}, and throws the same
+ * completely in memory. Accepts the same logs as `readRecordedRun`, and throws the same
  * errors.
  * @param source a path, a `file:` URL, or the bytes in pieces
  * @throws InvalidLogError if the source is not a log, if a snapshot is damaged, or if a row of an

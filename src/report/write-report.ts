@@ -30,7 +30,7 @@ const knownOptions = optionNames<WriteReportOptions>({ onProgress: true, title: 
  * sites. Texts from the logs, such as labels, are always shown as plain text.
  *
  * A file is written completely or not at all.
- * @param runs results of {@link readReportRun} or {@link readRecordedRun}, at least one; the former
+ * @param runs results of {@link readReportRun} or `readRecordedRun`, at least one; the former
  * take less memory
  * @param target a path, a `file:` URL, or a sink that takes the text in pieces
  * @throws ArgumentTypeError, ArgumentRangeError

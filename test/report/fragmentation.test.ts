@@ -42,7 +42,7 @@ function holesAfter(run: ReportRun, change: number): number[] {
 
 describe('the sweep of holes', () => {
   for (const hasBlocks of [true, false]) {
-    test(`finds all holes after every change, ${hasBlocks ? 'in blocks' : 'between allocations where no blocks are known'}`, () => {
+    test(`finds all holes after every change, ${hasBlocks ? 'in blocks' : 'between allocations if no blocks are known'}`, () => {
       fc.assert(
         fc.property(anyReportRun({ hasBlocks }), fc.integer({ min: 1, max: 50 }), (run, piece) => {
           const sweep = new FragmentationSweep(run, 0);

@@ -50,7 +50,7 @@ export class SnapshotPlan {
   readonly run: RecordedRun;
   readonly layer: number;
   readonly omissions: SnapshotOmissions;
-  /** The layer whose growth makes the segments, or `undefined` where they are made up. */
+  /** The layer whose growth makes the segments, or `undefined` if they are made up. */
   readonly keeper: number | undefined;
   /** Releases by that layer that are left out because the segment still held allocations. */
   readonly skippedReleases: ReadonlySet<number>;

@@ -57,7 +57,8 @@ export class PickleWriter {
   }
 
   /**
-   * Announces that the next value is an item of a list. @param index its number in the list, from 0
+   * Announces that the next value is an item of a list.
+   * @param index its number in the list, from 0
    */
   item(index: number): void {
     if (index % batchItems !== 0) return;
