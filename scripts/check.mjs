@@ -99,8 +99,7 @@ function cudaHeader() {
  */
 function overStrictDriver() {
   if (process.platform !== 'linux') throw new Skipped('the strict driver is for Linux');
-  run('node', ['test/gpu/run-matrix.mjs', '--settings', 'usual']);
-  run('node', ['test/gpu/run-matrix.mjs', '--settings', 'kernels', '--suites', 'kernels']);
+  run('node', ['test/gpu/run-matrix.mjs', '--settings', 'usual,strictest']);
 }
 
 const steps = {

@@ -1,3 +1,5 @@
+import { attemptEach, throwFirst } from '../collect-errors.js';
+
 /** Holds bytes that still must be written to a file. */
 export interface Flushable {
   /** Writes the bytes. */
@@ -23,13 +25,5 @@ export function cancelFlushAtExit(flushable: Flushable): void {
 
 /** Flushes all of them even if some fail, and throws the first error. */
 function flushAll(): void {
-  const failures: unknown[] = [];
-  for (const flushable of flushables) {
-    try {
-      flushable.flush();
-    } catch (error) {
-      failures.push(error);
-    }
-  }
-  if (failures.length > 0) throw failures[0];
+  throwFirst(attemptEach(flushables, (flushable) => flushable.flush()));
 }

@@ -27,7 +27,6 @@ const allSettings = {
   'callbacks side by side': { SERIAL_CALLBACKS: 0 },
   'no pauses': { DELAY_US: 0 },
   'long pauses': { DELAY_US: 2000, SEED: 7 },
-  'frees do not wait': { FREE_SYNCS: 0 },
   'copies from pageable memory do not wait': { PAGEABLE_WAITS: 0 },
   'reads pageable memory itself': { HOST_PAGE_TABLES: 1 },
   kernels: { KERNELS: 1 },
