@@ -19,9 +19,9 @@ export {
   type HostData,
 } from './buffers/device-buffer.js';
 export { configureEarlyCollection, type EarlyCollectionOptions } from './collector/early-collection.js';
+export type { BufferLeak } from './collector/free-unreachable-buffers.js';
 export { type CollectionKind, reclaimUnreachableBuffers } from './collector/reclaim-unreachable-buffers.js';
 export type { ReclaimStage, ReclaimTimings, StageTiming } from './collector/stage-timings.js';
-export type { BufferLeak } from './collector/unreachable-buffers.js';
 export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend, selectBackend } from './driver/backend.js';
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';

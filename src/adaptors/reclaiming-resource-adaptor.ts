@@ -17,9 +17,9 @@
  */
 
 import { setImmediate } from 'node:timers/promises';
+import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../collector/reclaim-unreachable-buffers.js';
 import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../collector/stage-timings.js';
-import { freeUnreachableBuffers } from '../collector/unreachable-buffers.js';
 import { isNotPermitted } from '../driver/status.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError, type RecoveryStage } from '../errors.js';

@@ -1,5 +1,5 @@
+import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../collector/reclaim-unreachable-buffers.js';
-import { freeUnreachableBuffers } from '../collector/unreachable-buffers.js';
 import type { Stream } from '../driver/stream.js';
 import { OutOfMemoryError, type RecoveryStage } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';

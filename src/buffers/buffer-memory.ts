@@ -1,7 +1,7 @@
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { addOwner, lastingStream, type MemoryOwner, removeOwner, type StreamFor, usableStream } from '../bulk-frees.js';
 import { type HeldMemory, heldMemory } from '../collector/early-collection.js';
-import { freeSoonerOrLater, type OwnedMemory } from '../collector/unreachable-buffers.js';
+import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
 import { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';

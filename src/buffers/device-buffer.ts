@@ -1,6 +1,6 @@
 import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
-import { creationStack, disown, freeSoonerOrLater, own } from '../collector/unreachable-buffers.js';
+import { creationStack, disown, freeSoonerOrLater, own } from '../collector/free-unreachable-buffers.js';
 import { Event } from '../driver/event.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';

@@ -1,7 +1,7 @@
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
 import { assertOneOf } from '../validation.js';
-import { freeUnreachableBuffers } from './unreachable-buffers.js';
+import { freeUnreachableBuffers } from './free-unreachable-buffers.js';
 
 /**
  * What V8 collects: `minor` collects recent objects, in a fraction of a millisecond; `major`

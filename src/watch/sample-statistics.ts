@@ -1,7 +1,7 @@
 import { layersOf } from '../adaptors/layers.js';
 import { liveStatisticsAdaptors, type StatisticsResourceAdaptor } from '../adaptors/statistics-resource-adaptor.js';
 import type { StreamOrderedStatistics } from '../adaptors/stream-ordered-memory-resource.js';
-import { watchedBuffers } from '../collector/unreachable-buffers.js';
+import { watchedBuffers } from '../collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';
 import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';

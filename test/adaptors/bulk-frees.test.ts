@@ -1,6 +1,6 @@
 import { afterAll, afterEach, beforeAll, describe, expect, test, vi } from 'vitest';
 import { type RememberedAllocations, rememberIfTakenBack } from '../../src/adaptors/remember-allocations.js';
-import { freeUnreachableBuffers } from '../../src/collector/unreachable-buffers.js';
+import { freeUnreachableBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { failCall } from '../../src/driver/software-device.js';
 import {
   AlignedResourceAdaptor,

@@ -2,7 +2,7 @@ import { setImmediate } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
 import { DeviceBuffer, type HostData } from '../../src/buffers/device-buffer.js';
-import { watchedBuffers } from '../../src/collector/unreachable-buffers.js';
+import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { Event } from '../../src/driver/event.js';

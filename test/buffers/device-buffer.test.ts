@@ -1,7 +1,7 @@
 import { setTimeout } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, it } from 'vitest';
 import { DeviceBuffer, type DeviceBufferOptions } from '../../src/buffers/device-buffer.js';
-import { watchedBuffers } from '../../src/collector/unreachable-buffers.js';
+import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import { failCall } from '../../src/driver/software-device.js';

@@ -7,7 +7,7 @@ import { MonotonicMemoryResource } from '../../src/adaptors/monotonic-memory-res
 import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
 import { ReclaimingResourceAdaptor } from '../../src/adaptors/reclaiming-resource-adaptor.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
-import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/unreachable-buffers.js';
+import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
 import { Event } from '../../src/driver/event.js';
 import { Stream } from '../../src/driver/stream.js';

@@ -1,7 +1,7 @@
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { setImmediate } from 'node:timers/promises';
 import { afterEach, describe, expect, it } from 'vitest';
-import { watchedBuffers } from '../../src/collector/unreachable-buffers.js';
+import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import {
   CachingMemoryResource,
   CudaMemoryResource,

@@ -4,7 +4,7 @@ import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
 import { ReclaimingResourceAdaptor } from '../../src/adaptors/reclaiming-resource-adaptor.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { configureEarlyCollection } from '../../src/collector/early-collection.js';
-import { watchedBuffers } from '../../src/collector/unreachable-buffers.js';
+import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
 import { Stream } from '../../src/driver/stream.js';
 import { OutOfMemoryError } from '../../src/errors.js';

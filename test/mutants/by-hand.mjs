@@ -491,7 +491,7 @@ const faults = {
       to: "'trim', 'major-collection', 'minor-collection', 'callback'];",
     },
   ],
-  'src/collector/unreachable-buffers.ts': [
+  'src/collector/free-unreachable-buffers.ts': [
     {
       name: 'sweep-in-sweep',
       fault: 'a nested sweep retries what was refused',

@@ -56,7 +56,7 @@ const files = [
   'src/adaptors/tracking-resource-adaptor.ts',
   'src/buffers/ordered-copy.ts',
   'src/collector/stage-timings.ts',
-  'src/collector/unreachable-buffers.ts',
+  'src/collector/free-unreachable-buffers.ts',
 ];
 /**
  * Tests that run the changed code in their own process; others start processes, or test what is

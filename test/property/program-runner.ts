@@ -1,6 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks';
 import { setImmediate } from 'node:timers/promises';
-import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/unreachable-buffers.js';
+import { freeUnreachableBuffers, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { formatValue } from '../../src/errors.js';
 import {
   type ArenaMemoryResource,

@@ -1,6 +1,6 @@
 import { readdirSync } from 'node:fs';
 import { setImmediate } from 'node:timers/promises';
-import { watchedBuffers } from '../../src/collector/unreachable-buffers.js';
+import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device, driverCallCounts, Event, MiB, reclaimUnreachableBuffers, Stream } from '../../src/index.js';
 import { type Ledger, takeLedger } from '../sweep/ledger.js';
 
