@@ -2,9 +2,7 @@ import type { DeallocationEvents } from '../memory-resource.js';
 
 /** Which streams a replay uses. */
 export type ReplayStreams =
-  /**
-   * Those of the log. Created streams stand for both the legacy default stream and created streams.
-   */
+  /** Those of the log; a created stream replaces the legacy default stream. */
   | 'log'
   /** One per thread of the log, as with a per-thread default stream. */
   | 'thread'
