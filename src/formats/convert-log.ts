@@ -197,14 +197,14 @@ function omissionsOfCsv(run: RecordedRun, layer: number): string[] {
   ];
 }
 
-function omissionsOfSnapshot({ run, keeper, omissions }: SnapshotPlan): string[] {
+function omissionsOfSnapshot({ run, pool, omissions }: SnapshotPlan): string[] {
   return [
     ...counted('threads', run.threads.length > 1 ? run.threads.length : 0),
     ...counted('events of zero bytes', omissions.empty),
     ...counted('frees of memory that the log does not allocate', omissions.foreignFrees),
     ...counted('allocations at a live address', omissions.doubles),
     ...counted('releases of blocks that still hold allocations', omissions.abandoned),
-    ...counted(growthOmission, keeper === undefined ? countOf(run, [EventKind.growth, EventKind.release]) : 0),
+    ...counted(growthOmission, pool === undefined ? countOf(run, [EventKind.growth, EventKind.release]) : 0),
     ...counted(orderOmission, countOf(run, [EventKind.eventRecord, EventKind.eventWait])),
   ];
 }

@@ -1,5 +1,5 @@
 import { formatBytes, KiB, MiB } from '../units.js';
-import { keeperOf, type ReportRun } from './report-run.js';
+import { poolOf, type ReportRun } from './report-run.js';
 
 /** Which allocations the reader wants to see. */
 export interface SpanFilter {
@@ -38,10 +38,10 @@ export function matchingAllocations(run: ReportRun, { layer, stream, phase }: Sp
 
 /** 1 for each block that the allocations of a layer lie in; `undefined` if the log has none. */
 export function matchingBlocks(run: ReportRun, layer: number): Uint8Array | undefined {
-  const keeper = keeperOf(run, layer);
-  if (keeper === undefined) return undefined;
+  const pool = poolOf(run, layer);
+  if (pool === undefined) return undefined;
   const { isBlock, layerOf } = run.spans;
-  return isBlock.map((is, span) => (is === 1 && layerOf[span] === keeper ? 1 : 0));
+  return isBlock.map((is, span) => (is === 1 && layerOf[span] === pool ? 1 : 0));
 }
 
 /** The bytes held by the spans in `mask`, after each change. */

@@ -86,20 +86,20 @@ export interface ReportRun extends RunDescription {
  * The layer whose blocks a layer's allocations lie in: the layer itself, or the nearest below it
  * that took blocks from its upstream. `undefined` if the log has no such blocks.
  */
-export function keeperOf({ layers, spans }: ReportRun, layer: number): number | undefined {
-  const keepers = new Set<number>();
-  for (let span = 0; span < spans.count; span++) if (spans.isBlock[span] === 1) keepers.add(spans.layerOf[span] as number);
-  return keeperAmong(layers, keepers, layer);
+export function poolOf({ layers, spans }: ReportRun, layer: number): number | undefined {
+  const pools = new Set<number>();
+  for (let span = 0; span < spans.count; span++) if (spans.isBlock[span] === 1) pools.add(spans.layerOf[span] as number);
+  return poolAmong(layers, pools, layer);
 }
 
 /** The same, for layers among which those that took blocks are known. */
-export function keeperAmong(layers: readonly RecordedLayer[], keepers: ReadonlySet<number>, layer: number): number | undefined {
+export function poolAmong(layers: readonly RecordedLayer[], pools: ReadonlySet<number>, layer: number): number | undefined {
   const below = layersFrom(layers, layer);
-  const known = below.find((index) => keepers.has(index));
+  const known = below.find((index) => pools.has(index));
   if (known !== undefined) return known;
   // If a layer's upstream is unknown, the layer lies above every layer that does not lie above it.
   if (layers[below.at(-1) as number]?.upstream !== undefined) return undefined;
-  return nearestLayer(layers, (index) => keepers.has(index) && !layersFrom(layers, index).includes(layer));
+  return nearestLayer(layers, (index) => pools.has(index) && !layersFrom(layers, index).includes(layer));
 }
 
 /** A layer and those below it. */

@@ -3,7 +3,7 @@ import { segmentsOf } from './address-layout.js';
 import type { PackedColumn } from './column.js';
 import { externalFragmentation } from './fragmentation.js';
 import type { ReportColumns } from './report-data.js';
-import { keeperAmong } from './report-run.js';
+import { poolAmong } from './report-run.js';
 
 /** Figures about one layer. */
 export interface LayerSummary {
@@ -87,12 +87,12 @@ export function summarizeLayers(
   addresses: Float64Array,
   firstChangeAt: number,
 ): LayerSummary[] {
-  const keepers = new Set([...layers.keys()].filter((layer) => (tallies[layer] as LayerTally).growthCount > 0));
+  const pools = new Set([...layers.keys()].filter((layer) => (tallies[layer] as LayerTally).growthCount > 0));
   return layers.map((_, layer) => {
     const tally = tallies[layer] as LayerTally;
-    const keeper = keeperAmong(layers, keepers, layer);
-    const blocks = keeper === undefined ? undefined : tallies[keeper];
-    const { holes, largest } = holesAt(tally.peakChange, layer, keeper, columns, addresses);
+    const pool = poolAmong(layers, pools, layer);
+    const blocks = pool === undefined ? undefined : tallies[pool];
+    const { holes, largest } = holesAt(tally.peakChange, layer, pool, columns, addresses);
     return {
       layer,
       allocationCount: tally.allocationCount,
@@ -122,26 +122,26 @@ type PackedSpans = Pick<ReportColumns<PackedColumn>, 'changes' | 'addressOf' | '
 function holesAt(
   change: number,
   layer: number,
-  keeper: number | undefined,
+  pool: number | undefined,
   columns: PackedSpans,
   addresses: Float64Array,
 ): { holes: number; largest: number } {
   const isLive = liveAfter(change, columns.changes, columns.bytes.head.count);
   /** What is live at each address: an allocation and a block. */
   const allocations = new Float64Array(addresses.length);
-  const blocks = new Float64Array(keeper === undefined ? 0 : addresses.length);
+  const blocks = new Float64Array(pool === undefined ? 0 : addresses.length);
   /**
    * The end of the longest allocation ever made at each address, which determines where segments
    * end.
    */
-  const ends = new Float64Array(keeper === undefined ? addresses.length : 0);
+  const ends = new Float64Array(pool === undefined ? addresses.length : 0);
   forEachSpan(columns, (span, index, bytes, isBlock, of) => {
-    if (of !== (isBlock ? keeper : layer)) return;
-    if (keeper === undefined) ends[index] = Math.max(ends[index] as number, (addresses[index] as number) + bytes);
+    if (of !== (isBlock ? pool : layer)) return;
+    if (pool === undefined) ends[index] = Math.max(ends[index] as number, (addresses[index] as number) + bytes);
     if (isLive[span] === 1) (isBlock ? blocks : allocations)[index] = bytes;
   });
 
-  const segments = keeper === undefined ? segmentsOf(addresses, ends) : [];
+  const segments = pool === undefined ? segmentsOf(addresses, ends) : [];
   let segment = 0;
   let holes = 0;
   let largest = 0;
@@ -158,7 +158,7 @@ function holesAt(
   };
   for (let index = 0; index < addresses.length; index++) {
     const start = addresses[index] as number;
-    if (keeper === undefined) {
+    if (pool === undefined) {
       if (start >= (segments[segment + 1]?.start ?? Number.POSITIVE_INFINITY)) {
         segment++;
         limit = 0;
@@ -171,9 +171,9 @@ function holesAt(
     if (allocations[index] === 0) continue;
     measure(start);
     end = start + (allocations[index] as number);
-    if (keeper === undefined) limit = Number.POSITIVE_INFINITY;
+    if (pool === undefined) limit = Number.POSITIVE_INFINITY;
   }
-  if (keeper !== undefined) measure(limit);
+  if (pool !== undefined) measure(limit);
   return { holes, largest };
 }
 

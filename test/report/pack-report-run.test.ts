@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest';
 import type { RecordedRun } from '../../src/formats/index.js';
 import { packReportRun } from '../../src/report/pack-report-run.js';
 import { unpackReportRun } from '../../src/report/report-data.js';
-import { keeperOf, neverEnds, type ReportRun } from '../../src/report/report-run.js';
+import { neverEnds, poolOf, type ReportRun } from '../../src/report/report-run.js';
 import { shortenPaths } from '../../src/report/shorten-paths.js';
 import { allocate, anyRun, free, runOf } from '../formats/runs.js';
 import { createReportRun } from './create-report-run.js';
@@ -70,7 +70,7 @@ describe('the run of a report', () => {
     const recorded = trainingRun({ steps: 1 });
     const run = packedAndRead(recorded);
     expect(run.layers[packReportRun(recorded).overview.layer]?.name).toBe('statistics');
-    expect(keeperOf(run, 0)).toBe(1);
+    expect(poolOf(run, 0)).toBe(1);
     const upstreamOfPool = createReportRun(
       new RunWriter('pool', 'cuda')
         .allocate(256, 8, { layer: 'cuda' })
@@ -78,8 +78,8 @@ describe('the run of a report', () => {
         .allocate(256, 8, { layer: 'pool' })
         .finish(),
     );
-    expect(keeperOf(upstreamOfPool, 0)).toBe(0);
-    expect(keeperOf(upstreamOfPool, 1)).toBeUndefined();
+    expect(poolOf(upstreamOfPool, 0)).toBe(0);
+    expect(poolOf(upstreamOfPool, 1)).toBeUndefined();
   });
 
   test('omits from its stacks the folder of all files', () => {

@@ -51,7 +51,7 @@ export class SnapshotPlan {
   readonly layer: number;
   readonly omissions: SnapshotOmissions;
   /** The layer whose growth makes the segments, or `undefined` if they are made up. */
-  readonly keeper: number | undefined;
+  readonly pool: number | undefined;
   /** Releases by that layer that are left out because the segment still held allocations. */
   readonly skippedReleases: ReadonlySet<number>;
   /** The segments at the end, in order of address. */
@@ -85,7 +85,7 @@ export class SnapshotPlan {
     this.labels = labels;
     assertApart(run, live);
     const recorded = recordedSegments(run, layer);
-    this.keeper = recorded?.keeper;
+    this.pool = recorded?.pool;
     this.skippedReleases = recorded?.skippedReleases ?? new Set();
     this.segments = recorded?.segments ?? madeUpSegments(run, layer);
     this.omissions = { empty, foreignFrees, doubles, abandoned: this.skippedReleases.size };
@@ -201,7 +201,7 @@ class SnapshotWriter {
   }
 
   *#writeTrace(): Generator<Uint8Array> {
-    const { run, layer, keeper, skippedReleases, labels } = this.#plan;
+    const { run, layer, pool, skippedReleases, labels } = this.#plan;
     const { kinds, layerOf, firsts, seconds } = run;
     const pickle = this.#pickle;
     const live = new Set<number>();
@@ -215,7 +215,7 @@ class SnapshotWriter {
       const kind = kinds[i] as number;
       const pointer = firsts[i] as number;
       if (kind === EventKind.growth || kind === EventKind.release) {
-        if (layerOf[i] === keeper && seconds[i] !== 0 && !skippedReleases.has(i))
+        if (layerOf[i] === pool && seconds[i] !== 0 && !skippedReleases.has(i))
           add(kind === EventKind.growth ? 'segment_alloc' : 'segment_free', i);
       }
       if (kind > EventKind.failure || layerOf[i] !== layer) continue;
@@ -340,9 +340,9 @@ function assertApart(run: RecordedRun, live: LiveBlocks): void {
 function recordedSegments(
   run: RecordedRun,
   layer: number,
-): { keeper: number; segments: Segment[]; skippedReleases: Set<number> } | undefined {
-  const keeper = growingLayer(run, layer);
-  if (keeper === undefined) return undefined;
+): { pool: number; segments: Segment[]; skippedReleases: Set<number> } | undefined {
+  const pool = growingLayer(run, layer);
+  if (pool === undefined) return undefined;
   const { kinds, layerOf, firsts, seconds } = run;
   /** In order of address, each with the number of its live allocations. */
   const segments: (Segment & { live: number })[] = [];
@@ -352,14 +352,14 @@ function recordedSegments(
     const kind = kinds[i] as number;
     const pointer = firsts[i] as number;
     const bytes = seconds[i] as number;
-    if (kind === EventKind.growth && layerOf[i] === keeper && bytes > 0) {
+    if (kind === EventKind.growth && layerOf[i] === pool && bytes > 0) {
       const place = lastAtOrBelow(segments, pointer);
       const before = segments[place];
       const after = segments[place + 1];
       if (before !== undefined && before.address + before.bytes > pointer) return undefined;
       if (after !== undefined && pointer + bytes > after.address) return undefined;
       segments.splice(place + 1, 0, { address: pointer, bytes, stream: streamOf(run, i), live: 0 });
-    } else if (kind === EventKind.release && layerOf[i] === keeper && bytes > 0) {
+    } else if (kind === EventKind.release && layerOf[i] === pool && bytes > 0) {
       const place = lastAtOrBelow(segments, pointer);
       const segment = segments[place];
       if (segment === undefined || segment.address !== pointer || segment.bytes !== bytes) return undefined;
@@ -379,7 +379,7 @@ function recordedSegments(
       segmentOfLive.delete(pointer);
     }
   }
-  return { keeper, segments, skippedReleases };
+  return { pool, segments, skippedReleases };
 }
 
 /** The layer itself, or the next one below it, that took memory from its upstream. */
