@@ -85,10 +85,6 @@ export class UpstreamBlocks {
     return this.#reservedBytes + this.#arrivingBytes;
   }
 
-  get count(): number {
-    return this.#blocks.size;
-  }
-
   /** How often a block was taken from the upstream. */
   get growths(): number {
     return this.#growths;
