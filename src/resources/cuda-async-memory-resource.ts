@@ -187,6 +187,8 @@ export class CudaAsyncMemoryResource implements ReservingMemoryResource, Trimmin
     let allocations: readonly Segment[] = [];
     let listedAt = -1;
     const has = (pointer: DevicePointer, number: number) => {
+      // Host functions may have disposed this meanwhile.
+      if (this.#isDisposed) return false;
       // Buffers may have been allocated since, by host functions that ran while another was freed.
       if (number > listedAt) {
         listedAt = rememberedSoFar();

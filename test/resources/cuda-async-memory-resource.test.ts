@@ -1,8 +1,11 @@
 import { describe, expect, test } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
 import {
+  CallbackMemoryResource,
   CudaAsyncMemoryResource,
+  CudaMemoryResource,
   Device,
+  DeviceBuffer,
   driverCallCounts,
   Event,
   failCall,
@@ -102,6 +105,27 @@ describe('CudaAsyncMemoryResource', () => {
     resource.dispose();
     device.synchronizeSync();
     expect(device.memoryInfo().freeBytes).toBe(freeBytes);
+  });
+
+  test('can be disposed while its dispose frees a buffer', () => {
+    using stream = new Stream();
+    const resource = new CudaAsyncMemoryResource();
+    using elsewhere = new CudaMemoryResource();
+    const others: DeviceBuffer[] = [];
+    const adaptor = new CallbackMemoryResource(
+      (bytes, on) => resource.allocate(bytes, on),
+      (pointer, bytes, on) => {
+        resource.deallocate(pointer, bytes, on);
+        resource.dispose();
+        others.push(new DeviceBuffer(100, { resource: elsewhere, stream }));
+      },
+      { memoryKind: 'device' },
+    );
+    const buffers = [1000, 2000].map((bytes) => new DeviceBuffer(bytes, { resource: adaptor, stream }));
+    resource.dispose();
+    expect(others.map(({ isDisposed }) => isDisposed)).not.toContain(true);
+    expect(buffers.map(({ isDisposed }) => isDisposed)).toEqual([true, true]);
+    for (const buffer of others) buffer.dispose();
   });
 
   describe('that is disposed with live memory', () => {
