@@ -31,6 +31,7 @@
 
 import { setFlagsFromString } from 'node:v8';
 import { runInNewContext } from 'node:vm';
+import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { interpose, mailbox, type NativeBinding, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
 import { formatPointer } from '../../src/errors.js';
 import { Device, type Event, type Stream, type StreamHold } from '../../src/index.js';
@@ -615,11 +616,15 @@ export class DriverModel implements Disposable {
         const kind = mailbox[2] as number;
         const device = mailbox[3] as number;
         if (kind !== NativeMemoryKind.host) this.#releaseHolds();
+        const freesBefore = driverCallCounts().frees;
         own.deallocate();
         if (!isDone()) return;
-        // The driver's free of device memory waits for the device.
-        if (kind === NativeMemoryKind.device || kind === NativeMemoryKind.managed) this.#deviceIsIdle(device);
-        this.#check(undefined, address, address + bytes, true, 'free');
+        // While another thread stalls a stream, the driver is not called: the memory is an orphan.
+        if (driverCallCounts().frees > freesBefore) {
+          // The driver's free of device memory waits for the device.
+          if (kind === NativeMemoryKind.device || kind === NativeMemoryKind.managed) this.#deviceIsIdle(device);
+          this.#check(undefined, address, address + bytes, true, 'free');
+        }
         this.#forget(address, bytes);
         holdings.plain.delete(address);
       },
