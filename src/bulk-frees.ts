@@ -379,8 +379,8 @@ export class DeviceWaits {
    * bulk free
    */
   streamFor(stream: Stream, number = 0): Stream {
-    const { device, isDisposed, timeline } = stream;
-    if (!isDisposed && timeline.announcesEnd) return stream;
+    const { device, isDisposed, identity } = stream;
+    if (!isDisposed && identity.announcesEnd) return stream;
     const begun = this.#begun.get(device);
     if (begun !== undefined && number <= begun) return Stream.legacyDefault(device);
     const remembered = latestNumber;

@@ -174,7 +174,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
       ...this.baseStatistics(),
       superblocks: this.#superblocks,
       defragmentations: this.#defragmentations,
-      arenas: new Set(this.ordering.lanes.map(({ timeline }) => timeline)).size,
+      arenas: new Set(this.ordering.lanes.map(({ identity }) => identity)).size,
     });
   }
 
@@ -187,7 +187,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     const laneNames = new Map([
       [this.#global.number, 'global arena'],
       [this.ordering.endedLane, 'ended streams'],
-      ...this.ordering.lanes.map(({ number, timeline, isHeld }) => [number, `stream ${timeline.id}${isHeld ? ', held' : ''}`] as const),
+      ...this.ordering.lanes.map(({ number, identity, isHeld }) => [number, `stream ${identity.id}${isHeld ? ', held' : ''}`] as const),
     ]);
     return formatArenaDump({ arenaBytes: this.arenaBytes, refusedBytes: this.#refusedBytes, laneNames }, [...this.index.blocks()]);
   }

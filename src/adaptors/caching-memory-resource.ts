@@ -676,7 +676,7 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
    * Does not name to the driver a stream that may be gone.
    */
   #laneToFreeIn(stream: Stream): StreamLane {
-    if (!stream.timeline.announcesEnd) {
+    if (!stream.identity.announcesEnd) {
       const lane = this.ordering.heldLaneOf(stream);
       lane.freeUnrecorded();
       return lane;

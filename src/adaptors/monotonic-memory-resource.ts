@@ -429,7 +429,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
   protected override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
     // If the stream may be gone at a rewind, no event can be recorded on it then.
-    const lane = stream.timeline.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);
+    const lane = stream.identity.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);
     this.#chain = this.#memory.chainOf(lane.number);
   }
 
@@ -529,14 +529,14 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     }
     const { chain, number } = block;
     assertHandedOut(pointer, bytes, chain.cursor.topOf(number), this.constructor.name);
-    if (chain === this.#chain || this.ordering.lane(chain.lane).timeline === stream.timeline) {
+    if (chain === this.#chain || this.ordering.lane(chain.lane).identity === stream.identity) {
       if (fence !== undefined) assertFence(fence, stream);
       return;
     }
     const asked = fence ?? this.deallocationEvents;
     // The memory goes back to the stream that it was allocated on. That stream's own work needs no
     // event: the caller's covers the rest.
-    const owner = stream.timeline.serial;
+    const owner = stream.identity.serial;
     chain.awaited.add(this.ordering.freedWith(asked === 'off' ? 'deferred' : asked, stream, owner).number);
   }
 
@@ -633,7 +633,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
    * wait.
    */
   #mustWait({ lane, awaited }: BumpChain): boolean {
-    if (awaited.size === 0 || this.ordering.lane(lane).timeline?.announcesEnd !== false) return false;
+    if (awaited.size === 0 || this.ordering.lane(lane).identity?.announcesEnd !== false) return false;
     return [...awaited].some((number) => !this.ordering.lane(number).isIdle);
   }
 
@@ -646,9 +646,9 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     const owner = this.ordering.lane(lane);
     for (const number of awaited) {
       const other = this.ordering.lane(number);
-      if (this.deallocationEvents === 'off' && other instanceof StreamLane && other.timeline.announcesEnd) other.query();
+      if (this.deallocationEvents === 'off' && other instanceof StreamLane && other.identity.announcesEnd) other.query();
       if (!(owner instanceof StreamLane)) this.ordering.orderEnded(number);
-      else if (owner.timeline.announcesEnd) other.order(owner);
+      else if (owner.identity.announcesEnd) other.order(owner);
     }
     if (!givesBlocks || !(owner instanceof StreamLane)) return;
     if (owner.isHeld) owner.freeUnrecorded();
@@ -667,7 +667,7 @@ export class MonotonicMemoryResource extends StreamOrderedMemoryResource {
     return attemptEach(freed, ([pointer, block]) => {
       try {
         let { stream } = block;
-        if (stream.isDisposed || !stream.timeline.announcesEnd) {
+        if (stream.isDisposed || !stream.identity.announcesEnd) {
           // One wait covers all: no later work may use the memory.
           if (!hasWaited) this.synchronizeDevice();
           hasWaited = true;

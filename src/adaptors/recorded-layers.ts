@@ -81,7 +81,7 @@ class GrowthRecorder implements GrowthObserver {
   }
 
   #append(kind: number, pointer: DevicePointer, bytes: number, stream: Stream): void {
-    this.#recording.append(kind | this.#recording.headOf(this.#layer, stream.timeline), pointer, bytes);
+    this.#recording.append(kind | this.#recording.headOf(this.#layer, stream.identity), pointer, bytes);
     this.#recording.flushIfAuto();
   }
 }

@@ -223,7 +223,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
 
   #enter(stream: Stream, operation: string): void {
     assertStream(stream, operation);
-    this.#head = this.recording.headOf(this.#layer.index, stream.timeline);
+    this.#head = this.recording.headOf(this.#layer.index, stream.identity);
     this.#stream = stream;
   }
 }

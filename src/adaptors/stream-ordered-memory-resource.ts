@@ -187,7 +187,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    * idle. Linear in the number of blocks.
    */
   heldBackFrom(stream: Stream): number {
-    const held = this.ordering.lanes.filter((lane) => lane.isHeldBack && lane.timeline !== stream.timeline);
+    const held = this.ordering.lanes.filter((lane) => lane.isHeldBack && lane.identity !== stream.identity);
     const lanes = new Set(held.map(({ number }) => number));
     let heldBytes = 0;
     for (const { bytes, lane } of this.#memory.blocks()) if (lanes.has(lane)) heldBytes += bytes;

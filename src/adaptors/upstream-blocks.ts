@@ -14,7 +14,7 @@ import { addRemembering, LiveAllocations, rememberedSoFar } from '../bulk-frees.
 import { attemptEach, throwFirst } from '../collect-errors.js';
 import { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
-import { StreamTimeline } from '../driver/stream-timeline.js';
+import { StreamIdentity } from '../driver/stream-identity.js';
 import type { OutOfMemoryError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { withoutCaching } from '../resource-scope.js';
@@ -260,16 +260,16 @@ export class UpstreamBlocks {
  * device.
  */
 function followEveryStream(stream: Stream): void {
-  const others = StreamTimeline.ofDevice(stream.device.index).filter((timeline) => timeline !== stream.timeline);
-  if (StreamTimeline.mayHaveEndedBusy(stream.device.index) || others.some(({ announcesEnd }) => !announcesEnd)) {
+  const others = StreamIdentity.ofDevice(stream.device.index).filter((identity) => identity !== stream.identity);
+  if (StreamIdentity.mayHaveEndedBusy(stream.device.index) || others.some(({ announcesEnd }) => !announcesEnd)) {
     stream.device.synchronizeSync();
     return;
   }
-  for (const timeline of others) {
+  for (const identity of others) {
     const event = new Event({ device: stream.device });
     try {
-      event.recordOn(timeline);
-      stream.timeline.wait(event);
+      event.recordOn(identity);
+      stream.identity.wait(event);
     } finally {
       event.dispose();
     }

@@ -16,7 +16,7 @@ export interface OrderedPointer {
 export function copyOrdered(destination: OrderedPointer, source: OrderedPointer, bytes: number): void {
   assertStream(source.stream, 'copy');
   assertStream(destination.stream, 'copy');
-  const separate = source.stream.timeline !== destination.stream.timeline;
+  const separate = source.stream.identity !== destination.stream.identity;
   if (separate) follow(destination.stream, source.stream);
   copy(destination.pointer, source.pointer, bytes, destination.stream);
   if (!separate) return;

@@ -3,7 +3,7 @@ import { type Backend, currentBackend } from './backend.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from './local-object.js';
 import { mailbox, NativeStatus, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
-import { StreamTimeline } from './stream-timeline.js';
+import { StreamIdentity } from './stream-identity.js';
 
 /** How much memory a device has. */
 export interface DeviceMemoryInfo {
@@ -161,12 +161,12 @@ export class Device {
    * {@link Device.synchronizeSync} waits for those too.
    */
   async synchronize(): Promise<void> {
-    const timelines = StreamTimeline.ofDevice(this.index).filter((timeline) => timeline.announcesEnd);
-    const complete = StreamTimeline.beginSynchronizations(timelines);
+    const identities = StreamIdentity.ofDevice(this.index).filter((identity) => identity.announcesEnd);
+    const complete = StreamIdentity.beginSynchronizations(identities);
     native().wrapStream(this.index, legacyDefaultHandle);
     check(`synchronize device ${this.index}`);
     const legacyDefault = mailbox[1] as number;
-    const handles = [legacyDefault, ...timelines.map((timeline) => timeline.handle)];
+    const handles = [legacyDefault, ...identities.map((identity) => identity.handle)];
     const statuses = await Promise.all(handles.map((handle) => native().streamCompletion(handle)));
     native().releaseStream(legacyDefault);
     for (const status of statuses) if (status !== NativeStatus.success) throw statusError(`synchronize device ${this.index}`, status);
@@ -180,7 +180,7 @@ export class Device {
    * synchronization of a single stream.
    */
   synchronizeSync(): void {
-    const complete = StreamTimeline.beginDeviceSynchronization(this.index);
+    const complete = StreamIdentity.beginDeviceSynchronization(this.index);
     checkBlocking(`synchronize device ${this.index}`, () => native().synchronizeDevice(this.index));
     complete();
   }

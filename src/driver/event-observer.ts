@@ -1,11 +1,11 @@
-import type { StreamTimeline } from './stream-timeline.js';
+import type { StreamIdentity } from './stream-identity.js';
 
 /** Observes events. Its methods must not throw. */
 export interface EventObserver {
   /** An event was recorded on a stream. `version` numbers the recordings of all events. */
-  eventRecorded(timeline: StreamTimeline, version: number): void;
+  eventRecorded(identity: StreamIdentity, version: number): void;
   /** A stream waits for an event's latest recording. */
-  eventAwaited(timeline: StreamTimeline, version: number): void;
+  eventAwaited(identity: StreamIdentity, version: number): void;
 }
 
 /**

@@ -8,7 +8,7 @@ import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, ins
 import { mailbox, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
 import type { Stream } from './stream.js';
-import { StreamTimeline } from './stream-timeline.js';
+import { StreamIdentity } from './stream-identity.js';
 
 /** Options of {@link Event}. */
 export interface EventOptions {
@@ -47,7 +47,7 @@ export class Event implements Disposable {
    */
   version = 0;
   /**
-   * @internal The key of the timeline that it was last recorded on; `undefined` if that recording
+   * @internal The key of the stream that it was last recorded on; `undefined` if that recording
    * failed.
    */
   recordedOn: number | undefined;
@@ -81,21 +81,21 @@ export class Event implements Disposable {
    * @throws DriverError if the driver refuses; the previous recording may then be lost.
    */
   record(stream: Stream): void {
-    if (!(stream instanceof Object) || !(stream.timeline instanceof StreamTimeline) || stream.isDisposed) this.#refuseStream(stream);
-    this.recordOn(stream.timeline);
+    if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity) || stream.isDisposed) this.#refuseStream(stream);
+    this.recordOn(stream.identity);
   }
 
   /** @internal Records on a stream whose `Stream` objects may all be gone. */
-  recordOn(timeline: StreamTimeline): void {
+  recordOn(identity: StreamIdentity): void {
     // A failed recording may have destroyed the previous one.
-    this.version = ++StreamTimeline.records;
+    this.version = ++StreamIdentity.records;
     this.recordedOn = undefined;
     mailbox[0] = this.handle;
-    mailbox[1] = timeline.handle;
+    mailbox[1] = identity.handle;
     native().recordEvent();
     if (mailbox[0] !== 0) this.#refuse('record an event');
-    this.recordedOn = timeline.key;
-    eventObserver?.eventRecorded(timeline, this.version);
+    this.recordedOn = identity.key;
+    eventObserver?.eventRecorded(identity, this.version);
   }
 
   /** Whether the recorded work has run; true if nothing was recorded. */

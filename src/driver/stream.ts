@@ -8,7 +8,7 @@ import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, ins
 import { mailbox, native } from './native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from './order-checker.js';
 import { check, checkBlocking } from './status.js';
-import { StreamTimeline } from './stream-timeline.js';
+import { StreamIdentity } from './stream-identity.js';
 
 /** Options of {@link Stream}. */
 export interface StreamOptions {
@@ -50,12 +50,12 @@ const foreignStreamOptions = optionNames<ForeignStreamOptions>({ announcesEnd: t
 /** What is needed to end a stream whose object became unreachable. */
 interface Ending {
   readonly device: Device;
-  readonly timeline: StreamTimeline;
+  readonly identity: StreamIdentity;
   readonly reference: WeakRef<Stream>;
 }
 
-const unreachable = finalizationRegistry<Ending>('stream', 'CISTERN_UNREACHABLE_STREAM', ({ device, timeline, reference }) =>
-  timeline.leave(reference, () => lastEventOf(device, timeline, timeline.announcesEnd)),
+const unreachable = finalizationRegistry<Ending>('stream', 'CISTERN_UNREACHABLE_STREAM', ({ device, identity, reference }) =>
+  identity.leave(reference, () => lastEventOf(device, identity, identity.announcesEnd)),
 );
 const undestroyed = finalizationRegistry<number>('stream', 'CISTERN_UNREACHABLE_STREAM', (handle) => {
   native().releaseStream(handle);
@@ -89,13 +89,13 @@ export class Stream implements Disposable {
   /** @internal The native handle; -1 once disposed. */
   handle: number;
   /** @internal What the environment knows about the driver's stream. */
-  readonly timeline: StreamTimeline;
+  readonly identity: StreamIdentity;
   readonly #isDefault: boolean;
   /**
    * Whether the driver's stream may be gone once this object is disposed, even if there are other
    * objects for it.
    */
-  readonly #endsTimeline: boolean;
+  readonly #endsStream: boolean;
   readonly #reference: WeakRef<Stream>;
 
   /**
@@ -119,11 +119,11 @@ export class Stream implements Disposable {
     this.id = identify(handle);
     const isOwned = wrapped === undefined;
     const announcesEnd = wrapped?.announcesEnd ?? true;
-    this.timeline = StreamTimeline.of(this.id, this.device.index, handle, isOwned, announcesEnd);
-    this.#endsTimeline = isOwned || (announcesEnd && !this.timeline.isOwned);
-    this.handle = this.timeline.handle;
-    this.#reference = this.timeline.join(this);
-    unreachable.register(this, { device: this.device, timeline: this.timeline, reference: this.#reference }, this);
+    this.identity = StreamIdentity.of(this.id, this.device.index, handle, isOwned, announcesEnd);
+    this.#endsStream = isOwned || (announcesEnd && !this.identity.isOwned);
+    this.handle = this.identity.handle;
+    this.#reference = this.identity.join(this);
+    unreachable.register(this, { device: this.device, identity: this.identity, reference: this.#reference }, this);
     refuseCloning(this);
   }
 
@@ -174,7 +174,7 @@ export class Stream implements Disposable {
   /** The driver's own handle, for other libraries. */
   get nativeHandle(): number {
     this.#assertLive('read the handle of a stream');
-    return this.timeline.nativeHandle;
+    return this.identity.nativeHandle;
   }
 
   /** The priority, as the driver clamped it. */
@@ -205,7 +205,7 @@ export class Stream implements Disposable {
     mailbox[1] = event.handle;
     native().waitEvent();
     if (mailbox[0] === 0) {
-      this.timeline.noteWait(event);
+      this.identity.noteWait(event);
       return;
     }
     this.#assertLive('wait for an event');
@@ -216,13 +216,13 @@ export class Stream implements Disposable {
   /** Whether everything queued on the stream has run. */
   query(): boolean {
     this.#assertLive('query a stream');
-    return this.timeline.query();
+    return this.identity.query();
   }
 
   /** Resolves once everything queued before this call has run. The event loop goes on. */
   async synchronize(): Promise<void> {
     this.#assertLive('synchronize a stream');
-    const complete = this.timeline.beginSynchronization();
+    const complete = this.identity.beginSynchronization();
     const status = await native().streamCompletion(this.handle);
     mailbox[0] = status;
     check('synchronize a stream');
@@ -235,7 +235,7 @@ export class Stream implements Disposable {
    */
   synchronizeSync(): void {
     this.#assertLive('synchronize a stream');
-    this.timeline.synchronizeSync();
+    this.identity.synchronizeSync();
   }
 
   /**
@@ -305,9 +305,9 @@ export class Stream implements Disposable {
   [Symbol.dispose](): void {
     if (this.handle < 0 || this.#isDefault) return;
     // Only an owner that announces the stream's end is known to have kept it alive.
-    const record = () => lastEventOf(this.device, this.timeline, this.#endsTimeline || this.timeline.announcesEnd);
-    if (this.#endsTimeline) this.timeline.end(record);
-    else this.timeline.leave(this.#reference, record);
+    const record = () => lastEventOf(this.device, this.identity, this.#endsStream || this.identity.announcesEnd);
+    if (this.#endsStream) this.identity.end(record);
+    else this.identity.leave(this.#reference, record);
     this.handle = -1;
     unreachable.unregister(this);
   }
@@ -419,11 +419,11 @@ function assertPriority(priority: unknown): asserts priority is number {
  * for that work and returns `undefined`.
  * @param isAlive whether the driver's stream is known to exist
  */
-function lastEventOf(device: Device, timeline: StreamTimeline, isAlive: boolean): Event | undefined {
+function lastEventOf(device: Device, identity: StreamIdentity, isAlive: boolean): Event | undefined {
   if (isAlive) {
     try {
       const event = new Event({ device });
-      event.recordOn(timeline);
+      event.recordOn(identity);
       return event;
     } catch {
       // Without an event, wait below.

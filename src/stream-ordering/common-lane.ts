@@ -1,6 +1,6 @@
 import { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
-import type { StreamTimeline } from '../driver/stream-timeline.js';
+import type { StreamIdentity } from '../driver/stream-identity.js';
 import { DriverError } from '../errors.js';
 import type { Lane, Waiter } from './lane.js';
 
@@ -16,7 +16,7 @@ const maximumEvents = 8;
  */
 export class CommonLane implements Lane {
   readonly number: number;
-  readonly timeline = undefined;
+  readonly identity = undefined;
   #events: readonly Event[] = [];
   /**
    * From this many events on, the lane looks for completed ones: twice as many as were left last
@@ -33,10 +33,10 @@ export class CommonLane implements Lane {
     return this.#events.length === 0;
   }
 
-  order({ timeline }: Waiter): boolean {
+  order({ identity }: Waiter): boolean {
     this.forgetPastEvents();
-    for (const event of this.#events) if (event.recordedOn !== timeline.key) timeline.wait(event);
-    if (this.#events.length > maximumEvents) this.#unite(timeline);
+    for (const event of this.#events) if (event.recordedOn !== identity.key) identity.wait(event);
+    if (this.#events.length > maximumEvents) this.#unite(identity);
     return this.#events.length > 0;
   }
 
@@ -80,10 +80,10 @@ export class CommonLane implements Lane {
    * Replaces the events that a stream has just waited for with one event. If that cannot be
    * recorded, they stay.
    */
-  #unite(timeline: StreamTimeline): void {
-    const event = new Event({ device: Device.get(timeline.device) });
+  #unite(identity: StreamIdentity): void {
+    const event = new Event({ device: Device.get(identity.device) });
     try {
-      event.recordOn(timeline);
+      event.recordOn(identity);
     } catch (error) {
       if (!(error instanceof DriverError)) throw error;
       return;

@@ -1,9 +1,9 @@
 import type { Event } from '../driver/event.js';
-import type { StreamTimeline } from '../driver/stream-timeline.js';
+import type { StreamIdentity } from '../driver/stream-identity.js';
 
 /** What can be made to wait: a stream, or a lane whose stream may have no `Stream` object left. */
 export interface Waiter {
-  readonly timeline: StreamTimeline;
+  readonly identity: StreamIdentity;
 }
 
 /**
@@ -14,7 +14,7 @@ export interface Lane {
   /** Its number in the free-space index. */
   readonly number: number;
   /** The stream that may use the memory at once; undefined if it belongs to no stream. */
-  readonly timeline: StreamTimeline | undefined;
+  readonly identity: StreamIdentity | undefined;
   /** Whether everything that was queued before the frees is known to have run. */
   readonly isIdle: boolean;
   /**

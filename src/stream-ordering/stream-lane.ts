@@ -1,6 +1,6 @@
 import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
-import type { StreamTimeline } from '../driver/stream-timeline.js';
+import type { StreamIdentity } from '../driver/stream-identity.js';
 import { none } from '../suballocation/blocks.js';
 import type { Lane, Waiter } from './lane.js';
 
@@ -31,7 +31,7 @@ interface CallerEvent {
  */
 export class StreamLane implements Lane {
   readonly number: number;
-  readonly timeline: StreamTimeline;
+  readonly identity: StreamIdentity;
   /** The owner number of the stream's allocations in the free-space index. */
   readonly owner: number;
   /** Whether the memory serves only its own stream until that stream is known to be idle. */
@@ -49,17 +49,17 @@ export class StreamLane implements Lane {
   /** How many synchronizations of the stream had begun at the last free. */
   #freedAt = -1;
 
-  constructor(number: number, timeline: StreamTimeline, device: Device, isHeld: boolean) {
+  constructor(number: number, identity: StreamIdentity, device: Device, isHeld: boolean) {
     this.number = number;
-    this.timeline = timeline;
-    this.owner = timeline.serial;
+    this.identity = identity;
+    this.owner = identity.serial;
     this.#device = device;
     this.isHeld = isHeld;
-    this.mustRecord = !isHeld && !timeline.announcesEnd;
+    this.mustRecord = !isHeld && !identity.announcesEnd;
   }
 
   get isIdle(): boolean {
-    return this.timeline.synchronized > this.#freedAt;
+    return this.identity.synchronized > this.#freedAt;
   }
 
   /**
@@ -83,16 +83,16 @@ export class StreamLane implements Lane {
    */
   freeRecorded(): void {
     this.#record();
-    this.#freedAt = this.timeline.synchronizing;
+    this.#freedAt = this.identity.synchronizing;
   }
 
   /** Memory is freed into the lane in its stream's order, and no event covers it yet. */
   freeUnrecorded(): void {
     this.#isUnrecorded = true;
-    this.#freedAt = this.timeline.synchronizing;
+    this.#freedAt = this.identity.synchronizing;
     // The stream may take the memory from here and free it into its other lane, with an older
     // event.
-    if (this.isHeld) this.timeline.outdateFences();
+    if (this.isHeld) this.identity.outdateFences();
   }
 
   /**
@@ -100,10 +100,10 @@ export class StreamLane implements Lane {
    * recorded an event for it on that stream.
    */
   freeWithEvent(event: Event): void {
-    this.#freedAt = this.timeline.synchronizing;
+    this.#freedAt = this.identity.synchronizing;
     const known = this.#callerEvent;
     // The event does not cover what the stream has waited for since.
-    if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;
+    if (event.version <= this.identity.receivedAt) this.#isUnrecorded = true;
     else if (known === undefined) this.#callerEvent = { event, version: event.version };
     // It is not known which of two recordings is later: a late record covers both. No two
     // recordings have the same number.
@@ -125,14 +125,14 @@ export class StreamLane implements Lane {
    * without an event. A failure of the query is ignored.
    */
   query(): void {
-    this.timeline.isIdle();
+    this.identity.isIdle();
   }
 
-  order({ timeline }: Waiter): boolean {
-    if (this.isIdle || timeline === this.timeline) return false;
+  order({ identity }: Waiter): boolean {
+    if (this.isIdle || identity === this.identity) return false;
     if (this.#isUnrecorded || (this.#callerEvent !== undefined && isLost(this.#callerEvent))) this.#record();
-    if (this.#isRecorded) timeline.wait(this.#event as Event);
-    if (this.#callerEvent !== undefined) timeline.wait(this.#callerEvent.event);
+    if (this.#isRecorded) identity.wait(this.#event as Event);
+    if (this.#callerEvent !== undefined) identity.wait(this.#callerEvent.event);
     return true;
   }
 
@@ -166,7 +166,7 @@ export class StreamLane implements Lane {
     this.#isRecorded = false;
     this.#freedAt = -1;
     // The event also covered memory that is in use again.
-    this.timeline.outdateFences();
+    this.identity.outdateFences();
     return event;
   }
 
@@ -179,7 +179,7 @@ export class StreamLane implements Lane {
   #record(): void {
     this.#event ??= new Event({ device: this.#device });
     try {
-      this.#event.recordOn(this.timeline);
+      this.#event.recordOn(this.identity);
     } catch (error) {
       // A failed recording may have destroyed the previous one.
       if (this.#isRecorded) this.#isUnrecorded = true;

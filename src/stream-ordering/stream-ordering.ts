@@ -18,7 +18,7 @@
  *  - a caller's event covers nothing that its stream is ordered after later;
  *  - memory fresh from the upstream is ordered on its stream like a free (part of
  *    rapidsai/rmm#2507);
- *  - streams are told apart by timeline, never by handle (rapidsai/rmm#2251);
+ *  - streams are told apart by identity, never by handle (rapidsai/rmm#2251);
  *  - before a stream ends, one event is recorded for its lanes, and their blocks go to the lane of
  *    ended streams (rapidsai/rmm#510);
  *  - on a stream whose end is not announced, an event is recorded at every free, because later may
@@ -29,7 +29,7 @@ import { Event } from '../driver/event.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { isNotPermitted } from '../driver/status.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
-import type { StreamObserver, StreamTimeline } from '../driver/stream-timeline.js';
+import type { StreamIdentity, StreamObserver } from '../driver/stream-identity.js';
 import { ArgumentRangeError, DriverError, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
 import { assertOneOf } from '../validation.js';
@@ -100,12 +100,12 @@ export class StreamOrdering implements StreamObserver {
   laneOf(stream: Stream, operation: string): StreamLane {
     assertStream(stream, operation);
     if (this.#device !== undefined) assertStreamOf(stream, this.#device);
-    return this.#lane(stream.timeline, this.policy === 'off');
+    return this.#lane(stream.identity, this.policy === 'off');
   }
 
   /** The other lane of a stream, if it has one. The stream takes from it without waiting, too. */
   secondLaneOf(stream: Stream): StreamLane | undefined {
-    return (this.policy === 'off' ? this.#shared : this.#held)[stream.timeline.slot];
+    return (this.policy === 'off' ? this.#shared : this.#held)[stream.identity.slot];
   }
 
   /**
@@ -113,7 +113,7 @@ export class StreamOrdering implements StreamObserver {
    * whatever the policy.
    */
   heldLaneOf(stream: Stream): StreamLane {
-    return this.#lane(stream.timeline, true);
+    return this.#lane(stream.identity, true);
   }
 
   /**
@@ -133,11 +133,11 @@ export class StreamOrdering implements StreamObserver {
    */
   receivedInCommon(lane: CommonLane, stream: Stream): void {
     assertStream(stream, 'keep memory');
-    if (stream.timeline.isIdle()) return;
+    if (stream.identity.isIdle()) return;
     const event = new Event({ device: stream.device });
     event.record(stream);
     // The stream takes the memory from the common lane without a wait.
-    stream.timeline.outdateFences();
+    stream.identity.outdateFences();
     lane.dependOn([event]);
   }
 
@@ -152,7 +152,7 @@ export class StreamOrdering implements StreamObserver {
       this.#memory.transfer(other.number, into.number);
     }
     for (const lane of this.#lanes) {
-      if (this.#memory.isEmpty(lane.number) || (lane.isHeldBack && lane.timeline !== stream?.timeline)) continue;
+      if (this.#memory.isEmpty(lane.number) || (lane.isHeldBack && lane.identity !== stream?.identity)) continue;
       const event = lane.release();
       if (event !== undefined) into.dependOn([event]);
       this.#memory.transfer(lane.number, into.number);
@@ -192,13 +192,13 @@ export class StreamOrdering implements StreamObserver {
   freedWith(fence: DeallocationFence, stream: Stream, owner: number): StreamLane {
     assertFence(fence, stream);
     if (fence instanceof Event) {
-      const lane = this.#lane(stream.timeline, false);
+      const lane = this.#lane(stream.identity, false);
       if (lane.mustRecord) lane.freeRecorded();
       else if (lane.owner === owner) lane.freeWithEvent(fence);
       else lane.freeUnrecorded();
       return lane;
     }
-    const lane = this.#lane(stream.timeline, fence === 'off');
+    const lane = this.#lane(stream.identity, fence === 'off');
     free(lane, fence === 'eager');
     return lane;
   }
@@ -210,7 +210,7 @@ export class StreamOrdering implements StreamObserver {
   others(stream: Stream, visit: (lane: number) => boolean): boolean {
     for (const { number } of this.#common) if (!this.#memory.isEmpty(number) && visit(number)) return true;
     for (const lane of this.#lanes) {
-      if (lane.timeline === stream.timeline || this.#memory.isEmpty(lane.number)) continue;
+      if (lane.identity === stream.identity || this.#memory.isEmpty(lane.number)) continue;
       if (lane.isHeldBack) continue;
       if (visit(lane.number)) return true;
     }
@@ -256,8 +256,8 @@ export class StreamOrdering implements StreamObserver {
    * whether it waited.
    */
   synchronizeUnannounced(stream: Stream): boolean {
-    const lanes = this.#heldBack(stream).filter((lane) => !lane.timeline.announcesEnd);
-    for (const device of new Set(lanes.map((lane) => deviceOf(lane.timeline)))) device.synchronizeSync();
+    const lanes = this.#heldBack(stream).filter((lane) => !lane.identity.announcesEnd);
+    for (const device of new Set(lanes.map((lane) => deviceOf(lane.identity)))) device.synchronizeSync();
     return lanes.length > 0;
   }
 
@@ -278,7 +278,7 @@ export class StreamOrdering implements StreamObserver {
   queryHeld(stream: Stream): boolean {
     let found = false;
     // A stream whose end is not announced may be gone.
-    for (const lane of this.#heldBack(stream)) if (lane.timeline.announcesEnd && lane.timeline.query()) found = true;
+    for (const lane of this.#heldBack(stream)) if (lane.identity.announcesEnd && lane.identity.query()) found = true;
     return found;
   }
 
@@ -293,8 +293,8 @@ export class StreamOrdering implements StreamObserver {
       // A host function that ran during the wait before may have ended the stream.
       if (!this.#lanes.includes(lane)) continue;
       try {
-        if (lane.timeline.announcesEnd) lane.timeline.synchronizeSync();
-        else deviceOf(lane.timeline).synchronizeSync();
+        if (lane.identity.announcesEnd) lane.identity.synchronizeSync();
+        else deviceOf(lane.identity).synchronizeSync();
       } catch (error) {
         // A host function must not wait for a stream, so it gets no more memory.
         if (isNotPermitted(error)) break;
@@ -307,14 +307,14 @@ export class StreamOrdering implements StreamObserver {
     return synchronized;
   }
 
-  needsLastEvent(timeline: StreamTimeline): boolean {
-    return this.#lanesOf(timeline).some(
+  needsLastEvent(identity: StreamIdentity): boolean {
+    return this.#lanesOf(identity).some(
       (lane) => this.#memory.isAwaited?.(lane.number) || (lane.needsLastEvent && !this.#memory.isEmpty(lane.number)),
     );
   }
 
-  streamEnded(timeline: StreamTimeline, event: Event | undefined): void {
-    for (const lane of this.#lanesOf(timeline)) {
+  streamEnded(identity: StreamIdentity, event: Event | undefined): void {
+    for (const lane of this.#lanesOf(identity)) {
       const isAwaited = this.#memory.isAwaited?.(lane.number) === true;
       // It is not known when the stream last used that memory.
       if (isAwaited) lane.freeUnrecorded();
@@ -327,40 +327,40 @@ export class StreamOrdering implements StreamObserver {
       this.#vacantNumbers.push(lane.number);
       this.#lanes.splice(this.#lanes.indexOf(lane), 1);
     }
-    this.#shared[timeline.slot] = undefined;
-    this.#held[timeline.slot] = undefined;
+    this.#shared[identity.slot] = undefined;
+    this.#held[identity.slot] = undefined;
     this.#ended.forgetPastEventsIfMany();
   }
 
   /** Stops observing the ends of streams. */
   [Symbol.dispose](): void {
-    for (const lane of this.#lanes) lane.timeline.unobserve(this);
+    for (const lane of this.#lanes) lane.identity.unobserve(this);
   }
 
-  #lane(timeline: StreamTimeline, isHeld: boolean): StreamLane {
+  #lane(identity: StreamIdentity, isHeld: boolean): StreamLane {
     const lanes = isHeld ? this.#held : this.#shared;
-    const known = lanes[timeline.slot];
+    const known = lanes[identity.slot];
     if (known !== undefined) return known;
-    const lane = new StreamLane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), timeline, deviceOf(timeline), isHeld);
-    lanes[timeline.slot] = lane;
+    const lane = new StreamLane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), identity, deviceOf(identity), isHeld);
+    lanes[identity.slot] = lane;
     this.#byNumber[lane.number] = lane;
     this.#lanes.push(lane);
-    timeline.observe(this);
+    identity.observe(this);
     return lane;
   }
 
-  #lanesOf(timeline: StreamTimeline): StreamLane[] {
-    return this.#lanes.filter((lane) => lane.timeline === timeline);
+  #lanesOf(identity: StreamIdentity): StreamLane[] {
+    return this.#lanes.filter((lane) => lane.identity === identity);
   }
 
   /** The lanes with memory that another stream may not take yet. */
   #heldBack(stream: Stream | undefined): StreamLane[] {
-    return this.#lanes.filter((lane) => lane.isHeldBack && lane.timeline !== stream?.timeline && !this.#memory.isEmpty(lane.number));
+    return this.#lanes.filter((lane) => lane.isHeldBack && lane.identity !== stream?.identity && !this.#memory.isEmpty(lane.number));
   }
 }
 
-function deviceOf(timeline: StreamTimeline): Device {
-  return Device.get(timeline.device);
+function deviceOf(identity: StreamIdentity): Device {
+  return Device.get(identity.device);
 }
 
 function free(lane: StreamLane, isEager: boolean): void {
@@ -380,7 +380,7 @@ export function assertFence(fence: DeallocationFence, stream: Stream): void {
 
 function assertRecordedOn(event: Event, stream: Stream): void {
   if (event.handle < 0) throw new LifetimeError('ERR_CISTERN_DISPOSED', 'fence is an event that is already disposed');
-  if (event.recordedOn === stream.timeline.key) return;
+  if (event.recordedOn === stream.identity.key) return;
   const found = event.recordedOn === undefined ? 'one that was never recorded' : 'one recorded on another stream';
   throw new ArgumentRangeError(`fence must be an event recorded on stream ${stream.id}, got ${found}`, 'ERR_INVALID_ARG_VALUE');
 }

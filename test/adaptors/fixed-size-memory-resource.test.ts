@@ -351,7 +351,7 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
     blocks.deallocate(first, blockBytes, a);
     a.dispose();
     using b = new Stream();
-    expect(b.timeline.slot).toBe(a.timeline.slot);
+    expect(b.identity.slot).toBe(a.identity.slot);
     expect(blocks.allocate(1, b)).toBe(first);
     expectOrdered(first, blockBytes, b, hold);
   });

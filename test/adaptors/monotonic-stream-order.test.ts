@@ -199,7 +199,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     write(first, a);
     a.dispose();
     using b = new Stream();
-    expect(b.timeline.slot).toBe(a.timeline.slot);
+    expect(b.identity.slot).toBe(a.identity.slot);
     const second = scratch.allocate(bytes, b);
     expect(second).not.toBe(first);
     scratch.rewind(mark);

@@ -147,7 +147,7 @@ test('a stream is not mistaken for the one that had its slot before', () => {
   });
   using last = new Stream({ nonBlocking: true });
   const a = new Stream();
-  const slot = a.timeline.slot;
+  const slot = a.identity.slot;
   const pointer = pool.allocate(bytes, a);
   using hold = a.hold();
   set(pointer, 1, 1, bytes, a);
@@ -157,7 +157,7 @@ test('a stream is not mistaken for the one that had its slot before', () => {
   expect(pool.allocate(bytes, a)).toBe(pointer);
   a.dispose();
   using b = new Stream({ nonBlocking: true });
-  expect(b.timeline.slot).toBe(slot);
+  expect(b.identity.slot).toBe(slot);
   using fence = new Event();
   fence.record(b);
   mailbox[0] = b.handle;

@@ -170,7 +170,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       pool.deallocate(first, bytes, a);
       a.dispose();
       using b = new Stream();
-      expect(b.timeline.slot).toBe(a.timeline.slot);
+      expect(b.identity.slot).toBe(a.identity.slot);
       expect(() => pool.allocate(2 * bytes, b)).toThrow('out of memory');
       using c = new Stream();
       expectOrdered(pool.allocate(bytes, c), bytes, c, hold);
@@ -218,7 +218,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       pool.deallocate(first, bytes, a);
       a.dispose();
       using b = new Stream();
-      expect(b.timeline.slot).toBe(a.timeline.slot);
+      expect(b.identity.slot).toBe(a.identity.slot);
       const second = pool.allocate(bytes, b);
       expectOrdered(second, bytes, b, hold);
     });
@@ -658,7 +658,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       pool.deallocate(pool.allocate(bytes, a), bytes, a);
       a.dispose();
       using b = new Stream();
-      expect(b.timeline.slot).toBe(a.timeline.slot);
+      expect(b.identity.slot).toBe(a.identity.slot);
       const first = pool.allocate(bytes, b);
       using _hold = b.hold();
       pool.deallocate(first, bytes, b);

@@ -267,7 +267,7 @@ test('the default streams of two devices are distinct, although the driver gives
   expectLines(
     `
     const [first, second] = [0, 1].map((index) => Stream.legacyDefault(Device.get(index)));
-    console.log(first.id === second.id, first.timeline === second.timeline);
+    console.log(first.id === second.id, first.identity === second.identity);
     const hold = first.hold();
     console.log(first.query(), second.query());
     hold.release();

@@ -24,7 +24,7 @@ const endOfJob = () => setImmediate();
  */
 async function dropStream(): Promise<{ ends: number }> {
   const seen = { ends: 0 };
-  new Stream().timeline.observe({
+  new Stream().identity.observe({
     needsLastEvent: () => true,
     streamEnded: () => {
       seen.ends++;

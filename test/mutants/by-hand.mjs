@@ -5,14 +5,14 @@ const faults = {
     {
       name: 'two-recordings-one-wait',
       fault: 'a lane with a recording of its own and one of a caller waits for its own only',
-      from: '    if (this.#callerEvent !== undefined) timeline.wait(this.#callerEvent.event);\n',
-      to: '    if (this.#callerEvent !== undefined && !this.#isRecorded) timeline.wait(this.#callerEvent.event);\n',
+      from: '    if (this.#callerEvent !== undefined) identity.wait(this.#callerEvent.event);\n',
+      to: '    if (this.#callerEvent !== undefined && !this.#isRecorded) identity.wait(this.#callerEvent.event);\n',
     },
     {
       name: 'two-recordings-other-wait',
       fault: "a lane with a recording of its own and one of a caller waits for the caller's only",
-      from: 'if (this.#isRecorded) timeline.wait(this.#event as Event);',
-      to: 'if (this.#isRecorded && this.#callerEvent === undefined) timeline.wait(this.#event as Event);',
+      from: 'if (this.#isRecorded) identity.wait(this.#event as Event);',
+      to: 'if (this.#isRecorded && this.#callerEvent === undefined) identity.wait(this.#event as Event);',
     },
     {
       name: 'lane-keeps-its-recording',
@@ -29,8 +29,8 @@ const faults = {
     {
       name: 'free-during-synchronization',
       fault: 'a free during a synchronization counts as covered by it',
-      from: 'freeUnrecorded(): void {\n    this.#isUnrecorded = true;\n    this.#freedAt = this.timeline.synchronizing;',
-      to: 'freeUnrecorded(): void {\n    this.#isUnrecorded = true;\n    this.#freedAt = this.timeline.synchronized;',
+      from: 'freeUnrecorded(): void {\n    this.#isUnrecorded = true;\n    this.#freedAt = this.identity.synchronizing;',
+      to: 'freeUnrecorded(): void {\n    this.#isUnrecorded = true;\n    this.#freedAt = this.identity.synchronized;',
     },
     {
       name: 'fence-replaces-another',
@@ -41,7 +41,7 @@ const faults = {
     {
       name: 'fence-older-than-memory',
       fault: "a caller's event is relied on although it is older than the wait for the memory's last stream",
-      from: 'if (event.version <= this.timeline.receivedAt) this.#isUnrecorded = true;\n    else if',
+      from: 'if (event.version <= this.identity.receivedAt) this.#isUnrecorded = true;\n    else if',
       to: 'if',
     },
   ],
@@ -50,7 +50,7 @@ const faults = {
       name: 'known-649-held-for-nobody',
       fault: "rmm#649, 'off': memory held for a stream that may be gone is given to another",
       from: '      if (lane.isHeldBack) continue;\n',
-      to: '      if (lane.isHeldBack && lane.timeline.announcesEnd) continue;\n',
+      to: '      if (lane.isHeldBack && lane.identity.announcesEnd) continue;\n',
     },
     {
       name: 'fence-where-end-unannounced',
@@ -81,7 +81,7 @@ const faults = {
       to: '    const { handle } = this;\n    this.handle = -1;\n    destroy(handle);',
     },
   ],
-  'src/driver/stream-timeline.ts': [
+  'src/driver/stream-identity.ts': [
     {
       name: 'busy-stream-counts-as-run',
       fault: 'a query that returns false counts as a synchronization',
@@ -95,9 +95,9 @@ const faults = {
       to: 'this.synchronized = this.synchronizing;',
     },
     {
-      name: 'fence-older-than-timeline',
-      fault: "a caller's event is relied on although it was recorded when the driver's stream had another timeline",
-      from: '  receivedAt = StreamTimeline.records;',
+      name: 'fence-older-than-identity',
+      fault: "a caller's event is relied on although it was recorded when the driver's stream had another identity",
+      from: '  receivedAt = StreamIdentity.records;',
       to: '  receivedAt = 0;',
     },
   ],
@@ -256,7 +256,7 @@ const faults = {
       name: 'last-stream-by-slot',
       fault: 'rmm#2251: the lane of the last call serves a new stream with the same slot',
       from: "if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');",
-      to: "if (stream.timeline?.slot !== this.lastStream.timeline?.slot || stream.handle < 0) this.enter(stream, 'allocate');",
+      to: "if (stream.identity?.slot !== this.lastStream.identity?.slot || stream.handle < 0) this.enter(stream, 'allocate');",
     },
   ],
   'src/adaptors/pool-memory-resource.ts': [
@@ -315,7 +315,7 @@ const faults = {
     {
       name: 'monotonic-lane-unannounced',
       fault: 'rmm#649: blocks of a stream whose end is not announced are shared at a rewind',
-      from: 'const lane = stream.timeline.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);',
+      from: 'const lane = stream.identity.announcesEnd ? this.lane : this.ordering.heldLaneOf(stream);',
       to: 'const { lane } = this;',
     },
     {

@@ -24,7 +24,7 @@ const files = [
   'src/stream-ordering/stream-lane.ts',
   'src/stream-ordering/common-lane.ts',
   'src/stream-ordering/stream-ordering.ts',
-  'src/driver/stream-timeline.ts',
+  'src/driver/stream-identity.ts',
   ...readdirSync(join(root, 'src/suballocation'))
     .sort()
     .map((name) => `src/suballocation/${name}`),

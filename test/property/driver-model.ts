@@ -200,7 +200,7 @@ export class DriverModel implements Disposable {
 
   /** Whether work queued on a stream from now on comes after a place. */
   isOrdered(place: Place, stream: Stream): boolean {
-    return this.#comesAfter(this.#books(stream.timeline.handle), place);
+    return this.#comesAfter(this.#books(stream.identity.handle), place);
   }
 
   /** Whether work that waits for an event, as last recorded, comes after a place. */
@@ -210,7 +210,7 @@ export class DriverModel implements Disposable {
 
   /** A place on a stream after everything that is queued there. */
   mark(stream: Stream): Place {
-    const books = this.#books(stream.timeline.handle);
+    const books = this.#books(stream.identity.handle);
     return { stream: books.number, count: this.#count(books) };
   }
 

@@ -173,7 +173,7 @@ describe.each(poolingResources)('%s', (_name, make) => {
       if (waitsOnHost) hold.release();
       a.dispose();
       using b = new Stream({ nonBlocking: true });
-      expect(b.timeline.slot).toBe(a.timeline.slot);
+      expect(b.identity.slot).toBe(a.identity.slot);
       expect(pool.allocate(bytes, b)).toBe(pointer);
       expectOrder(pointer, b);
       pool.deallocate(pointer, bytes, b);

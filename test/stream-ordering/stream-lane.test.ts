@@ -3,7 +3,7 @@ import { Device, DriverError, Event, failCall, Stream } from '../../src/index.js
 import { StreamLane } from '../../src/stream-ordering/stream-lane.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 
-const laneOf = (stream: Stream, isHeld = false) => new StreamLane(0, stream.timeline, Device.get(), isHeld);
+const laneOf = (stream: Stream, isHeld = false) => new StreamLane(0, stream.identity, Device.get(), isHeld);
 
 /** The driver calls of an `order`. */
 function orderCalls(lane: StreamLane, waiter: Stream) {
@@ -28,7 +28,7 @@ test('a lane whose memory left waits for nothing, and records a new event for la
   lane.freeUnrecorded();
   const event = lane.release();
   const { version, recordedOn } = event as Event;
-  expect(recordedOn).toBe(stream.timeline.id);
+  expect(recordedOn).toBe(stream.identity.id);
   expect(lane.isIdle).toBe(true);
   expect(lane.release()).toBeUndefined();
   expect(lane.order(other)).toBe(false);
@@ -50,8 +50,8 @@ test('a lane without a free waits for nothing', () => {
   using fence = new Event();
   fence.record(stream);
   expect([lane.cover(), lane.release(), lane.afterEnd(undefined)]).toEqual([[], undefined, undefined]);
-  expect(stream.timeline.receivedAt).toBeLessThan(fence.version);
-  expect([lane.number, lane.timeline, lane.owner]).toEqual([0, stream.timeline, stream.timeline.serial]);
+  expect(stream.identity.receivedAt).toBeLessThan(fence.version);
+  expect([lane.number, lane.identity, lane.owner]).toEqual([0, stream.identity, stream.identity.serial]);
 });
 
 describe('a free', () => {
@@ -78,7 +78,7 @@ describe('a free', () => {
     expect([lane.isIdle, lane.needsLastEvent]).toEqual([false, false]);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
     const [event] = lane.cover();
-    expect(event?.recordedOn).toBe(stream.timeline.id);
+    expect(event?.recordedOn).toBe(stream.identity.id);
     // The event is requested without a record, and serves for the next wait.
     expect(eventCalls(() => lane.cover()).records).toBe(0);
     lane.freeRecorded();
@@ -89,7 +89,7 @@ describe('a free', () => {
     using stream = new Stream();
     for (const free of ['freeUnrecorded', 'freeRecorded'] as const) {
       const lane = laneOf(stream);
-      const complete = stream.timeline.beginSynchronization();
+      const complete = stream.identity.beginSynchronization();
       lane[free]();
       complete();
       expect(lane.isIdle).toBe(false);
@@ -105,7 +105,7 @@ describe('a free', () => {
     older.record(stream);
     lane.freeUnrecorded();
     expect([lane.isHeld, lane.mustRecord, lane.isHeldBack]).toEqual([true, false, true]);
-    expect(stream.timeline.receivedAt).toBe(older.version);
+    expect(stream.identity.receivedAt).toBe(older.version);
     stream.synchronizeSync();
     expect(lane.isHeldBack).toBe(false);
   });
@@ -116,7 +116,7 @@ describe('a free', () => {
     using older = new Event();
     older.record(stream);
     lane.freeUnrecorded();
-    expect(stream.timeline.receivedAt).toBeLessThan(older.version);
+    expect(stream.identity.receivedAt).toBeLessThan(older.version);
   });
 
   test('on a stream whose end is not announced is held back if it could not be recorded', () => {
@@ -208,7 +208,7 @@ describe('an event of the caller', () => {
     // The same event again changes nothing.
     lane.freeWithEvent(event);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 2, hasWaited: true });
-    expect(eventCalls(() => expect(lane.cover()[0]?.recordedOn).toBe(stream.timeline.id)).records).toBe(1);
+    expect(eventCalls(() => expect(lane.cover()[0]?.recordedOn).toBe(stream.identity.id)).records).toBe(1);
     expect(lane.needsLastEvent).toBe(false);
     expect(orderCalls(lane, other)).toEqual({ records: 0, waits: 1, hasWaited: true });
   });
@@ -242,8 +242,8 @@ describe('an event of the caller', () => {
 
   test('is not valid if memory has come into the order of its stream since', () => {
     const { stream, lane, event, other } = make();
-    stream.timeline.outdateFences();
-    expect(stream.timeline.receivedAt).toBe(event.version);
+    stream.identity.outdateFences();
+    expect(stream.identity.receivedAt).toBe(event.version);
     lane.freeWithEvent(event);
     expect(orderCalls(lane, other)).toEqual({ records: 1, waits: 1, hasWaited: true });
     event.record(stream);
@@ -258,7 +258,7 @@ describe('an event of the caller', () => {
     using _hold = stream.hold();
     event.record(stream);
     const left = lane.release();
-    expect(stream.timeline.receivedAt).toBe(left?.version);
+    expect(stream.identity.receivedAt).toBe(left?.version);
   });
 });
 
@@ -280,7 +280,7 @@ describe('the end of a stream', () => {
 test('the event of a lane belongs to its device', () => {
   const device = Device.get(1);
   using stream = new Stream({ device });
-  const lane = new StreamLane(0, stream.timeline, device, false);
+  const lane = new StreamLane(0, stream.identity, device, false);
   lane.freeRecorded();
   expect(lane.cover()[0]?.device).toBe(device);
 });

@@ -105,7 +105,7 @@ describe('lanes', () => {
     const other = ordering.laneOf(b, 'allocate');
     expect([lane, held, other].map(({ number }) => ordering.lane(number))).toEqual([lane, held, other]);
     expect(ordering.lanes).toEqual([lane, held, other]);
-    expect(ordering.lane(ordering.endedLane).timeline).toBeUndefined();
+    expect(ordering.lane(ordering.endedLane).identity).toBeUndefined();
     expect(ordering.laneNumbers()).toEqual([ordering.endedLane, lane.number, held.number, other.number]);
   });
 
@@ -142,7 +142,7 @@ describe('lanes', () => {
     expect(() => ordering.laneOf(ended, 'allocate')).toThrow('disposed');
     using other = new Stream({ device: Device.get(1) });
     expect(() => ordering.laneOf(other, 'allocate')).toThrow('device');
-    expect(make('deferred', 'managed').ordering.laneOf(other, 'allocate').timeline).toBe(other.timeline);
+    expect(make('deferred', 'managed').ordering.laneOf(other, 'allocate').identity).toBe(other.identity);
     expect(() => make('never' as DeallocationEvents)).toThrow('deallocationEvents');
   });
 });
@@ -290,9 +290,9 @@ describe('streams that have ended', () => {
       `redirect ${lane.number} ${ordering.endedLane}`,
     ]);
     using next = new Stream();
-    expect(next.timeline.slot).toBe(a.timeline.slot);
-    expect(ordering.heldLaneOf(next).timeline).toBe(next.timeline);
-    expect(ordering.laneOf(next, 'allocate').timeline).toBe(next.timeline);
+    expect(next.identity.slot).toBe(a.identity.slot);
+    expect(ordering.heldLaneOf(next).identity).toBe(next.identity);
+    expect(ordering.laneOf(next, 'allocate').identity).toBe(next.identity);
   });
 
   test('get a record for awaited memory in use', () => {
@@ -496,7 +496,7 @@ describe('a common lane', () => {
     expect(eventCalls(() => ordering.receivedInCommon(common, a)).records).toBe(1);
     expect(ordering.lane(common.number).isIdle).toBe(false);
     expect([waitsFor(ordering, a, common.number), waitsFor(ordering, b, common.number)]).toEqual([0, 1]);
-    expect(a.timeline.receivedAt).toBeGreaterThan(older.version);
+    expect(a.identity.receivedAt).toBeGreaterThan(older.version);
   });
 
   test('waits for the later of two recordings that it collects', () => {

@@ -15,7 +15,7 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/local-object.js';
-import type { StreamTimeline } from '../../driver/stream-timeline.js';
+import type { StreamIdentity } from '../../driver/stream-identity.js';
 import { operatingSystemThreadId } from '../../driver/thread.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../errors.js';
 import { cancelFlushAtExit, flushAtExit } from '../../files/flush-at-exit.js';
@@ -214,8 +214,8 @@ export class Recording implements Disposable {
   /**
    * @internal The fields of a record that hold its layer and stream, to be combined with the kind.
    */
-  headOf(layer: number, timeline: StreamTimeline): number {
-    return this.isDisposed ? 0 : (layer << 8) | (this.#streams.indexOf(timeline) << 16);
+  headOf(layer: number, identity: StreamIdentity): number {
+    return this.isDisposed ? 0 : (layer << 8) | (this.#streams.indexOf(identity) << 16);
   }
 
   /**
@@ -350,16 +350,16 @@ export function liveRecordings(): readonly Recording[] {
 }
 
 const eventObserver = {
-  eventRecorded: (timeline: StreamTimeline, version: number) => recordEvent(RecordKind.eventRecord, timeline, version),
-  eventAwaited: (timeline: StreamTimeline, version: number) => recordEvent(RecordKind.eventWait, timeline, version),
+  eventRecorded: (identity: StreamIdentity, version: number) => recordEvent(RecordKind.eventRecord, identity, version),
+  eventAwaited: (identity: StreamIdentity, version: number) => recordEvent(RecordKind.eventWait, identity, version),
 };
 
-function recordEvent(kind: number, timeline: StreamTimeline, version: number): void {
+function recordEvent(kind: number, identity: StreamIdentity, version: number): void {
   // An event that was never recorded delays nothing.
   if (version === 0) return;
   for (let i = 0; i < live.length; i++) {
     const recording = live[i] as Recording;
-    recording.append(kind | recording.headOf(0, timeline), version, 0);
+    recording.append(kind | recording.headOf(0, identity), version, 0);
     recording.flushIfAuto();
   }
 }

@@ -1,4 +1,4 @@
-import type { StreamObserver, StreamTimeline } from '../../driver/stream-timeline.js';
+import type { StreamIdentity, StreamObserver } from '../../driver/stream-identity.js';
 
 /** Stands for streams without a number of their own. */
 export const moreStreams = '(more streams)';
@@ -10,8 +10,8 @@ export const moreStreams = '(more streams)';
 export class StreamTable implements StreamObserver {
   readonly #maximum: number;
   readonly #define: (index: number, handle: string) => void;
-  readonly #timelines = new Map<StreamTimeline, number>();
-  /** The number of each timeline by its slot, or -1. */
+  readonly #identities = new Map<StreamIdentity, number>();
+  /** The number of each identity by its slot, or -1. */
   readonly #indexes: number[] = [];
   /** The numbers of ended streams, in the order in which they ended. */
   readonly #vacant = new Set<number>();
@@ -26,14 +26,14 @@ export class StreamTable implements StreamObserver {
     this.#define = define;
   }
 
-  indexOf(timeline: StreamTimeline): number {
-    const index = this.#indexes[timeline.slot] ?? -1;
-    return index >= 0 ? index : this.#add(timeline);
+  indexOf(identity: StreamIdentity): number {
+    const index = this.#indexes[identity.slot] ?? -1;
+    return index >= 0 ? index : this.#add(identity);
   }
 
   clear(): void {
-    for (const timeline of this.#timelines.keys()) timeline.unobserve(this);
-    this.#timelines.clear();
+    for (const identity of this.#identities.keys()) identity.unobserve(this);
+    this.#identities.clear();
     this.#indexes.length = 0;
   }
 
@@ -41,20 +41,20 @@ export class StreamTable implements StreamObserver {
     return false;
   }
 
-  streamEnded(timeline: StreamTimeline): void {
-    const index = this.#timelines.get(timeline);
-    this.#timelines.delete(timeline);
-    this.#indexes[timeline.slot] = -1;
+  streamEnded(identity: StreamIdentity): void {
+    const index = this.#identities.get(identity);
+    this.#identities.delete(identity);
+    this.#indexes[identity.slot] = -1;
     if (index !== undefined && index !== this.#maximum) this.#vacant.add(index);
   }
 
-  #add(timeline: StreamTimeline): number {
-    const handle = `0x${timeline.nativeHandle.toString(16)}`;
+  #add(identity: StreamIdentity): number {
+    const handle = `0x${identity.nativeHandle.toString(16)}`;
     const index = this.#nextIndex();
-    this.#timelines.set(timeline, index);
-    while (this.#indexes.length <= timeline.slot) this.#indexes.push(-1);
-    this.#indexes[timeline.slot] = index;
-    timeline.observe(this);
+    this.#identities.set(identity, index);
+    while (this.#indexes.length <= identity.slot) this.#indexes.push(-1);
+    this.#indexes[identity.slot] = index;
+    identity.observe(this);
     if (index < this.#maximum) this.#define(index, handle);
     return index;
   }

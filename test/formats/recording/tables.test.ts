@@ -14,12 +14,12 @@ describe('a table of streams', () => {
     const { streams, definitions } = table(3);
     const [a, b, c, d, e, f] = Array.from({ length: 6 }, () => new Stream()) as [Stream, Stream, Stream, Stream, Stream, Stream];
     const handles = [a, b, c, d, e].map(handleOf);
-    expect([a, b, a].map(({ timeline }) => streams.indexOf(timeline))).toEqual([0, 1, 0]);
+    expect([a, b, a].map(({ identity }) => streams.indexOf(identity))).toEqual([0, 1, 0]);
     b.dispose();
-    expect(streams.indexOf(c.timeline)).toBe(2);
+    expect(streams.indexOf(c.identity)).toBe(2);
     a.dispose();
-    expect(streams.indexOf(d.timeline)).toBe(1);
-    expect(streams.indexOf(e.timeline)).toBe(0);
+    expect(streams.indexOf(d.identity)).toBe(1);
+    expect(streams.indexOf(e.identity)).toBe(0);
     expect(definitions).toEqual([
       [0, handles[0]],
       [1, handles[1]],
@@ -27,20 +27,20 @@ describe('a table of streams', () => {
       [1, handles[3]],
       [0, handles[4]],
     ]);
-    expect(streams.indexOf(f.timeline)).toBe(3);
+    expect(streams.indexOf(f.identity)).toBe(3);
     for (const stream of [c, d, e, f]) stream.dispose();
   });
 
   test('has one shared number when none is left', () => {
     const { streams, definitions } = table(1);
     const [a, b, c, d] = Array.from({ length: 4 }, () => new Stream()) as [Stream, Stream, Stream, Stream];
-    expect([a, b, c].map(({ timeline }) => streams.indexOf(timeline))).toEqual([0, 1, 1]);
+    expect([a, b, c].map(({ identity }) => streams.indexOf(identity))).toEqual([0, 1, 1]);
     expect(definitions.slice(1)).toEqual([[1, moreStreams]]);
     b.dispose();
     a.dispose();
     using e = new Stream();
-    expect(streams.indexOf(d.timeline)).toBe(0);
-    expect(streams.indexOf(e.timeline)).toBe(1);
+    expect(streams.indexOf(d.identity)).toBe(0);
+    expect(streams.indexOf(e.identity)).toBe(1);
     expect(definitions).toHaveLength(3);
     streams.clear();
     for (const stream of [c, d]) stream.dispose();
@@ -52,8 +52,8 @@ describe('a table of streams', () => {
     const slots = new Set<number>();
     const indexes = Array.from({ length: 10 }, () => {
       using stream = new Stream();
-      slots.add(stream.timeline.slot);
-      return streams.indexOf(stream.timeline);
+      slots.add(stream.identity.slot);
+      return streams.indexOf(stream.identity);
     });
     expect(slots.size).toBe(1);
     expect(indexes).toEqual(Array.from({ length: 10 }, (_, i) => i));

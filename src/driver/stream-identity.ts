@@ -11,18 +11,18 @@ export interface StreamObserver {
    * Whether it holds back memory that only an event recorded on the stream now can release to
    * others.
    */
-  needsLastEvent(timeline: StreamTimeline): boolean;
+  needsLastEvent(identity: StreamIdentity): boolean;
   /**
    * The stream ends. `event`, if given, was recorded after everything that was queued on it; all
-   * observers share it. No call for this timeline follows. Must not throw.
+   * observers share it. No call for this identity follows. Must not throw.
    */
-  streamEnded(timeline: StreamTimeline, event: Event | undefined): void;
+  streamEnded(identity: StreamIdentity, event: Event | undefined): void;
 }
 
-const live = new Map<number, StreamTimeline>();
+const live = new Map<number, StreamIdentity>();
 const vacantSlots: number[] = [];
 let slots = 0;
-let timelines = 0;
+let identities = 0;
 /**
  * By device: how many streams have ended before their work had run, and how many had when the
  * device was last known to be idle.
@@ -31,12 +31,13 @@ const endedBusy: number[] = [];
 const endedAndRun: number[] = [];
 
 /**
- * What this environment knows about one driver stream, shared by every `Stream` object that names
- * it: its identity, and how far it is known to have run. The driver never reuses a stream's id on a
- * device (it does reuse handles: rapidsai/rmm#2251). `slot` is a small integer for arrays; another
- * stream gets it only after every observer has been notified of this one's end.
+ * The identity of one driver stream, shared by every `Stream` object that names it, with what this
+ * environment knows of the stream: how far it has run, and who must be notified of its end. The
+ * driver never reuses a stream's id on a device (it does reuse handles: rapidsai/rmm#2251). `slot`
+ * is a small integer for arrays; another stream gets it only after every observer has been notified
+ * of this one's end.
  */
-export class StreamTimeline {
+export class StreamIdentity {
   /** The number of events recorded since the start, on all streams. */
   static records = 0;
 
@@ -45,11 +46,10 @@ export class StreamTimeline {
   readonly key: number;
   readonly slot: number;
   /** A 32-bit integer that none of the last 2^32 streams of this environment had. */
-  readonly serial = ++timelines | 0;
+  readonly serial = ++identities | 0;
   readonly device: number;
   /**
-   * The native handle that every `Stream` object of this stream uses; valid until the timeline
-   * ends.
+   * The native handle that every `Stream` object of this stream uses; valid until the stream ends.
    */
   readonly handle: number;
   /** Whether cistern created the driver's stream and destroys it. */
@@ -70,7 +70,7 @@ export class StreamTimeline {
    * The number of the latest recording at the time when the stream last waited, or when memory last
    * came into its order. No event up to that number covers what the stream was then ordered after.
    */
-  receivedAt = StreamTimeline.records;
+  receivedAt = StreamIdentity.records;
   #isEnding = false;
   /** Weak references to the `Stream` objects for this stream. */
   readonly #streams = new Set<WeakRef<Stream>>();
@@ -86,21 +86,21 @@ export class StreamTimeline {
     this.announcesEnd = announcesEnd;
   }
 
-  /** The timeline of a driver stream. It takes over the native handle; call `join` next. */
-  static of(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean): StreamTimeline {
+  /** The identity of a driver stream. It takes over the native handle; call `join` next. */
+  static of(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean): StreamIdentity {
     const known = live.get(keyOf(id, device));
     if (known !== undefined && !known.#isEnding) {
       native().releaseStream(handle);
       return known;
     }
-    const timeline = new StreamTimeline(id, device, handle, isOwned, announcesEnd);
-    live.set(timeline.key, timeline);
-    return timeline;
+    const identity = new StreamIdentity(id, device, handle, isOwned, announcesEnd);
+    live.set(identity.key, identity);
+    return identity;
   }
 
-  /** The timelines of a device, including those of streams that may be gone. */
-  static ofDevice(device: number): StreamTimeline[] {
-    return [...live.values()].filter((timeline) => timeline.device === device);
+  /** The identities of a device, including those of streams that may be gone. */
+  static ofDevice(device: number): StreamIdentity[] {
+    return [...live.values()].filter((identity) => identity.device === device);
   }
 
   /**
@@ -113,7 +113,7 @@ export class StreamTimeline {
 
   /** Begins a synchronization of a whole device; call the result once it is complete. */
   static beginDeviceSynchronization(device: number): () => void {
-    const complete = StreamTimeline.beginSynchronizations(StreamTimeline.ofDevice(device));
+    const complete = StreamIdentity.beginSynchronizations(StreamIdentity.ofDevice(device));
     const before = endedBusy[device] ?? 0;
     return () => {
       complete();
@@ -122,8 +122,8 @@ export class StreamTimeline {
   }
 
   /** Begins a synchronization of several streams; call the result once it is complete. */
-  static beginSynchronizations(timelines: readonly StreamTimeline[]): () => void {
-    const completions = timelines.map((timeline) => timeline.beginSynchronization());
+  static beginSynchronizations(identities: readonly StreamIdentity[]): () => void {
+    const completions = identities.map((identity) => identity.beginSynchronization());
     return () => {
       for (const complete of completions) complete();
     };
@@ -195,7 +195,7 @@ export class StreamTimeline {
    * although the stream may never use it.
    */
   outdateFences(): void {
-    this.receivedAt = StreamTimeline.records;
+    this.receivedAt = StreamIdentity.records;
   }
 
   observe(observer: StreamObserver): void {
@@ -213,7 +213,7 @@ export class StreamTimeline {
     return reference;
   }
 
-  /** Removes an object; the last one ends the timeline. Does nothing if the timeline has ended. */
+  /** Removes an object; the last one ends the identity. Does nothing if it has ended. */
   leave(reference: WeakRef<Stream>, record: () => Event | undefined): void {
     if (!this.#streams.has(reference)) return;
     if (this.#streams.size === 1) this.end(record);
@@ -221,7 +221,7 @@ export class StreamTimeline {
   }
 
   /**
-   * Ends the timeline, and disposes the remaining objects for the stream. `record` is called if an
+   * Ends the identity, and disposes the remaining objects for the stream. `record` is called if an
    * observer needs an event, before any observer is notified. If it throws, or if the driver
    * refuses to destroy the stream, the state is unchanged.
    */

@@ -1,10 +1,10 @@
 import { afterEach, describe, expect, test } from 'vitest';
-import type { StreamObserver, StreamTimeline } from '../../src/driver/stream-timeline.js';
+import type { StreamIdentity, StreamObserver } from '../../src/driver/stream-identity.js';
 import { Device, driverCallCounts, Event, failCall, Stream } from '../../src/index.js';
 import { madeElsewhere } from '../support/stream-order.js';
 
 class Observer implements StreamObserver {
-  readonly ends: { timeline: StreamTimeline; event: Event | undefined }[] = [];
+  readonly ends: { identity: StreamIdentity; event: Event | undefined }[] = [];
   readonly #needsEvent: boolean;
 
   constructor(needsEvent: boolean) {
@@ -15,8 +15,8 @@ class Observer implements StreamObserver {
     return this.#needsEvent;
   }
 
-  streamEnded(timeline: StreamTimeline, event: Event | undefined): void {
-    this.ends.push({ timeline, event });
+  streamEnded(identity: StreamIdentity, event: Event | undefined): void {
+    this.ends.push({ identity, event });
   }
 }
 
@@ -28,7 +28,7 @@ describe('the end of a stream', () => {
   test('notifies every observer, with one event for all if any needs one', () => {
     const stream = new Stream({ nonBlocking: true });
     const observers = [new Observer(false), new Observer(true), new Observer(true)];
-    for (const observer of observers) stream.timeline.observe(observer);
+    for (const observer of observers) stream.identity.observe(observer);
     using hold = stream.hold();
     const before = driverCallCounts().eventRecords;
     stream.dispose();
@@ -44,7 +44,7 @@ describe('the end of a stream', () => {
   test('records nothing if nobody needs an event', () => {
     const stream = new Stream();
     const observer = new Observer(false);
-    stream.timeline.observe(observer);
+    stream.identity.observe(observer);
     const before = driverCallCounts().eventRecords;
     stream.dispose();
     expect(driverCallCounts().eventRecords).toBe(before);
@@ -56,8 +56,8 @@ describe('the end of a stream', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);
     const observer = new Observer(true);
-    stream.timeline.observe(observer);
-    expect(same.timeline).toBe(stream.timeline);
+    stream.identity.observe(observer);
+    expect(same.identity).toBe(stream.identity);
     same.dispose();
     expect(observer.ends).toHaveLength(0);
     stream.dispose();
@@ -69,7 +69,7 @@ describe('the end of a stream', () => {
     const same = Stream.fromHandle(stream.nativeHandle);
     const promising = Stream.fromHandle(stream.nativeHandle, { announcesEnd: true });
     const observer = new Observer(true);
-    stream.timeline.observe(observer);
+    stream.identity.observe(observer);
     promising.dispose();
     expect(observer.ends).toHaveLength(0);
     stream.dispose();
@@ -90,10 +90,10 @@ describe('the end of a stream', () => {
       Stream,
     ];
     const [announcing, silent] = isFirst ? [first, second] : [second, first];
-    expect(second.timeline).toBe(first.timeline);
-    expect(first.timeline.announcesEnd).toBe(isFirst);
+    expect(second.identity).toBe(first.identity);
+    expect(first.identity.announcesEnd).toBe(isFirst);
     const observer = new Observer(true);
-    first.timeline.observe(observer);
+    first.identity.observe(observer);
     announcing.dispose();
     expect(observer.ends[0]?.event).toBeInstanceOf(Event);
     foreign.destroy();
@@ -107,7 +107,7 @@ describe('the end of a stream', () => {
     const first = Stream.fromHandle(foreign.address);
     const second = Stream.fromHandle(foreign.address);
     const observer = new Observer(true);
-    first.timeline.observe(observer);
+    first.identity.observe(observer);
     first.dispose();
     expect([observer.ends.length, second.isDisposed]).toEqual([0, false]);
     second.dispose();
@@ -119,7 +119,7 @@ describe('the end of a stream', () => {
     const foreign = madeElsewhere();
     const stream = Stream.fromHandle(foreign.address);
     const observer = new Observer(true);
-    stream.timeline.observe(observer);
+    stream.identity.observe(observer);
     foreign.destroy();
     const before = driverCallCounts();
     stream.dispose();
@@ -132,13 +132,13 @@ describe('the end of a stream', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);
     const observer = new Observer(true);
-    stream.timeline.observe(observer);
+    stream.identity.observe(observer);
     failCall('cuEventCreate', 1);
     failCall('cuCtxSynchronize', 1, 700);
     expect(() => stream.dispose()).toThrow(expect.objectContaining({ driverStatus: 700 }));
     expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([false, false, 0]);
     same.synchronizeSync();
-    expect(Stream.fromHandle(stream.nativeHandle).timeline).toBe(stream.timeline);
+    expect(Stream.fromHandle(stream.nativeHandle).identity).toBe(stream.identity);
     stream.dispose();
     expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([true, true, 1]);
   });
@@ -147,7 +147,7 @@ describe('the end of a stream', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);
     const observer = new Observer(true);
-    stream.timeline.observe(observer);
+    stream.identity.observe(observer);
     failCall('cuStreamDestroy', 1, 999);
     expect(() => stream.dispose()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER', driverStatus: 999 }));
     expect([stream.isDisposed, same.isDisposed, observer.ends.length]).toEqual([false, false, 0]);
@@ -160,7 +160,7 @@ describe('the end of a stream', () => {
     const stream = new Stream();
     const same = Stream.fromHandle(stream.nativeHandle);
     const observer = new Observer(true);
-    stream.timeline.observe(observer);
+    stream.identity.observe(observer);
     const seen: boolean[] = [];
     stream.launchHostFunction(() => {
       seen.push(stream.isDisposed, same.isDisposed);
@@ -177,14 +177,14 @@ describe('the end of a stream', () => {
   test('does not dispose an object that a host function creates for the stream meanwhile', () => {
     const foreign = madeElsewhere();
     const stream = Stream.fromHandle(foreign.address, { announcesEnd: true });
-    stream.timeline.observe(new Observer(true));
+    stream.identity.observe(new Observer(true));
     const made: Stream[] = [];
     stream.launchHostFunction(() => {
       made.push(Stream.fromHandle(foreign.address));
     });
     failCall('cuEventCreate', 1);
     stream.dispose();
-    expect(made[0]?.timeline).not.toBe(stream.timeline);
+    expect(made[0]?.identity).not.toBe(stream.identity);
     made[0]?.synchronizeSync();
     made[0]?.dispose();
     foreign.destroy();
@@ -193,8 +193,8 @@ describe('the end of a stream', () => {
   test('does not notify a former observer', () => {
     const stream = new Stream();
     const observer = new Observer(true);
-    stream.timeline.observe(observer);
-    stream.timeline.unobserve(observer);
+    stream.identity.observe(observer);
+    stream.identity.unobserve(observer);
     stream.dispose();
     expect(observer.ends).toHaveLength(0);
   });
@@ -202,18 +202,18 @@ describe('the end of a stream', () => {
   test('frees its slot for another stream only afterwards', () => {
     const first = new Stream();
     const second = new Stream();
-    expect(first.timeline.slot).not.toBe(second.timeline.slot);
-    const { slot, id } = first.timeline;
+    expect(first.identity.slot).not.toBe(second.identity.slot);
+    const { slot, id } = first.identity;
     first.dispose();
     using third = new Stream();
-    expect(third.timeline.slot).toBe(slot);
+    expect(third.identity.slot).toBe(slot);
     expect(third.id).not.toBe(id);
     second.dispose();
   });
 });
 
 describe('how far a stream is known to have run', () => {
-  const isKnown = (stream: Stream, queuedAt: number) => stream.timeline.synchronized > queuedAt;
+  const isKnown = (stream: Stream, queuedAt: number) => stream.identity.synchronized > queuedAt;
 
   test('is learnt from a synchronization, from a query that succeeds, and from the device', async () => {
     using stream = new Stream({ nonBlocking: true });
@@ -225,7 +225,7 @@ describe('how far a stream is known to have run', () => {
       () => Stream.fromHandle(stream.nativeHandle).synchronizeSync(),
     ];
     for (const way of ways) {
-      const queuedAt = stream.timeline.synchronizing;
+      const queuedAt = stream.identity.synchronizing;
       expect(isKnown(stream, queuedAt)).toBe(false);
       await way();
       expect(isKnown(stream, queuedAt)).toBe(true);
@@ -236,7 +236,7 @@ describe('how far a stream is known to have run', () => {
     const foreign = madeElsewhere();
     using silent = Stream.fromHandle(foreign.address);
     using stream = new Stream();
-    const queuedAt = silent.timeline.synchronizing;
+    const queuedAt = silent.identity.synchronizing;
     foreign.destroy();
     await Device.get().synchronize();
     expect(isKnown(stream, 0)).toBe(true);
@@ -249,7 +249,7 @@ describe('how far a stream is known to have run', () => {
     using stream = new Stream({ nonBlocking: true });
     using hold = stream.hold();
     const early = stream.synchronize();
-    const queuedAt = stream.timeline.synchronizing;
+    const queuedAt = stream.identity.synchronizing;
     stream.launchHostFunction(() => {});
     expect(stream.query()).toBe(false);
     hold.release();
