@@ -22,7 +22,7 @@ import {
 } from '../../src/index.js';
 import { code } from '../support/errors.js';
 import { StepCounter } from '../support/steps.js';
-import { eventWaits, expectWaiting, inHostFunction, policies } from '../support/stream-order.js';
+import { eventWaits, expectWaiting, inHostFunction, policies, sharingPolicies } from '../support/stream-order.js';
 
 const stream = new Stream();
 
@@ -403,27 +403,24 @@ describe('the arena of a stream', () => {
 });
 
 describe('memory that streams exchange', () => {
-  test.each(['eager', 'deferred'] as const)(
-    'makes neither the host wait nor the arena defragment while one block will do, with %s events',
-    (policy) => {
-      using arena = arenaOf(2, policy);
-      using other = new Stream();
-      const [first, second] = [arena.allocate(MiB, stream), arena.allocate(MiB, stream)];
-      using hold = stream.hold();
-      arena.deallocate(first, MiB, stream);
-      const waited = synchronizations(() => expect(arena.allocate(MiB, other)).toBe(first));
-      expect(waited).toBe(0);
-      expect(arena.statistics()).toMatchObject({ reuses: 1, defragmentations: 0 });
-      // Neighbours of two streams serve a third only if they coalesce.
-      arena.deallocate(first, MiB, other);
-      arena.deallocate(second, MiB, stream);
-      using third = new Stream();
-      expect(synchronizations(() => expect(arena.allocate(2 * MiB, third)).toBe(first))).toBe(0);
-      expect(arena.statistics()).toMatchObject({ defragmentations: 1, synchronizations: 0 });
-      hold.release();
-      arena.validate();
-    },
-  );
+  test.each(sharingPolicies)('makes neither the host wait nor the arena defragment while one block will do, with %s events', (policy) => {
+    using arena = arenaOf(2, policy);
+    using other = new Stream();
+    const [first, second] = [arena.allocate(MiB, stream), arena.allocate(MiB, stream)];
+    using hold = stream.hold();
+    arena.deallocate(first, MiB, stream);
+    const waited = synchronizations(() => expect(arena.allocate(MiB, other)).toBe(first));
+    expect(waited).toBe(0);
+    expect(arena.statistics()).toMatchObject({ reuses: 1, defragmentations: 0 });
+    // Neighbours of two streams serve a third only if they coalesce.
+    arena.deallocate(first, MiB, other);
+    arena.deallocate(second, MiB, stream);
+    using third = new Stream();
+    expect(synchronizations(() => expect(arena.allocate(2 * MiB, third)).toBe(first))).toBe(0);
+    expect(arena.statistics()).toMatchObject({ defragmentations: 1, synchronizations: 0 });
+    hold.release();
+    arena.validate();
+  });
 
   test('makes the host wait without events, and then coalesces', () => {
     using arena = arenaOf(2);
@@ -542,7 +539,7 @@ describe('defragmenting an arena', () => {
     arena.validate();
   });
 
-  test.each(['eager', 'deferred'] as const)('does not wait with %s events, but a stream that takes the memory does', (policy) => {
+  test.each(sharingPolicies)('does not wait with %s events, but a stream that takes the memory does', (policy) => {
     using arena = arenaOf(1, policy, new CudaMemoryResource());
     using a = new Stream();
     using b = new Stream();

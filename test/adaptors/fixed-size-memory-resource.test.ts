@@ -18,7 +18,7 @@ import {
 } from '../../src/index.js';
 import { caught, code } from '../support/errors.js';
 import { SpyResource } from '../support/spy-resource.js';
-import { expectOrdered, policies } from '../support/stream-order.js';
+import { BusyBlock, expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';
 
 const stream = new Stream();
 const blockBytes = 64 * KiB;
@@ -298,17 +298,13 @@ function fill(pointer: number, value: number, on: Stream): void {
   set(pointer, value, 1, blockBytes, on);
 }
 
-describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events', (policy) => {
+describe.each(sharingPolicies)('fixed-size blocks with %s events', (policy) => {
   test('serve another stream after it waits for the one that freed them', () => {
     using blocks = blocksOf(1, policy);
     using a = new Stream();
     using b = new Stream();
-    const first = blocks.allocate(blockBytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    blocks.deallocate(first, blockBytes, a);
-    expect(blocks.allocate(1, b)).toBe(first);
-    expectOrdered(first, blockBytes, b, hold);
+    using block = BusyBlock.freed(blocks, blockBytes, a);
+    block.expectHandedTo(b);
   });
 
   test.each(['freed', 'gathered by a trim'])(
@@ -318,14 +314,10 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
       using a = new Stream();
       using b = new Stream();
       using c = new Stream();
-      const first = blocks.allocate(blockBytes, a);
-      using hold = a.hold();
-      fill(first, 1, a);
-      blocks.deallocate(first, blockBytes, a);
+      using block = BusyBlock.freed(blocks, blockBytes, a);
       if (how === 'freed') blocks.deallocate(blocks.allocate(1, b), 1, b);
       else blocks.trim(b, { bytesToKeep: blockBytes });
-      expect(blocks.allocate(1, c)).toBe(first);
-      expectOrdered(first, blockBytes, c, hold);
+      block.expectHandedTo(c);
     },
   );
 
@@ -345,15 +337,11 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
   test('keep their order when the stream that freed them is gone, and a new one has its place (rapidsai/rmm#510, #2251)', () => {
     using blocks = blocksOf(1, policy);
     const a = new Stream();
-    const first = blocks.allocate(blockBytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    blocks.deallocate(first, blockBytes, a);
+    using block = BusyBlock.freed(blocks, blockBytes, a);
     a.dispose();
     using b = new Stream();
     expect(b.identity.slot).toBe(a.identity.slot);
-    expect(blocks.allocate(1, b)).toBe(first);
-    expectOrdered(first, blockBytes, b, hold);
+    block.expectHandedTo(b);
   });
 
   test('go back to the upstream only after the stream that freed them', () => {
@@ -361,15 +349,10 @@ describe.each(['eager', 'deferred'] as const)('fixed-size blocks with %s events'
     const blocks = new FixedSizeMemoryResource(upstream, { blockBytes, blocksToPreallocate: 0, deallocationEvents: policy });
     using a = new Stream();
     using b = new Stream();
-    const first = blocks.allocate(blockBytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    blocks.deallocate(first, blockBytes, a);
+    using block = BusyBlock.freed(blocks, blockBytes, a);
     expect(blocks.trim(b)).toBe(blockBytes);
-    const second = upstream.allocate(blockBytes, b);
-    expect(second).toBe(first);
-    expectOrdered(second, blockBytes, b, hold);
-    upstream.deallocate(second, blockBytes, b);
+    block.expectHandedTo(b, upstream);
+    upstream.deallocate(block.pointer, blockBytes, b);
     blocks.dispose();
   });
 });
@@ -424,13 +407,9 @@ describe('fixed-size blocks with off events', () => {
     using blocks = blocksOf(1, 'off');
     const a = new Stream();
     using b = new Stream();
-    const first = blocks.allocate(blockBytes, a);
-    using hold = a.hold();
-    fill(first, 1, a);
-    blocks.deallocate(first, blockBytes, a);
+    using block = BusyBlock.freed(blocks, blockBytes, a);
     a.dispose();
-    expect(blocks.allocate(1, b)).toBe(first);
-    expectOrdered(first, blockBytes, b, hold);
+    block.expectHandedTo(b);
   });
 });
 

@@ -11,12 +11,10 @@ import {
   MiB,
   MonotonicMemoryResource,
   Stream,
-  set,
 } from '../../src/index.js';
-import { eventCalls, expectOrdered, expectWaiting, madeElsewhere, policies } from '../support/stream-order.js';
+import { BusyBlock, eventCalls, expectOrdered, expectWaiting, madeElsewhere, policies, sharingPolicies } from '../support/stream-order.js';
 
 const bytes = MiB;
-const sharing = ['eager', 'deferred'] as const;
 
 /**
  * Room for a given number of allocations, with one block for each: the last to allocate must get
@@ -24,10 +22,6 @@ const sharing = ['eager', 'deferred'] as const;
  */
 function scratchOf(blocks: number, deallocationEvents: DeallocationEvents, upstream: MemoryResource = new CudaMemoryResource()) {
   return new MonotonicMemoryResource(upstream, { initialBytes: bytes, growthFactor: 1, maximumBytes: blocks * bytes, deallocationEvents });
-}
-
-function write(pointer: number, stream: Stream): void {
-  set(pointer, 1, 1, bytes, stream);
 }
 
 describe.each(policies)('a monotonic resource with %s events', (policy) => {
@@ -65,14 +59,10 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     using a = new Stream();
     using b = new Stream();
     const mark = scratch.mark();
-    const first = scratch.allocate(bytes, a);
-    using hold = b.hold();
-    write(first, b);
-    scratch.deallocate(first, bytes, b);
+    using block = BusyBlock.freed(scratch, bytes, a, b);
     expect(a.query()).toBe(true);
     scratch.rewind(mark);
-    expect(scratch.allocate(bytes, a)).toBe(first);
-    expectOrdered(first, bytes, a, hold);
+    block.expectHandedTo(a);
     scratch.validate();
   });
 
@@ -81,14 +71,10 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     using a = new Stream();
     const b = new Stream();
     const mark = scratch.mark();
-    const first = scratch.allocate(bytes, a);
-    using hold = b.hold();
-    write(first, b);
-    scratch.deallocate(first, bytes, b);
+    using block = BusyBlock.freed(scratch, bytes, a, b);
     b.dispose();
     scratch.rewind(mark);
-    expect(scratch.allocate(bytes, a)).toBe(first);
-    expectOrdered(first, bytes, a, hold);
+    block.expectHandedTo(a);
   });
 
   test('makes it wait for the event that a free was given, and records none', () => {
@@ -97,17 +83,14 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     using b = new Stream();
     using event = new Event();
     const mark = scratch.mark();
-    const first = scratch.allocate(bytes, a);
-    using hold = b.hold();
-    write(first, b);
+    using block = BusyBlock.allocate(scratch, bytes, a, b);
     event.record(b);
     const { records } = eventCalls(() => {
-      scratch.deallocate(first, bytes, b, event);
+      block.free(event);
       scratch.rewind(mark);
     });
     expect(records).toBe(0);
-    expect(scratch.allocate(bytes, a)).toBe(first);
-    expectOrdered(first, bytes, a, hold);
+    block.expectHandedTo(a);
   });
 
   test('keeps the wait for the freeing stream for a third one (rapidsai/rmm#2489)', () => {
@@ -115,34 +98,27 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     using a = new Stream();
     using b = new Stream();
     using c = new Stream();
-    const first = scratch.allocate(bytes, a);
-    using hold = b.hold();
     // Since it waits for b, it is not synchronized on the host under off.
-    write(first, b);
-    scratch.deallocate(first, bytes, b);
+    using block = BusyBlock.freed(scratch, bytes, a, b);
     scratch.reset();
     if (policy === 'off') {
-      hold.release();
-      expect(scratch.allocate(bytes, c)).toBe(first);
+      block.hold.release();
+      expect(scratch.allocate(bytes, c)).toBe(block.pointer);
       return;
     }
-    expect(scratch.allocate(bytes, c)).toBe(first);
-    expectOrdered(first, bytes, c, hold);
+    block.expectHandedTo(c);
   });
 
   test('keeps the order of memory in use when its stream ended (rapidsai/rmm#510)', () => {
     using scratch = scratchOf(1, policy);
     const a = new Stream();
     using b = new Stream();
-    const first = scratch.allocate(bytes, a);
-    using hold = a.hold();
-    write(first, a);
+    using block = BusyBlock.allocate(scratch, bytes, a);
     a.dispose();
     expect(() => scratch.allocate(bytes, b)).toThrow('out of memory');
     scratch.validate();
     scratch.reset();
-    expect(scratch.allocate(bytes, b)).toBe(first);
-    expectOrdered(first, bytes, b, hold);
+    block.expectHandedTo(b);
     scratch.validate();
   });
 
@@ -152,25 +128,20 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     using b = new Stream();
     const first = scratch.allocate(bytes, a);
     a.synchronizeSync();
-    using hold = a.hold();
-    write(first, a);
+    using block = new BusyBlock(scratch, first, bytes, a);
     a.dispose();
     scratch.reset();
-    expect(scratch.allocate(bytes, b)).toBe(first);
-    expectOrdered(first, bytes, b, hold);
+    block.expectHandedTo(b);
   });
 
   test('keeps the order of memory that was free when its stream ended', () => {
     using scratch = scratchOf(1, policy);
     const a = new Stream();
     using b = new Stream();
-    const first = scratch.allocate(bytes, a);
-    using hold = a.hold();
-    write(first, a);
+    using block = BusyBlock.allocate(scratch, bytes, a);
     scratch.reset();
     a.dispose();
-    expect(scratch.allocate(bytes, b)).toBe(first);
-    expectOrdered(first, bytes, b, hold);
+    block.expectHandedTo(b);
   });
 
   test.each(['before', 'after'])('waits for a stream that freed memory of an ended one, %s that one ended', (when) => {
@@ -178,15 +149,12 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     const a = new Stream();
     using b = new Stream();
     using c = new Stream();
-    const first = scratch.allocate(bytes, a);
-    using hold = b.hold();
-    write(first, b);
+    using block = BusyBlock.allocate(scratch, bytes, a, b);
     if (when === 'after') a.dispose();
-    scratch.deallocate(first, bytes, b);
+    block.free();
     if (when === 'before') a.dispose();
     scratch.reset();
-    expect(scratch.allocate(bytes, c)).toBe(first);
-    expectOrdered(first, bytes, c, hold);
+    block.expectHandedTo(c);
     scratch.validate();
   });
 
@@ -195,8 +163,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     const a = new Stream();
     const first = scratch.allocate(bytes, a);
     const mark = scratch.mark();
-    using hold = a.hold();
-    write(first, a);
+    using block = new BusyBlock(scratch, first, bytes, a);
     a.dispose();
     using b = new Stream();
     expect(b.identity.slot).toBe(a.identity.slot);
@@ -207,7 +174,7 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     scratch.reset();
     const both = [scratch.allocate(bytes, b), scratch.allocate(bytes, b)];
     expect(both).toContain(first);
-    expectOrdered(first, bytes, b, hold);
+    expectOrdered(first, bytes, b, block.hold);
   });
 
   test('gives everything back to the upstream only after the streams that used it', () => {
@@ -215,14 +182,11 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
     using scratch = scratchOf(1, policy, upstream);
     using a = new Stream();
     using b = new Stream();
-    const first = scratch.allocate(bytes, a);
-    using hold = a.hold();
-    write(first, a);
+    using block = BusyBlock.allocate(scratch, bytes, a);
     expect(scratch.release(b)).toBe(bytes);
     expect(scratch.reservedBytes).toBe(0);
-    const second = upstream.allocate(bytes, b);
-    expectOrdered(second, bytes, b, hold);
-    upstream.deallocate(second, bytes, b);
+    block.expectHandedTo(b, upstream);
+    upstream.deallocate(block.pointer, bytes, b);
     expect(scratch.allocate(bytes, a)).toBeGreaterThan(0);
   });
 
@@ -350,18 +314,15 @@ describe.each(policies)('a monotonic resource with %s events', (policy) => {
   });
 });
 
-describe.each(sharing)('a block of a monotonic resource with %s events', (policy) => {
+describe.each(sharingPolicies)('a block of a monotonic resource with %s events', (policy) => {
   test('goes to another stream, which waits for the first, after a reset', () => {
     using scratch = scratchOf(1, policy);
     using a = new Stream();
     using b = new Stream();
-    const first = scratch.allocate(bytes, a);
-    using hold = a.hold();
-    write(first, a);
+    using block = BusyBlock.allocate(scratch, bytes, a);
     scratch.reset();
-    expect(scratch.allocate(bytes, b)).toBe(first);
+    block.expectHandedTo(b);
     expect(scratch.statistics().reuses).toBe(1);
-    expectOrdered(first, bytes, b, hold);
   });
 
   test('goes to another stream after a rewind, if the first needs it for no allocation', () => {
@@ -369,12 +330,9 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     using a = new Stream();
     using b = new Stream();
     const mark = scratch.mark();
-    const first = scratch.allocate(bytes, a);
-    using hold = a.hold();
-    write(first, a);
+    using block = BusyBlock.allocate(scratch, bytes, a);
     scratch.rewind(mark);
-    expect(scratch.allocate(bytes, b)).toBe(first);
-    expectOrdered(first, bytes, b, hold);
+    block.expectHandedTo(b);
   });
 
   test('makes a third stream wait for the first when the second took its memory over (rapidsai/rmm#2489)', () => {
@@ -385,15 +343,14 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     const first = scratch.allocate(bytes, a);
     scratch.allocate(bytes, c);
     const keptByC = scratch.mark();
-    using hold = a.hold();
-    write(first, a);
+    using block = new BusyBlock(scratch, first, bytes, a);
     scratch.reset();
     expect(keptByC.isStanding).toBe(false);
     expect(scratch.allocate(bytes, b)).toBe(first);
     scratch.reset();
     const pointers = [scratch.allocate(bytes, c), scratch.allocate(bytes, c)];
     expect(pointers).toContain(first);
-    expectOrdered(first, bytes, c, hold);
+    expectOrdered(first, bytes, c, block.hold);
   });
 
   test.each(['', ', while a host function used the third'])('keeps its order if another stream gathered it%s', (how) => {
@@ -417,13 +374,11 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     using c = new Stream();
     const mark = scratch.mark();
     const [large, small] = [scratch.allocate(4 * bytes, a), scratch.allocate(bytes, a)];
-    using hold = a.hold();
-    write(small, a);
+    using block = new BusyBlock(scratch, small, bytes, a);
     scratch.rewind(mark);
     if (how !== '') meanwhile = () => scratch.deallocate(0, 0, c);
     expect(scratch.allocate(4 * bytes, b)).toBe(large);
-    expect(scratch.allocate(bytes, c)).toBe(small);
-    expectOrdered(small, bytes, c, hold);
+    block.expectHandedTo(c);
   });
 
   test('is ordered like a free if it is fresh from the upstream (part of rapidsai/rmm#2507)', () => {
@@ -461,13 +416,11 @@ describe.each(sharing)('a block of a monotonic resource with %s events', (policy
     using scratch = new MonotonicMemoryResource(upstream, { initialBytes: bytes, maximumBytes: 2 * bytes, deallocationEvents: policy });
     using a = new Stream();
     using b = new Stream();
-    const first = scratch.allocate(bytes, a);
-    using hold = a.hold();
-    write(first, a);
+    using block = BusyBlock.allocate(scratch, bytes, a);
     scratch.reset();
     const second = scratch.allocate(2 * bytes, b);
     expect(scratch.statistics().releases).toBe(1);
-    expectOrdered(second, bytes, b, hold);
+    expectOrdered(second, bytes, b, block.hold);
   });
 });
 

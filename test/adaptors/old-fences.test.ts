@@ -15,7 +15,7 @@ import {
   set,
 } from '../../src/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
-import { expectOrdered, expectWaiting, policies } from '../support/stream-order.js';
+import { BusyBlock, expectWaiting, policies } from '../support/stream-order.js';
 
 const bytes = MiB;
 
@@ -85,15 +85,13 @@ describe.each(poolingResources)('%s', (_name, make) => {
         if (isOlder) old.record(b);
         const first = pool.allocate(bytes, a);
         if (!isOlder) old.record(b);
-        using hold = a.hold();
-        set(first, 1, 1, bytes, a);
-        pool.deallocate(first, bytes, a);
+        using block = new BusyBlock(pool, first, bytes, a);
+        block.free();
         // Stream a has it in its own order, and b in a's order; neither uses it.
         expect(pool.allocate(bytes, a)).toBe(first);
         order(a, b);
         pool.deallocate(first, bytes, b, old);
-        expect(pool.allocate(bytes, c)).toBe(first);
-        expectOrdered(first, bytes, c, hold);
+        block.expectHandedTo(c);
         pool.deallocate(first, bytes, c);
         b.dispose();
       });
@@ -108,13 +106,11 @@ describe.each(poolingResources)('%s', (_name, make) => {
       using used = new Event();
       const pointer = pool.allocate(bytes, a);
       fence.record(a);
-      using hold = b.hold();
-      set(pointer, 1, 1, bytes, b);
+      using block = new BusyBlock(pool, pointer, bytes, b);
       used.record(b);
       a.wait(used);
       pool.deallocate(pointer, bytes, a, fence);
-      expect(pool.allocate(bytes, c)).toBe(pointer);
-      expectOrdered(pointer, bytes, c, hold);
+      block.expectHandedTo(c);
       pool.deallocate(pointer, bytes, c);
     });
 
@@ -148,13 +144,11 @@ test('a stream is not mistaken for the one that had its slot before', () => {
   using last = new Stream({ nonBlocking: true });
   const a = new Stream();
   const slot = a.identity.slot;
-  const pointer = pool.allocate(bytes, a);
-  using hold = a.hold();
-  set(pointer, 1, 1, bytes, a);
+  using block = BusyBlock.allocate(pool, bytes, a);
   using ran = new Event();
   ran.record(a);
-  pool.deallocate(pointer, bytes, a);
-  expect(pool.allocate(bytes, a)).toBe(pointer);
+  block.free();
+  expect(pool.allocate(bytes, a)).toBe(block.pointer);
   a.dispose();
   using b = new Stream({ nonBlocking: true });
   expect(b.identity.slot).toBe(slot);
@@ -163,8 +157,7 @@ test('a stream is not mistaken for the one that had its slot before', () => {
   mailbox[0] = b.handle;
   mailbox[1] = ran.handle;
   native().waitEvent();
-  pool.deallocate(pointer, bytes, b, fence);
-  expect(pool.allocate(bytes, last)).toBe(pointer);
-  expectOrdered(pointer, bytes, last, hold);
-  pool.deallocate(pointer, bytes, last);
+  pool.deallocate(block.pointer, bytes, b, fence);
+  block.expectHandedTo(last);
+  pool.deallocate(block.pointer, bytes, last);
 });

@@ -15,7 +15,7 @@ import {
   set,
 } from '../../src/index.js';
 import { code } from '../support/errors.js';
-import { expectOrdered, policies } from '../support/stream-order.js';
+import { expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';
 
 const stream = new Stream();
 
@@ -309,7 +309,7 @@ describe('a pool', () => {
     }
   });
 
-  test.each(['eager', 'deferred'] as const)('keeps the order of one lane of a stream in the other, under %s', (deallocationEvents) => {
+  test.each(sharingPolicies)('keeps the order of one lane of a stream in the other, under %s', (deallocationEvents) => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, maximumBytes: 2 * MiB, deallocationEvents });
     using a = new Stream({ nonBlocking: true });
     using b = new Stream({ nonBlocking: true });

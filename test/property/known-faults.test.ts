@@ -20,10 +20,9 @@ import {
   PassThroughAdaptor,
   PoolMemoryResource,
   Stream,
-  type StreamHold,
 } from '../../src/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
-import { expectOrdered, madeElsewhere, policies } from '../support/stream-order.js';
+import { BusyBlock, expectOrdered, madeElsewhere, policies } from '../support/stream-order.js';
 import { DeclaringResource } from './declaring-resource.js';
 
 const bytes = MiB;
@@ -89,31 +88,34 @@ afterEach(() => {
   checker.dispose();
 });
 
-/**
- * Allocates a block on a stream, uses it after something that the stream stands still for, and
- * frees it.
- */
-function useAndFree(pool: MemoryResource, stream: Stream): { pointer: DevicePointer; hold: StreamHold } {
-  const pointer = pool.allocate(bytes, stream);
-  const hold = stream.hold();
-  try {
-    stream.touch(pointer, bytes, 'write');
-    pool.deallocate(pointer, bytes, stream);
-  } catch (error) {
-    hold.release();
-    throw error;
-  }
-  return { pointer, hold };
-}
-
 function deviceSynchronizations(): number {
   return driverCallCounts().byFunction['cuCtxSynchronize'] as number;
+}
+
+/**
+ * A block that a stream has freed and is still writing; if the host is going to wait for the
+ * stream, the write is over.
+ */
+function freedBlock(pool: MemoryResource, stream: Stream, waitsOnHost: boolean): BusyBlock {
+  const block = BusyBlock.freed(pool, bytes, stream);
+  if (waitsOnHost) block.hold.release();
+  return block;
 }
 
 /** Fails unless waits order a stream that got the block after the stream that had it. */
 function expectOrder(pointer: DevicePointer, stream: Stream): void {
   stream.touch(pointer, bytes, 'write');
   expect(checker.reports.map(formatOrderReport)).toEqual([]);
+}
+
+/**
+ * Fails unless a stream's next allocation gets the block, after the write: as the checker sees it,
+ * and, if the write is not over, in fact.
+ */
+function expectTaken(block: BusyBlock, pool: MemoryResource, stream: Stream, waitsOnHost: boolean): void {
+  expect(pool.allocate(bytes, stream)).toBe(block.pointer);
+  expectOrder(block.pointer, stream);
+  if (!waitsOnHost) expectOrdered(block.pointer, bytes, stream, block.hold);
 }
 
 describe.each(poolingResources)('%s', (_name, make) => {
@@ -127,13 +129,9 @@ describe.each(poolingResources)('%s', (_name, make) => {
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
-      const { pointer, hold } = useAndFree(pool, a);
-      using _hold = hold;
-      if (waitsOnHost) hold.release();
+      using block = freedBlock(pool, a, waitsOnHost);
       pool.deallocate(pool.allocate(bytes, b), bytes, b);
-      expect(pool.allocate(bytes, c)).toBe(pointer);
-      expectOrder(pointer, c);
-      if (!waitsOnHost) expectOrdered(pointer, bytes, c, hold);
+      expectTaken(block, pool, c, waitsOnHost);
     });
 
     test('makes a third stream wait for the first, whose memory the second tried to get (rapidsai/rmm#2489)', () => {
@@ -141,46 +139,36 @@ describe.each(poolingResources)('%s', (_name, make) => {
       using a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
       using c = new Stream({ nonBlocking: true });
-      const { hold } = useAndFree(pool, a);
-      using _hold = hold;
       // In trying, a cache gives the block back, and the upstream waits for it.
       const waits = waitsOnHost || pool.upstream instanceof InRunResource;
-      if (waits) hold.release();
+      using block = freedBlock(pool, a, waits);
       expect(() => pool.allocate(2 * bytes, b)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY' }));
       const pointer = pool.allocate(bytes, c);
       expectOrder(pointer, c);
-      if (!waits) expectOrdered(pointer, bytes, c, hold);
+      if (!waits) expectOrdered(pointer, bytes, c, block.hold);
     });
 
     test('makes a stream wait for another that is gone by then (rapidsai/rmm#510)', () => {
       using pool = create();
       const a = new Stream({ nonBlocking: true });
       using b = new Stream({ nonBlocking: true });
-      const { pointer, hold } = useAndFree(pool, a);
-      using _hold = hold;
-      if (waitsOnHost) hold.release();
+      using block = freedBlock(pool, a, waitsOnHost);
       a.dispose();
-      expect(pool.allocate(bytes, b)).toBe(pointer);
-      expectOrder(pointer, b);
-      if (!waitsOnHost) expectOrdered(pointer, bytes, b, hold);
+      expectTaken(block, pool, b, waitsOnHost);
     });
 
     test('does not mistake a new stream for the old one that it replaced (rapidsai/rmm#2251)', () => {
       using pool = create();
       const a = new Stream({ nonBlocking: true });
-      const { pointer, hold } = useAndFree(pool, a);
-      using _hold = hold;
-      if (waitsOnHost) hold.release();
+      using block = freedBlock(pool, a, waitsOnHost);
       a.dispose();
       using b = new Stream({ nonBlocking: true });
       expect(b.identity.slot).toBe(a.identity.slot);
-      expect(pool.allocate(bytes, b)).toBe(pointer);
-      expectOrder(pointer, b);
-      pool.deallocate(pointer, bytes, b);
+      expect(pool.allocate(bytes, b)).toBe(block.pointer);
+      expectOrder(block.pointer, b);
+      pool.deallocate(block.pointer, bytes, b);
       using c = new Stream({ nonBlocking: true });
-      expect(pool.allocate(bytes, c)).toBe(pointer);
-      expectOrder(pointer, c);
-      if (!waitsOnHost) expectOrdered(pointer, bytes, c, hold);
+      expectTaken(block, pool, c, waitsOnHost);
     });
 
     test('makes a stream wait for one that its owner destroyed without notice (rapidsai/rmm#649)', () => {
@@ -188,16 +176,12 @@ describe.each(poolingResources)('%s', (_name, make) => {
       const foreign = madeElsewhere();
       const a = Stream.fromHandle(foreign.address);
       using b = new Stream({ nonBlocking: true });
-      const { pointer, hold } = useAndFree(pool, a);
-      using _hold = hold;
       // No event can be recorded for a bump allocator at its reset: its blocks are held under every
       // policy.
       const waits = waitsOnHost || pool.upstream instanceof ResettingResource;
-      if (waits) hold.release();
+      using block = freedBlock(pool, a, waits);
       foreign.destroy();
-      expect(pool.allocate(bytes, b)).toBe(pointer);
-      expectOrder(pointer, b);
-      if (!waits) expectOrdered(pointer, bytes, b, hold);
+      expectTaken(block, pool, b, waits);
       a.dispose();
     });
 
@@ -206,19 +190,15 @@ describe.each(poolingResources)('%s', (_name, make) => {
       using pool = create(new CudaMemoryResource({ device }));
       using a = new Stream({ device, nonBlocking: true });
       using b = new Stream({ device, nonBlocking: true });
-      const { pointer, hold } = useAndFree(pool, a);
-      using _hold = hold;
-      if (waitsOnHost) hold.release();
-      expect(pool.allocate(bytes, b)).toBe(pointer);
-      expectOrder(pointer, b);
+      using block = freedBlock(pool, a, waitsOnHost);
+      expectTaken(block, pool, b, waitsOnHost);
     });
 
     test('needs no wait on the host if a stream of a second device ends (rapidsai/rmm#1333)', () => {
       const device = Device.get(1);
       using pool = create(new CudaMemoryResource({ device }));
       const a = new Stream({ device, nonBlocking: true });
-      const { hold } = useAndFree(pool, a);
-      hold.release();
+      BusyBlock.freed(pool, bytes, a).hold.release();
       const before = deviceSynchronizations();
       a.dispose();
       expect(deviceSynchronizations()).toBe(before);

@@ -1,9 +1,22 @@
 import { expect } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
-import { copyToHostSync, Device, driverCallCounts, Stream, type StreamHold, set } from '../../src/index.js';
+import {
+  copyToHostSync,
+  type DeallocationFence,
+  Device,
+  type DevicePointer,
+  driverCallCounts,
+  type MemoryResource,
+  Stream,
+  type StreamHold,
+  set,
+} from '../../src/index.js';
 
 /** The policies for a free without a fence. */
 export const policies = ['eager', 'deferred', 'off'] as const;
+
+/** The policies under which another stream may take freed memory at once, and waits in its order. */
+export const sharingPolicies = ['eager', 'deferred'] as const;
 
 /**
  * Fails if the stream gets past what it must wait for. Long enough for work that does not wait to
@@ -25,6 +38,59 @@ export function expectOrdered(pointer: number, bytes: number, stream: Stream, ho
   hold.release();
   Device.get().synchronizeSync();
   expect(valuesOf(pointer, bytes, stream)).toEqual([9]);
+}
+
+/**
+ * Memory that a stream is still writing: the stream is held, and the write is queued behind that,
+ * until `hold` is released or this object is disposed.
+ */
+export class BusyBlock implements Disposable {
+  readonly pointer: DevicePointer;
+  readonly hold: StreamHold;
+  readonly #resource: MemoryResource;
+  readonly #bytes: number;
+  readonly #writer: Stream;
+
+  constructor(resource: MemoryResource, pointer: DevicePointer, bytes: number, writer: Stream) {
+    this.pointer = pointer;
+    this.#resource = resource;
+    this.#bytes = bytes;
+    this.#writer = writer;
+    this.hold = writer.hold();
+    set(pointer, 1, 1, bytes, writer);
+  }
+
+  /** Allocates on one stream what another, or the same, writes. */
+  static allocate(resource: MemoryResource, bytes: number, stream: Stream, writer: Stream = stream): BusyBlock {
+    return new BusyBlock(resource, resource.allocate(bytes, stream), bytes, writer);
+  }
+
+  /** As `allocate`; the writing stream has freed the memory, too. */
+  static freed(resource: MemoryResource, bytes: number, stream: Stream, writer?: Stream): BusyBlock {
+    const block = BusyBlock.allocate(resource, bytes, stream, writer);
+    try {
+      block.free();
+    } catch (error) {
+      block.hold.release();
+      throw error;
+    }
+    return block;
+  }
+
+  /** Frees the memory on the stream that is still writing it. */
+  free(fence?: DeallocationFence): void {
+    this.#resource.deallocate(this.pointer, this.#bytes, this.#writer, fence);
+  }
+
+  /** Fails unless a stream's next allocation gets this memory, and the stream waits for the write. */
+  expectHandedTo(stream: Stream, resource: MemoryResource = this.#resource): void {
+    expect(resource.allocate(this.#bytes, stream)).toBe(this.pointer);
+    expectOrdered(this.pointer, this.#bytes, stream, this.hold);
+  }
+
+  [Symbol.dispose](): void {
+    this.hold.release();
+  }
 }
 
 /** The distinct values of the bytes, once `stream` has run. */
