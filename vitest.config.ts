@@ -1,4 +1,5 @@
 import { defineConfig } from 'vitest/config';
+import './scripts/build-wasm.mjs';
 import { gpuSuites } from './test/gpu/suites.mjs';
 import { deviceUnderTest } from './test/support/device-under-test.mjs';
 

@@ -39,15 +39,26 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
-    const block = typeof pointer === 'number' ? this.index.usedBlock(pointer) : none;
+    if (typeof pointer !== 'number' || typeof bytes !== 'number') {
+      this.refuseFree(pointer, bytes, none);
+      return;
+    }
+    const { lane } = this;
+    // The usual free is one call of the index: nothing that comes after it can fail.
+    if (fence === undefined && !this.ordering.mustRecord(lane)) {
+      if (this.index.freeAt(pointer, bytes, lane.number)) lane.freeUnrecorded();
+      else this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
+      return;
+    }
+    const block = this.index.usedBlock(pointer);
     if (block === none || this.index.askedBytes(block) !== bytes) {
       this.refuseFree(pointer, bytes, block);
       return;
     }
-    let { lane } = this;
-    if (fence === undefined) this.ordering.freed(lane);
-    else lane = this.ordering.freedWith(fence, stream, this.index.ownerOf(block));
-    this.index.free(block, lane.number);
+    let to = lane;
+    if (fence === undefined) lane.freeRecorded();
+    else to = this.ordering.freedWith(fence, stream, this.index.ownerOf(block));
+    this.index.free(block, to.number);
   }
 
   /** Takes a block from a lane. Returns its address, or -1. */

@@ -160,6 +160,11 @@ export class StreamOrdering implements StreamObserver {
     for (const common of this.#common) common.forgetPastEvents();
   }
 
+  /** Whether an event must be recorded at a free without a fence. `lane` is the stream's own. */
+  mustRecord(lane: StreamLane): boolean {
+    return this.#isEager || lane.mustRecord;
+  }
+
   /** Applies the policy at a free without a fence. `lane` is the stream's own. */
   freed(lane: StreamLane): void {
     free(lane, this.#isEager);

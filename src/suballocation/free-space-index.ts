@@ -1,6 +1,7 @@
 /**
  * Finds free ranges by size in constant time, in several lanes; splits them, and coalesces
- * neighbours when they are freed.
+ * neighbours when they are freed. The structure lives in WebAssembly (`assembly/`), which changes it
+ * at half the cost; this class calls it, and reads it to list and to validate blocks.
  *
  * Purpose. A pooling resource (a pool, an arena) splits what it got from its upstream (segments)
  * into blocks of any size. A lane is a set of free blocks that are searched together; the
@@ -35,83 +36,74 @@
  * Source: M. Masmano et al., "TLSF: a new dynamic memory allocator for real-time systems" (2004),
  * with lanes and the bounded scan added.
  */
-import { AddressMap } from './address-map.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
+import {
+  addressField,
+  cellsField,
+  cellsOrderField,
+  classes,
+  divisionBits,
+  divisions,
+  firstBlockField,
+  firstSegmentField,
+  groupBitsField,
+  groups,
+  headsField,
+  laneCountField,
+  laneNumberField,
+  lanesField,
+  lastBlockField,
+  lastSegmentField,
+  listBitsField,
+  maximumUnits,
+  nextField,
+  nextFreeField,
+  nextSegmentField,
+  previousField,
+  previousFreeField,
+  previousSegmentField,
+  segmentCountField,
+  sizeField,
+  stateField,
+  unitBits,
+  usedCountField,
+} from './index-layout.js';
+import { indexModule } from './index-module.js';
+
+export { maximumUnits, unitBits };
 
 /** Bytes of one unit: the alignment of every block. */
-export const unitBytes = 256;
-/** The binary logarithm of `unitBytes`. */
-export const unitBits = 8;
-/** The largest block and segment, in units: 512 GiB - 256 B. */
-export const maximumUnits = 0x7fffffff;
+export const unitBytes = 1 << unitBits;
 
-const divisionBits = 5;
-const divisions = 1 << divisionBits;
-/** Group 0 holds the exact classes; group g > 0 the sizes from 2^(divisionBits + g - 1). */
-const groups = 31 - divisionBits + 1;
-const classes = groups * divisions;
+const { memory, allocate, ownerOf, askedBytes, free, freeAt, usedBlock } = indexModule;
 
-// A lane is identified by the offset of its table in #tables: one word of bits for the groups, a
-// word of bits for the lists of each group, the list heads.
-const listBitsField = 1;
-const headsField = listBitsField + groups;
-const laneFields = headsField + classes;
-/** Lists below this hold blocks of one size only. */
-const exactClasses = 2 * divisions;
-const scanLimit = 8;
-
-// A block is identified by the offset of its record in #blocks. A record fills half a cache line:
-// six 32-bit fields, and its address as a double.
-const fields = 8;
-const sizeField = 0;
-/** The block before this one; `~segment`, which is negative, in the first block of a segment. */
-const previousField = 1;
-const nextField = 2;
-/** Of a free block: the previous one in its list. Of a used block: its owner. */
-const previousFreeField = 3;
-const nextFreeField = 4;
-/**
- * The lane of a free block; `~slack` of a used one, where slack is the number of bytes that nobody
- * asked for, less than 2 GiB; or `spareMark`.
- */
-const stateField = 5;
-/** The address of block b is at b / 2 + 3 in #addresses. */
-const addressField = 3;
-
-const spareMark = -0x80000000;
+/** Frees the linear memory of indexes that were collected. */
+const collected = new FinalizationRegistry<number>((index) => indexModule.destroyIndex(index));
 
 export class FreeSpaceIndex {
-  #blocks = new Int32Array(0);
-  #addresses = new Float64Array(0);
-  #spare = none;
-  #used = new AddressMap();
+  readonly #index: number;
 
-  /** First block of each segment by segment number, or none. */
-  readonly #segmentHeads: number[] = [];
-  /** The numbers of removed segments. */
-  readonly #vacantSegments: number[] = [];
-  /** The segment where `removeFreeSegment` continues. */
-  #nextSegment = 0;
-
-  #tables = new Int32Array(4 * laneFields);
-  #laneCount = 0;
+  constructor() {
+    this.#index = indexModule.createIndex();
+    if (this.#index === 0) throw outOfMemory();
+    collected.register(this, this.#index);
+  }
 
   /** Adds an empty lane. */
   addLane(): number {
-    const lane = this.#laneCount++ * laneFields;
-    if (lane === this.#tables.length) this.#tables = grown(this.#tables, lane * 2);
-    this.#tables.fill(none, lane + headsField, lane + laneFields);
+    const lane = indexModule.addLane(this.#index);
+    if (lane < 0) throw outOfMemory();
     return lane;
   }
 
   /** Whether a lane has no free block. */
   isEmpty(lane: number): boolean {
-    return this.#tables[lane] === 0;
+    return indexModule.isEmpty(this.#index, lane) === 1;
   }
 
   /** The number of used blocks. */
   get usedBlocks(): number {
-    return this.#used.count;
+    return new Reader().word(this.#index, usedCountField);
   }
 
   /**
@@ -119,16 +111,7 @@ export class FreeSpaceIndex {
    * `maximumUnits` units.
    */
   addSegment(address: number, bytes: number, lane: number): void {
-    if (this.#spare === none) this.#growBlocks();
-    const block = this.#spare;
-    this.#spare = this.#blocks[block + nextField] as number;
-    this.#blocks[block + sizeField] = bytes / unitBytes;
-    this.#addresses[(block >> 1) + addressField] = address;
-    const segment = this.#vacantSegments.pop() ?? this.#segmentHeads.length;
-    this.#segmentHeads[segment] = block;
-    this.#blocks[block + previousField] = ~segment;
-    this.#blocks[block + nextField] = none;
-    this.#insertFree(block, lane);
+    if (indexModule.addSegment(this.#index, address, bytes / unitBytes, lane) === 0) throw outOfMemory();
   }
 
   /**
@@ -136,60 +119,55 @@ export class FreeSpaceIndex {
    * block of the lane is large enough. `slack` is the number of bytes that nobody asked for, less
    * than 2 GiB. `owner` is any 32-bit number; `ownerOf` returns it.
    */
-  allocate(units: number, slack: number, lane: number, owner = none): number {
-    const block = this.#find(units, lane);
-    return block === none ? none : this.#use(block, units, slack, lane, owner);
+  allocate(units: number, slack: number, lane: number, owner: number = none): number {
+    const address = allocate(this.#index, units, slack, lane, owner);
+    if (address < none) throw outOfMemory();
+    return address;
   }
 
   /** Whether `allocate` and `carve` would find a block of this size. */
   canAllocate(units: number, lane: number): boolean {
-    return this.#find(units, lane) !== none;
+    return indexModule.canAllocate(this.#index, units, lane) === 1;
   }
 
   /** As `allocate`, at a multiple of `alignment`, a power of two above 256. */
-  allocateAligned(units: number, slack: number, alignment: number, lane: number, owner = none): number {
-    // Any block this large has an aligned address with enough space after it.
-    const sufficient = units + alignment / unitBytes - 1;
-    let block = sufficient <= maximumUnits ? this.#find(sufficient, lane) : none;
-    if (block === none) block = this.#findAligned(units, alignment, lane);
-    if (block === none) return none;
-    const misaligned = this.#address(block) % alignment;
-    if (misaligned !== 0) this.#insertFree(this.#cutFront(block, (alignment - misaligned) / unitBytes, lane), lane);
-    return this.#use(block, units, slack, lane, owner);
+  allocateAligned(units: number, slack: number, alignment: number, lane: number, owner: number = none): number {
+    const address = indexModule.allocateAligned(this.#index, units, slack, alignment, lane, owner);
+    if (address < none) throw outOfMemory();
+    return address;
   }
 
   /** The used block that starts at an address, for `askedBytes` and `free`, or -1. */
   usedBlock(address: number): number {
-    return this.#used.get(address);
+    return usedBlock(this.#index, address) || none;
   }
 
   /** The bytes that were asked for when a used block was allocated. */
   askedBytes(block: number): number {
-    const blocks = this.#blocks;
-    return (blocks[block + sizeField] as number) * unitBytes - ~(blocks[block + stateField] as number);
+    return askedBytes(block);
   }
 
   /** The owner that a used block was allocated for. */
   ownerOf(block: number): number {
-    return this.#blocks[block + previousFreeField] as number;
+    return ownerOf(block);
   }
 
   /** Frees a used block into a lane, and coalesces it with free neighbours of that lane. */
   free(block: number, lane: number): void {
-    this.#used.remove(this.#address(block));
-    this.#insertJoined(block, lane);
+    free(this.#index, block, lane);
+  }
+
+  /**
+   * Frees the used block that starts at an address, if so many bytes were asked for. Returns whether
+   * it did.
+   */
+  freeAt(address: number, bytes: number, lane: number): boolean {
+    return freeAt(this.#index, address, bytes, lane) === 1;
   }
 
   /** Moves every free block of one lane to another, coalescing neighbours. */
   transfer(from: number, to: number): void {
-    const tables = this.#tables;
-    while (tables[from] !== 0) {
-      const group = lowestBit(tables[from] as number);
-      const list = group * divisions + lowestBit(tables[from + listBitsField + group] as number);
-      const block = tables[from + headsField + list] as number;
-      this.#removeFree(block, from);
-      this.#insertJoined(block, to);
-    }
+    indexModule.transfer(this.#index, from, to);
   }
 
   /**
@@ -198,32 +176,22 @@ export class FreeSpaceIndex {
    * Returns whether there was such a block.
    */
   carve(units: number, leastRest: number, from: number, to: number): boolean {
-    let block = this.#find(units, from);
-    if (block === none) return false;
-    if ((this.#blocks[block + sizeField] as number) - units >= leastRest) block = this.#cutFront(block, units, from);
-    else this.#removeFree(block, from);
-    this.#insertJoined(block, to);
-    return true;
+    const moved = indexModule.carve(this.#index, units, leastRest, from, to);
+    if (moved < 0) throw outOfMemory();
+    return moved === 1;
   }
 
   /** Removes a wholly free segment of a lane, of at most `maximumBytes`, and returns it. */
   removeFreeSegment(lane: number, maximumBytes = Number.POSITIVE_INFINITY): Segment | undefined {
-    const count = this.#segmentHeads.length;
+    const most = Math.min(Math.floor(maximumBytes / unitBytes), maximumUnits);
     // Look at none if none can fit.
-    for (let left = maximumBytes < unitBytes || this.isEmpty(lane) ? 0 : count; left > 0; left--) {
-      const segment = this.#nextSegment;
-      this.#nextSegment = segment + 1 < count ? segment + 1 : 0;
-      const block = this.#segmentHeads[segment] as number;
-      if (block === none || this.#blocks[block + stateField] !== lane || this.#blocks[block + nextField] !== none) continue;
-      const removed = { address: this.#address(block), bytes: (this.#blocks[block + sizeField] as number) * unitBytes };
-      if (removed.bytes > maximumBytes) continue;
-      this.#removeFree(block, lane);
-      this.#dropBlock(block);
-      this.#segmentHeads[segment] = none;
-      this.#vacantSegments.push(segment);
-      return removed;
-    }
-    return undefined;
+    if (most < 1 || this.isEmpty(lane)) return undefined;
+    const block = indexModule.findFreeSegment(this.#index, lane, most);
+    if (block === 0) return undefined;
+    const read = new Reader();
+    const removed = { address: read.address(block), bytes: read.word(block, sizeField) * unitBytes };
+    indexModule.removeSegment(this.#index, block);
+    return removed;
   }
 
   /** Removes every segment, whether or not it is in use. The index is then empty. */
@@ -233,44 +201,18 @@ export class FreeSpaceIndex {
       if (isHead) segments.push({ address, bytes });
       else (segments[segments.length - 1] as { bytes: number }).bytes += bytes;
     }
-    this.#segmentHeads.length = 0;
-    this.#vacantSegments.length = 0;
-    this.#nextSegment = 0;
-    this.#used = new AddressMap();
-    this.#blocks = new Int32Array(0);
-    this.#addresses = new Float64Array(0);
-    this.#spare = none;
-    for (let lane = 0; lane < this.#laneCount * laneFields; lane += laneFields) {
-      this.#tables.fill(0, lane, lane + headsField);
-      this.#tables.fill(none, lane + headsField, lane + laneFields);
-    }
+    indexModule.clear(this.#index);
     return segments;
   }
 
   /** The bytes that are free in a lane. Linear in its blocks. */
   freeBytes(lane: number): number {
-    let units = 0;
-    for (let list = 0; list < classes; list++) {
-      for (let block = this.#tables[lane + headsField + list] as number; block !== none; ) {
-        units += this.#blocks[block + sizeField] as number;
-        block = this.#blocks[block + nextFreeField] as number;
-      }
-    }
-    return units * unitBytes;
+    return indexModule.freeUnits(this.#index, lane) * unitBytes;
   }
 
   /** The bytes of a lane's largest free block. Linear in the blocks of one list. */
   largestFreeBytes(lane: number): number {
-    const groupBits = this.#tables[lane] as number;
-    if (groupBits === 0) return 0;
-    const group = 31 - Math.clz32(groupBits);
-    const list = group * divisions + 31 - Math.clz32(this.#tables[lane + listBitsField + group] as number);
-    let largest = 0;
-    for (let block = this.#tables[lane + headsField + list] as number; block !== none; ) {
-      largest = Math.max(largest, this.#blocks[block + sizeField] as number);
-      block = this.#blocks[block + nextFreeField] as number;
-    }
-    return largest * unitBytes;
+    return indexModule.largestFreeUnits(this.#index, lane) * unitBytes;
   }
 
   /** What an address refers to, for an error message. Linear in the number of blocks. */
@@ -278,15 +220,17 @@ export class FreeSpaceIndex {
     return classifyAddress(address, this.blocks());
   }
 
-  /** Every block of every segment, in address order within a segment. */
+  /** Every block of every segment, in address order within a segment. Must not change meanwhile. */
   *blocks(): Generator<BlockView> {
-    for (const head of this.#segmentHeads) {
-      for (let block = head; block !== none; block = this.#blocks[block + nextField] as number) {
+    const read = new Reader();
+    for (const segment of this.#segments(read)) {
+      for (const block of this.#blocksOf(read, segment)) {
+        const state = read.word(block, stateField);
         yield {
-          address: this.#address(block),
-          bytes: (this.#blocks[block + sizeField] as number) * unitBytes,
-          lane: Math.max(-1, this.#blocks[block + stateField] as number),
-          isHead: block === head,
+          address: read.address(block),
+          bytes: read.word(block, sizeField) * unitBytes,
+          lane: state < 0 ? none : read.word(state, laneNumberField),
+          isHead: read.word(block, previousField) < 0,
         };
       }
     }
@@ -294,282 +238,111 @@ export class FreeSpaceIndex {
 
   /** Throws if an invariant does not hold. For tests. Linear in everything. */
   validate(): void {
-    this.#used.validate();
+    const read = new Reader();
+    const lanes = this.#lanes(read);
+    const freeUnits = new Map(lanes.map((lane) => [lane, 0]));
     let used = 0;
-    const freeUnits = new Map<number, number>();
-    for (const [segment, head] of this.#segmentHeads.entries()) {
-      if (head === none) continue;
+    let segments = 0;
+    let previousSegment = 0;
+    for (const segment of this.#segments(read)) {
+      segments++;
+      if (read.word(segment, previousSegmentField) !== previousSegment) fail(`segment ${segment} does not point back`);
+      previousSegment = segment;
       let previous = ~segment;
-      let expected = this.#address(head);
-      for (let block = head; block !== none; block = this.#blocks[block + nextField] as number) {
-        const state = this.#blocks[block + stateField] as number;
-        const size = this.#blocks[block + sizeField] as number;
-        if (this.#address(block) !== expected) fail(`block ${block} does not begin where the one before it ends`);
-        if (this.#blocks[block + previousField] !== previous) fail(`block ${block} does not point back`);
+      let expected = read.address(read.word(segment, firstBlockField));
+      for (const block of this.#blocksOf(read, segment)) {
+        const state = read.word(block, stateField);
+        const size = read.word(block, sizeField);
+        if (read.address(block) !== expected) fail(`block ${block} does not begin where the one before it ends`);
+        if (read.word(block, previousField) !== previous) fail(`block ${block} does not point back`);
         if (size < 1) fail(`block ${block} has ${size} units`);
         if (state < 0) {
           used++;
-          if (state === spareMark) fail(`block ${block} is spare`);
-          if (this.#used.get(expected) !== block) fail(`used block ${block} is not in the address map`);
+          if (usedBlock(this.#index, expected) !== block) fail(`used block ${block} is not in the map of used blocks`);
         } else {
-          if (state % laneFields !== 0 || state >= this.#laneCount * laneFields) fail(`block ${block} is in no lane, but ${state}`);
-          if (previous >= 0 && this.#blocks[previous + stateField] === state) fail(`block ${block} was not joined`);
-          freeUnits.set(state, (freeUnits.get(state) ?? 0) + size);
+          const units = freeUnits.get(state);
+          if (units === undefined) fail(`block ${block} is in no lane, but ${state}`);
+          if (previous >= 0 && read.word(previous, stateField) === state) fail(`block ${block} was not joined`);
+          freeUnits.set(state, units + size);
         }
         previous = block;
         expected += size * unitBytes;
       }
+      if (read.word(segment, lastBlockField) !== previous) fail(`segment ${segment} does not end with its last block`);
     }
-    const vacant = [...this.#segmentHeads.keys()].filter((segment) => this.#segmentHeads[segment] === none);
-    const listed = [...this.#vacantSegments].sort((a, b) => a - b);
-    if (listed.join() !== vacant.join()) fail(`segments ${vacant} are vacant, but ${listed} listed`);
-    if (used !== this.#used.count) fail(`${used} used blocks, but ${this.#used.count} in the address map`);
-    for (let lane = 0; lane < this.#laneCount * laneFields; lane += laneFields) {
-      this.#validateLists(lane);
-      const listed = this.freeBytes(lane) / unitBytes;
-      const held = freeUnits.get(lane) ?? 0;
-      if (listed !== held) fail(`lane ${lane} lists ${listed} units, its segments hold ${held}`);
+    if (read.word(this.#index, lastSegmentField) !== previousSegment) fail('the segments do not end with the last one');
+    if (read.word(this.#index, segmentCountField) !== segments) fail(`${segments} segments, but counts others`);
+    this.#validateMap(read, used);
+    for (const [number, lane] of lanes.entries()) {
+      if (read.word(lane, laneNumberField) !== number) fail(`lane ${number} says that it is lane ${read.word(lane, laneNumberField)}`);
+      const listed = this.#validateLists(read, lane);
+      const held = freeUnits.get(lane);
+      if (listed !== held) fail(`lane ${number} lists ${listed} units, its segments hold ${held}`);
     }
   }
 
-  #validateLists(lane: number): void {
-    const tables = this.#tables;
+  /** `used` is the number of used blocks, each of which the map finds. */
+  #validateMap(read: Reader, used: number): void {
+    const cells = read.word(this.#index, cellsField);
+    const end = 1 << read.word(this.#index, cellsOrderField);
+    let count = 0;
+    for (let cell = 0; cell < end; cell += 8) if (read.word(cells, cell) !== 0) count++;
+    const counted = read.word(this.#index, usedCountField);
+    if (used !== counted || used !== count) fail(`${used} used blocks, but counts ${counted}, and maps ${count}`);
+    if (count * 16 > end) fail(`${count} used blocks in a map of ${end / 8} cells`);
+  }
+
+  /** Returns the units in the lists of a lane. */
+  #validateLists(read: Reader, lane: number): number {
+    let units = 0;
     for (let list = 0; list < classes; list++) {
-      const bit = ((tables[lane + listBitsField + (list >>> divisionBits)] as number) >>> (list & (divisions - 1))) & 1;
-      const head = tables[lane + headsField + list] as number;
-      if ((head !== none) !== (bit === 1)) fail(`lane ${lane}, list ${list}: bit ${bit}, head ${head}`);
-      let previous = none;
-      for (let block = head; block !== none; block = this.#blocks[block + nextFreeField] as number) {
-        if (this.#blocks[block + stateField] !== lane) fail(`block ${block} is in a list of lane ${lane}, but not free in it`);
-        if (classOf(this.#blocks[block + sizeField] as number) !== list) fail(`block ${block} is in the wrong list`);
-        if (this.#blocks[block + previousFreeField] !== previous) fail(`block ${block} does not point back in its list`);
+      const bit = (read.word(lane, listBitsField + 4 * (list >>> divisionBits)) >>> (list & (divisions - 1))) & 1;
+      const head = read.word(lane, headsField + 4 * list);
+      if ((head !== 0) !== (bit === 1)) fail(`lane ${lane}, list ${list}: bit ${bit}, head ${head}`);
+      let previous = 0;
+      for (let block = head; block !== 0; block = read.word(block, nextFreeField)) {
+        const size = read.word(block, sizeField);
+        if (read.word(block, stateField) !== lane) fail(`block ${block} is in a list of lane ${lane}, but not free in it`);
+        if (classOf(size) !== list) fail(`block ${block} is in the wrong list`);
+        if (read.word(block, previousFreeField) !== previous) fail(`block ${block} does not point back in its list`);
         previous = block;
+        units += size;
       }
     }
     for (let group = 0; group < groups; group++) {
-      const bit = ((tables[lane] as number) >>> group) & 1;
-      if ((tables[lane + listBitsField + group] !== 0) !== (bit === 1)) fail(`lane ${lane}: bit of group ${group}`);
+      const bit = (read.word(lane, groupBitsField) >>> group) & 1;
+      if ((read.word(lane, listBitsField + 4 * group) !== 0) !== (bit === 1)) fail(`lane ${lane}: bit of group ${group}`);
     }
+    return units;
   }
 
-  #address(block: number): number {
-    return this.#addresses[(block >> 1) + addressField] as number;
+  #lanes(read: Reader): number[] {
+    const lanes = read.word(this.#index, lanesField);
+    return Array.from({ length: read.word(this.#index, laneCountField) }, (_, number) => read.word(lanes, 4 * number));
   }
 
-  /** A free block of a lane with at least `units` units, or none. */
-  #find(units: number, lane: number): number {
-    const tables = this.#tables;
-    const list = classOf(units);
-    let block = tables[lane + headsField + list] as number;
-    if (block !== none) {
-      if (list < exactClasses) return block;
-      // Blocks of the request's own class may be smaller than the request.
-      block = this.#smallestFit(block, units);
-      if (block !== none) return block;
-    }
-    let group = list >>> divisionBits;
-    // Shifted twice, because JavaScript's shift by 32 shifts by 0.
-    let bits = (tables[lane + listBitsField + group] as number) & ((-1 << (list & (divisions - 1))) << 1);
-    if (bits === 0) {
-      const above = (tables[lane] as number) & (-2 << group);
-      if (above === 0) return none;
-      group = lowestBit(above);
-      bits = tables[lane + listBitsField + group] as number;
-    }
-    block = tables[lane + headsField + (group << divisionBits) + lowestBit(bits)] as number;
-    return group <= 1 ? block : this.#smallestFit(block, units);
+  *#segments(read: Reader): Generator<number> {
+    let segment = read.word(this.#index, firstSegmentField);
+    for (; segment !== 0; segment = read.word(segment, nextSegmentField)) yield segment;
   }
 
-  /** The smallest of the first few blocks of a list that fit, the lowest address among equals. */
-  #smallestFit(first: number, units: number): number {
-    const blocks = this.#blocks;
-    let best = none;
-    let bestSize = maximumUnits;
-    let block = first;
-    for (let left = scanLimit; left > 0; left--) {
-      const size = blocks[block + sizeField] as number;
-      if (size >= units && size <= bestSize && (size < bestSize || this.#isBelow(block, best))) {
-        best = block;
-        bestSize = size;
-      }
-      block = blocks[block + nextFreeField] as number;
-      if (block === none) break;
-    }
-    return best;
+  *#blocksOf(read: Reader, segment: number): Generator<number> {
+    let block = read.word(segment, firstBlockField);
+    for (; block > 0; block = read.word(block, nextField)) yield block;
+  }
+}
+
+/** Reads the linear memory, until it grows. */
+class Reader {
+  readonly #words = new Int32Array(memory.buffer);
+  readonly #doubles = new Float64Array(memory.buffer);
+
+  word(pointer: number, field: number): number {
+    return this.#words[(pointer + field) >> 2] as number;
   }
 
-  #isBelow(block: number, other: number): boolean {
-    return other === none || this.#address(block) < this.#address(other);
-  }
-
-  /**
-   * A block that fits only because of its address. Looks at every block of the lane that is large
-   * enough.
-   */
-  #findAligned(units: number, alignment: number, lane: number): number {
-    for (let list = classOf(units); list < classes; list++) {
-      for (let block = this.#tables[lane + headsField + list] as number; block !== none; ) {
-        const misaligned = this.#address(block) % alignment;
-        const skipped = misaligned === 0 ? 0 : (alignment - misaligned) / unitBytes;
-        if (skipped + units <= (this.#blocks[block + sizeField] as number)) return block;
-        block = this.#blocks[block + nextFreeField] as number;
-      }
-    }
-    return none;
-  }
-
-  /** Turns the first `units` units of a free block into a used block, and returns its address. */
-  #use(free: number, units: number, slack: number, lane: number, owner: number): number {
-    let block = free;
-    if (this.#blocks[free + sizeField] === units) this.#removeFree(free, lane);
-    else block = this.#cutFront(free, units, lane);
-    this.#blocks[block + stateField] = ~slack;
-    this.#blocks[block + previousFreeField] = owner;
-    const address = this.#address(block);
-    this.#used.insert(address, block);
-    return address;
-  }
-
-  /**
-   * Splits the first `units` units off a free block into a block of their own, in no list. The free
-   * block keeps its record for the rest.
-   */
-  #cutFront(free: number, units: number, lane: number): number {
-    if (this.#spare === none) this.#growBlocks();
-    const block = this.#spare;
-    const blocks = this.#blocks;
-    const addresses = this.#addresses;
-    const address = addresses[(free >> 1) + addressField] as number;
-    const previous = blocks[free + previousField] as number;
-    const size = blocks[free + sizeField] as number;
-    this.#spare = blocks[block + nextField] as number;
-    blocks[block + sizeField] = units;
-    blocks[block + previousField] = previous;
-    blocks[block + nextField] = free;
-    addresses[(block >> 1) + addressField] = address;
-    blocks[free + previousField] = block;
-    addresses[(free >> 1) + addressField] = address + units * unitBytes;
-    if (previous < 0) this.#segmentHeads[~previous] = block;
-    else blocks[previous + nextField] = block;
-    if (classOf(size) === classOf(size - units)) blocks[free + sizeField] = size - units;
-    else this.#relist(free, size - units, lane);
-    return block;
-  }
-
-  /**
-   * Frees a block that is in no list into a lane: it is coalesced with free neighbours of the lane,
-   * or else enters a list itself.
-   */
-  #insertJoined(block: number, lane: number): void {
-    const blocks = this.#blocks;
-    const size = blocks[block + sizeField] as number;
-    const previous = blocks[block + previousField] as number;
-    const next = blocks[block + nextField] as number;
-    const joinsPrevious = previous >= 0 && blocks[previous + stateField] === lane;
-    if (next !== none && blocks[next + stateField] === lane) {
-      const joined = size + (blocks[next + sizeField] as number);
-      this.#unlink(block, previous, next);
-      if (joinsPrevious) {
-        this.#removeFree(next, lane);
-        this.#unlink(next, previous, blocks[next + nextField] as number);
-        this.#resizeFree(previous, (blocks[previous + sizeField] as number) + joined, lane);
-      } else {
-        const addresses = this.#addresses;
-        addresses[(next >> 1) + addressField] = addresses[(block >> 1) + addressField] as number;
-        this.#resizeFree(next, joined, lane);
-      }
-    } else if (joinsPrevious) {
-      this.#unlink(block, previous, next);
-      this.#resizeFree(previous, (blocks[previous + sizeField] as number) + size, lane);
-    } else {
-      this.#insertFree(block, lane);
-    }
-  }
-
-  /**
-   * Removes a block from its segment's chain and frees its record; a neighbour takes over its
-   * range.
-   */
-  #unlink(block: number, previous: number, next: number): void {
-    const blocks = this.#blocks;
-    if (next !== none) blocks[next + previousField] = previous;
-    if (previous < 0) this.#segmentHeads[~previous] = next;
-    else blocks[previous + nextField] = next;
-    this.#dropBlock(block);
-  }
-
-  /**
-   * Changes the size of a free block. It keeps its place in its list if its class stays the same.
-   */
-  #resizeFree(block: number, size: number, lane: number): void {
-    if (classOf(this.#blocks[block + sizeField] as number) === classOf(size)) this.#blocks[block + sizeField] = size;
-    else this.#relist(block, size, lane);
-  }
-
-  /** Moves a free block to the list of another size. */
-  #relist(block: number, size: number, lane: number): void {
-    this.#removeFree(block, lane);
-    this.#blocks[block + sizeField] = size;
-    this.#insertFree(block, lane);
-  }
-
-  #insertFree(block: number, lane: number): void {
-    const blocks = this.#blocks;
-    const tables = this.#tables;
-    const list = classOf(blocks[block + sizeField] as number);
-    const head = lane + headsField + list;
-    const first = tables[head] as number;
-    blocks[block + stateField] = lane;
-    blocks[block + previousFreeField] = none;
-    blocks[block + nextFreeField] = first;
-    tables[head] = block;
-    if (first !== none) {
-      blocks[first + previousFreeField] = block;
-      return;
-    }
-    const group = list >>> divisionBits;
-    const word = lane + listBitsField + group;
-    tables[word] = (tables[word] as number) | (1 << (list & (divisions - 1)));
-    tables[lane] = (tables[lane] as number) | (1 << group);
-  }
-
-  #removeFree(block: number, lane: number): void {
-    const blocks = this.#blocks;
-    const previous = blocks[block + previousFreeField] as number;
-    const next = blocks[block + nextFreeField] as number;
-    if (next !== none) blocks[next + previousFreeField] = previous;
-    if (previous !== none) {
-      blocks[previous + nextFreeField] = next;
-      return;
-    }
-    const tables = this.#tables;
-    const list = classOf(blocks[block + sizeField] as number);
-    tables[lane + headsField + list] = next;
-    if (next !== none) return;
-    const group = list >>> divisionBits;
-    const word = lane + listBitsField + group;
-    const bits = (tables[word] as number) & ~(1 << (list & (divisions - 1)));
-    tables[word] = bits;
-    if (bits === 0) tables[lane] = (tables[lane] as number) & ~(1 << group);
-  }
-
-  #dropBlock(block: number): void {
-    const blocks = this.#blocks;
-    blocks[block + stateField] = spareMark;
-    blocks[block + nextField] = this.#spare;
-    this.#spare = block;
-  }
-
-  #growBlocks(): void {
-    const length = this.#blocks.length;
-    const blocks = grown(this.#blocks, Math.max(64 * fields, length * 2));
-    for (let block = length; block < blocks.length; block += fields) {
-      blocks[block + stateField] = spareMark;
-      blocks[block + nextField] = block + fields < blocks.length ? block + fields : none;
-    }
-    this.#blocks = blocks;
-    this.#addresses = new Float64Array(blocks.buffer);
-    this.#spare = length;
+  address(block: number): number {
+    return this.#doubles[(block + addressField) >> 3] as number;
   }
 }
 
@@ -580,14 +353,9 @@ function classOf(units: number): number {
   return (shift << divisionBits) + (units >>> shift);
 }
 
-function lowestBit(bits: number): number {
-  return 31 - Math.clz32(bits & -bits);
-}
-
-function grown(array: Int32Array, length: number): Int32Array<ArrayBuffer> {
-  const copy = new Int32Array(length);
-  copy.set(array);
-  return copy;
+/** The linear memory has 2 GiB at most: 16 million blocks and more. */
+function outOfMemory(): RangeError {
+  return new RangeError(`the free-space indexes cannot grow beyond ${memory.buffer.byteLength} bytes of host memory`);
 }
 
 function fail(message: string): never {

@@ -2,7 +2,7 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import {
   ArenaMemoryResource,
   CudaAsyncMemoryResource,
@@ -23,6 +23,8 @@ import {
 import { code } from '../support/errors.js';
 import { StepCounter } from '../support/steps.js';
 import { eventWaits, expectWaiting, inHostFunction, policies, sharingPolicies } from '../support/stream-order.js';
+
+vi.mock('../../src/suballocation/index-module.js', () => import('../support/counted-index-module.js'));
 
 const stream = new Stream();
 

@@ -1,7 +1,9 @@
 import fc from 'fast-check';
-import { describe, expect, test } from 'vitest';
+import { describe, expect, test, vi } from 'vitest';
 import { FreeSpaceIndex, unitBytes } from '../../src/suballocation/free-space-index.js';
 import { StepCounter } from '../support/steps.js';
+
+vi.mock('../../src/suballocation/index-module.js', () => import('../support/counted-index-module.js'));
 
 const base = 2 ** 40;
 

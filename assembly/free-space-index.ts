@@ -1,0 +1,387 @@
+/**
+ * The operations of the free-space index. What they do, and what the structure looks like, is
+ * described in `src/suballocation/free-space-index.ts`, which calls them.
+ *
+ * An operation that needs memory obtains all of it before it changes anything, and returns
+ * `noMemory` or false if there is none.
+ */
+import {
+  addressField,
+  classes,
+  firstBlockField,
+  firstSegmentField,
+  headsField,
+  laneCountField,
+  laneNumberField,
+  lanesField,
+  lanesOrderField,
+  lastBlockField,
+  lastSegmentField,
+  maximumUnits,
+  nextCandidateField,
+  nextField,
+  nextFreeField,
+  nextSegmentField,
+  ownerField,
+  previousField,
+  previousSegmentField,
+  segmentCountField,
+  sizeField,
+  stateField,
+  unitBits,
+  usedCountField,
+} from '../src/suballocation/index-layout';
+import { returnArea, takeArea } from './areas';
+import { addFree, anyFree, findAligned, findFree, firstOf, largestList, misalignment, removeFree, resizeFree } from './lanes';
+import { hasRecords, returnRecord, takeRecord } from './records';
+import { addUsed, blockIn, cellOf, createCells, hasCell, removeCell, returnCells } from './used-blocks';
+
+const none: f64 = -1;
+const noMemory: f64 = -2;
+const indexOrder: u32 = 7;
+const laneOrder: u32 = 12;
+const firstLanesOrder: u32 = 6;
+
+/** Returns a new index, or 0 if there is no memory for it. */
+export function createIndex(): u32 {
+  const index = takeArea(indexOrder);
+  if (index === 0) return 0;
+  memory.fill(index, 0, 1 << indexOrder);
+  const lanes = takeArea(firstLanesOrder);
+  if (lanes === 0 || !createCells(index)) {
+    if (lanes !== 0) returnArea(lanes, firstLanesOrder);
+    returnArea(index, indexOrder);
+    return 0;
+  }
+  store<u32>(index, lanes, lanesField);
+  store<u32>(index, firstLanesOrder, lanesOrderField);
+  return index;
+}
+
+/** Returns all memory of an index, which must not be used any more. */
+export function destroyIndex(index: u32): void {
+  returnBlocks(index);
+  returnCells(index);
+  const count = load<u32>(index, laneCountField);
+  for (let number: u32 = 0; number < count; number++) returnArea(laneAt(index, number), laneOrder);
+  returnArea(load<u32>(index, lanesField), load<u32>(index, lanesOrderField));
+  returnArea(index, indexOrder);
+}
+
+/** Adds an empty lane, and returns its number, or -1 if there is no memory. */
+export function addLane(index: u32): i32 {
+  const number = load<u32>(index, laneCountField);
+  const order = load<u32>(index, lanesOrderField);
+  let lanes = load<u32>(index, lanesField);
+  const lane = takeArea(laneOrder);
+  if (lane === 0) return -1;
+  if (number << 2 === u32(1) << order) {
+    const larger = takeArea(order + 1);
+    if (larger === 0) {
+      returnArea(lane, laneOrder);
+      return -1;
+    }
+    memory.copy(larger, lanes, 1 << order);
+    returnArea(lanes, order);
+    lanes = larger;
+    store<u32>(index, lanes, lanesField);
+    store<u32>(index, order + 1, lanesOrderField);
+  }
+  memory.fill(lane, 0, 1 << laneOrder);
+  store<u32>(lane, number, laneNumberField);
+  store<u32>(lanes + (number << 2), lane);
+  store<u32>(index, number + 1, laneCountField);
+  return number;
+}
+
+export function isEmpty(index: u32, lane: u32): bool {
+  return load<u32>(laneAt(index, lane)) === 0;
+}
+
+/** Returns false if there is no memory. */
+export function addSegment(index: u32, address: f64, units: i32, lane: u32): bool {
+  if (!hasRecords(2)) return false;
+  const block = takeRecord();
+  const segment = takeRecord();
+  const last = load<u32>(index, lastSegmentField);
+  store<u32>(segment, block, firstBlockField);
+  store<u32>(segment, block, lastBlockField);
+  store<u32>(segment, last, previousSegmentField);
+  store<u32>(segment, 0, nextSegmentField);
+  if (last !== 0) store<u32>(last, segment, nextSegmentField);
+  else store<u32>(index, segment, firstSegmentField);
+  store<u32>(index, segment, lastSegmentField);
+  store<u32>(index, load<u32>(index, segmentCountField) + 1, segmentCountField);
+  store<i32>(block, units, sizeField);
+  store<f64>(block, address, addressField);
+  store<i32>(block, ~segment, previousField);
+  store<i32>(block, ~segment, nextField);
+  addFree(block, units, laneAt(index, lane));
+  return true;
+}
+
+/** Returns an address, `none` or `noMemory`. */
+export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
+  const table = laneAt(index, lane);
+  const block = findFree(table, units);
+  return block === 0 ? none : use(index, block, units, slack, table, owner);
+}
+
+export function canAllocate(index: u32, units: i32, lane: u32): bool {
+  return findFree(laneAt(index, lane), units) !== 0;
+}
+
+/** As `allocate`, at a multiple of an alignment in bytes, a power of two. */
+export function allocateAligned(index: u32, units: i32, slack: i32, alignment: f64, lane: u32, owner: i32): f64 {
+  const table = laneAt(index, lane);
+  // Any block this large has an aligned address with enough space after it.
+  const sufficient = i64(units) + (i64(alignment) >> unitBits) - 1;
+  let block = sufficient <= maximumUnits ? findFree(table, i32(sufficient)) : 0;
+  if (block === 0) block = findAligned(table, units, alignment);
+  if (block === 0) return none;
+  if (!hasRecords(2) || !hasCell(index)) return noMemory;
+  const misaligned = misalignment(load<f64>(block, addressField), alignment);
+  if (misaligned !== 0) {
+    const skipped = i32((i64(alignment) - misaligned) >> unitBits);
+    addFree(cutFront(block, load<i32>(block, sizeField), skipped, table), skipped, table);
+  }
+  return use(index, block, units, slack, table, owner);
+}
+
+/** The used block that starts at an address, or 0. */
+export function usedBlock(index: u32, address: f64): u32 {
+  const cell = cellOf(index, address);
+  return cell < 0 ? 0 : blockIn(index, cell);
+}
+
+export function askedBytes(block: u32): f64 {
+  return f64(load<i32>(block, sizeField)) * f64(1 << unitBits) - f64(~load<i32>(block, stateField));
+}
+
+export function ownerOf(block: u32): i32 {
+  return load<i32>(block, ownerField);
+}
+
+/** Frees a used block into a lane. */
+export function free(index: u32, block: u32, lane: u32): void {
+  removeCell(index, cellOf(index, load<f64>(block, addressField)));
+  addJoined(block, laneAt(index, lane));
+}
+
+/** Frees the block that starts at an address, if so many bytes were asked for. Returns whether it did. */
+export function freeAt(index: u32, address: f64, bytes: f64, lane: u32): bool {
+  const cell = cellOf(index, address);
+  if (cell < 0) return false;
+  const block = blockIn(index, cell);
+  if (askedBytes(block) !== bytes) return false;
+  removeCell(index, cell);
+  addJoined(block, laneAt(index, lane));
+  return true;
+}
+
+/** Moves every free block of one lane to another, coalescing neighbours. */
+export function transfer(index: u32, from: u32, to: u32): void {
+  const source = laneAt(index, from);
+  const target = laneAt(index, to);
+  for (let block = anyFree(source); block !== 0; block = anyFree(source)) {
+    removeFree(block, load<i32>(block, sizeField), source);
+    addJoined(block, target);
+  }
+}
+
+/**
+ * Moves a free block of at least `units` units to another lane, all of it if less than `leastRest`
+ * units would stay. Returns 1 if there was one, 0 if not, -1 if there is no memory.
+ */
+export function carve(index: u32, units: i32, leastRest: i32, from: u32, to: u32): i32 {
+  const source = laneAt(index, from);
+  let block = findFree(source, units);
+  if (block === 0) return 0;
+  const size = load<i32>(block, sizeField);
+  if (size > units && size - units >= leastRest) {
+    if (!hasRecords(1)) return -1;
+    block = cutFront(block, size, units, source);
+  } else {
+    removeFree(block, size, source);
+  }
+  addJoined(block, laneAt(index, to));
+  return 1;
+}
+
+/**
+ * Returns the only block of a segment that is wholly free in a lane and has at most `maximumUnits`
+ * units, or 0.
+ */
+export function findFreeSegment(index: u32, lane: u32, maximum: i32): u32 {
+  const table = laneAt(index, lane);
+  let segment = load<u32>(index, nextCandidateField);
+  for (let left = load<u32>(index, segmentCountField); left > 0; left--) {
+    if (segment === 0) segment = load<u32>(index, firstSegmentField);
+    const block = load<u32>(segment, firstBlockField);
+    const isFound =
+      block === load<u32>(segment, lastBlockField) && load<u32>(block, stateField) === table && load<i32>(block, sizeField) <= maximum;
+    if (isFound) {
+      store<u32>(index, segment, nextCandidateField);
+      return block;
+    }
+    segment = load<u32>(segment, nextSegmentField);
+  }
+  store<u32>(index, segment, nextCandidateField);
+  return 0;
+}
+
+/** Removes a segment, of which this is the only block, and which is free. */
+export function removeSegment(index: u32, block: u32): void {
+  removeFree(block, load<i32>(block, sizeField), load<u32>(block, stateField));
+  const segment: u32 = ~load<i32>(block, previousField);
+  const previous = load<u32>(segment, previousSegmentField);
+  const next = load<u32>(segment, nextSegmentField);
+  if (previous !== 0) store<u32>(previous, next, nextSegmentField);
+  else store<u32>(index, next, firstSegmentField);
+  if (next !== 0) store<u32>(next, previous, previousSegmentField);
+  else store<u32>(index, previous, lastSegmentField);
+  if (load<u32>(index, nextCandidateField) === segment) store<u32>(index, next, nextCandidateField);
+  store<u32>(index, load<u32>(index, segmentCountField) - 1, segmentCountField);
+  returnRecord(segment);
+  returnRecord(block);
+}
+
+/** Removes every segment. */
+export function clear(index: u32): void {
+  returnBlocks(index);
+  returnCells(index);
+  // What was just returned is enough for this.
+  createCells(index);
+  store<u32>(index, 0, usedCountField);
+  store<u32>(index, 0, firstSegmentField);
+  store<u32>(index, 0, lastSegmentField);
+  store<u32>(index, 0, nextCandidateField);
+  store<u32>(index, 0, segmentCountField);
+  const count = load<u32>(index, laneCountField);
+  for (let number: u32 = 0; number < count; number++) {
+    const lane = laneAt(index, number);
+    memory.fill(lane, 0, laneNumberField);
+    memory.fill(lane + headsField, 0, classes << 2);
+  }
+}
+
+/** The units that are free in a lane. Linear in its blocks. */
+export function freeUnits(index: u32, lane: u32): f64 {
+  const table = laneAt(index, lane);
+  let units: i64 = 0;
+  for (let list: u32 = 0; list < u32(classes); list++) {
+    for (let block = firstOf(table, list); block !== 0; block = load<u32>(block, nextFreeField)) units += load<i32>(block, sizeField);
+  }
+  return f64(units);
+}
+
+/** The units of a lane's largest free block. Linear in the blocks of one list. */
+export function largestFreeUnits(index: u32, lane: u32): i32 {
+  const table = laneAt(index, lane);
+  const list = largestList(table);
+  let largest = 0;
+  if (list < 0) return largest;
+  for (let block = firstOf(table, list); block !== 0; block = load<u32>(block, nextFreeField)) {
+    largest = max(largest, load<i32>(block, sizeField));
+  }
+  return largest;
+}
+
+function laneAt(index: u32, number: u32): u32 {
+  return load<u32>(load<u32>(index, lanesField) + (number << 2));
+}
+
+/** Turns the first units of a free block into a used block, and returns its address or `noMemory`. */
+function use(index: u32, found: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
+  if (!hasCell(index)) return noMemory;
+  const size = load<i32>(found, sizeField);
+  let block = found;
+  if (size === units) {
+    removeFree(block, units, lane);
+  } else {
+    if (!hasRecords(1)) return noMemory;
+    block = cutFront(found, size, units, lane);
+  }
+  store<i32>(block, ~slack, stateField);
+  store<i32>(block, owner, ownerField);
+  const address = load<f64>(block, addressField);
+  addUsed(index, address, block);
+  return address;
+}
+
+/**
+ * Splits the first `units` units off a free block into a block of their own, in no list. The free
+ * block keeps its record for the rest.
+ */
+function cutFront(free: u32, size: i32, units: i32, lane: u32): u32 {
+  const block = takeRecord();
+  const address = load<f64>(free, addressField);
+  const previous = load<i32>(free, previousField);
+  store<i32>(block, units, sizeField);
+  store<i32>(block, free, nextField);
+  store<f64>(block, address, addressField);
+  link(previous, block);
+  store<i32>(free, block, previousField);
+  store<f64>(free, address + f64(i64(units) << unitBits), addressField);
+  resizeFree(free, size, size - units, lane);
+  return block;
+}
+
+/**
+ * Makes a block that is in no list a free one of a lane: it is coalesced with free neighbours of
+ * the lane, or else enters a list itself.
+ */
+function addJoined(block: u32, lane: u32): void {
+  const size = load<i32>(block, sizeField);
+  const previous = load<i32>(block, previousField);
+  const next = load<i32>(block, nextField);
+  const joinsPrevious = previous > 0 && load<u32>(previous, stateField) === lane;
+  const joinsNext = next > 0 && load<u32>(next, stateField) === lane;
+  if (!joinsPrevious && !joinsNext) {
+    addFree(block, size, lane);
+    return;
+  }
+  let joined = size;
+  let last = next;
+  if (joinsNext) {
+    const nextSize = load<i32>(next, sizeField);
+    joined += nextSize;
+    if (!joinsPrevious) {
+      store<f64>(next, load<f64>(block, addressField), addressField);
+      link(previous, next);
+      returnRecord(block);
+      resizeFree(next, nextSize, joined, lane);
+      return;
+    }
+    removeFree(next, nextSize, lane);
+    last = load<i32>(next, nextField);
+    returnRecord(next);
+  }
+  const previousSize = load<i32>(previous, sizeField);
+  store<i32>(previous, last, nextField);
+  if (last < 0) store<u32>(~last, previous, lastBlockField);
+  else store<i32>(last, previous, previousField);
+  returnRecord(block);
+  resizeFree(previous, previousSize, previousSize + joined, lane);
+}
+
+/** Lets a block follow another one or, if `previous` is negative, begin a segment. */
+function link(previous: i32, block: u32): void {
+  store<i32>(block, previous, previousField);
+  if (previous < 0) store<u32>(~previous, block, firstBlockField);
+  else store<u32>(previous, block, nextField);
+}
+
+/** Returns the records of all blocks and segments. */
+function returnBlocks(index: u32): void {
+  for (let segment = load<u32>(index, firstSegmentField); segment !== 0; ) {
+    for (let block = load<i32>(segment, firstBlockField); block > 0; ) {
+      const next = load<i32>(block, nextField);
+      returnRecord(block);
+      block = next;
+    }
+    const next = load<u32>(segment, nextSegmentField);
+    returnRecord(segment);
+    segment = next;
+  }
+}

@@ -1,0 +1,178 @@
+/**
+ * The free lists of a lane, one for each size class, with two levels of bitmaps that show which are
+ * not empty.
+ *
+ *     lane    groups …0110   class 5 -> block   class 9 -> block -> block
+ *
+ * A request is served from the blocks of its own class, if one of the first few fits, and otherwise
+ * from the next class that has any; always with the smallest of the first few blocks that fit, the
+ * lowest address among equals.
+ */
+import {
+  addressField,
+  classes,
+  divisionBits,
+  divisions,
+  groupBitsField,
+  headsField,
+  listBitsField,
+  maximumUnits,
+  nextFreeField,
+  previousFreeField,
+  sizeField,
+  stateField,
+  unitBits,
+} from '../src/suballocation/index-layout';
+
+/** How many blocks of a list are examined. */
+const scanLimit = 8;
+
+/** The list for blocks of a size. */
+function classOf(units: i32): u32 {
+  if (units < divisions) return units;
+  const shift = 31 - divisionBits - clz(units);
+  return (shift << divisionBits) + (units >>> shift);
+}
+
+/** A free block of a lane with at least `units` units, or 0. */
+export function findFree(lane: u32, units: i32): u32 {
+  const list = classOf(units);
+  const first = firstOf(lane, list);
+  if (first !== 0) {
+    // Below this, all blocks of a list have one size.
+    if (list < 2 * divisions) return first;
+    const block = smallestFit(first, units);
+    if (block !== 0) return block;
+  }
+  const larger = nextList(lane, list);
+  return larger < 0 ? 0 : larger < 2 * divisions ? firstOf(lane, larger) : smallestFit(firstOf(lane, larger), units);
+}
+
+/**
+ * A block that fits only because of its address, or 0. Looks at every block of the lane that is
+ * large enough.
+ */
+export function findAligned(lane: u32, units: i32, alignment: f64): u32 {
+  for (let list = classOf(units); list < u32(classes); list++) {
+    for (let block = firstOf(lane, list); block !== 0; block = load<u32>(block, nextFreeField)) {
+      const misaligned = misalignment(load<f64>(block, addressField), alignment);
+      const skipped = misaligned === 0 ? 0 : (i64(alignment) - misaligned) >> unitBits;
+      if (skipped + units <= load<i32>(block, sizeField)) return block;
+    }
+  }
+  return 0;
+}
+
+/** How many bytes an address lies above a multiple of an alignment. */
+export function misalignment(address: f64, alignment: f64): i64 {
+  return i64(address) & (i64(alignment) - 1);
+}
+
+/** The first block of any list, or 0. */
+export function anyFree(lane: u32): u32 {
+  const groupBits = load<u32>(lane, groupBitsField);
+  if (groupBits === 0) return 0;
+  const group = ctz(groupBits);
+  return firstOf(lane, (group << divisionBits) + ctz(load<u32>(lane + (group << 2), listBitsField)));
+}
+
+/** The list with the largest blocks, or -1. */
+export function largestList(lane: u32): i32 {
+  const groupBits = load<u32>(lane, groupBitsField);
+  if (groupBits === 0) return -1;
+  const group = 31 - clz(groupBits);
+  return (group << divisionBits) + 31 - clz(load<u32>(lane + (group << 2), listBitsField));
+}
+
+/** The first block of a list, or 0. */
+export function firstOf(lane: u32, list: u32): u32 {
+  return load<u32>(lane + (list << 2), headsField);
+}
+
+/** Makes a block that is in no list a free one of a lane. */
+export function addFree(block: u32, units: i32, lane: u32): void {
+  store<u32>(block, lane, stateField);
+  addToList(block, classOf(units), lane);
+}
+
+/** Takes a free block out of its list. */
+export function removeFree(block: u32, units: i32, lane: u32): void {
+  removeFromList(block, classOf(units), lane);
+}
+
+/** Changes the size of a free block, which keeps its place in its list if its class stays the same. */
+export function resizeFree(block: u32, from: i32, to: i32, lane: u32): void {
+  const list = classOf(from);
+  const newList = classOf(to);
+  store<i32>(block, to, sizeField);
+  if (list === newList) return;
+  removeFromList(block, list, lane);
+  addToList(block, newList, lane);
+}
+
+/** The next list above one that is not empty, or -1. */
+function nextList(lane: u32, list: u32): i32 {
+  let group = list >>> divisionBits;
+  // Shifted twice, because a shift by 32 shifts by 0.
+  let bits = load<u32>(lane + (group << 2), listBitsField) & ((-1 << (list & (divisions - 1))) << 1);
+  if (bits === 0) {
+    const above = load<u32>(lane, groupBitsField) & (-2 << group);
+    if (above === 0) return -1;
+    group = ctz(above);
+    bits = load<u32>(lane + (group << 2), listBitsField);
+  }
+  return (group << divisionBits) + ctz(bits);
+}
+
+/** The smallest of the first few blocks of a list that fit, the lowest address among equals; or 0. */
+function smallestFit(first: u32, units: i32): u32 {
+  let best: u32 = 0;
+  let bestSize = maximumUnits;
+  let block = first;
+  for (let left = scanLimit; left > 0 && block !== 0; left--) {
+    const size = load<i32>(block, sizeField);
+    if (size >= units && size <= bestSize && (size < bestSize || best === 0 || isBelow(block, best))) {
+      best = block;
+      bestSize = size;
+    }
+    block = load<u32>(block, nextFreeField);
+  }
+  return best;
+}
+
+function isBelow(block: u32, other: u32): bool {
+  return load<f64>(block, addressField) < load<f64>(other, addressField);
+}
+
+function addToList(block: u32, list: u32, lane: u32): void {
+  const head = lane + (list << 2);
+  const first = load<u32>(head, headsField);
+  store<u32>(block, 0, previousFreeField);
+  store<u32>(block, first, nextFreeField);
+  store<u32>(head, block, headsField);
+  if (first !== 0) {
+    store<u32>(first, block, previousFreeField);
+    return;
+  }
+  const group = list >>> divisionBits;
+  const word = lane + (group << 2);
+  store<u32>(word, load<u32>(word, listBitsField) | (1 << (list & (divisions - 1))), listBitsField);
+  store<u32>(lane, load<u32>(lane, groupBitsField) | (1 << group), groupBitsField);
+}
+
+function removeFromList(block: u32, list: u32, lane: u32): void {
+  const previous = load<u32>(block, previousFreeField);
+  const next = load<u32>(block, nextFreeField);
+  if (next !== 0) store<u32>(next, previous, previousFreeField);
+  if (previous !== 0) {
+    store<u32>(previous, next, nextFreeField);
+    return;
+  }
+  store<u32>(lane + (list << 2), next, headsField);
+  if (next !== 0) return;
+  const group = list >>> divisionBits;
+  const word = lane + (group << 2);
+  const bits = load<u32>(word, listBitsField) & ~(1 << (list & (divisions - 1)));
+  store<u32>(word, bits, listBitsField);
+  if (bits === 0) store<u32>(lane, load<u32>(lane, groupBitsField) & ~(1 << group), groupBitsField);
+}

@@ -1,0 +1,73 @@
+/**
+ * Where the free-space index keeps what in the linear memory of its WebAssembly module. Both sides
+ * use this file: the module (`assembly/`), which changes the data, and TypeScript, which reads it to
+ * list and to validate blocks. All offsets are in bytes, and all pointers are positive.
+ */
+
+/** The binary logarithm of the bytes of one unit, which is the alignment of every block. */
+export const unitBits = 8;
+/** The largest block and segment, in units: 512 GiB - 256 B. */
+export const maximumUnits = 0x7fffffff;
+
+// Sizes below 2^divisionBits · 2 units have a class of their own; above, every power of two is
+// divided into 2^divisionBits classes. Group 0 holds the sizes below 2^divisionBits, group g > 0
+// those from 2^(divisionBits + g - 1).
+export const divisionBits = 5;
+export const divisions = 32;
+export const groups = 27;
+export const classes = 864;
+
+// An index: 128 bytes.
+/** The number of used blocks. */
+export const usedCountField = 0;
+/** The map of used blocks: its cells, and how many bits of a hash are left out of a cell number. */
+export const cellsField = 4;
+export const cellShiftField = 8;
+/** The binary logarithm of the bytes of the map. */
+export const cellsOrderField = 12;
+export const firstSegmentField = 16;
+export const lastSegmentField = 20;
+/** The segment at which the search for a free one continues, or 0 for the first. */
+export const nextCandidateField = 24;
+export const segmentCountField = 28;
+export const laneCountField = 32;
+/** An array of pointers to the lanes, and the binary logarithm of its bytes. */
+export const lanesField = 36;
+export const lanesOrderField = 40;
+
+// A lane: 4 KiB.
+/** One bit for each group that has a block. */
+export const groupBitsField = 0;
+/** By group: one bit for each of its lists that has a block. */
+export const listBitsField = 4;
+/** The lane's number. */
+export const laneNumberField = 112;
+/** By class: the first free block. */
+export const headsField = 128;
+
+// A block: 32 bytes.
+/** In units. */
+export const sizeField = 0;
+/** The block before this one; `~segment`, which is negative, in the first block of a segment. */
+export const previousField = 4;
+/** The block after this one; `~segment` in the last block of a segment. */
+export const nextField = 8;
+/** Of a free block: the previous one in its list, or 0. */
+export const previousFreeField = 12;
+/** Of a used block. */
+export const ownerField = 12;
+/** Of a free block: the next one in its list, or 0. */
+export const nextFreeField = 16;
+/**
+ * The lane of a free block, a pointer; `~slack` of a used one, which is negative. Slack is the number
+ * of bytes that nobody asked for.
+ */
+export const stateField = 20;
+/** A double. */
+export const addressField = 24;
+
+// A segment: 32 bytes.
+export const firstBlockField = 0;
+export const lastBlockField = 4;
+export const previousSegmentField = 8;
+export const nextSegmentField = 12;
