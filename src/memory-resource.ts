@@ -102,6 +102,17 @@ export interface ReservingMemoryResource extends MemoryResource {
   resetPeakReservedBytes(): void;
 }
 
+/**
+ * An upstream resource whose allocations are adjacent if they follow each other and no older hole
+ * fits, and which takes them back in pieces: `deallocate` accepts any part of adjacent allocations
+ * that begins and ends at a multiple of `granularityBytes` from where one of them begins, or ends
+ * where one of them ends.
+ */
+export interface GrowingMemoryResource extends ReservingMemoryResource {
+  /** The size of the smallest piece, a power of two. Allocations begin at a multiple of it. */
+  readonly granularityBytes: number;
+}
+
 /** Options of {@link TrimmingMemoryResource.trim}. */
 export interface TrimOptions {
   /**

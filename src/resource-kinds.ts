@@ -21,6 +21,7 @@ import { cudaKind } from './resources/cuda-memory-resource.js';
 import { hostKind } from './resources/host-memory-resource.js';
 import { managedKind } from './resources/managed-memory-resource.js';
 import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
+import { virtualKind } from './resources/virtual-memory-resource.js';
 
 export { AlignedResourceAdaptor, type AlignedResourceAdaptorOptions } from './adaptors/aligned-resource-adaptor.js';
 export { ArenaMemoryResource, type ArenaMemoryResourceOptions, type ArenaStatistics } from './adaptors/arena-memory-resource.js';
@@ -75,12 +76,14 @@ export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
 export { HostMemoryResource } from './resources/host-memory-resource.js';
 export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
 export { PinnedHostMemoryResource } from './resources/pinned-host-memory-resource.js';
+export { VirtualMemoryResource, type VirtualMemoryResourceOptions } from './resources/virtual-memory-resource.js';
 
 /** Every kind of resource that a specification can name, in the order of listings. */
 export const resourceKinds: readonly ResourceKind[] = [
   cudaKind,
   managedKind,
   cudaAsyncKind,
+  virtualKind,
   pinnedHostKind,
   hostKind,
   poolKind,

@@ -27,6 +27,7 @@ const {
   ResourceStack,
   RoundingResourceAdaptor,
   Stream,
+  VirtualMemoryResource,
 } = cistern;
 
 const folder = mkdtempSync(join(tmpdir(), 'cistern-options-'));
@@ -119,6 +120,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['TrimOptions', (bogus) => new BinningMemoryResource(cuda, { bins: [512] }).trim(stream, bogus)],
   ['TrimOptions', (bogus) => new ArenaMemoryResource(cuda, { arenaBytes: cistern.MiB }).trim(stream, bogus)],
   ['TrimOptions', (bogus) => new MonotonicMemoryResource(cuda).trim(stream, bogus)],
+  ['VirtualMemoryResourceOptions', (bogus) => new VirtualMemoryResource(bogus)],
   ['WriteReportOptions', async (bogus) => cistern.writeReport([await readReportRun(csv())], file, bogus)],
   ['WriteWholeOptions', (bogus) => cistern.writeWhole(file, async () => {}, bogus)],
 ];

@@ -109,6 +109,12 @@ Status TrimPool(Environment& environment, const Napi::CallbackInfo& info);
 Status PoolAttribute(Environment& environment, const Napi::CallbackInfo& info);
 Status SetPoolAttribute(Environment& environment, const Napi::CallbackInfo& info);
 
+// virtual_memory.cc
+Status ReserveAddresses(Environment& environment, const Napi::CallbackInfo& info);
+Status FreeAddresses(Environment& environment, const Napi::CallbackInfo& info);
+Status AllocateVirtual(Environment& environment, const Napi::CallbackInfo& info);
+Status DeallocateVirtual(Environment& environment, const Napi::CallbackInfo& info);
+
 // copies.cc
 Status Copy(Environment& environment, const Napi::CallbackInfo& info);
 Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info);

@@ -95,6 +95,9 @@ void Environment::LeaveToOrphans() {
   pools.ForEach([&](std::uint64_t, const PoolEntry& entry) {
     orphans.push_back({OrphanKind::kPool, entry.device, AsAddress(entry.pool)});
   });
+  address_spaces.ForEach([&](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
+    orphans.push_back({OrphanKind::kAddressSpace, space->device, space->base, space});
+  });
   // Staging memory is portable: any device's context frees it.
   for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});
   LeaveOrphans(backend, std::move(orphans));

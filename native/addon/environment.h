@@ -24,6 +24,7 @@
 
 namespace cistern {
 
+class AddressSpace;
 struct Gate;
 struct WatchedEvent;
 
@@ -164,6 +165,7 @@ class Environment {
   HandleTable<StreamEntry> streams;
   HandleTable<EventEntry> events;
   HandleTable<PoolEntry> pools;
+  HandleTable<std::shared_ptr<AddressSpace>> address_spaces;
   HandleTable<std::shared_ptr<Gate>> holds;
   AllocationRegistry allocations;
   InternalEvents internal_events;

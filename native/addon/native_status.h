@@ -16,6 +16,7 @@ inline constexpr Status kNoBackend = -7;
 inline constexpr Status kHostFunctionReady = -8;
 inline constexpr Status kHostOutOfMemory = -9;
 inline constexpr Status kInvalidRange = -10;
+inline constexpr Status kOutOfAddresses = -11;
 
 }  // namespace cistern
 

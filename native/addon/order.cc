@@ -4,6 +4,7 @@
 #include <mutex>
 #include <vector>
 
+#include "addon/address_space.h"
 #include "addon/bindings.h"
 #include "addon/memory.h"
 
@@ -57,6 +58,13 @@ void AdoptAllocations(Environment& environment) {
       if (kind == MemoryKind::kHost) return;  // the driver does not know it
       checker->Adopt(allocation.address, allocation.bytes,
                      kind == MemoryKind::kDevice ? order::AllocationKind::kDevice : order::AllocationKind::kHostVisible);
+    });
+    environment.address_spaces.ForEach([checker](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
+      space->ForEachMapped([&](std::uint64_t begin, std::uint64_t end) {
+        for (std::uint64_t page = begin; page < end; page += space->page_bytes) {
+          checker->Adopt(page, space->page_bytes, order::AllocationKind::kDevice);
+        }
+      });
     });
   });
 }

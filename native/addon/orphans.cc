@@ -7,6 +7,7 @@
 
 #include "addon/environment.h"
 #include "addon/host_memory.h"
+#include "addon/virtual_memory.h"
 
 namespace cistern {
 namespace {
@@ -40,6 +41,15 @@ void Free(const DriverTable& driver, const Orphan& orphan) {
       break;
     case OrphanKind::kMemory:
       driver.MemFree(orphan.address);
+      break;
+    case OrphanKind::kPages:
+      CompleteFree(driver, *orphan.space, orphan.address, orphan.range);
+      break;
+    case OrphanKind::kMemoryHandle:
+      driver.MemRelease(orphan.address);
+      break;
+    case OrphanKind::kAddressSpace:
+      FreeAddressSpace(driver, *orphan.space);
       break;
     case OrphanKind::kPinnedMemory:
       driver.MemFreeHost(AsHandle<void*>(orphan));

@@ -8,8 +8,10 @@
 #define CISTERN_ADDON_ORPHANS_H_
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
+#include "addon/address_space.h"
 #include "cuda/driver_table.h"
 
 namespace cistern {
@@ -17,12 +19,15 @@ namespace cistern {
 class Environment;
 
 // In the order in which they are freed.
-enum class OrphanKind { kEvent, kPoolMemory, kPool, kMemory, kPinnedMemory, kHostMemory, kStream };
+enum class OrphanKind { kEvent, kPoolMemory, kPool, kMemory, kPages, kMemoryHandle, kAddressSpace, kPinnedMemory, kHostMemory, kStream };
 
 struct Orphan {
   OrphanKind kind;
   int device;
   std::uint64_t address;  // or the driver's handle
+  // Of virtual memory: where it is, and for pages the free that has begun.
+  std::shared_ptr<AddressSpace> space = nullptr;
+  AddressSpace::Range* range = nullptr;
 };
 
 void LeaveOrphans(const DriverTable* driver, std::vector<Orphan> orphans);

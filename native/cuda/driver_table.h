@@ -18,6 +18,7 @@ namespace cistern {
 using Status = int;                        // CUresult
 using DeviceOrdinal = int;                 // CUdevice
 using DevicePointer = unsigned long long;  // CUdeviceptr
+using MemoryHandle = unsigned long long;   // CUmemGenericAllocationHandle
 struct ContextOpaque;
 struct StreamOpaque;
 struct EventOpaque;
@@ -69,6 +70,7 @@ enum : int {
   kAttributeManagedMemory = 83,
   kAttributePageableMemoryAccess = 88,
   kAttributeConcurrentManagedAccess = 89,
+  kAttributeVirtualMemoryManagementSupported = 102,
   kAttributeMemoryPoolsSupported = 115,
 };
 
@@ -90,6 +92,31 @@ struct PoolProperties {
   unsigned char reserved[54];
 };
 static_assert(sizeof(PoolProperties) == 88, "CUmemPoolProps has 88 bytes");
+
+// CUmemAllocationProp, 32 bytes
+struct AllocationProperties {
+  int type;  // 1: pinned (device memory)
+  int handle_types;
+  MemLocation location;
+  void* win32_metadata;
+  unsigned char compression_type;
+  unsigned char is_rdma_capable;
+  unsigned short usage;
+  unsigned char reserved[4];
+};
+static_assert(sizeof(AllocationProperties) == 32, "CUmemAllocationProp has 32 bytes");
+
+// CUmemAccess_flags
+enum : int { kAccessNone = 0, kAccessRead = 1, kAccessReadWrite = 3 };
+// CUmemAccessDesc
+struct AccessDescription {
+  MemLocation location;
+  int flags;
+};
+static_assert(sizeof(AccessDescription) == 12, "CUmemAccessDesc has 12 bytes");
+
+// CUmemAllocationGranularity_flags
+enum : int { kGranularityMinimum = 0, kGranularityRecommended = 1 };
 
 // CUmemPool_attribute
 enum : int {
@@ -174,6 +201,19 @@ enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
   X(MemPoolGetAttribute, "cuMemPoolGetAttribute", 11020, (Pool pool, int attribute, void* value))                                    \
   X(MemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, (DevicePointer * pointer, std::size_t bytes, Pool pool, Stream stream)) \
   X(MemFreeAsync, "cuMemFreeAsync", 11020, (DevicePointer pointer, Stream stream))                                                   \
+  X(MemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020,                                                             \
+    (std::size_t * bytes, const AllocationProperties* properties, int option))                                                       \
+  X(MemAddressReserve, "cuMemAddressReserve", 10020,                                                                                 \
+    (DevicePointer * address, std::size_t bytes, std::size_t alignment, DevicePointer hint, unsigned long long flags))               \
+  X(MemAddressFree, "cuMemAddressFree", 10020, (DevicePointer address, std::size_t bytes))                                           \
+  X(MemCreate, "cuMemCreate", 10020,                                                                                                 \
+    (MemoryHandle * memory, std::size_t bytes, const AllocationProperties* properties, unsigned long long flags))                    \
+  X(MemRelease, "cuMemRelease", 10020, (MemoryHandle memory))                                                                        \
+  X(MemMap, "cuMemMap", 10020,                                                                                                       \
+    (DevicePointer address, std::size_t bytes, std::size_t offset, MemoryHandle memory, unsigned long long flags))                   \
+  X(MemUnmap, "cuMemUnmap", 10020, (DevicePointer address, std::size_t bytes))                                                       \
+  X(MemSetAccess, "cuMemSetAccess", 10020,                                                                                           \
+    (DevicePointer address, std::size_t bytes, const AccessDescription* descriptions, std::size_t count))                            \
   X(MemcpyAsync, "cuMemcpyAsync", 4000, (DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream))         \
   X(MemsetD8Async, "cuMemsetD8Async", 3020, (DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream))      \
   X(MemsetD32Async, "cuMemsetD32Async", 3020, (DevicePointer destination, unsigned value, std::size_t count, Stream stream))         \

@@ -166,6 +166,18 @@ struct Functions {
         [=](FreeInProgress freed) { Checker().FreedOn(stream, std::move(freed)); });
   }
 
+  // Memory counts as allocated when it is mapped. Whether an unmap waits for the work that uses the
+  // memory is not documented, so it tells the host nothing.
+  static Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, MemoryHandle memory, unsigned long long flags) {
+    return Noted(Next().MemMap(address, bytes, offset, memory, flags),
+                 [=] { Checker().Allocated(address, bytes, AllocationKind::kDevice); });
+  }
+
+  static Status MemUnmap(DevicePointer address, std::size_t bytes) {
+    return Free(
+        address, [=](bool) { return Next().MemUnmap(address, bytes); }, [](FreeInProgress freed) { Checker().Freed(std::move(freed)); });
+  }
+
   static Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream) {
     return Noted(Next().MemcpyAsync(destination, source, bytes, stream), [=] { Checker().Copied(stream, destination, source, bytes); });
   }
@@ -204,6 +216,8 @@ struct Functions {
     CISTERN_REPLACE(MemFreeHost)
     CISTERN_REPLACE(MemAllocFromPoolAsync)
     CISTERN_REPLACE(MemFreeAsync)
+    CISTERN_REPLACE(MemMap)
+    CISTERN_REPLACE(MemUnmap)
     CISTERN_REPLACE(MemcpyAsync)
     CISTERN_REPLACE(MemsetD8Async)
     CISTERN_REPLACE(MemsetD32Async)

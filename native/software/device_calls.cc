@@ -101,6 +101,7 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeManagedMemory:
     case kAttributePageableMemoryAccess:
     case kAttributeConcurrentManagedAccess:
+    case kAttributeVirtualMemoryManagementSupported:
     case kAttributeMemoryPoolsSupported:
     case kAttributeMultiprocessorCount:
       *value = 1;

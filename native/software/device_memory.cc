@@ -183,6 +183,18 @@ void DeviceMemory::FreeSegment(std::uint32_t id, bool is_touched) {
   ReturnBlock(id);
 }
 
+bool DeviceMemory::Charge(std::uint64_t bytes) {
+  std::lock_guard<SpinLock> guard(lock_);
+  if (bytes > total_ - used_) return false;
+  used_ += bytes;
+  return true;
+}
+
+void DeviceMemory::Refund(std::uint64_t bytes) {
+  std::lock_guard<SpinLock> guard(lock_);
+  used_ -= bytes;
+}
+
 bool DeviceMemory::Describe(std::uint64_t address, std::uint64_t bytes, bool will_write, AddressInfo* info) {
   std::uint64_t granule = GranuleOf(address);
   std::lock_guard<SpinLock> guard(lock_);

@@ -12,7 +12,7 @@
 // BitTree of the starts of plain allocations (to find the allocation around an address); and a map
 // of the segments.
 //
-// Invariants: Σ plain + Σ segments = used <= total; free neighbours are merged; the range's blocks
+// Invariants: Σ plain + Σ segments + Σ charged = used <= total; free neighbours are merged; the range's blocks
 // sum up to the range.
 // Cost: O(1) below 64 KiB, else O(log n) for n free blocks; no system call except to give back
 // pages that device work has written. A page shared by a touched and an untouched allocation is
@@ -61,6 +61,11 @@ class DeviceMemory {
   // The same for pools. Describe returns the name for addresses in the segment.
   Status AllocateSegment(std::uint64_t bytes, SegmentName name, std::uint32_t* id);
   void FreeSegment(std::uint32_t id, bool is_touched);
+
+  // Memory that has its addresses elsewhere (virtual_memory.h) counts against the total only. False
+  // if there is not as much left.
+  bool Charge(std::uint64_t bytes);
+  void Refund(std::uint64_t bytes);
 
   // True if the range is plain memory within one allocation, or if it starts in a segment, which
   // the pool must then check.

@@ -4,6 +4,7 @@
 #include "software/resolve.h"
 #include "software/settings.h"
 #include "software/transfer.h"
+#include "software/virtual_memory.h"
 
 namespace cistern::software::calls {
 namespace {
@@ -25,6 +26,17 @@ Status FreePlainAsync(Device& device, DevicePointer pointer, StreamState& stream
   }
   device.memory.FinishFree(block);
   return kSuccess;
+}
+
+// The device that the properties of virtual memory name.
+Status ResolveProperties(const AllocationProperties* properties, Device** device) {
+  constexpr int kPinnedAllocation = 1;
+  if (!IsInitialized()) return kErrorNotInitialized;
+  if (properties == nullptr || properties->type != kPinnedAllocation) return kErrorInvalidValue;
+  if (properties->location.type != kLocationDevice) return kErrorInvalidValue;
+  *device = FindDevice(properties->location.id);
+  if (*device == nullptr) return kErrorInvalidDevice;
+  return properties->handle_types == 0 ? kSuccess : kErrorNotSupported;
 }
 
 }  // namespace
@@ -167,6 +179,60 @@ Status MemFreeAsync(DevicePointer pointer, Stream stream) {
   if (device == nullptr) return kErrorInvalidValue;
   status = FreeToPool(*device, pointer, stream_state);
   return status == kErrorInvalidValue ? FreePlainAsync(*device, pointer, *stream_state) : status;
+}
+
+Status MemGetAllocationGranularity(std::size_t* bytes, const AllocationProperties* properties, int option) {
+  Device* device;
+  Status status = ResolveProperties(properties, &device);
+  if (status != kSuccess) return status;
+  if (bytes == nullptr || (option != kGranularityMinimum && option != kGranularityRecommended)) return kErrorInvalidValue;
+  *bytes = kVirtualGranularity;
+  return kSuccess;
+}
+
+Status MemAddressReserve(DevicePointer* address, std::size_t bytes, std::size_t alignment, DevicePointer, unsigned long long flags) {
+  if (!IsInitialized()) return kErrorNotInitialized;
+  if (address == nullptr || flags != 0) return kErrorInvalidValue;
+  std::uint64_t reserved;
+  Status status = ReserveAddresses(bytes, alignment, &reserved);
+  if (status == kSuccess) *address = reserved;
+  return status;
+}
+
+Status MemAddressFree(DevicePointer address, std::size_t bytes) {
+  return IsInitialized() ? FreeAddresses(address, bytes) : kErrorNotInitialized;
+}
+
+Status MemCreate(MemoryHandle* memory, std::size_t bytes, const AllocationProperties* properties, unsigned long long flags) {
+  Device* device;
+  Status status = ResolveProperties(properties, &device);
+  if (status != kSuccess) return status;
+  if (memory == nullptr || flags != 0) return kErrorInvalidValue;
+  status = device->Prepare();
+  if (status != kSuccess) return status;
+  BeforeAllocating(*device);
+  status = CreateMemory(*device, bytes, memory);
+  if (status == kErrorOutOfMemory && ReclaimPools(*device, Reclaim::kAll)) status = CreateMemory(*device, bytes, memory);
+  return status;
+}
+
+Status MemRelease(MemoryHandle memory) { return IsInitialized() ? ReleaseMemory(memory) : kErrorNotInitialized; }
+
+Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, MemoryHandle memory, unsigned long long flags) {
+  if (!IsInitialized()) return kErrorNotInitialized;
+  return offset == 0 && flags == 0 ? MapMemory(address, bytes, memory) : kErrorInvalidValue;
+}
+
+Status MemUnmap(DevicePointer address, std::size_t bytes) { return IsInitialized() ? UnmapMemory(address, bytes) : kErrorNotInitialized; }
+
+// Only the memory's own device can be given access, to read and write.
+Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescription* descriptions, std::size_t count) {
+  if (!IsInitialized()) return kErrorNotInitialized;
+  if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
+  if (count > 1 || descriptions->flags == kAccessRead) return kErrorNotSupported;
+  if (descriptions->flags != kAccessNone && descriptions->flags != kAccessReadWrite) return kErrorInvalidValue;
+  if (descriptions->location.type != kLocationDevice) return kErrorInvalidValue;
+  return GrantAccess(address, bytes, descriptions->location.id, descriptions->flags == kAccessReadWrite);
 }
 
 Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream) {

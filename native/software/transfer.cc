@@ -7,6 +7,7 @@
 #include "software/host_memory.h"
 #include "software/legacy_order.h"
 #include "software/memory_pool.h"
+#include "software/virtual_memory.h"
 
 namespace cistern::software {
 
@@ -16,6 +17,10 @@ AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_writ
     bool is_valid = device->memory.Describe(address, bytes, will_write, &info);
     if (is_valid && info.is_segment) is_valid = IsWithinPoolAllocation(*device, info.segment, address, bytes, will_write);
     return {is_valid ? AddressKind::kDevice : AddressKind::kInvalid, device->ordinal};
+  }
+  VirtualRangeInfo range;
+  if (FindVirtualMemory(address, bytes, &range)) {
+    return {range.is_accessible ? AddressKind::kDevice : AddressKind::kInvalid, range.device};
   }
   HostRangeInfo info;
   if (!FindHostMemory(address, &info)) return {AddressKind::kPageable, -1};

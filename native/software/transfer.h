@@ -15,8 +15,8 @@ struct AddressRange {
   int device;
 };
 // kInvalid if the range starts in a device's memory, or in pinned or managed memory, and is not
-// within one allocation there. Any other address is taken for ordinary, pageable host memory, as a
-// real driver does.
+// within one allocation there; or if it starts at a reserved address, and is not mapped throughout. Any other address is taken for
+// ordinary, pageable host memory, as a real driver does.
 AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_write);
 
 Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, StreamState& stream);

@@ -8,6 +8,7 @@
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
+#include "strict_driver/virtual_memory.h"
 
 namespace cistern::strict {
 namespace {
@@ -35,6 +36,7 @@ AllocationRef FindAllocation(std::uintptr_t address) {
 }
 
 char* HostView(const Allocation& allocation, std::uintptr_t address) {
+  if (allocation.kind == Kind::kVirtual) return VirtualHostView(address);
   return IsInDeviceMemory(allocation) ? driver.MemoryOf(allocation.device).HostView(address) : reinterpret_cast<char*>(address);
 }
 

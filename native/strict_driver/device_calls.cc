@@ -27,10 +27,10 @@ void EndAtExit() {
     Wait(lock, nullptr, "the driver's exit handler", [] { return driver.running_callbacks == 0; });
   }
   driver.has_ended = true;
-  std::size_t left[4] = {};
+  std::size_t left[5] = {};
   for (const auto& [start, allocation] : driver.allocations) left[static_cast<int>(allocation->kind)] += 1;
-  Report("EXIT", "left: %zu device, %zu pool, %zu pinned, %zu managed allocations, %zu streams, %zu events, %zu pools", left[0], left[1],
-         left[2], left[3], driver.streams.size(), driver.events.size(), driver.pools.size());
+  Report("EXIT", "left: %zu device, %zu pool, %zu pinned, %zu managed allocations, %zu mappings, %zu streams, %zu events, %zu pools",
+         left[0], left[1], left[2], left[3], left[4], driver.streams.size(), driver.events.size(), driver.pools.size());
 }
 
 }  // namespace
@@ -134,6 +134,9 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
       break;
     case kAttributeMemoryPoolsSupported:
       *value = settings().has_pools;
+      break;
+    case kAttributeVirtualMemoryManagementSupported:
+      *value = settings().has_virtual_memory;
       break;
     case kAttributeConcurrentManagedAccess:
       *value = settings().has_concurrent_managed_access;

@@ -39,6 +39,11 @@ void DeviceMemory::GiveGranules(std::size_t offset, std::size_t bytes) {
   fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
 }
 
+void DeviceMemory::MapView(char* at, std::size_t offset, std::size_t bytes) const {
+  void* view = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, file_, static_cast<off_t>(offset));
+  if (view == MAP_FAILED) std::abort();
+}
+
 bool DeviceMemory::Take(std::size_t bytes, std::size_t* offset, std::size_t* reserved) {
   if (bytes > total_) return false;
   if (bytes > kLargestShared) {

@@ -36,6 +36,8 @@ class DeviceMemory {
   bool Owns(std::uintptr_t address) const { return address >= start() && address < start() + addresses_; }
   std::uintptr_t start() const { return reinterpret_cast<std::uintptr_t>(base_); }
   char* HostView(std::uintptr_t address) const { return alias_ + (address - start()); }
+  // Makes memory appear at another address of the driver's own.
+  void MapView(char* at, std::size_t offset, std::size_t bytes) const;
   std::size_t total() const { return total_; }
   std::size_t used() const { return used_; }
 

@@ -11,6 +11,7 @@
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
+#include "strict_driver/virtual_memory.h"
 
 namespace cistern::strict::calls {
 namespace {
@@ -36,7 +37,10 @@ Value Parameter(void** parameters, int index) {
 Words FindWords(std::uint64_t address, std::uint64_t count) {
   Words words;
   words.allocation = FindAllocation(address);
-  if (words.allocation == nullptr || address % 4 != 0 || !words.allocation->Contains(address, count * 4)) {
+  const bool is_virtual = words.allocation != nullptr && words.allocation->kind == Kind::kVirtual;
+  const bool is_within = is_virtual ? !FindMappings(address, count * 4).empty()
+                                    : words.allocation != nullptr && words.allocation->Contains(address, count * 4);
+  if (!is_within || address % 4 != 0) {
     Report("MISUSE", "%s: %llu words at %#llx are not in an allocation", thread.function, static_cast<unsigned long long>(count),
            static_cast<unsigned long long>(address));
     thread.pending_fault = kErrorIllegalAddress;

@@ -58,7 +58,7 @@ Status MemFree(DevicePointer pointer) {
   STRICT_DRIVER_ENTER("cuMemFree", kContext);
   if (pointer == 0) return kSuccess;
   const AllocationRef allocation = FindAllocation(pointer);
-  if (allocation == nullptr || allocation->start != pointer || allocation->kind == Kind::kPinned) {
+  if (allocation == nullptr || allocation->start != pointer || allocation->kind == Kind::kPinned || allocation->kind == Kind::kVirtual) {
     Report("MISUSE", "cuMemFree of %#llx, which is not the start of an allocation", pointer);
     return kErrorInvalidValue;
   }
@@ -108,7 +108,7 @@ Status MemFreeAsync(DevicePointer pointer, Stream stream) {
   const Status status = FindStream(stream, &state, false);
   if (status != kSuccess) return status;
   const AllocationRef allocation = FindAllocation(pointer);
-  if (allocation == nullptr || allocation->start != pointer || allocation->kind == Kind::kPinned || allocation->kind == Kind::kManaged) {
+  if (allocation == nullptr || allocation->start != pointer || (allocation->kind != Kind::kDevice && allocation->kind != Kind::kPool)) {
     Report("MISUSE", "cuMemFreeAsync of %#llx, which is not the start of device memory", pointer);
     return kErrorInvalidValue;
   }

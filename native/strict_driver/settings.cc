@@ -48,6 +48,7 @@ Settings ReadAll() {
   ReadMegabytes("CONTEXT_MB", &read.context_bytes);
   read.missing = Split(Text("MISSING"), ',');
   Read("POOLS", &read.has_pools);
+  Read("VIRTUAL_MEMORY", &read.has_virtual_memory);
   Read("CONCURRENT_MANAGED", &read.has_concurrent_managed_access);
   Read("STREAM_MEMORY_OPERATIONS", &read.has_stream_memory_operations);
   Read("KERNELS", &read.has_kernels);

@@ -86,7 +86,7 @@ struct EventState {
   std::shared_ptr<Recording> last;
 };
 
-enum class Kind { kDevice, kPool, kPinned, kManaged };
+enum class Kind { kDevice, kPool, kPinned, kManaged, kVirtual };
 
 struct PageAdvice {
   bool is_read_mostly = false;
@@ -104,6 +104,7 @@ struct Allocation {
   PoolRef pool;
   std::atomic<bool> is_allocated{true};  // in stream order
   std::atomic<bool> is_freed{false};     // likewise
+  bool is_accessible = true;             // false for virtual memory until cuMemSetAccess
   std::vector<PageAdvice> pages;
   bool Contains(std::uintptr_t address, std::size_t length) const {
     return address >= start && length <= bytes && address - start <= bytes - length;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
@@ -10,6 +11,7 @@
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
+#include "strict_driver/virtual_memory.h"
 #include "strict_driver/wait.h"
 
 namespace cistern::strict::calls {
@@ -17,13 +19,23 @@ namespace {
 
 // A side of a copy.
 struct Side {
-  AllocationRef allocation;  // null: pageable memory
+  AllocationRef allocation;          // null: pageable memory
+  std::vector<AllocationRef> spans;  // of virtual memory: everything that is mapped there
   char* view = nullptr;
   bool IsHost() const { return allocation == nullptr || allocation->kind == Kind::kPinned; }
 };
 
 Status Resolve(DevicePointer address, std::size_t bytes, bool allows_pageable, Side* side) {
   side->allocation = FindAllocation(address);
+  if (side->allocation != nullptr && side->allocation->kind == Kind::kVirtual) {
+    side->spans = FindMappings(address, bytes);
+    if (side->spans.empty()) {
+      Report("MISUSE", "%zu bytes at %#llx are not all mapped and accessible", bytes, address);
+      return kErrorInvalidValue;
+    }
+    side->view = HostView(*side->allocation, address);
+    return kSuccess;
+  }
   if (side->allocation != nullptr) {
     if (!side->allocation->Contains(address, bytes)) {
       Report("MISUSE", "%zu bytes at %#llx go past the end of an allocation", bytes, address);
@@ -37,9 +49,20 @@ Status Resolve(DevicePointer address, std::size_t bytes, bool allows_pageable, S
     Report("MISUSE", "%#llx is not allocated", address);
     return kErrorInvalidValue;
   }
+  if (IsReserved(address)) {
+    Report("MISUSE", "%#llx is reserved, and nothing is mapped there", address);
+    return kErrorInvalidValue;
+  }
   if (!allows_pageable || FindAllocation(address + bytes - 1) != nullptr) return kErrorInvalidValue;
   side->view = reinterpret_cast<char*>(address);
   return kSuccess;
+}
+
+void CheckLife(const Side& side, const char* use) {
+  strict::CheckLife(side.allocation, use);
+  for (const AllocationRef& each : side.spans) {
+    if (each != side.allocation) strict::CheckLife(each, use);
+  }
 }
 
 template <typename Word>
@@ -54,7 +77,7 @@ Status Set(ApiCall& call, DevicePointer destination, Word value, std::size_t cou
   Operation operation;
   operation.name = call.function;
   operation.run = [to, value, count] {
-    CheckLife(to.allocation, "a fill");
+    CheckLife(to, "a fill");
     std::fill_n(reinterpret_cast<Word*>(to.view), count, value);
   };
   return Submit(stream, std::move(operation));
@@ -84,8 +107,8 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
   Operation operation;
   operation.name = call.function;
   operation.run = [to, from, staged, bytes] {
-    CheckLife(to.allocation, "a copy to memory");
-    CheckLife(from.allocation, "a copy from memory");
+    CheckLife(to, "a copy to memory");
+    CheckLife(from, "a copy from memory");
     std::memmove(to.view, staged != nullptr ? staged.get() : from.view, bytes);
   };
   Place place;

@@ -2,7 +2,7 @@ import { counters, native } from './native.js';
 
 /** How often this environment has called the driver since it started, on all devices. */
 export interface DriverCallCounts {
-  /** Allocations of every kind, host memory included. */
+  /** Allocations of every kind, host memory and each page of virtual memory included. */
   readonly allocations: number;
   readonly frees: number;
   readonly eventRecords: number;
@@ -14,8 +14,8 @@ export interface DriverCallCounts {
 }
 
 const groups = {
-  allocations: ['cuMemAlloc', 'cuMemAllocManaged', 'cuMemHostAlloc', 'cuMemAllocFromPoolAsync'],
-  frees: ['cuMemFree', 'cuMemFreeHost', 'cuMemFreeAsync'],
+  allocations: ['cuMemAlloc', 'cuMemAllocManaged', 'cuMemHostAlloc', 'cuMemAllocFromPoolAsync', 'cuMemCreate'],
+  frees: ['cuMemFree', 'cuMemFreeHost', 'cuMemFreeAsync', 'cuMemUnmap'],
   eventRecords: ['cuEventRecord'],
   eventWaits: ['cuStreamWaitEvent'],
   synchronizations: ['cuStreamSynchronize', 'cuEventSynchronize', 'cuCtxSynchronize'],

@@ -20,6 +20,7 @@ export type DeviceAttribute =
   | 'managedMemory'
   | 'pageableMemoryAccess'
   | 'concurrentManagedAccess'
+  | 'virtualMemoryManagementSupported'
   | 'memoryPoolsSupported';
 
 /** CUDA's numbers for the attributes. */
@@ -31,6 +32,7 @@ const attributes: Readonly<Record<DeviceAttribute, number>> = {
   managedMemory: 83,
   pageableMemoryAccess: 88,
   concurrentManagedAccess: 89,
+  virtualMemoryManagementSupported: 102,
   memoryPoolsSupported: 115,
 };
 

@@ -51,6 +51,8 @@ export const NativeStatus = {
    * process's resources own.
    */
   invalidRange: -10,
+  /** No free range of reserved addresses is large enough. */
+  outOfAddresses: -11,
 } as const;
 
 /** Kinds of plain memory, as the addon numbers them. */
@@ -216,8 +218,27 @@ export interface NativeBinding {
   destroyPool(pool: number): void;
   /** The live allocations of a pool: address and bytes of each, in no order. */
   poolAllocations(pool: number): Float64Array;
-
   trimPool(pool: number, bytesToKeep: number): void;
+
+  /**
+   * Reserves addresses for memory of a device. The status is CUDA's 801 (not supported) if the
+   * device has no virtual memory management. `[1]`: a handle, `[2]` the page size, `[3]` the size
+   * of the range in whole pages.
+   */
+  reserveAddresses(device: number, bytes: number): void;
+  /**
+   * Gives the addresses back, and first the memory that is mapped there, once everything queued on
+   * the device has run. It waits for that; but if something stalls a stream, or the driver refuses,
+   * a later call does it.
+   */
+  freeAddresses(reservation: number): void;
+  /** Maps memory at the lowest free addresses. `[1]`: the address. May stop like `allocate`. */
+  allocateVirtual(reservation: number, bytes: number): void;
+  /**
+   * Frees an allocation, or whole pages of adjacent ones. On `wrongSize`, `[1]` is the size from
+   * this address to the end of the allocation. May stop, or free later, like `deallocate`.
+   */
+  deallocateVirtual(reservation: number, address: number, bytes: number): void;
   /** `[1]`: a `CUmemPool_attribute`'s value. A release threshold of 2^64 - 1 reads as Infinity. */
   poolAttribute(pool: number, attribute: number): void;
   /** Infinity is written as 2^64 - 1. */

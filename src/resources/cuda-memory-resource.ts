@@ -1,4 +1,5 @@
 import { deviceOption } from '../driver/device.js';
+import { PlainMemory } from '../driver/plain-memory.js';
 import { defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertOptions } from '../validation.js';
@@ -20,7 +21,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
 export class CudaMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
     assertOptions(options, plainMemoryResourceOptionNames);
-    super('device', deviceOption(options.device), ALLOCATION_ALIGNMENT);
+    super(PlainMemory.of('device', deviceOption(options.device)), ALLOCATION_ALIGNMENT);
   }
 }
 

@@ -1,4 +1,5 @@
 import { deviceOption } from '../driver/device.js';
+import { PlainMemory } from '../driver/plain-memory.js';
 import type { Stream } from '../driver/stream.js';
 import { defineUpstream } from '../resource-kind.js';
 import { GiB } from '../units.js';
@@ -16,7 +17,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
 export class HostMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
     assertOptions(options, plainMemoryResourceOptionNames);
-    super('host', deviceOption(options.device), GiB);
+    super(PlainMemory.of('host', deviceOption(options.device)), GiB);
   }
 
   protected override beforeFree(stream: Stream): void {

@@ -1,4 +1,5 @@
 import { deviceOption } from '../driver/device.js';
+import { PlainMemory } from '../driver/plain-memory.js';
 import { defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertOptions } from '../validation.js';
@@ -15,7 +16,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
 export class ManagedMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
     assertOptions(options, plainMemoryResourceOptionNames);
-    super('managed', deviceOption(options.device), ALLOCATION_ALIGNMENT);
+    super(PlainMemory.of('managed', deviceOption(options.device)), ALLOCATION_ALIGNMENT);
   }
 }
 

@@ -1,4 +1,5 @@
 import { deviceOption } from '../driver/device.js';
+import { PlainMemory } from '../driver/plain-memory.js';
 import type { Stream } from '../driver/stream.js';
 import { defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
@@ -17,7 +18,7 @@ import { PlainMemoryResource, type PlainMemoryResourceOptions, plainMemoryResour
 export class PinnedHostMemoryResource extends PlainMemoryResource {
   constructor(options: PlainMemoryResourceOptions = {}) {
     assertOptions(options, plainMemoryResourceOptionNames);
-    super('pinned-host', deviceOption(options.device), ALLOCATION_ALIGNMENT);
+    super(PlainMemory.of('pinned-host', deviceOption(options.device)), ALLOCATION_ALIGNMENT);
   }
 
   protected override beforeFree(stream: Stream): void {

@@ -7,8 +7,9 @@ import {
   inspectObject,
   refuseCloning,
 } from '../driver/local-object.js';
-import { type MemoryKind, PlainMemory } from '../driver/plain-memory.js';
+import type { MemoryKind, PlainMemory } from '../driver/plain-memory.js';
 import { assertStream, type Stream } from '../driver/stream.js';
+import type { VirtualMemory } from '../driver/virtual-memory.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
 import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
@@ -27,19 +28,19 @@ export const plainMemoryResourceOptionNames = optionNames<PlainMemoryResourceOpt
  * stream may use an allocation at once, and a free waits for everything that still uses the memory.
  * A free of memory that the driver owns (any kind but `host`) also runs this thread's host
  * functions until none is outstanding, so it never returns if each of them queues the next. Two
- * resources of the same class on the same device are equal: each may free what the other allocated.
+ * resources are equal, and each may free what the other allocated, if they share their memory.
  */
 export abstract class PlainMemoryResource implements ReservingMemoryResource {
   readonly memoryKind: MemoryKind;
   readonly device: Device;
-  readonly #memory: PlainMemory;
+  readonly #memory: PlainMemory | VirtualMemory;
   readonly #maximumAlignment: number;
   #isDisposed = false;
 
-  protected constructor(kind: MemoryKind, device: Device, maximumAlignment: number) {
-    this.memoryKind = kind;
-    this.device = device;
-    this.#memory = PlainMemory.of(kind, device);
+  protected constructor(memory: PlainMemory | VirtualMemory, maximumAlignment: number) {
+    this.memoryKind = memory.kind;
+    this.device = memory.device;
+    this.#memory = memory;
     this.#maximumAlignment = maximumAlignment;
     refuseCloning(this);
   }

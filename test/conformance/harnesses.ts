@@ -8,6 +8,7 @@ import {
   GiB,
   type KindRole,
   type MemoryResource,
+  MiB,
   parseSpecification,
   type ResourceStack,
   resourceKinds,
@@ -33,6 +34,7 @@ const leastSupport: ResourceSupport = { maximumAlignment: 256, streamOrdered: fa
 const claims: Readonly<Record<string, (options: Options, below: ResourceSupport) => { [Name in keyof ResourceSupport]?: unknown }>> = {
   'cuda-async': () => ({ streamOrdered: true }),
   host: () => ({ maximumAlignment: GiB }),
+  virtual: () => ({ maximumAlignment: 2 * MiB }),
   // Blocks taken one by one are not in one piece.
   pool: ({ initial, max }) => ({
     maximumAlignment: Number.POSITIVE_INFINITY,

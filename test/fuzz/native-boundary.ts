@@ -35,7 +35,11 @@ interface PoolAllocation {
   readonly bytes: number;
   readonly pool: number;
 }
-type HandleKind = 'stream' | 'event' | 'pool' | 'hold';
+interface VirtualAllocation {
+  readonly bytes: number;
+  readonly reservation: number;
+}
+type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation';
 
 /** Thrown by callbacks and proxies. */
 class ThrownOnPurpose extends Error {}
@@ -138,6 +142,10 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   unwatch: (run) => [run.reader.byte() % 4],
   collectedSlots: (run) => [new Int32Array(run.reader.byte() % 8)],
   failCallAfter: (run) => [run.functionName(), run.functionName(), run.reader.byte() % 8, run.oneOf(injectedStatuses)],
+  reserveAddresses: (run) => [run.device(), run.size()],
+  freeAddresses: (run) => [run.handle('reservation')],
+  allocateVirtual: (run) => [run.handle('reservation'), run.size()],
+  deallocateVirtual: (run) => run.virtualAllocation(),
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -146,10 +154,11 @@ class Run {
   /** The source of values: the input, or the part of it that a callback received. */
   reader: ByteReader;
   readonly #binding = native();
-  readonly #live: Record<HandleKind, number[]> = { stream: [], event: [], pool: [], hold: [] };
+  readonly #live: Record<HandleKind, number[]> = { stream: [], event: [], pool: [], hold: [], reservation: [] };
   readonly #handles: number[] = [1];
   readonly #plain = new Map<number, PlainAllocation>();
   readonly #pooled = new Map<number, PoolAllocation>();
+  readonly #virtual = new Map<number, VirtualAllocation>();
   readonly #streamAddresses: number[] = [3];
   readonly #promises: Promise<unknown>[] = [];
   readonly #watched: number[] = [];
@@ -212,7 +221,7 @@ class Run {
     }
     const status = mailbox[0] as number;
     call.status = status;
-    assert.ok(Number.isInteger(status) && status >= NativeStatus.invalidRange && status <= 999, `${name} left the status ${status}`);
+    assert.ok(Number.isInteger(status) && status >= NativeStatus.outOfAddresses && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
     else if (name === 'poolAllocations')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
@@ -256,6 +265,20 @@ class Run {
       case 'destroyPool':
         for (const [address, { pool }] of this.#pooled) if (pool === number) this.#pooled.delete(address);
         this.#remove('pool', number);
+        return;
+      case 'reserveAddresses':
+        this.#add('reservation', output);
+        return;
+      case 'freeAddresses':
+        for (const [address, { reservation }] of this.#virtual) if (reservation === number) this.#virtual.delete(address);
+        this.#remove('reservation', number);
+        return;
+      case 'allocateVirtual':
+        this.#checkFresh(output, inputs[1] as number);
+        this.#virtual.set(output, { bytes: inputs[1] as number, reservation: number });
+        return;
+      case 'deallocateVirtual':
+        this.#freeVirtual(number, inputs[1] as number, inputs[2] as number);
         return;
       case 'streamAddress':
         this.#streamAddresses.push(output);
@@ -308,9 +331,26 @@ class Run {
     return allocation !== undefined && allocation.bytes === bytes && allocation.kind === kind && allocation.device === device;
   }
 
+  /** Cuts what was freed out of the allocations, which must have covered it. */
+  #freeVirtual(reservation: number, begin: number, bytes: number): void {
+    const end = begin + bytes;
+    let freed = 0;
+    for (const [address, allocation] of [...this.#virtual]) {
+      const from = Math.max(address, begin);
+      const to = Math.min(address + allocation.bytes, end);
+      if (from >= to) continue;
+      assert.equal(allocation.reservation, reservation, `freed ${begin} in another reservation`);
+      freed += to - from;
+      this.#virtual.delete(address);
+      if (address < from) this.#virtual.set(address, { bytes: from - address, reservation });
+      if (to < address + allocation.bytes) this.#virtual.set(to, { bytes: address + allocation.bytes - to, reservation });
+    }
+    assert.equal(freed, bytes, `freed ${bytes} bytes at ${begin}, which are not allocated`);
+  }
+
   #checkFresh(address: number, bytes: number): void {
     assert.ok(Number.isSafeInteger(address) && address > 0 && address % 256 === 0, `the address ${address}`);
-    for (const [other, { bytes: otherBytes }] of [...this.#plain, ...this.#pooled]) {
+    for (const [other, { bytes: otherBytes }] of [...this.#plain, ...this.#pooled, ...this.#virtual]) {
       assert.ok(address + bytes <= other || other + otherBytes <= address, `${address} is handed out while ${other} is live`);
     }
   }
@@ -351,6 +391,7 @@ class Run {
     await Promise.all(this.#promises);
     for (const [address, { bytes, kind, device }] of [...this.#plain]) this.#succeed('deallocate', address, bytes, kind, device);
     while (this.#live.pool.length > 0) this.#succeed('destroyPool', this.#live.pool[0]);
+    while (this.#live.reservation.length > 0) this.#succeed('freeAddresses', this.#live.reservation[0]);
     while (this.#live.event.length > 0) this.#succeed('destroyEvent', this.#live.event[0]);
     while (this.#live.stream.length > 0) this.#succeed('releaseStream', this.#live.stream[0]);
     while (this.#watched.length > 0) this.#succeed('unwatch', this.#watched[0]);
@@ -415,7 +456,7 @@ class Run {
   }
 
   #allocation(): readonly [address: number, { readonly bytes: number }] {
-    const allocations = [...this.#plain, ...this.#pooled];
+    const allocations = [...this.#plain, ...this.#pooled, ...this.#virtual];
     return allocations.length === 0 ? [0, { bytes: 1 }] : this.oneOf(allocations);
   }
 
@@ -431,6 +472,15 @@ class Run {
     if (allocations.length === 0) return [0, 0, 0];
     const [address, { bytes, pool }] = this.oneOf(allocations);
     return [address, bytes, pool];
+  }
+
+  /** An allocation, or a part of it that may not begin or end where it can be cut. */
+  virtualAllocation(): number[] {
+    const allocations = [...this.#virtual];
+    if (allocations.length === 0) return [this.handle('reservation'), 0, 0];
+    const [address, { bytes, reservation }] = this.oneOf(allocations);
+    const offset = this.boolean() ? 0 : this.oneOf(sizes);
+    return [reservation, address + offset, this.boolean() ? bytes : this.oneOf(sizes)];
   }
 
   /** A function that also makes calls, and may throw. */

@@ -1,0 +1,105 @@
+#include "addon/address_space.h"
+
+#include <algorithm>
+#include <iterator>
+
+#include "addon/native_status.h"
+
+namespace cistern {
+
+AddressSpace::AddressSpace(int owner, std::uint64_t begin, std::uint64_t size, std::uint64_t page)
+    : device(owner), base(begin), bytes(size), page_bytes(page), highest_end_(begin) {
+  holes_[base].end = base + bytes;
+}
+
+// The block that contains the address, or the end.
+AddressSpace::Ranges::const_iterator AddressSpace::BlockAt(std::uint64_t address) const {
+  auto block = blocks_.upper_bound(address);
+  if (block == blocks_.begin()) return blocks_.end();
+  --block;
+  return address < block->second.end ? block : blocks_.end();
+}
+
+// Makes a block begin at a page boundary, if one contains it.
+void AddressSpace::Cut(std::uint64_t at) {
+  const auto found = BlockAt(at);
+  if (found == blocks_.end() || found->first == at) return;
+  const std::uint64_t begin = found->first;
+  blocks_[at].end = found->second.end;
+  blocks_[begin].end = at;
+}
+
+bool AddressSpace::Allocate(std::uint64_t size, std::uint64_t* address) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (size > bytes) return false;
+  const std::uint64_t pages = PageEnd(base + size) - base;
+  const auto hole = std::find_if(holes_.begin(), holes_.end(), [=](const auto& each) { return pages <= each.second.end - each.first; });
+  if (hole == holes_.end()) return false;
+  *address = hole->first;
+  blocks_[*address].end = *address + size;
+  auto rest = holes_.extract(hole);
+  rest.key() += pages;
+  highest_end_ = std::max(highest_end_, rest.key());
+  if (rest.key() < rest.mapped().end) holes_.insert(std::move(rest));
+  return true;
+}
+
+Status AddressSpace::CheckFree(std::uint64_t address, std::uint64_t size, std::uint64_t* right_bytes) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto first = BlockAt(address);
+  if (first == blocks_.end()) return address >= base && address < highest_end_ && IsPageBoundary(address) ? kDoubleFree : kForeignPointer;
+  if (!IsPageBoundary(address)) return kForeignPointer;
+  *right_bytes = first->second.end - address;
+  if (size == 0 || size > bytes) return kWrongSize;
+  const std::uint64_t end = address + size;
+  auto last = first;
+  while (last->second.end < end) {
+    const auto next = std::next(last);
+    if (next == blocks_.end() || next->first != last->second.end) return kWrongSize;
+    last = next;
+  }
+  return end == last->second.end || IsPageBoundary(end) ? kSuccess : kWrongSize;
+}
+
+AddressSpace::Range* AddressSpace::BeginFree(std::uint64_t address, std::uint64_t size) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const std::uint64_t end = address + size;
+  Cut(address);
+  Cut(end);
+  auto range = blocks_.extract(address);
+  blocks_.erase(blocks_.lower_bound(address), blocks_.lower_bound(end));
+  const std::uint64_t page_end = PageEnd(end);
+  range.mapped() = {page_end, address, page_end};
+  return &freeing_.insert(std::move(range)).position->second;
+}
+
+void AddressSpace::FinishFree(std::uint64_t address) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto freed = freeing_.extract(address);
+  const auto next = holes_.find(freed.mapped().end);
+  if (next != holes_.end()) {
+    freed.mapped().end = next->second.end;
+    holes_.erase(next);
+  }
+  const auto after = holes_.lower_bound(address);
+  if (after != holes_.begin() && std::prev(after)->second.end == address) {
+    std::prev(after)->second.end = freed.mapped().end;
+  } else {
+    holes_.insert(std::move(freed));
+  }
+}
+
+void AddressSpace::CancelFree(std::uint64_t address, std::uint64_t size) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  auto range = freeing_.extract(address);
+  range.mapped().end = address + size;
+  blocks_.insert(std::move(range));
+}
+
+bool AddressSpace::HasMapped() const {
+  bool has_mapped = false;
+  ForEachMapped([&](std::uint64_t, std::uint64_t) { has_mapped = true; });
+  return has_mapped;
+}
+
+}  // namespace cistern

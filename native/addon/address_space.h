@@ -1,0 +1,86 @@
+// Reserved addresses, and what is at them.
+//
+//     base                                                                            base + bytes
+//     | block | block |   hole   | block | being freed |                 hole                  |
+//
+// A block is allocated at the lowest hole that fits, so blocks that are allocated one after the
+// other are adjacent unless an older hole fits. It begins at a multiple of the page size and ends
+// where the request ended; the rest of its last page belongs to nobody. Any whole pages of
+// adjacent blocks can be freed together: a free cuts blocks at page boundaries.
+//
+// Invariants: blocks, ranges being freed and holes do not overlap and, rounded up to pages, tile the
+// reservation; two holes are never adjacent.
+// Cost: O(h) to allocate among h holes, O(log n + touched) to free among n blocks. No step of a free
+// after BeginFree allocates memory.
+#ifndef CISTERN_ADDON_ADDRESS_SPACE_H_
+#define CISTERN_ADDON_ADDRESS_SPACE_H_
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+#include "cuda/driver_table.h"
+
+namespace cistern {
+
+// Belongs to one environment. Another one may complete a free that could not be completed at once,
+// hence the mutex. It is not held during driver calls.
+class AddressSpace {
+ public:
+  struct Range {
+    std::uint64_t end = 0;
+    // While it is freed: what is still mapped.
+    std::uint64_t mapped_begin = 0;
+    std::uint64_t mapped_end = 0;
+  };
+
+  AddressSpace(int device, std::uint64_t base, std::uint64_t bytes, std::uint64_t page_bytes);
+  AddressSpace(const AddressSpace&) = delete;
+  AddressSpace& operator=(const AddressSpace&) = delete;
+
+  // Makes a block of the first bytes of the lowest hole that fits. False if there is none.
+  bool Allocate(std::uint64_t bytes, std::uint64_t* address);
+  // kSuccess if the range can be freed, else the reason why not. For a wrong size `right_bytes` is
+  // the one that would free the block from the address on.
+  Status CheckFree(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes) const;
+  // Takes out of use a range that can be freed. The result is valid until the free ends.
+  Range* BeginFree(std::uint64_t address, std::uint64_t bytes);
+  // The range is unmapped, and becomes a hole.
+  void FinishFree(std::uint64_t address);
+  // Nothing was unmapped, and the range stays in use.
+  void CancelFree(std::uint64_t address, std::uint64_t bytes);
+
+  // Calls visit(begin, end) for every range of pages that are mapped.
+  template <typename Visitor>
+  void ForEachMapped(Visitor&& visit) const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    for (const auto& [begin, block] : blocks_) visit(begin, PageEnd(block.end));
+    for (const auto& [begin, range] : freeing_) {
+      if (range.mapped_begin < range.mapped_end) visit(range.mapped_begin, range.mapped_end);
+    }
+  }
+  bool HasMapped() const;
+
+  const int device;
+  const std::uint64_t base;
+  const std::uint64_t bytes;
+  const std::uint64_t page_bytes;
+
+ private:
+  using Ranges = std::map<std::uint64_t, Range>;  // by begin
+
+  std::uint64_t PageEnd(std::uint64_t end) const { return base + (end - base + page_bytes - 1) / page_bytes * page_bytes; }
+  bool IsPageBoundary(std::uint64_t address) const { return (address - base) % page_bytes == 0; }
+  Ranges::const_iterator BlockAt(std::uint64_t address) const;
+  void Cut(std::uint64_t at);
+
+  mutable std::mutex mutex_;
+  Ranges blocks_;
+  Ranges freeing_;
+  Ranges holes_;
+  std::uint64_t highest_end_;  // everything below has been allocated once
+};
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_ADDRESS_SPACE_H_

@@ -1,0 +1,213 @@
+#include "software/virtual_memory.h"
+
+#include <sys/mman.h>
+
+#include <atomic>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "software/device.h"
+
+namespace cistern::software {
+namespace {
+
+constexpr std::uint64_t kMaxReservation = std::uint64_t{1} << 46;
+constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+// Lives as long as its handle or its mapping.
+struct Memory {
+  explicit Memory(Device& owner) : device(owner) {}
+  ~Memory() { device.memory.Refund(bytes); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+  Device& device;
+  std::uint64_t bytes = 0;  // charged
+  bool was_mapped = false;
+};
+
+struct Mapping {
+  std::shared_ptr<Memory> memory;
+  bool is_accessible = false;
+};
+using Mappings = std::map<std::uint64_t, Mapping>;  // by address
+
+struct Reservation {
+  std::uint64_t bytes;
+  Mappings mappings;
+};
+
+struct Registry {
+  std::mutex mutex;
+  std::map<std::uint64_t, Reservation> reservations;  // by address
+  std::map<MemoryHandle, std::shared_ptr<Memory>> memory;
+  MemoryHandle last_handle = 0;
+};
+
+// Lets Classify skip the registry if the process reserves nothing.
+std::atomic<int> reservation_count{0};
+
+Registry& TheRegistry() {
+  static Registry* registry = new Registry;
+  return *registry;
+}
+
+bool IsWhole(std::uint64_t number) { return number % kVirtualGranularity == 0; }
+
+bool Protect(std::uint64_t address, std::uint64_t bytes, int protection) {
+  return mprotect(reinterpret_cast<void*>(address), bytes, protection) == 0;
+}
+
+// The reservation that the range lies in, or the end. The registry's mutex must be held.
+std::map<std::uint64_t, Reservation>::iterator Find(Registry& registry, std::uint64_t address, std::uint64_t bytes) {
+  auto found = registry.reservations.upper_bound(address);
+  if (found == registry.reservations.begin()) return registry.reservations.end();
+  --found;
+  const std::uint64_t offset = address - found->first;
+  const bool is_within = offset < found->second.bytes && bytes <= found->second.bytes - offset;
+  return is_within ? found : registry.reservations.end();
+}
+
+// The first of the mappings that tile the range exactly, or null. The registry's mutex must be
+// held.
+Mappings* FindTiled(Registry& registry, std::uint64_t address, std::uint64_t bytes) {
+  const auto reservation = Find(registry, address, bytes);
+  if (reservation == registry.reservations.end() || bytes == 0) return nullptr;
+  Mappings& mappings = reservation->second.mappings;
+  std::uint64_t next = address;
+  for (auto mapping = mappings.find(address); next < address + bytes; ++mapping) {
+    if (mapping == mappings.end() || mapping->first != next) return nullptr;
+    next += mapping->second.memory->bytes;
+  }
+  return next == address + bytes ? &mappings : nullptr;
+}
+
+}  // namespace
+
+Status ReserveAddresses(std::uint64_t bytes, std::uint64_t alignment, std::uint64_t* address) {
+  if (bytes == 0 || !IsWhole(bytes) || (alignment & (alignment - 1)) != 0) return kErrorInvalidValue;
+  if (bytes > kMaxReservation || alignment > kMaxReservation) return kErrorOutOfMemory;
+  if (alignment < kVirtualGranularity) alignment = kVirtualGranularity;
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  void* range = mmap(nullptr, bytes + alignment, PROT_NONE, kReserveFlags, -1, 0);
+  if (range == MAP_FAILED) return kErrorOutOfMemory;
+  const std::uint64_t begin = reinterpret_cast<std::uint64_t>(range);
+  *address = (begin + alignment - 1) / alignment * alignment;
+  if (*address != begin) munmap(range, *address - begin);
+  const std::uint64_t rest = begin + alignment - *address;
+  if (rest != 0) munmap(reinterpret_cast<void*>(*address + bytes), rest);
+  madvise(reinterpret_cast<void*>(*address), bytes, MADV_DONTDUMP);
+  registry.reservations[*address] = {bytes, {}};
+  reservation_count.fetch_add(1, std::memory_order_release);
+  return kSuccess;
+}
+
+Status FreeAddresses(std::uint64_t address, std::uint64_t bytes) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  const auto found = registry.reservations.find(address);
+  if (found == registry.reservations.end() || found->second.bytes != bytes) return kErrorInvalidValue;
+  if (!found->second.mappings.empty()) return kErrorInvalidValue;
+  munmap(reinterpret_cast<void*>(address), bytes);
+  registry.reservations.erase(found);
+  reservation_count.fetch_sub(1, std::memory_order_release);
+  return kSuccess;
+}
+
+Status CreateMemory(Device& device, std::uint64_t bytes, MemoryHandle* memory) {
+  if (bytes == 0 || !IsWhole(bytes)) return kErrorInvalidValue;
+  auto created = std::make_shared<Memory>(device);
+  if (!device.memory.Charge(bytes)) return kErrorOutOfMemory;
+  created->bytes = bytes;
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  *memory = ++registry.last_handle;
+  registry.memory.emplace(*memory, std::move(created));
+  return kSuccess;
+}
+
+Status ReleaseMemory(MemoryHandle memory) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  return registry.memory.erase(memory) == 1 ? kSuccess : kErrorInvalidValue;
+}
+
+Status MapMemory(std::uint64_t address, std::uint64_t bytes, MemoryHandle memory) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  const auto found = registry.memory.find(memory);
+  const auto reservation = Find(registry, address, bytes);
+  if (found == registry.memory.end() || found->second->bytes != bytes || !IsWhole(address)) return kErrorInvalidValue;
+  if (reservation == registry.reservations.end()) return kErrorInvalidValue;
+  if (found->second->was_mapped) return kErrorNotSupported;
+  Mappings& mappings = reservation->second.mappings;
+  const auto next = mappings.lower_bound(address);
+  if (next != mappings.end() && next->first < address + bytes) return kErrorInvalidValue;
+  if (next != mappings.begin() && std::prev(next)->first + std::prev(next)->second.memory->bytes > address) return kErrorInvalidValue;
+  mappings[address].memory = found->second;
+  found->second->was_mapped = true;
+  return kSuccess;
+}
+
+Status GrantAccess(std::uint64_t address, std::uint64_t bytes, int device, bool is_accessible) {
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  Mappings* mappings = FindTiled(registry, address, bytes);
+  if (mappings == nullptr) return kErrorInvalidValue;
+  const auto end = mappings->lower_bound(address + bytes);
+  for (auto mapping = mappings->find(address); mapping != end; ++mapping) {
+    if (mapping->second.memory->device.ordinal != device) return kErrorInvalidDevice;
+  }
+  if (!Protect(address, bytes, is_accessible ? PROT_READ | PROT_WRITE : PROT_NONE)) return kErrorOutOfMemory;
+  for (auto mapping = mappings->find(address); mapping != end; ++mapping) mapping->second.is_accessible = is_accessible;
+  return kSuccess;
+}
+
+Status UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
+  Registry& registry = TheRegistry();
+  Device* device;
+  {
+    const std::lock_guard<std::mutex> guard(registry.mutex);
+    Mappings* mappings = FindTiled(registry, address, bytes);
+    if (mappings == nullptr) return kErrorInvalidValue;
+    device = &mappings->find(address)->second.memory->device;
+  }
+  device->Synchronize();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  Mappings* mappings = FindTiled(registry, address, bytes);
+  if (mappings == nullptr) return kErrorInvalidValue;
+  // New pages in the place of the old ones, which go back to the kernel.
+  void* range = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, kReserveFlags | MAP_FIXED, -1, 0);
+  if (range == MAP_FAILED) return kErrorOutOfMemory;
+  mappings->erase(mappings->find(address), mappings->lower_bound(address + bytes));
+  return kSuccess;
+}
+
+bool FindVirtualMemory(std::uint64_t address, std::uint64_t bytes, VirtualRangeInfo* info) {
+  if (reservation_count.load(std::memory_order_acquire) == 0) return false;
+  Registry& registry = TheRegistry();
+  const std::lock_guard<std::mutex> guard(registry.mutex);
+  const auto reservation = Find(registry, address, 1);
+  if (reservation == registry.reservations.end()) return false;
+  *info = {false, -1};
+  const Mappings& mappings = reservation->second.mappings;
+  auto mapping = mappings.upper_bound(address);
+  if (mapping == mappings.begin()) return true;
+  --mapping;
+  if (address - mapping->first >= mapping->second.memory->bytes) return true;
+  info->device = mapping->second.memory->device.ordinal;
+  std::uint64_t next = mapping->first;
+  for (; mapping != mappings.end() && mapping->first == next && mapping->second.is_accessible; ++mapping) {
+    next += mapping->second.memory->bytes;
+    if (next - address >= bytes) {
+      info->is_accessible = true;
+      break;
+    }
+  }
+  return true;
+}
+
+}  // namespace cistern::software

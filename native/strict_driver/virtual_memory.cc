@@ -1,0 +1,244 @@
+#include "strict_driver/virtual_memory.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "strict_driver/allocation.h"
+#include "strict_driver/call.h"
+#include "strict_driver/calls.h"
+#include "strict_driver/pool.h"
+#include "strict_driver/report.h"
+#include "strict_driver/settings.h"
+#include "strict_driver/wait.h"
+
+namespace cistern::strict {
+namespace {
+
+constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+// What cuMemCreate made, until its handle is released and nothing is mapped.
+struct Memory {
+  DeviceOrdinal device = 0;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+  ~Memory() {
+    if (bytes != 0) driver.MemoryOf(device).GiveGranules(offset, bytes);
+  }
+};
+
+struct Mapping {
+  std::shared_ptr<Memory> memory;
+  AllocationRef allocation;
+};
+
+struct Reservation {
+  char* view = nullptr;
+  std::size_t bytes = 0;
+  std::map<std::uintptr_t, Mapping> mappings;
+};
+
+std::map<std::uintptr_t, Reservation>& reservations = *new std::map<std::uintptr_t, Reservation>;
+std::map<MemoryHandle, std::shared_ptr<Memory>>& handles = *new std::map<MemoryHandle, std::shared_ptr<Memory>>;
+MemoryHandle last_handle = 0x100;
+
+// The reservation that a range lies in, or the end.
+std::map<std::uintptr_t, Reservation>::iterator FindReservation(std::uintptr_t address, std::size_t bytes) {
+  const auto after = reservations.upper_bound(address);
+  if (after == reservations.begin()) return reservations.end();
+  const auto found = std::prev(after);
+  const std::size_t offset = address - found->first;
+  return offset < found->second.bytes && bytes <= found->second.bytes - offset ? found : reservations.end();
+}
+
+void* Reserve(std::size_t bytes) {
+  void* range = mmap(nullptr, bytes, PROT_NONE, kReserveFlags, -1, 0);
+  return range == MAP_FAILED ? nullptr : range;
+}
+
+char* ReserveAligned(std::size_t bytes) {
+  void* range = Reserve(bytes + kGranule);
+  if (range == nullptr) return nullptr;
+  const std::uintptr_t begin = reinterpret_cast<std::uintptr_t>(range);
+  const std::uintptr_t aligned = RoundUp(begin, kGranule);
+  if (aligned != begin) munmap(range, aligned - begin);
+  if (begin + kGranule != aligned) munmap(reinterpret_cast<void*>(aligned + bytes), begin + kGranule - aligned);
+  return reinterpret_cast<char*>(aligned);
+}
+
+Status CheckProperties(const AllocationProperties* properties) {
+  if (properties == nullptr || properties->type != kAllocationTypePinned) return kErrorInvalidValue;
+  if (properties->location.type != kLocationDevice) return kErrorInvalidValue;
+  if (properties->location.id < 0 || properties->location.id >= settings().devices) return kErrorInvalidDevice;
+  if (!settings().has_virtual_memory) return kErrorNotSupported;
+  return properties->handle_types == 0 ? kSuccess : kErrorNotSupported;
+}
+
+}  // namespace
+
+bool IsReserved(std::uintptr_t address) { return FindReservation(address, 1) != reservations.end(); }
+
+char* VirtualHostView(std::uintptr_t address) {
+  const auto reservation = FindReservation(address, 1);
+  return reservation->second.view + (address - reservation->first);
+}
+
+std::vector<AllocationRef> FindMappings(std::uintptr_t address, std::size_t bytes) {
+  std::vector<AllocationRef> found;
+  std::uintptr_t next = address;
+  while (next < address + bytes) {
+    const AllocationRef allocation = FindAllocation(next);
+    if (allocation == nullptr || allocation->kind != Kind::kVirtual || !allocation->is_accessible) return {};
+    next = allocation->start + allocation->bytes;
+    found.push_back(allocation);
+  }
+  return FindReservation(address, bytes) != reservations.end() ? found : std::vector<AllocationRef>();
+}
+
+namespace calls {
+
+Status MemGetAllocationGranularity(std::size_t* bytes, const AllocationProperties* properties, int option) {
+  STRICT_DRIVER_ENTER("cuMemGetAllocationGranularity", kInit);
+  const Status status = CheckProperties(properties);
+  if (status != kSuccess) return status;
+  if (bytes == nullptr || (option != kGranularityMinimum && option != kGranularityRecommended)) return kErrorInvalidValue;
+  *bytes = kGranule;
+  return kSuccess;
+}
+
+Status MemAddressReserve(DevicePointer* address, std::size_t bytes, std::size_t alignment, DevicePointer, unsigned long long flags) {
+  STRICT_DRIVER_ENTER("cuMemAddressReserve", kInit);
+  if (address == nullptr || bytes == 0 || bytes % kGranule != 0 || flags != 0) return kErrorInvalidValue;
+  if ((alignment & (alignment - 1)) != 0) return kErrorInvalidValue;
+  if (alignment > kGranule) {
+    Report("NOTE", "an alignment of %zu bytes is not modelled", alignment);
+    return kErrorNotSupported;
+  }
+  char* base = ReserveAligned(bytes);
+  char* view = base == nullptr ? nullptr : static_cast<char*>(Reserve(bytes));
+  if (view == nullptr) {
+    if (base != nullptr) munmap(base, bytes);
+    return kErrorOutOfMemory;
+  }
+  *address = reinterpret_cast<std::uintptr_t>(base);
+  reservations[*address] = {view, bytes, {}};
+  return kSuccess;
+}
+
+Status MemAddressFree(DevicePointer address, std::size_t bytes) {
+  STRICT_DRIVER_ENTER("cuMemAddressFree", kInit);
+  const auto found = reservations.find(address);
+  if (found == reservations.end() || found->second.bytes != bytes || !found->second.mappings.empty()) {
+    Report("MISUSE", "cuMemAddressFree of %zu bytes at %#llx, which are not a reservation without mappings", bytes, address);
+    return kErrorInvalidValue;
+  }
+  munmap(reinterpret_cast<void*>(address), bytes);
+  munmap(found->second.view, bytes);
+  reservations.erase(found);
+  return kSuccess;
+}
+
+Status MemCreate(MemoryHandle* memory, std::size_t bytes, const AllocationProperties* properties, unsigned long long flags) {
+  STRICT_DRIVER_ENTER("cuMemCreate", kInit);
+  Status status = CheckProperties(properties);
+  if (status != kSuccess) return status;
+  if (memory == nullptr || bytes == 0 || bytes % kGranule != 0 || flags != 0) return kErrorInvalidValue;
+  const DeviceOrdinal device = properties->location.id;
+  if (settings().allocation_waits) status = WaitForContext(call.lock, driver.ContextOf(device), call.function, true);
+  if (status != kSuccess) return status;
+  auto created = std::make_shared<Memory>();
+  created->device = device;
+  while (!driver.MemoryOf(device).TakeGranules(bytes, &created->offset)) {
+    if (ReclaimFromPools(device) == 0) return kErrorOutOfMemory;
+  }
+  created->bytes = bytes;
+  *memory = ++last_handle;
+  handles[*memory] = std::move(created);
+  return kSuccess;
+}
+
+Status MemRelease(MemoryHandle memory) {
+  STRICT_DRIVER_ENTER("cuMemRelease", kInit);
+  if (handles.erase(memory) == 1) return kSuccess;
+  Report("MISUSE", "cuMemRelease of %#llx, which is not a handle", memory);
+  return kErrorInvalidValue;
+}
+
+Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, MemoryHandle memory, unsigned long long flags) {
+  STRICT_DRIVER_ENTER("cuMemMap", kInit);
+  const auto reservation = FindReservation(address, bytes);
+  const auto handle = handles.find(memory);
+  const bool is_valid = reservation != reservations.end() && handle != handles.end() && address % kGranule == 0 && offset == 0 &&
+                        bytes == handle->second->bytes && flags == 0;
+  if (is_valid) {
+    const auto next = reservation->second.mappings.lower_bound(address);
+    const bool overlaps_next = next != reservation->second.mappings.end() && next->first < address + bytes;
+    if (!overlaps_next && FindAllocation(address) == nullptr) {
+      const DeviceMemory& device = driver.MemoryOf(handle->second->device);
+      device.MapView(reservation->second.view + (address - reservation->first), handle->second->offset, bytes);
+      FillWithGarbage(VirtualHostView(address), bytes);
+      const AllocationRef allocation = Publish(address, bytes, bytes, Kind::kVirtual, handle->second->device);
+      allocation->is_accessible = false;
+      reservation->second.mappings[address] = {handle->second, allocation};
+      return kSuccess;
+    }
+  }
+  Report("MISUSE", "cuMemMap of %zu bytes at %#llx, which are not free, reserved addresses for the memory", bytes, address);
+  return kErrorInvalidValue;
+}
+
+// Waits for nothing: the caller must know that the memory is not in use.
+Status MemUnmap(DevicePointer address, std::size_t bytes) {
+  STRICT_DRIVER_ENTER("cuMemUnmap", kInit);
+  const auto reservation = FindReservation(address, bytes);
+  if (reservation == reservations.end() || reservation->second.mappings.count(address) == 0) {
+    Report("MISUSE", "cuMemUnmap of %#llx, where nothing is mapped", address);
+    return kErrorInvalidValue;
+  }
+  std::map<std::uintptr_t, Mapping>& mappings = reservation->second.mappings;
+  const auto first = mappings.find(address);
+  const auto end = mappings.lower_bound(address + bytes);
+  std::uintptr_t next = address;
+  for (auto mapping = first; mapping != end && mapping->first == next; ++mapping) next += mapping->second.allocation->bytes;
+  if (next != address + bytes) {
+    Report("MISUSE", "cuMemUnmap of %zu bytes at %#llx, which are not whole mappings", bytes, address);
+    return kErrorInvalidValue;
+  }
+  mmap(VirtualHostView(address), bytes, PROT_NONE, kReserveFlags | MAP_FIXED, -1, 0);
+  for (auto mapping = first; mapping != end; ++mapping) {
+    driver.allocations.erase(mapping->first);
+    mapping->second.allocation->is_freed = true;
+  }
+  mappings.erase(first, end);
+  return kSuccess;
+}
+
+Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescription* descriptions, std::size_t count) {
+  STRICT_DRIVER_ENTER("cuMemSetAccess", kInit);
+  if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
+  if (count > 1 || descriptions->flags == kAccessRead || descriptions->location.type != kLocationDevice) {
+    Report("NOTE", "access other than reading and writing by one device is not modelled");
+    return kErrorNotSupported;
+  }
+  std::vector<AllocationRef> mapped;
+  std::uintptr_t next = address;
+  while (next < address + bytes) {
+    const AllocationRef allocation = FindAllocation(next);
+    if (allocation == nullptr || allocation->kind != Kind::kVirtual || allocation->start != next ||
+        allocation->device != descriptions->location.id) {
+      break;
+    }
+    next += allocation->bytes;
+    mapped.push_back(allocation);
+  }
+  if (mapped.empty() || next != address + bytes) {
+    Report("MISUSE", "cuMemSetAccess for %zu bytes at %#llx, which are not whole mappings of the device", bytes, address);
+    return kErrorInvalidValue;
+  }
+  for (const AllocationRef& allocation : mapped) allocation->is_accessible = descriptions->flags == kAccessReadWrite;
+  return kSuccess;
+}
+
+}  // namespace calls
+}  // namespace cistern::strict

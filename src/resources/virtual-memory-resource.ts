@@ -1,0 +1,96 @@
+import { type Device, deviceOption } from '../driver/device.js';
+import { VirtualMemory } from '../driver/virtual-memory.js';
+import { ArgumentRangeError } from '../errors.js';
+import type { GrowingMemoryResource } from '../memory-resource.js';
+import { definedFields, defineUpstream } from '../resource-kind.js';
+import { assertBytes, assertOptions, optionNames } from '../validation.js';
+import { PlainMemoryResource } from './plain-memory-resource.js';
+
+/** Options of {@link VirtualMemoryResource}. */
+export interface VirtualMemoryResourceOptions {
+  /** @defaultValue the first device */
+  readonly device?: Device;
+  /**
+   * The size of the range of addresses to reserve, at least 1, rounded up to whole pages. Addresses
+   * take no memory. Allocations fail once the range has no hole that fits, however much memory the
+   * device has left.
+   * @defaultValue four times the device's memory
+   */
+  readonly reservationBytes?: number;
+}
+
+const knownOptions = optionNames<VirtualMemoryResourceOptions>({ device: true, reservationBytes: true });
+
+/** Holes between allocations cost addresses only, so there are more of these than memory. */
+const reservationPerTotal = 4;
+
+/**
+ * Device memory that is mapped to one reserved range of addresses (`cuMemAddressReserve`,
+ * `cuMemCreate`, `cuMemMap`). An allocation takes whole pages at the lowest free addresses where it
+ * fits. So allocations that follow each other are adjacent, unless an older hole fits, and a pool
+ * above it needs neither an initial size nor large blocks.
+ *
+ * `deallocate` frees an allocation, or a part of adjacent allocations: the range must begin at a
+ * multiple of `granularityBytes` from the start of the first one, and end at such a multiple or
+ * where an allocation ends. Its memory goes back to the device, and its addresses serve later
+ * allocations.
+ *
+ * Stream order: every stream of the device may use an allocation at once; a free waits for the whole
+ * device, as `cuMemFree` does, because `cuMemUnmap` need not. Alignment: up to `granularityBytes`.
+ * Every page is several driver calls, so put a pool on it. `reservedBytes` counts whole pages.
+ *
+ * RMM has no counterpart. PyTorch's allocator has the same as an option, `expandable_segments`.
+ * @example
+ * ```ts
+ * using upstream = new VirtualMemoryResource();
+ * using stream = new Stream();
+ * const first = upstream.allocate(8 * MiB, stream);
+ * const second = upstream.allocate(8 * MiB, stream); // first + 8 * MiB
+ * upstream.deallocate(first + 4 * MiB, 8 * MiB, stream); // half of each
+ * upstream.deallocate(first, 4 * MiB, stream);
+ * upstream.deallocate(second + 4 * MiB, 4 * MiB, stream);
+ * ```
+ */
+export class VirtualMemoryResource extends PlainMemoryResource implements GrowingMemoryResource {
+  readonly granularityBytes: number;
+  /** The size of the reserved range of addresses, in whole pages. */
+  readonly reservationBytes: number;
+  readonly #memory: VirtualMemory;
+
+  /**
+   * @throws DriverError (`CUDA_ERROR_NOT_SUPPORTED`) if the device has no virtual memory management.
+   * @throws OutOfMemoryError if the addresses cannot be reserved.
+   */
+  constructor(options: VirtualMemoryResourceOptions = {}) {
+    assertOptions(options, knownOptions);
+    const device = deviceOption(options.device);
+    const { reservationBytes = reservationPerTotal * device.totalBytes } = options;
+    assertBytes(reservationBytes, 'reservationBytes');
+    if (reservationBytes === 0) throw new ArgumentRangeError('reservationBytes must be at least 1, got 0');
+    const memory = new VirtualMemory(device, reservationBytes);
+    super(memory, memory.granularityBytes);
+    this.#memory = memory;
+    this.granularityBytes = memory.granularityBytes;
+    this.reservationBytes = memory.reservationBytes;
+  }
+
+  /**
+   * Ends allocation. What is still allocated stays, and can be freed; with the last of it the
+   * addresses are given back.
+   */
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    this.#memory.close();
+  }
+}
+
+/** `virtual` in a specification. */
+export const virtualKind = defineUpstream({
+  name: 'virtual',
+  summary: 'device memory in pages, mapped one after the other to a reserved range of addresses',
+  options: {
+    reservation: { type: 'size', summary: 'the addresses reserved', default: "four times the device's memory" },
+  },
+  example: 'virtual(reservation=4GiB)',
+  create: ({ device, options }) => new VirtualMemoryResource({ device, ...definedFields({ reservationBytes: options.reservation }) }),
+});
