@@ -29,14 +29,30 @@ export interface LogEvent {
   readonly line: number;
 }
 
-/** The contents of an {@link AllocationLog}. */
-export interface AllocationLogContents {
+/** What an {@link AllocationLog} is made of: its fields, and the rows that it skips. */
+export interface AllocationLogContents extends Omit<AllocationLog, 'event' | 'lineOf'> {
+  /** For each skipped row, the number of events before it; ascending. */
+  readonly skippedRows: readonly number[];
+}
+
+/** Events per chunk. */
+export const chunkCapacity = 65_536;
+
+/** Number of rows before the first event. */
+export const headerLines = 1;
+
+/**
+ * What a program allocated and freed, in order. `readAllocationLog` makes it from an RMM log or a
+ * layer of a recording.
+ */
+export class AllocationLog {
   /** The path or name of the log. */
   readonly source: string;
   /** The events, in order. Every chunk except the last is full. */
   readonly chunks: readonly EventChunk[];
   /** Number of allocations and frees. */
   readonly eventCount: number;
+  /** Number of allocations. */
   readonly allocationCount: number;
   /** Rows with the action `allocate failure`. They are counted and otherwise skipped. */
   readonly failureCount: number;
@@ -53,38 +69,12 @@ export interface AllocationLogContents {
   readonly peakLiveBytes: number;
   /** Bytes that the log never frees. */
   readonly unfreedBytes: number;
+  /** Number of allocations that the log never frees. */
   readonly unfreedCount: number;
-  /** For each skipped row, the number of events before it; ascending. */
-  readonly skippedRows: readonly number[];
   /**
    * Set if a recording ends early, as it does if the process was killed; the events are those
    * before that point.
    */
-  readonly truncation: RecordingDamage | undefined;
-}
-
-/** Events per chunk. */
-export const chunkCapacity = 65_536;
-
-/** Number of rows before the first event. */
-export const headerLines = 1;
-
-/**
- * What a program allocated and freed, in order. `readAllocationLog` makes it from an RMM log or a
- * layer of a recording.
- */
-export class AllocationLog {
-  readonly source: string;
-  readonly chunks: readonly EventChunk[];
-  readonly eventCount: number;
-  readonly allocationCount: number;
-  readonly failureCount: number;
-  readonly slotCount: number;
-  readonly threads: readonly string[];
-  readonly streams: readonly string[];
-  readonly peakLiveBytes: number;
-  readonly unfreedBytes: number;
-  readonly unfreedCount: number;
   readonly truncation: RecordingDamage | undefined;
   readonly #skippedRows: readonly number[];
 
