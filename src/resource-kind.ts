@@ -39,6 +39,8 @@ export interface ResourceKind {
   readonly options: Readonly<Record<string, OptionDefinition>>;
   /** An example specification. */
   readonly example: string;
+  /** @internal The option that limits what a resource holds or hands out in all, if there is one. */
+  readonly maximum?: string;
   /** @internal Makes the resource from values that were checked against `options`. */
   create(input: KindArguments<never>): MemoryResource;
 }
@@ -125,6 +127,8 @@ export function defineAdaptor<const D extends Definitions>(definition: {
   readonly role: 'pooling' | 'pass-through';
   readonly summary: string;
   readonly options: D;
+  /** The option that limits what the resource holds or hands out in all, in a replay too. */
+  readonly maximum?: keyof D & string;
   readonly example: string;
   readonly create: (input: KindArguments<Values<D & { events: EventsDefinition }>>) => MemoryResource;
   /**

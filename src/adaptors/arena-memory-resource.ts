@@ -299,6 +299,7 @@ export const arenaKind = defineAdaptor({
     size: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },
     'dump-file': { type: 'text', summary: 'the file that its state is appended to when memory runs out', default: 'none' },
   },
+  maximum: 'size',
   example: 'arena(cuda, size=64MiB)',
   eventsDefault: 'off',
   create: ({ upstream, options }) =>

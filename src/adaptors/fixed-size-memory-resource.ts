@@ -206,6 +206,7 @@ export const fixedSizeKind = defineAdaptor({
     count: { type: 'integer', summary: 'blocks taken from the upstream at a time; 0: one by one, none in advance', default: '128' },
     max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
   },
+  maximum: 'max',
   example: 'fixed-size(cuda, block=1MiB, count=2)',
   create: ({ upstream, options }) =>
     new FixedSizeMemoryResource(

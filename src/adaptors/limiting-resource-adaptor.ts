@@ -98,6 +98,7 @@ export const limitingKind = defineAdaptor({
   role: 'pass-through',
   summary: 'refuses allocations that would bring the live bytes above a limit',
   options: { limit: { type: 'size', summary: 'the most bytes that may be live', required: true } },
+  maximum: 'limit',
   example: 'limiting(cuda, limit=64MiB)',
   create: ({ upstream, options }) =>
     new LimitingResourceAdaptor(upstream, { limitBytes: options.limit, ...definedFields({ deallocationEvents: options.events }) }),

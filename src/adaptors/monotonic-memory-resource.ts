@@ -704,6 +704,7 @@ export const monotonicKind = defineAdaptor({
     growth: { type: 'number', summary: "the ratio of a stream's next block to its last, from 1 to 64", default: '2' },
     fallback: { type: 'resource', summary: 'serves requests that there is no room for', default: 'none' },
   },
+  maximum: 'max',
   example: 'monotonic(cuda, initial=128KiB, max=64MiB)',
   create: ({ upstream, options }) =>
     new MonotonicMemoryResource(

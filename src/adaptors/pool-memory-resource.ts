@@ -180,6 +180,7 @@ export const poolKind = defineAdaptor({
     initial: { type: 'size', summary: 'taken from the upstream at once', default: '0' },
     max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
   },
+  maximum: 'max',
   example: 'pool(cuda, initial=256KiB, max=64MiB)',
   create: ({ upstream, options }) =>
     new PoolMemoryResource(

@@ -3,15 +3,6 @@ import type { DeallocationEvents } from '../memory-resource.js';
 import { resourceKind } from '../specification/kinds-by-name.js';
 import type { Specification, SpecificationValue } from '../specification/specification.js';
 
-/** The option that limits what a resource may hold or hand out, for the kinds that have one. */
-const maximumOptions: Readonly<Record<string, string>> = {
-  pool: 'max',
-  arena: 'size',
-  'fixed-size': 'max',
-  monotonic: 'max',
-  limiting: 'limit',
-};
-
 /** A layer of a specification that can have a maximum. */
 export interface MaximumLayer {
   readonly kind: string;
@@ -33,7 +24,7 @@ export interface MaximumLayer {
  */
 export function maximumLayers(specification: Specification): MaximumLayer[] {
   const { kind, upstream, options = {} } = specification;
-  const option = maximumOptions[kind];
+  const option = resourceKind(kind)?.maximum;
   const own: MaximumLayer[] =
     option === undefined
       ? []
@@ -118,7 +109,7 @@ function isPooling({ kind }: Specification): boolean {
 
 /** @throws ArgumentRangeError if a specification has a maximum. */
 export function assertNoMaximum({ kind, upstream, options = {} }: Specification): void {
-  const option = maximumOptions[kind];
+  const option = resourceKind(kind)?.maximum;
   if (option !== undefined && options[option] !== undefined) {
     const cure = kind === 'limiting' ? 'leave limiting out' : `leave ${option} out`;
     throw new ArgumentRangeError(`${kind} already has a maximum, which is what the search looks for: ${cure}`, 'ERR_INVALID_ARG_VALUE');
