@@ -86,6 +86,27 @@ export interface EventSink {
   ): void;
 }
 
+/** Passes one event of a log that is in columns to a sink. */
+export function appendEvent(columns: EventColumns, index: number, sink: Pick<EventSink, 'append'>): void {
+  const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = columns;
+  sink.append(
+    kinds[index] as EventKind,
+    layerOf[index] as number,
+    streamOf[index] as number,
+    threadOf[index] as number,
+    phaseOf[index] as number,
+    stackOf[index] as number,
+    times[index] as number,
+    firsts[index] as number,
+    seconds[index] as number,
+  );
+}
+
+/** Passes every event of a log that is in columns to a sink, in order. */
+export function appendEvents(columns: EventColumns, sink: EventSink): void {
+  for (let i = 0; i < columns.eventCount; i++) appendEvent(columns, i, sink);
+}
+
 /** Builds {@link EventColumns}, growing them as needed. */
 export class EventColumnsBuilder implements EventSink {
   #capacity = initialCapacity;
@@ -101,11 +122,9 @@ export class EventColumnsBuilder implements EventSink {
     seconds: new Float64Array(initialCapacity),
   };
   #count = 0;
-  #taken = 0;
 
-  /** Number of events, including those already taken. */
   get eventCount(): number {
-    return this.#taken + this.#count;
+    return this.#count;
   }
 
   append(
@@ -133,11 +152,9 @@ export class EventColumnsBuilder implements EventSink {
     columns.seconds[row] = second;
   }
 
-  /** Takes the events appended since the last call. They are valid until the next `append`. */
-  take(): EventColumns {
+  /** The events so far. */
+  finish(): EventColumns {
     const eventCount = this.#count;
-    this.#taken += eventCount;
-    this.#count = 0;
     return { eventCount, ...mapColumns(this.#columns, (column) => column.subarray(0, eventCount)) };
   }
 

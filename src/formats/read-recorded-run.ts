@@ -77,8 +77,6 @@ export async function readWholeSnapshot(log: OpenLog): Promise<RecordedRun> {
 
 /** Options of {@link readEvents}. */
 interface ReadEventsOptions {
-  /** Called after each piece is read, and at the end. */
-  readonly onEvents?: () => void;
   /** Whether times are needed. If not, the times of an RMM log are neither read nor checked. */
   readonly readsTimes?: boolean;
   /** Whether an RMM log that ends early is an error. */
@@ -96,25 +94,17 @@ export function readEvents(
   events: EventSink,
   options: ReadEventsOptions = {},
 ): Promise<RecordedRunOrigin> {
-  return log.format === 'recording' ? readRecording(log, names, events, options) : readRows(log, names, events, options);
+  return log.format === 'recording' ? readRecording(log, names, events) : readRows(log, names, events, options);
 }
 
-async function readRecording(
-  log: OpenLog,
-  names: RecordedNames,
-  events: EventSink,
-  { onEvents }: ReadEventsOptions,
-): Promise<RecordedRunOrigin> {
+async function readRecording(log: OpenLog, names: RecordedNames, events: EventSink): Promise<RecordedRunOrigin> {
   const parser = new RecordingParser(log.name, names, events);
-  const push = (piece: Uint8Array) => {
-    const wantsMore = parser.push(piece);
-    onEvents?.();
-    return wantsMore;
-  };
-  const gzipFault = await log.read(push, () => events.eventCount);
+  const gzipFault = await log.read(
+    (piece) => parser.push(piece),
+    () => events.eventCount,
+  );
   if (gzipFault === undefined) parser.finish();
   else parser.abandon(gzipFault.fault, gzipFault.isTruncation);
-  onEvents?.();
   return { source: log.name, ...parser.header, damage: parser.damage };
 }
 
@@ -122,15 +112,13 @@ async function readRows(
   log: OpenLog,
   names: RecordedNames,
   events: EventSink,
-  { onEvents, readsTimes = true, isWhole = false }: ReadEventsOptions,
+  { readsTimes = true, isWhole = false }: ReadEventsOptions,
 ): Promise<RecordedRunOrigin> {
   const parser = new LogParser(log.name, names, events, readsTimes);
-  const push = (piece: Uint8Array) => {
-    const wantsMore = parser.push(piece);
-    onEvents?.();
-    return wantsMore;
-  };
-  const gzipFault = await log.read(push, () => events.eventCount);
+  const gzipFault = await log.read(
+    (piece) => parser.push(piece),
+    () => events.eventCount,
+  );
   let damage: RecordingDamage | undefined;
   if (gzipFault !== undefined) {
     const { fault, isTruncation, cause } = gzipFault;
@@ -140,7 +128,6 @@ async function readRows(
     damage = { offset: parser.offset, fault, isTruncation };
   } else {
     const fault = parser.finish();
-    onEvents?.();
     if (fault !== undefined) {
       if (isWhole) throw new InvalidLogError(log.name, parser.lineCount + 1, fault);
       damage = { offset: parser.offset, fault, isTruncation: true };

@@ -90,7 +90,7 @@ export type RecordedRunOrigin = Pick<RecordedRun, 'source' | 'startedAt' | 'utcO
  */
 export function finishRun(origin: RecordedRunOrigin, names: RecordedNames, builder: EventColumnsBuilder): RecordedRun {
   const { layers, places } = orderLayers(names.layers);
-  const columns = builder.take();
+  const columns = builder.finish();
   const { layerOf } = columns;
   // Events without a layer have 0, which is mapped to whatever layer 0 becomes.
   if (places !== undefined) for (let i = 0; i < layerOf.length; i++) layerOf[i] = places[layerOf[i] as number] ?? 0;

@@ -8,7 +8,7 @@
  * takes 20 bytes per event, in chunks, so that growing copies nothing.
  */
 import { formatPointer, formatValue, InvalidLogError } from '../errors.js';
-import { type EventColumns, EventKind, type EventSink } from '../formats/event-columns.js';
+import { EventKind, type EventSink } from '../formats/event-columns.js';
 import { nearestLayer } from '../formats/layers.js';
 import type { RecordedRun, RecordingDamage } from '../formats/recorded-run.js';
 import { streamHandle } from '../formats/stream-handle.js';
@@ -79,14 +79,6 @@ export class AllocationProjection implements EventSink {
     else if (kind === EventKind.free) fault = projection.free(thread, first, second, stream);
     else projection.fail();
     if (fault !== undefined) this.#noteFault(layer, fault);
-  }
-
-  /** Appends the events of a log that was read as a whole. */
-  appendAll({ eventCount, kinds, layerOf, streamOf, threadOf, firsts, seconds }: EventColumns): void {
-    for (let i = 0; i < eventCount; i++) {
-      const [stream, thread] = [streamOf[i] as number, threadOf[i] as number];
-      this.append(kinds[i] as EventKind, layerOf[i] as number, stream, thread, 0, 0, 0, firsts[i] as number, seconds[i] as number);
-    }
   }
 
   /**

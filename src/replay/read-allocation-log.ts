@@ -1,3 +1,4 @@
+import { appendEvents } from '../formats/event-columns.js';
 import { type LogSource, OpenLog, type ReadLogOptions } from '../formats/log-source.js';
 import { readEvents, readWholeSnapshot } from '../formats/read-recorded-run.js';
 import { RecordedNames } from '../formats/recorded-run.js';
@@ -41,7 +42,7 @@ export async function readAllocationLog(source: LogSource, options: ReadAllocati
   if (log.format === 'pytorch-snapshot') {
     const run = await readWholeSnapshot(log);
     const projection = new AllocationProjection(log.name, run, options.layer);
-    projection.appendAll(run);
+    appendEvents(run, projection);
     return projection.finish(run.damage);
   }
   const names = new RecordedNames();

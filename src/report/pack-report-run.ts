@@ -1,5 +1,5 @@
 /**
- * Packs a log as it is read. At most the last events of each column are in memory as numbers.
+ * Packs a log as it is read.
  *
  *     event ──► live spans by address ──► columns, chunk by chunk ──► addresses as indexes, sums per layer
  *
@@ -8,7 +8,7 @@
  * per span and 24 per distinct address.
  */
 import { refuseCloning } from '../driver/local-object.js';
-import { type EventColumns, EventKind } from '../formats/event-columns.js';
+import { appendEvents, EventKind, type EventSink } from '../formats/event-columns.js';
 import { nearestLayer } from '../formats/layers.js';
 import type { RecordedRun, RecordingDamage, RunDescription } from '../formats/recorded-run.js';
 import { AddressMap } from '../suballocation/address-map.js';
@@ -51,7 +51,7 @@ export class PackedReportRun {
 /** Packs a log that was read as a whole. */
 export function packReportRun(run: RecordedRun): PackedReportRun {
   const packer = new ReportRunPacker();
-  packer.take(run);
+  appendEvents(run, packer);
   return packer.finish(run);
 }
 
@@ -65,7 +65,7 @@ interface LiveAddresses {
  * Finds the free of each allocation and the return of each block, and packs everything into
  * columns.
  */
-export class ReportRunPacker {
+export class ReportRunPacker implements EventSink {
   readonly #columns = columnWriters();
   readonly #live: LiveAddresses[] = [];
   readonly #tallies: LayerTally[] = [];
@@ -88,72 +88,77 @@ export class ReportRunPacker {
   #time = 0;
   #firstChangeAt = 0;
 
-  /** Takes the next events. */
-  take(events: EventColumns): void {
-    const { eventCount, kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = events;
-    for (let i = 0; i < eventCount; i++) {
-      const kind = kinds[i] as number;
-      const layer = layerOf[i] as number;
-      const stream = streamOf[i] as number;
-      const time = times[i] as number;
-      const first = firsts[i] as number;
-      const second = seconds[i] as number;
-      if (this.#events++ === 0) this.#firstTime = time;
-      // Threads that share a log may write events slightly out of order.
-      this.#time = Math.max(this.#time, Math.round(time - this.#firstTime));
-      switch (kind) {
-        case EventKind.allocate:
-        case EventKind.growth: {
-          // Allocations of zero bytes have no address range.
-          if (!(second > 0)) break;
-          const isBlock = kind === EventKind.growth;
-          const addresses = this.#addresses(layer, isBlock);
-          const before = addresses.take(first);
-          if (before >= 0) this.#end(before, layer, isBlock, stream);
-          this.#begin(addresses, layer, isBlock, stream, first, second);
-          this.#columns.threadOf.add(threadOf[i] as number);
-          this.#columns.phaseOf.add(phaseOf[i] as number);
-          this.#columns.stackOf.add(stackOf[i] as number);
-          break;
-        }
-        case EventKind.free:
-        case EventKind.release: {
-          if (first === 0) break;
-          const isBlock = kind === EventKind.release;
-          const slot = this.#addresses(layer, isBlock).take(first);
-          if (slot >= 0) this.#end(slot, layer, isBlock, stream);
-          else this.#unmatchedFrees++;
-          break;
-        }
-        case EventKind.label:
-          for (const { allocations } of this.#live) {
-            const slot = allocations.get(first);
-            if (slot < 0) continue;
-            this.#columns.labelled.add(this.#slotSpans[slot] as number);
-            this.#columns.labelOf.add(second);
-          }
-          break;
-        case EventKind.failure:
-          this.#layer(layer);
-          (this.#tallies[layer] as LayerTally).failureCount++;
-          this.#columns.failureTimes.add(this.#time);
-          this.#columns.failureBytes.add(second);
-          this.#columns.failureLayerOf.add(layer);
-          this.#columns.failureStreamOf.add(stream);
-          this.#columns.failurePhaseOf.add(phaseOf[i] as number);
-          break;
-        case EventKind.phaseBegin:
-        case EventKind.phaseEnd:
-          this.#columns.phaseTimes.add(this.#time);
-          this.#columns.phaseMarkOf.add(first);
-          this.#columns.phaseIsEnd.add(kind === EventKind.phaseEnd ? 1 : 0);
-          break;
-        case EventKind.eventRecord:
-          this.#eventRecords++;
-          break;
-        case EventKind.eventWait:
-          this.#eventWaits++;
+  /** Number of events so far. */
+  get eventCount(): number {
+    return this.#events;
+  }
+
+  append(
+    kind: EventKind,
+    layer: number,
+    stream: number,
+    thread: number,
+    phase: number,
+    stack: number,
+    time: number,
+    first: number,
+    second: number,
+  ): void {
+    if (this.#events++ === 0) this.#firstTime = time;
+    // Threads that share a log may write events slightly out of order.
+    this.#time = Math.max(this.#time, Math.round(time - this.#firstTime));
+    switch (kind) {
+      case EventKind.allocate:
+      case EventKind.growth: {
+        // Allocations of zero bytes have no address range.
+        if (!(second > 0)) break;
+        const isBlock = kind === EventKind.growth;
+        const addresses = this.#addresses(layer, isBlock);
+        const before = addresses.take(first);
+        if (before >= 0) this.#end(before, layer, isBlock, stream);
+        this.#begin(addresses, layer, isBlock, stream, first, second);
+        this.#columns.threadOf.add(thread);
+        this.#columns.phaseOf.add(phase);
+        this.#columns.stackOf.add(stack);
+        break;
       }
+      case EventKind.free:
+      case EventKind.release: {
+        if (first === 0) break;
+        const isBlock = kind === EventKind.release;
+        const slot = this.#addresses(layer, isBlock).take(first);
+        if (slot >= 0) this.#end(slot, layer, isBlock, stream);
+        else this.#unmatchedFrees++;
+        break;
+      }
+      case EventKind.label:
+        for (const { allocations } of this.#live) {
+          const slot = allocations.get(first);
+          if (slot < 0) continue;
+          this.#columns.labelled.add(this.#slotSpans[slot] as number);
+          this.#columns.labelOf.add(second);
+        }
+        break;
+      case EventKind.failure:
+        this.#layer(layer);
+        (this.#tallies[layer] as LayerTally).failureCount++;
+        this.#columns.failureTimes.add(this.#time);
+        this.#columns.failureBytes.add(second);
+        this.#columns.failureLayerOf.add(layer);
+        this.#columns.failureStreamOf.add(stream);
+        this.#columns.failurePhaseOf.add(phase);
+        break;
+      case EventKind.phaseBegin:
+      case EventKind.phaseEnd:
+        this.#columns.phaseTimes.add(this.#time);
+        this.#columns.phaseMarkOf.add(first);
+        this.#columns.phaseIsEnd.add(kind === EventKind.phaseEnd ? 1 : 0);
+        break;
+      case EventKind.eventRecord:
+        this.#eventRecords++;
+        break;
+      case EventKind.eventWait:
+        this.#eventWaits++;
     }
   }
 

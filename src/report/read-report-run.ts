@@ -1,4 +1,3 @@
-import { EventColumnsBuilder } from '../formats/event-columns.js';
 import { orderLayers } from '../formats/layers.js';
 import { type LogSource, OpenLog } from '../formats/log-source.js';
 import { type ReadRecordedRunOptions, readEvents, readRecordedRunOptionNames, readWholeSnapshot } from '../formats/read-recorded-run.js';
@@ -25,8 +24,7 @@ export async function readReportRun(source: LogSource, options: ReadRecordedRunO
   if (log.format === 'pytorch-snapshot') return packReportRun(await readWholeSnapshot(log));
   const packer = new ReportRunPacker();
   const names = new RecordedNames();
-  const events = new EventColumnsBuilder();
-  const origin = await readEvents(log, names, events, { onEvents: () => packer.take(events.take()) });
+  const origin = await readEvents(log, names, packer);
   const { layers, places } = orderLayers(names.layers);
   return packer.finish({ ...origin, ...names, layers }, places);
 }

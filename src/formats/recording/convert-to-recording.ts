@@ -1,3 +1,4 @@
+import { appendEvent, type EventKind } from '../event-columns.js';
 import type { RecordedRun } from '../recorded-run.js';
 import type { WrittenEvents } from '../written-events.js';
 import { BlockEncoder } from './block-encoder.js';
@@ -30,7 +31,7 @@ export function* encodeRecording(run: RecordedRun, written: WrittenEvents = { co
   });
   const encoder = new RunEncoder(run);
   for (let i = 0; i < run.eventCount; i++) {
-    encoder.event(i);
+    appendEvent(run, i, encoder);
     if (encoder.blocks.length === 0) continue;
     written.count = i;
     yield* encoder.blocks.splice(0);
@@ -75,17 +76,17 @@ class RunEncoder {
     this.#labels = define(all(RecordKind.defineLabel, labels), labels, 1);
   }
 
-  event(index: number): void {
-    const { kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = this.#run;
-    const kind = kinds[index] as number;
-    const layer = layerOf[index] as number;
-    const stream = streamOf[index] as number;
-    const thread = threadOf[index] as number;
-    const phase = phaseOf[index] as number;
-    const stack = stackOf[index] as number;
-    const time = times[index] as number;
-    const first = firsts[index] as number;
-    const second = seconds[index] as number;
+  append(
+    kind: EventKind,
+    layer: number,
+    stream: number,
+    thread: number,
+    phase: number,
+    stack: number,
+    time: number,
+    first: number,
+    second: number,
+  ): void {
     const isOfPhase = kind === RecordKind.phaseBegin || kind === RecordKind.phaseEnd;
     if (layer >= this.#layers.count) this.#define(this.#layers, layer, time);
     if (stream >= this.#streams.count) this.#define(this.#streams, stream, time);
