@@ -13,6 +13,7 @@ import * as holes from './benchmarks/holes.mjs';
 import * as layers from './benchmarks/layers.mjs';
 import * as monotonic from './benchmarks/monotonic.mjs';
 import * as parse from './benchmarks/parse.mjs';
+import * as peers from './benchmarks/peers.mjs';
 import * as pool from './benchmarks/pool.mjs';
 import * as reports from './benchmarks/report.mjs';
 import * as streams from './benchmarks/streams.mjs';
@@ -21,12 +22,12 @@ import { Context } from './support/context.mjs';
 import { environment } from './support/environment.mjs';
 import { findTraces, traceNames } from './support/traces.mjs';
 
-const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic, buffers, parse, reports];
+const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic, buffers, parse, reports, peers];
 const names = benchmarks.map(({ name }) => name);
 
 const help = `usage: npm run bench -- [benchmark...] [options]
 
-Benchmarks: ${names.join(', ')} (default: all)
+Benchmarks: ${names.join(', ')} (default: all but peers)
 
   --trace NAME   only this trace; repeatable. ${traceNames.join(', ')}
   --repeat N     samples per process (default 9)
@@ -78,7 +79,7 @@ async function main() {
     process.stdout.write(`skipped: ${reason}\n`);
   };
   const baseline = JSON.parse(readFileSync(join(root, 'bench/baseline.json'), 'utf8'));
-  const chosen = benchmarks.filter(({ name }) => positionals.length === 0 || positionals.includes(name));
+  const chosen = benchmarks.filter((each) => (positionals.length === 0 ? each !== peers : positionals.includes(each.name)));
   const wantedTraces = values.trace ?? tracesFor(chosen.map(({ name }) => name));
   const traces = findTraces(wantedTraces, skip);
   const context = new Context({ cistern, baseline, traces, repeat, rounds, isQuick, skip, progress });
@@ -110,7 +111,7 @@ async function main() {
 
 /** The traces that the chosen benchmarks need. @param {readonly string[]} chosen */
 function tracesFor(chosen) {
-  if (chosen.some((name) => ['pool', 'capacity', 'events'].includes(name))) return traceNames;
+  if (chosen.some((name) => ['pool', 'capacity', 'events', 'peers'].includes(name))) return traceNames;
   return traceNames.filter(
     (name) =>
       (name === 'dl-training' && chosen.includes('layers')) ||

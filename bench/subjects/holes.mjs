@@ -13,7 +13,15 @@ const separatorBytes = 256;
 const burst = 25;
 const steps = 100_000;
 
-const { subject, holes, repeat } = /** @type {{ subject: 'pool' | 'null', holes: number, repeat: number }} */ (parameters());
+/**
+ * @typedef {object} HolesParameters
+ * @property {'pool' | 'null'} subject
+ * @property {import('../../src/index.js').DeallocationEvents} [events]
+ * @property {number} holes
+ * @property {number} repeat
+ */
+
+const { subject, events = 'deferred', holes, repeat } = /** @type {HolesParameters} */ (parameters());
 const cistern = await loadCistern();
 const stream = new cistern.Stream({ nonBlocking: true });
 const random = seededNumbers();
@@ -52,7 +60,7 @@ function createResource() {
   if (subject === 'null') return new NullResource(upstream.device);
   // Exactly the size of the holes and what lies between them: there is no other free memory.
   const initialBytes = holeSizes.reduce((sum, bytes) => sum + Math.ceil(bytes / 256) * 256 + separatorBytes, 0);
-  return new cistern.PoolMemoryResource(upstream, { initialBytes, maximumBytes: initialBytes, deallocationEvents: 'deferred' });
+  return new cistern.PoolMemoryResource(upstream, { initialBytes, maximumBytes: initialBytes, deallocationEvents: events });
 }
 
 /** Blocks of mixed sizes, each followed by a small one; then the former are freed in random order. */

@@ -13,7 +13,8 @@ import { parameters, report } from '../support/processes.mjs';
 /**
  * @typedef {object} ReplayParameters
  * @property {string} trace the path of the log
- * @property {import('../benchmarks/layers.mjs').Layer | 'pool'} subject the layer over the null resource, or the pool over `cuda`
+ * @property {import('../benchmarks/layers.mjs').Layer | 'pool' | 'specified'} subject the layer over the null resource, the pool over `cuda`, or `resource`
+ * @property {string} [resource] the specification of what is `specified`
  * @property {import('../../src/index.js').DeallocationEvents} [events]
  * @property {import('../../src/replay/index.js').ReplayStreams} [streams]
  * @property {number} [initialFactor] the pool's initial size over the trace's peak of live bytes
@@ -27,7 +28,7 @@ import { parameters, report } from '../support/processes.mjs';
 const warmUpEvents = 500_000;
 const leastEvents = 100_000;
 
-const { trace, subject, events, streams = 'single', initialFactor = 0, repeat } = /** @type {ReplayParameters} */ (parameters());
+const { trace, subject, resource, events, streams = 'single', initialFactor = 0, repeat } = /** @type {ReplayParameters} */ (parameters());
 const cistern = await loadCistern();
 const device = cistern.Device.get();
 const log = await cistern.readAllocationLog(trace);
@@ -54,6 +55,7 @@ try {
 }
 
 function createResource() {
+  if (subject === 'specified') return cistern.createResource(/** @type {string} */ (resource));
   if (subject === 'pool') {
     const upstream = new cistern.CudaMemoryResource({ device });
     const initialBytes = Math.ceil(log.peakLiveBytes * initialFactor);

@@ -8,21 +8,23 @@ const execute = promisify(execFile);
  * Runs a file of `subjects/` in a fresh process, and returns what it reports.
  * @param {string} name
  * @param {object} parameters
+ * @param {number} [timeout] in milliseconds
  * @returns {Promise<any>}
  */
-export function runSubject(name, parameters) {
+export function runSubject(name, parameters, timeout) {
   const file = fileURLToPath(new URL(`../subjects/${name}.mjs`, import.meta.url));
-  return runJson(process.execPath, [file, JSON.stringify(parameters)]);
+  return runJson(process.execPath, [file, JSON.stringify(parameters)], timeout);
 }
 
 /**
  * Runs a program that writes JSON.
  * @param {string} program
  * @param {readonly string[]} programArguments
+ * @param {number} [timeout] in milliseconds; 0, the default, is none
  * @returns {Promise<any>}
  */
-export async function runJson(program, programArguments) {
-  const { stdout } = await execute(program, [...programArguments], { maxBuffer: 64 * 1024 * 1024 });
+export async function runJson(program, programArguments, timeout = 0) {
+  const { stdout } = await execute(program, [...programArguments], { maxBuffer: 64 * 1024 * 1024, timeout, killSignal: 'SIGKILL' });
   return JSON.parse(stdout);
 }
 

@@ -13,7 +13,7 @@ import { root } from './cistern.mjs';
  */
 
 /** The folders that may hold the traces that are not part of the repository. */
-const sharedFolders = [join(root, '../shared/traces'), join(root, 'shared/traces')];
+const sharedFolders = [process.env['CISTERN_TRACES'] ?? '', join(root, '../shared/traces'), join(root, 'shared/traces')].filter(Boolean);
 const realNames = ['arrow-etl', 'torch-ddp-training', 'torch-owlv2-inference', 'torch-sglang-capture'];
 const syntheticNames = ['random', 'dl-training', 'dataframe', 'multi-stream', 'small-hot'];
 export const traceNames = [...realNames, ...syntheticNames];
