@@ -48,6 +48,15 @@ import { formatTable } from '../support/table.mjs';
 
 /** A trace in the form that both sides read. @typedef {{ path: string, csv: string, peakLiveBytes: number }} Input */
 
+/**
+ * A replay.
+ * @typedef {object} Setting
+ * @property {Input} input
+ * @property {ReplayStreams} streams
+ * @property {number} bytes the size of the resource
+ * @property {number} repeat samples of a process
+ */
+
 export const name = 'peers';
 export const title = "RMM's pool and arena and OffsetAllocator in C++, beside ours: minima";
 
@@ -69,7 +78,7 @@ const precision = 0.0025;
 /** Size over the peak of live bytes. */
 const roomy = 4;
 const tight = 2;
-const timeout = 120_000;
+const timeout = 300_000;
 const capacityTimeout = 900_000;
 
 /** @param {Context} context @returns {Promise<PeersRow[]>} */
@@ -108,10 +117,10 @@ class PeersBench {
 
   async replayTraces() {
     for (const { of, streams, input } of await this.#cases(['multi-stream'])) {
-      const bytes = sizeOf(input, roomy);
+      const setting = { input, streams, bytes: sizeOf(input, roomy), repeat: this.#context.repeat };
       await this.#inTurns('replay', of, [
-        ...this.#peerReplays([rmmPool, rmmArena, ...(streams === 'single' ? [offsetAllocator] : [])], input, streams, bytes),
-        ...this.#ourReplays([...pools, arena], input, streams, bytes),
+        ...this.#peerReplays([rmmPool, rmmArena, ...(streams === 'single' ? [offsetAllocator] : [])], setting),
+        ...this.#ourReplays([...pools, arena], setting),
       ]);
     }
   }
@@ -138,10 +147,12 @@ class PeersBench {
         ['streams, roomy', roomy],
         ['streams, tight', tight],
       ])) {
-        const bytes = sizeOf(input, factor);
+        // Few, since RMM's pool takes microseconds for each operation.
+        const repeat = Math.min(this.#context.repeat, 3);
+        const setting = { input, streams: /** @type {const} */ ('log'), bytes: sizeOf(input, factor), repeat };
         await this.#inTurns(section, String(count), [
-          ...this.#peerReplays([rmmPool, rmmArena], input, 'log', bytes),
-          ...this.#ourReplays([...timedPools, arena], input, 'log', bytes),
+          ...this.#peerReplays([rmmPool, rmmArena], setting),
+          ...this.#ourReplays([...timedPools, arena], setting),
         ]);
       }
       rmSync(path);
@@ -257,24 +268,19 @@ class PeersBench {
 
   /**
    * @param {readonly { subject: string, word: string }[]} subjects
-   * @param {Input} input
-   * @param {ReplayStreams} streams
-   * @param {number} bytes
+   * @param {Setting} setting
    */
-  #peerReplays(subjects, input, streams, bytes) {
-    const options = { streams, initial: bytes, maximum: bytes, repeat: this.#context.repeat, warm: 1 };
+  #peerReplays(subjects, { input, streams, bytes, repeat }) {
+    const options = { streams, initial: bytes, maximum: bytes, repeat, warm: 1 };
     return subjects.map(({ subject, word }) => this.#peer(subject, 'replay', word, input.csv, options, ({ ns }) => ns));
   }
 
   /**
    * @param {readonly { subject: string, specification: string }[]} subjects
-   * @param {Input} input
-   * @param {ReplayStreams} streams
-   * @param {number} bytes
+   * @param {Setting} setting
    * @returns {Run[]}
    */
-  #ourReplays(subjects, input, streams, bytes) {
-    const { repeat } = this.#context;
+  #ourReplays(subjects, { input, streams, bytes, repeat }) {
     return subjects.map(({ subject, specification }) => {
       const resource = specification.replaceAll('SIZE', String(bytes));
       const parameters = { trace: input.path, subject: 'specified', resource, streams, repeat };
