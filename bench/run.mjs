@@ -33,6 +33,7 @@ Benchmarks: ${names.join(', ')} (default: all but peers)
   --repeat N     samples per process (default 9)
   --rounds N     fresh processes per subject, in turn (default 3)
   --quick        three samples of one process, unless told otherwise; no grid of capacities
+  --section NAME only this section of peers; repeatable. ${peers.sections.join(', ')}
   --json FILE    write everything to a file
   --save         write everything to bench/results/DATE-software.json
   --dist FOLDER  measure another build than dist
@@ -54,6 +55,7 @@ async function main() {
       repeat: { type: 'string' },
       rounds: { type: 'string' },
       quick: { type: 'boolean' },
+      section: { type: 'string', multiple: true },
       json: { type: 'string' },
       save: { type: 'boolean' },
       dist: { type: 'string' },
@@ -66,6 +68,7 @@ async function main() {
   }
   requireKnown(positionals, names, 'benchmark');
   requireKnown(values.trace ?? [], traceNames, 'trace');
+  requireKnown(values.section ?? [], peers.sections, 'section');
   const isQuick = values.quick === true;
   const repeat = positiveInteger(values.repeat, '--repeat') ?? (isQuick ? 3 : 9);
   const rounds = positiveInteger(values.rounds, '--rounds') ?? (isQuick ? 1 : 3);
@@ -82,7 +85,7 @@ async function main() {
   const chosen = benchmarks.filter((each) => (positionals.length === 0 ? each !== peers : positionals.includes(each.name)));
   const wantedTraces = values.trace ?? tracesFor(chosen.map(({ name }) => name));
   const traces = findTraces(wantedTraces, skip);
-  const context = new Context({ cistern, baseline, traces, repeat, rounds, isQuick, skip, progress });
+  const context = new Context({ cistern, baseline, traces, repeat, rounds, isQuick, sections: values.section, skip, progress });
   try {
     const circumstances = environment(cistern, context.native);
     const started = new Date();

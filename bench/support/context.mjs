@@ -14,6 +14,7 @@ import { writeNativeTrace } from './traces.mjs';
  * @property {number} repeat samples per process
  * @property {number} rounds processes per subject
  * @property {boolean} isQuick
+ * @property {readonly string[] | undefined} sections of `peers`; all of them if undefined
  * @property {(reason: string) => void} skip
  * @property {(step: string) => void} progress
  */
@@ -35,6 +36,7 @@ export class Context {
     this.repeat = options.repeat;
     this.rounds = options.rounds;
     this.isQuick = options.isQuick;
+    this.sections = options.sections;
     this.skip = options.skip;
     this.progress = options.progress;
     this.native = new NativeBench(options.skip);
