@@ -138,7 +138,8 @@ export function findCachingScope(frame: ScopeFrame | undefined, isWanted: (scope
 
 /** Notifies the scope that memory was just allocated in of its owner. */
 export function adoptInScope(pointer: DevicePointer, owner: ScopedMemory): void {
-  findCachingScope(innermostFrame(), (scope) => scope.adopt(pointer, owner));
+  const frame = innermostFrame();
+  if (frame !== undefined) findCachingScope(frame, (scope) => scope.adopt(pointer, owner));
 }
 
 function isCachingFrame(frame: ScopeFrame): frame is CachingFrame {

@@ -27,7 +27,9 @@ export function alignDown(value: number, alignment: number): number {
 /** Whether `value` is a power of two, up to 2^53. */
 export function isPowerOfTwo(value: number): boolean {
   if (!Number.isSafeInteger(value) || value < 1) return false;
-  return 2 ** Math.round(Math.log2(value)) === value;
+  // The operators for bits take the lower 32.
+  const upper = Math.floor(value / 2 ** 32);
+  return upper === 0 ? (value & (value - 1)) === 0 : value >>> 0 === 0 && (upper & (upper - 1)) === 0;
 }
 const binarySuffixes = ['B', 'KiB', 'MiB', 'GiB', 'TiB'] as const;
 

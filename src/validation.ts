@@ -33,17 +33,17 @@ export function assertPointer(pointer: unknown, name = 'pointer'): asserts point
   assertBytes(pointer, name);
 }
 
-/**
- * The names of the options in `T`. The compiler ensures that there is exactly one entry for each.
- */
-export type OptionNames<T = Record<string, unknown>> = { readonly [Name in NamesOf<T>]: true };
+/** The names of the options that a function knows. */
+export type OptionNames = ReadonlySet<string>;
 
 type NamesOf<T> = T extends unknown ? keyof T & string : never;
 
-/** Lists the names of an interface of options, for {@link assertOptions}. */
-export function optionNames<T>(names: OptionNames<T>): OptionNames<T> {
-  // No prototype, so that `toString` is not a name.
-  return Object.freeze(Object.assign(Object.create(null), names));
+/**
+ * Lists the names of an interface of options, for {@link assertOptions}. The compiler ensures that
+ * there is exactly one entry for each.
+ */
+export function optionNames<T>(names: { readonly [Name in NamesOf<T>]: true }): OptionNames {
+  return new Set(Object.keys(names));
 }
 
 /**
@@ -55,7 +55,7 @@ export function assertOptions(options: unknown, names: OptionNames, name = 'opti
   if (typeof options !== 'object' || options === null) {
     throw new ArgumentTypeError(`${name} must be an object, got ${formatValue(options)}`);
   }
-  for (const option in options) if (!(option in names)) refuseOption(option, Object.keys(names), name);
+  for (const option in options) if (!names.has(option)) refuseOption(option, [...names], name);
 }
 
 function refuseOption(option: string, names: readonly string[], name: string): never {

@@ -47,7 +47,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
   protected constructor(
     upstream: MemoryResource,
     options: DeallocationEventsOption,
-    optionNames: OptionNames<DeallocationEventsOption> = deallocationEventsOptionNames,
+    optionNames: OptionNames = deallocationEventsOptionNames,
   ) {
     assertMemoryResource(upstream, 'upstream');
     assertOptions(options, optionNames);

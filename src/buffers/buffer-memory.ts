@@ -33,11 +33,12 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   /** Counts its bytes, so that garbage is collected before memory runs out. */
   readonly #held: HeldMemory;
 
-  constructor(resource: MemoryResource, stream: Stream, alignment: number, createdAt: string | undefined) {
+  constructor(resource: MemoryResource, stream: Stream, alignment: number, label: string | undefined, createdAt: string | undefined) {
     this.resource = resource;
     this.stream = stream;
     this.alignment = alignment;
     this.createdAt = createdAt;
+    this.#label = label;
     this.#held = heldMemory(resource.memoryKind, stream.device);
   }
 
@@ -73,6 +74,11 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     return this.#endReason;
   }
 
+  /** Allocates the first memory, of `bytes` bytes. Nobody else knows this object yet. */
+  allocate(bytes: number): void {
+    if (bytes > 0) this.adopt(this.#take(bytes), bytes);
+  }
+
   /**
    * Moves to new memory of `bytes` bytes, with as many of the first `byteLength` bytes as fit. If
    * it throws, the state is unchanged. Returns false if it was changed meanwhile, by a host
@@ -80,12 +86,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
    * @param events the fence for the free of the old memory
    */
   reallocate(bytes: number, events?: DeallocationEvents): boolean {
-    const { resource, stream, byteLength } = this;
+    const { stream, byteLength } = this;
     const oldPointer = this.#pointer;
     const oldBytes = this.#bytes;
-    const held = this.#held;
-    if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
-    const pointer = bytes === 0 ? 0 : allocateReclaiming(resource, bytes, stream, this.alignment);
+    const pointer = bytes === 0 ? 0 : this.#take(bytes);
     const isAsBefore = () =>
       this.#pointer === oldPointer && this.#bytes === oldBytes && this.byteLength === byteLength && this.stream === stream;
     if (!isAsBefore()) {
@@ -108,9 +112,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
       }
       target.release();
     }
-    this.#setPointer(pointer, bytes);
-    if (pointer !== 0) adoptInScope(pointer, this);
-    this.#recordLabel(pointer);
+    this.adopt(pointer, bytes);
     if (oldPointer === 0) return true;
     try {
       this.#deallocate(oldPointer, oldBytes, stream, events);
@@ -169,6 +171,13 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     this.#home = undefined;
   }
 
+  /** Allocates memory that is not yet this object's. */
+  #take(bytes: number): DevicePointer {
+    const held = this.#held;
+    if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
+    return allocateReclaiming(this.resource, bytes, this.stream, this.alignment);
+  }
+
   #setPointer(pointer: DevicePointer, bytes: number): void {
     if (this.#pointer !== 0) removeOwner(this.#record);
     this.#held.heldBytes += bytes - this.#bytes;
@@ -215,7 +224,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
 
   /** An owner for memory that no longer belongs to this object, or not yet. */
   #separate(pointer: DevicePointer, bytes: number, stream: Stream): BufferMemory {
-    const memory = new BufferMemory(this.resource, stream, this.alignment, undefined);
+    const memory = new BufferMemory(this.resource, stream, this.alignment, undefined, undefined);
     memory.#setPointer(pointer, bytes);
     return memory;
   }

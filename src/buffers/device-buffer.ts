@@ -1,6 +1,6 @@
 import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
-import { creationStack, disown, freeSoonerOrLater, own } from '../collector/free-unreachable-buffers.js';
+import { creationStack, disown, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
 import { Event } from '../driver/event.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
@@ -9,7 +9,7 @@ import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, for
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { assertFence, deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
-import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, type OptionNames, optionNames } from '../validation.js';
+import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { BufferMemory } from './buffer-memory.js';
 import { assertNoMemory, type ByteRange, resolveRange } from './byte-range.js';
 import { currentResource } from './current-resource.js';
@@ -158,8 +158,8 @@ const copyOptions = optionNames<BufferCopyOptions>({ byteLength: true, byteOffse
  */
 export class DeviceBuffer implements Disposable {
   readonly #memory: BufferMemory;
-  /** The slot under which the buffer's collection is watched; -1 once disposed. */
-  #slot: number;
+  /** Shows whether the buffer was collected; `undefined` once disposed. */
+  #standIn: StandIn | undefined;
 
   /**
    * Allocates and, if given data, queues a copy of it. Host data may be changed as soon as this
@@ -192,16 +192,16 @@ export class DeviceBuffer implements Disposable {
     refuseCloning(this);
     if (adopted !== undefined) {
       this.#memory = adopted;
-      this.#slot = own(this, adopted);
+      this.#standIn = own(adopted);
       return;
     }
     const data = typeof source === 'number' ? undefined : readable(source);
     const byteLength = data === undefined ? (source as number) : data.byteLength;
     assertBytes(byteLength, 'source');
-    const { resource, stream, capacityBytes, alignment, label } = resolveOptions(options, byteLength);
-    this.#memory = new BufferMemory(resource, stream, alignment, creationStack(new.target));
-    this.#memory.label = label;
-    this.#memory.reallocate(capacityBytes);
+    assertOptions(options, bufferOptions);
+    const { resource, stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = options;
+    this.#memory = createMemory(resource, stream, alignment, label, byteLength, capacityBytes, creationStack(new.target));
+    this.#memory.allocate(capacityBytes);
     this.#memory.byteLength = byteLength;
     try {
       if (data !== undefined && byteLength > 0) {
@@ -211,7 +211,7 @@ export class DeviceBuffer implements Disposable {
         assertStillHolds('source', current.byteLength, byteLength);
         this.#queueCopy(current, 0, 0, byteLength);
       }
-      this.#slot = own(this, this.#memory);
+      this.#standIn = own(this.#memory);
     } catch (error) {
       freeSoonerOrLater(this.#memory);
       throw error;
@@ -239,22 +239,25 @@ export class DeviceBuffer implements Disposable {
    */
   static adopt(allocation: BufferAllocation): DeviceBuffer {
     assertOptions(allocation, allocationNames, 'allocation');
-    const { ptr, byteLength } = allocation;
+    const { ptr, byteLength, resource, stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = allocation;
     assertPointer(ptr, 'ptr');
     assertBytes(byteLength, 'byteLength');
-    assertMemoryResource(allocation.resource, 'resource');
-    const { resource, stream, capacityBytes, alignment, label } = resolveOptions(allocation, byteLength, allocationNames);
+    assertMemoryResource(resource, 'resource');
+    const memory = createMemory(resource, stream, alignment, label, byteLength, capacityBytes, creationStack(DeviceBuffer.adopt));
     if ((ptr === 0) !== (capacityBytes === 0)) {
       throw new ArgumentRangeError(
         `ptr must be 0 if and only if there are no bytes, got ${formatPointer(ptr)} with ${capacityBytes} bytes`,
       );
     }
-    const memory = new BufferMemory(resource, stream, alignment, creationStack(DeviceBuffer.adopt));
-    memory.label = label;
     const buffer = new DeviceBuffer(0, allocation, memory);
     memory.adopt(ptr, capacityBytes);
     memory.byteLength = byteLength;
     return buffer;
+  }
+
+  /** @internal What is watched in place of a buffer; `undefined` once the buffer is disposed. */
+  static standInOf(buffer: DeviceBuffer): StandIn | undefined {
+    return buffer.#standIn;
   }
 
   /**
@@ -310,7 +313,7 @@ export class DeviceBuffer implements Disposable {
    * caching scope, a rewind, or the end of a resource.
    */
   get isDisposed(): boolean {
-    return this.#slot < 0 || this.#memory.endReason !== undefined;
+    return this.#standIn === undefined || this.#memory.endReason !== undefined;
   }
 
   /**
@@ -527,8 +530,8 @@ export class DeviceBuffer implements Disposable {
   release(): Required<Omit<BufferAllocation, 'label'>> {
     this.#assertLive('release the memory of a buffer');
     const { pointer: ptr, bytes: capacityBytes, byteLength, alignment, resource, stream } = this.#memory;
-    disown(this.#slot);
-    this.#slot = -1;
+    disown(this.#standIn as StandIn);
+    this.#standIn = undefined;
     this.#memory.byteLength = 0;
     this.#memory.release();
     return Object.freeze({ ptr, byteLength, capacityBytes, alignment, resource, stream });
@@ -560,22 +563,22 @@ export class DeviceBuffer implements Disposable {
   #free(fence: DeallocationFence | undefined): void {
     const { stream } = this.#memory;
     // An event of a stream that has ended has completed.
-    const isOver = fence instanceof Event && (this.#slot < 0 || stream.isDisposed);
+    const isOver = fence instanceof Event && (this.#standIn === undefined || stream.isDisposed);
     if (fence !== undefined && !isOver) assertFence(fence, stream);
-    if (this.#slot < 0) return;
-    const slot = this.#slot;
+    const standIn = this.#standIn;
+    if (standIn === undefined) return;
     const { byteLength } = this.#memory;
     // The resource is foreign code: if it uses the buffer meanwhile, it must find it disposed.
-    this.#slot = -1;
+    this.#standIn = undefined;
     this.#memory.byteLength = 0;
     try {
       this.#memory.freeNow(fence);
     } finally {
       // If a scope that ends is already freeing the memory, leave it to the scope.
       if (this.#memory.pointer === 0 && !this.#memory.isBeingFreed) {
-        disown(slot);
+        disown(standIn);
       } else {
-        this.#slot = slot;
+        this.#standIn = standIn;
         this.#memory.byteLength = byteLength;
       }
     }
@@ -627,12 +630,18 @@ export class DeviceBuffer implements Disposable {
   }
 }
 
-/** Checks the options and fills in defaults, for every way to create a buffer. */
-function resolveOptions(options: DeviceBufferOptions, byteLength: number, names: OptionNames = bufferOptions) {
-  assertOptions(options, names);
-  const { stream, capacityBytes = byteLength, alignment = ALLOCATION_ALIGNMENT, label } = options;
+/** Checks what every way to create a buffer is given, except `byteLength`; allocates nothing. */
+function createMemory(
+  givenResource: MemoryResource | undefined,
+  stream: Stream,
+  alignment: number,
+  label: string | undefined,
+  byteLength: number,
+  capacityBytes: number,
+  createdAt: string | undefined,
+): BufferMemory {
   assertStream(stream, 'create a buffer');
-  const { resource = currentResource(stream.device) } = options;
+  const resource = givenResource === undefined ? currentResource(stream.device) : givenResource;
   assertMemoryResource(resource, 'resource');
   assertBytes(capacityBytes, 'capacityBytes');
   if (capacityBytes < byteLength) {
@@ -641,7 +650,7 @@ function resolveOptions(options: DeviceBufferOptions, byteLength: number, names:
   assertAlignment(alignment);
   assertLabel(label);
   assertReached(resource, stream);
-  return { resource, stream, capacityBytes, alignment, label };
+  return new BufferMemory(resource, stream, alignment, label, createdAt);
 }
 
 function assertLabel(label: unknown): asserts label is string | undefined {

@@ -1,14 +1,25 @@
 /**
  * Finds the buffers that V8 has collected, and frees their memory.
  *
- *       buffer ──────────────► memory ──► resource, stream
- *         ▲                      ▲
- *         ┊ weak reference       │
- *     native watch, slot i     owned[i]
+ *       buffer ───────► memory ──► resource, stream
+ *          │               ▲
+ *          ▼               │
+ *       stand-in        owned[i]
+ *          ▲
+ *          ┊ weak reference
+ *     native watch, slot i
  *
- * The table holds what is needed to free a buffer's memory, but never the buffer. The weak
- * references are Node-API's: unlike a `WeakRef` or a `FinalizationRegistry`, they are seen to be
- * cleared in the same job that collected the buffer. No buffer is registered with a
+ * The table holds what is needed to free a buffer's memory, but never the buffer. Making a weak
+ * reference and ending it takes longer than allocating and freeing the memory. Therefore not the
+ * buffer is watched, but a stand-in that only the buffer refers to: both become unreachable
+ * together. A disposed buffer gives its stand-in back, still watched, and the next buffer takes it.
+ *
+ * A stand-in is replaced after a number of uses: V8 moves objects that survive to where only a
+ * major collection finds them, and a minor one should find a buffer that was dropped soon after it
+ * was made. Stand-ins that were spare all the time between two sweeps are given up.
+ *
+ * The weak references are Node-API's: unlike a `WeakRef` or a `FinalizationRegistry`, they are seen
+ * to be cleared in the same job that collected the buffer. No buffer is registered with a
  * `FinalizationRegistry`, because V8's minor collections keep registered objects alive (up to Node
  * 24). A token object is registered instead; its collection shows that a collection took place.
  *
@@ -21,8 +32,9 @@
  * until the outermost sweep is over. Otherwise each sweep would retry memory that is always
  * refused, and each retry would cause the collection that starts the next sweep.
  *
- * Invariants: owned[i] is set ⇔ slot i is watched; Σ set = ownedCount; a memory is in the table
- * exactly while its buffer is not disposed.
+ * Invariants: slot i is watched ⇔ owned[i] is set or its stand-in is spare; their number is
+ * watchedCount; only a buffer that is not disposed refers to a stand-in that is not spare; a memory
+ * is in the table exactly while its buffer is not disposed.
  * Cost: O(1) per buffer; a sweep reads every slot, and every memory in the list, once.
  */
 import { channel } from 'node:diagnostics_channel';
@@ -80,7 +92,8 @@ const leaks = channel('cistern:leak');
 const minimumSweepCount = 1024;
 
 const owned: (OwnedMemory | undefined)[] = [];
-let ownedCount = 0;
+/** How many stand-ins are watched; those that are not spare have a buffer. */
+let watchedCount = 0;
 /** Memory whose free was refused and may be retried. */
 let refused: OwnedMemory[] = [];
 let isSweeping = false;
@@ -88,10 +101,24 @@ let isSweeping = false;
 let isRetrying = false;
 let collected = new Int32Array(minimumSweepCount);
 /**
- * When this many are owned, a sweep is due even without a collection: synchronous code that drops
+ * When this many are watched, a sweep is due even without a collection: synchronous code that drops
  * buffers would otherwise make the table grow forever.
  */
 let sweepCount = minimumSweepCount;
+
+/** How many buffers a stand-in serves. */
+const maximumUses = 64;
+
+/** Is collected together with the buffer that it stands for. */
+export class StandIn {
+  usesLeft = maximumUses;
+  readonly slot = watchObject(this);
+}
+
+/** The stand-ins of buffers that were disposed, the latest last. */
+const spare: StandIn[] = [];
+/** The fewest that were spare at any time since the last sweep. */
+let unneeded = 0;
 
 let tokenIsLive = false;
 const majorCollections = new FinalizationRegistry<undefined>(() => {
@@ -101,31 +128,44 @@ const majorCollections = new FinalizationRegistry<undefined>(() => {
 });
 
 /**
- * Frees `memory` when `owner` is collected, unless {@link disown} is called first. Returns the slot
- * for `disown`.
+ * Frees `memory` when the stand-in that it returns is collected, unless {@link disown} is called
+ * first. The buffer must refer to the stand-in, and nobody else may.
  */
-export function own(owner: object, memory: OwnedMemory): number {
-  if (ownedCount >= sweepCount) {
+export function own(memory: OwnedMemory): StandIn {
+  let standIn = spare.pop();
+  if (standIn === undefined) standIn = makeStandIn();
+  else if (spare.length < unneeded) unneeded = spare.length;
+  owned[standIn.slot] = memory;
+  if (!tokenIsLive) registerToken();
+  return standIn;
+}
+
+/** Ends what {@link own} began. The caller must refer to the stand-in no longer. */
+export function disown(standIn: StandIn): void {
+  owned[standIn.slot] = undefined;
+  if (--standIn.usesLeft > 0) spare.push(standIn);
+  else endWatch(standIn.slot);
+}
+
+/** Called if none is spare, so that every stand-in has a buffer. */
+function makeStandIn(): StandIn {
+  if (watchedCount >= sweepCount) {
     freeUnreachableBuffers();
-    sweepCount = Math.max(minimumSweepCount, 2 * ownedCount);
+    sweepCount = Math.max(minimumSweepCount, 2 * watchedCount);
   }
-  const slot = watchObject(owner);
-  owned[slot] = memory;
-  ownedCount++;
-  registerToken();
-  return slot;
+  const standIn = new StandIn();
+  watchedCount++;
+  return standIn;
 }
 
-/** Ends what {@link own} began. */
-export function disown(slot: number): void {
-  owned[slot] = undefined;
-  ownedCount--;
+function endWatch(slot: number): void {
   unwatchObject(slot);
+  watchedCount--;
 }
 
-/** The number of watched buffers, and of slots for them. */
-export function watchedBuffers(): { readonly count: number; readonly slots: number } {
-  return { count: ownedCount, slots: owned.length };
+/** The number of watched buffers, of spare stand-ins, and of slots for both. */
+export function watchedBuffers(): { readonly count: number; readonly spare: number; readonly slots: number } {
+  return { count: watchedCount - spare.length, spare: spare.length, slots: owned.length };
 }
 
 /**
@@ -174,8 +214,15 @@ export function freeUnreachableBuffers(): number {
     return freeRefused() + freeTaken(unreachable);
   } finally {
     isSweeping = false;
+    giveUpUnneeded();
     registerToken();
   }
+}
+
+/** Ends the watch of those that were spare ever since the last sweep. */
+function giveUpUnneeded(): void {
+  for (const { slot } of spare.splice(0, unneeded)) endWatch(slot);
+  unneeded = spare.length;
 }
 
 function freeTaken(unreachable: readonly OwnedMemory[]): number {
@@ -227,7 +274,7 @@ function waitingOnce(): StreamFor {
  * create buffers or sweep.
  */
 function takeUnreachable(): OwnedMemory[] {
-  if (ownedCount === 0) return [];
+  if (watchedCount === spare.length) return [];
   if (collected.length < owned.length) collected = new Int32Array(2 * owned.length);
   const count = collectedSlots(collected);
   const unreachable: OwnedMemory[] = [];
@@ -235,7 +282,8 @@ function takeUnreachable(): OwnedMemory[] {
     const slot = collected[i] as number;
     const memory = owned[slot];
     if (memory === undefined) continue;
-    disown(slot);
+    owned[slot] = undefined;
+    endWatch(slot);
     unreachable.push(memory);
   }
   return unreachable;
@@ -243,7 +291,7 @@ function takeUnreachable(): OwnedMemory[] {
 
 /** Registers a token, unless there is one, nobody needs it, or a sweep is running. */
 function registerToken(): void {
-  if (tokenIsLive || isSweeping || (ownedCount === 0 && refused.length === 0)) return;
+  if (tokenIsLive || isSweeping || watchedCount + refused.length === 0) return;
   tokenIsLive = true;
   majorCollections.register({}, undefined);
 }

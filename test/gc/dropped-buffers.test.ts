@@ -6,6 +6,7 @@ import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { type BufferLeak, watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
+import { native } from '../../src/driver/native.js';
 import { Stream } from '../../src/driver/stream.js';
 import { LifetimeError } from '../../src/errors.js';
 import type { MemoryResource } from '../../src/memory-resource.js';
@@ -159,6 +160,89 @@ describe('a buffer dropped without dispose', () => {
   });
 });
 
+describe('a buffer that takes over the watch of a disposed one', () => {
+  const make = () => new DeviceBuffer(1000, { resource: addresses, stream });
+
+  /** Sweeps twice, so that nothing is spare. */
+  function giveUpSpare(): void {
+    for (let sweep = 0; sweep < 2; sweep++) reclaimUnreachableBuffers('minor');
+    expect(watchedBuffers().spare).toBe(0);
+  }
+
+  it.each<[string, (buffer: DeviceBuffer) => void]>([
+    ['disposed', (buffer) => buffer.dispose()],
+    [
+      'released',
+      (buffer) => {
+        const { ptr, capacityBytes } = buffer.release();
+        addresses.deallocate(ptr, capacityBytes, stream);
+      },
+    ],
+  ])('is freed when it is dropped, although the program keeps the %s one', async (_, end) => {
+    const ended = Array.from({ length: 10 }, make);
+    for (const buffer of ended) end(buffer);
+    expect(watchedBuffers().spare).toBeGreaterThanOrEqual(10);
+    drop(10, 1000);
+    await collectGarbage();
+    expect(addresses.frees).toHaveLength(20);
+    expect(ended.every((buffer) => buffer.isDisposed)).toBe(true);
+  });
+
+  it('is kept after a failed free of the disposed one', async () => {
+    const kept = make();
+    addresses.beforeFree = () => {
+      throw new Error('no');
+    };
+    expect(() => kept.dispose()).toThrow('no');
+    addresses.beforeFree = undefined;
+    drop(10, 1000);
+    await collectGarbage();
+    expect([...addresses.live.keys()]).toEqual([kept.ptr]);
+    kept.dispose();
+  });
+
+  it('needs no native call, except one in 64 times', () => {
+    giveUpSpare();
+    const watch = vi.spyOn(native(), 'watch');
+    for (let i = 0; i < 640; i++) make().dispose();
+    expect(watch).toHaveBeenCalledTimes(10);
+    watch.mockRestore();
+  });
+
+  it('is found by a minor collection, although what is watched once survived some', () => {
+    giveUpSpare();
+    const old = make();
+    for (let i = 0; i < 4; i++) reclaimUnreachableBuffers('minor');
+    old.dispose();
+    for (let i = 0; i < 63; i++) make().dispose();
+    drop(1, 1000);
+    expect(reclaimUnreachableBuffers('minor')).toBe(1000);
+  });
+
+  it('leaves nothing behind once collections found that nobody took it', async () => {
+    const buffers = Array.from({ length: 100 }, make);
+    for (const buffer of buffers) buffer.dispose();
+    const { spare } = watchedBuffers();
+    expect(spare).toBeGreaterThanOrEqual(100);
+    const unwatch = vi.spyOn(native(), 'unwatch');
+    for (let round = 0; round < 2; round++) await collectGarbage();
+    expect(watchedBuffers().spare).toBe(0);
+    expect(unwatch).toHaveBeenCalledTimes(spare);
+    unwatch.mockRestore();
+  });
+
+  it('stays ready between sweeps if it was taken meanwhile', () => {
+    giveUpSpare();
+    const rounds = 5;
+    for (let round = 0; round < rounds; round++) {
+      const buffers = Array.from({ length: 10 }, make);
+      for (const buffer of buffers) buffer.dispose();
+      reclaimUnreachableBuffers('minor');
+      expect(watchedBuffers().spare).toBe(10);
+    }
+  });
+});
+
 describe('a resource that refuses to free what was dropped', () => {
   it('is reported once, and the rest is freed', async () => {
     addresses.beforeFree = (pointer) => {
@@ -304,7 +388,7 @@ describe('100,000 small buffers', () => {
   it('created and disposed use one slot', () => {
     const { slots } = watchedBuffers();
     for (let i = 0; i < 100_000; i++) new DeviceBuffer(256, { resource: addresses, stream }).dispose();
-    expect(watchedBuffers()).toEqual({ count: 0, slots: Math.max(slots, 1) });
+    expect(watchedBuffers()).toMatchObject({ count: 0, slots: Math.max(slots, 1) });
   });
 
   it('dropped in one long job do not fill the table', () => {

@@ -34,7 +34,7 @@ import { runInNewContext } from 'node:vm';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { interpose, mailbox, type NativeBinding, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
 import { formatPointer } from '../../src/errors.js';
-import { Device, type Event, type Stream, type StreamHold } from '../../src/index.js';
+import { Device, DeviceBuffer, type Event, type Stream, type StreamHold } from '../../src/index.js';
 import { Violation } from './violation.js';
 
 /** By stream number: a count of its operations. */
@@ -249,10 +249,15 @@ export class DriverModel implements Disposable {
     Device.get().synchronizeSync();
   }
 
-  /** The program has dropped its reference to an object: the next collection finds it. */
-  drop(object: object): void {
-    const slot = this.#slots.get(object);
-    if (slot !== undefined) this.#dropped.add(slot);
+  /** The program has dropped its reference to a buffer: the next collection finds it. */
+  drop(buffer: DeviceBuffer): void {
+    const standIn = DeviceBuffer.standInOf(buffer);
+    if (standIn === undefined) return;
+    // One that was made before this model is not known.
+    const { slot } = standIn;
+    if ((this.#slots.get(standIn) ?? slot) !== slot) throw new Violation('a buffer has another slot than what is watched in its place');
+    if (this.#dropped.has(slot) || this.#collectable.has(slot)) throw new Violation('two buffers share what is watched in their place');
+    this.#dropped.add(slot);
   }
 
   /** Makes V8 collect garbage. */
@@ -722,7 +727,7 @@ export class DriverModel implements Disposable {
       },
       unwatch: (slot) => {
         own.unwatch(slot);
-        this.#dropped.delete(slot);
+        if (this.#dropped.has(slot)) throw new Violation('a buffer is no longer watched, although it was dropped and not yet collected');
         this.#collectable.delete(slot);
       },
       collectedSlots: (slots) => {

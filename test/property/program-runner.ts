@@ -318,7 +318,7 @@ class Run {
     const [left] = this.#model.leftovers();
     if (left !== undefined) throw new Violation(`the program left ${left}`);
     const count = watchedBuffers().count - this.#watchedBefore;
-    if (count > 0) throw new Violation(`${count} buffers are watched after the last one was disposed`);
+    if (count !== 0) throw new Violation(`${count} buffers are watched after the last one was disposed`);
     if (this.#violation !== undefined) throw this.#violation;
   }
 
