@@ -16,13 +16,14 @@ import * as parse from './benchmarks/parse.mjs';
 import * as peers from './benchmarks/peers.mjs';
 import * as pool from './benchmarks/pool.mjs';
 import * as reports from './benchmarks/report.mjs';
+import * as start from './benchmarks/start.mjs';
 import * as streams from './benchmarks/streams.mjs';
 import { loadCistern, root } from './support/cistern.mjs';
 import { Context } from './support/context.mjs';
 import { environment } from './support/environment.mjs';
 import { findTraces, traceNames } from './support/traces.mjs';
 
-const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic, buffers, parse, reports, peers];
+const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic, buffers, parse, reports, start, peers];
 const names = benchmarks.map(({ name }) => name);
 
 const help = `usage: npm run bench -- [benchmark...] [options]

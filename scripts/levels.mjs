@@ -9,7 +9,7 @@ import { fileURLToPath } from 'node:url';
 
 const root = new URL('..', import.meta.url);
 const written = new URL('biome.levels.json', root);
-const basics = ['errors', 'lifetime-errors', 'collect-errors', 'call-stack', 'units', 'validation'];
+const basics = ['package', 'errors', 'lifetime-errors', 'collect-errors', 'call-stack', 'units', 'validation'];
 const interfaces = [...basics, 'driver', 'memory-resource'];
 const ordered = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'stream-ordering', 'collector'];
 const resources = [...ordered, 'files', 'formats', 'resource-kind', 'resources', 'adaptors', 'resource-kinds'];
@@ -20,10 +20,11 @@ const everything = [...resources, 'specification', 'buffers', 'replay', 'report'
  * all; `never` lists packages that it must not import. Only the driver layer loads native code.
  */
 const parts = [
+  { name: 'package', imports: [], node: ['node:fs'] },
   { name: 'errors', imports: [], node: [] },
   { name: 'lifetime-errors', imports: ['errors'], node: [] },
   { name: 'collect-errors', imports: [], node: [] },
-  { name: 'call-stack', imports: [], node: ['node:url'] },
+  { name: 'call-stack', imports: ['package'], node: ['node:url'] },
   { name: 'units', imports: [], node: [] },
   { name: 'nearest-word', imports: [], node: [] },
   { name: 'validation', imports: ['errors', 'nearest-word', 'units'], node: [] },

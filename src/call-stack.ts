@@ -1,14 +1,16 @@
 import { fileURLToPath } from 'node:url';
+import { packageRoot } from './package/root.js';
 
 type Callee = ((...values: never[]) => unknown) | (abstract new (...values: never[]) => unknown);
 
-const root = new URL('.', import.meta.url);
-
 /**
- * The location of cistern itself, as a URL path and as a file path, and the module through which it
- * runs other code's functions.
+ * Where cistern's own frames lie, as URL paths and as file paths, and the module through which it
+ * runs other code's functions. With source maps, the frames of `dist/` are shown as those of `src/`.
  */
-const ownPlaces = [root.pathname, fileURLToPath(root), 'node:async_hooks'];
+const ownPlaces = [
+  ...['dist/', 'src/'].map((folder) => new URL(folder, packageRoot)).flatMap((folder) => [folder.pathname, fileURLToPath(folder)]),
+  'node:async_hooks',
+];
 
 /**
  * The stack above a call, as text right away: until its text is read, a stack keeps alive every

@@ -13,10 +13,15 @@ export const root = fileURLToPath(new URL('../..', import.meta.url));
 
 const entries = ['index.js', 'formats/index.js', 'replay/index.js', 'report/index.js'];
 
+/** The build that is measured. */
+export function distFolder() {
+  // `--dist` sets the variable, and subjects inherit it.
+  return process.env['CISTERN_BENCH_DIST'] ?? join(root, 'dist');
+}
+
 /** @returns {Promise<Cistern>} */
 export async function loadCistern() {
-  // `--dist` sets the variable, and subjects inherit it.
-  const folder = process.env['CISTERN_BENCH_DIST'] ?? join(root, 'dist');
+  const folder = distFolder();
   let cistern;
   try {
     const modules = await Promise.all(entries.map((entry) => import(pathToFileURL(join(folder, entry)).href)));

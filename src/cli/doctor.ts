@@ -3,6 +3,7 @@ import { Command } from 'commander';
 import { type Backend, type BackendChoice, cudaUnavailableReason, selectBackend } from '../driver/backend.js';
 import { Device } from '../driver/device.js';
 import { CisternError } from '../errors.js';
+import { packageRoot } from '../package/root.js';
 import { formatBytes } from '../units.js';
 import { ExitCode, exitCodeOf } from './exit-code.js';
 import { deviceOption, jsonOption } from './options.js';
@@ -107,7 +108,7 @@ function describeDevice(device: Device): DeviceDescription {
 
 /** The file from which the addon was loaded. */
 function addonPath(): string | undefined {
-  return Object.keys(createRequire(import.meta.url).cache).find((path) => path.endsWith('cistern.node'));
+  return Object.keys(createRequire(packageRoot).cache).find((path) => path.endsWith('cistern.node'));
 }
 
 function toText(diagnosis: Diagnosis): string {

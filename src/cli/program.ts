@@ -1,6 +1,6 @@
 import { Command, CommanderError } from 'commander';
 import { CisternError } from '../errors.js';
-import { packageVersion } from '../files/package-version.js';
+import { packageVersion } from '../package/version.js';
 import { adviceFor } from './advice.js';
 import { completionCommand } from './completion.js';
 import { convertCommand } from './convert.js';

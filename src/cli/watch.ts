@@ -2,9 +2,10 @@ import { spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { constants } from 'node:os';
-import { dirname, join, resolve } from 'node:path';
+import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';
 import { Command, InvalidArgumentError, Option } from 'commander';
+import { packageRoot } from '../package/root.js';
 import { parsePositiveInteger } from './options.js';
 import type { Terminal } from './terminal.js';
 
@@ -32,6 +33,9 @@ Examples:
  * Signals passed on to the program. A terminal sends its own interrupts to the program directly.
  */
 const passedSignals: readonly NodeJS.Signals[] = ['SIGTERM', 'SIGHUP', 'SIGUSR2'];
+
+/** The module to import first, in a copy of the package. */
+const preload = 'dist/watch/preload.js';
 
 /** `cistern watch`: runs a program with a page that shows its memory. */
 export function watchCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
@@ -81,11 +85,11 @@ function run(program: string, args: readonly string[], options: WatchCommandOpti
  * knows only its own resources.
  */
 function preloadFor(program: string): string {
-  const own = new URL('../watch/preload.js', import.meta.url).href;
+  const own = new URL(preload, packageRoot).href;
   try {
     const manifest = createRequire(resolve(program)).resolve('cistern/package.json');
-    const preload = join(dirname(manifest), 'dist', 'watch', 'preload.js');
-    return existsSync(preload) ? pathToFileURL(preload).href : own;
+    const copy = new URL(preload, pathToFileURL(manifest));
+    return existsSync(copy) ? copy.href : own;
   } catch {
     return own;
   }

@@ -1,5 +1,3 @@
-import { setFlagsFromString } from 'node:v8';
-import { runInNewContext } from 'node:vm';
 import { assertOneOf } from '../validation.js';
 import { freeUnreachableBuffers } from './free-unreachable-buffers.js';
 
@@ -40,6 +38,8 @@ export function reclaimUnreachableBuffers(kind: CollectionKind): number {
 function findCollect(): Collect {
   const exposed: unknown = Reflect.get(globalThis, 'gc');
   if (typeof exposed === 'function') return exposed as Collect;
+  const { setFlagsFromString } = process.getBuiltinModule('node:v8');
+  const { runInNewContext } = process.getBuiltinModule('node:vm');
   // A context that is created while the flag is set has its own function; this context's global
   // object is unchanged.
   setFlagsFromString('--expose-gc');

@@ -1,4 +1,3 @@
-import { isMainThread } from 'node:worker_threads';
 import { ArgumentRangeError, CisternError, DeviceUnavailableError, formatValue } from '../errors.js';
 import { mailbox, native } from './native.js';
 import { checkOrderIfAsked } from './order-checker.js';
@@ -38,7 +37,7 @@ export function selectBackend(choice: BackendChoice): Backend {
     const reason = native().cudaUnavailableReason();
     if (reason === '') return open('cuda');
     if (choice === 'cuda') throw new DeviceUnavailableError(`no CUDA device can be used: ${reason}`);
-    if (isMainThread) {
+    if (process.getBuiltinModule('node:worker_threads').isMainThread) {
       process.emitWarning(
         `cistern runs on its software device, in host memory: ${reason}. Set CISTERN_DEVICE=software to choose it silently`,
         {

@@ -2,7 +2,6 @@
  * What objects bound to this environment have in common: they cannot be cloned, and they can be
  * inspected.
  */
-import * as workerThreads from 'node:worker_threads';
 import { formatPointer } from '../errors.js';
 
 /** The name of the method with which `console.log` and `util.inspect` show an object. */
@@ -29,7 +28,18 @@ class Plain {
 
 function cannotBeCloned(): void {}
 
-const { markAsUncloneable } = workerThreads as { readonly markAsUncloneable?: (object: object) => void };
+/** Replaced at the first object, so that importing cistern does not load `node:worker_threads`. */
+let refuse = (object: object): void => {
+  const { markAsUncloneable } = (
+    Number.parseInt(process.versions.node, 10) < 22 ? {} : process.getBuiltinModule('node:worker_threads')
+  ) as { readonly markAsUncloneable?: (object: object) => void };
+  refuse =
+    markAsUncloneable ??
+    ((each: { cannotBeCloned?: () => void }) => {
+      each.cannotBeCloned = cannotBeCloned;
+    });
+  refuse(object);
+};
 
 /**
  * Makes `structuredClone` and `postMessage` throw a `DataCloneError` for an object, because a clone
@@ -37,8 +47,7 @@ const { markAsUncloneable } = workerThreads as { readonly markAsUncloneable?: (o
  * cloned.
  */
 export function refuseCloning(object: object): void {
-  if (markAsUncloneable === undefined) (object as { cannotBeCloned?: () => void }).cannotBeCloned = cannotBeCloned;
-  else markAsUncloneable(object);
+  refuse(object);
 }
 
 /**

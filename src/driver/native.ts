@@ -16,8 +16,8 @@
  */
 import { createRequire } from 'node:module';
 import { fileURLToPath } from 'node:url';
-import { isMainThread } from 'node:worker_threads';
 import { AddonMissingError } from '../errors.js';
+import { packageRoot } from '../package/root.js';
 
 /** cistern's own statuses. Positive ones are CUDA's. */
 export const NativeStatus = {
@@ -323,10 +323,9 @@ export interface NativeBinding {
   collectedSlots(slots: Int32Array): void;
 }
 
-const require = createRequire(import.meta.url);
-
 function load(): NativeBinding {
-  const root = fileURLToPath(new URL('../..', import.meta.url));
+  const root = fileURLToPath(packageRoot);
+  const require = createRequire(packageRoot);
   const explicit = process.env['CISTERN_ADDON'];
   try {
     // The tests load an addon built with sanitizers this way.
@@ -377,14 +376,20 @@ export function interpose(replace?: (addon: NativeBinding) => Partial<NativeBind
 // When the process ends, Node waits for each worker before it notifies the addon, and a worker that
 // waits for a stream stalled by another thread would never end. Possibly only workers use the
 // addon.
-if (isMainThread) {
-  process.once('exit', () => {
-    try {
-      native().releaseAllStalls();
-    } catch {
-      // If the addon cannot be loaded, nothing stalls.
-    }
-  });
+process.once('exit', () => {
+  if (loaded === undefined && !mayHaveWorkers()) return;
+  if (!process.getBuiltinModule('node:worker_threads').isMainThread) return;
+  try {
+    native().releaseAllStalls();
+  } catch {
+    // If the addon cannot be loaded, nothing stalls.
+  }
+});
+
+/** Whether the process may have workers: it has none if the module that starts them is not loaded. */
+function mayHaveWorkers(): boolean {
+  const names: unknown = Reflect.get(process, 'moduleLoadList');
+  return !Array.isArray(names) || names.some((name) => String(name).endsWith(' worker_threads'));
 }
 
 /**

@@ -1,4 +1,3 @@
-import { isMainThread } from 'node:worker_threads';
 import { ArgumentRangeError, formatValue } from '../errors.js';
 import type { ServeStatisticsOptions, StatisticsServer } from './serve-statistics.js';
 
@@ -10,13 +9,13 @@ let watch: Promise<void> | undefined;
  * must not change what a program does.
  */
 export function watchFromEnvironment(): Promise<void> {
-  watch ??= isMainThread ? start() : Promise.resolve();
+  watch ??= start();
   return watch;
 }
 
 async function start(): Promise<void> {
   const wanted = process.env['CISTERN_WATCH'] ?? '';
-  if (wanted === '' || wanted === '0') return;
+  if (wanted === '' || wanted === '0' || !process.getBuiltinModule('node:worker_threads').isMainThread) return;
   try {
     const { url } = await serve(optionsFromEnvironment(wanted));
     process.stderr.write(`cistern: watch process ${process.pid} at ${url}\n`);

@@ -12,6 +12,19 @@ const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as
   dependencies: Record<string, string>;
 };
 
+/** Those that Node has loaded anyway, or loads in a fraction of a millisecond. */
+const quickModules = [
+  'node:async_hooks',
+  'node:diagnostics_channel',
+  'node:fs',
+  'node:module',
+  'node:os',
+  'node:path',
+  'node:timers/promises',
+  'node:url',
+  'node:util/types',
+];
+
 /**
  * The package as `npm pack` makes it, in an application that has its dependencies, after its
  * install script has run.
@@ -73,6 +86,60 @@ describe('the package, once installed', () => {
        console.log(functions.every((each) => typeof each === 'function'), addons.length);`,
     );
     expect(run(process.execPath, [module], application)).toBe('true 0\n');
+  });
+
+  test('is imported from three files, without libraries, and without modules of Node that take long to load', () => {
+    writeFileSync(
+      join(application, 'hooks.js'),
+      `import { writeSync } from 'node:fs';
+       export function load(url, context, next) {
+         writeSync(1, url + '\\n');
+         return next(url, context);
+       }`,
+    );
+    const program = join(application, 'loaded.js');
+    writeFileSync(program, `import { register } from 'node:module'; register('./hooks.js', import.meta.url); await import('cistern');`);
+    const loaded = run(process.execPath, [program], application).trim().split('\n');
+    const own = loaded.filter((url) => url.startsWith('file:')).map((url) => url.slice(url.lastIndexOf('/dist/')));
+    expect(own.sort()).toEqual(['/dist/chunks/driver.js', '/dist/chunks/resources.js', '/dist/index.js']);
+    expect(quickModules).toEqual(expect.arrayContaining(loaded.filter((url) => !url.startsWith('file:'))));
+  });
+
+  test('has every class once, so that objects and errors of one entry are known to the others', () => {
+    const files = packedFiles.filter((file) => /^dist\/.*\.js$/.test(file)).map((file) => readFileSync(join(root, file), 'utf8'));
+    const classes = files.flatMap((text) =>
+      [...text.matchAll(/^(?:var (\w+) = class|class (\w+))/gm)].map(([, name, other]) => name ?? other),
+    );
+    expect(classes).toContain('PoolMemoryResource');
+    expect(classes.filter((name, index) => classes.indexOf(name) !== index)).toEqual([]);
+
+    const program = join(application, 'entries.js');
+    writeFileSync(
+      program,
+      `import { ArgumentRangeError, HostMemoryResource, StatisticsResourceAdaptor } from 'cistern';
+       import { readRecordedRun } from 'cistern/logs';
+       import { sampleStatistics } from 'cistern/watch';
+       const resource = new StatisticsResourceAdaptor(new HostMemoryResource(), { name: 'known' });
+       const error = await readRecordedRun('', { unknown: 1 }).catch((error) => error);
+       console.log(sampleStatistics().resources.map(({ name }) => name), error instanceof ArgumentRangeError);`,
+    );
+    expect(run(process.execPath, [program], application)).toBe("[ 'known' ] true\n");
+  });
+
+  test.each([[[]], [['--enable-source-maps']]])('leaves its own frames out of recorded stacks, with %j', (options) => {
+    const program = join(application, 'stacks.js');
+    writeFileSync(
+      program,
+      `import { DeviceBuffer, HostMemoryResource, Recording, RecordingResourceAdaptor, Stream } from 'cistern';
+       import { readRecordedRun } from 'cistern/logs';
+       const file = ${JSON.stringify(join(application, 'stacks.cistern'))};
+       const recording = new Recording({ file });
+       const resource = new RecordingResourceAdaptor(new HostMemoryResource(), { recording, stackSampleBytes: 0 });
+       globalThis.buffer = new DeviceBuffer(64, { resource, stream: new Stream() });
+       recording.dispose();
+       console.log((await readRecordedRun(file)).stacks.join());`,
+    );
+    expect(run(process.execPath, [...options, program], application)).toMatch(/^,?<anonymous> \(.*\/stacks\.js:6:\d+\)\n/);
   });
 
   test("runs the README's example", () => {

@@ -2,7 +2,7 @@
 // package there.
 import { directFaults } from './direct-faults.mjs';
 
-const { mailbox, native } = await import('../../dist/driver/native.js');
+const { mailbox, native } = await import('../../dist/chunks/driver.js');
 try {
   directFaults(native(), mailbox, () => {});
 } catch {

@@ -7,7 +7,6 @@
  * A block is passed on when it is full, when the time of a record does not fit into it, and when it
  * is closed; the next block reuses the memory. A record costs four stores and allocates nothing.
  */
-import { crc32 } from 'node:zlib';
 import { blockMarker, maximumPayloadBytes, paddedToRecord, recordBytes } from './recording-format.js';
 
 const blockPlaces = maximumPayloadBytes / recordBytes + 1;
@@ -18,6 +17,8 @@ const recordNumbers = recordBytes / 8;
 export class BlockEncoder {
   readonly #take: (block: Uint8Array) => void;
   readonly #maximumNanoseconds: number;
+  /** Not imported: most programs record nothing, and loading this module takes a millisecond. */
+  readonly #crc32 = process.getBuiltinModule('node:zlib').crc32;
   #bytes = new Uint8Array(blockPlaces * recordBytes);
   #words = new Uint32Array(this.#bytes.buffer);
   #numbers = new Float64Array(this.#bytes.buffer);
@@ -98,7 +99,7 @@ export class BlockEncoder {
       this.#words[1] = bytes - recordBytes;
       this.#words[3] = this.#records;
       this.#numbers[2] = this.#time;
-      this.#words[2] = crc32(this.#bytes.subarray(12, bytes));
+      this.#words[2] = this.#crc32(this.#bytes.subarray(12, bytes));
       this.#base += this.#at;
       this.#take(this.#bytes.subarray(0, bytes));
     }

@@ -3,7 +3,6 @@
  * it; and the recording that the environment variable `CISTERN_LOG_FILE` asks for.
  */
 import { resolve } from 'node:path';
-import { isMainThread, threadId } from 'node:worker_threads';
 import { liveRecordings, Recording } from './recording.js';
 
 interface SharedRecording {
@@ -51,6 +50,7 @@ export function environmentRecording(): Recording | undefined {
   if (file === '') return undefined;
   if (ofEnvironment === undefined || ofEnvironment.isDisposed) {
     const path = file.replaceAll('%p', String(process.pid));
+    const { isMainThread, threadId } = process.getBuiltinModule('node:worker_threads');
     ofEnvironment = acquireRecording(isMainThread ? path : `${path}.${threadId}`);
   }
   return ofEnvironment;

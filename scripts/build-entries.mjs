@@ -1,0 +1,85 @@
+// Builds the JavaScript of dist/: one file for each entry of the package, at the place of its
+// source, and dist/chunks/ with what they share, so that importing an entry reads a few files and
+// every class exists once. Libraries stay outside.
+import { readdirSync, readFileSync, rmSync } from 'node:fs';
+import { join, posix } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { rolldown } from 'rolldown';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const output = join(root, 'dist');
+const { bin, dependencies, exports } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+
+const main = source(exports['.'].default);
+/** Entries that load all resources anyway; the others share only what they need. */
+const heavy = [main, source(exports['./replay'].default), source(bin.cistern)];
+/** The module that `cistern watch` makes Node import is no entry of the package, but a file of its own. */
+const entries = [
+  ...Object.values(exports).flatMap((target) => (typeof target === 'string' ? [] : [source(target.default)])),
+  source(bin.cistern),
+  'src/watch/preload.ts',
+];
+
+await build();
+
+async function build() {
+  const bundle = await rolldown({
+    cwd: root,
+    platform: 'node',
+    tsconfig: false,
+    transform: { target: 'es2023' },
+    // `sideEffects` of package.json is about what is built here.
+    treeshake: { moduleSideEffects: [{ test: /[\\/]src[\\/]/, sideEffects: true }] },
+    input: Object.fromEntries(entries.map((entry) => [posix.relative('src', entry).replace(/\.ts$/, ''), entry])),
+    external: [/^node:/, ...Object.keys(dependencies)],
+  });
+  const { output: files } = await bundle.write({
+    dir: output,
+    format: 'esm',
+    comments: false,
+    sourcemap: true,
+    chunkFileNames: 'chunks/[name].js',
+    minifyInternalExports: false,
+    codeSplitting: { groups: [{ debugName: 'shared', name: chunkOf }] },
+  });
+  removeOthers(new Set(files.map(({ fileName }) => fileName)));
+  assertPlace(files);
+}
+
+/** The chunk of a module that the main entry needs and another entry too; Rolldown places the rest. */
+function chunkOf(id, context) {
+  const reaching = entriesOf(id, context);
+  if (!reaching.has(main) || reaching.size === 1) return null;
+  return [...reaching].every((entry) => heavy.includes(entry)) ? 'resources' : 'driver';
+}
+
+/** The entries from which a module can be reached by static imports. */
+function entriesOf(id, context) {
+  const known = new Set();
+  const visit = (each) => {
+    if (known.has(each)) return;
+    known.add(each);
+    context.getModuleInfo(each).importers.forEach(visit);
+  };
+  visit(id);
+  return new Set(entries.filter((entry) => known.has(join(root, entry))));
+}
+
+/** Removes what an earlier build left. */
+function removeOthers(names) {
+  for (const name of readdirSync(output, { recursive: true })) {
+    if (/\.js(\.map)?$/.test(name) && !names.has(name)) rmSync(join(output, name));
+  }
+}
+
+/** `src/package/root.ts` finds the package's root from where it lies. */
+function assertPlace(files) {
+  const placed = files.filter(({ code }) => code?.includes('import.meta')).map(({ fileName }) => fileName);
+  if (placed.length === 1 && placed[0].startsWith('chunks/')) return;
+  throw new Error(`only src/package/root.ts may use import.meta, in one file of dist/chunks; now it is in ${placed.join(', ')}`);
+}
+
+/** The source of a file in dist. */
+function source(path) {
+  return path.replace('./dist/', 'src/').replace(/\.js$/, '.ts');
+}
