@@ -201,6 +201,18 @@ describe('a buffer that takes over the watch of a disposed one', () => {
     kept.dispose();
   });
 
+  it('does not keep the resource of the disposed one', async () => {
+    const resources = Array.from({ length: 10 }, () => {
+      const resource = new AddressCountingResource();
+      new DeviceBuffer(1000, { resource, stream }).dispose();
+      return new WeakRef(resource);
+    });
+    await setImmediate();
+    expect(watchedBuffers().spare).toBeGreaterThan(0);
+    await collectGarbage();
+    expect(resources.filter((resource) => resource.deref() !== undefined)).toHaveLength(0);
+  });
+
   it('needs no native call, except one in 64 times', () => {
     giveUpSpare();
     const watch = vi.spyOn(native(), 'watch');
