@@ -12,6 +12,7 @@ import {
   firstSegmentField,
   headsField,
   laneCountField,
+  laneNoticesField,
   laneNumberField,
   lanesField,
   lanesOrderField,
@@ -22,6 +23,7 @@ import {
   nextField,
   nextFreeField,
   nextSegmentField,
+  noticesField,
   ownerField,
   previousField,
   previousSegmentField,
@@ -32,8 +34,10 @@ import {
   usedCountField,
 } from '../src/suballocation/index-layout';
 import { returnArea, takeArea } from './areas';
-import { addFree, anyFree, findAligned, findFree, firstOf, largestList, misalignment, removeFree, resizeFree } from './lanes';
+import { firstOf, largestList } from './class-lists';
+import { addFree, anyFree, findAligned, findFree, misalignment, removeFree, resizeFree } from './lanes';
 import { hasRecords, returnRecord, takeRecord } from './records';
+import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
 import { addUsed, blockIn, cellOf, createCells, hasCell, removeCell, returnCells } from './used-blocks';
 
 const none: f64 = -1;
@@ -48,11 +52,15 @@ export function createIndex(): u32 {
   if (index === 0) return 0;
   memory.fill(index, 0, 1 << indexOrder);
   const lanes = takeArea(firstLanesOrder);
-  if (lanes === 0 || !createCells(index)) {
+  const notices = takeArea(laneOrder);
+  if (lanes === 0 || notices === 0 || !createCells(index)) {
     if (lanes !== 0) returnArea(lanes, firstLanesOrder);
+    if (notices !== 0) returnArea(notices, laneOrder);
     returnArea(index, indexOrder);
     return 0;
   }
+  memory.fill(notices, 0, 1 << laneOrder);
+  store<u32>(index, notices, noticesField);
   store<u32>(index, lanes, lanesField);
   store<u32>(index, firstLanesOrder, lanesOrderField);
   return index;
@@ -62,6 +70,8 @@ export function createIndex(): u32 {
 export function destroyIndex(index: u32): void {
   returnBlocks(index);
   returnCells(index);
+  clearNotices(load<u32>(index, noticesField));
+  returnArea(load<u32>(index, noticesField), laneOrder);
   const count = load<u32>(index, laneCountField);
   for (let number: u32 = 0; number < count; number++) returnArea(laneAt(index, number), laneOrder);
   returnArea(load<u32>(index, lanesField), load<u32>(index, lanesOrderField));
@@ -89,6 +99,7 @@ export function addLane(index: u32): i32 {
   }
   memory.fill(lane, 0, 1 << laneOrder);
   store<u32>(lane, number, laneNumberField);
+  store<u32>(lane, load<u32>(index, noticesField), laneNoticesField);
   store<u32>(lanes + (number << 2), lane);
   store<u32>(index, number + 1, laneCountField);
   return number;
@@ -96,6 +107,21 @@ export function addLane(index: u32): i32 {
 
 export function isEmpty(index: u32, lane: u32): bool {
   return load<u32>(laneAt(index, lane)) === 0;
+}
+
+/** Says whether other streams may take from a lane. A new lane is not shared. */
+export function shareLane(index: u32, lane: u32, isShared: bool): void {
+  setShared(laneAt(index, lane), isShared);
+}
+
+/** The number of a shared lane other than two in which `allocate` succeeds, or -1 if few looked at have one. */
+export function laneWith(index: u32, units: i32, own: i32, second: i32): i32 {
+  return findShared(load<u32>(index, noticesField), units, own, second);
+}
+
+/** The number of a shared lane other than two that is not empty, of those with the largest block; or -1. */
+export function fullLane(index: u32, own: i32, second: i32): i32 {
+  return largestShared(load<u32>(index, noticesField), own, second);
 }
 
 /** Returns false if there is no memory. */
@@ -250,6 +276,7 @@ export function removeSegment(index: u32, block: u32): void {
 export function clear(index: u32): void {
   returnBlocks(index);
   returnCells(index);
+  clearNotices(load<u32>(index, noticesField));
   // What was just returned is enough for this.
   createCells(index);
   store<u32>(index, 0, usedCountField);
@@ -261,7 +288,7 @@ export function clear(index: u32): void {
   for (let number: u32 = 0; number < count; number++) {
     const lane = laneAt(index, number);
     memory.fill(lane, 0, laneNumberField);
-    memory.fill(lane + headsField, 0, classes << 2);
+    memory.fill(lane + headsField, 0, (1 << laneOrder) - headsField);
   }
 }
 

@@ -15,6 +15,7 @@ import {
   divisions,
   groupBitsField,
   headsField,
+  isSharedField,
   listBitsField,
   maximumUnits,
   nextFreeField,
@@ -23,16 +24,11 @@ import {
   stateField,
   unitBits,
 } from '../src/suballocation/index-layout';
+import { classOf, clearBit, firstOf, nextList, setBit } from './class-lists';
+import { noteList } from './notices';
 
 /** How many blocks of a list are examined. */
 const scanLimit = 8;
-
-/** The list for blocks of a size. */
-function classOf(units: i32): u32 {
-  if (units < divisions) return units;
-  const shift = 31 - divisionBits - clz(units);
-  return (shift << divisionBits) + (units >>> shift);
-}
 
 /** A free block of a lane with at least `units` units, or 0. */
 export function findFree(lane: u32, units: i32): u32 {
@@ -76,19 +72,6 @@ export function anyFree(lane: u32): u32 {
   return firstOf(lane, (group << divisionBits) + ctz(load<u32>(lane + (group << 2), listBitsField)));
 }
 
-/** The list with the largest blocks, or -1. */
-export function largestList(lane: u32): i32 {
-  const groupBits = load<u32>(lane, groupBitsField);
-  if (groupBits === 0) return -1;
-  const group = 31 - clz(groupBits);
-  return (group << divisionBits) + 31 - clz(load<u32>(lane + (group << 2), listBitsField));
-}
-
-/** The first block of a list, or 0. */
-export function firstOf(lane: u32, list: u32): u32 {
-  return load<u32>(lane + (list << 2), headsField);
-}
-
 /** Makes a block that is in no list a free one of a lane. */
 export function addFree(block: u32, units: i32, lane: u32): void {
   store<u32>(block, lane, stateField);
@@ -110,22 +93,8 @@ export function resizeFree(block: u32, from: i32, to: i32, lane: u32): void {
   addToList(block, newList, lane);
 }
 
-/** The next list above one that is not empty, or -1. */
-function nextList(lane: u32, list: u32): i32 {
-  let group = list >>> divisionBits;
-  // Shifted twice, because a shift by 32 shifts by 0.
-  let bits = load<u32>(lane + (group << 2), listBitsField) & ((-1 << (list & (divisions - 1))) << 1);
-  if (bits === 0) {
-    const above = load<u32>(lane, groupBitsField) & (-2 << group);
-    if (above === 0) return -1;
-    group = ctz(above);
-    bits = load<u32>(lane + (group << 2), listBitsField);
-  }
-  return (group << divisionBits) + ctz(bits);
-}
-
 /** The smallest of the first few blocks of a list that fit, the lowest address among equals; or 0. */
-function smallestFit(first: u32, units: i32): u32 {
+export function smallestFit(first: u32, units: i32): u32 {
   let best: u32 = 0;
   let bestSize = maximumUnits;
   let block = first;
@@ -154,10 +123,8 @@ function addToList(block: u32, list: u32, lane: u32): void {
     store<u32>(first, block, previousFreeField);
     return;
   }
-  const group = list >>> divisionBits;
-  const word = lane + (group << 2);
-  store<u32>(word, load<u32>(word, listBitsField) | (1 << (list & (divisions - 1))), listBitsField);
-  store<u32>(lane, load<u32>(lane, groupBitsField) | (1 << group), groupBitsField);
+  setBit(lane, list);
+  if (load<u32>(lane, isSharedField) !== 0) noteList(lane, list);
 }
 
 function removeFromList(block: u32, list: u32, lane: u32): void {
@@ -169,10 +136,5 @@ function removeFromList(block: u32, list: u32, lane: u32): void {
     return;
   }
   store<u32>(lane + (list << 2), next, headsField);
-  if (next !== 0) return;
-  const group = list >>> divisionBits;
-  const word = lane + (group << 2);
-  const bits = load<u32>(word, listBitsField) & ~(1 << (list & (divisions - 1)));
-  store<u32>(word, bits, listBitsField);
-  if (bits === 0) store<u32>(lane, load<u32>(lane, groupBitsField) & ~(1 << group), groupBitsField);
+  if (next === 0) clearBit(lane, list);
 }

@@ -203,9 +203,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     const next = this.#nextBlockBytes;
     const least = leastBytes(bytes, alignment);
     if (least <= next && this.tryTakeAtLeast(least, next, stream)) return true;
-    const before = this.#filledArenas;
-    this.#returnToGlobal(stream);
-    return this.#filledArenas < before;
+    return this.#returnToGlobal(stream);
   }
 
   /** A block of the upstream belongs to the global arena. */
@@ -265,18 +263,13 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     return true;
   }
 
-  /** How many arenas other than the global one have free memory. */
-  get #filledArenas(): number {
-    return this.ordering.laneNumbers().filter((lane) => lane !== this.#global.number && !this.index.isEmpty(lane)).length;
-  }
-
   /**
    * Returns to the global arena the free memory that is available without blocking, including
-   * memory held for `stream`.
+   * memory held for `stream`. Returns whether there was any.
    */
-  #returnToGlobal(stream?: Stream): void {
-    this.ordering.collect(this.#global, stream);
+  #returnToGlobal(stream?: Stream): boolean {
     this.#defragmentations++;
+    return this.ordering.collect(this.#global, stream);
   }
 
   #writeDump(): void {

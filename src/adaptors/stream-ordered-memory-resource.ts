@@ -355,7 +355,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
     let address: number = none;
     this.ordering.others(stream, (other) => {
-      address = this.#reuseFrom(other, bytes, stream, alignment);
+      address = this.reuseFrom(other, bytes, stream, alignment);
       return address !== none;
     });
     return address;
@@ -485,12 +485,13 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       lane.received();
       if (isEnough(false)) return true;
     }
-    return this.ordering.others(stream, (other) => {
+    for (let other = this.ordering.fullLane(stream); other !== none; other = this.ordering.fullLane(stream)) {
       this.ordering.order(stream, other);
       this.#memory.transfer(other, lane.number);
       lane.received();
-      return isEnough(true);
-    });
+      if (isEnough(true)) return true;
+    }
+    return false;
   }
 
   /**
@@ -621,7 +622,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   }
 
   /** Takes one block from another lane, if one fits, and makes the stream wait for it. */
-  #reuseFrom(other: number, bytes: number, stream: Stream, alignment: number): number {
+  protected reuseFrom(other: number, bytes: number, stream: Stream, alignment: number): number {
     const address = this.allocateIn(other, bytes, alignment);
     if (address === none) return none;
     try {

@@ -79,6 +79,13 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     return this.index.allocateAligned(units, units * unitBytes - bytes, alignment, lane, this.lane.owner);
   }
 
+  /** The other stream's memory is found by its size, and so is enough for any alignment. */
+  protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
+    const units = Math.ceil(bytes / unitBytes) + alignment / unitBytes - 1;
+    const other = units > maximumUnits ? none : this.ordering.laneWith(stream, units);
+    return other === none ? none : this.reuseFrom(other, bytes, stream, alignment);
+  }
+
   /** Zero bytes, 2 GiB and more, invalid sizes, and alignments other than 256. */
   #allocateUnusual(bytes: number, stream: Stream, alignment: number): DevicePointer {
     assertBytes(bytes);

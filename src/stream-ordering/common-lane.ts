@@ -17,6 +17,7 @@ const maximumEvents = 8;
 export class CommonLane implements Lane {
   readonly number: number;
   readonly identity = undefined;
+  readonly isHeldBack = false;
   #events: readonly Event[] = [];
   /**
    * From this many events on, the lane looks for completed ones: twice as many as were left last

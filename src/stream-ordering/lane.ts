@@ -15,6 +15,8 @@ export interface Lane {
   readonly number: number;
   /** The stream that may use the memory at once; undefined if it belongs to no stream. */
   readonly identity: StreamIdentity | undefined;
+  /** Whether no other stream may take the memory now. */
+  readonly isHeldBack: boolean;
   /** Whether everything that was queued before the frees is known to have run. */
   readonly isIdle: boolean;
   /**
@@ -23,4 +25,9 @@ export interface Lane {
   order(waiter: Waiter): boolean;
   /** Events that cover everything that was queued before the frees, recorded now if necessary. */
   cover(): readonly Event[];
+  /**
+   * The memory leaves the lane. Returns the events that cover it; the lane does not record them
+   * again.
+   */
+  release(): readonly Event[];
 }

@@ -156,18 +156,18 @@ export class StreamLane implements Lane {
 
   /**
    * The memory leaves the lane. Returns the event that covers all of it, which is not recorded
-   * again, or undefined if the stream is known to have run everything. If the event cannot be
-   * recorded, the state is unchanged.
+   * again, or none if the stream is known to have run everything. If the event cannot be recorded,
+   * the state is unchanged.
    */
-  release(): Event | undefined {
+  release(): readonly Event[] {
     const event = this.#cover();
-    if (event === undefined) return undefined;
+    if (event === undefined) return [];
     this.#event = undefined;
     this.#isRecorded = false;
     this.#freedAt = -1;
     // The event also covered memory that is in use again.
     this.identity.outdateFences();
-    return event;
+    return [event];
   }
 
   #cover(): Event | undefined {

@@ -32,6 +32,7 @@ import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import type { StreamIdentity, StreamObserver } from '../driver/stream-identity.js';
 import { ArgumentRangeError, DriverError, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
+import { none } from '../suballocation/blocks.js';
 import { assertOneOf } from '../validation.js';
 import { CommonLane } from './common-lane.js';
 import type { Lane, Waiter } from './lane.js';
@@ -40,11 +41,20 @@ import { StreamLane } from './stream-lane.js';
 /** The values of the option `deallocationEvents`. */
 export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
 
+/** How many lanes whose memory is held back are looked at, and their streams queried, before an allocation goes on. */
+const mostLookedAt = 8;
+
 /** What stream ordering needs from a free-space index. */
 export interface LaneMemory {
   addLane(): number;
   isEmpty(lane: number): boolean;
   transfer(from: number, to: number): void;
+  /** Says whether `laneWith` and `fullLane` may find a lane. */
+  share?(lane: number, isShared: boolean): void;
+  /** A shared lane other than two that has a free block of `units` units, or -1. */
+  laneWith?(units: number, own: number, second: number): number;
+  /** A shared lane other than two that is not empty, or -1. */
+  fullLane?(own: number, second: number): number;
   /**
    * Whether memory that is in use will become free in the order of the lane's stream without a call
    * at each free, or only after what was freed into the lane. An event is recorded for it too
@@ -71,7 +81,11 @@ export class StreamOrdering implements StreamObserver {
   /** Every lane, by number. */
   readonly #byNumber: Lane[] = [];
   /** Every lane of a stream that has not ended. */
-  readonly #lanes: StreamLane[] = [];
+  readonly #lanes = new Set<StreamLane>();
+  /** Those that are not shared, because their memory was last seen to be held back. */
+  readonly #unshared: StreamLane[] = [];
+  /** Where the next look at them begins. */
+  #nextUnshared = 0;
   readonly #vacantNumbers: number[] = [];
   /** The lane of ended streams, and the lanes that the pooling resource added. */
   readonly #ended: CommonLane;
@@ -87,9 +101,8 @@ export class StreamOrdering implements StreamObserver {
     this.#isEager = policy === 'eager';
     this.#memory = memory;
     this.#device = memoryKind === 'device' ? device : undefined;
-    this.#ended = new CommonLane(memory.addLane());
-    this.#byNumber[this.#ended.number] = this.#ended;
-    this.#common = [this.#ended];
+    this.#common = [];
+    this.#ended = this.addCommonLane();
   }
 
   /**
@@ -123,6 +136,7 @@ export class StreamOrdering implements StreamObserver {
     const lane = new CommonLane(this.#memory.addLane());
     this.#byNumber[lane.number] = lane;
     this.#common.push(lane);
+    this.#memory.share?.(lane.number, true);
     return lane;
   }
 
@@ -143,21 +157,27 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * Moves all free memory to a common lane without blocking, together with its events. Only memory
-   * held for streams other than `stream` that are not known to be idle stays where it is.
+   * held for streams other than `stream` that are not known to be idle stays where it is. Returns
+   * whether it moved any.
    */
-  collect(into: CommonLane, stream?: Stream): void {
-    for (const other of this.#common) {
-      if (other === into || this.#memory.isEmpty(other.number)) continue;
-      into.dependOn(other.release());
-      this.#memory.transfer(other.number, into.number);
-    }
-    for (const lane of this.#lanes) {
-      if (this.#memory.isEmpty(lane.number) || (lane.isHeldBack && lane.identity !== stream?.identity)) continue;
-      const event = lane.release();
-      if (event !== undefined) into.dependOn([event]);
+  collect(into: CommonLane, stream?: Stream): boolean {
+    const events: Event[] = [];
+    let hasMoved = false;
+    const move = (lane: Lane) => {
+      events.push(...lane.release());
       this.#memory.transfer(lane.number, into.number);
+      hasMoved = true;
+    };
+    try {
+      for (const lane of stream === undefined ? [] : this.#lanesOf(stream.identity)) if (!this.#memory.isEmpty(lane.number)) move(lane);
+      for (let other = this.#fullLane(into.number, none); other !== none; other = this.#fullLane(into.number, none)) {
+        move(this.lane(other));
+      }
+    } finally {
+      into.dependOn(events);
     }
     for (const common of this.#common) common.forgetPastEvents();
+    return hasMoved;
   }
 
   /** Whether an event must be recorded at a free without a fence. `lane` is the stream's own. */
@@ -223,6 +243,31 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
+   * A lane of another stream, or of none, that has a free block of `units` units and may be taken
+   * from; or -1. Only for memory with `laneWith`. Constant, however many streams there are: of the
+   * lanes whose memory was held back, only a few are looked at.
+   */
+  laneWith(stream: Stream, units: number): number {
+    this.#shareIdle(mostLookedAt);
+    const { slot } = stream.identity;
+    const own = this.#shared[slot]?.number ?? none;
+    const second = this.#held[slot]?.number ?? none;
+    for (;;) {
+      const number = this.#memory.laneWith?.(units, own, second) ?? none;
+      if (number === none || !this.#unshareHeldBack(number)) return number;
+    }
+  }
+
+  /**
+   * A lane of another stream, or of none, that is not empty and may be taken from; or -1. Linear in
+   * the streams if the memory has no `fullLane`.
+   */
+  fullLane(stream: Stream): number {
+    const { slot } = stream.identity;
+    return this.#fullLane(this.#shared[slot]?.number ?? none, this.#held[slot]?.number ?? none);
+  }
+
+  /**
    * Makes a stream wait for everything that a lane's memory depends on. Returns whether it had to.
    */
   order(waiter: Waiter, number: number): boolean {
@@ -242,7 +287,7 @@ export class StreamOrdering implements StreamObserver {
   }
 
   laneNumbers(): number[] {
-    return [...this.#common, ...this.#lanes].map((lane) => lane.number);
+    return [...this.#common, ...this.#lanes].map(({ number }) => number);
   }
 
   /** The number of the lane of ended streams. */
@@ -252,7 +297,7 @@ export class StreamOrdering implements StreamObserver {
 
   /** Every lane of a stream that has not ended. */
   get lanes(): readonly StreamLane[] {
-    return this.#lanes;
+    return [...this.#lanes];
   }
 
   /**
@@ -279,12 +324,12 @@ export class StreamOrdering implements StreamObserver {
     }
   }
 
-  /** Queries every stream that memory is held for. Does not block. Returns whether any is idle. */
+  /**
+   * Queries streams that memory is held for: all of them, or the next few if there are many. Does
+   * not block. Returns whether any is idle.
+   */
   queryHeld(stream: Stream): boolean {
-    let found = false;
-    // A stream whose end is not announced may be gone.
-    for (const lane of this.#heldBack(stream)) if (lane.identity.announcesEnd && lane.identity.query()) found = true;
-    return found;
+    return this.#shareIdle(mostLookedAt, stream);
   }
 
   /**
@@ -296,7 +341,7 @@ export class StreamOrdering implements StreamObserver {
     let synchronized = 0;
     for (const lane of this.#heldBack(stream)) {
       // A host function that ran during the wait before may have ended the stream.
-      if (!this.#lanes.includes(lane)) continue;
+      if (!this.#lanes.has(lane)) continue;
       try {
         if (lane.identity.announcesEnd) lane.identity.synchronizeSync();
         else deviceOf(lane.identity).synchronizeSync();
@@ -305,10 +350,11 @@ export class StreamOrdering implements StreamObserver {
         if (isNotPermitted(error)) break;
         // A host function that ran during this wait may have ended the stream; its memory can then
         // be taken.
-        if (this.#lanes.includes(lane)) throw error;
+        if (this.#lanes.has(lane)) throw error;
       }
       synchronized++;
     }
+    this.#shareIdle(Number.POSITIVE_INFINITY);
     return synchronized;
   }
 
@@ -330,7 +376,7 @@ export class StreamOrdering implements StreamObserver {
       }
       this.#memory.redirect?.(lane.number, this.#ended.number);
       this.#vacantNumbers.push(lane.number);
-      this.#lanes.splice(this.#lanes.indexOf(lane), 1);
+      this.#lanes.delete(lane);
     }
     this.#shared[identity.slot] = undefined;
     this.#held[identity.slot] = undefined;
@@ -349,18 +395,78 @@ export class StreamOrdering implements StreamObserver {
     const lane = new StreamLane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), identity, deviceOf(identity), isHeld);
     lanes[identity.slot] = lane;
     this.#byNumber[lane.number] = lane;
-    this.#lanes.push(lane);
+    this.#lanes.add(lane);
+    this.#memory.share?.(lane.number, !isHeld);
+    if (isHeld) this.#unshared.push(lane);
     identity.observe(this);
     return lane;
   }
 
-  #lanesOf(identity: StreamIdentity): StreamLane[] {
-    return this.#lanes.filter((lane) => lane.identity === identity);
+  #lanesOf({ slot }: StreamIdentity): StreamLane[] {
+    return [this.#held[slot], this.#shared[slot]].filter((lane) => lane !== undefined);
   }
 
   /** The lanes with memory that another stream may not take yet. */
   #heldBack(stream: Stream | undefined): StreamLane[] {
-    return this.#lanes.filter((lane) => lane.isHeldBack && lane.identity !== stream?.identity && !this.#memory.isEmpty(lane.number));
+    return this.lanes.filter((lane) => lane.isHeldBack && lane.identity !== stream?.identity && !this.#memory.isEmpty(lane.number));
+  }
+
+  #fullLane(own: number, second: number): number {
+    if (this.#memory.fullLane === undefined) return this.#searchFullLane(own, second);
+    this.#shareIdle(mostLookedAt);
+    for (;;) {
+      const number = this.#memory.fullLane(own, second);
+      if (number === none || !this.#unshareHeldBack(number)) return number;
+    }
+  }
+
+  #searchFullLane(own: number, second: number): number {
+    for (const lanes of [this.#common, this.#lanes]) {
+      for (const { number, isHeldBack } of lanes) {
+        if (number !== own && number !== second && !isHeldBack && !this.#memory.isEmpty(number)) return number;
+      }
+    }
+    return none;
+  }
+
+  /** Stops sharing a lane if its memory is held back. Returns whether it is. */
+  #unshareHeldBack(number: number): boolean {
+    const lane = this.lane(number);
+    if (!lane.isHeldBack) return false;
+    this.#memory.share?.(number, false);
+    this.#unshared.push(lane as StreamLane);
+    return true;
+  }
+
+  /**
+   * Looks at some of the unshared lanes, in turns, and shares those whose memory is not held back
+   * any more. If a stream is given, the streams of the others are queried first. Returns whether
+   * one of them is idle.
+   */
+  #shareIdle(most: number, asking?: Stream): boolean {
+    const unshared = this.#unshared;
+    let isIdle = false;
+    for (let left = Math.min(most, unshared.length); left > 0; left--) {
+      if (this.#nextUnshared >= unshared.length) this.#nextUnshared = 0;
+      const lane = unshared[this.#nextUnshared] as StreamLane;
+      const isLive = this.#lanes.has(lane);
+      if (isLive && asking !== undefined && this.#becomesIdle(lane, asking)) isIdle = true;
+      if (isLive && (lane.isHeldBack || this.#memory.share === undefined)) {
+        this.#nextUnshared++;
+        continue;
+      }
+      unshared[this.#nextUnshared] = unshared[unshared.length - 1] as StreamLane;
+      unshared.pop();
+      if (isLive) this.#memory.share?.(lane.number, true);
+    }
+    return isIdle;
+  }
+
+  /** Queries the stream of a lane if another stream could then take from the lane. */
+  #becomesIdle({ number, identity, isHeldBack }: StreamLane, asking: Stream): boolean {
+    // A stream whose end is not announced may be gone.
+    if (!isHeldBack || identity === asking.identity || !identity.announcesEnd || this.#memory.isEmpty(number)) return false;
+    return identity.query();
   }
 }
 

@@ -49,6 +49,7 @@ import {
   groupBitsField,
   groups,
   headsField,
+  isSharedField,
   laneCountField,
   laneNumberField,
   lanesField,
@@ -58,7 +59,10 @@ import {
   maximumUnits,
   nextField,
   nextFreeField,
+  nextNoticeField,
   nextSegmentField,
+  noticeLaneField,
+  noticesField,
   previousField,
   previousFreeField,
   previousSegmentField,
@@ -99,6 +103,25 @@ export class FreeSpaceIndex {
   /** Whether a lane has no free block. */
   isEmpty(lane: number): boolean {
     return indexModule.isEmpty(this.#index, lane) === 1;
+  }
+
+  /** Says whether `laneWith` and `fullLane` find a lane. They do not find a new one. */
+  share(lane: number, isShared: boolean): void {
+    indexModule.shareLane(this.#index, lane, isShared);
+  }
+
+  /**
+   * A shared lane that has a free block of `units` units, other than two lanes; or -1. Takes the
+   * lane with the smallest class of blocks. In the request's own class, only a few lanes are
+   * examined.
+   */
+  laneWith(units: number, own: number, second: number): number {
+    return indexModule.laneWith(this.#index, units, own, second);
+  }
+
+  /** A shared lane that is not empty, other than two lanes; one with the largest class of blocks. Or -1. */
+  fullLane(own: number, second: number): number {
+    return indexModule.fullLane(this.#index, own, second);
   }
 
   /** The number of used blocks. */
@@ -275,6 +298,7 @@ export class FreeSpaceIndex {
     this.#validateMap(read, used);
     for (const [number, lane] of lanes.entries()) {
       if (read.word(lane, laneNumberField) !== number) fail(`lane ${number} says that it is lane ${read.word(lane, laneNumberField)}`);
+      if (read.word(lane, isSharedField) !== 0) this.#validateNotices(read, lane);
       const listed = this.#validateLists(read, lane);
       const held = freeUnits.get(lane);
       if (listed !== held) fail(`lane ${number} lists ${listed} units, its segments hold ${held}`);
@@ -314,6 +338,18 @@ export class FreeSpaceIndex {
       if ((read.word(lane, listBitsField + 4 * group) !== 0) !== (bit === 1)) fail(`lane ${lane}: bit of group ${group}`);
     }
     return units;
+  }
+
+  /** Every list of a shared lane that is not empty has a notice. */
+  #validateNotices(read: Reader, lane: number): void {
+    const notices = read.word(this.#index, noticesField);
+    for (let list = 0; list < classes; list++) {
+      if (read.word(lane, headsField + 4 * list) === 0) continue;
+      let notice = read.word(notices, headsField + 4 * list);
+      while (notice !== 0 && read.word(notice, noticeLaneField) !== lane) notice = read.word(notice, nextNoticeField);
+      const bit = (read.word(notices, listBitsField + 4 * (list >>> divisionBits)) >>> (list & (divisions - 1))) & 1;
+      if (notice === 0 || bit === 0) fail(`lane ${lane} is shared, but list ${list} has no notice`);
+    }
   }
 
   #lanes(read: Reader): number[] {

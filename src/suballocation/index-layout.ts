@@ -34,6 +34,8 @@ export const laneCountField = 32;
 /** An array of pointers to the lanes, and the binary logarithm of its bytes. */
 export const lanesField = 36;
 export const lanesOrderField = 40;
+/** The notices of shared lanes: a table of 4 KiB. */
+export const noticesField = 44;
 
 // A lane: 4 KiB.
 /** One bit for each group that has a block. */
@@ -42,8 +44,19 @@ export const groupBitsField = 0;
 export const listBitsField = 4;
 /** The lane's number. */
 export const laneNumberField = 112;
+/** Whether other streams may take from the lane. */
+export const isSharedField = 116;
+/** The table of notices of the lane's index. */
+export const laneNoticesField = 120;
 /** By class: the first free block. */
 export const headsField = 128;
+/** By group: one bit for each list that a notice names. */
+export const noticeBitsField = 3584;
+
+// The table of notices: the same bits and heads as in a lane, of lists of notices.
+// A notice: 32 bytes.
+export const noticeLaneField = 0;
+export const nextNoticeField = 4;
 
 // A block: 32 bytes.
 /** In units. */

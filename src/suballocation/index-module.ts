@@ -20,6 +20,10 @@ interface IndexModule {
   /** Returns -1 if there is no memory. */
   addLane(index: number): number;
   isEmpty(index: number, lane: number): number;
+  shareLane(index: number, lane: number, isShared: boolean): void;
+  /** Returns -1 if there is none. */
+  laneWith(index: number, units: number, own: number, second: number): number;
+  fullLane(index: number, own: number, second: number): number;
   /** Returns 0 if there is no memory. */
   addSegment(index: number, address: number, units: number, lane: number): number;
   /** Returns the address, -1 if nothing fits, -2 if there is no memory. */

@@ -274,6 +274,67 @@ describe('a free-space index', () => {
     expect(stepsAmong(400)).toBe(stepsAmong(40));
   });
 
+  describe('a shared lane', () => {
+    const share = (count: number, unitsOf: (i: number) => number) => {
+      const index = new FreeSpaceIndex();
+      const lanes = Array.from({ length: count }, () => index.addLane());
+      for (const [i, lane] of lanes.entries()) {
+        index.share(lane, true);
+        if (unitsOf(i) > 0) index.addSegment(base * (i + 1), unitsOf(i) * unitBytes, lane);
+      }
+      index.validate();
+      return { index, lanes };
+    };
+
+    test('is found by what it has, the smallest class first', () => {
+      const { index, lanes } = share(4, (i) => [100, 10, 1000, 0][i] as number);
+      const place = (lane: number) => lanes.indexOf(lane);
+      expect([5, 10, 11, 100, 1000, 1001].map((units) => place(index.laneWith(units, -1, -1)))).toEqual([1, 1, 0, 0, 2, -1]);
+      expect(place(index.fullLane(-1, -1))).toBe(2);
+    });
+
+    test('is not found by the streams that own it', () => {
+      const { index, lanes } = share(3, () => 10);
+      const [a, b, c] = lanes as [number, number, number];
+      expect([index.laneWith(10, a, b), index.laneWith(10, c, b), index.fullLane(a, c)]).toEqual([c, a, b]);
+    });
+
+    test('is not found while it is not shared, nor if what it had is used', () => {
+      const { index, lanes } = share(2, () => 10);
+      const [a, b] = lanes as [number, number];
+      index.share(a, false);
+      expect([index.laneWith(10, b, -1), index.fullLane(b, -1)]).toEqual([-1, -1]);
+      index.share(a, true);
+      index.validate();
+      expect(index.laneWith(10, b, -1)).toBe(a);
+      const address = index.allocate(10, 0, a);
+      expect([index.laneWith(1, b, -1), index.fullLane(b, -1)]).toEqual([-1, -1]);
+      free(index, address, a);
+      index.validate();
+      expect(index.laneWith(10, b, -1)).toBe(a);
+    });
+
+    test('is found although blocks of its class are too small elsewhere', () => {
+      const { index, lanes } = share(3, (i) => [4100, 4200, 4110][i] as number);
+      expect(index.laneWith(4150, -1, -1)).toBe(lanes[1]);
+    });
+
+    test('is found at a cost that does not grow with the number of lanes', () => {
+      const stepsAmong = (count: number) => {
+        using counter = new StepCounter();
+        const { index, lanes } = share(count, (i) => (i === 0 ? 300 : 64));
+        const [first] = lanes as [number];
+        return counter.during(() => {
+          for (let i = 0; i < 100; i++) {
+            expect(index.laneWith(200, -1, -1)).toBe(first);
+            free(index, index.allocate(200, 0, first), first);
+          }
+        });
+      };
+      expect(stepsAmong(1000)).toBe(stepsAmong(10));
+    });
+  });
+
   test('removes every segment at the end, including used ones', () => {
     const { index, lane } = indexOf(10);
     index.addSegment(2 * base, 20 * unitBytes, lane);
@@ -314,7 +375,7 @@ describe('a free-space index', () => {
 
   test('agrees with a naive model after any steps in several lanes', () => {
     const step = fc.record({
-      kind: fc.constantFrom('allocate', 'allocate', 'aligned', 'free', 'free', 'transfer', 'segment', 'release', 'clear'),
+      kind: fc.constantFrom('allocate', 'allocate', 'aligned', 'free', 'free', 'transfer', 'segment', 'release', 'clear', 'share'),
       units: fc.oneof(fc.integer({ min: 1, max: 80 }), fc.integer({ min: 1, max: 5000 })),
       pick: fc.nat(),
       lane: fc.nat({ max: 2 }),
@@ -327,6 +388,7 @@ describe('a free-space index', () => {
         /** Live ranges, and the free bytes of every lane. */
         const live: { address: number; units: number }[] = [];
         const freeUnits = [0, 0, 0];
+        const isShared = [false, false, false];
         let segments = 0;
         for (const { kind, units, pick, lane, other } of steps) {
           const number = lanes[lane] as number;
@@ -359,11 +421,21 @@ describe('a free-space index', () => {
             freeUnits[other] = 0;
           } else if (kind === 'release') {
             (freeUnits[lane] as number) -= (index.removeFreeSegment(number, units * unitBytes)?.bytes ?? 0) / unitBytes;
+          } else if (kind === 'share') {
+            isShared[lane] = units % 2 === 0;
+            index.share(number, units % 2 === 0);
           } else if (kind === 'clear' && pick % 8 === 0) {
             index.removeAllSegments();
             live.length = 0;
             freeUnits.fill(0);
           }
+          const found = lanes.indexOf(index.laneWith(units, number, -1));
+          const others = [0, 1, 2].filter((each) => each !== lane && isShared[each]);
+          const fits = others.filter((each) => index.canAllocate(units, lanes[each] as number));
+          expect(fits.length > 0 ? fits : [-1]).toContain(found);
+          const full = lanes.indexOf(index.fullLane(number, -1));
+          const filled = others.filter((each) => (freeUnits[each] as number) > 0);
+          expect(filled.length > 0 ? filled : [-1]).toContain(full);
           index.validate();
           expect(lanes.map((each) => index.freeBytes(each) / unitBytes)).toEqual(freeUnits);
           expect(index.usedBlocks).toBe(live.length);

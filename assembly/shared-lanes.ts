@@ -1,0 +1,115 @@
+/**
+ * Finds another stream's lane that has a block of some size, without looking at every lane.
+ *
+ * Data structure. For each size class, a list of notices, each of which names a lane that had a block
+ * of the class when the notice was made; two levels of bitmaps show which lists have any. A lane has
+ * a bit for each class that says whether there is a notice, so there is at most one. Only shared
+ * lanes, which other streams may take from, make notices.
+ *
+ *     class 5   lane 2 -> lane 7
+ *     class 9   lane 2              no longer true: the block was allocated
+ *
+ * A notice is not withdrawn when it becomes untrue; whoever finds it so removes it. So a lane that
+ * nobody else takes from pays for a notice once for each class.
+ *
+ * Invariant: every non-empty list of a shared lane has a notice, unless there was no memory for it.
+ * Cost: constant, amortized: each notice that is removed was made once.
+ */
+import {
+  classes,
+  divisionBits,
+  divisions,
+  groupBitsField,
+  headsField,
+  isSharedField,
+  laneNumberField,
+  nextNoticeField,
+  noticeBitsField,
+  noticeLaneField,
+} from '../src/suballocation/index-layout';
+import { classOf, clearBit, firstOf, largestList, nextList } from './class-lists';
+import { smallestFit } from './lanes';
+import { noteList } from './notices';
+import { returnRecord } from './records';
+
+/** How many lanes are examined in the request's own class, whose blocks may be too small. */
+const scanLimit = 8;
+/** No lane has this number. */
+const none = -1;
+
+/** Says whether other streams may take from a lane. */
+export function setShared(lane: u32, isShared: bool): void {
+  if ((load<u32>(lane, isSharedField) !== 0) === isShared) return;
+  store<u32>(lane, u32(isShared), isSharedField);
+  if (!isShared) return;
+  // No block has 0 units.
+  for (let list = nextList(lane, 0); list >= 0; list = nextList(lane, list)) noteList(lane, list);
+}
+
+/**
+ * The number of a shared lane other than two with a free block of at least `units` units, from the
+ * smallest class that has one; or -1.
+ */
+export function findShared(notices: u32, units: i32, own: i32, second: i32): i32 {
+  const ownClass = classOf(units);
+  if (firstOf(notices, ownClass) !== 0) {
+    const number = findIn(notices, ownClass, units, own, second);
+    if (number !== none) return number;
+  }
+  for (let list = nextList(notices, ownClass); list >= 0; list = nextList(notices, list)) {
+    const number = findIn(notices, list, units, own, second);
+    if (number !== none) return number;
+  }
+  return none;
+}
+
+/** The number of the shared lane other than two that has the largest block, by class; or -1. */
+export function largestShared(notices: u32, own: i32, second: i32): i32 {
+  for (let list = largestList(notices); list >= 0; list--) {
+    if (firstOf(notices, list) === 0) continue;
+    const number = findIn(notices, list, 1, own, second);
+    if (number !== none) return number;
+  }
+  return none;
+}
+
+/** Returns the records of all notices. */
+export function clearNotices(notices: u32): void {
+  for (let list: u32 = 0; list < u32(classes); list++) {
+    for (let notice = firstOf(notices, list); notice !== 0; ) {
+      const next = load<u32>(notice, nextNoticeField);
+      returnRecord(notice);
+      notice = next;
+    }
+  }
+  memory.fill(notices + groupBitsField, 0, headsField + (classes << 2));
+}
+
+/** As `findShared`, in one list; removes the notices that are not true any more. */
+function findIn(notices: u32, list: u32, units: i32, own: i32, second: i32): i32 {
+  const head = notices + (list << 2);
+  let previous: u32 = 0;
+  let notice = load<u32>(head, headsField);
+  for (let left = scanLimit; left > 0 && notice !== 0; ) {
+    const lane = load<u32>(notice, noticeLaneField);
+    const next = load<u32>(notice, nextNoticeField);
+    const first = firstOf(lane, list);
+    if (first === 0 || load<u32>(lane, isSharedField) === 0) {
+      const word = lane + ((list >>> divisionBits) << 2);
+      store<u32>(word, load<u32>(word, noticeBitsField) & ~(1 << (list & (divisions - 1))), noticeBitsField);
+      if (previous !== 0) store<u32>(previous, next, nextNoticeField);
+      else store<u32>(head, next, headsField);
+      returnRecord(notice);
+    } else {
+      const number = load<i32>(lane, laneNumberField);
+      if (number !== own && number !== second) {
+        if (smallestFit(first, units) !== 0) return number;
+        left--;
+      }
+      previous = notice;
+    }
+    notice = next;
+  }
+  if (load<u32>(head, headsField) === 0) clearBit(notices, list);
+  return none;
+}
