@@ -73,6 +73,12 @@ AddressSpace::Range* AddressSpace::BeginFree(std::uint64_t address, std::uint64_
   return &freeing_.insert(std::move(range)).position->second;
 }
 
+AddressSpace::Range* AddressSpace::FindFreeing(std::uint64_t address) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const auto found = freeing_.find(address);
+  return found != freeing_.end() ? &found->second : nullptr;
+}
+
 void AddressSpace::FinishFree(std::uint64_t address) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto freed = freeing_.extract(address);

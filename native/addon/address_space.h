@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "cuda/driver_table.h"
 
@@ -45,8 +46,21 @@ class AddressSpace {
   Status CheckFree(std::uint64_t address, std::uint64_t bytes, std::uint64_t* right_bytes) const;
   // Takes out of use a range that can be freed. The result is valid until the free ends.
   Range* BeginFree(std::uint64_t address, std::uint64_t bytes);
+  // The range whose free has begun at an address and not ended, or null.
+  Range* FindFreeing(std::uint64_t address);
   // The range is unmapped, and becomes a hole.
   void FinishFree(std::uint64_t address);
+  // Takes every block out of use, and calls complete(begin) for each range whose free has
+  // not ended. Nobody else may use this object any more.
+  template <typename Complete>
+  void FreeAll(Complete&& complete) {
+    std::vector<std::uint64_t> ranges;
+    for (const auto& [begin, block] : blocks_) ranges.push_back(begin);
+    for (const std::uint64_t begin : ranges) BeginFree(begin, blocks_.at(begin).end - begin);
+    ranges.clear();
+    for (const auto& [begin, range] : freeing_) ranges.push_back(begin);
+    for (const std::uint64_t begin : ranges) complete(begin);
+  }
   // Nothing was unmapped, and the range stays in use.
   void CancelFree(std::uint64_t address, std::uint64_t bytes);
 

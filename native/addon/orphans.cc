@@ -28,7 +28,8 @@ Handle AsHandle(const Orphan& orphan) {
   return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(orphan.address));
 }
 
-void Free(const DriverTable& driver, const Orphan& orphan) {
+// False if the driver refuses, and virtual memory can be freed again later.
+bool Free(const DriverTable& driver, const Orphan& orphan) {
   switch (orphan.kind) {
     case OrphanKind::kEvent:
       driver.EventDestroy(AsHandle<Event>(orphan));
@@ -43,14 +44,11 @@ void Free(const DriverTable& driver, const Orphan& orphan) {
       driver.MemFree(orphan.address);
       break;
     case OrphanKind::kPages:
-      CompleteFree(driver, *orphan.space, orphan.address, orphan.range);
-      break;
+      return CompleteFree(driver, *orphan.space, orphan.address);
     case OrphanKind::kMemoryHandle:
-      driver.MemRelease(orphan.address);
-      break;
+      return driver.MemRelease(orphan.address) == kSuccess;
     case OrphanKind::kAddressSpace:
-      FreeAddressSpace(driver, *orphan.space);
-      break;
+      return FreeAddressSpace(driver, *orphan.space);
     case OrphanKind::kPinnedMemory:
       driver.MemFreeHost(AsHandle<void*>(orphan));
       break;
@@ -61,6 +59,7 @@ void Free(const DriverTable& driver, const Orphan& orphan) {
       driver.StreamDestroy(AsHandle<Stream>(orphan));
       break;
   }
+  return true;
 }
 
 // Waits for all work queued on the devices that this process uses: on any of them the finished
@@ -126,7 +125,7 @@ bool FreeOrphans(Environment& environment) {
         environment.driver->CtxSynchronize();
         frees_pending = false;
       }
-      Free(*environment.driver, orphans[index]);
+      if (!Free(*environment.driver, orphans[index])) LeaveOrphans(environment.backend, {orphans[index]});
       frees_pending = frees_pending || kind == OrphanKind::kPoolMemory;
     }
     if (frees_pending) environment.driver->CtxSynchronize();

@@ -24,10 +24,8 @@ enum class OrphanKind { kEvent, kPoolMemory, kPool, kMemory, kPages, kMemoryHand
 struct Orphan {
   OrphanKind kind;
   int device;
-  std::uint64_t address;  // or the driver's handle
-  // Of virtual memory: where it is, and for pages the free that has begun.
-  std::shared_ptr<AddressSpace> space = nullptr;
-  AddressSpace::Range* range = nullptr;
+  std::uint64_t address;                          // or the driver's handle
+  std::shared_ptr<AddressSpace> space = nullptr;  // of virtual memory
 };
 
 void LeaveOrphans(const DriverTable* driver, std::vector<Orphan> orphans);

@@ -1,6 +1,7 @@
 #include "addon/virtual_memory.h"
 
 #include <memory>
+#include <vector>
 
 #include "addon/bindings.h"
 #include "addon/host_functions.h"
@@ -44,46 +45,78 @@ Status CountedUnmap(Environment& environment, const AddressSpace& space, Address
   });
 }
 
-void LeaveRange(const Environment& environment, const SpaceRef& space, std::uint64_t address, AddressSpace::Range* range) {
-  LeaveOrphans(environment.backend, {{OrphanKind::kPages, space->device, address, space, range}});
+// Leaves a free that has begun to a later call.
+void LeaveRange(const Environment& environment, const SpaceRef& space, std::uint64_t address) {
+  LeaveOrphans(environment.backend, {{OrphanKind::kPages, space->device, address, space}});
 }
 
-// Creates the memory of a page. The mapping keeps it, so that unmapping frees it.
-Status MapPage(Environment& environment, const AddressSpace& space, std::uint64_t address) {
-  const AllocationProperties properties = PropertiesOf(environment, space.device);
-  const std::size_t bytes = static_cast<std::size_t>(space.page_bytes);
-  MemoryHandle memory = 0;
-  Status status = environment.Counted<Call::kMemCreate>(&memory, bytes, &properties, 0ULL);
-  if (status != kSuccess) return status;
-  status = environment.Counted<Call::kMemMap>(DevicePointer{address}, bytes, std::size_t{0}, memory, 0ULL);
-  const Status released = environment.Counted<Call::kMemRelease>(memory);
-  if (released != kSuccess) LeaveOrphans(environment.backend, {{OrphanKind::kMemoryHandle, space.device, memory}});
-  return status;
-}
-
-Status MapPages(Environment& environment, const AddressSpace& space, std::uint64_t address, std::uint64_t page_end,
-                std::uint64_t* mapped_end) {
-  for (*mapped_end = address; *mapped_end < page_end; *mapped_end += space.page_bytes) {
-    const Status status = MapPage(environment, space, *mapped_end);
-    if (status != kSuccess) return status;
+// Memory for pages, which ends with this object unless it is mapped: a mapping keeps it, and
+// unmapping then frees it.
+class NewPages {
+ public:
+  NewPages(Environment& environment, const AddressSpace& space) : environment_(environment), space_(space) {}
+  ~NewPages() {
+    for (const MemoryHandle memory : handles_) {
+      if (environment_.Counted<Call::kMemRelease>(memory) == kSuccess) continue;
+      Guarded([&] {
+        LeaveOrphans(environment_.backend, {{OrphanKind::kMemoryHandle, space_.device, memory}});
+        return Status{kSuccess};
+      });
+    }
   }
-  const AccessDescription access{{kLocationDevice, environment.DriverDevice(space.device)}, kAccessReadWrite};
-  const std::size_t bytes = static_cast<std::size_t>(page_end - address);
-  return environment.Counted<Call::kMemSetAccess>(DevicePointer{address}, bytes, &access, std::size_t{1});
-}
+  NewPages(const NewPages&) = delete;
+  NewPages& operator=(const NewPages&) = delete;
+
+  Status Create(std::uint64_t count) {
+    const AllocationProperties properties = PropertiesOf(environment_, space_.device);
+    while (handles_.size() < count) {
+      handles_.push_back(0);
+      const Status status = environment_.Counted<Call::kMemCreate>(&handles_.back(), PageBytes(), &properties, 0ULL);
+      if (status == kSuccess) continue;
+      handles_.pop_back();
+      return status;
+    }
+    return kSuccess;
+  }
+
+  // Maps the pages one after the other, and makes them accessible. `end` is where mapping stopped.
+  Status Map(std::uint64_t address, std::uint64_t* end) {
+    *end = address;
+    for (const MemoryHandle memory : handles_) {
+      const Status status = environment_.Counted<Call::kMemMap>(DevicePointer{*end}, PageBytes(), std::size_t{0}, memory, 0ULL);
+      if (status != kSuccess) return status;
+      *end += space_.page_bytes;
+    }
+    const AccessDescription access{{kLocationDevice, environment_.DriverDevice(space_.device)}, kAccessReadWrite};
+    return environment_.Counted<Call::kMemSetAccess>(DevicePointer{address}, static_cast<std::size_t>(*end - address), &access,
+                                                     std::size_t{1});
+  }
+
+ private:
+  std::size_t PageBytes() const { return static_cast<std::size_t>(space_.page_bytes); }
+
+  Environment& environment_;
+  const AddressSpace& space_;
+  std::vector<MemoryHandle> handles_;
+};
 
 Status AllocateRange(Environment& environment, const SpaceRef& space, std::uint64_t bytes, std::uint64_t* address) {
+  NewPages pages(environment, *space);
+  if (bytes > space->bytes) return kOutOfAddresses;
+  Status status = pages.Create((bytes + space->page_bytes - 1) / space->page_bytes);
+  if (status != kSuccess) return status;
   if (!space->Allocate(bytes, address)) return kOutOfAddresses;
-  const std::uint64_t pages = (bytes + space->page_bytes - 1) / space->page_bytes;
-  std::uint64_t mapped_end = *address;
-  const Status status = MapPages(environment, *space, *address, *address + pages * space->page_bytes, &mapped_end);
+  std::uint64_t mapped_end;
+  status = pages.Map(*address, &mapped_end);
   if (status == kSuccess) return status;
   AddressSpace::Range* range = space->BeginFree(*address, bytes);
   range->mapped_end = mapped_end;
-  if (CountedUnmap(environment, *space, range) == kSuccess) {
+  // As any free, unmapping may wait for the device.
+  const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
+  if (no_stalls.owns_lock() && CountedUnmap(environment, *space, range) == kSuccess) {
     space->FinishFree(*address);
   } else {
-    LeaveRange(environment, space, *address, range);
+    LeaveRange(environment, space, *address);
   }
   return status;
 }
@@ -101,25 +134,25 @@ Status FreeIdle(Environment& environment, const SpaceRef& space, std::uint64_t a
     space->CancelFree(address, bytes);
     return status;
   }
-  LeaveRange(environment, space, address, range);
+  LeaveRange(environment, space, address);
   return kSuccess;
 }
 
 }  // namespace
 
-void CompleteFree(const DriverTable& driver, AddressSpace& space, std::uint64_t address, AddressSpace::Range* range) {
+bool CompleteFree(const DriverTable& driver, AddressSpace& space, std::uint64_t address) {
+  AddressSpace::Range* range = space.FindFreeing(address);
+  if (range == nullptr) return true;  // it went with everything else
   const Status status =
       UnmapPages(space, range, [&](std::uint64_t at, std::uint64_t bytes) { return driver.MemUnmap(at, static_cast<std::size_t>(bytes)); });
   if (status == kSuccess) space.FinishFree(address);
+  return status == kSuccess;
 }
 
-void FreeAddressSpace(const DriverTable& driver, const AddressSpace& space) {
-  space.ForEachMapped([&](std::uint64_t begin, std::uint64_t end) {
-    for (std::uint64_t page = begin; page < end; page += space.page_bytes) {
-      driver.MemUnmap(page, static_cast<std::size_t>(space.page_bytes));
-    }
-  });
-  driver.MemAddressFree(space.base, static_cast<std::size_t>(space.bytes));
+bool FreeAddressSpace(const DriverTable& driver, AddressSpace& space) {
+  bool is_free = true;
+  space.FreeAll([&](std::uint64_t address) { is_free = CompleteFree(driver, space, address) && is_free; });
+  return is_free && driver.MemAddressFree(space.base, static_cast<std::size_t>(space.bytes)) == kSuccess;
 }
 
 Status ReserveAddresses(Environment& environment, const Napi::CallbackInfo& info) {
@@ -146,7 +179,7 @@ Status ReserveAddresses(Environment& environment, const Napi::CallbackInfo& info
   bytes = (bytes + page_bytes - 1) / page_bytes * page_bytes;
   DevicePointer base = 0;
   status = environment.WithReclaim([&] {
-    return environment.Counted<Call::kMemAddressReserve>(&base, static_cast<std::size_t>(bytes), std::size_t{0}, DevicePointer{0}, 0ULL);
+    return environment.Counted<Call::kMemAddressReserve>(&base, static_cast<std::size_t>(bytes), page_bytes, DevicePointer{0}, 0ULL);
   });
   if (status != kSuccess) return status;
   std::uint64_t handle = 0;
@@ -169,8 +202,9 @@ Status FreeAddresses(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, space->device);
   if (context.status() != kSuccess) return context.status();
-  status = space->HasMapped() ? kErrorNotReady
-                              : environment.Counted<Call::kMemAddressFree>(DevicePointer{space->base}, static_cast<std::size_t>(space->bytes));
+  status = space->HasMapped()
+               ? Status{kErrorNotReady}
+               : environment.Counted<Call::kMemAddressFree>(DevicePointer{space->base}, static_cast<std::size_t>(space->bytes));
   if (status != kSuccess) LeaveOrphans(environment.backend, {{OrphanKind::kAddressSpace, space->device, space->base, space}});
   environment.address_spaces.Remove(handle);
   environment.ReapOrphans();
@@ -213,7 +247,8 @@ Status DeallocateVirtual(Environment& environment, const Napi::CallbackInfo& inf
   environment.ReapOrphans();
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
   if (!no_stalls.owns_lock()) {
-    LeaveRange(environment, space, address, space->BeginFree(address, bytes));
+    space->BeginFree(address, bytes);
+    LeaveRange(environment, space, address);
     return kSuccess;
   }
   const ContextScope context(environment, space->device);

@@ -9,11 +9,12 @@
 
 namespace cistern {
 
-// Completes a free that AddressSpace::BeginFree began. No queued work may use the memory.
-void CompleteFree(const DriverTable& driver, AddressSpace& space, std::uint64_t address, AddressSpace::Range* range);
+// Completes a free that AddressSpace::BeginFree began. No queued work may use the memory. False if
+// the driver refuses; the rest can be tried again.
+bool CompleteFree(const DriverTable& driver, AddressSpace& space, std::uint64_t address);
 
-// Unmaps everything, and gives the addresses back.
-void FreeAddressSpace(const DriverTable& driver, const AddressSpace& space);
+// The same for everything that is mapped, and then for the addresses.
+bool FreeAddressSpace(const DriverTable& driver, AddressSpace& space);
 
 }  // namespace cistern
 

@@ -168,14 +168,11 @@ Status GrantAccess(std::uint64_t address, std::uint64_t bytes, int device, bool 
 
 Status UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
   Registry& registry = TheRegistry();
-  Device* device;
   {
     const std::lock_guard<std::mutex> guard(registry.mutex);
-    Mappings* mappings = FindTiled(registry, address, bytes);
-    if (mappings == nullptr) return kErrorInvalidValue;
-    device = &mappings->find(address)->second.memory->device;
+    if (FindTiled(registry, address, bytes) == nullptr) return kErrorInvalidValue;
   }
-  device->Synchronize();
+  for (int i = 0; i < DeviceCount(); ++i) FindDevice(i)->Synchronize();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   Mappings* mappings = FindTiled(registry, address, bytes);
   if (mappings == nullptr) return kErrorInvalidValue;

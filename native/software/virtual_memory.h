@@ -33,7 +33,7 @@ Status ReleaseMemory(MemoryHandle memory);
 // Mapped memory is accessible only after GrantAccess.
 Status MapMemory(std::uint64_t address, std::uint64_t bytes, MemoryHandle memory);
 Status GrantAccess(std::uint64_t address, std::uint64_t bytes, int device, bool is_accessible);
-// Whole mappings only. Synchronizes their device first: work in a queue may refer to the memory.
+// Whole mappings only. Synchronizes every device first: work in a queue may refer to the memory.
 Status UnmapMemory(std::uint64_t address, std::uint64_t bytes);
 
 struct VirtualRangeInfo {

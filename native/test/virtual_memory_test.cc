@@ -159,23 +159,26 @@ TEST("virtual memory counts against the device's total with everything else") {
   CHECK_OK(driver.MemUnmap(addresses, kPage));
 }
 
-TEST("unmapping waits for the work that uses the memory") {
-  TestStream stream;
-  Addresses addresses(kPage);
-  Map(addresses);
-  Gate gate;
-  gate.Close(stream);
-  CHECK_OK(driver.MemsetD8Async(addresses, 1, kPage, stream));
-  std::atomic<bool> is_unmapped{false};
-  std::thread thread([&] {
-    OnDevice on(0);
-    CHECK_OK(driver.MemUnmap(addresses, kPage));
-    is_unmapped = true;
-  });
-  SleepMilliseconds(20);
-  CHECK(!is_unmapped);
-  gate.Open();
-  thread.join();
+TEST("unmapping waits for the work that uses the memory, on every device") {
+  for (int device : {0, 1}) {
+    OnDevice stream_device(device);
+    TestStream stream;
+    Addresses addresses(kPage);
+    Map(addresses);
+    Gate gate;
+    gate.Close(stream);
+    CHECK_OK(driver.MemsetD8Async(addresses, 1, kPage, stream));
+    std::atomic<bool> is_unmapped{false};
+    std::thread thread([&] {
+      OnDevice on(0);
+      CHECK_OK(driver.MemUnmap(addresses, kPage));
+      is_unmapped = true;
+    });
+    SleepMilliseconds(20);
+    CHECK(!is_unmapped);
+    gate.Open();
+    thread.join();
+  }
 }
 
 TEST("memory that is unmapped goes back to the system") {

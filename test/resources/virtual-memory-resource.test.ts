@@ -189,6 +189,22 @@ describe('VirtualMemoryResource', () => {
     resource.deallocate(pointer, page, stream);
   });
 
+  test.each(['cuMemCreate', 'cuMemMap'])('returns if %s fails while the same thread holds a stream', (name) => {
+    const pointer = resource.allocate(page, stream);
+    const hold = stream.hold();
+    set(pointer, 1, 1, page, stream);
+    failCall(name, 3, 999);
+    expect(() => resource.allocate(4 * page, stream)).toThrow(code('ERR_CISTERN_DRIVER'));
+    // What was mapped stays so, until nothing holds a stream.
+    const later = resource.allocate(page, stream);
+    expect(later).toBe(pointer + (name === 'cuMemMap' ? 5 : 1) * page);
+    hold.release();
+    resource.deallocate(pointer, page, stream);
+    resource.deallocate(later, page, stream);
+    expect(resource.allocate(8 * page, stream)).toBe(pointer);
+    resource.deallocate(pointer, 8 * page, stream);
+  });
+
   test('gives held memory back when it is disposed, once the stream continues', () => {
     const held = new VirtualMemoryResource({ reservationBytes: 64 * MiB });
     const pointer = held.allocate(page, stream);
