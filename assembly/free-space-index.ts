@@ -9,19 +9,18 @@ import {
   addressField,
   classes,
   firstBlockField,
+  firstLaneField,
   firstSegmentField,
+  groupBitsField,
   headsField,
-  laneCountField,
   laneNoticesField,
-  laneNumberField,
-  lanesField,
-  lanesOrderField,
   lastBlockField,
   lastSegmentField,
   maximumUnits,
   nextCandidateField,
   nextField,
   nextFreeField,
+  nextLaneField,
   nextSegmentField,
   noticesField,
   ownerField,
@@ -38,89 +37,71 @@ import { firstOf, largestList } from './class-lists';
 import { addFree, anyFree, findAligned, findFree, misalignment, removeFree, resizeFree } from './lanes';
 import { hasRecords, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
-import { addUsed, blockIn, cellOf, createCells, hasCell, removeCell, returnCells } from './used-blocks';
+import { addUsed, createBuckets, findUsed, hasBucket, removeUsed, returnBuckets } from './used-blocks';
 
 const none: f64 = -1;
 const noMemory: f64 = -2;
 const indexOrder: u32 = 7;
-const laneOrder: u32 = 12;
-const firstLanesOrder: u32 = 6;
+/** Of a lane, and of the table of notices. */
+const tableOrder: u32 = 12;
 
 /** Returns a new index, or 0 if there is no memory for it. */
 export function createIndex(): u32 {
   const index = takeArea(indexOrder);
   if (index === 0) return 0;
   memory.fill(index, 0, 1 << indexOrder);
-  const lanes = takeArea(firstLanesOrder);
-  const notices = takeArea(laneOrder);
-  if (lanes === 0 || notices === 0 || !createCells(index)) {
-    if (lanes !== 0) returnArea(lanes, firstLanesOrder);
-    if (notices !== 0) returnArea(notices, laneOrder);
+  const notices = takeArea(tableOrder);
+  if (notices === 0 || !createBuckets(index)) {
+    if (notices !== 0) returnArea(notices, tableOrder);
     returnArea(index, indexOrder);
     return 0;
   }
-  memory.fill(notices, 0, 1 << laneOrder);
+  memory.fill(notices, 0, 1 << tableOrder);
   store<u32>(index, notices, noticesField);
-  store<u32>(index, lanes, lanesField);
-  store<u32>(index, firstLanesOrder, lanesOrderField);
   return index;
 }
 
 /** Returns all memory of an index, which must not be used any more. */
 export function destroyIndex(index: u32): void {
   returnBlocks(index);
-  returnCells(index);
+  returnBuckets(index);
   clearNotices(load<u32>(index, noticesField));
-  returnArea(load<u32>(index, noticesField), laneOrder);
-  const count = load<u32>(index, laneCountField);
-  for (let number: u32 = 0; number < count; number++) returnArea(laneAt(index, number), laneOrder);
-  returnArea(load<u32>(index, lanesField), load<u32>(index, lanesOrderField));
+  returnArea(load<u32>(index, noticesField), tableOrder);
+  for (let lane = load<u32>(index, firstLaneField); lane !== 0; ) {
+    const next = load<u32>(lane, nextLaneField);
+    returnArea(lane, tableOrder);
+    lane = next;
+  }
   returnArea(index, indexOrder);
 }
 
-/** Adds an empty lane, and returns its number, or -1 if there is no memory. */
-export function addLane(index: u32): i32 {
-  const number = load<u32>(index, laneCountField);
-  const order = load<u32>(index, lanesOrderField);
-  let lanes = load<u32>(index, lanesField);
-  const lane = takeArea(laneOrder);
-  if (lane === 0) return -1;
-  if (number << 2 === u32(1) << order) {
-    const larger = takeArea(order + 1);
-    if (larger === 0) {
-      returnArea(lane, laneOrder);
-      return -1;
-    }
-    memory.copy(larger, lanes, 1 << order);
-    returnArea(lanes, order);
-    lanes = larger;
-    store<u32>(index, lanes, lanesField);
-    store<u32>(index, order + 1, lanesOrderField);
-  }
-  memory.fill(lane, 0, 1 << laneOrder);
-  store<u32>(lane, number, laneNumberField);
+/** Adds an empty lane and returns it, or 0 if there is no memory. */
+export function addLane(index: u32): u32 {
+  const lane = takeArea(tableOrder);
+  if (lane === 0) return 0;
+  memory.fill(lane, 0, 1 << tableOrder);
+  store<u32>(lane, load<u32>(index, firstLaneField), nextLaneField);
   store<u32>(lane, load<u32>(index, noticesField), laneNoticesField);
-  store<u32>(lanes + (number << 2), lane);
-  store<u32>(index, number + 1, laneCountField);
-  return number;
+  store<u32>(index, lane, firstLaneField);
+  return lane;
 }
 
-export function isEmpty(index: u32, lane: u32): bool {
-  return load<u32>(laneAt(index, lane)) === 0;
+export function isEmpty(lane: u32): bool {
+  return load<u32>(lane, groupBitsField) === 0;
 }
 
 /** Says whether other streams may take from a lane. A new lane is not shared. */
-export function shareLane(index: u32, lane: u32, isShared: bool): void {
-  setShared(laneAt(index, lane), isShared);
+export function shareLane(lane: u32, isShared: bool): void {
+  setShared(lane, isShared);
 }
 
-/** The number of a shared lane other than two in which `allocate` succeeds, or -1 if few looked at have one. */
-export function laneWith(index: u32, units: i32, own: i32, second: i32): i32 {
+/** A shared lane other than two in which `allocate` succeeds, or 0 if none of a few has such a block. */
+export function laneWith(index: u32, units: i32, own: u32, second: u32): u32 {
   return findShared(load<u32>(index, noticesField), units, own, second);
 }
 
-/** The number of a shared lane other than two that is not empty, of those with the largest block; or -1. */
-export function fullLane(index: u32, own: i32, second: i32): i32 {
+/** A shared lane other than two that is not empty, of those with the largest blocks; or 0. */
+export function fullLane(index: u32, own: u32, second: u32): u32 {
   return largestShared(load<u32>(index, noticesField), own, second);
 }
 
@@ -142,42 +123,39 @@ export function addSegment(index: u32, address: f64, units: i32, lane: u32): boo
   store<f64>(block, address, addressField);
   store<i32>(block, ~segment, previousField);
   store<i32>(block, ~segment, nextField);
-  addFree(block, units, laneAt(index, lane));
+  addFree(block, units, lane);
   return true;
 }
 
 /** Returns an address, `none` or `noMemory`. */
 export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  const table = laneAt(index, lane);
-  const block = findFree(table, units);
-  return block === 0 ? none : use(index, block, units, slack, table, owner);
+  const block = findFree(lane, units);
+  return block === 0 ? none : use(index, block, units, slack, lane, owner);
 }
 
-export function canAllocate(index: u32, units: i32, lane: u32): bool {
-  return findFree(laneAt(index, lane), units) !== 0;
+export function canAllocate(units: i32, lane: u32): bool {
+  return findFree(lane, units) !== 0;
 }
 
 /** As `allocate`, at a multiple of an alignment in bytes, a power of two. */
 export function allocateAligned(index: u32, units: i32, slack: i32, alignment: f64, lane: u32, owner: i32): f64 {
-  const table = laneAt(index, lane);
   // Any block this large has an aligned address with enough space after it.
   const sufficient = i64(units) + (i64(alignment) >> unitBits) - 1;
-  let block = sufficient <= maximumUnits ? findFree(table, i32(sufficient)) : 0;
-  if (block === 0) block = findAligned(table, units, alignment);
+  let block = sufficient <= maximumUnits ? findFree(lane, i32(sufficient)) : 0;
+  if (block === 0) block = findAligned(lane, units, alignment);
   if (block === 0) return none;
-  if (!hasRecords(2) || !hasCell(index)) return noMemory;
+  if (!hasRecords(2) || !hasBucket(index)) return noMemory;
   const misaligned = misalignment(load<f64>(block, addressField), alignment);
   if (misaligned !== 0) {
     const skipped = i32((i64(alignment) - misaligned) >> unitBits);
-    addFree(cutFront(block, load<i32>(block, sizeField), skipped, table), skipped, table);
+    addFree(cutFront(block, load<i32>(block, sizeField), skipped, lane), skipped, lane);
   }
-  return use(index, block, units, slack, table, owner);
+  return use(index, block, units, slack, lane, owner);
 }
 
 /** The used block that starts at an address, or 0. */
 export function usedBlock(index: u32, address: f64): u32 {
-  const cell = cellOf(index, address);
-  return cell < 0 ? 0 : blockIn(index, cell);
+  return findUsed(index, address);
 }
 
 export function askedBytes(block: u32): f64 {
@@ -190,28 +168,30 @@ export function ownerOf(block: u32): i32 {
 
 /** Frees a used block into a lane. */
 export function free(index: u32, block: u32, lane: u32): void {
-  removeCell(index, cellOf(index, load<f64>(block, addressField)));
-  addJoined(block, laneAt(index, lane));
+  removeUsed(index, block, load<f64>(block, addressField));
+  addJoined(block, lane);
+}
+
+/** As `usedBlock`, if so many bytes were asked for. */
+export function usedBlockOf(index: u32, address: f64, bytes: f64): u32 {
+  const block = findUsed(index, address);
+  return block !== 0 && askedBytes(block) === bytes ? block : 0;
 }
 
 /** Frees the block that starts at an address, if so many bytes were asked for. Returns whether it did. */
 export function freeAt(index: u32, address: f64, bytes: f64, lane: u32): bool {
-  const cell = cellOf(index, address);
-  if (cell < 0) return false;
-  const block = blockIn(index, cell);
-  if (askedBytes(block) !== bytes) return false;
-  removeCell(index, cell);
-  addJoined(block, laneAt(index, lane));
+  const block = usedBlockOf(index, address, bytes);
+  if (block === 0) return false;
+  removeUsed(index, block, address);
+  addJoined(block, lane);
   return true;
 }
 
 /** Moves every free block of one lane to another, coalescing neighbours. */
-export function transfer(index: u32, from: u32, to: u32): void {
-  const source = laneAt(index, from);
-  const target = laneAt(index, to);
-  for (let block = anyFree(source); block !== 0; block = anyFree(source)) {
-    removeFree(block, load<i32>(block, sizeField), source);
-    addJoined(block, target);
+export function transfer(from: u32, to: u32): void {
+  for (let block = anyFree(from); block !== 0; block = anyFree(from)) {
+    removeFree(block, load<i32>(block, sizeField), from);
+    addJoined(block, to);
   }
 }
 
@@ -219,18 +199,17 @@ export function transfer(index: u32, from: u32, to: u32): void {
  * Moves a free block of at least `units` units to another lane, all of it if less than `leastRest`
  * units would stay. Returns 1 if there was one, 0 if not, -1 if there is no memory.
  */
-export function carve(index: u32, units: i32, leastRest: i32, from: u32, to: u32): i32 {
-  const source = laneAt(index, from);
-  let block = findFree(source, units);
+export function carve(units: i32, leastRest: i32, from: u32, to: u32): i32 {
+  let block = findFree(from, units);
   if (block === 0) return 0;
   const size = load<i32>(block, sizeField);
   if (size > units && size - units >= leastRest) {
     if (!hasRecords(1)) return -1;
-    block = cutFront(block, size, units, source);
+    block = cutFront(block, size, units, from);
   } else {
-    removeFree(block, size, source);
+    removeFree(block, size, from);
   }
-  addJoined(block, laneAt(index, to));
+  addJoined(block, to);
   return 1;
 }
 
@@ -239,13 +218,12 @@ export function carve(index: u32, units: i32, leastRest: i32, from: u32, to: u32
  * units, or 0.
  */
 export function findFreeSegment(index: u32, lane: u32, maximum: i32): u32 {
-  const table = laneAt(index, lane);
   let segment = load<u32>(index, nextCandidateField);
   for (let left = load<u32>(index, segmentCountField); left > 0; left--) {
     if (segment === 0) segment = load<u32>(index, firstSegmentField);
     const block = load<u32>(segment, firstBlockField);
     const isFound =
-      block === load<u32>(segment, lastBlockField) && load<u32>(block, stateField) === table && load<i32>(block, sizeField) <= maximum;
+      block === load<u32>(segment, lastBlockField) && load<u32>(block, stateField) === lane && load<i32>(block, sizeField) <= maximum;
     if (isFound) {
       store<u32>(index, segment, nextCandidateField);
       return block;
@@ -275,52 +253,44 @@ export function removeSegment(index: u32, block: u32): void {
 /** Removes every segment. */
 export function clear(index: u32): void {
   returnBlocks(index);
-  returnCells(index);
+  returnBuckets(index);
   clearNotices(load<u32>(index, noticesField));
   // What was just returned is enough for this.
-  createCells(index);
+  createBuckets(index);
   store<u32>(index, 0, usedCountField);
   store<u32>(index, 0, firstSegmentField);
   store<u32>(index, 0, lastSegmentField);
   store<u32>(index, 0, nextCandidateField);
   store<u32>(index, 0, segmentCountField);
-  const count = load<u32>(index, laneCountField);
-  for (let number: u32 = 0; number < count; number++) {
-    const lane = laneAt(index, number);
-    memory.fill(lane, 0, laneNumberField);
-    memory.fill(lane + headsField, 0, (1 << laneOrder) - headsField);
+  for (let lane = load<u32>(index, firstLaneField); lane !== 0; lane = load<u32>(lane, nextLaneField)) {
+    memory.fill(lane, 0, nextLaneField);
+    memory.fill(lane + headsField, 0, (1 << tableOrder) - headsField);
   }
 }
 
 /** The units that are free in a lane. Linear in its blocks. */
-export function freeUnits(index: u32, lane: u32): f64 {
-  const table = laneAt(index, lane);
+export function freeUnits(lane: u32): f64 {
   let units: i64 = 0;
   for (let list: u32 = 0; list < u32(classes); list++) {
-    for (let block = firstOf(table, list); block !== 0; block = load<u32>(block, nextFreeField)) units += load<i32>(block, sizeField);
+    for (let block = firstOf(lane, list); block !== 0; block = load<u32>(block, nextFreeField)) units += load<i32>(block, sizeField);
   }
   return f64(units);
 }
 
 /** The units of a lane's largest free block. Linear in the blocks of one list. */
-export function largestFreeUnits(index: u32, lane: u32): i32 {
-  const table = laneAt(index, lane);
-  const list = largestList(table);
+export function largestFreeUnits(lane: u32): i32 {
+  const list = largestList(lane);
   let largest = 0;
   if (list < 0) return largest;
-  for (let block = firstOf(table, list); block !== 0; block = load<u32>(block, nextFreeField)) {
+  for (let block = firstOf(lane, list); block !== 0; block = load<u32>(block, nextFreeField)) {
     largest = max(largest, load<i32>(block, sizeField));
   }
   return largest;
 }
 
-function laneAt(index: u32, number: u32): u32 {
-  return load<u32>(load<u32>(index, lanesField) + (number << 2));
-}
-
 /** Turns the first units of a free block into a used block, and returns its address or `noMemory`. */
 function use(index: u32, found: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  if (!hasCell(index)) return noMemory;
+  if (!hasBucket(index)) return noMemory;
   const size = load<i32>(found, sizeField);
   let block = found;
   if (size === units) {
@@ -332,7 +302,7 @@ function use(index: u32, found: u32, units: i32, slack: i32, lane: u32, owner: i
   store<i32>(block, ~slack, stateField);
   store<i32>(block, owner, ownerField);
   const address = load<f64>(block, addressField);
-  addUsed(index, address, block);
+  addUsed(index, block, address);
   return address;
 }
 

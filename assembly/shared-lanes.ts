@@ -22,7 +22,6 @@ import {
   groupBitsField,
   headsField,
   isSharedField,
-  laneNumberField,
   nextNoticeField,
   noticeBitsField,
   noticeLaneField,
@@ -34,9 +33,6 @@ import { returnRecord } from './records';
 
 /** How many lanes are examined in the request's own class, whose blocks may be too small. */
 const scanLimit = 8;
-/** No lane has this number. */
-const none = -1;
-
 /** Says whether other streams may take from a lane. */
 export function setShared(lane: u32, isShared: bool): void {
   if ((load<u32>(lane, isSharedField) !== 0) === isShared) return;
@@ -47,30 +43,30 @@ export function setShared(lane: u32, isShared: bool): void {
 }
 
 /**
- * The number of a shared lane other than two with a free block of at least `units` units, from the
- * smallest class that has one; or -1.
+ * A shared lane other than two with a free block of at least `units` units, from the smallest class
+ * that has one; or 0.
  */
-export function findShared(notices: u32, units: i32, own: i32, second: i32): i32 {
+export function findShared(notices: u32, units: i32, own: u32, second: u32): u32 {
   const ownClass = classOf(units);
   if (firstOf(notices, ownClass) !== 0) {
-    const number = findIn(notices, ownClass, units, own, second);
-    if (number !== none) return number;
+    const lane = findIn(notices, ownClass, units, own, second);
+    if (lane !== 0) return lane;
   }
   for (let list = nextList(notices, ownClass); list >= 0; list = nextList(notices, list)) {
-    const number = findIn(notices, list, units, own, second);
-    if (number !== none) return number;
+    const lane = findIn(notices, list, units, own, second);
+    if (lane !== 0) return lane;
   }
-  return none;
+  return 0;
 }
 
-/** The number of the shared lane other than two that has the largest block, by class; or -1. */
-export function largestShared(notices: u32, own: i32, second: i32): i32 {
+/** The shared lane other than two that has the largest block, by class; or 0. */
+export function largestShared(notices: u32, own: u32, second: u32): u32 {
   for (let list = largestList(notices); list >= 0; list--) {
     if (firstOf(notices, list) === 0) continue;
-    const number = findIn(notices, list, 1, own, second);
-    if (number !== none) return number;
+    const lane = findIn(notices, list, 1, own, second);
+    if (lane !== 0) return lane;
   }
-  return none;
+  return 0;
 }
 
 /** Returns the records of all notices. */
@@ -86,7 +82,7 @@ export function clearNotices(notices: u32): void {
 }
 
 /** As `findShared`, in one list; removes the notices that are not true any more. */
-function findIn(notices: u32, list: u32, units: i32, own: i32, second: i32): i32 {
+function findIn(notices: u32, list: u32, units: i32, own: u32, second: u32): u32 {
   const head = notices + (list << 2);
   let previous: u32 = 0;
   let notice = load<u32>(head, headsField);
@@ -101,9 +97,8 @@ function findIn(notices: u32, list: u32, units: i32, own: i32, second: i32): i32
       else store<u32>(head, next, headsField);
       returnRecord(notice);
     } else {
-      const number = load<i32>(lane, laneNumberField);
-      if (number !== own && number !== second) {
-        if (smallestFit(first, units) !== 0) return number;
+      if (lane !== own && lane !== second) {
+        if (smallestFit(first, units) !== 0) return lane;
         left--;
       }
       previous = notice;
@@ -111,5 +106,5 @@ function findIn(notices: u32, list: u32, units: i32, own: i32, second: i32): i32
     notice = next;
   }
   if (load<u32>(head, headsField) === 0) clearBit(notices, list);
-  return none;
+  return 0;
 }

@@ -50,9 +50,9 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
       else this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
       return;
     }
-    const block = this.index.usedBlock(pointer);
-    if (block === none || this.index.askedBytes(block) !== bytes) {
-      this.refuseFree(pointer, bytes, block);
+    const block = this.index.usedBlockOf(pointer, bytes);
+    if (block === none) {
+      this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
       return;
     }
     let to = lane;

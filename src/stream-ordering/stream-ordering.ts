@@ -79,7 +79,7 @@ export class StreamOrdering implements StreamObserver {
   readonly #shared: (StreamLane | undefined)[] = [];
   readonly #held: (StreamLane | undefined)[] = [];
   /** Every lane, by number. */
-  readonly #byNumber: Lane[] = [];
+  readonly #byNumber = new Map<number, Lane>();
   /** Every lane of a stream that has not ended. */
   readonly #lanes = new Set<StreamLane>();
   /** Those that are not shared, because their memory was last seen to be held back. */
@@ -134,7 +134,7 @@ export class StreamOrdering implements StreamObserver {
    */
   addCommonLane(): CommonLane {
     const lane = new CommonLane(this.#memory.addLane());
-    this.#byNumber[lane.number] = lane;
+    this.#byNumber.set(lane.number, lane);
     this.#common.push(lane);
     this.#memory.share?.(lane.number, true);
     return lane;
@@ -283,7 +283,7 @@ export class StreamOrdering implements StreamObserver {
   }
 
   lane(number: number): Lane {
-    return this.#byNumber[number] as Lane;
+    return this.#byNumber.get(number) as Lane;
   }
 
   laneNumbers(): number[] {
@@ -394,7 +394,7 @@ export class StreamOrdering implements StreamObserver {
     if (known !== undefined) return known;
     const lane = new StreamLane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), identity, deviceOf(identity), isHeld);
     lanes[identity.slot] = lane;
-    this.#byNumber[lane.number] = lane;
+    this.#byNumber.set(lane.number, lane);
     this.#lanes.add(lane);
     this.#memory.share?.(lane.number, !isHeld);
     if (isHeld) this.#unshared.push(lane);

@@ -39,28 +39,28 @@
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from './blocks.js';
 import {
   addressField,
-  cellsField,
-  cellsOrderField,
+  bucketsField,
+  bucketsOrderField,
   classes,
   divisionBits,
   divisions,
   firstBlockField,
+  firstLaneField,
   firstSegmentField,
   groupBitsField,
   groups,
   headsField,
   isSharedField,
-  laneCountField,
-  laneNumberField,
-  lanesField,
   lastBlockField,
   lastSegmentField,
   listBitsField,
   maximumUnits,
   nextField,
   nextFreeField,
+  nextLaneField,
   nextNoticeField,
   nextSegmentField,
+  nextUsedField,
   noticeLaneField,
   noticesField,
   previousField,
@@ -79,7 +79,7 @@ export { maximumUnits, unitBits };
 /** Bytes of one unit: the alignment of every block. */
 export const unitBytes = 1 << unitBits;
 
-const { memory, allocate, ownerOf, askedBytes, free, freeAt, usedBlock } = indexModule;
+const { memory, allocate, ownerOf, askedBytes, free, freeAt, usedBlock, usedBlockOf } = indexModule;
 
 /** Frees the linear memory of indexes that were collected. */
 const collected = new FinalizationRegistry<number>((index) => indexModule.destroyIndex(index));
@@ -96,18 +96,18 @@ export class FreeSpaceIndex {
   /** Adds an empty lane. */
   addLane(): number {
     const lane = indexModule.addLane(this.#index);
-    if (lane < 0) throw outOfMemory();
+    if (lane === 0) throw outOfMemory();
     return lane;
   }
 
   /** Whether a lane has no free block. */
   isEmpty(lane: number): boolean {
-    return indexModule.isEmpty(this.#index, lane) === 1;
+    return indexModule.isEmpty(lane) === 1;
   }
 
   /** Says whether `laneWith` and `fullLane` find a lane. They do not find a new one. */
   share(lane: number, isShared: boolean): void {
-    indexModule.shareLane(this.#index, lane, isShared);
+    indexModule.shareLane(lane, isShared);
   }
 
   /**
@@ -116,12 +116,12 @@ export class FreeSpaceIndex {
    * examined.
    */
   laneWith(units: number, own: number, second: number): number {
-    return indexModule.laneWith(this.#index, units, own, second);
+    return indexModule.laneWith(this.#index, units, own, second) || none;
   }
 
   /** A shared lane that is not empty, other than two lanes; one with the largest class of blocks. Or -1. */
   fullLane(own: number, second: number): number {
-    return indexModule.fullLane(this.#index, own, second);
+    return indexModule.fullLane(this.#index, own, second) || none;
   }
 
   /** The number of used blocks. */
@@ -150,7 +150,7 @@ export class FreeSpaceIndex {
 
   /** Whether `allocate` and `carve` would find a block of this size. */
   canAllocate(units: number, lane: number): boolean {
-    return indexModule.canAllocate(this.#index, units, lane) === 1;
+    return indexModule.canAllocate(units, lane) === 1;
   }
 
   /** As `allocate`, at a multiple of `alignment`, a power of two above 256. */
@@ -163,6 +163,11 @@ export class FreeSpaceIndex {
   /** The used block that starts at an address, for `askedBytes` and `free`, or -1. */
   usedBlock(address: number): number {
     return usedBlock(this.#index, address) || none;
+  }
+
+  /** The used block that starts at an address, if so many bytes were asked for; or -1. */
+  usedBlockOf(address: number, bytes: number): number {
+    return usedBlockOf(this.#index, address, bytes) || none;
   }
 
   /** The bytes that were asked for when a used block was allocated. */
@@ -190,7 +195,7 @@ export class FreeSpaceIndex {
 
   /** Moves every free block of one lane to another, coalescing neighbours. */
   transfer(from: number, to: number): void {
-    indexModule.transfer(this.#index, from, to);
+    indexModule.transfer(from, to);
   }
 
   /**
@@ -199,7 +204,7 @@ export class FreeSpaceIndex {
    * Returns whether there was such a block.
    */
   carve(units: number, leastRest: number, from: number, to: number): boolean {
-    const moved = indexModule.carve(this.#index, units, leastRest, from, to);
+    const moved = indexModule.carve(units, leastRest, from, to);
     if (moved < 0) throw outOfMemory();
     return moved === 1;
   }
@@ -230,12 +235,12 @@ export class FreeSpaceIndex {
 
   /** The bytes that are free in a lane. Linear in its blocks. */
   freeBytes(lane: number): number {
-    return indexModule.freeUnits(this.#index, lane) * unitBytes;
+    return indexModule.freeUnits(lane) * unitBytes;
   }
 
   /** The bytes of a lane's largest free block. Linear in the blocks of one list. */
   largestFreeBytes(lane: number): number {
-    return indexModule.largestFreeUnits(this.#index, lane) * unitBytes;
+    return indexModule.largestFreeUnits(lane) * unitBytes;
   }
 
   /** What an address refers to, for an error message. Linear in the number of blocks. */
@@ -252,7 +257,7 @@ export class FreeSpaceIndex {
         yield {
           address: read.address(block),
           bytes: read.word(block, sizeField) * unitBytes,
-          lane: state < 0 ? none : read.word(state, laneNumberField),
+          lane: Math.max(none, state),
           isHead: read.word(block, previousField) < 0,
         };
       }
@@ -281,7 +286,7 @@ export class FreeSpaceIndex {
         if (size < 1) fail(`block ${block} has ${size} units`);
         if (state < 0) {
           used++;
-          if (usedBlock(this.#index, expected) !== block) fail(`used block ${block} is not in the map of used blocks`);
+          if (usedBlock(this.#index, expected) !== block) fail(`used block ${block} is not in the table of used blocks`);
         } else {
           const units = freeUnits.get(state);
           if (units === undefined) fail(`block ${block} is in no lane, but ${state}`);
@@ -295,25 +300,26 @@ export class FreeSpaceIndex {
     }
     if (read.word(this.#index, lastSegmentField) !== previousSegment) fail('the segments do not end with the last one');
     if (read.word(this.#index, segmentCountField) !== segments) fail(`${segments} segments, but counts others`);
-    this.#validateMap(read, used);
-    for (const [number, lane] of lanes.entries()) {
-      if (read.word(lane, laneNumberField) !== number) fail(`lane ${number} says that it is lane ${read.word(lane, laneNumberField)}`);
+    this.#validateTable(read, used);
+    for (const lane of lanes) {
       if (read.word(lane, isSharedField) !== 0) this.#validateNotices(read, lane);
       const listed = this.#validateLists(read, lane);
       const held = freeUnits.get(lane);
-      if (listed !== held) fail(`lane ${number} lists ${listed} units, its segments hold ${held}`);
+      if (listed !== held) fail(`lane ${lane} lists ${listed} units, its segments hold ${held}`);
     }
   }
 
-  /** `used` is the number of used blocks, each of which the map finds. */
-  #validateMap(read: Reader, used: number): void {
-    const cells = read.word(this.#index, cellsField);
-    const end = 1 << read.word(this.#index, cellsOrderField);
+  /** `used` is the number of used blocks, each of which the table finds. */
+  #validateTable(read: Reader, used: number): void {
+    const buckets = read.word(this.#index, bucketsField);
+    const end = 1 << read.word(this.#index, bucketsOrderField);
     let count = 0;
-    for (let cell = 0; cell < end; cell += 8) if (read.word(cells, cell) !== 0) count++;
+    for (let bucket = 0; bucket < end; bucket += 4) {
+      for (let block = read.word(buckets, bucket); block !== 0; block = read.word(block, nextUsedField)) count++;
+    }
     const counted = read.word(this.#index, usedCountField);
-    if (used !== counted || used !== count) fail(`${used} used blocks, but counts ${counted}, and maps ${count}`);
-    if (count * 16 > end) fail(`${count} used blocks in a map of ${end / 8} cells`);
+    if (used !== counted || used !== count) fail(`${used} used blocks, but counts ${counted}, and ${count} in the table`);
+    if (count * 4 > end) fail(`${count} used blocks in ${end / 4} buckets`);
   }
 
   /** Returns the units in the lists of a lane. */
@@ -353,8 +359,9 @@ export class FreeSpaceIndex {
   }
 
   #lanes(read: Reader): number[] {
-    const lanes = read.word(this.#index, lanesField);
-    return Array.from({ length: read.word(this.#index, laneCountField) }, (_, number) => read.word(lanes, 4 * number));
+    const lanes: number[] = [];
+    for (let lane = read.word(this.#index, firstLaneField); lane !== 0; lane = read.word(lane, nextLaneField)) lanes.push(lane);
+    return lanes;
   }
 
   *#segments(read: Reader): Generator<number> {

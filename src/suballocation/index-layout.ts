@@ -20,30 +20,26 @@ export const classes = 864;
 // An index: 128 bytes.
 /** The number of used blocks. */
 export const usedCountField = 0;
-/** The map of used blocks: its cells, and how many bits of a hash are left out of a cell number. */
-export const cellsField = 4;
-export const cellShiftField = 8;
-/** The binary logarithm of the bytes of the map. */
-export const cellsOrderField = 12;
+/** The table of used blocks: its buckets, and how many bits of a hash a bucket's number leaves out. */
+export const bucketsField = 4;
+export const bucketShiftField = 8;
+/** The binary logarithm of the bytes of the table. */
+export const bucketsOrderField = 12;
 export const firstSegmentField = 16;
 export const lastSegmentField = 20;
 /** The segment at which the search for a free one continues, or 0 for the first. */
 export const nextCandidateField = 24;
 export const segmentCountField = 28;
-export const laneCountField = 32;
-/** An array of pointers to the lanes, and the binary logarithm of its bytes. */
-export const lanesField = 36;
-export const lanesOrderField = 40;
+export const firstLaneField = 32;
 /** The notices of shared lanes: a table of 4 KiB. */
-export const noticesField = 44;
+export const noticesField = 36;
 
 // A lane: 4 KiB.
 /** One bit for each group that has a block. */
 export const groupBitsField = 0;
 /** By group: one bit for each of its lists that has a block. */
 export const listBitsField = 4;
-/** The lane's number. */
-export const laneNumberField = 112;
+export const nextLaneField = 112;
 /** Whether other streams may take from the lane. */
 export const isSharedField = 116;
 /** The table of notices of the lane's index. */
@@ -71,6 +67,8 @@ export const previousFreeField = 12;
 export const ownerField = 12;
 /** Of a free block: the next one in its list, or 0. */
 export const nextFreeField = 16;
+/** Of a used block: the next one in its bucket, or 0. */
+export const nextUsedField = 16;
 /**
  * The lane of a free block, a pointer; `~slack` of a used one, which is negative. Slack is the number
  * of bytes that nobody asked for.

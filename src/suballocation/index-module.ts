@@ -1,7 +1,7 @@
 /**
  * The WebAssembly module that holds every free-space index of this environment (`assembly/`). All
- * sizes are in units, addresses in bytes, and lanes numbers from 0; an index and a block are
- * pointers into the linear memory, whose layout is in `index-layout.ts`.
+ * sizes are in units, and addresses in bytes; an index, a lane and a block are pointers into the linear
+ * memory, whose layout is in `index-layout.ts`.
  */
 import { indexBinary } from './index-binary.js';
 
@@ -17,36 +17,38 @@ interface IndexModule {
   /** Returns 0 if there is no memory. */
   createIndex(): number;
   destroyIndex(index: number): void;
-  /** Returns -1 if there is no memory. */
+  /** Returns 0 if there is no memory. */
   addLane(index: number): number;
-  isEmpty(index: number, lane: number): number;
-  shareLane(index: number, lane: number, isShared: boolean): void;
-  /** Returns -1 if there is none. */
+  isEmpty(lane: number): number;
+  shareLane(lane: number, isShared: boolean): void;
+  /** Returns 0 if there is none. */
   laneWith(index: number, units: number, own: number, second: number): number;
   fullLane(index: number, own: number, second: number): number;
   /** Returns 0 if there is no memory. */
   addSegment(index: number, address: number, units: number, lane: number): number;
   /** Returns the address, -1 if nothing fits, -2 if there is no memory. */
   allocate(index: number, units: number, slack: number, lane: number, owner: number): number;
-  canAllocate(index: number, units: number, lane: number): number;
+  canAllocate(units: number, lane: number): number;
   /** The alignment is in bytes. */
   allocateAligned(index: number, units: number, slack: number, alignment: number, lane: number, owner: number): number;
   /** Returns 0 if there is none. */
   usedBlock(index: number, address: number): number;
+  /** As `usedBlock`, if so many bytes were asked for. */
+  usedBlockOf(index: number, address: number, bytes: number): number;
   askedBytes(block: number): number;
   ownerOf(block: number): number;
   free(index: number, block: number, lane: number): void;
   /** Returns 0 if no block of this size is used there. */
   freeAt(index: number, address: number, bytes: number, lane: number): number;
-  transfer(index: number, from: number, to: number): void;
+  transfer(from: number, to: number): void;
   /** Returns 1 if it moved something, 0 if nothing fits, -1 if there is no memory. */
-  carve(index: number, units: number, leastRest: number, from: number, to: number): number;
+  carve(units: number, leastRest: number, from: number, to: number): number;
   /** Returns the only block of the segment, or 0. */
   findFreeSegment(index: number, lane: number, maximumUnits: number): number;
   removeSegment(index: number, block: number): void;
   clear(index: number): void;
-  freeUnits(index: number, lane: number): number;
-  largestFreeUnits(index: number, lane: number): number;
+  freeUnits(lane: number): number;
+  largestFreeUnits(lane: number): number;
 }
 
 const compiled = new WebAssembly.Module(Buffer.from(indexBinary, 'base64'));
