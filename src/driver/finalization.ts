@@ -1,15 +1,23 @@
 /**
  * A registry that releases what belonged to an object once the object is collected. An error from
  * `finalize` would end the process, since nobody could catch it; it becomes a process warning with
- * `code` instead.
+ * `code` instead, and what was not released is tried again at every later collection.
  */
 export function finalizationRegistry<T>(what: string, code: string, finalize: (held: T) => void): FinalizationRegistry<T> {
-  return new FinalizationRegistry<T>((held) => {
+  const release = (held: T, onError: (error: unknown) => void) => {
     try {
       finalize(held);
     } catch (error) {
-      const reason = error instanceof Error ? error.message : String(error);
-      process.emitWarning(`an unreachable ${what} could not be released: ${reason}`, { code });
+      onError(error);
+      // An object that nothing refers to is found by the next collection.
+      refused.register({}, held);
     }
-  });
+  };
+  const refused = new FinalizationRegistry<T>((held) => release(held, () => {}));
+  return new FinalizationRegistry<T>((held) =>
+    release(held, (error) => {
+      const reason = error instanceof Error ? error.message : String(error);
+      process.emitWarning(`an unreachable ${what} could not be released yet: ${reason}`, { code });
+    }),
+  );
 }

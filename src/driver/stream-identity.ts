@@ -213,10 +213,13 @@ export class StreamIdentity {
     return reference;
   }
 
-  /** Removes an object; the last one ends the identity. Does nothing if it has ended. */
+  /**
+   * Removes an object; the last one ends the identity. Does nothing if it has ended. After an end
+   * that was refused, the call can be repeated.
+   */
   leave(reference: WeakRef<Stream>, record: () => Event | undefined): void {
-    if (!this.#streams.has(reference)) return;
-    if (this.#streams.size === 1) this.end(record);
+    const wasRefused = this.#streams.size === 0 && live.get(this.key) === this;
+    if (wasRefused || (this.#streams.size === 1 && this.#streams.has(reference))) this.end(record);
     else this.#streams.delete(reference);
   }
 
