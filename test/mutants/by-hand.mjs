@@ -53,6 +53,18 @@ const faults = {
       to: '      if (lane.isHeldBack && lane.identity.announcesEnd) continue;\n',
     },
     {
+      name: 'held-lane-taken-from',
+      fault: "'off': memory held for a busy stream is found by its size, and given to another",
+      from: '    if (!lane.isHeldBack) return false;\n    this.#memory',
+      to: '    if (!lane.isHeldBack || (lane as StreamLane).isHeld) return false;\n    this.#memory',
+    },
+    {
+      name: 'uncovered-lane-taken-from',
+      fault: 'rmm#649: memory is found by its size although no event could be recorded for it, and given to another stream',
+      from: '    if (!lane.isHeldBack) return false;\n    this.#memory',
+      to: '    if (!lane.isHeldBack || !(lane as StreamLane).isHeld) return false;\n    this.#memory',
+    },
+    {
       name: 'fence-where-end-unannounced',
       fault: "rmm#649: a caller's event is relied on although the end of the stream is not announced",
       from: 'if (lane.mustRecord) lane.freeRecorded();\n      else if',
@@ -101,42 +113,74 @@ const faults = {
       to: '  receivedAt = 0;',
     },
   ],
-  'src/suballocation/free-space-index.ts': [
+  'assembly/free-space-index.ts': [
     {
       name: 'joins-next-of-other-lane',
       fault: 'a freed block coalesces with a neighbour of another stream',
-      from: 'if (next !== none && blocks[next + stateField] === lane) {',
-      to: 'if (next !== none && (blocks[next + stateField] as number) >= 0) {',
+      from: 'const joinsNext = next > 0 && load<u32>(next, stateField) === lane;',
+      to: 'const joinsNext = next > 0 && load<i32>(next, stateField) >= 0;',
     },
     {
       name: 'joins-previous-of-other-lane',
       fault: 'a freed block coalesces with the one before it, of another stream',
-      from: 'const joinsPrevious = previous >= 0 && blocks[previous + stateField] === lane;',
-      to: 'const joinsPrevious = previous >= 0 && (blocks[previous + stateField] as number) >= 0;',
+      from: 'const joinsPrevious = previous > 0 && load<u32>(previous, stateField) === lane;',
+      to: 'const joinsPrevious = previous > 0 && load<i32>(previous, stateField) >= 0;',
     },
+    {
+      name: 'loses-alignment-gap',
+      fault: 'the memory before an aligned address is lost',
+      from: 'addFree(cutFront(block, load<i32>(block, sizeField), skipped, lane), skipped, lane);',
+      to: 'cutFront(block, load<i32>(block, sizeField), skipped, lane);',
+    },
+    {
+      name: 'frees-another-size',
+      fault: 'a block is freed although fewer bytes than it has are named',
+      from: 'askedBytes(block) === bytes ? block',
+      to: 'askedBytes(block) >= bytes ? block',
+    },
+  ],
+  'assembly/lanes.ts': [
     {
       name: 'serves-too-small-block',
       fault: 'a block that is one unit too small serves a request',
       from: 'if (size >= units && size <= bestSize',
       to: 'if (size >= units - 1 && size <= bestSize',
     },
+  ],
+  'assembly/class-lists.ts': [
     {
       name: 'shift-by-32',
       fault: 'if the class is the last of its group, smaller ones are searched',
       from: '(-1 << (list & (divisions - 1))) << 1',
       to: '-1 << ((list & (divisions - 1)) + 1)',
     },
+  ],
+  'assembly/shared-lanes.ts': [
     {
-      name: 'rest-in-old-list',
-      fault: 'the rest of a split block stays in the list of its old size',
-      from: 'else this.#relist(free, size - units, lane);',
-      to: 'else blocks[free + sizeField] = size - units;',
+      name: 'own-lane-ends-search',
+      fault: "nothing is found behind a notice of the caller's own lane",
+      from: 'if (lane !== own && lane !== second) {',
+      to: 'if (lane === own || lane === second) return 0;\n      {',
     },
     {
-      name: 'loses-alignment-gap',
-      fault: 'the memory before an aligned address is lost',
-      from: 'this.#insertFree(this.#cutFront(block, (alignment - misaligned) / unitBytes, lane), lane);',
-      to: 'this.#cutFront(block, (alignment - misaligned) / unitBytes, lane);',
+      name: 'own-notice-withdrawn',
+      fault: "the notice of the caller's own lane is removed, and others do not find the lane",
+      from: 'if (first === 0 || load<u32>(lane, isSharedField) === 0) {',
+      to: 'if (first === 0 || load<u32>(lane, isSharedField) === 0 || lane === own) {',
+    },
+  ],
+  'assembly/used-blocks.ts': [
+    {
+      name: 'chain-cut-by-growth',
+      fault: 'when the table grows, the rest of a chain is lost',
+      from: '      block = next;\n    }\n  }\n  returnArea',
+      to: '      block = load<u32>(block, nextUsedField);\n    }\n  }\n  returnArea',
+    },
+    {
+      name: 'chain-cut-by-removal',
+      fault: 'the blocks before one that is removed are lost',
+      from: 'if (previous === block) {',
+      to: 'if (previous !== 0) {',
     },
   ],
   'src/suballocation/address-map.ts': [
@@ -211,8 +255,8 @@ const faults = {
     {
       name: 'join-goes-on',
       fault: 'a stream takes over the memory of all others, although that of the first was enough',
-      from: 'return isEnough(true);\n    });',
-      to: 'isEnough(true); return false;\n    });',
+      from: 'if (isEnough(true)) return true;',
+      to: 'isEnough(true);',
     },
     {
       name: 'join-goes-on-after-own',
@@ -243,14 +287,26 @@ const faults = {
     {
       name: 'free-unordered',
       fault: 'a free without a fence is not ordered',
-      from: 'if (fence === undefined) this.ordering.freed(lane);\n    else lane',
-      to: 'if (fence !== undefined) lane',
+      from: 'if (fence === undefined) lane.freeRecorded();\n    else to',
+      to: 'if (fence !== undefined) to',
     },
     {
       name: 'fence-in-wrong-lane',
       fault: "a block goes to the stream's own lane, whatever its fence says",
-      from: 'this.index.free(block, lane.number);',
-      to: 'this.index.free(block, this.lane.number);',
+      from: 'this.index.free(block, to.number);',
+      to: 'this.index.free(block, lane.number);',
+    },
+    {
+      name: 'no-event-though-eager',
+      fault: "under 'eager', a free records no event if the end of its stream is announced",
+      from: 'if (fence === undefined && !this.ordering.mustRecord(lane)) {',
+      to: 'if (fence === undefined && !lane.mustRecord) {',
+    },
+    {
+      name: 'no-event-though-unannounced',
+      fault: "rmm#649, 'deferred': a free records no event although the end of its stream is not announced",
+      from: 'if (fence === undefined && !this.ordering.mustRecord(lane)) {',
+      to: "if (fence === undefined && this.deallocationEvents !== 'eager') {",
     },
     {
       name: 'last-stream-by-slot',

@@ -1,4 +1,5 @@
 // `npm run mutants` changes the files that matter, one place at a time, and runs the tests that reach it, in a few long-lived processes.
+// A change in assembly/ is compiled to WebAssembly, and counts as equivalent if it compiles to the same code.
 //   --file TEXT    only files whose path contains this (may be repeated)
 //   --name TEXT    only mutants whose name contains this (may be repeated)
 //   --tests TEXT   only tests in files whose path contains this (may be repeated)
@@ -15,6 +16,7 @@ import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import ts from 'typescript';
 import { createServer } from 'vite';
+import { compileWith, moduleOf } from '../../scripts/build-wasm.mjs';
 import { byHand } from './by-hand.mjs';
 import { equivalent } from './equivalent.mjs';
 import { compilerOptions, hashOf, makeMutants, typeChecked, withProbes } from './make-mutants.mjs';
@@ -26,6 +28,7 @@ const files = [
   'src/stream-ordering/stream-ordering.ts',
   'src/driver/stream-identity.ts',
   ...readdirSync(join(root, 'src/suballocation'))
+    .filter((name) => name !== 'index-binary.ts')
     .sort()
     .map((name) => `src/suballocation/${name}`),
   'src/adaptors/stream-ordered-memory-resource.ts',
@@ -58,6 +61,16 @@ const files = [
   'src/collector/stage-timings.ts',
   'src/collector/free-unreachable-buffers.ts',
 ];
+/** What is compiled to WebAssembly, and the two modules of `src/` by which it is reached. */
+const assemblyFiles = readdirSync(join(root, 'assembly'))
+  .filter((name) => name.endsWith('.ts'))
+  .sort()
+  .map((name) => `assembly/${name}`);
+const isAssembly = (file) => file.startsWith('assembly/');
+const indexFile = 'src/suballocation/free-space-index.ts';
+const binaryFile = 'src/suballocation/index-binary.ts';
+/** Compiles in a quarter of the time that the best code takes. */
+const assemblyLevel = '-O1';
 /**
  * Tests that run the changed code in their own process; others start processes, or test what is
  * built from it.
@@ -213,7 +226,7 @@ class TestProcess {
           answer = { error: String(error) };
         }
         if (child.connected) child.send({ kind: 'answer', request: message.request, ...answer });
-      } else if (message.kind === 'began') this.#onBegan?.(message.path);
+      } else if (message.kind === 'began') this.#onBegan?.(message.path, message.place);
       else if (message.kind === 'done') this.#finish(message.error === undefined ? message.result : { crash: message.error });
     });
     // A failed send to a process that has just ended shows by its end.
@@ -241,17 +254,20 @@ class TestProcess {
 
   /**
    * Resolves with the answer; or with `isEndless`, after the process was ended.
-   * @param limitOf milliseconds that the tests of a file may take
+   * @param limitOf milliseconds that a file may take until its first test, and each test of it
    */
   run(message, limitOf) {
     if (this.#child === undefined) this.#start();
     this.#errors = '';
-    const guard = (path) => {
+    const guard = (path, place) => {
       clearTimeout(this.#timer);
-      this.#timer = setTimeout(() => {
-        this.end();
-        this.#finish({ isEndless: true, path });
-      }, limitOf(path));
+      this.#timer = setTimeout(
+        () => {
+          this.end();
+          this.#finish({ isEndless: true, path, place });
+        },
+        limitOf(path, place),
+      );
     };
     this.#onBegan = guard;
     guard(message.path);
@@ -359,9 +375,11 @@ function index({ statements, files: testFiles }) {
  * ones, slow ones last.
  */
 function planOf(mutant, covered, { byStatement, reached }) {
-  const number = statementOf(covered.statements[mutant.file], mutant);
-  const byPath = (number === undefined ? reached.get(mutant.file) : byStatement.get(number)) ?? new Map();
-  const own = basename(mutant.file, '.ts');
+  // What a statement in WebAssembly is reached by is not known.
+  const file = isAssembly(mutant.file) ? indexFile : mutant.file;
+  const number = isAssembly(mutant.file) ? undefined : statementOf(covered.statements[file], mutant);
+  const byPath = (number === undefined ? reached.get(file) : byStatement.get(number)) ?? new Map();
+  const own = basename(file, '.ts');
   const plan = [];
   for (const [path, tests] of byPath) {
     for (const isSlow of [false, true]) {
@@ -380,16 +398,49 @@ function planOf(mutant, covered, { byStatement, reached }) {
   return plan.sort((a, b) => a.isSlow - b.isSlow || b.isOwn - a.isOwn || a.milliseconds - b.milliseconds || (a.path < b.path ? -1 : 1));
 }
 
-/** Runs one mutant, and returns the outcome. */
-async function runMutant(mutant, sources, plan, own) {
+/** The WebAssembly with another text of a file, or undefined if it does not compile. */
+async function compiledAssembly(sources, file, changedText) {
+  const textOf = (name) => {
+    if (name === file) return changedText;
+    return sources.get(name)?.text ?? (existsSync(pathOf(name)) ? readFileSync(pathOf(name), 'utf8') : null);
+  };
+  try {
+    return moduleOf(await compileWith(textOf, assemblyLevel));
+  } catch {
+    return undefined;
+  }
+}
+let plainAssembly;
+
+/**
+ * The module that a mutant changes, and the same module without the change if that differs from
+ * the one in the tree.
+ */
+async function changesOf(mutant, sources) {
   const { path, text } = sources.get(mutant.file);
+  const changedText = text.slice(0, mutant.start) + mutant.text + text.slice(mutant.end);
+  if (!isAssembly(mutant.file)) return { changed: { id: path, code: await transformed(mutant.file, changedText) } };
+  const id = pathOf(binaryFile);
+  plainAssembly ??= await compiledAssembly(sources);
+  const module = await compiledAssembly(sources, mutant.file, changedText);
+  if (module === undefined) return { refusal: 'uncompiled' };
+  if (module === plainAssembly) return { refusal: 'equivalent' };
+  return {
+    changed: { id, code: await transformed(binaryFile, module) },
+    plain: { id, code: await transformed(binaryFile, plainAssembly) },
+  };
+}
+
+/** Runs one mutant, and returns the outcome. */
+async function runMutant(mutant, sources, plan, durations, own) {
   if (plan.length === 0) return { verdict: 'survived', by: 'no test comes there' };
-  const changed = { id: path, code: await transformed(mutant.file, text.slice(0, mutant.start) + mutant.text + text.slice(mutant.end)) };
-  const limitOf = (at) => 6_000 + 6 * (plan.find((part) => part.path === at)?.milliseconds ?? 0);
+  const { changed, plain, refusal } = await changesOf(mutant, sources);
+  if (refusal !== undefined) return { verdict: refusal, by: '' };
+  const limitOf = (path, place) => (place === undefined ? 10_000 : 4_000 + 6 * (durations.get(`${path} ${place}`) ?? 0));
   for (;;) {
     const { isFresh } = own;
     const result = await own.run({ kind: 'run', changed, files: plan }, limitOf);
-    if (result.isEndless) return { verdict: 'endless', by: `ended after ${limitOf(result.path)} ms` };
+    if (result.isEndless) return { verdict: 'endless', by: `ended after ${limitOf(result.path, result.place)} ms` };
     if (result.crash !== undefined) {
       own.end();
       return { verdict: 'killed', by: result.crash };
@@ -401,12 +452,14 @@ async function runMutant(mutant, sources, plan, own) {
     // Leftovers of the mutant may fail the next one: the same test must pass without it here, or in
     // the next process.
     const places = failure.place === undefined ? plan.find((part) => part.path === result.path).places : [failure.place];
-    const again = await own.run({ kind: 'run', changed: undefined, files: [{ path: result.path, places }] }, limitOf);
+    const again = await own.run({ kind: 'run', changed: plain, files: [{ path: result.path, places }] }, limitOf);
     if (again.failure === undefined && !again.isEndless && again.crash === undefined) return { verdict, by };
     own.end();
     if (isFresh) return { verdict, by };
   }
 }
+
+const isNoticed = ({ verdict }) => verdict === 'killed' || verdict === 'endless';
 
 /** Draws items from a list, the same ones for the same seed. */
 function draw(list, count, seed) {
@@ -428,26 +481,28 @@ function formatTable(head, rows) {
 async function main() {
   const startedAt = performance.now();
   const processes = Number(options.processes);
-  const chosenFiles = files.filter((file) => options.file.some((text) => file.includes(text)));
+  const chosenFiles = [...files, ...assemblyFiles].filter((file) => options.file.some((text) => file.includes(text)));
   if (chosenFiles.length === 0) throw new Error(`no file has ${options.file.join(' or ')} in its path`);
-  const sources = new Map(files.map((file) => [file, { path: pathOf(file), text: readFileSync(pathOf(file), 'utf8') }]));
+  const read = (list) => new Map(list.map((file) => [file, { path: pathOf(file), text: readFileSync(pathOf(file), 'utf8') }]));
+  const typescript = { sources: read(files), options: compilerOptions(root) };
+  const assembly = { sources: read(assemblyFiles), options: compilerOptions(`${root}assembly/`) };
+  const sources = new Map([...typescript.sources, ...assembly.sources]);
   const own = ['make-mutants.mjs', 'test-process.mjs'].map((name) => readFileSync(new URL(name, import.meta.url), 'utf8'));
-  const sourceTexts = textsUnder('src');
+  const sourceTexts = [...textsUnder('src'), ...textsUnder('assembly')];
 
-  let all;
   let made = 0;
   const lists = [];
   for (const file of chosenFiles) {
     const key = hashOf(file, JSON.stringify(byHand.filter((one) => one.file === file)), ...own, ...sourceTexts);
     lists.push(
       await remembered(`made-${basename(file)}`, key, () => {
-        const typed = compilerOptions(root);
-        all ??= ts.createProgram(
-          [...sources.values()].map(({ path }) => path),
-          typed,
+        const language = isAssembly(file) ? assembly : typescript;
+        language.program ??= ts.createProgram(
+          [...language.sources.values()].map(({ path }) => path),
+          language.options,
         );
-        const some = mutantsOf(file, all, sources);
-        const good = typeChecked(some, new Map([[file, sources.get(file)]]), typed, (done, of) =>
+        const some = mutantsOf(file, language.program, sources);
+        const good = typeChecked(some, new Map([[file, sources.get(file)]]), language.options, (done, of) =>
           progress(`${file}: types ${done} of ${of}`),
         );
         return { made: some.length, good };
@@ -467,25 +522,33 @@ async function main() {
     return 0;
   }
 
-  const covered = await coverage(sources, processes, own);
+  const covered = await coverage(typescript.sources, processes, own);
   for (const [path, { failures = [], crash, isEndless }] of Object.entries(covered.files)) {
     if (crash !== undefined || isEndless) tell(`${path} does not run without a mutant: ${crash ?? 'it does not end'}`);
     for (const { name, message } of failures) tell(`fails without a mutant, and is left out: ${path}: ${name}: ${message.split('\n')[0]}`);
   }
   const indexed = index(covered);
+  const durations = new Map(
+    Object.entries(covered.files).flatMap(([path, { tests = [] }]) =>
+      tests.map((test) => [`${pathOf(path)} ${test.place}`, test.milliseconds]),
+    ),
+  );
   const results = new Map();
   let done = 0;
   await inProcesses(mutants, processes, async (mutant, process) => {
-    const result = await runMutant(mutant, sources, planOf(mutant, covered, indexed), process);
+    const result = await runMutant(mutant, sources, planOf(mutant, covered, indexed), durations, process);
     results.set(mutant, result);
     const known = reasonOf(mutant) !== undefined;
     if (result.verdict === 'survived' && !known)
       tell(`\r\u001b[Ksurvived: ${mutant.file}:${mutant.line} ${mutant.name}${result.by && ` (${result.by})`}`);
-    if (result.verdict !== 'survived' && known)
+    if (isNoticed(result) && known)
       tell(`\r\u001b[Klisted as equivalent, but ${result.verdict}: ${mutant.file}:${mutant.line} ${mutant.name} (${result.by})`);
     progress(`${++done} of ${mutants.length}`);
   });
 
+  const uncompiled = mutants.filter((mutant) => results.get(mutant).verdict === 'uncompiled').length;
+  if (uncompiled > 0) console.log(`${uncompiled} mutants do not compile to WebAssembly, and are not counted`);
+  mutants = mutants.filter((mutant) => results.get(mutant).verdict !== 'uncompiled');
   const verdictOf = (mutant) => {
     const { verdict } = results.get(mutant);
     return verdict === 'survived' && reasonOf(mutant) !== undefined ? 'equivalent' : verdict;
@@ -504,7 +567,7 @@ async function main() {
   console.log(formatTable(['file', 'mutants', 'killed', 'did not end', 'equivalent', 'survived'], [...rows, row('all', mutants)]));
   const survivors = mutants.filter((mutant) => verdictOf(mutant) === 'survived');
   for (const mutant of survivors) console.log(`survived: ${mutant.file}:${mutant.line} ${mutant.name}`);
-  const wrong = mutants.filter((mutant) => reasonOf(mutant) !== undefined && results.get(mutant).verdict !== 'survived');
+  const wrong = mutants.filter((mutant) => reasonOf(mutant) !== undefined && isNoticed(results.get(mutant)));
   for (const mutant of wrong)
     console.log(`listed as equivalent, but ${results.get(mutant).verdict}: ${mutant.file}:${mutant.line} ${mutant.name}`);
   const names = new Set(lists.flatMap(({ good }) => good).map(({ file, name }) => `${file} ${name}`));

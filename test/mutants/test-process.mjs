@@ -1,11 +1,17 @@
 // Runs tests in one process, repeatedly, each time on freshly evaluated modules. Started by
 // run-mutants.mjs, which supplies the text of every module.
+import { readFileSync } from 'node:fs';
+import { dirname, join } from 'node:path';
 import process from 'node:process';
 import vm from 'node:vm';
 import { startTests } from '@vitest/runner';
+import fc from 'fast-check';
 import { createNodeImportMeta, ModuleRunner } from 'vite/module-runner';
 
 const testLimitMilliseconds = 8_000;
+
+// A counterexample need not be small, and the next run must find it again.
+fc.configureGlobal({ endOnFailure: true, seed: 1 });
 
 let requests = 0;
 const answers = new Map();
@@ -22,8 +28,29 @@ const fetched = new Map();
 /** The module that is changed in this run: its id, and its text. */
 let changed;
 
-async function fetchModule(url, importer, { cached }) {
+/** The modules that the test file replaces by others with `vi.mock(a, () => import(b))`: b by a, as paths in the tree. */
+let replaced = new Map();
+
+function replacedIn(root, path) {
+  const pathOf = (specifier) =>
+    join(dirname(path), specifier)
+      .slice(root.length - 1)
+      .replace(/\.js$/, '.ts');
+  const calls = readFileSync(path, 'utf8').matchAll(/^vi\.mock\('(.+)', \(\) => import\('(.+)'\)\);$/gm);
+  return new Map(Array.from(calls, ([, from, to]) => [pathOf(from), pathOf(to)]));
+}
+
+// What `vi.mock` calls when a test file is evaluated.
+globalThis.__vitest_mocker__ = {
+  queueMock(path) {
+    const name = path.slice(path.lastIndexOf('/')).replace(/\.js$/, '.ts');
+    if (![...replaced.keys()].some((known) => known.endsWith(name))) throw new Error(`cannot replace ${path}`);
+  },
+};
+
+async function fetchModule(written, importer, { cached }) {
   if (cached) return { cache: true };
+  const url = replaced.get(written) ?? written;
   const key = url.startsWith('.') ? `${url} ${importer}` : url;
   let module = fetched.get(key);
   if (module === undefined) {
@@ -116,6 +143,7 @@ const nameOf = (task) => (task.suite === undefined || task.suite.filepath !== un
 async function runFile(root, path, places, { isWhole = false, onBeforeTest, onTest } = {}) {
   const failures = [];
   let isOver = false;
+  replaced = replacedIn(root, path);
   modules.clearCache();
   strayError = undefined;
   const wanted = places === undefined ? undefined : new Set(places);
@@ -151,7 +179,7 @@ async function runFile(root, path, places, { isWhole = false, onBeforeTest, onTe
     onBeforeRunTask(test) {
       if (isOver) test.mode = 'skip';
       test.startedAt = performance.now();
-      onBeforeTest?.();
+      onBeforeTest?.(placeOf(test));
     },
     onAfterRunTask(test) {
       if (test.mode === 'skip') return;
@@ -206,7 +234,7 @@ async function answer(message) {
   changed = message.changed;
   for (const { path, places } of message.files) {
     process.send({ kind: 'began', path });
-    const [failure] = await runFile(root, path, places);
+    const [failure] = await runFile(root, path, places, { onBeforeTest: (place) => process.send({ kind: 'began', path, place }) });
     if (failure !== undefined) return { path, failure, memory: process.memoryUsage.rss() };
   }
   return { failure: undefined, memory: process.memoryUsage.rss() };

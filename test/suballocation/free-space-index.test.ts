@@ -321,8 +321,8 @@ describe('a free-space index', () => {
 
     test('is found at a cost that does not grow with the number of lanes', () => {
       const stepsAmong = (count: number) => {
-        using counter = new StepCounter();
         const { index, lanes } = share(count, (i) => (i === 0 ? 300 : 64));
+        using counter = new StepCounter();
         const [first] = lanes as [number];
         return counter.during(() => {
           for (let i = 0; i < 100; i++) {
