@@ -33,7 +33,7 @@ import {
   usedCountField,
 } from '../src/suballocation/index-layout';
 import { returnArea, takeArea } from './areas';
-import { firstOf, largestList } from './class-lists';
+import { classOf, firstOf, largestList } from './class-lists';
 import { addFree, anyFree, findAligned, findFree, misalignment, removeFree, resizeFree } from './lanes';
 import { hasRecords, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
@@ -109,22 +109,89 @@ export function fullLane(index: u32, own: u32, second: u32): u32 {
 export function addSegment(index: u32, address: f64, units: i32, lane: u32): bool {
   if (!hasRecords(2)) return false;
   const block = takeRecord();
-  const segment = takeRecord();
-  const last = load<u32>(index, lastSegmentField);
-  store<u32>(segment, block, firstBlockField);
-  store<u32>(segment, block, lastBlockField);
-  store<u32>(segment, last, previousSegmentField);
-  store<u32>(segment, 0, nextSegmentField);
-  if (last !== 0) store<u32>(last, segment, nextSegmentField);
-  else store<u32>(index, segment, firstSegmentField);
-  store<u32>(index, segment, lastSegmentField);
-  store<u32>(index, load<u32>(index, segmentCountField) + 1, segmentCountField);
   store<i32>(block, units, sizeField);
   store<f64>(block, address, addressField);
-  store<i32>(block, ~segment, previousField);
-  store<i32>(block, ~segment, nextField);
+  addSegmentRecord(index, block, block);
   addFree(block, units, lane);
   return true;
+}
+
+/**
+ * As `addSegment`, but the range joins the segments that it touches, unless that makes one of more
+ * than `maximumUnits`. Linear in the segments.
+ */
+export function extendSegment(index: u32, address: f64, units: i32, lane: u32): bool {
+  if (!hasRecords(1)) return false;
+  const end = address + bytesOf(units);
+  let before: u32 = 0;
+  let after: u32 = 0;
+  for (let segment = load<u32>(index, firstSegmentField); segment !== 0; segment = load<u32>(segment, nextSegmentField)) {
+    if (endOf(load<u32>(segment, lastBlockField)) === address) before = segment;
+    if (load<f64>(load<u32>(segment, firstBlockField), addressField) === end) after = segment;
+  }
+  if (after !== 0 && unitsBetween(address, after) > maximumUnits) after = 0;
+  if (
+    before !== 0 &&
+    unitsBetween(load<f64>(load<u32>(before, firstBlockField), addressField), after !== 0 ? after : before) > maximumUnits - units
+  )
+    before = 0;
+  if (before === 0 && after === 0) return addSegment(index, address, units, lane);
+  const block = takeRecord();
+  store<i32>(block, units, sizeField);
+  store<f64>(block, address, addressField);
+  const previous: i32 = before !== 0 ? load<u32>(before, lastBlockField) : ~after;
+  const next: i32 = after !== 0 ? load<u32>(after, firstBlockField) : ~before;
+  if (before !== 0 && after !== 0) {
+    const last = load<u32>(after, lastBlockField);
+    store<i32>(last, ~before, nextField);
+    store<u32>(before, last, lastBlockField);
+    removeSegmentRecord(index, after);
+  }
+  link(previous, block);
+  linkNext(block, next);
+  addJoined(block, lane);
+  return true;
+}
+
+/**
+ * Removes whole pages of a power of two of units from a free block of a lane, at most `maximum`
+ * units, from its end; and returns their address, or `none` or `noMemory`. `removedUnits` says how
+ * many they were. The segment ends before them, and what is after them becomes a segment of its
+ * own. Linear in the segment's blocks.
+ */
+export function removePages(index: u32, lane: u32, pageUnits: i32, maximum: i32): f64 {
+  for (let list = largestList(lane); list >= i32(classOf(pageUnits)); list--) {
+    for (let block = firstOf(lane, list); block !== 0; block = load<u32>(block, nextFreeField)) {
+      const start = i64(load<f64>(block, addressField)) >> unitBits;
+      const size = load<i32>(block, sizeField);
+      const end = (start + size) & ~i64(pageUnits - 1);
+      const first = max((start + pageUnits - 1) & ~i64(pageUnits - 1), end - (i64(maximum) & ~i64(pageUnits - 1)));
+      if (first >= end) continue;
+      if (!hasRecords(2)) return noMemory;
+      removed = i32(end - first);
+      removeFree(block, size, lane);
+      cutOut(index, block, i32(first - start), removed, lane);
+      return f64(first << unitBits);
+    }
+  }
+  return none;
+}
+
+let removed: i32 = 0;
+
+/** The units that the last call of `removePages` removed. */
+export function removedUnits(): i32 {
+  return removed;
+}
+
+/** The free units of a lane at the end of the segment with the highest addresses. Linear in the segments. */
+export function freeTail(index: u32, lane: u32): i32 {
+  let highest: u32 = 0;
+  for (let segment = load<u32>(index, firstSegmentField); segment !== 0; segment = load<u32>(segment, nextSegmentField)) {
+    const block = load<u32>(segment, lastBlockField);
+    if (highest === 0 || load<f64>(block, addressField) > load<f64>(highest, addressField)) highest = block;
+  }
+  return highest !== 0 && load<u32>(highest, stateField) === lane ? load<i32>(highest, sizeField) : 0;
 }
 
 /** Returns an address, `none` or `noMemory`. */
@@ -237,16 +304,7 @@ export function findFreeSegment(index: u32, lane: u32, maximum: i32): u32 {
 /** Removes a segment, of which this is the only block, and which is free. */
 export function removeSegment(index: u32, block: u32): void {
   removeFree(block, load<i32>(block, sizeField), load<u32>(block, stateField));
-  const segment: u32 = ~load<i32>(block, previousField);
-  const previous = load<u32>(segment, previousSegmentField);
-  const next = load<u32>(segment, nextSegmentField);
-  if (previous !== 0) store<u32>(previous, next, nextSegmentField);
-  else store<u32>(index, next, firstSegmentField);
-  if (next !== 0) store<u32>(next, previous, previousSegmentField);
-  else store<u32>(index, previous, lastSegmentField);
-  if (load<u32>(index, nextCandidateField) === segment) store<u32>(index, next, nextCandidateField);
-  store<u32>(index, load<u32>(index, segmentCountField) - 1, segmentCountField);
-  returnRecord(segment);
+  removeSegmentRecord(index, ~load<i32>(block, previousField));
   returnRecord(block);
 }
 
@@ -319,7 +377,7 @@ function cutFront(free: u32, size: i32, units: i32, lane: u32): u32 {
   store<f64>(block, address, addressField);
   link(previous, block);
   store<i32>(free, block, previousField);
-  store<f64>(free, address + f64(i64(units) << unitBits), addressField);
+  store<f64>(free, address + bytesOf(units), addressField);
   resizeFree(free, size, size - units, lane);
   return block;
 }
@@ -355,11 +413,95 @@ function addJoined(block: u32, lane: u32): void {
     returnRecord(next);
   }
   const previousSize = load<i32>(previous, sizeField);
-  store<i32>(previous, last, nextField);
-  if (last < 0) store<u32>(~last, previous, lastBlockField);
-  else store<i32>(last, previous, previousField);
+  linkNext(previous, last);
   returnRecord(block);
   resizeFree(previous, previousSize, previousSize + joined, lane);
+}
+
+/** Adds a segment with these blocks at its ends. */
+function addSegmentRecord(index: u32, first: u32, last: u32): void {
+  const segment = takeRecord();
+  const previous = load<u32>(index, lastSegmentField);
+  store<u32>(segment, previous, previousSegmentField);
+  store<u32>(segment, 0, nextSegmentField);
+  if (previous !== 0) store<u32>(previous, segment, nextSegmentField);
+  else store<u32>(index, segment, firstSegmentField);
+  store<u32>(index, segment, lastSegmentField);
+  store<u32>(index, load<u32>(index, segmentCountField) + 1, segmentCountField);
+  link(~segment, first);
+  linkNext(last, ~segment);
+}
+
+function removeSegmentRecord(index: u32, segment: u32): void {
+  const previous = load<u32>(segment, previousSegmentField);
+  const next = load<u32>(segment, nextSegmentField);
+  if (previous !== 0) store<u32>(previous, next, nextSegmentField);
+  else store<u32>(index, next, firstSegmentField);
+  if (next !== 0) store<u32>(next, previous, previousSegmentField);
+  else store<u32>(index, previous, lastSegmentField);
+  if (load<u32>(index, nextCandidateField) === segment) store<u32>(index, next, nextCandidateField);
+  store<u32>(index, load<u32>(index, segmentCountField) - 1, segmentCountField);
+  returnRecord(segment);
+}
+
+/**
+ * Takes units out of a block that is in no list, after the first `before` ones. What is left of the
+ * block on either side becomes free in a lane.
+ */
+function cutOut(index: u32, block: u32, before: i32, units: i32, lane: u32): void {
+  const size = load<i32>(block, sizeField);
+  let previous = load<i32>(block, previousField);
+  let next = load<i32>(block, nextField);
+  const after = size - before - units;
+  if (after > 0) {
+    const rest = takeRecord();
+    store<i32>(rest, after, sizeField);
+    store<f64>(rest, load<f64>(block, addressField) + bytesOf(before + units), addressField);
+    linkNext(rest, next);
+    addFree(rest, after, lane);
+    next = rest;
+  }
+  if (before > 0) {
+    store<i32>(block, before, sizeField);
+    addFree(block, before, lane);
+    previous = block;
+  } else {
+    returnRecord(block);
+  }
+  if (next < 0 && previous < 0) {
+    removeSegmentRecord(index, ~previous);
+  } else if (next < 0) {
+    linkNext(previous, next);
+  } else if (previous < 0) {
+    link(previous, next);
+  } else {
+    let last: u32 = next;
+    while (load<i32>(last, nextField) > 0) last = load<i32>(last, nextField);
+    const segment = load<i32>(last, nextField);
+    linkNext(previous, segment);
+    addSegmentRecord(index, next, last);
+  }
+}
+
+/** Lets a block precede another one or, if `next` is negative, end a segment. */
+function linkNext(block: u32, next: i32): void {
+  store<i32>(block, next, nextField);
+  if (next < 0) store<u32>(~next, block, lastBlockField);
+  else store<i32>(next, block, previousField);
+}
+
+function bytesOf(units: i32): f64 {
+  return f64(i64(units) << unitBits);
+}
+
+/** The address after a block. */
+function endOf(block: u32): f64 {
+  return load<f64>(block, addressField) + bytesOf(load<i32>(block, sizeField));
+}
+
+/** The units from an address to the end of a segment. */
+function unitsBetween(address: f64, segment: u32): i64 {
+  return i64(endOf(load<u32>(segment, lastBlockField)) - address) >> unitBits;
 }
 
 /** Lets a block follow another one or, if `previous` is negative, begin a segment. */

@@ -15,6 +15,10 @@
  *     synchronized;
  *  7. a block that the index passed over, since it looks at only a few of each size class.
  *
+ * Over an upstream that grows in place (`GrowingMemoryResource`), step 4 takes what is missing after
+ * the free memory at the end, in whole pages, and blocks coalesce across what came at different
+ * times; step 5 gives back any pages that are entirely free.
+ *
  * Steps 1 and 2 take constant time for a given number of streams. Step 3 costs as much as the
  * blocks that it moves, each of which became free by one `deallocate`. Step 7 is linear, and is
  * only tried before an out-of-memory error.
@@ -22,10 +26,10 @@
 
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
-import type { DeallocationEventsOption, MemoryResource } from '../memory-resource.js';
+import type { DeallocationEventsOption, DevicePointer, GrowingMemoryResource, MemoryResource } from '../memory-resource.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
 import type { StreamLane } from '../stream-ordering/stream-lane.js';
-import { none } from '../suballocation/blocks.js';
+import { none, type Segment } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
 import { assertBytes, assertOptions, optionNames } from '../validation.js';
@@ -68,6 +72,10 @@ export interface PoolStatistics extends StreamOrderedStatistics {
  * The upstream must outlive the pool, and is not disposed with it. Disposing the pool gives
  * everything back to the upstream, ordered on the legacy default stream after every free.
  *
+ * Over a resource that grows in place ({@link VirtualMemoryResource}), the pool needs no initial size:
+ * it takes whole pages as they are missing, never fragments across what it took at different times,
+ * and gives back any page that is free.
+ *
  * Counterpart of `rmm::mr::pool_memory_resource`. Unlike in RMM's, the cost does not grow with
  * fragmentation, entirely free blocks can be given back ({@link PoolMemoryResource.trim}), and
  * events need not be recorded at every free.
@@ -88,6 +96,13 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    * take a part of it.
    */
   #initialLane: StreamLane | undefined;
+  /** The bytes of a page, if the upstream grows in place. */
+  readonly #pageBytes: number | undefined;
+  /**
+   * Whether the pages that could be given back were too few for the current request: taking some of
+   * them again would not help, and could go on for ever.
+   */
+  #isCramped = false;
   #merges = 0;
 
   /**
@@ -105,11 +120,12 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     }
     super(upstream, deallocationEvents);
     this.#maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, unitBytes);
+    this.#pageBytes = pageBytesOf(upstream);
     if (initialBytes > maximumBlockBytes) throw this.blockTooLarge(initialBytes);
     if (initialBytes > 0) {
       const stream = Stream.legacyDefault(this.device);
       this.enter(stream, 'allocate');
-      this.takeInitial(Math.min(alignUp(initialBytes, unitBytes), this.#maximumBytes), stream);
+      this.takeInitial(Math.min(alignUp(initialBytes, this.#pageBytes ?? unitBytes), this.#maximumBytes), stream);
       this.lane.query();
       if (deallocationEvents !== 'off') this.#initialLane = this.lane;
     }
@@ -123,6 +139,11 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
   protected override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
     if (this.#initialLane !== undefined) this.#handOver(this.#initialLane, this.lane, stream);
+  }
+
+  protected override allocateElsewhere(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    this.#isCramped = false;
+    return super.allocateElsewhere(bytes, stream, alignment);
   }
 
   /** Steps 2 and 3 at the top of this file. */
@@ -144,9 +165,21 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     // `alignment - 256` further on.
     const least = alignUp(bytes, unitBytes) + alignment - ALLOCATION_ALIGNMENT;
     if (least > maximumBlockBytes) return false;
+    if (this.#pageBytes !== undefined) return this.#growAtEnd(least, this.#pageBytes, stream);
     const wanted = (left: number) =>
       Math.min(left === Number.POSITIVE_INFINITY ? this.reservedBytes : alignUp(left / 2, unitBytes), maximumBlockBytes);
     return this.growWithin(this.#maximumBytes, least, wanted, stream);
+  }
+
+  /** Pages of an upstream that grows in place join the segments that they touch. */
+  protected override addSegment(segment: Segment, lane: number): void {
+    if (this.#pageBytes === undefined) super.addSegment(segment, lane);
+    else this.index.extendSegment(segment.address, segment.bytes, lane);
+  }
+
+  protected override removeFreeSegment(lane: number, maximumBytes: number): Segment | undefined {
+    if (this.#pageBytes === undefined) return super.removeFreeSegment(lane, maximumBytes);
+    return this.index.removePages(lane, this.#pageBytes, maximumBytes);
   }
 
   /** All free memory that is available is in the stream's lane when this is called. */
@@ -162,6 +195,21 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     return this.outOfMemoryWithin(this.#maximumBytes, bytes, reason);
   }
 
+  /**
+   * Takes the pages that are missing after the free memory at the end. If they come elsewhere, in
+   * addresses that were given back, or if the maximum leaves too few, takes enough for the whole
+   * request, after free pages went back.
+   */
+  #growAtEnd(least: number, pageBytes: number, stream: Stream): boolean {
+    const missing = alignUp(Math.max(least - this.index.freeTailBytes(this.lane.number), 1), pageBytes);
+    const canTake = !this.#isCramped && missing <= this.#maximumBytes - this.held.claimedBytes;
+    if (canTake && this.tryTakeAtLeast(missing, missing, stream) && this.index.canAllocate(least / unitBytes, this.lane.number))
+      return true;
+    const whole = alignUp(least, pageBytes);
+    this.#isCramped = !this.growWithin(this.#maximumBytes, whole, () => whole, stream);
+    return !this.#isCramped;
+  }
+
   #handOver(initial: StreamLane, lane: StreamLane, stream: Stream): void {
     this.#initialLane = undefined;
     if (initial === lane) return;
@@ -169,6 +217,11 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     this.index.transfer(initial.number, lane.number);
     if (hasWaited) lane.received();
   }
+}
+
+function pageBytesOf(upstream: MemoryResource): number | undefined {
+  const { granularityBytes } = upstream as Partial<GrowingMemoryResource>;
+  return typeof granularityBytes === 'number' ? granularityBytes : undefined;
 }
 
 /** `pool` in a specification. */

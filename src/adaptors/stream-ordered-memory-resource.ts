@@ -520,7 +520,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   protected releaseSegments(stream: Stream, wanted: () => number): number {
     let released = 0;
     for (;;) {
-      const segment = this.#memory.removeFreeSegment(this.lane.number, wanted());
+      const segment = this.removeFreeSegment(this.lane.number, wanted());
       if (segment === undefined) return released;
       try {
         this.held.deallocate(segment, stream);
@@ -543,8 +543,21 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       return;
     }
     const lane = this.ordering.laneOf(stream, 'keep memory');
-    this.#memory.addSegment(segment.address, segment.bytes, lane.number);
+    this.addSegment(segment, lane.number);
     lane.received();
+  }
+
+  /** Adds a block of the upstream to a lane. */
+  protected addSegment({ address, bytes }: Segment, lane: number): void {
+    this.#memory.addSegment(address, bytes, lane);
+  }
+
+  /**
+   * Takes a block of the upstream of at most `maximumBytes` that is entirely free in a lane out of
+   * it.
+   */
+  protected removeFreeSegment(lane: number, maximumBytes: number): Segment | undefined {
+    return this.#memory.removeFreeSegment(lane, maximumBytes);
   }
 
   /** Waits for every device whose streams are served. */

@@ -111,10 +111,11 @@ export class UpstreamBlocks {
   }
 
   /**
-   * Gives a block back to the upstream. If that is refused, the state is unchanged, and the caller
-   * still has the block.
+   * Gives a block back to the upstream; or a range of adjacent ones, if the upstream is one that
+   * grows. If that is refused, the caller still has the range.
    */
   deallocate({ address, bytes }: Segment, stream: Stream): void {
+    if (this.#blocks.get(address)?.bytes !== bytes) this.#makeBlock({ address, bytes }, stream);
     for (const observer of this.#observers) observer.releases(address, bytes, stream);
     const block = this.#blocks.get(address);
     this.#blocks.delete(address);
@@ -246,6 +247,28 @@ export class UpstreamBlocks {
     };
     addRemembering(remembering);
     this.observe(remembering, stream);
+  }
+
+  /** Makes one block of a range that covers other blocks, or parts of them. */
+  #makeBlock(range: Segment, stream: Stream): void {
+    const end = range.address + range.bytes;
+    let remembered = 0;
+    for (const block of [...this.#blocks.values()]) {
+      const { address, bytes } = block;
+      const blockEnd = address + bytes;
+      if (address >= end || blockEnd <= range.address) continue;
+      remembered = Math.max(remembered, block.remembered);
+      for (const observer of this.#observers) observer.releases(address, bytes, stream);
+      this.#blocks.delete(address);
+      if (address < range.address) this.#addPiece({ ...block, bytes: range.address - address }, stream);
+      if (blockEnd > end) this.#addPiece({ ...block, address: end, bytes: blockEnd - end }, stream);
+    }
+    this.#addPiece({ ...range, remembered }, stream);
+  }
+
+  #addPiece(block: UpstreamBlock, stream: Stream): void {
+    this.#add(block);
+    for (const observer of this.#observers) observer.grew(block.address, block.bytes, stream);
   }
 
   #add(block: UpstreamBlock): void {

@@ -138,6 +138,34 @@ export class FreeSpaceIndex {
   }
 
   /**
+   * As `addSegment`, but the range becomes part of the segments that it touches, so that blocks
+   * coalesce across. Linear in the number of segments.
+   */
+  extendSegment(address: number, bytes: number, lane: number): void {
+    if (indexModule.extendSegment(this.#index, address, bytes / unitBytes, lane) === 0) throw outOfMemory();
+  }
+
+  /**
+   * Removes free pages of a lane, of `pageBytes` each (a power of two), adjacent ones and at most
+   * `maximumBytes`; returns them, or undefined if no page is wholly free. Linear in the number of
+   * blocks.
+   */
+  removePages(lane: number, pageBytes: number, maximumBytes: number): Segment | undefined {
+    const most = Math.min(Math.floor(maximumBytes / unitBytes), maximumUnits);
+    const address = most < 1 ? none : indexModule.removePages(this.#index, lane, pageBytes / unitBytes, most);
+    if (address < none) throw outOfMemory();
+    return address === none ? undefined : { address, bytes: indexModule.removedUnits() * unitBytes };
+  }
+
+  /**
+   * The bytes that are free in a lane at the end of the segment with the highest addresses. Linear in
+   * the number of segments.
+   */
+  freeTailBytes(lane: number): number {
+    return indexModule.freeTail(this.#index, lane) * unitBytes;
+  }
+
+  /**
    * Takes `units` units (at least 1) from a lane's free blocks and returns the address, or -1 if no
    * block of the lane is large enough. `slack` is the number of bytes that nobody asked for, less
    * than 2 GiB. `owner` is any 32-bit number; `ownerOf` returns it.

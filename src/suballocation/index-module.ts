@@ -26,6 +26,12 @@ interface IndexModule {
   fullLane(index: number, own: number, second: number): number;
   /** Returns 0 if there is no memory. */
   addSegment(index: number, address: number, units: number, lane: number): number;
+  /** Returns 0 if there is no memory. */
+  extendSegment(index: number, address: number, units: number, lane: number): number;
+  /** Returns the address, -1 if there are none, -2 if there is no memory. */
+  removePages(index: number, lane: number, pageUnits: number, maximumUnits: number): number;
+  removedUnits(): number;
+  freeTail(index: number, lane: number): number;
   /** Returns the address, -1 if nothing fits, -2 if there is no memory. */
   allocate(index: number, units: number, slack: number, lane: number, owner: number): number;
   canAllocate(units: number, lane: number): number;

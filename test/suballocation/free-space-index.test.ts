@@ -1,6 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test, vi } from 'vitest';
-import { FreeSpaceIndex, unitBytes } from '../../src/suballocation/free-space-index.js';
+import { FreeSpaceIndex, maximumUnits, unitBytes } from '../../src/suballocation/free-space-index.js';
 import { StepCounter } from '../support/steps.js';
 
 vi.mock('../../src/suballocation/index-module.js', () => import('../support/counted-index-module.js'));
@@ -97,6 +97,48 @@ describe('a free-space index', () => {
     expect(index.carve(11, 10, lane, other)).toBe(true);
     expect(index.isEmpty(lane)).toBe(true);
     expect(index.freeBytes(other)).toBe(20 * unitBytes);
+    index.validate();
+  });
+
+  test('coalesces across a range that extends a segment, at its end, at its start, and between two', () => {
+    const index = new FreeSpaceIndex();
+    const lane = index.addLane();
+    const [a, b, c, d] = [0, 10, 20, 30].map((units) => base + units * unitBytes) as [number, number, number, number];
+    index.addSegment(b, 10 * unitBytes, lane);
+    index.extendSegment(a, 10 * unitBytes, lane);
+    expect(index.largestFreeBytes(lane)).toBe(20 * unitBytes);
+    index.addSegment(d, 10 * unitBytes, lane);
+    expect([...index.blocks()].length).toBe(2);
+    index.extendSegment(c, 10 * unitBytes, lane);
+    index.validate();
+    expect([...index.blocks()]).toMatchObject([{ address: a, bytes: 40 * unitBytes }]);
+    expect(index.freeTailBytes(lane)).toBe(40 * unitBytes);
+  });
+
+  test('does not make a segment larger than a block can be', () => {
+    const index = new FreeSpaceIndex();
+    const lane = index.addLane();
+    index.addSegment(base, maximumUnits * unitBytes, lane);
+    index.extendSegment(base + maximumUnits * unitBytes, unitBytes, lane);
+    index.validate();
+    expect([...index.blocks()].length).toBe(2);
+  });
+
+  test('removes pages from the middle of a segment, from its end, and all of it', () => {
+    const index = new FreeSpaceIndex();
+    const lane = index.addLane();
+    index.addSegment(base, 64 * unitBytes, lane);
+    const used = index.allocate(20, 0, lane);
+    expect(index.removePages(lane, 16 * unitBytes, 16 * unitBytes)).toEqual({ address: base + 48 * unitBytes, bytes: 16 * unitBytes });
+    index.validate();
+    index.extendSegment(base + 48 * unitBytes, 16 * unitBytes, lane);
+    expect(index.removePages(lane, 16 * unitBytes, 1000 * unitBytes)).toEqual({ address: base + 32 * unitBytes, bytes: 32 * unitBytes });
+    expect(index.removePages(lane, 16 * unitBytes, 1000 * unitBytes)).toBeUndefined();
+    index.validate();
+    index.free(index.usedBlock(used), lane);
+    expect(index.removePages(lane, 16 * unitBytes, 15 * unitBytes)).toBeUndefined();
+    expect(index.removePages(lane, 16 * unitBytes, 1000 * unitBytes)).toEqual({ address: base, bytes: 32 * unitBytes });
+    expect([...index.blocks()]).toEqual([]);
     index.validate();
   });
 
@@ -375,7 +417,20 @@ describe('a free-space index', () => {
 
   test('agrees with a naive model after any steps in several lanes', () => {
     const step = fc.record({
-      kind: fc.constantFrom('allocate', 'allocate', 'aligned', 'free', 'free', 'transfer', 'segment', 'release', 'clear', 'share'),
+      kind: fc.constantFrom(
+        'allocate',
+        'allocate',
+        'aligned',
+        'free',
+        'free',
+        'transfer',
+        'segment',
+        'release',
+        'clear',
+        'share',
+        'extend',
+        'pages',
+      ),
       units: fc.oneof(fc.integer({ min: 1, max: 80 }), fc.integer({ min: 1, max: 5000 })),
       pick: fc.nat(),
       lane: fc.nat({ max: 2 }),
@@ -390,10 +445,13 @@ describe('a free-space index', () => {
         const freeUnits = [0, 0, 0];
         const isShared = [false, false, false];
         let segments = 0;
+        /** Where the range that was added last ends. */
+        let end = 0;
         for (const { kind, units, pick, lane, other } of steps) {
           const number = lanes[lane] as number;
           if (kind === 'segment') {
             index.addSegment(base * ++segments, units * unitBytes, number);
+            end = base * segments + units * unitBytes;
             (freeUnits[lane] as number) += units;
           } else if (kind === 'allocate' || kind === 'aligned') {
             const largest = index.largestFreeBytes(number) / unitBytes;
@@ -421,6 +479,24 @@ describe('a free-space index', () => {
             freeUnits[other] = 0;
           } else if (kind === 'release') {
             (freeUnits[lane] as number) -= (index.removeFreeSegment(number, units * unitBytes)?.bytes ?? 0) / unitBytes;
+          } else if (kind === 'extend' && segments > 0) {
+            index.extendSegment(end, units * unitBytes, number);
+            end += units * unitBytes;
+            (freeUnits[lane] as number) += units;
+          } else if (kind === 'pages') {
+            const removed = index.removePages(number, 16 * unitBytes, units * unitBytes);
+            if (removed !== undefined) {
+              expect([removed.address % (16 * unitBytes), removed.bytes % (16 * unitBytes)]).toEqual([0, 0]);
+              expect(removed.bytes).toBeLessThanOrEqual(units * unitBytes);
+              for (const range of live) {
+                expect(removed.address >= range.address + range.units * unitBytes || removed.address + removed.bytes <= range.address).toBe(
+                  true,
+                );
+              }
+              (freeUnits[lane] as number) -= removed.bytes / unitBytes;
+            } else if (units >= 16) {
+              expect(index.largestFreeBytes(number) / unitBytes).toBeLessThan(31);
+            }
           } else if (kind === 'share') {
             isShared[lane] = units % 2 === 0;
             index.share(number, units % 2 === 0);
