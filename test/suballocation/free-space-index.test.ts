@@ -229,6 +229,12 @@ describe('a free-space index', () => {
     index.validate();
   });
 
+  test('takes the smaller of two blocks of a class for an alignment', () => {
+    const { index, lane } = indexOf(4100);
+    index.addSegment(2 * base, 4120 * unitBytes, lane);
+    expect(index.allocateAligned(4000, 0, 4096, lane)).toBe(base);
+  });
+
   test('has nothing aligned in a block that is a unit too small', () => {
     const { index, lane } = indexOf(19);
     index.allocate(1, 0, lane);

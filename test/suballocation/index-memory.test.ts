@@ -1,0 +1,183 @@
+import fc from 'fast-check';
+import { afterEach, describe, expect, test, vi } from 'vitest';
+import { FreeSpaceIndex, unitBytes } from '../../src/suballocation/free-space-index.js';
+import { indexModule } from '../../src/suballocation/index-module.js';
+
+vi.mock('../../src/suballocation/index-module.js', () => import('../support/small-index-module.js'));
+
+const base = 2 ** 40;
+/** Enough to exhaust the memory several times if an index does not return what it has. */
+const manyTimes = 600;
+
+// There is little memory, and one instance of the module for all tests, so they share these.
+const index = new FreeSpaceIndex();
+const lane = index.addLane();
+const other = index.addLane();
+const full = new FreeSpaceIndex();
+const filler = full.addLane();
+
+afterEach(() => {
+  for (const each of [index, full]) {
+    each.removeAllSegments();
+    each.validate();
+  }
+  for (const each of [lane, other]) index.share(each, false);
+});
+
+/** Runs something, and says whether there was memory for it. */
+function succeeds(run: () => unknown): boolean {
+  try {
+    run();
+    return true;
+  } catch (error) {
+    expect(error).toBeInstanceOf(RangeError);
+    return false;
+  }
+}
+
+/** Adds segments of one unit to the other index until there is no memory. Returns how many. */
+function fill(): number {
+  let count = 0;
+  while (succeeds(() => full.addSegment(2 * base + count * 2 * unitBytes, unitBytes, filler))) count++;
+  return count;
+}
+
+describe('the memory of free-space indexes', () => {
+  test('is returned by indexes that are destroyed', () => {
+    for (let i = 0; i < manyTimes; i++) {
+      const own = indexModule.createIndex();
+      const lanes = [indexModule.addLane(own), indexModule.addLane(own)] as const;
+      expect(Math.min(own, ...lanes)).toBeGreaterThan(0);
+      for (const [j, each] of lanes.entries()) {
+        indexModule.shareLane(each, true);
+        for (let k = 0; k < 8; k++) indexModule.addSegment(own, base * (1 + 8 * j + k), 16, each);
+        // The table of used blocks grows.
+        const used = Array.from({ length: 64 }, () => indexModule.allocate(own, 1, 0, each, 0));
+        const freed = used.filter((address, k) => k % 2 === 0 && indexModule.freeAt(own, address, unitBytes, each) === 1);
+        if (Math.min(...used) < 0 || freed.length !== 32) expect.fail(`at ${i}`);
+      }
+      indexModule.destroyIndex(own);
+    }
+  });
+
+  test('is returned by an index that is cleared', () => {
+    index.share(lane, true);
+    for (let i = 0; i < manyTimes; i++) {
+      for (let j = 1; j <= 4; j++) index.addSegment(base * j, 40 * unitBytes, lane);
+      for (let j = 0; j < 100; j++) index.allocate(1, 0, lane);
+      index.removeAllSegments();
+      expect([index.usedBlocks, index.isEmpty(lane), index.laneWith(1, -1, -1), index.fullLane(-1, -1)]).toEqual([0, true, -1, -1]);
+    }
+  });
+
+  test('is returned when blocks coalesce, segments are removed, and notices prove untrue', () => {
+    index.share(lane, true);
+    for (let i = 0; i < 10 * manyTimes; i++) {
+      index.addSegment(base, 3 * unitBytes, lane);
+      const blocks = [0, 1, 2].map(() => index.allocate(1, 0, lane));
+      // The middle one joins both, the last one that before it, or the first one that after it.
+      const order = [
+        [0, 2, 1],
+        [0, 1, 2],
+        [2, 1, 0],
+      ][i % 3] as number[];
+      for (const place of order) index.free(index.usedBlock(blocks[place] as number), lane);
+      const address = index.allocateAligned(1, 0, 512, lane);
+      const notices = [index.laneWith(3, -1, -1), index.fullLane(lane, -1)];
+      index.free(index.usedBlock(address), lane);
+      const hasMoved = index.carve(3, 0, lane, other);
+      const removed = index.removeFreeSegment(other);
+      if (address !== base || String(notices) !== '-1,-1' || !hasMoved || removed?.bytes !== 3 * unitBytes) expect.fail(`at ${i}`);
+    }
+  });
+
+  test('is not needed by a shared lane, whose notices are then left out', () => {
+    index.addSegment(base, 8 * unitBytes, lane);
+    fill();
+    index.share(lane, true);
+    expect(index.laneWith(8, -1, -1)).toBe(-1);
+    expect(() => index.allocate(3, 0, lane)).toThrow(RangeError);
+    expect(index.freeBytes(lane)).toBe(8 * unitBytes);
+    const address = index.allocate(8, 0, lane);
+    index.free(index.usedBlock(address), lane);
+    full.removeAllSegments();
+    index.removeAllSegments();
+    index.addSegment(base, 8 * unitBytes, lane);
+    expect(index.laneWith(8, -1, -1)).toBe(lane);
+  });
+
+  test('ends at any step, which then changes nothing', () => {
+    const step = fc.record({
+      kind: fc.constantFrom('segment', 'allocate', 'aligned', 'carve', 'free', 'more', 'less'),
+      units: fc.integer({ min: 1, max: 40 }),
+      isOther: fc.boolean(),
+      pick: fc.nat(),
+    });
+    fc.assert(
+      fc.property(fc.array(step, { minLength: 20, maxLength: 60 }), (steps) => {
+        full.removeAllSegments();
+        index.removeAllSegments();
+        index.addSegment(base, 10_000 * unitBytes, lane);
+        const live: number[] = [];
+        let filled = fill();
+        let added = 0;
+        for (const { kind, units, isOther, pick } of steps) {
+          const [from, to] = isOther ? [other, lane] : [lane, other];
+          const before = [...index.blocks()];
+          const isDone = succeeds(() => {
+            let address = -1;
+            if (kind === 'segment') index.addSegment(base * (3 + added++), units * unitBytes, from);
+            else if (kind === 'allocate') address = index.allocate(units, 0, from);
+            else if (kind === 'aligned') address = index.allocateAligned(units, 0, 1024 << (units % 4), from);
+            else if (kind === 'carve') index.carve(units, 2, from, to);
+            else if (kind === 'more') full.addSegment(2 * base + 2 * filled++ * unitBytes, unitBytes, filler);
+            else if (kind === 'less') full.removeFreeSegment(filler);
+            else if (live.length > 0) index.free(index.usedBlock(live.splice(pick % live.length, 1)[0] as number), from);
+            if (address !== -1) live.push(address);
+          });
+          if (!isDone) expect([...index.blocks()]).toEqual(before);
+          index.validate();
+        }
+      }),
+      { numRuns: 40 },
+    );
+  });
+
+  test('ends for segments, and returns when they are removed', () => {
+    const count = fill();
+    expect(count).toBeGreaterThan(1000);
+    full.validate();
+    // A whole block needs no record.
+    const address = full.allocate(1, 0, filler);
+    full.free(full.usedBlock(address), filler);
+    let removed = 0;
+    while (full.removeFreeSegment(filler) !== undefined) removed++;
+    expect(removed).toBe(count);
+    expect(fill()).toBe(count);
+    full.removeAllSegments();
+    expect(fill()).toBe(count);
+  });
+
+  test('ends for lanes and indexes', () => {
+    fill();
+    while (succeeds(() => index.addLane()));
+    expect(() => new FreeSpaceIndex()).toThrow(RangeError);
+    index.validate();
+  });
+
+  test('ends for the table of used blocks, and nothing changes', () => {
+    // Enough records, and no area for the table.
+    full.removeAllSegments();
+    index.addSegment(base, 100_000 * unitBytes, lane);
+    while (succeeds(() => index.allocate(1, 0, lane)));
+    const { usedBlocks } = index;
+    expect(usedBlocks).toBeGreaterThan(100);
+    const freeBytes = (100_000 - usedBlocks) * unitBytes;
+    expect(index.freeBytes(lane)).toBe(freeBytes);
+    expect(() => index.allocateAligned(1, 0, 4096, lane)).toThrow(RangeError);
+    expect(index.freeBytes(lane)).toBe(freeBytes);
+    index.validate();
+    index.free(index.usedBlock(base), lane);
+    expect(index.allocate(1, 0, lane)).toBe(base);
+  });
+});
