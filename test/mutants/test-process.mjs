@@ -9,6 +9,8 @@ import fc from 'fast-check';
 import { createNodeImportMeta, ModuleRunner } from 'vite/module-runner';
 
 const testLimitMilliseconds = 8_000;
+/** Counting statements takes time. */
+const coverLimitMilliseconds = 60_000;
 
 // A counterexample need not be small, and the next run must find it again.
 fc.configureGlobal({ endOnFailure: true, seed: 1 });
@@ -112,7 +114,7 @@ process.on('unhandledRejection', (error) => {
   strayError ??= error;
 });
 
-const config = (root) => ({
+const config = (root, limitMilliseconds) => ({
   root,
   setupFiles: [],
   name: undefined,
@@ -122,8 +124,8 @@ const config = (root) => ({
   sequence: { seed: 0, hooks: 'stack', setupFiles: 'list' },
   chaiConfig: undefined,
   maxConcurrency: 5,
-  testTimeout: testLimitMilliseconds,
-  hookTimeout: testLimitMilliseconds,
+  testTimeout: limitMilliseconds,
+  hookTimeout: limitMilliseconds,
   retry: 0,
   includeTaskLocation: false,
   tags: [],
@@ -165,7 +167,7 @@ async function runFile(root, path, places, { isWhole = false, onBeforeTest, onTe
     if (!isWhole) isOver = true;
   };
   const runner = {
-    config: config(root),
+    config: config(root, isWhole ? coverLimitMilliseconds : testLimitMilliseconds),
     importFile: (file) => modules.import(file),
     onCollected(files) {
       for (const file of files) {
