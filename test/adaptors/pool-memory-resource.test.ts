@@ -53,6 +53,18 @@ class BoundedUpstream implements MemoryResource {
 }
 
 describe('a pool', () => {
+  test('has a peak of its reserved bytes, which can be reset', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    pool.deallocate(pool.allocate(4 * MiB, stream), 4 * MiB, stream);
+    const peak = pool.reservedBytes;
+    pool.trim(stream);
+    expect([pool.reservedBytes, pool.peakReservedBytes]).toEqual([0, peak]);
+    pool.resetPeakReservedBytes();
+    expect(pool.peakReservedBytes).toBe(0);
+    pool.deallocate(pool.allocate(MiB, stream), MiB, stream);
+    expect(pool.peakReservedBytes).toBe(pool.reservedBytes);
+  });
+
   test('refuses a maximum below its initial size', () => {
     expect(() => new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, maximumBytes: MiB })).toThrow(
       code('ERR_OUT_OF_RANGE'),

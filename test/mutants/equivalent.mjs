@@ -11,6 +11,7 @@ export const equivalent = {
     'StreamLane.release: 1 -> 2': notBelowZero,
     'isLost: < -> <=': handles,
     'isLost: 0 -> 1': handles,
+    'noLane: without number: none': 'nobody reads it: a call that uses the lane sets it first',
   },
   'src/stream-ordering/common-lane.ts': {
     'CommonLane.#unite: !(error instanceof DriverError) -> false': onlyDriverErrors,

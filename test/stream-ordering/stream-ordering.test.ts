@@ -43,8 +43,29 @@ class Lanes implements LaneMemory {
   }
 }
 
-function make(policy: DeallocationEvents = 'deferred', kind: MemoryKind = 'device') {
-  const memory = new Lanes();
+/** The same with lanes that are found by what they hold, the lowest number first. */
+class FoundLanes extends Lanes {
+  readonly shared = new Set<number>();
+
+  share(lane: number, isShared: boolean): void {
+    if (isShared) this.shared.add(lane);
+    else this.shared.delete(lane);
+  }
+
+  laneWith(units: number, own: number, second: number): number {
+    return this.bytes.findIndex((bytes, lane) => this.shared.has(lane) && bytes >= units * 256 && lane !== own && lane !== second);
+  }
+
+  fullLane(own: number, second: number): number {
+    return this.laneWith(1 / 256, own, second);
+  }
+}
+
+function make<Memory extends Lanes = Lanes>(
+  policy: DeallocationEvents = 'deferred',
+  kind: MemoryKind = 'device',
+  memory: Memory = new Lanes() as Memory,
+) {
   const ordering = new StreamOrdering(policy, memory, Device.get(), kind);
   /** Frees memory on a stream. */
   const free = (stream: Stream, bytes = 256): StreamLane => {
@@ -713,6 +734,145 @@ describe('other lanes', () => {
     ordering.gather(a, into);
     expect(memory.calls).toEqual([]);
     for (const one of holds) one.release();
+  });
+});
+
+describe('memory that is found by its size', () => {
+  const makeFound = (policy: DeallocationEvents) => make(policy, 'device', new FoundLanes());
+
+  test('is that of other streams, or of none', () => {
+    const { memory, ordering, free } = makeFound('deferred');
+    using a = new Stream();
+    using b = new Stream();
+    const common = ordering.addCommonLane();
+    const own = free(a, 512);
+    const second = ordering.heldLaneOf(a);
+    memory.bytes[second.number] = 512;
+    expect([ordering.laneWith(a, 1), ordering.fullLane(a)]).toEqual([-1, -1]);
+    expect([ordering.laneWith(b, 2), ordering.laneWith(b, 3), ordering.fullLane(b)]).toEqual([own.number, -1, own.number]);
+    const other = free(b);
+    expect([ordering.laneWith(a, 1), ordering.laneWith(a, 2), ordering.fullLane(a)]).toEqual([other.number, -1, other.number]);
+    memory.bytes[common.number] = 256;
+    expect([ordering.laneWith(a, 1), ordering.fullLane(a)]).toEqual([common.number, common.number]);
+  });
+
+  test('is not memory held for a busy stream, until that stream is known to be idle', () => {
+    const { memory, ordering, free } = makeFound('off');
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const busy = hold(a);
+    const held = free(a);
+    const other = free(b);
+    expect([ordering.laneWith(c, 1), ordering.fullLane(c)]).toEqual([-1, -1]);
+    b.synchronizeSync();
+    expect([ordering.laneWith(c, 1), ordering.fullLane(c)]).toEqual([other.number, other.number]);
+    memory.bytes[other.number] = 0;
+    expect(ordering.fullLane(c)).toBe(-1);
+    busy.release();
+    a.synchronizeSync();
+    expect([ordering.laneWith(c, 1), ordering.fullLane(c)]).toEqual([held.number, held.number]);
+    // It is freed into again, while it is shared.
+    const again = hold(a);
+    free(a);
+    free(b);
+    b.synchronizeSync();
+    expect([ordering.laneWith(c, 1), ordering.laneWith(c, 1)]).toEqual([other.number, other.number]);
+    expect(ordering.fullLane(c)).toBe(other.number);
+    again.release();
+    expect(ordering.queryHeld(c)).toBe(true);
+    expect(ordering.laneWith(c, 2)).toBe(held.number);
+  });
+
+  test('is not memory of a stream that may be gone, if no event could be recorded for it', () => {
+    const { ordering, free } = makeFound('deferred');
+    const foreign = madeElsewhere();
+    using unannounced = Stream.fromHandle(foreign.address);
+    using a = new Stream();
+    hold(unannounced);
+    const lane = free(unannounced);
+    expect(ordering.laneWith(a, 1)).toBe(lane.number);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => lane.received()).toThrow(DriverError);
+    expect([ordering.laneWith(a, 1), ordering.fullLane(a)]).toEqual([-1, -1]);
+    ordering.freed(lane);
+    expect([ordering.laneWith(a, 1), ordering.fullLane(a)]).toEqual([lane.number, lane.number]);
+    unannounced.dispose();
+    foreign.destroy();
+  });
+
+  test('costs as much with many held lanes as with few, and comes to each of them', () => {
+    const { memory, ordering, free } = makeFound('off');
+    const streams = Array.from({ length: 20 }, () => new Stream());
+    using waiter = new Stream();
+    const holds = streams.map(hold);
+    const lanes = streams.map((stream) => free(stream));
+    expect([ordering.laneWith(waiter, 1), ordering.queryHeld(waiter)]).toEqual([-1, false]);
+    for (const one of holds) one.release();
+    for (const stream of streams) stream.synchronizeSync();
+    const shared = () => lanes.filter(({ number }) => memory.shared.has(number)).length;
+    expect(shared()).toBe(0);
+    const counts = [1, 2, 3, 4].map(() => {
+      ordering.laneWith(waiter, 1);
+      return shared();
+    });
+    expect(counts).toEqual([8, 16, 20, 20]);
+    for (const stream of streams) stream.dispose();
+  });
+
+  test('is looked for in turns, so that busy streams do not hide an idle one', () => {
+    const { ordering, free } = makeFound('off');
+    const streams = Array.from({ length: 20 }, () => new Stream());
+    using waiter = new Stream();
+    const lanes = streams.map((stream) => {
+      hold(stream);
+      return free(stream);
+    });
+    const idle = 12;
+    (held[held.length - 20 + idle] as StreamHold).release();
+    streams[idle]?.synchronizeSync();
+    const found = [1, 2, 3].map(() => ordering.laneWith(waiter, 1));
+    expect(found).toContain(lanes[idle]?.number);
+    expect(found[0]).toBe(-1);
+    for (const one of held.splice(0)) one.release();
+    expect(ordering.synchronizeHeld(waiter)).toBe(19);
+    expect(ordering.laneWith(waiter, 1)).toBe(lanes[0]?.number);
+    for (const stream of streams) stream.dispose();
+  });
+
+  test('is not looked for in lanes of streams that have ended', () => {
+    const { memory, ordering, free } = makeFound('off');
+    using waiter = new Stream();
+    const a = new Stream();
+    const busy = hold(a);
+    const lane = free(a);
+    expect(ordering.laneWith(waiter, 1)).toBe(-1);
+    busy.release();
+    a.dispose();
+    expect(ordering.laneWith(waiter, 1)).toBe(ordering.endedLane);
+    expect(memory.shared.has(lane.number)).toBe(false);
+    // The number is used again.
+    using b = new Stream();
+    hold(b);
+    expect(free(b).number).toBe(lane.number);
+    expect([memory.shared.has(lane.number), ordering.laneWith(waiter, 1)]).toEqual([false, ordering.endedLane]);
+  });
+
+  test('is collected, except what is held for busy streams', () => {
+    const { memory, ordering, free } = makeFound('off');
+    using a = new Stream();
+    using b = new Stream();
+    using c = new Stream();
+    const common = ordering.addCommonLane();
+    hold(a);
+    const busy = free(a);
+    free(b);
+    b.synchronizeSync();
+    const own = free(c);
+    expect(ordering.collect(common, c)).toBe(true);
+    expect([memory.bytes[busy.number], memory.bytes[own.number], memory.bytes[common.number]]).toEqual([256, 0, 512]);
+    expect(ordering.collect(common, c)).toBe(false);
+    expect(ordering.collect(common)).toBe(false);
   });
 });
 
