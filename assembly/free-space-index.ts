@@ -130,11 +130,8 @@ export function extendSegment(index: u32, address: f64, units: i32, lane: u32): 
     if (load<f64>(load<u32>(segment, firstBlockField), addressField) === end) after = segment;
   }
   if (after !== 0 && unitsBetween(address, after) > maximumUnits) after = 0;
-  if (
-    before !== 0 &&
-    unitsBetween(load<f64>(load<u32>(before, firstBlockField), addressField), after !== 0 ? after : before) > maximumUnits - units
-  )
-    before = 0;
+  const joined = after === 0 ? i64(units) : unitsBetween(address, after);
+  if (before !== 0 && unitsBetween(load<f64>(load<u32>(before, firstBlockField), addressField), before) + joined > maximumUnits) before = 0;
   if (before === 0 && after === 0) return addSegment(index, address, units, lane);
   const block = takeRecord();
   store<i32>(block, units, sizeField);

@@ -124,6 +124,26 @@ describe('a free-space index', () => {
     expect([...index.blocks()].length).toBe(2);
   });
 
+  // Before the range, the range, after it, and the segments that come of them.
+  test.each([
+    [0, 1, maximumUnits, [1, maximumUnits]],
+    [0, 1, maximumUnits - 1, [maximumUnits]],
+    [maximumUnits - 1, 1, 0, [maximumUnits]],
+    [10, 10, maximumUnits - 15, [10, maximumUnits - 5]],
+    [1, maximumUnits - 2, 1, [maximumUnits]],
+    [1, maximumUnits - 1, 1, [1, maximumUnits]],
+  ])('joins %s, %s and %s units as far as a segment can have them', (before, units, after, expected) => {
+    const index = new FreeSpaceIndex();
+    const lane = index.addLane();
+    const at = (units: number) => base + units * unitBytes;
+    if (before > 0) index.addSegment(base, before * unitBytes, lane);
+    if (after > 0) index.addSegment(at(before + units), after * unitBytes, lane);
+    index.extendSegment(at(before), units * unitBytes, lane);
+    index.validate();
+    const sizes = Array.from(index.blocks(), ({ bytes }) => bytes / unitBytes);
+    expect(sizes.sort((a, b) => a - b)).toEqual(expected);
+  });
+
   test('removes pages from the middle of a segment, from its end, and all of it', () => {
     const index = new FreeSpaceIndex();
     const lane = index.addLane();

@@ -1,5 +1,6 @@
 import fc from 'fast-check';
 import { afterEach, describe, expect, test, vi } from 'vitest';
+import type { BlockView } from '../../src/suballocation/blocks.js';
 import { FreeSpaceIndex, unitBytes } from '../../src/suballocation/free-space-index.js';
 import { indexModule } from '../../src/suballocation/index-module.js';
 
@@ -108,7 +109,7 @@ describe('the memory of free-space indexes', () => {
 
   test('ends at any step, which then changes nothing', () => {
     const step = fc.record({
-      kind: fc.constantFrom('segment', 'allocate', 'aligned', 'carve', 'free', 'more', 'less'),
+      kind: fc.constantFrom('segment', 'extend', 'pages', 'allocate', 'aligned', 'carve', 'free', 'more', 'less'),
       units: fc.integer({ min: 1, max: 40 }),
       isOther: fc.boolean(),
       pick: fc.nat(),
@@ -127,6 +128,10 @@ describe('the memory of free-space indexes', () => {
           const isDone = succeeds(() => {
             let address = -1;
             if (kind === 'segment') index.addSegment(base * (3 + added++), units * unitBytes, from);
+            else if (kind === 'extend') {
+              const last = before.at(-1) as BlockView;
+              index.extendSegment(last.address + last.bytes, units * unitBytes, from);
+            } else if (kind === 'pages') index.removePages(from, 4 * unitBytes, units * unitBytes);
             else if (kind === 'allocate') address = index.allocate(units, 0, from);
             else if (kind === 'aligned') address = index.allocateAligned(units, 0, 1024 << (units % 4), from);
             else if (kind === 'carve') index.carve(units, 2, from, to);
