@@ -785,7 +785,7 @@ describe('memory that is found by its size', () => {
   });
 
   test('is not memory of a stream that may be gone, if no event could be recorded for it', () => {
-    const { ordering, free } = makeFound('deferred');
+    const { memory, ordering, free } = makeFound('deferred');
     const foreign = madeElsewhere();
     using unannounced = Stream.fromHandle(foreign.address);
     using a = new Stream();
@@ -797,6 +797,15 @@ describe('memory that is found by its size', () => {
     expect([ordering.laneWith(a, 1), ordering.fullLane(a)]).toEqual([-1, -1]);
     ordering.freed(lane);
     expect([ordering.laneWith(a, 1), ordering.fullLane(a)]).toEqual([lane.number, lane.number]);
+    failCall('cuEventRecord', 1, 999);
+    expect(() => lane.received()).toThrow(DriverError);
+    expect([ordering.fullLane(a), ordering.laneWith(a, 1)]).toEqual([-1, -1]);
+    // The stream's own memory is collected, in both its lanes.
+    const second = ordering.heldLaneOf(unannounced);
+    memory.bytes[second.number] = 512;
+    const common = ordering.addCommonLane();
+    expect(ordering.collect(common, unannounced)).toBe(true);
+    expect(memory.bytes[common.number]).toBe(768);
     unannounced.dispose();
     foreign.destroy();
   });

@@ -223,6 +223,31 @@ describe('a free-space index', () => {
     expect(index.usedBlock(address + unitBytes)).toBe(-1);
   });
 
+  test('finds and frees a block only with the size that was asked for', () => {
+    const { index, lane } = indexOf(10);
+    const address = index.allocate(2, 255, lane);
+    for (const bytes of [256, 258, 512])
+      expect([index.usedBlockOf(address, bytes), index.freeAt(address, bytes, lane)]).toEqual([-1, false]);
+    expect(index.usedBlockOf(address, 257)).toBe(index.usedBlock(address));
+    expect([index.freeAt(address, 257, lane), index.freeAt(address, 257, lane), index.usedBlockOf(address, 257)]).toEqual([
+      true,
+      false,
+      -1,
+    ]);
+    index.validate();
+  });
+
+  test('knows what is free at the end of the segment with the highest addresses', () => {
+    const index = new FreeSpaceIndex();
+    const [lane, other] = [index.addLane(), index.addLane()];
+    expect(index.freeTailBytes(lane)).toBe(0);
+    index.addSegment(2 * base, 5 * unitBytes, lane);
+    index.addSegment(base, 7 * unitBytes, lane);
+    expect([index.freeTailBytes(lane), index.freeTailBytes(other)]).toEqual([5 * unitBytes, 0]);
+    index.allocate(5, 0, lane);
+    expect(index.freeTailBytes(lane)).toBe(0);
+  });
+
   test('tells used, free, inner and foreign addresses apart', () => {
     const { index, lane } = indexOf(10);
     const address = index.allocate(2, 0, lane);
