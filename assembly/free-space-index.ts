@@ -37,7 +37,7 @@ import { classOf, firstOf, largestList } from './class-lists';
 import { addFree, anyFree, findAligned, findFree, misalignment, removeFree, resizeFree } from './lanes';
 import { hasRecords, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
-import { addUsed, createBuckets, findUsed, hasBucket, removeUsed, returnBuckets } from './used-blocks';
+import { addUsed, clearBuckets, createBuckets, findUsed, hasBucket, removeUsed, returnBuckets } from './used-blocks';
 
 const none: f64 = -1;
 const noMemory: f64 = -2;
@@ -308,10 +308,8 @@ export function removeSegment(index: u32, block: u32): void {
 /** Removes every segment. */
 export function clear(index: u32): void {
   returnBlocks(index);
-  returnBuckets(index);
+  clearBuckets(index);
   clearNotices(load<u32>(index, noticesField));
-  // What was just returned is enough for this.
-  createBuckets(index);
   store<u32>(index, 0, usedCountField);
   store<u32>(index, 0, firstSegmentField);
   store<u32>(index, 0, lastSegmentField);

@@ -38,6 +38,11 @@ export function createBuckets(index: u32): bool {
   return true;
 }
 
+/** Empties an index's table. */
+export function clearBuckets(index: u32): void {
+  memory.fill(load<u32>(index, bucketsField), 0, 1 << load<u32>(index, bucketsOrderField));
+}
+
 export function returnBuckets(index: u32): void {
   returnArea(load<u32>(index, bucketsField), load<u32>(index, bucketsOrderField));
 }

@@ -27,7 +27,7 @@ import type { DeallocationEvents, MemoryResource, TrimOptions } from '../memory-
 import { defineAdaptor, definedFields } from '../resource-kind.js';
 import type { CommonLane } from '../stream-ordering/common-lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
-import { unitBytes } from '../suballocation/free-space-index.js';
+import { maximumUnits, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
 import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
@@ -254,7 +254,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   #takeSuperblock(bytes: number, stream: Stream, alignment: number): boolean {
     const units = alignUp(leastBytes(bytes, alignment), superblockBytes) / unitBytes;
     // Do not wait for memory that cannot serve the request.
-    if (!this.index.canAllocate(units, this.#global.number)) return false;
+    if (units > maximumUnits || !this.index.canAllocate(units, this.#global.number)) return false;
     const { lane } = this;
     const hasWaited = this.#global.order(stream);
     if (!this.index.carve(units, superblockUnits, this.#global.number, lane.number)) return false;

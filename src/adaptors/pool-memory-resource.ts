@@ -121,11 +121,12 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     super(upstream, deallocationEvents);
     this.#maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, unitBytes);
     this.#pageBytes = pageBytesOf(upstream);
-    if (initialBytes > maximumBlockBytes) throw this.blockTooLarge(initialBytes);
+    const initial = alignUp(initialBytes, this.#pageBytes ?? unitBytes);
+    if (initial > maximumBlockBytes) throw this.blockTooLarge(initialBytes);
     if (initialBytes > 0) {
       const stream = Stream.legacyDefault(this.device);
       this.enter(stream, 'allocate');
-      this.takeInitial(Math.min(alignUp(initialBytes, this.#pageBytes ?? unitBytes), this.#maximumBytes), stream);
+      this.takeInitial(Math.min(initial, this.#maximumBytes), stream);
       this.lane.query();
       if (deallocationEvents !== 'off') this.#initialLane = this.lane;
     }
@@ -202,11 +203,11 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    */
   #growAtEnd(least: number, pageBytes: number, stream: Stream): boolean {
     const missing = alignUp(Math.max(least - this.index.freeTailBytes(this.lane.number), 1), pageBytes);
-    const canTake = !this.#isCramped && missing <= this.#maximumBytes - this.held.claimedBytes;
+    const canTake = !this.#isCramped && missing <= maximumBlockBytes && missing <= this.#maximumBytes - this.held.claimedBytes;
     if (canTake && this.tryTakeAtLeast(missing, missing, stream) && this.index.canAllocate(least / unitBytes, this.lane.number))
       return true;
     const whole = alignUp(least, pageBytes);
-    this.#isCramped = !this.growWithin(this.#maximumBytes, whole, () => whole, stream);
+    this.#isCramped = whole > maximumBlockBytes || !this.growWithin(this.#maximumBytes, whole, () => whole, stream);
     return !this.#isCramped;
   }
 

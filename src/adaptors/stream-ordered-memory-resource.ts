@@ -324,7 +324,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       const releases = this.#releases;
       const address = this.#allocateWithoutWaiting(bytes, stream, alignment);
       if (address !== none) return address;
-      if (this.#releases === releases) {
+      if (this.#releases === releases && !this.ordering.findIdle()) {
         const synchronized = this.synchronizeHeld(stream);
         if (synchronized === 0) return this.#allocateAtLast(bytes, stream, alignment);
         this.#synchronizations += synchronized;

@@ -41,8 +41,12 @@ import { StreamLane } from './stream-lane.js';
 /** The values of the option `deallocationEvents`. */
 export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
 
-/** How many lanes whose memory is held back are looked at, and their streams queried, before an allocation goes on. */
-const mostLookedAt = 8;
+/**
+ * How many lanes whose memory was held back are looked at before an allocation goes on, and how many
+ * streams are queried.
+ */
+const mostLookedAt = 64;
+const mostQueried = 8;
 
 /** What stream ordering needs from a free-space index. */
 export interface LaneMemory {
@@ -326,10 +330,18 @@ export class StreamOrdering implements StreamObserver {
 
   /**
    * Queries streams that memory is held for: all of them, or the next few if there are many. Does
-   * not block. Returns whether any is idle.
+   * not block. Returns whether any has become idle, or was and can now be taken from.
    */
   queryHeld(stream: Stream): boolean {
-    return this.#shareIdle(mostLookedAt, stream);
+    return this.#shareIdle(mostQueried, stream);
+  }
+
+  /**
+   * Looks at every lane whose memory was held back. Returns whether there is one with memory that
+   * can now be taken. Linear in the streams that memory is held for.
+   */
+  findIdle(): boolean {
+    return this.#memory.share !== undefined && this.#shareIdle(Number.POSITIVE_INFINITY);
   }
 
   /**
@@ -441,7 +453,7 @@ export class StreamOrdering implements StreamObserver {
   /**
    * Looks at some of the unshared lanes, in turns, and shares those whose memory is not held back
    * any more. If a stream is given, the streams of the others are queried first. Returns whether
-   * one of them is idle.
+   * there is one with memory.
    */
   #shareIdle(most: number, asking?: Stream): boolean {
     const unshared = this.#unshared;
@@ -457,7 +469,9 @@ export class StreamOrdering implements StreamObserver {
       }
       unshared[this.#nextUnshared] = unshared[unshared.length - 1] as StreamLane;
       unshared.pop();
-      if (isLive) this.#memory.share?.(lane.number, true);
+      if (!isLive) continue;
+      this.#memory.share?.(lane.number, true);
+      if (!this.#memory.isEmpty(lane.number)) isIdle = true;
     }
     return isIdle;
   }

@@ -892,3 +892,38 @@ describe('any steps on several streams', () => {
     );
   });
 });
+
+describe('an arena for many streams', () => {
+  test.each([5, 25, 100, 199])(
+    'finds memory whose stream is known to be idle, however many others have none: stream %s of 200',
+    (place) => {
+      const count = 200;
+      using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: (count + 4) * MiB });
+      const streams = Array.from({ length: count }, () => new Stream());
+      for (const each of streams) arena.allocate(MiB, each);
+      const owner = streams[place] as Stream;
+      arena.deallocate(arena.allocate(4 * MiB, owner), 4 * MiB, owner);
+      Device.get().synchronizeSync();
+      expect(arena.allocate(4 * MiB, stream)).toBeGreaterThan(0);
+      arena.validate();
+      for (const each of streams) each.dispose();
+    },
+  );
+
+  test.each([2 ** 39 - 256, 2 ** 39 - 2 ** 19])(
+    'has no room for %s bytes, which are more than a block can have in whole superblocks',
+    (bytes) => {
+      using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: 4 * MiB });
+      expect(() => arena.allocate(bytes, stream)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+      arena.validate();
+      expect(arena.statistics().allocatedBytes).toBe(0);
+    },
+  );
+
+  test.each([2 ** 39, 2 ** 40])('finds the only address at a multiple of %s', (alignment) => {
+    using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: 4 * MiB });
+    expect(arena.allocate(256, stream, alignment) % alignment).toBe(0);
+    expect(() => arena.allocate(256, stream, alignment)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    arena.validate();
+  });
+});

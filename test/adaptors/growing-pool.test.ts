@@ -76,6 +76,14 @@ describe('a pool over an upstream that grows in place', () => {
     pool.validate();
   });
 
+  test('refuses what is too large for a block once it is rounded up to pages', () => {
+    using bed = pools(Number.POSITIVE_INFINITY);
+    const bytes = 2 ** 39 - 256;
+    expect(() => bed.pool.allocate(bytes, stream)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    expect(() => new PoolMemoryResource(bed.upstream, { initialBytes: bytes })).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    bed.pool.validate();
+  });
+
   test('leaves nothing behind', () => {
     const { pool, upstream } = pools();
     const pointer = pool.allocate(5 * MiB, stream);

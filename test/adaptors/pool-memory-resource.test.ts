@@ -448,3 +448,21 @@ describe('a pool', () => {
     );
   });
 });
+
+test.each([10, 60, 200])("a pool finds memory that was held back for one of many streams, under 'off': %s streams", (count) => {
+  const bytes = 4 * MiB + count * 256;
+  using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: bytes, maximumBytes: bytes, deallocationEvents: 'off' });
+  const streams = Array.from({ length: count }, () => new Stream());
+  const owner = streams[count >> 1] as Stream;
+  const allocateAll = () => streams.map((each) => pool.allocate(256, each));
+  const small = allocateAll();
+  const large = pool.allocate(4 * MiB, owner);
+  for (const [i, each] of streams.entries()) pool.deallocate(small[i] as number, 256, each);
+  pool.deallocate(pool.allocate(256, stream), 256, stream);
+  allocateAll();
+  pool.deallocate(large, 4 * MiB, owner);
+  pool.device.synchronizeSync();
+  expect(pool.allocate(4 * MiB, stream)).toBe(large);
+  pool.validate();
+  for (const each of streams) each.dispose();
+});

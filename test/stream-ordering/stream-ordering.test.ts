@@ -816,7 +816,7 @@ describe('memory that is found by its size', () => {
 
   test('costs as much with many held lanes as with few, and comes to each of them', () => {
     const { memory, ordering, free } = makeFound('off');
-    const streams = Array.from({ length: 20 }, () => new Stream());
+    const streams = Array.from({ length: 160 }, () => new Stream());
     using waiter = new Stream();
     const holds = streams.map(hold);
     const lanes = streams.map((stream) => free(stream));
@@ -829,26 +829,26 @@ describe('memory that is found by its size', () => {
       ordering.laneWith(waiter, 1);
       return shared();
     });
-    expect(counts).toEqual([8, 16, 20, 20]);
+    expect(counts).toEqual([64, 128, 160, 160]);
     for (const stream of streams) stream.dispose();
   });
 
   test('is looked for in turns, so that busy streams do not hide an idle one', () => {
     const { ordering, free } = makeFound('off');
-    const streams = Array.from({ length: 20 }, () => new Stream());
+    const streams = Array.from({ length: 160 }, () => new Stream());
     using waiter = new Stream();
     const lanes = streams.map((stream) => {
       hold(stream);
       return free(stream);
     });
-    const idle = 12;
-    (held[held.length - 20 + idle] as StreamHold).release();
+    const idle = 100;
+    (held[held.length - 160 + idle] as StreamHold).release();
     streams[idle]?.synchronizeSync();
     const found = [1, 2, 3].map(() => ordering.laneWith(waiter, 1));
     expect(found).toContain(lanes[idle]?.number);
     expect(found[0]).toBe(-1);
     for (const one of held.splice(0)) one.release();
-    expect(ordering.synchronizeHeld(waiter)).toBe(19);
+    expect(ordering.synchronizeHeld(waiter)).toBe(159);
     expect(ordering.laneWith(waiter, 1)).toBe(lanes[0]?.number);
     for (const stream of streams) stream.dispose();
   });

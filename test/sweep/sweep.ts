@@ -64,6 +64,8 @@ export interface SweepOptions {
  */
 const secondFaults = 4;
 const farthestSecond = 3;
+/** How many collections may pass before what is left counts as leaked. */
+const collections = 8;
 
 /** Makes the trials of a scenario. */
 export async function sweep(scenario: Scenario, { seed, onTrial }: SweepOptions = {}): Promise<SweepResult> {
@@ -183,10 +185,10 @@ class Trials {
   async #leaks(failed: readonly string[]): Promise<string[]> {
     let ledger = takeLedger();
     let leaks = leaksBetween(this.#ledger, ledger, failed);
-    if (leaks.length > 0) {
-      // If a buffer could not be made, its free may have been refused as well: the next collection
-      // tries it again. So it is for a stream, in a job after the one that made it, and after the
-      // collection.
+    // If a buffer could not be made, its free may have been refused as well: the next collection tries
+    // it again. So it is for a stream, in a job after the one that made it, and after the collection,
+    // which on a busy machine may not find it at once.
+    for (let attempt = 0; leaks.length > 0 && attempt < collections; attempt++) {
       await setImmediate();
       reclaimUnreachableBuffers('major');
       for (let turn = 0; turn < 3; turn++) await setImmediate();
