@@ -1,6 +1,7 @@
 #include "addon/environment.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 
@@ -25,6 +26,11 @@ PrimaryContexts& Contexts() {
   return contexts;
 }
 
+std::uint64_t NextId() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
 template <typename Handle>
 std::uint64_t AsAddress(Handle handle) {
   return reinterpret_cast<std::uintptr_t>(handle);
@@ -42,7 +48,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   DeliverCompletions(*environment);
 }
 
-Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()) {}
+Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()), id_(NextId()) {}
 
 void Environment::Start() {
   array_buffer_constructor = Napi::Persistent(env.Global().Get("ArrayBuffer").As<Napi::Function>());
@@ -100,7 +106,7 @@ void Environment::LeaveToOrphans() {
   });
   // Staging memory is portable: any device's context frees it.
   for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});
-  LeaveOrphans(backend, std::move(orphans));
+  LeaveOrphans(*this, std::move(orphans));
 }
 
 void Environment::Bind(Napi::Float64Array mailbox, Napi::Float64Array counters) {

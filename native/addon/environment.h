@@ -121,12 +121,18 @@ class Environment {
   // go to `driver` uncounted.
   template <Call call, typename... Arguments>
   Status Counted(Arguments... arguments) {
-    counters_[static_cast<int>(call)] += 1;
+    return CountedIf<call>(true, arguments...);
+  }
+  template <Call call, typename... Arguments>
+  Status CountedIf(bool is_counted, Arguments... arguments) {
+    counters_[static_cast<int>(call)] += is_counted ? 1 : 0;
     const DriverTable* table = driver;
     return (table->*DriverFunction<call>::member)(arguments...);
   }
   void CountHostAllocation() { counters_[kCallCount] += 1; }
   void CountHostFree() { counters_[kCallCount + 1] += 1; }
+  // Different for every environment of the process, and never 0.
+  std::uint64_t id() const { return id_; }
 
   bool HasDevice(int device) const { return device >= 0 && static_cast<std::size_t>(device) < devices_.size(); }
   DeviceOrdinal DriverDevice(int device) const { return devices_[static_cast<std::size_t>(device)]; }
@@ -195,6 +201,7 @@ class Environment {
   Status RetainContext(int device, Context* context);
   void LeaveToOrphans();
 
+  const std::uint64_t id_;
   double* mailbox_ = own_mailbox_;
   double* counters_ = own_counters_;
   std::vector<DeviceOrdinal> devices_;

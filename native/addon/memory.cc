@@ -124,7 +124,7 @@ Status Deallocate(Environment& environment) {
   // including one that is to end a stall.
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
   if (no_stalls.owns_lock()) return FreeLive(environment, kind, device, allocation);
-  LeaveOrphans(environment.backend, {OrphanOf(environment, *allocation)});
+  LeaveOrphans(environment, {OrphanOf(environment, *allocation)});
   environment.allocations.Erase(allocation);
   return kSuccess;
 }

@@ -28,36 +28,32 @@ Handle AsHandle(const Orphan& orphan) {
   return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(orphan.address));
 }
 
-// False if the driver refuses, and virtual memory can be freed again later.
-bool Free(const DriverTable& driver, const Orphan& orphan) {
+// False if the driver refuses; the orphan can be freed later.
+bool Free(Environment& environment, const Orphan& orphan) {
+  const bool is_own = orphan.environment == environment.id();
   switch (orphan.kind) {
     case OrphanKind::kEvent:
-      driver.EventDestroy(AsHandle<Event>(orphan));
-      break;
+      return environment.CountedIf<Call::kEventDestroy>(is_own, AsHandle<Event>(orphan)) == kSuccess;
     case OrphanKind::kPoolMemory:
-      driver.MemFreeAsync(orphan.address, LegacyStream());
-      break;
+      return environment.CountedIf<Call::kMemFreeAsync>(is_own, DevicePointer{orphan.address}, LegacyStream()) == kSuccess;
     case OrphanKind::kPool:
-      driver.MemPoolDestroy(AsHandle<Pool>(orphan));
-      break;
+      return environment.CountedIf<Call::kMemPoolDestroy>(is_own, AsHandle<Pool>(orphan)) == kSuccess;
     case OrphanKind::kMemory:
-      driver.MemFree(orphan.address);
-      break;
+      return environment.CountedIf<Call::kMemFree>(is_own, DevicePointer{orphan.address}) == kSuccess;
     case OrphanKind::kPages:
-      return CompleteFree(driver, *orphan.space, orphan.address);
+      return CompleteFree(environment, is_own, *orphan.space, orphan.address);
     case OrphanKind::kMemoryHandle:
-      return driver.MemRelease(orphan.address) == kSuccess;
+      return environment.CountedIf<Call::kMemRelease>(is_own, MemoryHandle{orphan.address}) == kSuccess;
     case OrphanKind::kAddressSpace:
-      return FreeAddressSpace(driver, *orphan.space);
+      return FreeAddressSpace(environment, is_own, *orphan.space);
     case OrphanKind::kPinnedMemory:
-      driver.MemFreeHost(AsHandle<void*>(orphan));
-      break;
+      return environment.CountedIf<Call::kMemFreeHost>(is_own, AsHandle<void*>(orphan)) == kSuccess;
     case OrphanKind::kHostMemory:
       FreeHostMemory(AsHandle<void*>(orphan));
-      break;
+      if (is_own) environment.CountHostFree();
+      return true;
     case OrphanKind::kStream:
-      driver.StreamDestroy(AsHandle<Stream>(orphan));
-      break;
+      return environment.CountedIf<Call::kStreamDestroy>(is_own, AsHandle<Stream>(orphan)) == kSuccess;
   }
   return true;
 }
@@ -77,11 +73,14 @@ bool SynchronizeDevices(Environment& environment) {
 
 }  // namespace
 
-void LeaveOrphans(const DriverTable* driver, std::vector<Orphan> orphans) {
+void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans) {
   if (orphans.empty()) return;
+  for (Orphan& orphan : orphans) {
+    if (orphan.environment == 0) orphan.environment = environment.id();
+  }
   OrphanList& list = AllOrphans();
   const std::lock_guard<std::mutex> lock(list.mutex);
-  std::vector<Orphan>& of_driver = list.by_driver[driver];
+  std::vector<Orphan>& of_driver = list.by_driver[environment.backend];
   of_driver.insert(of_driver.end(), orphans.begin(), orphans.end());
   list.any = true;
 }
@@ -99,7 +98,7 @@ bool FreeOrphans(Environment& environment) {
   }
   if (orphans.empty()) return false;
   if (!SynchronizeDevices(environment)) {
-    LeaveOrphans(environment.backend, std::move(orphans));
+    LeaveOrphans(environment, std::move(orphans));
     return false;
   }
 
@@ -112,7 +111,7 @@ bool FreeOrphans(Environment& environment) {
     const ContextScope context(environment, device);
     if (context.status() != kSuccess) {
       using Index = std::vector<Orphan>::difference_type;
-      LeaveOrphans(environment.backend, {orphans.begin() + static_cast<Index>(begin), orphans.begin() + static_cast<Index>(end)});
+      LeaveOrphans(environment, {orphans.begin() + static_cast<Index>(begin), orphans.begin() + static_cast<Index>(end)});
       continue;
     }
     freed = true;
@@ -125,7 +124,7 @@ bool FreeOrphans(Environment& environment) {
         environment.driver->CtxSynchronize();
         frees_pending = false;
       }
-      if (!Free(*environment.driver, orphans[index])) LeaveOrphans(environment.backend, {orphans[index]});
+      if (!Free(environment, orphans[index])) LeaveOrphans(environment, {orphans[index]});
       frees_pending = frees_pending || kind == OrphanKind::kPoolMemory;
     }
     if (frees_pending) environment.driver->CtxSynchronize();

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "addon/address_space.h"
-#include "cuda/driver_table.h"
 
 namespace cistern {
 
@@ -26,11 +25,13 @@ struct Orphan {
   int device;
   std::uint64_t address;                          // or the driver's handle
   std::shared_ptr<AddressSpace> space = nullptr;  // of virtual memory
+  std::uint64_t environment = 0;                  // the id of the one that left it
 };
 
-void LeaveOrphans(const DriverTable* driver, std::vector<Orphan> orphans);
+void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
 
-// Frees the orphans of the environment's driver. Waits for the work queued on the devices of the
+// Frees the orphans of the environment's driver, and counts the calls for those that it left
+// itself. What the driver refuses to free is tried again at the next call. Waits for the work queued on the devices of the
 // process. While JavaScript stalls a stream that wait could last forever, so it then does nothing.
 // True if anything was freed.
 bool FreeOrphans(Environment& environment);

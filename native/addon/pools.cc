@@ -124,7 +124,7 @@ Status DestroyPool(Environment& environment, const Napi::CallbackInfo& info) {
   // be gone. So it is freed once the device has run all of its work; if that may never happen,
   // because JavaScript stalls a stream, at a later call.
   orphans.push_back({OrphanKind::kPool, pool->device, reinterpret_cast<std::uintptr_t>(pool->pool)});
-  LeaveOrphans(environment.backend, std::move(orphans));
+  LeaveOrphans(environment, std::move(orphans));
   environment.pools.Remove(handle);
   environment.ReapOrphans();
   return kSuccess;

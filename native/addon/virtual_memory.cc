@@ -29,25 +29,19 @@ AllocationProperties PropertiesOf(const Environment& environment, int device) {
 }
 
 // cuMemUnmap takes whole mappings, and each page is one.
-template <typename Unmap>
-Status UnmapPages(const AddressSpace& space, AddressSpace::Range* range, Unmap&& unmap) {
+Status UnmapPages(Environment& environment, bool is_counted, const AddressSpace& space, AddressSpace::Range* range) {
   while (range->mapped_begin < range->mapped_end) {
-    const Status status = unmap(range->mapped_begin, space.page_bytes);
+    const Status status =
+        environment.CountedIf<Call::kMemUnmap>(is_counted, DevicePointer{range->mapped_begin}, static_cast<std::size_t>(space.page_bytes));
     if (status != kSuccess) return status;
     range->mapped_begin += space.page_bytes;
   }
   return kSuccess;
 }
 
-Status CountedUnmap(Environment& environment, const AddressSpace& space, AddressSpace::Range* range) {
-  return UnmapPages(space, range, [&](std::uint64_t address, std::uint64_t bytes) {
-    return environment.Counted<Call::kMemUnmap>(DevicePointer{address}, static_cast<std::size_t>(bytes));
-  });
-}
-
 // Leaves a free that has begun to a later call.
 void LeaveRange(const Environment& environment, const SpaceRef& space, std::uint64_t address) {
-  LeaveOrphans(environment.backend, {{OrphanKind::kPages, space->device, address, space}});
+  LeaveOrphans(environment, {{OrphanKind::kPages, space->device, address, space}});
 }
 
 // Memory for pages, which ends with this object unless it is mapped: a mapping keeps it, and
@@ -59,7 +53,7 @@ class NewPages {
     for (const MemoryHandle memory : handles_) {
       if (environment_.Counted<Call::kMemRelease>(memory) == kSuccess) continue;
       Guarded([&] {
-        LeaveOrphans(environment_.backend, {{OrphanKind::kMemoryHandle, space_.device, memory}});
+        LeaveOrphans(environment_, {{OrphanKind::kMemoryHandle, space_.device, memory}});
         return Status{kSuccess};
       });
     }
@@ -113,7 +107,7 @@ Status AllocateRange(Environment& environment, const SpaceRef& space, std::uint6
   range->mapped_end = mapped_end;
   // As any free, unmapping may wait for the device.
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
-  if (no_stalls.owns_lock() && CountedUnmap(environment, *space, range) == kSuccess) {
+  if (no_stalls.owns_lock() && UnmapPages(environment, true, *space, range) == kSuccess) {
     space->FinishFree(*address);
   } else {
     LeaveRange(environment, space, *address);
@@ -125,7 +119,7 @@ Status AllocateRange(Environment& environment, const SpaceRef& space, std::uint6
 // range stays in use; if it refuses later, the rest is freed later.
 Status FreeIdle(Environment& environment, const SpaceRef& space, std::uint64_t address, std::uint64_t bytes) {
   AddressSpace::Range* range = space->BeginFree(address, bytes);
-  const Status status = CountedUnmap(environment, *space, range);
+  const Status status = UnmapPages(environment, true, *space, range);
   if (status == kSuccess) {
     space->FinishFree(address);
     return status;
@@ -140,19 +134,19 @@ Status FreeIdle(Environment& environment, const SpaceRef& space, std::uint64_t a
 
 }  // namespace
 
-bool CompleteFree(const DriverTable& driver, AddressSpace& space, std::uint64_t address) {
+bool CompleteFree(Environment& environment, bool is_counted, AddressSpace& space, std::uint64_t address) {
   AddressSpace::Range* range = space.FindFreeing(address);
   if (range == nullptr) return true;  // it went with everything else
-  const Status status =
-      UnmapPages(space, range, [&](std::uint64_t at, std::uint64_t bytes) { return driver.MemUnmap(at, static_cast<std::size_t>(bytes)); });
-  if (status == kSuccess) space.FinishFree(address);
-  return status == kSuccess;
+  if (UnmapPages(environment, is_counted, space, range) != kSuccess) return false;
+  space.FinishFree(address);
+  return true;
 }
 
-bool FreeAddressSpace(const DriverTable& driver, AddressSpace& space) {
+bool FreeAddressSpace(Environment& environment, bool is_counted, AddressSpace& space) {
   bool is_free = true;
-  space.FreeAll([&](std::uint64_t address) { is_free = CompleteFree(driver, space, address) && is_free; });
-  return is_free && driver.MemAddressFree(space.base, static_cast<std::size_t>(space.bytes)) == kSuccess;
+  space.FreeAll([&](std::uint64_t address) { is_free = CompleteFree(environment, is_counted, space, address) && is_free; });
+  if (!is_free) return false;
+  return environment.CountedIf<Call::kMemAddressFree>(is_counted, DevicePointer{space.base}, static_cast<std::size_t>(space.bytes)) == kSuccess;
 }
 
 Status ReserveAddresses(Environment& environment, const Napi::CallbackInfo& info) {
@@ -205,7 +199,7 @@ Status FreeAddresses(Environment& environment, const Napi::CallbackInfo& info) {
   status = space->HasMapped()
                ? Status{kErrorNotReady}
                : environment.Counted<Call::kMemAddressFree>(DevicePointer{space->base}, static_cast<std::size_t>(space->bytes));
-  if (status != kSuccess) LeaveOrphans(environment.backend, {{OrphanKind::kAddressSpace, space->device, space->base, space}});
+  if (status != kSuccess) LeaveOrphans(environment, {{OrphanKind::kAddressSpace, space->device, space->base, space}});
   environment.address_spaces.Remove(handle);
   environment.ReapOrphans();
   return kSuccess;

@@ -5,16 +5,17 @@
 #include <cstdint>
 
 #include "addon/address_space.h"
-#include "cuda/driver_table.h"
 
 namespace cistern {
 
+class Environment;
+
 // Completes a free that AddressSpace::BeginFree began. No queued work may use the memory. False if
-// the driver refuses; the rest can be tried again.
-bool CompleteFree(const DriverTable& driver, AddressSpace& space, std::uint64_t address);
+// the driver refuses; the rest can be tried again. `is_counted`: whether it was the environment's own.
+bool CompleteFree(Environment& environment, bool is_counted, AddressSpace& space, std::uint64_t address);
 
 // The same for everything that is mapped, and then for the addresses.
-bool FreeAddressSpace(const DriverTable& driver, AddressSpace& space);
+bool FreeAddressSpace(Environment& environment, bool is_counted, AddressSpace& space);
 
 }  // namespace cistern
 

@@ -44,6 +44,23 @@ describe('CudaAsyncMemoryResource', () => {
     expect([after.allocations - before.allocations, after.frees - before.frees]).toEqual([4, 4]);
   });
 
+  test('counts the calls that free it with live memory, also those that the driver refuses at first', () => {
+    const calls = (name: string) => driverCallCounts().byFunction[name] as number;
+    const names = ['cuMemPoolCreate', 'cuMemAllocFromPoolAsync', 'cuMemFreeAsync', 'cuMemPoolDestroy'];
+    const before = names.map(calls);
+    const { freeBytes } = Device.get().memoryInfo();
+    const resource = new CudaAsyncMemoryResource();
+    using stream = new Stream();
+    resource.allocate(4096, stream);
+    failCall('cuMemPoolDestroy', 1);
+    resource.dispose();
+    const refused = names.map((name, i) => calls(name) - (before[i] as number));
+    expect(refused).toEqual([1, 1, 1, 1]);
+    Device.get().synchronizeSync();
+    expect(names.map((name, i) => calls(name) - (before[i] as number))).toEqual([1, 1, 1, 2]);
+    expect(Device.get().memoryInfo().freeBytes).toBe(freeBytes);
+  });
+
   test('is on the given device', () => {
     using resource = new CudaAsyncMemoryResource({ device: Device.get(1), initialBytes: 8 * MiB });
     expect(resource.device).toBe(Device.get(1));
