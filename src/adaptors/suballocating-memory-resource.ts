@@ -44,21 +44,18 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
       return;
     }
     const { lane } = this;
-    // The usual free is one call of the index: nothing that comes after it can fail.
-    if (fence === undefined && !this.ordering.mustRecord(lane)) {
-      if (this.index.freeAt(pointer, bytes, lane.number)) lane.freeUnrecorded();
-      else this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
+    if (fence !== undefined) {
+      this.#deallocateWith(fence, pointer, bytes, stream);
       return;
     }
-    const block = this.index.usedBlockOf(pointer, bytes);
-    if (block === none) {
-      this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
-      return;
-    }
-    let to = lane;
-    if (fence === undefined) lane.freeRecorded();
-    else to = this.ordering.freedWith(fence, stream, this.index.ownerOf(block));
-    this.index.free(block, to.number);
+    // The event comes first: a refused one leaves the memory allocated. If the free is refused, the
+    // event does no harm, since it covers the same memory as the one before. Then one call of the
+    // index frees, and nothing after it can fail.
+    const isRecorded = this.ordering.mustRecord(lane);
+    if (isRecorded) lane.record();
+    if (!this.index.freeAt(pointer, bytes, lane.number)) this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
+    else if (isRecorded) lane.freeCovered();
+    else lane.freeUnrecorded();
   }
 
   /** Takes a block from a lane. Returns its address, or -1. */
@@ -84,6 +81,16 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     const units = Math.ceil(bytes / unitBytes) + alignment / unitBytes - 1;
     const other = units > maximumUnits ? none : this.ordering.laneWith(stream, units);
     return other === none ? none : this.reuseFrom(other, bytes, stream, alignment);
+  }
+
+  #deallocateWith(fence: DeallocationFence, pointer: DevicePointer, bytes: number, stream: Stream): void {
+    const block = this.index.usedBlockOf(pointer, bytes);
+    if (block === none) {
+      this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
+      return;
+    }
+    const lane = this.ordering.freedWith(fence, stream, this.index.ownerOf(block));
+    this.index.free(block, lane.number);
   }
 
   /** Zero bytes, 2 GiB and more, invalid sizes, and alignments other than 256. */

@@ -82,7 +82,12 @@ export class StreamLane implements Lane {
    * state is unchanged.
    */
   freeRecorded(): void {
-    this.#record();
+    this.record();
+    this.freeCovered();
+  }
+
+  /** Memory is freed into the lane, and nothing was queued on its stream since `record`. */
+  freeCovered(): void {
     this.#freedAt = this.identity.synchronizing;
   }
 
@@ -117,7 +122,7 @@ export class StreamLane implements Lane {
    */
   received(): void {
     this.freeUnrecorded();
-    if (this.mustRecord) this.#record();
+    if (this.mustRecord) this.record();
   }
 
   /**
@@ -130,7 +135,7 @@ export class StreamLane implements Lane {
 
   order({ identity }: Waiter): boolean {
     if (this.isIdle || identity === this.identity) return false;
-    if (this.#isUnrecorded || (this.#callerEvent !== undefined && isLost(this.#callerEvent))) this.#record();
+    if (this.#isUnrecorded || (this.#callerEvent !== undefined && isLost(this.#callerEvent))) this.record();
     if (this.#isRecorded) identity.wait(this.#event as Event);
     if (this.#callerEvent !== undefined) identity.wait(this.#callerEvent.event);
     return true;
@@ -172,11 +177,12 @@ export class StreamLane implements Lane {
 
   #cover(): Event | undefined {
     if (this.isIdle) return undefined;
-    if (this.#isUnrecorded || this.#callerEvent !== undefined) this.#record();
+    if (this.#isUnrecorded || this.#callerEvent !== undefined) this.record();
     return this.#event;
   }
 
-  #record(): void {
+  /** Records the lane's event. It covers all of the lane's memory. */
+  record(): void {
     this.#event ??= new Event({ device: this.#device });
     try {
       this.#event.recordOn(this.identity);
