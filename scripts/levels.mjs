@@ -12,8 +12,8 @@ const written = new URL('biome.levels.json', root);
 const basics = ['package', 'errors', 'lifetime-errors', 'collect-errors', 'call-stack', 'units', 'validation'];
 const interfaces = [...basics, 'driver', 'memory-resource'];
 const ordered = [...interfaces, 'suballocation', 'bulk-frees', 'resource-scope', 'stream-ordering', 'collector'];
-const resources = [...ordered, 'files', 'formats', 'resource-kind', 'resources', 'adaptors', 'resource-kinds'];
-const everything = [...resources, 'specification', 'buffers', 'replay', 'report', 'watch'];
+const resources = [...ordered, 'files', 'formats', 'plans', 'resource-kind', 'resources', 'adaptors', 'resource-kinds'];
+const everything = [...resources, 'specification', 'buffers', 'replay', 'planning', 'report', 'watch'];
 
 /**
  * Each part and its permitted imports. `node` lists the Node modules that it may import, if not
@@ -35,17 +35,19 @@ const parts = [
   { name: 'bulk-frees', imports: [...interfaces, 'suballocation'], node: [] },
   { name: 'resource-scope', imports: [...interfaces, 'bulk-frees'], node: ['node:async_hooks'] },
   { name: 'files', imports: basics },
+  { name: 'plans', imports: basics, node: [] },
   { name: 'stream-ordering', imports: [...interfaces, 'suballocation'] },
   { name: 'collector', imports: [...interfaces, 'bulk-frees'] },
   { name: 'formats', imports: [...interfaces, 'suballocation', 'resource-scope', 'files'], hasFolders: true },
   // A resource that calls the driver does not suballocate; it lists segments.
   { name: 'resources', imports: [...interfaces, 'suballocation/blocks', 'bulk-frees', 'resource-kind'] },
   // An adaptor names no driver resource.
-  { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'resource-kind'] },
+  { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'plans', 'resource-kind'] },
   { name: 'resource-kinds', imports: ['resource-kind', 'resources', 'adaptors'], node: [] },
   { name: 'specification', imports: [...resources, 'nearest-word'] },
   { name: 'buffers', imports: [...resources, 'specification'] },
   { name: 'replay', imports: [...resources, 'specification', 'buffers'] },
+  { name: 'planning', imports: [...basics, 'suballocation', 'formats', 'plans', 'replay/allocation-log'], node: [] },
   { name: 'report', imports: [...basics, 'driver/local-object', 'suballocation', 'files', 'formats'] },
   { name: 'watch', imports: [...ordered, 'resources', 'adaptors', 'specification', 'buffers'] },
   { name: 'cli', imports: [...everything, 'nearest-word'] },
@@ -63,7 +65,17 @@ const others = [
   {
     includes: ['src/index.ts'],
     group: [
-      ...['cistern', 'cistern/**', './cli/**', './testing/**', './driver/native.js', './replay/**', './report/**', './watch/**'],
+      ...[
+        'cistern',
+        'cistern/**',
+        './cli/**',
+        './testing/**',
+        './driver/native.js',
+        './planning/**',
+        './replay/**',
+        './report/**',
+        './watch/**',
+      ],
       ...['!./watch/start-if-asked.js', './formats/**', '!./formats/recording/annotate.js', '!./formats/recording/recording.js'],
     ],
     message: 'The main entry exports what allocates: logs, replays, reports and live statistics have entries of their own.',

@@ -1,0 +1,3 @@
+export { type AllocationSequence, formatPlan, type Plan, parsePlan } from '../plans/plan.js';
+export { type MinimallocProblem, readMinimallocCsv, writeMinimallocCsv } from './minimalloc-csv.js';
+export { type PlanAttempt, type PlanOptions, type PlanSource, planAllocations } from './plan-allocations.js';

@@ -1,0 +1,142 @@
+/**
+ * When each allocation of a pass needs its bytes, as far as stream order tells.
+ *
+ * The operations of a pass have numbers from 0. Allocation `a` has its bytes from `start[a]`, its
+ * request, on. Another allocation `b` may have them if `a` is freed before `b` is requested, in
+ * stream order: if the free is on `b`'s stream, or if `b`'s stream waited, directly or through other
+ * streams, for an event that was recorded on the freeing stream after the free. A free on another
+ * stream than the allocation's gives the bytes to the freeing stream only.
+ *
+ *     stream 0   alloc a   free a   record e          alloc c      c may have a's bytes
+ *     stream 1                                wait e  alloc b      b may, because of the wait
+ *     stream 2                                        alloc d      d may not: nothing orders it after the free
+ *
+ * The clock of a stream says, for each other stream, up to which operation it is ordered after that
+ * stream. A clock changes only at a wait, so its history is short.
+ */
+import type { AllocationSequence } from '../plans/plan.js';
+
+/** A stream waits for an event that another stream recorded. */
+export interface StreamWait {
+  /** How many operations come before the wait. */
+  readonly at: number;
+  /** The stream that waits, and the one that recorded. */
+  readonly stream: number;
+  readonly recordedOn: number;
+  /** How many operations come before the record. */
+  readonly recordedAt: number;
+}
+
+/** The operations of a pass, and what orders its streams. */
+export interface OrderedSequence extends AllocationSequence {
+  /** In order. */
+  readonly waits?: readonly StreamWait[];
+}
+
+/** What a stream was ordered after from an operation on. */
+interface Clock {
+  readonly from: number;
+  /** By stream: operations before this number. */
+  readonly seen: readonly number[];
+}
+
+export class Lifetimes {
+  /** The number of allocations. */
+  readonly count: number;
+  readonly operationCount: number;
+  readonly streamCount: number;
+  /** By allocation: its bytes, rounded up to the alignment. */
+  readonly sizes: Float64Array;
+  readonly streams: Int32Array;
+  /** -1 for an allocation that is never freed. */
+  readonly freeStreams: Int32Array;
+  /** By allocation: the operation that requests it. */
+  readonly starts: Int32Array;
+  /** By allocation: the operation that frees it, or `operationCount`. */
+  readonly frees: Int32Array;
+  /**
+   * By allocation: the operation from which on every stream may have its bytes, or
+   * `operationCount`. The same as `frees` if there is one stream.
+   */
+  readonly ends: Int32Array;
+  readonly #clocks: Clock[][];
+
+  constructor(sequence: OrderedSequence, alignmentBytes: number) {
+    const { operations, sizes } = sequence;
+    this.count = sizes.length;
+    this.operationCount = operations.length;
+    this.sizes = Float64Array.from(sizes, (bytes) => Math.ceil(bytes / alignmentBytes) * alignmentBytes);
+    this.streams = Int32Array.from(sequence.streams);
+    this.freeStreams = Int32Array.from(sequence.freeStreams);
+    this.starts = new Int32Array(this.count);
+    this.frees = new Int32Array(this.count).fill(operations.length);
+    let streamCount = 1;
+    for (let i = 0; i < operations.length; i++) {
+      const operation = operations[i] as number;
+      if (operation >= 0) this.starts[operation] = i;
+      else this.frees[~operation] = i;
+    }
+    for (let a = 0; a < this.count; a++) {
+      streamCount = Math.max(streamCount, (this.streams[a] as number) + 1, (this.freeStreams[a] as number) + 1);
+    }
+    this.streamCount = streamCount;
+    this.#clocks = clocksOf(streamCount, sequence.waits ?? []);
+    this.ends = streamCount === 1 ? this.frees : Int32Array.from(this.frees, (_, a) => this.#end(a));
+  }
+
+  /** The first operation of a stream at which it may have the bytes of an allocation. */
+  visibleFrom(a: number, stream: number): number {
+    const freed = this.frees[a] as number;
+    const by = this.freeStreams[a] as number;
+    if (by === stream || by < 0) return freed;
+    const clocks = this.#clocks[stream] as Clock[];
+    let low = 0;
+    let high = clocks.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (((clocks[middle] as Clock).seen[by] as number) > freed) high = middle;
+      else low = middle + 1;
+    }
+    return (clocks[low] as Clock | undefined)?.from ?? this.operationCount;
+  }
+
+  /** Whether two allocations must not share bytes. */
+  overlaps(a: number, b: number): boolean {
+    const isFirst = (this.starts[a] as number) < (this.starts[b] as number);
+    const first = isFirst ? a : b;
+    const second = isFirst ? b : a;
+    return (this.starts[second] as number) < this.visibleFrom(first, this.streams[second] as number);
+  }
+
+  /** By stream: how many operations of each other stream it is ordered after, and since when. */
+  clocks(stream: number): readonly Clock[] {
+    return this.#clocks[stream] as Clock[];
+  }
+
+  #end(a: number): number {
+    let end = this.frees[a] as number;
+    for (let stream = 0; stream < this.streamCount && end < this.operationCount; stream++) {
+      end = Math.max(end, this.visibleFrom(a, stream));
+    }
+    return end;
+  }
+}
+
+function clocksOf(streamCount: number, waits: readonly StreamWait[]): Clock[][] {
+  const clocks: Clock[][] = Array.from({ length: streamCount }, () => []);
+  const seenAt = (stream: number, at: number) => {
+    const known = clocks[stream] as Clock[];
+    for (let i = known.length - 1; i >= 0; i--) if ((known[i] as Clock).from <= at) return (known[i] as Clock).seen;
+    return undefined;
+  };
+  for (const { at, stream, recordedOn, recordedAt } of waits) {
+    if (stream === recordedOn || stream >= streamCount || recordedOn >= streamCount) continue;
+    const own = seenAt(stream, at);
+    const other = seenAt(recordedOn, recordedAt);
+    const seen = Array.from({ length: streamCount }, (_, each) => Math.max(own?.[each] ?? 0, other?.[each] ?? 0));
+    seen[recordedOn] = Math.max(seen[recordedOn] as number, recordedAt);
+    if (own === undefined || seen.some((value, each) => value > (own[each] as number)))
+      (clocks[stream] as Clock[]).push({ from: at, seen });
+  }
+  return clocks;
+}

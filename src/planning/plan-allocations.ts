@@ -1,0 +1,419 @@
+/**
+ * Computes a plan: offsets for the allocations of a pass.
+ *
+ *  1. The lower bound: the most bytes that may be live at once.
+ *  2. Placement one by one, in several orders; each order is improved while time remains, by placing
+ *     what ended up on top earlier. Of a large pass, a first plan comes from a free list, as a pool
+ *     would serve it.
+ *  3. Exact search below the best total, if the pass is small enough.
+ *
+ * It stops as soon as the total is the lower bound. Streams that nothing orders are also planned
+ * one by one, each in its own range.
+ */
+
+import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError } from '../errors.js';
+import type { RecordedRun } from '../formats/recorded-run.js';
+import { type AllocationSequence, assertSequence, type Plan } from '../plans/plan.js';
+import type { AllocationLog } from '../replay/allocation-log.js';
+import { none } from '../suballocation/blocks.js';
+import { FreeSpaceIndex, unitBytes } from '../suballocation/free-space-index.js';
+import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
+import { assertAlignment, assertBytes, assertOptions, optionNames } from '../validation.js';
+import { randomNumbers, searchWithin, sectionsOf, sortedBy } from './exact-search.js';
+import { Lifetimes, type OrderedSequence } from './lifetimes.js';
+import { lowerBound } from './lower-bound.js';
+import { type Intervals, type Placement, Placer } from './placement.js';
+import { sequenceOfLog, sequenceOfRun } from './sequences.js';
+
+/** What a plan can be made from. */
+export type PlanSource = AllocationLog | RecordedRun | AllocationSequence;
+
+/** One algorithm that was tried. */
+export interface PlanAttempt {
+  /** Its name, such as `size, best fit`. */
+  readonly algorithm: string;
+  /** The total that it reached, or `undefined` if it found nothing better than before. */
+  readonly totalBytes: number | undefined;
+  readonly milliseconds: number;
+}
+
+/** Options of {@link planAllocations}. */
+export interface PlanOptions {
+  /**
+   * Every offset is a multiple of this power of two, at least 256.
+   * @defaultValue 256
+   */
+  readonly alignmentBytes?: number;
+  /**
+   * The most bytes that the plan may need. The search goes on until it has such a plan, or until
+   * the time is over.
+   * @defaultValue Infinity
+   */
+  readonly maximumBytes?: number;
+  /**
+   * How long to search for a better plan, in milliseconds. A first plan is made even if that takes
+   * longer.
+   * @defaultValue 5000
+   */
+  readonly timeLimitMilliseconds?: number;
+  /** Called after each algorithm. */
+  readonly onAttempt?: (attempt: PlanAttempt) => void;
+}
+
+const knownOptions = optionNames<PlanOptions>({ alignmentBytes: true, maximumBytes: true, onAttempt: true, timeLimitMilliseconds: true });
+
+/** Exact search is tried for at most this many allocations and sections. */
+const mostSearched = 4000;
+/** From this many allocations on, the first plan comes from a free list. */
+const manyAllocations = 20_000;
+
+/**
+ * Computes where each allocation of a program lies, so that nothing is searched at run time.
+ *
+ * Two allocations share bytes only if one is freed before the other is requested, in stream order:
+ * on the same stream, or on a stream that waited for an event recorded after the free. Of the
+ * formats, only a recording has events; in an RMM log and in a snapshot, streams have no order among
+ * each other. A free on another stream than the allocation's gives the bytes to the freeing stream.
+ * The order of the legacy default stream is not used.
+ *
+ * Several logs of one program, whose sizes vary from run to run, give one plan: each place gets the
+ * largest. All must have the same operations, on the same streams.
+ *
+ * Time: for each allocation about twice the number of live ones, for each order that is tried;
+ * a million allocations with a thousand live take some seconds.
+ *
+ * RMM has no counterpart. Halide calls the result an allocation plan.
+ * @param source an `AllocationLog`, a `RecordedRun`, what a {@link PlannedMemoryResource} recorded,
+ * or several of these
+ * @throws OutOfMemoryError if no plan within `maximumBytes` was found.
+ * @throws ArgumentTypeError, ArgumentRangeError for invalid options, or logs that do not have the
+ * same operations.
+ * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a sequence contradicts itself.
+ * @example
+ * ```ts
+ * const plan = planAllocations(await readAllocationLog('trace.csv.gz'));
+ * console.log(plan.totalBytes, plan.lowerBoundBytes, plan.isOptimal);
+ * ```
+ */
+export function planAllocations(source: PlanSource | readonly PlanSource[], options: PlanOptions = {}): Plan {
+  assertOptions(options, knownOptions);
+  const {
+    alignmentBytes = ALLOCATION_ALIGNMENT,
+    maximumBytes = Number.POSITIVE_INFINITY,
+    timeLimitMilliseconds = 5000,
+    onAttempt,
+  } = options;
+  assertAlignment(alignmentBytes);
+  if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
+  if (typeof timeLimitMilliseconds !== 'number' || !(timeLimitMilliseconds >= 0)) {
+    throw new ArgumentRangeError(`timeLimitMilliseconds must be at least 0, got ${formatValue(timeLimitMilliseconds)}`);
+  }
+  const sequence = merged((Array.isArray(source) ? source : [source]).map(sequenceOf));
+  const alignment = Math.max(alignmentBytes, ALLOCATION_ALIGNMENT);
+  const lifetimes = new Lifetimes(sequence, alignment);
+  const planner = new Planner(lifetimes, maximumBytes, timeLimitMilliseconds, onAttempt);
+  const { offsets, totalBytes } = planner.run();
+  const lowerBoundBytes = planner.lowerBoundBytes;
+  if (totalBytes > maximumBytes) {
+    throw new OutOfMemoryError(
+      `no plan within ${formatBytes(maximumBytes)} was found: the best needs ${formatBytes(totalBytes)}, and ${formatBytes(lowerBoundBytes)} are live at once`,
+      { requestedBytes: totalBytes, limitBytes: maximumBytes, path: ['planAllocations'] },
+    );
+  }
+  const { operations, sizes, streams, freeStreams } = sequence;
+  return {
+    operations: Int32Array.from(operations),
+    sizes: Float64Array.from(sizes),
+    streams: Int32Array.from(streams),
+    freeStreams: Int32Array.from(freeStreams),
+    offsets,
+    alignmentBytes: alignment,
+    totalBytes,
+    lowerBoundBytes,
+    isOptimal: planner.isOptimal,
+    gap: lowerBoundBytes === 0 ? 0 : totalBytes / lowerBoundBytes - 1,
+  };
+}
+
+function sequenceOf(source: PlanSource): OrderedSequence {
+  if (typeof source !== 'object' || source === null)
+    throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
+  if ('chunks' in source) return sequenceOfLog(source);
+  if ('kinds' in source) return sequenceOfRun(source);
+  if (!('operations' in source)) throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
+  assertSequence(source, 'the sequence');
+  return source;
+}
+
+/** One sequence with the largest size at each place. */
+function merged(sequences: readonly OrderedSequence[]): OrderedSequence {
+  const [first, ...others] = sequences;
+  if (first === undefined) throw new ArgumentRangeError('a plan needs at least one log', 'ERR_INVALID_ARG_VALUE');
+  if (others.length === 0) return first;
+  const sizes = Float64Array.from(first.sizes);
+  for (const [i, other] of others.entries()) {
+    for (const column of ['operations', 'streams', 'freeStreams'] as const) {
+      const at = differsAt(first[column], other[column]);
+      if (at >= 0) throw new ArgumentRangeError(`log ${i + 1} differs from log 0 in its ${column}, at ${at}`, 'ERR_INVALID_ARG_VALUE');
+    }
+    for (let a = 0; a < sizes.length; a++) sizes[a] = Math.max(sizes[a] as number, other.sizes[a] as number);
+  }
+  // What orders streams in one run need not in another.
+  const { operations, streams, freeStreams } = first;
+  return { operations, streams, freeStreams, sizes };
+}
+
+function differsAt(a: ArrayLike<number>, b: ArrayLike<number>): number {
+  for (let i = 0; i < Math.max(a.length, b.length); i++) if (a[i] !== b[i]) return i;
+  return -1;
+}
+
+class Planner {
+  readonly lowerBoundBytes: number;
+  isOptimal = false;
+  readonly #lifetimes: Lifetimes;
+  readonly #intervals: Intervals;
+  readonly #maximumBytes: number;
+  readonly #onAttempt: ((attempt: PlanAttempt) => void) | undefined;
+  readonly #deadline: number;
+  readonly #limit: number;
+  #best: Placement | undefined;
+  #attemptBegan = 0;
+
+  constructor(lifetimes: Lifetimes, maximumBytes: number, limit: number, onAttempt: ((attempt: PlanAttempt) => void) | undefined) {
+    this.#lifetimes = lifetimes;
+    this.#intervals = lifetimes;
+    this.#maximumBytes = maximumBytes;
+    this.#onAttempt = onAttempt;
+    this.#limit = limit;
+    this.#deadline = performance.now() + limit;
+    this.lowerBoundBytes = lowerBound(lifetimes);
+  }
+
+  run(): Placement {
+    const { count, streamCount } = this.#lifetimes;
+    if (count > manyAllocations) this.#try('free list', () => fromFreeList(this.#intervals));
+    if (streamCount > 1) this.#try('each stream by itself', () => this.#planStreams());
+    const orders = placementOrders(this.#intervals);
+    const exact = streamCount > 1 && count <= manyAllocations ? this.#lifetimes : undefined;
+    const placer = new Placer(this.#intervals, exact);
+    const placed: { readonly name: string; readonly order: Int32Array; readonly totalBytes: number; readonly offsets: Float64Array }[] = [];
+    for (const [name, order] of orders) {
+      if (this.#isDone || (this.#best !== undefined && this.#isLate())) break;
+      const isLate = this.#best === undefined ? () => false : () => this.#isLate();
+      this.#try(`${name}, best fit`, () => {
+        const totalBytes = placer.place(order, Number.POSITIVE_INFINITY, isLate);
+        if (totalBytes === Number.POSITIVE_INFINITY) return undefined;
+        placed.push({ name, order, totalBytes, offsets: placer.offsets });
+        return { offsets: placer.offsets, totalBytes };
+      });
+    }
+    placed.sort((a, b) => a.totalBytes - b.totalBytes);
+    const isSearched = streamCount === 1 && count <= mostSearched;
+    for (const { name, order, totalBytes, offsets } of placed) {
+      if (this.#isDone || this.#isLate()) break;
+      const share = isSearched ? 0.02 : 1 / placed.length;
+      const deadline = Math.min(this.#deadline, performance.now() + this.#limit * share);
+      this.#try(`${name}, improved`, () => this.#improve(placer, order, { totalBytes, offsets }, () => performance.now() > deadline));
+    }
+    if (isSearched) this.#search();
+    const best = this.#best as Placement | undefined;
+    this.isOptimal ||= best !== undefined && best.totalBytes === this.lowerBoundBytes;
+    return best ?? { offsets: new Float64Array(0), totalBytes: 0 };
+  }
+
+  #isLate(): boolean {
+    return performance.now() > this.#deadline;
+  }
+
+  get #isDone(): boolean {
+    return this.isOptimal || (this.#best !== undefined && this.#best.totalBytes <= this.lowerBoundBytes);
+  }
+
+  #try(algorithm: string, attempt: () => Placement | undefined): void {
+    this.#attemptBegan = performance.now();
+    const placement = attempt();
+    if (placement !== undefined && placement.totalBytes < (this.#best?.totalBytes ?? Number.POSITIVE_INFINITY)) this.#best = placement;
+    this.#onAttempt?.({ algorithm, totalBytes: placement?.totalBytes, milliseconds: performance.now() - this.#attemptBegan });
+  }
+
+  /** Each stream's allocations in a range of their own, the ranges side by side. */
+  #planStreams(): Placement {
+    const { count, streamCount, streams, starts, sizes, operationCount } = this.#lifetimes;
+    const offsets = new Float64Array(count);
+    let base = 0;
+    for (let stream = 0; stream < streamCount; stream++) {
+      const own = Int32Array.from({ length: count }, (_, a) => a).filter((a) => streams[a] === stream);
+      if (own.length === 0) continue;
+      const intervals: Intervals = {
+        count: own.length,
+        sizes: Float64Array.from(own, (a) => sizes[a] as number),
+        starts: Int32Array.from(own, (a) => starts[a] as number),
+        ends: Int32Array.from(own, (a) => this.#lifetimes.visibleFrom(a, stream)),
+        operationCount,
+      };
+      const placer = new Placer(intervals);
+      let best: Placement | undefined;
+      for (const [, order] of placementOrders(intervals)) {
+        if (best !== undefined && this.#isLate()) break;
+        const totalBytes = placer.place(order, best?.totalBytes ?? Number.POSITIVE_INFINITY, () => false);
+        if (totalBytes < (best?.totalBytes ?? Number.POSITIVE_INFINITY)) best = { offsets: placer.offsets, totalBytes };
+      }
+      const placement = best as Placement;
+      own.forEach((a, i) => {
+        offsets[a] = base + (placement.offsets[i] as number);
+      });
+      base += placement.totalBytes;
+    }
+    return { offsets, totalBytes: base };
+  }
+
+  /**
+   * Local search over orders: what ended up on top is placed earlier, and the order is kept if the
+   * total did not grow.
+   */
+  #improve(placer: Placer, first: Int32Array, start: Placement, isLate: () => boolean): Placement | undefined {
+    const { sizes, count } = this.#intervals;
+    const random = randomNumbers(0x2545f491);
+    let order = first;
+    let current = start;
+    let best: Placement | undefined;
+    while (!isLate() && current.totalBytes > this.lowerBoundBytes) {
+      const changed = order.slice();
+      const least = current.totalBytes - (current.totalBytes - this.lowerBoundBytes) * random();
+      for (let i = 1; i < count; i++) {
+        const a = changed[i] as number;
+        if ((current.offsets[a] as number) + (sizes[a] as number) <= least) continue;
+        const to = Math.floor(random() * random() * i);
+        changed.copyWithin(to + 1, to, i);
+        changed[to] = a;
+      }
+      const total = placer.place(changed, current.totalBytes * 1.0005 + 1, isLate);
+      if (total === Number.POSITIVE_INFINITY) continue;
+      order = changed;
+      current = { offsets: placer.offsets, totalBytes: total };
+      if (total < (best?.totalBytes ?? start.totalBytes)) best = current;
+    }
+    return best;
+  }
+
+  /**
+   * Exact search: first within the maximum, then at the lower bound, then halfway between what is
+   * known to be impossible and the best plan.
+   */
+  #search(): void {
+    const problem = sectionsOf(this.#intervals);
+    if (problem.sections > mostSearched) return;
+    const step = greatestCommonDivisor(this.#intervals.sizes);
+    // Nothing up to the first is possible; nothing up to the second was found.
+    let impossible = this.lowerBoundBytes - step;
+    let missed = impossible;
+    while (!this.#isDone && !this.#isLate()) {
+      const { totalBytes } = this.#best as Placement;
+      if (totalBytes - missed <= step) break;
+      const isTooLarge = totalBytes > this.#maximumBytes;
+      const middle =
+        missed < this.lowerBoundBytes ? this.lowerBoundBytes : missed + Math.max(1, Math.floor((totalBytes - missed) / 2 / step)) * step;
+      const capacity = isTooLarge ? this.#maximumBytes : middle;
+      const now = performance.now();
+      const deadline = isTooLarge ? this.#deadline : now + (this.#deadline - now) / 2;
+      this.#try(`exact search within ${formatBytes(capacity)}`, () => {
+        const result = searchWithin(problem, capacity, () => performance.now() > deadline);
+        if (typeof result === 'object') return placementOf(result, this.#intervals.sizes);
+        if (result === 'impossible') impossible = Math.max(impossible, capacity);
+        missed = Math.max(missed, capacity);
+        return undefined;
+      });
+      if (isTooLarge && missed >= capacity) break;
+    }
+    this.isOptimal ||= impossible >= (this.#best as Placement).totalBytes - step;
+  }
+}
+
+function placementOf(offsets: Float64Array, sizes: Float64Array): Placement {
+  let totalBytes = 0;
+  for (let a = 0; a < offsets.length; a++) totalBytes = Math.max(totalBytes, (offsets[a] as number) + (sizes[a] as number));
+  return { offsets, totalBytes };
+}
+
+/** What a pool with one large block and best fit would do. */
+function fromFreeList({ count, sizes, starts, ends, operationCount }: Intervals): Placement | undefined {
+  const first = 2 ** 20;
+  const index = new FreeSpaceIndex();
+  const lane = index.addLane();
+  index.addSegment(first, 2 ** 38, lane);
+  const requests = new Int32Array(operationCount + 1).fill(none);
+  const frees: (number[] | undefined)[] = [];
+  for (let a = 0; a < count; a++) {
+    requests[starts[a] as number] = a;
+    const end = ends[a] as number;
+    if (end < operationCount) {
+      const known = frees[end];
+      if (known === undefined) frees[end] = [a];
+      else known.push(a);
+    }
+  }
+  const offsets = new Float64Array(count);
+  for (let i = 0; i < operationCount; i++) {
+    for (const a of frees[i] ?? []) index.freeAt((offsets[a] as number) + first, sizes[a] as number, lane);
+    const a = requests[i] as number;
+    if (a === none) continue;
+    const units = (sizes[a] as number) / unitBytes;
+    const address = units > 2 ** 22 ? none : index.allocate(units, 0, lane, none);
+    if (address === none) return undefined;
+    offsets[a] = address - first;
+  }
+  return placementOf(offsets, sizes);
+}
+
+/** Orders in which allocations are placed. */
+function placementOrders(intervals: Intervals): [string, Int32Array][] {
+  const { count, sizes, starts, ends } = intervals;
+  const time = (a: number) => (ends[a] as number) - (starts[a] as number);
+  const size = (a: number) => sizes[a] as number;
+  const peaks = peaksOf(intervals);
+  const peak = (a: number) => peaks[a] as number;
+  const keys: Record<string, readonly ((a: number) => number)[]> = {
+    size: [size, time],
+    area: [(a) => size(a) * time(a), time],
+    lifetime: [time, size],
+    'peak, lifetime': [peak, time, size],
+    'peak, size': [peak, size, time],
+    'peak, area': [peak, (a) => size(a) * time(a), time],
+  };
+  return Object.entries(keys).map(([name, by]) => [name, sortedBy(count, by)]);
+}
+
+/** By allocation: the most bytes that are live at once during its life. */
+function peaksOf({ count, sizes, starts, ends, operationCount }: Intervals): Float64Array {
+  const changes = new Float64Array(operationCount + 2);
+  for (let a = 0; a < count; a++) {
+    (changes[starts[a] as number] as number) += sizes[a] as number;
+    (changes[ends[a] as number] as number) -= sizes[a] as number;
+  }
+  // A tree of maxima: node i covers nodes 2 i and 2 i + 1; the leaves are the operations.
+  const leaves = 2 ** Math.ceil(Math.log2(operationCount + 2));
+  const tree = new Float64Array(2 * leaves);
+  let live = 0;
+  for (let i = 0; i <= operationCount; i++) {
+    live += changes[i] as number;
+    tree[leaves + i] = live;
+  }
+  for (let node = leaves - 1; node > 0; node--) tree[node] = Math.max(tree[2 * node] as number, tree[2 * node + 1] as number);
+  return Float64Array.from({ length: count }, (_, a) => {
+    let most = 0;
+    let low = leaves + (starts[a] as number);
+    let high = leaves + (ends[a] as number);
+    for (; low < high; low >>= 1, high >>= 1) {
+      if ((low & 1) === 1) most = Math.max(most, tree[low++] as number);
+      if ((high & 1) === 1) most = Math.max(most, tree[--high] as number);
+    }
+    return most;
+  });
+}
+
+function greatestCommonDivisor(sizes: Float64Array): number {
+  let divisor = 0;
+  for (let value of sizes) while (value > 0) [divisor, value] = [value, divisor % value];
+  return Math.max(divisor, 1);
+}

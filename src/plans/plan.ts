@@ -1,0 +1,189 @@
+import { CisternError } from '../errors.js';
+import { ALLOCATION_ALIGNMENT } from '../units.js';
+
+/**
+ * What one pass of a program allocates and frees, in order. Allocations have numbers from 0, in the
+ * order in which they are requested; streams have numbers from 0, in the order in which they first
+ * allocate or free.
+ */
+export interface AllocationSequence {
+  /** The number of an allocation that is requested, or `~number` of one that is freed. */
+  readonly operations: ArrayLike<number>;
+  /** By allocation: the bytes requested, at least 1. */
+  readonly sizes: ArrayLike<number>;
+  /** By allocation: the stream that it is requested on. */
+  readonly streams: ArrayLike<number>;
+  /** By allocation: the stream that it is freed on, or -1 if it is never freed. */
+  readonly freeStreams: ArrayLike<number>;
+}
+
+/**
+ * Where each allocation of a pass lies. `planAllocations` of `cistern/planning` makes plans, and a
+ * {@link PlannedMemoryResource} serves from them. A plan is plain data: it can be written as JSON
+ * with {@link formatPlan} and read with {@link parsePlan}.
+ */
+export interface Plan extends AllocationSequence {
+  /** By allocation: the offset of its first byte, a multiple of `alignmentBytes`. */
+  readonly offsets: ArrayLike<number>;
+  /** A power of two, at least 256. Every offset is a multiple of it. */
+  readonly alignmentBytes: number;
+  /** The bytes that the plan needs in one piece. */
+  readonly totalBytes: number;
+  /**
+   * The most bytes that are live at once, each allocation rounded up to the alignment. No plan
+   * needs less.
+   */
+  readonly lowerBoundBytes: number;
+  /** Whether no plan with a smaller total exists. `false` if that is not known. */
+  readonly isOptimal: boolean;
+  /** How much more than the lower bound the plan needs: 0.01 for one percent. */
+  readonly gap: number;
+}
+
+/** What a plan file begins with. */
+const formatName = 'cistern plan';
+const formatVersion = 1;
+
+/**
+ * A plan as JSON text, for {@link parsePlan}.
+ * @example
+ * ```ts
+ * const plan = planAllocations(await readAllocationLog('trace.csv.gz'));
+ * writeFileSync('plan.json', formatPlan(plan));
+ * ```
+ */
+export function formatPlan(plan: Plan): string {
+  const { operations, sizes, streams, freeStreams, offsets, ...rest } = plan;
+  const columns = { operations, sizes, streams, freeStreams, offsets };
+  const arrays = Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, Array.from(column)]));
+  return `${JSON.stringify({ format: formatName, version: formatVersion, ...rest, ...arrays })}\n`;
+}
+
+/**
+ * Reads the text that {@link formatPlan} wrote, and checks it: two allocations that are live at the
+ * same time on one stream never share bytes.
+ * @param name the name of the text in errors
+ * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if the text is not a valid plan.
+ */
+export function parsePlan(text: string, name = 'the plan'): Plan {
+  let read: unknown;
+  try {
+    read = JSON.parse(text);
+  } catch (error) {
+    throw invalidPlan(`${name} is not JSON`, { cause: error });
+  }
+  const { format, version, ...fields } = (read ?? {}) as Record<string, unknown>;
+  if (format !== formatName) throw invalidPlan(`${name} is not a plan: its format is ${JSON.stringify(format)}`);
+  if (version !== formatVersion) throw invalidPlan(`${name} has version ${JSON.stringify(version)}; this reads version 1`);
+  return checkedPlan(fields as unknown as Plan, name);
+}
+
+/**
+ * A copy of a plan that nobody else can change, after it was checked.
+ * @internal
+ * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) naming the allocation at fault.
+ */
+export function checkedPlan(plan: Plan, name = 'the plan'): Plan {
+  if (typeof plan !== 'object' || plan === null) throw invalidPlan(`${name} is not an object`);
+  const { alignmentBytes, totalBytes, lowerBoundBytes, isOptimal, gap } = plan;
+  for (const [field, value] of Object.entries({ alignmentBytes, totalBytes, lowerBoundBytes })) {
+    if (!Number.isSafeInteger(value) || value < 0) throw invalidPlan(`${name} has no valid ${field}: ${value}`);
+  }
+  if (alignmentBytes < ALLOCATION_ALIGNMENT || (alignmentBytes & (alignmentBytes - 1)) !== 0) {
+    throw invalidPlan(`${name}: alignmentBytes must be a power of two of at least 256, got ${alignmentBytes}`);
+  }
+  const column = (field: keyof AllocationSequence | 'offsets') => {
+    const values: ArrayLike<number> | undefined = plan[field];
+    if (values === undefined || !Number.isSafeInteger(values.length)) throw invalidPlan(`${name} has no ${field}`);
+    const copy = Float64Array.from(values);
+    for (const value of copy) if (!Number.isSafeInteger(value)) throw invalidPlan(`${name}: ${field} has ${value}`);
+    return copy;
+  };
+  const sequence = {
+    operations: column('operations'),
+    sizes: column('sizes'),
+    streams: column('streams'),
+    freeStreams: column('freeStreams'),
+    offsets: column('offsets'),
+  };
+  const checked = { ...sequence, alignmentBytes, totalBytes, lowerBoundBytes, isOptimal: isOptimal === true, gap: Number(gap) };
+  assertSequence(checked, name);
+  assertPlaces(checked, name);
+  return checked;
+}
+
+/** @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if an allocation is freed before it is requested, or twice. */
+export function assertSequence({ operations, sizes, streams, freeStreams }: AllocationSequence, name: string): void {
+  const count = sizes.length;
+  for (const [field, { length }] of Object.entries({ streams, freeStreams })) {
+    if (length !== count) throw invalidPlan(`${name} has ${count} sizes, but ${length} ${field}`);
+  }
+  const isFreed = new Uint8Array(count);
+  let requested = 0;
+  let frees = 0;
+  for (let i = 0; i < operations.length; i++) {
+    const operation = operations[i] as number;
+    if (operation >= 0 && operation !== requested++) throw invalidPlan(`${name}: operation ${i} requests ${operation} out of order`);
+    if (operation >= 0) continue;
+    const freed = ~operation;
+    frees++;
+    if (freed >= requested || isFreed[freed] === 1) throw invalidPlan(`${name}: operation ${i} frees ${freed}, which is not live`);
+    isFreed[freed] = 1;
+  }
+  if (requested !== count) throw invalidPlan(`${name} has ${count} sizes, but ${requested} requests`);
+  for (let i = 0; i < count; i++) {
+    if ((sizes[i] as number) < 1) throw invalidPlan(`${name}: allocation ${i} has ${sizes[i]} bytes`);
+    const hasStreams = (streams[i] as number) >= 0 && (freeStreams[i] as number) >= -1;
+    if (!hasStreams || (isFreed[i] === 1) !== (freeStreams[i] as number) >= 0) {
+      throw invalidPlan(`${name}: the streams of allocation ${i} are invalid`);
+    }
+  }
+  if (frees > count) throw invalidPlan(`${name} has more frees than allocations`);
+}
+
+/**
+ * Checks that no two allocations share bytes while both are live, in the order of the operations.
+ * Order between streams cannot be checked here: the resource makes streams wait wherever memory
+ * goes from one to another.
+ */
+function assertPlaces({ operations, sizes, offsets, alignmentBytes, totalBytes }: Plan, name: string): void {
+  if (offsets.length !== sizes.length) throw invalidPlan(`${name} has ${sizes.length} sizes, but ${offsets.length} offsets`);
+  const live: number[] = [];
+  const startOf = (i: number) => offsets[i] as number;
+  const place = (start: number) => {
+    let low = 0;
+    let high = live.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (startOf(live[middle] as number) < start) low = middle + 1;
+      else high = middle;
+    }
+    return low;
+  };
+  for (let i = 0; i < operations.length; i++) {
+    const operation = operations[i] as number;
+    const number = operation < 0 ? ~operation : operation;
+    const start = startOf(number);
+    const at = place(start);
+    if (operation < 0) {
+      live.splice(at, 1);
+      continue;
+    }
+    const end = start + (sizes[number] as number);
+    if (start < 0 || start % alignmentBytes !== 0 || end > totalBytes) {
+      throw invalidPlan(`${name}: allocation ${number} lies at ${start} to ${end} of ${totalBytes} bytes, or is not aligned`);
+    }
+    const before = live[at - 1];
+    const after = live[at];
+    const other = before !== undefined && startOf(before) + (sizes[before] as number) > start ? before : after;
+    if (other !== undefined && (other === before || startOf(other) < end)) {
+      throw invalidPlan(`${name}: allocations ${other} and ${number} share bytes while both are live`);
+    }
+    live.splice(at, 0, number);
+  }
+}
+
+/** @internal */
+export function invalidPlan(message: string, options?: ErrorOptions): CisternError {
+  return new CisternError('ERR_CISTERN_INVALID_PLAN', message, options);
+}

@@ -1,0 +1,260 @@
+import { existsSync, readFileSync } from 'node:fs';
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import {
+  type AllocationSequence,
+  formatPlan,
+  type Plan,
+  parsePlan,
+  planAllocations,
+  readMinimallocCsv,
+  writeMinimallocCsv,
+} from '../../src/planning/index.js';
+import { Lifetimes, type OrderedSequence } from '../../src/planning/lifetimes.js';
+import { lowerBound } from '../../src/planning/lower-bound.js';
+import { readAllocationLog } from '../../src/replay/index.js';
+
+const traces = new URL('../../../shared/traces/', import.meta.url);
+const hasTraces = existsSync(traces);
+
+/** Operations as text: `0+8@1` requests 8 pages as allocation 0 on stream 1, `0-@1` frees it, `w1<0` is a wait. */
+function sequence(text: string): OrderedSequence {
+  const operations: number[] = [];
+  const sizes: number[] = [];
+  const streams: number[] = [];
+  const freeStreams: number[] = [];
+  const waits: { at: number; stream: number; recordedOn: number; recordedAt: number }[] = [];
+  for (const word of text.split(' ')) {
+    const [, wait, on] = /^w(\d)<(\d)$/.exec(word) ?? [];
+    const [, number, pages, stream = '0'] = /^(\d+)(?:\+(\d+)|-)(?:@(\d))?$/.exec(word) ?? [];
+    if (wait !== undefined)
+      waits.push({ at: operations.length, stream: Number(wait), recordedOn: Number(on), recordedAt: operations.length });
+    else if (pages !== undefined) {
+      operations.push(sizes.push(Number(pages) * 256) - 1);
+      streams.push(Number(stream));
+      freeStreams.push(-1);
+    } else {
+      operations.push(~Number(number));
+      freeStreams[Number(number)] = Number(stream);
+    }
+  }
+  return { operations, sizes, streams, freeStreams, waits };
+}
+
+/** Which allocations may not share bytes, computed from the definition of stream order, step by step. */
+function mustDiffer({ operations, streams, freeStreams, waits = [] }: OrderedSequence): (a: number, b: number) => boolean {
+  // reached[i][j]: operation i is ordered before operation j.
+  const nodes: { stream: number; operation?: number; wait?: number; record?: number }[] = [];
+  const records = waits.map((wait, i) => ({ ...wait, i }));
+  for (let i = 0; i <= operations.length; i++) {
+    for (const wait of records) if (wait.recordedAt === i) nodes.push({ stream: wait.recordedOn, record: wait.i });
+    for (const wait of records) if (wait.at === i) nodes.push({ stream: wait.stream, wait: wait.i });
+    const operation = operations[i];
+    if (operation === undefined) continue;
+    nodes.push({ stream: (operation >= 0 ? streams[operation] : freeStreams[~operation]) as number, operation });
+  }
+  const before = nodes.map(() => new Set<number>());
+  nodes.forEach((node, j) => {
+    for (let i = 0; i < j; i++) {
+      const other = nodes[i] as (typeof nodes)[number];
+      if (other.stream !== node.stream && (other.record === undefined || other.record !== node.wait)) continue;
+      before[j]?.add(i);
+      for (const each of before[i] ?? []) before[j]?.add(each);
+    }
+  });
+  const at = (operation: number) => nodes.findIndex((node) => node.operation === operation);
+  const precedes = (a: number, b: number) => (freeStreams[a] as number) >= 0 && before[at(b)]?.has(at(~a)) === true;
+  return (a, b) => !precedes(a, b) && !precedes(b, a);
+}
+
+function expectValid(of: OrderedSequence, plan: Plan): void {
+  const differ = mustDiffer(of);
+  for (let a = 0; a < of.sizes.length; a++) {
+    const start = plan.offsets[a] as number;
+    expect(start % plan.alignmentBytes).toBe(0);
+    expect(start + (of.sizes[a] as number)).toBeLessThanOrEqual(plan.totalBytes);
+    for (let b = 0; b < a; b++) {
+      const other = plan.offsets[b] as number;
+      const shares = start < other + (of.sizes[b] as number) && other < start + (of.sizes[a] as number);
+      if (shares) expect(differ(a, b), `${a} and ${b} share bytes`).toBe(false);
+    }
+  }
+}
+
+/** The greatest sum of sizes of allocations that pairwise must not share bytes. */
+function heaviestClique(of: OrderedSequence): number {
+  const differ = mustDiffer(of);
+  let most = 0;
+  for (let set = 1; set < 2 ** of.sizes.length; set++) {
+    const members = Array.from(of.sizes, (_, a) => a).filter((a) => (set & (1 << a)) !== 0);
+    if (members.some((a, i) => members.slice(0, i).some((b) => !differ(a, b)))) continue;
+    most = Math.max(
+      most,
+      members.reduce((sum, a) => sum + (of.sizes[a] as number), 0),
+    );
+  }
+  return most;
+}
+
+/** Random operations on several streams with waits. */
+function sequences(streamCount: number, steps: number): fc.Arbitrary<OrderedSequence> {
+  const step = fc.tuple(fc.nat(9), fc.nat(streamCount - 1), fc.nat(streamCount - 1), fc.integer({ min: 1, max: 9 }));
+  return fc.array(step, { minLength: 1, maxLength: steps }).map((all) => {
+    const words: string[] = [];
+    const live: { number: number; stream: number }[] = [];
+    let count = 0;
+    for (const [kind, stream, other, pages] of all) {
+      if (kind < 5) {
+        words.push(`${count}+${pages}@${stream}`);
+        live.push({ number: count++, stream });
+      } else if (kind < 8 && live.length > 0) {
+        const [freed] = live.splice(pages % live.length, 1);
+        words.push(`${freed?.number}-@${kind === 7 ? other : freed?.stream}`);
+      } else if (stream !== other) {
+        words.push(`w${stream}<${other}`);
+      }
+    }
+    if (count === 0) words.push('0+1@0');
+    return sequence(words.join(' '));
+  });
+}
+
+describe('a plan', () => {
+  test('lets allocations share bytes if one is freed before the other is requested', () => {
+    const plan = planAllocations(sequence('0+4 1+2 0- 2+4 1- 3+2'));
+    expect(plan).toMatchObject({ totalBytes: 6 * 256, lowerBoundBytes: 6 * 256, isOptimal: true, gap: 0 });
+    expect(plan.offsets[2]).toBe(plan.offsets[0]);
+  });
+
+  test('gives bytes to another stream only after a wait', () => {
+    expect(planAllocations(sequence('0+4@0 0-@0 1+4@1 1-@1')).totalBytes).toBe(8 * 256);
+    expect(planAllocations(sequence('0+4@0 0-@0 w1<0 1+4@1 1-@1')).totalBytes).toBe(4 * 256);
+    expect(planAllocations(sequence('0+4@0 w1<0 0-@0 1+4@1 1-@1')).totalBytes).toBe(8 * 256);
+    expect(planAllocations(sequence('0+4@0 0-@0 w1<0 w2<1 1+4@2 1-@2')).totalBytes).toBe(4 * 256);
+  });
+
+  test('gives bytes to the stream that frees them', () => {
+    expect(planAllocations(sequence('0+4@0 0-@1 1+4@1 1-@1')).totalBytes).toBe(4 * 256);
+    expect(planAllocations(sequence('0+4@0 0-@1 1+4@0 1-@0')).totalBytes).toBe(8 * 256);
+  });
+
+  test('follows stream order for any operations, and is never below the lower bound', () => {
+    fc.assert(
+      fc.property(
+        fc.integer({ min: 1, max: 3 }).chain((streams) => sequences(streams, 40)),
+        (of) => {
+          const plan = planAllocations(of, { timeLimitMilliseconds: 5 });
+          expectValid(of, plan);
+          expect(plan.totalBytes).toBeGreaterThanOrEqual(plan.lowerBoundBytes);
+          if (plan.totalBytes === plan.lowerBoundBytes) expect(plan.isOptimal).toBe(true);
+        },
+      ),
+      { numRuns: 150 },
+    );
+  });
+
+  test('has a lower bound that no plan can be below, and that is reached without waits', () => {
+    fc.assert(
+      fc.property(
+        fc.integer({ min: 1, max: 3 }).chain((streams) => sequences(streams, 18)),
+        (of) => {
+          if (of.sizes.length > 11) return;
+          const bound = lowerBound(new Lifetimes(of, 256));
+          const clique = heaviestClique(of);
+          expect(bound).toBeLessThanOrEqual(clique);
+          const isPlain = of.waits?.length === 0 && Array.from(of.freeStreams).every((by, a) => by < 0 || by === of.streams[a]);
+          if (isPlain) expect(bound).toBe(clique);
+        },
+      ),
+      { numRuns: 200 },
+    );
+  });
+
+  test('is proven to be the best if no smaller one exists', () => {
+    // Five allocations in a ring of overlaps, of which no more than 3 units are live at once.
+    const of = readMinimallocCsv(
+      'id,lower,upper,size\na,0,3,256\nb,2,5,512\nc,4,8,256\nd,7,10,512\ne,0,2,512\nf,5,7,512\ng,8,10,256\n',
+    ).sequence;
+    const plan = planAllocations(of);
+    expectValid(of, plan);
+    expect(plan.isOptimal).toBe(true);
+  });
+
+  test('takes the largest size of several runs at each place', () => {
+    const plan = planAllocations([sequence('0+4 1+2 0- 2+4 1- 2-'), sequence('0+2 1+8 0- 2+5 1- 2-')]);
+    expect(Array.from(plan.sizes)).toEqual([4 * 256, 8 * 256, 5 * 256]);
+    expect(() => planAllocations([sequence('0+4 1+2 0-'), sequence('0+4 0- 1+2')])).toThrow(
+      /log 1 differs from log 0 in its operations, at 1/,
+    );
+  });
+
+  test('keeps to an alignment and a maximum', () => {
+    const plan = planAllocations(sequence('0+1 1+1'), { alignmentBytes: 4096 });
+    expect(plan).toMatchObject({ totalBytes: 8192, alignmentBytes: 4096 });
+    expect(() => planAllocations(sequence('0+1 1+1'), { maximumBytes: 256 })).toThrow(/no plan within 256 B was found/);
+    expect(() => planAllocations(sequence('0+1'), { alignmentBytes: 3 })).toThrow(RangeError);
+    expect(() => planAllocations(sequence('0+1'), { timeLimitMilliseconds: -1 })).toThrow(RangeError);
+    expect(() => planAllocations(5 as never)).toThrow(TypeError);
+  });
+
+  test('of nothing is empty', () => {
+    const nothing: AllocationSequence = { operations: [], sizes: [], streams: [], freeStreams: [] };
+    expect(planAllocations(nothing)).toMatchObject({ totalBytes: 0, lowerBoundBytes: 0, isOptimal: true, gap: 0 });
+  });
+});
+
+describe('a plan as text', () => {
+  const plan = planAllocations(sequence('0+4@0 1+2@1 0-@0 2+4@0 1-@1'));
+
+  test('is read as it was written', () => {
+    const read = parsePlan(formatPlan(plan));
+    for (const column of ['operations', 'sizes', 'streams', 'freeStreams', 'offsets'] as const)
+      expect(Array.from(read[column])).toEqual(Array.from(plan[column]));
+    expect(read).toMatchObject({ totalBytes: plan.totalBytes, isOptimal: plan.isOptimal, lowerBoundBytes: plan.lowerBoundBytes });
+  });
+
+  test('is refused if it is invalid', () => {
+    const change = (changes: object) => formatPlan({ ...plan, ...changes } as Plan);
+    const code = 'ERR_CISTERN_INVALID_PLAN';
+    for (const text of [
+      '{',
+      '{}',
+      'null',
+      change({ alignmentBytes: 3 }),
+      change({ offsets: [0, 0, 0] }),
+      change({ offsets: [0, 1] }),
+      change({ operations: [0, 0] }),
+      change({ totalBytes: 256 }),
+    ]) {
+      expect(() => parsePlan(text)).toThrow(expect.objectContaining({ code }));
+    }
+  });
+});
+
+describe('a problem of MiniMalloc', () => {
+  test('is solved and written with offsets', () => {
+    const problem = readMinimallocCsv('id,lower,upper,size\nx,5,9,512\ny,0,5,512\n');
+    expect(writeMinimallocCsv(problem, planAllocations(problem.sequence))).toBe('id,lower,upper,size,offset\nx,5,9,512,0\ny,0,5,512,0\n');
+    expect(() => readMinimallocCsv('id,lower,upper,size\nx,5,5,512\n')).toThrow(/line 2/);
+    expect(() => readMinimallocCsv('a,b\n')).toThrow(/line 1/);
+  });
+
+  // E needs more time than a test should take.
+  test.skipIf(!hasTraces).each(['A', 'B', 'C', 'D'])('%s fits into 1 MiB', { timeout: 120_000 }, (name) => {
+    const { sequence: of } = readMinimallocCsv(readFileSync(new URL(`planning/${name}.1048576.csv`, traces), 'utf8'));
+    const plan = planAllocations(of, { maximumBytes: 2 ** 20, timeLimitMilliseconds: 100_000 });
+    expect(plan.totalBytes).toBeLessThanOrEqual(2 ** 20);
+    expectValid(of, plan);
+  });
+});
+
+describe('a real log', () => {
+  test.skipIf(!hasTraces).each(['torch-owlv2-inference', 'torch-sglang-capture', 'arrow-etl'])(
+    '%s is planned without waste',
+    { timeout: 120_000 },
+    async (name) => {
+      const plan = planAllocations(await readAllocationLog(new URL(`${name}.csv.gz`, traces)), { timeLimitMilliseconds: 30_000 });
+      expect(plan.gap).toBeLessThan(0.005);
+    },
+  );
+});
