@@ -17,6 +17,7 @@ export type CisternErrorCode =
   | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
   | 'ERR_CISTERN_ADDON_MISSING'
   | 'ERR_CISTERN_INVALID_STATE'
+  | 'ERR_CISTERN_NOT_SUPPORTED'
   | 'ERR_CISTERN_INVALID_SPECIFICATION'
   | 'ERR_CISTERN_INVALID_LOG'
   | 'ERR_CISTERN_INVALID_PLAN'
@@ -158,6 +159,13 @@ export class LifetimeError extends CisternError {
 export class DeviceUnavailableError extends CisternError {
   constructor(message: string) {
     super('ERR_CISTERN_DEVICE_UNAVAILABLE', message);
+  }
+}
+
+/** The device, its driver or the runtime cannot do this. The state is unchanged. */
+export class UnsupportedError extends CisternError {
+  constructor(message: string) {
+    super('ERR_CISTERN_NOT_SUPPORTED', message);
   }
 }
 

@@ -8,6 +8,7 @@ export type { OutstandingAllocation } from './adaptors/outstanding-allocations.j
 export { PassThroughAdaptor } from './adaptors/pass-through-adaptor.js';
 export { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './adaptors/stream-ordered-memory-resource.js';
 export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
+export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/buffer-transfer.js';
 export type { ByteRange } from './buffers/byte-range.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export {
@@ -17,7 +18,9 @@ export {
   type DeviceBufferOptions,
   type DeviceMemory,
   type HostData,
+  type RecastOptions,
 } from './buffers/device-buffer.js';
+export type { HostViewOptions, TypedArrayClass } from './buffers/host-view.js';
 export { configureEarlyCollection, type EarlyCollectionOptions } from './collector/early-collection.js';
 export type { BufferLeak } from './collector/free-unreachable-buffers.js';
 export { type CollectionKind, reclaimUnreachableBuffers } from './collector/reclaim-unreachable-buffers.js';
@@ -26,6 +29,7 @@ export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';
 export { Event, type EventOptions } from './driver/event.js';
+export { type ManagedActivity, managedActivity, resetManagedActivity, residentBytes } from './driver/managed-activity.js';
 export {
   advise,
   type ManagedRangeAttributes,

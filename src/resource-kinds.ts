@@ -19,6 +19,7 @@ import type { ResourceKind } from './resource-kind.js';
 import { cudaAsyncKind } from './resources/cuda-async-memory-resource.js';
 import { cudaKind } from './resources/cuda-memory-resource.js';
 import { hostKind } from './resources/host-memory-resource.js';
+import { managedAsyncKind } from './resources/managed-async-memory-resource.js';
 import { managedKind } from './resources/managed-memory-resource.js';
 import { pinnedHostKind } from './resources/pinned-host-memory-resource.js';
 import { virtualKind } from './resources/virtual-memory-resource.js';
@@ -71,9 +72,11 @@ export {
   type StatisticsResourceAdaptorOptions,
 } from './adaptors/statistics-resource-adaptor.js';
 export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/tracking-resource-adaptor.js';
-export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
+export { CudaAsyncMemoryResource } from './resources/cuda-async-memory-resource.js';
 export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
+export { type CudaAsyncMemoryResourceOptions, DriverPoolMemoryResource } from './resources/driver-pool-memory-resource.js';
 export { HostMemoryResource } from './resources/host-memory-resource.js';
+export { ManagedAsyncMemoryResource } from './resources/managed-async-memory-resource.js';
 export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
 export { PinnedHostMemoryResource } from './resources/pinned-host-memory-resource.js';
 export { VirtualMemoryResource, type VirtualMemoryResourceOptions } from './resources/virtual-memory-resource.js';
@@ -83,6 +86,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   cudaKind,
   managedKind,
   cudaAsyncKind,
+  managedAsyncKind,
   virtualKind,
   pinnedHostKind,
   hostKind,

@@ -39,12 +39,49 @@ Status CudaUnavailableReason(Environment&, const Napi::CallbackInfo& info, Napi:
 Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   std::uint64_t total_bytes;
   int device_count;
-  bool is_strict;
+  bool is_strict, has_access;
+  std::uint64_t nanoseconds;
   if (!ReadInteger(info[0], &total_bytes) || !ReadInt(info[1], &device_count) || device_count < 0) return kInvalidArgument;
-  const bool sets_strict = ReadBoolean(info[2], &is_strict);
   const Status status = software::Configure(total_bytes, device_count);
-  if (status == kSuccess && sets_strict) software::SetStrict(is_strict);
-  return status;
+  if (status != kSuccess) return status;
+  if (ReadBoolean(info[2], &is_strict)) software::SetStrict(is_strict);
+  if (ReadBoolean(info[3], &has_access)) software::SetConcurrentManagedAccess(has_access);
+  if (ReadInteger(info[4], &nanoseconds)) software::SetMigrationCost(nanoseconds);
+  return kSuccess;
+}
+
+Status ManagedActivity(Environment& environment, const Napi::CallbackInfo& info) {
+  int place;
+  if (!ReadInt(info[0], &place)) return kInvalidArgument;
+  const software::ManagedActivity activity = software::ActivityAt(place);
+  int cell = 1;
+  for (const std::uint64_t number :
+       {activity.resident_bytes, activity.peak_resident_bytes, activity.bytes_from_host, activity.bytes_from_devices,
+        activity.evicted_bytes, activity.remote_bytes, activity.faults, activity.evictions, activity.thrashes}) {
+    environment.Out(cell++, static_cast<double>(number));
+  }
+  return kSuccess;
+}
+
+Status ResetManagedActivity(Environment&, const Napi::CallbackInfo&) {
+  software::ResetManagedActivity();
+  return kSuccess;
+}
+
+Status ResidentBytes(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t address, bytes;
+  int place;
+  if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || !ReadInt(info[2], &place)) return kInvalidArgument;
+  environment.Out(1, static_cast<double>(software::ResidentBytes(address, bytes, place)));
+  return kSuccess;
+}
+
+Status AccessFromHost(Environment&, const Napi::CallbackInfo& info) {
+  std::uint64_t address, bytes;
+  bool is_write;
+  if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || !ReadBoolean(info[2], &is_write)) return kInvalidArgument;
+  software::AccessFromHost(address, bytes, is_write);
+  return kSuccess;
 }
 
 Status SetLatency(Environment&, const Napi::CallbackInfo& info) {

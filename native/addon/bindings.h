@@ -43,6 +43,10 @@ Status Initialize(Environment& environment, const Napi::CallbackInfo& info);
 Status OpenBackend(Environment& environment, const Napi::CallbackInfo& info);
 Status CudaUnavailableReason(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
 Status ConfigureSoftware(Environment& environment, const Napi::CallbackInfo& info);
+Status ManagedActivity(Environment& environment, const Napi::CallbackInfo& info);
+Status ResetManagedActivity(Environment& environment, const Napi::CallbackInfo& info);
+Status ResidentBytes(Environment& environment, const Napi::CallbackInfo& info);
+Status AccessFromHost(Environment& environment, const Napi::CallbackInfo& info);
 Status SetLatency(Environment& environment, const Napi::CallbackInfo& info);
 Status FailCall(Environment& environment, const Napi::CallbackInfo& info);
 Status FailCallAfter(Environment& environment, const Napi::CallbackInfo& info);
@@ -126,6 +130,10 @@ Status Set(Environment& environment, const Napi::CallbackInfo& info);
 Status Advise(Environment& environment, const Napi::CallbackInfo& info);
 Status Prefetch(Environment& environment, const Napi::CallbackInfo& info);
 Status RangeAttribute(Environment& environment, const Napi::CallbackInfo& info);
+
+// host_views.cc
+Status ViewFromHost(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status EndView(Environment& environment, const Napi::CallbackInfo& info);
 
 // ranges.cc
 Status PointerInfo(Environment& environment, const Napi::CallbackInfo& info);

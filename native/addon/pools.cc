@@ -80,7 +80,8 @@ Status DeallocateAsync(Environment& environment) {
 Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
   std::uint64_t release_threshold;
-  if (!ReadInt(info[0], &device) || !ReadLimit(info[1], &release_threshold)) return kInvalidArgument;
+  bool is_managed;
+  if (!ReadInt(info[0], &device) || !ReadLimit(info[1], &release_threshold) || !ReadBoolean(info[2], &is_managed)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   environment.ReapOrphans();
@@ -88,8 +89,8 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   if (context.status() != kSuccess) return context.status();
 
   PoolProperties properties{};
-  properties.alloc_type = 1;
-  properties.location = {kLocationDevice, environment.DriverDevice(device)};
+  properties.alloc_type = is_managed ? kAllocationTypeManaged : kAllocationTypePinned;
+  if (!is_managed) properties.location = {kLocationDevice, environment.DriverDevice(device)};
   Pool pool = nullptr;
   Status status = environment.Counted<Call::kMemPoolCreate>(&pool, static_cast<const PoolProperties*>(&properties));
   if (status != kSuccess) return status;

@@ -75,15 +75,17 @@ enum : int {
 };
 
 // CUmemLocation
-enum : int { kLocationDevice = 1, kLocationHost = 2 };
+enum : int { kLocationNone = 0, kLocationDevice = 1, kLocationHost = 2 };
 struct MemLocation {
   int type;
   int id;
 };
 
+// CUmemAllocationType. Pinned means memory of a device; pools of managed memory need CUDA 13.
+enum : int { kAllocationTypePinned = 1, kAllocationTypeManaged = 2 };
 // CUmemPoolProps, 88 bytes
 struct PoolProperties {
-  int alloc_type;  // 1: pinned (device memory)
+  int alloc_type;
   int handle_types;
   MemLocation location;
   void* security_attributes;
@@ -95,7 +97,7 @@ static_assert(sizeof(PoolProperties) == 88, "CUmemPoolProps has 88 bytes");
 
 // CUmemAllocationProp, 32 bytes
 struct AllocationProperties {
-  int type;  // 1: pinned (device memory)
+  int type;
   int handle_types;
   MemLocation location;
   void* win32_metadata;

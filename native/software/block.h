@@ -37,6 +37,7 @@ struct Block {
   std::uint32_t segment;             // pools: index of the segment within the pool
   std::atomic<std::uint32_t> owner;  // slot index of the pool, 0 for plain memory; read without a lock, checked under it
   BlockState state;
+  bool is_paged;    // a segment of managed memory, whose pages are charged one by one
   bool is_touched;  // plain memory: device work has written here
 };
 

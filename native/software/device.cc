@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "software/managed_memory.h"
 #include "software/memory_pool.h"
 #include "software/settings.h"
 #include "software/software_device.h"
@@ -27,6 +28,14 @@ void KeepLibraryLoaded() {
   Dl_info info;
   if (dladdr(reinterpret_cast<void*>(&KeepLibraryLoaded), &info) == 0 || info.dli_fname == nullptr) return;
   dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+// Evicts pages of managed memory so that the total can become smaller.
+void EvictDownTo(Device& device, std::uint64_t total_bytes) {
+  std::uint64_t free;
+  std::uint64_t total;
+  device.memory.GetInfo(&free, &total);
+  if (total > total_bytes) EvictManaged(device, total - total_bytes);
 }
 
 }  // namespace
@@ -76,6 +85,7 @@ Status Configure(std::uint64_t total_bytes, int count) {
   for (bool is_trial : {true, false}) {
     for (int i = 0; i < DeviceCount(); ++i) {
       if (is_trial) ReclaimPools(*devices[i], Reclaim::kAll);
+      if (!is_trial) EvictDownTo(*devices[i], total_bytes);
       Status status = devices[i]->memory.SetTotal(total_bytes, is_trial);
       if (status != kSuccess) return status;
     }
@@ -84,6 +94,8 @@ Status Configure(std::uint64_t total_bytes, int count) {
 }
 
 void SetStrict(bool strict) { is_strict = strict; }
+void SetConcurrentManagedAccess(bool has_access) { has_concurrent_managed_access = has_access; }
+void SetMigrationCost(std::uint64_t nanoseconds) { migration_nanoseconds = nanoseconds; }
 
 Status Device::Prepare() {
   std::lock_guard<std::mutex> guard(context_mutex_);

@@ -4,6 +4,7 @@
 #include "software/calls.h"
 #include "software/error_names.h"
 #include "software/resolve.h"
+#include "software/settings.h"
 
 namespace cistern::software::calls {
 namespace {
@@ -99,12 +100,14 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
   switch (attribute) {
     case kAttributeUnifiedAddressing:
     case kAttributeManagedMemory:
-    case kAttributePageableMemoryAccess:
-    case kAttributeConcurrentManagedAccess:
     case kAttributeVirtualMemoryManagementSupported:
     case kAttributeMemoryPoolsSupported:
     case kAttributeMultiprocessorCount:
       *value = 1;
+      return kSuccess;
+    case kAttributePageableMemoryAccess:
+    case kAttributeConcurrentManagedAccess:
+      *value = HasConcurrentManagedAccess() ? 1 : 0;
       return kSuccess;
     case kAttributeComputeCapabilityMajor:
     case kAttributeComputeCapabilityMinor:

@@ -56,11 +56,11 @@ bool DeviceMemory::TryReserve(std::uint64_t range_bytes) {
 }
 
 // The lock must be held.
-std::uint32_t DeviceMemory::TakeBlock(std::uint64_t bytes, Status* status) {
+std::uint32_t DeviceMemory::TakeBlock(std::uint64_t bytes, bool is_paged, Status* status) {
   *status = kErrorOutOfMemory;
-  if (bytes > total_) return 0;
+  if (bytes > (is_paged ? MachineMemory() : total_)) return 0;
   std::uint64_t granules = (bytes + kGranule - 1) / kGranule;
-  if (granules * kGranule > total_ - used_) return 0;
+  if (!is_paged && granules * kGranule > Left()) return 0;
   std::uint32_t id = free_.FindBestFit(blocks(), granules);
   if (id == 0) return 0;
   std::uint32_t taken = id;
@@ -76,7 +76,8 @@ std::uint32_t DeviceMemory::TakeBlock(std::uint64_t bytes, Status* status) {
   Block& block = blocks()[taken];
   block.state = BlockState::kUsed;
   block.is_touched = false;
-  used_ += granules * kGranule;
+  block.is_paged = is_paged;
+  if (!is_paged) used_ += granules * kGranule;
   *status = kSuccess;
   return taken;
 }
@@ -87,7 +88,7 @@ void DeviceMemory::ReturnBlock(std::uint32_t id) {
   std::uint64_t start = all[id].start;
   std::uint64_t end = start + all[id].size;
   bool is_touched = all[id].is_touched;
-  used_ -= all[id].size * kGranule;
+  if (!all[id].is_paged) used_ -= all[id].size * kGranule;
   all[id].state = BlockState::kFree;
   std::uint32_t next = all[id].next;
   if (next != 0 && all[next].state == BlockState::kFree) {
@@ -134,7 +135,7 @@ void DeviceMemory::ReleaseInnerPages(const Block& block) const {
 Status DeviceMemory::Allocate(std::uint64_t bytes, std::uint64_t* address) {
   std::lock_guard<SpinLock> guard(lock_);
   Status status;
-  std::uint32_t id = TakeBlock(bytes, &status);
+  std::uint32_t id = TakeBlock(bytes, false, &status);
   if (id == 0) return status;
   Block& block = blocks()[id];
   block.owner.store(0, std::memory_order_relaxed);
@@ -164,10 +165,10 @@ void DeviceMemory::FinishFree(std::uint32_t id) {
   ReturnBlock(id);
 }
 
-Status DeviceMemory::AllocateSegment(std::uint64_t bytes, SegmentName name, std::uint32_t* id) {
+Status DeviceMemory::AllocateSegment(std::uint64_t bytes, SegmentName name, bool is_managed, std::uint32_t* id) {
   std::lock_guard<SpinLock> guard(lock_);
   Status status;
-  *id = TakeBlock(bytes, &status);
+  *id = TakeBlock(bytes, is_managed, &status);
   if (*id == 0) return status;
   const Block& block = blocks()[*id];
   segments_[block.start] = {block.size, name};
@@ -185,7 +186,7 @@ void DeviceMemory::FreeSegment(std::uint32_t id, bool is_touched) {
 
 bool DeviceMemory::Charge(std::uint64_t bytes) {
   std::lock_guard<SpinLock> guard(lock_);
-  if (bytes > total_ - used_) return false;
+  if (bytes > Left()) return false;
   used_ += bytes;
   return true;
 }
@@ -193,6 +194,23 @@ bool DeviceMemory::Charge(std::uint64_t bytes) {
 void DeviceMemory::Refund(std::uint64_t bytes) {
   std::lock_guard<SpinLock> guard(lock_);
   used_ -= bytes;
+}
+
+bool DeviceMemory::TakePage(std::uint64_t bytes) {
+  std::lock_guard<SpinLock> guard(lock_);
+  if (bytes > Left()) return false;
+  paged_ += bytes;
+  return true;
+}
+
+void DeviceMemory::GivePage(std::uint64_t bytes) {
+  std::lock_guard<SpinLock> guard(lock_);
+  paged_ -= bytes;
+}
+
+bool DeviceMemory::Lacks(std::uint64_t bytes) {
+  std::lock_guard<SpinLock> guard(lock_);
+  return bytes > Left() && bytes <= total_ - used_;
 }
 
 bool DeviceMemory::Describe(std::uint64_t address, std::uint64_t bytes, bool will_write, AddressInfo* info) {
@@ -218,14 +236,14 @@ bool DeviceMemory::Describe(std::uint64_t address, std::uint64_t bytes, bool wil
 
 void DeviceMemory::GetInfo(std::uint64_t* free, std::uint64_t* total) {
   std::lock_guard<SpinLock> guard(lock_);
-  *free = total_ - used_;
+  *free = Left();
   *total = total_;
 }
 
 Status DeviceMemory::SetTotal(std::uint64_t bytes, bool is_trial) {
   std::lock_guard<SpinLock> guard(lock_);
   std::uint64_t range = range_bytes_.load(std::memory_order_relaxed);
-  if (bytes < used_ || (range != 0 && bytes > range)) return kErrorInvalidValue;
+  if (bytes < used_ + (is_trial ? 0 : paged_) || (range != 0 && bytes > range)) return kErrorInvalidValue;
   if (!is_trial) total_ = bytes;
   return kSuccess;
 }

@@ -12,8 +12,8 @@
 // BitTree of the starts of plain allocations (to find the allocation around an address); and a map
 // of the segments.
 //
-// Invariants: Σ plain + Σ segments + Σ charged = used <= total; free neighbours are merged; the range's blocks
-// sum up to the range.
+// Invariants: Σ plain + Σ unpaged segments + Σ charged = used; Σ managed pages = paged; used + paged <=
+// total; free neighbours are merged; the range's blocks sum up to the range.
 // Cost: O(1) below 64 KiB, else O(log n) for n free blocks; no system call except to give back
 // pages that device work has written. A page shared by a touched and an untouched allocation is
 // given back only if the touched one is freed last.
@@ -58,14 +58,22 @@ class DeviceMemory {
   Status BeginFree(std::uint64_t address, std::uint32_t* id);
   void FinishFree(std::uint32_t id);
 
-  // The same for pools. Describe returns the name for addresses in the segment.
-  Status AllocateSegment(std::uint64_t bytes, SegmentName name, std::uint32_t* id);
+  // The same for pools. Describe returns the name for addresses in the segment. A segment of managed
+  // memory does not count against the total; its pages do, while they are here.
+  Status AllocateSegment(std::uint64_t bytes, SegmentName name, bool is_managed, std::uint32_t* id);
   void FreeSegment(std::uint32_t id, bool is_touched);
 
   // Memory that has its addresses elsewhere (virtual_memory.h) counts against the total only. False
   // if there is not as much left.
   bool Charge(std::uint64_t bytes);
   void Refund(std::uint64_t bytes);
+
+  // Pages of managed memory (managed_memory.h) count against the total too, but can be evicted: an
+  // allocation that fails may succeed after that. TakePage is false if there is no room.
+  bool TakePage(std::uint64_t bytes);
+  void GivePage(std::uint64_t bytes);
+  // Whether less than this is left, and fewer pages could change that.
+  bool Lacks(std::uint64_t bytes);
 
   // True if the range is plain memory within one allocation, or if it starts in a segment, which
   // the pool must then check.
@@ -78,7 +86,7 @@ class DeviceMemory {
   void GetInfo(std::uint64_t* free, std::uint64_t* total);
 
   // In two steps, so that either all devices change or none: SetTotal with `is_trial` only says
-  // whether it would succeed.
+  // whether it would succeed once enough pages are evicted.
   Status SetTotal(std::uint64_t bytes, bool is_trial);
 
   std::uint64_t AddressOf(std::uint64_t granule) const { return base_ + granule * kGranule; }
@@ -90,7 +98,8 @@ class DeviceMemory {
 
  private:
   bool TryReserve(std::uint64_t range_bytes);
-  std::uint32_t TakeBlock(std::uint64_t bytes, Status* status);
+  std::uint64_t Left() const { return total_ - used_ - paged_; }
+  std::uint32_t TakeBlock(std::uint64_t bytes, bool is_paged, Status* status);
   void ReturnBlock(std::uint32_t id);
   void ReleasePages(std::uint64_t first, std::uint64_t last) const;
   void ReleaseInnerPages(const Block& block) const;
@@ -103,6 +112,7 @@ class DeviceMemory {
   SpinLock lock_;  // guards all below
   std::uint64_t total_;
   std::uint64_t used_ = 0;
+  std::uint64_t paged_ = 0;
   FreeIndex free_;
   BlockSource source_;
   BitTree plain_starts_;

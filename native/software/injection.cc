@@ -1,6 +1,5 @@
 #include "software/injection.h"
 
-#include <chrono>
 #include <mutex>
 #include <thread>
 
@@ -37,15 +36,15 @@ bool Arm(Call call, std::uint64_t nth, Status status) {
   return was_pending;
 }
 
-void Delay(std::chrono::nanoseconds latency) {
+}  // namespace
+
+void Delay(std::chrono::nanoseconds duration) {
   constexpr std::chrono::microseconds kSleepFrom{100};
-  auto end = std::chrono::steady_clock::now() + latency;
-  if (latency >= kSleepFrom) std::this_thread::sleep_until(end);
+  auto end = std::chrono::steady_clock::now() + duration;
+  if (duration >= kSleepFrom) std::this_thread::sleep_until(end);
   while (std::chrono::steady_clock::now() < end) {
   }
 }
-
-}  // namespace
 
 Status Inject(Call call) {
   std::uint64_t latency;

@@ -3,6 +3,7 @@
 #define CISTERN_SOFTWARE_INJECTION_H_
 
 #include <atomic>
+#include <chrono>
 
 #include "cuda/driver_table.h"
 
@@ -13,6 +14,9 @@ extern std::atomic<int> injection_count;
 
 // Waits, and returns the status with which the call fails; with kSuccess the call proceeds.
 Status Inject(Call call);
+
+// Waits at least this long.
+void Delay(std::chrono::nanoseconds duration);
 
 }  // namespace cistern::software
 

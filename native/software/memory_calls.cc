@@ -1,6 +1,7 @@
 #include "software/calls.h"
 #include "software/host_memory.h"
 #include "software/legacy_order.h"
+#include "software/managed_memory.h"
 #include "software/resolve.h"
 #include "software/settings.h"
 #include "software/transfer.h"
@@ -12,6 +13,15 @@ namespace {
 // "Any CUDA API call may block or synchronize for various reasons."
 void BeforeAllocating(Device& device) {
   if (IsStrict()) device.Synchronize();
+}
+
+// Allocates again after pools and managed memory have made room, as long as that helps.
+template <typename Allocate>
+Status MakingRoom(Device& device, std::uint64_t bytes, Allocate allocate) {
+  Status status = allocate();
+  if (status == kErrorOutOfMemory && ReclaimPools(device, Reclaim::kAll)) status = allocate();
+  while (status == kErrorOutOfMemory && EvictManaged(device, bytes)) status = allocate();
+  return status;
 }
 
 // Plain memory may also be freed in stream order.
@@ -30,9 +40,8 @@ Status FreePlainAsync(Device& device, DevicePointer pointer, StreamState& stream
 
 // The device that the properties of virtual memory name.
 Status ResolveProperties(const AllocationProperties* properties, Device** device) {
-  constexpr int kPinnedAllocation = 1;
   if (!IsInitialized()) return kErrorNotInitialized;
-  if (properties == nullptr || properties->type != kPinnedAllocation) return kErrorInvalidValue;
+  if (properties == nullptr || properties->type != kAllocationTypePinned) return kErrorInvalidValue;
   if (properties->location.type != kLocationDevice) return kErrorInvalidValue;
   *device = FindDevice(properties->location.id);
   if (*device == nullptr) return kErrorInvalidDevice;
@@ -61,8 +70,8 @@ Status MemAlloc(DevicePointer* pointer, std::size_t bytes) {
   if (pointer == nullptr || bytes == 0) return kErrorInvalidValue;
   BeforeAllocating(*device);
   std::uint64_t address;
-  status = device->memory.Allocate(bytes, &address);
-  if (status == kErrorOutOfMemory && ReclaimPools(*device, Reclaim::kAll)) status = device->memory.Allocate(bytes, &address);
+  const std::uint64_t occupied = (bytes + kGranule - 1) / kGranule * kGranule;
+  status = MakingRoom(*device, occupied, [&] { return device->memory.Allocate(bytes, &address); });
   if (status == kSuccess) *pointer = address;
   return status;
 }
@@ -117,17 +126,21 @@ Status MemFreeHost(void* pointer) {
   return FreeHostMemory(HostMemoryKind::kPinned, reinterpret_cast<std::uint64_t>(pointer));
 }
 
+// A pool of managed memory without a preferred location takes its addresses from those of the current device.
 Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
-  constexpr int kPinnedAllocation = 1;
   if (!IsInitialized()) return kErrorNotInitialized;
-  if (pool == nullptr || properties == nullptr || properties->alloc_type != kPinnedAllocation) return kErrorInvalidValue;
-  if (properties->location.type != kLocationDevice) return kErrorInvalidValue;
-  Device* device = FindDevice(properties->location.id);
+  if (pool == nullptr || properties == nullptr) return kErrorInvalidValue;
+  const bool is_managed = properties->alloc_type == kAllocationTypeManaged;
+  if (!is_managed && properties->alloc_type != kAllocationTypePinned) return kErrorInvalidValue;
+  Device* device = nullptr;
+  if (properties->location.type == kLocationDevice && !is_managed) device = FindDevice(properties->location.id);
+  if (properties->location.type == kLocationNone && is_managed)
+    device = thread_state.current != nullptr ? thread_state.current : FindDevice(0);
   if (device == nullptr) return kErrorInvalidValue;
   if (properties->handle_types != 0) return kErrorNotSupported;
   Status status = device->Prepare();
   MemoryPool* state;
-  if (status == kSuccess) status = CreatePool(*device, properties->max_size, &state);
+  if (status == kSuccess) status = CreatePool(*device, properties->max_size, is_managed, &state);
   if (status == kSuccess) *pool = HandleOf<Pool>(*state);
   return status;
 }
@@ -211,9 +224,7 @@ Status MemCreate(MemoryHandle* memory, std::size_t bytes, const AllocationProper
   status = device->Prepare();
   if (status != kSuccess) return status;
   BeforeAllocating(*device);
-  status = CreateMemory(*device, bytes, memory);
-  if (status == kErrorOutOfMemory && ReclaimPools(*device, Reclaim::kAll)) status = CreateMemory(*device, bytes, memory);
-  return status;
+  return MakingRoom(*device, bytes, [&] { return CreateMemory(*device, bytes, memory); });
 }
 
 Status MemRelease(MemoryHandle memory) { return IsInitialized() ? ReleaseMemory(memory) : kErrorNotInitialized; }
@@ -257,13 +268,16 @@ Status MemAdvise(DevicePointer pointer, std::size_t bytes, int advice, MemLocati
   return AdviseManaged(pointer, bytes, advice, location);
 }
 
-// The bytes have nowhere else to go, so the request is only remembered; the driver, too, reports it
-// before it has been served.
+// The request is reported from now on, whether it has been served or not, as by the driver.
 Status MemPrefetchAsync(DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
   if (status != kSuccess) return status;
-  return flags == 0 ? NotePrefetch(pointer, bytes, location) : kErrorInvalidValue;
+  if (flags != 0) return kErrorInvalidValue;
+  if (!HasConcurrentManagedAccess()) return kErrorInvalidDevice;
+  status = NotePrefetch(pointer, bytes, location);
+  if (status != kSuccess) return status;
+  return Submit(*state, PrefetchWork{pointer, bytes, location.type == kLocationHost ? kHostPlace : location.id}, nullptr);
 }
 
 Status MemRangeGetAttribute(void* data, std::size_t data_size, int attribute, DevicePointer pointer, std::size_t bytes) {

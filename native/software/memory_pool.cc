@@ -7,6 +7,7 @@
 
 #include "software/device.h"
 #include "software/legacy_order.h"
+#include "software/managed_memory.h"
 #include "software/settings.h"
 
 namespace cistern::software {
@@ -18,6 +19,9 @@ constexpr std::uint64_t kSegmentBytes = std::uint64_t{2} << 20;
 constexpr int kMaxPartialSearch = 64;
 
 std::uint64_t Granules(std::uint64_t bytes) { return (bytes + kGranule - 1) / kGranule; }
+
+// Of a segment for a block of this size.
+std::uint64_t SegmentBytes(std::uint64_t granules) { return (granules * kGranule + kSegmentBytes - 1) / kSegmentBytes * kSegmentBytes; }
 
 PendingBlocks& PendingOf(MemoryPool& pool, Mark mark) { return *pool.pending[MarkSlot(mark)]; }
 
@@ -185,7 +189,7 @@ std::uint32_t FindPending(const MemoryPool& pool, std::uint64_t granules) {
 // Reserves a segment that holds a block of this size; false if the device or the pool's limit does
 // not allow it.
 bool Grow(MemoryPool& pool, std::uint64_t granules) {
-  std::uint64_t bytes = (granules * kGranule + kSegmentBytes - 1) / kSegmentBytes * kSegmentBytes;
+  std::uint64_t bytes = SegmentBytes(granules);
   if (pool.max_bytes != 0 && bytes > pool.max_bytes - std::min(pool.reserved, pool.max_bytes)) return false;
   auto segment = std::make_unique<Segment>();
   if (!segment->used_starts.Allocate(bytes / kGranule)) return false;
@@ -196,7 +200,7 @@ bool Grow(MemoryPool& pool, std::uint64_t granules) {
   segment->index = pool.free_segment_indexes.back();
   std::uint32_t id = pool.source.Take();
   if (id == 0) return false;
-  if (pool.device->memory.AllocateSegment(bytes, {pool.index, segment->index}, &segment->device_block) != kSuccess) {
+  if (pool.device->memory.AllocateSegment(bytes, {pool.index, segment->index}, pool.is_managed, &segment->device_block) != kSuccess) {
     pool.source.Give(id);
     return false;
   }
@@ -204,6 +208,7 @@ bool Grow(MemoryPool& pool, std::uint64_t granules) {
   const Block& reserved = pool.device->memory.blocks()[segment->device_block];
   segment->start = reserved.start;
   segment->size = reserved.size;
+  if (pool.is_managed) AddManagedRange(pool.device->memory.AddressOf(segment->start), bytes);
   Block& block = pool.source.blocks()[id];
   block.start = segment->start;
   block.size = segment->size;
@@ -261,7 +266,10 @@ void TakeEmptySegments(MemoryPool& pool, std::uint64_t bytes_to_keep, std::vecto
 }
 
 bool GiveBack(Device& device, const std::vector<std::unique_ptr<Segment>>& segments) {
-  for (const auto& segment : segments) device.memory.FreeSegment(segment->device_block, segment->is_touched);
+  for (const auto& segment : segments) {
+    if (device.memory.blocks()[segment->device_block].is_paged) RemoveManagedRange(device.memory.AddressOf(segment->start));
+    device.memory.FreeSegment(segment->device_block, segment->is_touched);
+  }
   return !segments.empty();
 }
 
@@ -280,13 +288,14 @@ void Finish(MemoryPool& pool) {
 
 }  // namespace
 
-Status CreatePool(Device& device, std::uint64_t max_bytes, MemoryPool** pool) {
+Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, MemoryPool** pool) {
   MemoryPool* state = pool_table.Take();
   if (state == nullptr) return kErrorOutOfMemory;
   std::lock_guard<std::mutex> device_guard(device.pools_mutex);
   {
     std::lock_guard<SpinLock> guard(state->lock);
     state->device = &device;
+    state->is_managed = is_managed;
     state->follows_events = true;
     state->is_opportunistic = true;
     state->inserts_dependencies = true;
@@ -407,7 +416,9 @@ Status AllocateFromPool(MemoryPool& pool, StreamState& stream, std::uint64_t byt
         return *address != 0 ? kSuccess : kErrorOutOfMemory;
       }
     }
-    if (!is_last_attempt) ReclaimPools(*pool.device, Reclaim::kAll);
+    if (is_last_attempt) break;
+    ReclaimPools(*pool.device, Reclaim::kAll);
+    if (!pool.is_managed) EvictManaged(*pool.device, SegmentBytes(granules));
   }
   return kErrorOutOfMemory;
 }
@@ -456,7 +467,8 @@ Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream) {
   return kSuccess;
 }
 
-bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t address, std::uint64_t bytes, bool will_write) {
+bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t address, std::uint64_t bytes, bool will_write,
+                            bool* is_managed) {
   MemoryPool& pool = pool_table.At(name.pool);
   std::uint64_t granule = device.memory.GranuleOf(address);
   std::lock_guard<SpinLock> guard(pool.lock);
@@ -470,6 +482,7 @@ bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t addr
   std::uint64_t end = device.memory.AddressOf(block.start + block.size);
   if (address >= end || bytes > end - address) return false;
   if (will_write) segment.is_touched = true;
+  *is_managed = pool.is_managed;
   return true;
 }
 

@@ -62,6 +62,7 @@ struct PendingBlocks {
 struct alignas(64) MemoryPool : HandleSlot {
   SpinLock lock;  // guards all below
   Device* device = nullptr;
+  bool is_managed = false;  // its segments are managed memory
   bool follows_events = true;
   bool is_opportunistic = true;
   bool inserts_dependencies = true;
@@ -84,7 +85,7 @@ struct alignas(64) MemoryPool : HandleSlot {
 using PoolTable = HandleTable<MemoryPool, HandleKind::kPool>;
 inline PoolTable pool_table;
 
-Status CreatePool(Device& device, std::uint64_t max_bytes, MemoryPool** pool);
+Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, MemoryPool** pool);
 // Allocations from the pool stay valid until they are freed; the pool ends with the last of them.
 Status DestroyPool(MemoryPool& pool, std::uint64_t handle);
 Status TrimPool(MemoryPool& pool, std::uint64_t bytes_to_keep);
@@ -97,8 +98,9 @@ bool StartsPoolAllocation(Device& device, std::uint64_t address);
 // Frees in the order of the stream, or at once if it is null. kErrorInvalidValue if no pool
 // allocation starts at the address.
 Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream);
-// Whether the range lies within one allocation in the segment.
-bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t address, std::uint64_t bytes, bool will_write);
+// Whether the range lies within one allocation in the segment; if so, *is_managed says what it is.
+bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t address, std::uint64_t bytes, bool will_write,
+                            bool* is_managed);
 
 // Gives empty segments whose frees have happened back to the device: those above the pools' release
 // thresholds, or all. False if there were none.

@@ -58,14 +58,24 @@ std::uint64_t ParseBytes(const char* text) {
   return shift < 0 || value > kMaxTotalBytes >> shift ? 0 : value << shift;
 }
 
-bool StrictFromEnvironment() {
-  const char* text = std::getenv("CISTERN_SOFTWARE_STRICT");
-  return text != nullptr && std::strcmp(text, "1") == 0;
+bool IsSetTo(const char* variable, const char* value) {
+  const char* text = std::getenv(variable);
+  return text != nullptr && std::strcmp(text, value) == 0;
+}
+
+// 0 unless the variable is a whole number of at most 18 digits.
+std::uint64_t NumberFromEnvironment(const char* variable) {
+  constexpr std::size_t kMaxDigits = 18;
+  const char* text = std::getenv(variable);
+  if (text == nullptr || std::strlen(text) > kMaxDigits || std::strspn(text, "0123456789") != std::strlen(text)) return 0;
+  return std::strtoull(text, nullptr, 10);
 }
 
 }  // namespace
 
-std::atomic<bool> is_strict{StrictFromEnvironment()};
+std::atomic<bool> is_strict{IsSetTo("CISTERN_SOFTWARE_STRICT", "1")};
+std::atomic<bool> has_concurrent_managed_access{!IsSetTo("CISTERN_SOFTWARE_CONCURRENT_MANAGED", "0")};
+std::atomic<std::uint64_t> migration_nanoseconds{NumberFromEnvironment("CISTERN_SOFTWARE_MIGRATION_NS")};
 
 std::uint64_t MachineMemory() {
   static const std::uint64_t bytes = std::min(

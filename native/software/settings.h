@@ -26,6 +26,11 @@ std::uint64_t MachineMemory();
 extern std::atomic<bool> is_strict;
 inline bool IsStrict() { return is_strict.load(std::memory_order_relaxed); }
 
+extern std::atomic<bool> has_concurrent_managed_access;
+inline bool HasConcurrentManagedAccess() { return has_concurrent_managed_access.load(std::memory_order_relaxed); }
+
+extern std::atomic<std::uint64_t> migration_nanoseconds;  // for each page of managed memory that moves
+
 // Fills in what is not set. kErrorInvalidValue if CISTERN_SOFTWARE_MEMORY or
 // CISTERN_SOFTWARE_DEVICES is needed and malformed.
 Status CompleteSettings(Settings* settings);

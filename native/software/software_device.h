@@ -36,6 +36,38 @@ bool FailCall(Call call, std::uint64_t nth, Status status);
 // be the same, fails. FailCall of `first` cancels it.
 void FailCallAfter(Call first, Call call, std::uint64_t nth, Status status);
 
+// Whether the devices have concurrent managed access: without it they cannot prefetch, and take no
+// advice that names them. May change at any time; initially true unless
+// CISTERN_SOFTWARE_CONCURRENT_MANAGED is 0.
+void SetConcurrentManagedAccess(bool has_access);
+
+// Every operation takes at least this long for each page of managed memory that it moves. Initially
+// CISTERN_SOFTWARE_MIGRATION_NS, or 0.
+void SetMigrationCost(std::uint64_t nanoseconds);
+
+// What happened to managed memory at one place since the start, or since the last reset.
+struct ManagedActivity {
+  std::uint64_t resident_bytes;  // now
+  std::uint64_t peak_resident_bytes;
+  std::uint64_t bytes_from_host;  // copied to this place
+  std::uint64_t bytes_from_devices;
+  std::uint64_t evicted_bytes;  // copied from this device to the host to make room
+  std::uint64_t remote_bytes;   // used from here while at another place
+  std::uint64_t faults;         // accesses from here, by page, that found the page elsewhere and not mapped
+  std::uint64_t evictions;      // pages that this device gave up to make room, copied or not
+  std::uint64_t thrashes;       // faults that brought a page back to this place, which it had left last
+};
+// A place is a device's ordinal, or -1 for the host.
+ManagedActivity ActivityAt(int place);
+void ResetManagedActivity();
+
+// How many of these bytes of managed memory are at a place. Copies of read-mostly memory count at
+// each place.
+std::uint64_t ResidentBytes(std::uint64_t address, std::uint64_t bytes, int place);
+
+// The host is about to read or write managed memory directly, which nothing else would notice.
+void AccessFromHost(std::uint64_t address, std::uint64_t bytes, bool is_write);
+
 }  // namespace cistern::software
 
 #endif  // CISTERN_SOFTWARE_SOFTWARE_DEVICE_H_

@@ -13,6 +13,7 @@
 #include "software/device.h"
 #include "software/event.h"
 #include "software/legacy_order.h"
+#include "software/managed_memory.h"
 #include "software/settings.h"
 
 namespace cistern::software {
@@ -22,6 +23,7 @@ namespace {
 std::atomic<std::uint64_t> next_stream_id{3};
 
 struct Executor {
+  const Device& device;
   Mark mark;
 
   void operator()(const WaitWork& work) const { WaitForMark(work.mark); }
@@ -35,17 +37,9 @@ struct Executor {
       pause = std::min(pause + pause / 4 + std::chrono::microseconds{1}, kLongest);
     }
   }
-  void operator()(const CopyWork& work) const {
-    std::memmove(work.destination, work.source, work.bytes);
-    std::free(work.staged);
-  }
-  void operator()(const FillWork& work) const {
-    if (work.is_bytes) {
-      std::memset(work.destination, static_cast<int>(work.value), work.count);
-    } else {
-      std::fill_n(static_cast<std::uint32_t*>(work.destination), work.count, work.value);
-    }
-  }
+  void operator()(const CopyWork& work) const { Run(work, device); }
+  void operator()(const FillWork& work) const { Run(work, device); }
+  void operator()(const PrefetchWork& work) const { MoveManaged(work.place, work.address, work.bytes); }
   void operator()(const HostFunctionWork& work) const {
     // "Host functions … may be serialized."
     static std::mutex& one_at_a_time = *new std::mutex;
@@ -83,7 +77,7 @@ void* RunStream(void* argument) {
       Work work = std::move(stream.queue.front());
       stream.queue.pop_front();
       lock.unlock();
-      std::visit(Executor{MakeMark(stream.index, count)}, work);
+      std::visit(Executor{*stream.device, MakeMark(stream.index, count)}, work);
       lock.lock();
     }
     stream.completed.store(count, std::memory_order_release);
@@ -240,6 +234,24 @@ void WaitForMark(Mark mark) {
   ++stream.waiters;
   stream.work_completed.wait(lock, [mark] { return IsReached(mark); });
   --stream.waiters;
+}
+
+void Run(const CopyWork& work, const Device& device) {
+  const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
+  if (work.reads_managed) AccessManaged(device.ordinal, address(work.source), work.bytes, false);
+  if (work.writes_managed) AccessManaged(device.ordinal, address(work.destination), work.bytes, true);
+  std::memmove(work.destination, work.source, work.bytes);
+  std::free(work.staged);
+}
+
+void Run(const FillWork& work, const Device& device) {
+  const std::uint64_t bytes = work.is_bytes ? work.count : work.count * sizeof work.value;
+  if (work.writes_managed) AccessManaged(device.ordinal, reinterpret_cast<std::uintptr_t>(work.destination), bytes, true);
+  if (work.is_bytes) {
+    std::memset(work.destination, static_cast<int>(work.value), work.count);
+  } else {
+    std::fill_n(static_cast<std::uint32_t*>(work.destination), work.count, work.value);
+  }
 }
 
 }  // namespace cistern::software

@@ -57,12 +57,21 @@ struct CopyWork {
   const void* source;
   std::size_t bytes;
   void* staged;  // freed afterwards
+  bool writes_managed;
+  bool reads_managed;
 };
 struct FillWork {
   void* destination;
   std::uint32_t value;
   std::size_t count;
   bool is_bytes;
+  bool writes_managed;
+};
+// Moves pages of managed memory to a place (managed_memory.h).
+struct PrefetchWork {
+  std::uint64_t address;
+  std::uint64_t bytes;
+  int place;
 };
 // Lasts until (int32_t)(*word - value) >= 0.
 struct ValueWork {
@@ -83,7 +92,7 @@ struct FreeWork {
   Device* device;
   std::uint32_t block;
 };
-using Work = std::variant<WaitWork, ValueWork, CopyWork, FillWork, HostFunctionWork, StampWork, FreeWork>;
+using Work = std::variant<WaitWork, ValueWork, CopyWork, FillWork, PrefetchWork, HostFunctionWork, StampWork, FreeWork>;
 
 enum class StreamRole { kCreated, kLegacy, kPerThread };
 
@@ -140,6 +149,10 @@ Status SubmitWait(StreamState& stream, Mark mark);
 std::uint64_t OrderedAfterCount(StreamState& stream, std::uint32_t slot);
 
 void WaitForMark(Mark mark);
+
+// Copies and fills on the calling thread, as the device.
+void Run(const CopyWork& work, const Device& device);
+void Run(const FillWork& work, const Device& device);
 
 }  // namespace cistern::software
 

@@ -15,8 +15,10 @@ AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_writ
   if (Device* device = FindDeviceByAddress(address)) {
     AddressInfo info;
     bool is_valid = device->memory.Describe(address, bytes, will_write, &info);
-    if (is_valid && info.is_segment) is_valid = IsWithinPoolAllocation(*device, info.segment, address, bytes, will_write);
-    return {is_valid ? AddressKind::kDevice : AddressKind::kInvalid, device->ordinal};
+    bool is_managed = false;
+    if (is_valid && info.is_segment) is_valid = IsWithinPoolAllocation(*device, info.segment, address, bytes, will_write, &is_managed);
+    if (!is_valid) return {AddressKind::kInvalid, device->ordinal};
+    return {is_managed ? AddressKind::kManaged : AddressKind::kDevice, device->ordinal};
   }
   VirtualRangeInfo range;
   if (FindVirtualMemory(address, bytes, &range)) {
@@ -34,14 +36,15 @@ Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes
   AddressKind to = Classify(destination, bytes, true).kind;
   AddressKind from = Classify(source, bytes, false).kind;
   if (to == AddressKind::kInvalid || from == AddressKind::kInvalid) return kErrorInvalidValue;
-  CopyWork work{reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, nullptr};
+  CopyWork work{reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, nullptr,
+                to == AddressKind::kManaged,          from == AddressKind::kManaged};
   bool is_pageable = to == AddressKind::kPageable || from == AddressKind::kPageable;
   Status status = OrderWithLegacy(stream);
   if (status != kSuccess) return status;
   if (is_pageable && IsIdle(stream)) {
     // Pageable memory is read, or written, before the call returns; if nothing precedes it the copy
     // can be made right here.
-    std::memmove(work.destination, work.source, bytes);
+    Run(work, *stream.device);
     return kSuccess;
   }
   bool must_wait = to == AddressKind::kPageable;
@@ -69,7 +72,7 @@ Status Fill(std::uint64_t destination, std::uint32_t value, bool is_bytes, std::
   if (destination % width != 0 || count > ~std::uint64_t{0} / width) return kErrorInvalidValue;
   AddressKind to = Classify(destination, count * width, true).kind;
   if (to == AddressKind::kInvalid || to == AddressKind::kPageable) return kErrorInvalidValue;
-  return Submit(stream, FillWork{reinterpret_cast<void*>(destination), value, count, is_bytes}, nullptr);
+  return Submit(stream, FillWork{reinterpret_cast<void*>(destination), value, count, is_bytes, to == AddressKind::kManaged}, nullptr);
 }
 
 }  // namespace cistern::software

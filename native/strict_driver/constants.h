@@ -24,8 +24,7 @@ enum : unsigned { kEventInterprocess = 4 };
 enum : unsigned { kMemAttachHost = 2 };
 enum : unsigned { kHostAllocWriteCombined = 4 };
 
-// CUmemAllocationType, CUmemAllocationHandleType
-enum : int { kAllocationTypePinned = 1 };
+// CUmemAllocationHandleType
 enum : int { kHandleTypeFileDescriptor = 1 };
 
 // CUstreamWaitValue_flags, CUstreamWriteValue_flags

@@ -65,7 +65,7 @@ class TestEvent {
 
 inline PoolProperties PoolOn(int device) {
   PoolProperties properties = {};
-  properties.alloc_type = 1;
+  properties.alloc_type = kAllocationTypePinned;
   properties.location = {kLocationDevice, device};
   return properties;
 }

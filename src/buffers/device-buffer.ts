@@ -2,17 +2,39 @@ import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { creationStack, disown, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
 import { Event } from '../driver/event.js';
+import { accessFromHost } from '../driver/host-view.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
+import type { MemoryLocation } from '../driver/managed-memory.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import { assertStillHolds, copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
-import { ArgumentRangeError, ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError } from '../errors.js';
+import {
+  ArgumentRangeError,
+  ArgumentTypeError,
+  CisternError,
+  formatPointer,
+  formatValue,
+  LifetimeError,
+  UnsupportedError,
+} from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { assertFence, deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 import { BufferMemory } from './buffer-memory.js';
+import {
+  type BlockingBufferTransferOptions,
+  type BufferTransfer,
+  type BufferTransferOptions,
+  blockingTransferOptionNames,
+  hasConcurrentManagedAccess,
+  kindOfMemory,
+  transfer,
+  transferOptionNames,
+  waitForHost,
+} from './buffer-transfer.js';
 import { assertNoMemory, type ByteRange, resolveRange } from './byte-range.js';
 import { currentResource } from './current-resource.js';
+import { type HostViewOptions, hostViewOptionNames, type TypedArrayClass, viewRange } from './host-view.js';
 import { copyOrdered } from './ordered-copy.js';
 
 /**
@@ -124,6 +146,23 @@ export interface BufferCopyOptions {
   readonly byteLength?: number;
 }
 
+/** Options of {@link DeviceBuffer.recast}. */
+export interface RecastOptions {
+  /**
+   * The stream of the buffer from now on; it must be able to use the new memory. Both streams wait
+   * for each other as far as the copy needs.
+   * @defaultValue the buffer's stream
+   */
+  readonly stream?: Stream;
+  /** The policy for the free of the old memory, as in {@link DeviceBuffer.resize}. */
+  readonly events?: DeallocationEvents;
+}
+
+const recastOptionNames = optionNames<RecastOptions>({ events: true, stream: true });
+
+/** Keeps a buffer alive as long as the host's array over its memory. */
+const viewedBuffers = new WeakMap<ArrayBuffer, DeviceBuffer>();
+
 const offsetOptions = optionNames<Pick<ByteRange, 'byteOffset'>>({ byteOffset: true });
 
 const copyOptions = optionNames<BufferCopyOptions>({ byteLength: true, byteOffset: true, sourceByteOffset: true });
@@ -157,7 +196,7 @@ const copyOptions = optionNames<BufferCopyOptions>({ byteLength: true, byteOffse
  * ```
  */
 export class DeviceBuffer implements Disposable {
-  readonly #memory: BufferMemory;
+  #memory: BufferMemory;
   /** Shows whether the buffer was collected; `undefined` once disposed. */
   #standIn: StandIn | undefined;
 
@@ -514,6 +553,195 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
+   * Brings the contents to a device or the host.
+   *
+   * Managed memory is moved: the result is this buffer, with the same `ptr`, and a prefetch is
+   * queued in stream order. Memory that is at the location already is left as it is. Any other
+   * memory is copied, in the order of both streams, to a new buffer with memory there. `isCopy`
+   * tells which; only then the result is another buffer, which the caller must dispose.
+   *
+   * For the host this blocks until the contents can be read, unless `nonBlocking` is set. Memory
+   * that was moved stays usable on every device and stream that could use it before; using it moves
+   * it back. On a device without concurrent managed access managed memory moves by itself when it
+   * is used, so that only the wait for the host remains; that wait is for the whole device.
+   *
+   * RMM has no counterpart; PyTorch's RFC-0023 describes the same for tensors.
+   * @param location a device, or `'host'`
+   * @throws UnsupportedError for a preferred location that is a device without concurrent managed
+   * access.
+   * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a resource without
+   * memory at the location.
+   * @throws OutOfMemoryError if there is no memory for a copy.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or a stream is disposed; DriverError
+   * if the driver refuses.
+   * @example
+   * ```ts
+   * using resource = new ManagedMemoryResource();
+   * using stream = new Stream();
+   * using weights = new DeviceBuffer(64 * MiB, { resource, stream });
+   * weights.to(stream.device, { preferredLocation: true });
+   * // … kernels on the stream …
+   * weights.to('host');
+   * const numbers = weights.hostView(Float32Array);
+   * ```
+   */
+  to(location: MemoryLocation, options: BlockingBufferTransferOptions = {}): BufferTransfer<DeviceBuffer> {
+    assertOptions(options, blockingTransferOptionNames);
+    const result = this.#transfer(location, options);
+    if (location !== 'host' || options.nonBlocking === true) return result;
+    try {
+      waitForHost(result.buffer);
+      return result;
+    } catch (error) {
+      if (result.isCopy) result.buffer.dispose();
+      throw error;
+    }
+  }
+
+  /**
+   * The same as {@link DeviceBuffer.to}, but resolves once the contents are there, for a device too.
+   * Everything is queued before this returns; the event loop goes on meanwhile.
+   */
+  async toAsync(location: MemoryLocation, options: BufferTransferOptions = {}): Promise<BufferTransfer<DeviceBuffer>> {
+    assertOptions(options, transferOptionNames);
+    const result = this.#transfer(location, options);
+    try {
+      await result.buffer.stream.synchronize();
+      return result;
+    } catch (error) {
+      if (result.isCopy) result.buffer.dispose();
+      throw error;
+    }
+  }
+
+  /**
+   * Moves the contents to memory of another resource, in stream order: one allocation, one copy, one
+   * free. The buffer, its length, capacity, alignment and label stay the same; `ptr` and `resource`
+   * change. So a program can profile in managed memory and then run without it. Does nothing if the
+   * buffer is of that resource already. Does not block by itself.
+   *
+   * RMM has no counterpart.
+   * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError; the
+   * buffer is then unchanged, unless its old resource is disposed: then it has the new memory.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a
+   * host function or by a resource.
+   * @example
+   * ```ts
+   * using managed = new ManagedMemoryResource();
+   * using device = new CudaMemoryResource();
+   * using stream = new Stream();
+   * using weights = new DeviceBuffer(64 * MiB, { resource: managed, stream });
+   * weights.recast(device);
+   * ```
+   */
+  recast(resource: MemoryResource, options: RecastOptions = {}): void {
+    this.#assertUsable('recast a buffer');
+    assertMemoryResource(resource, 'resource');
+    assertOptions(options, recastOptionNames);
+    assertEvents(options.events);
+    const before = this.#memory;
+    if (resource === before.resource) return;
+    const { byteLength, bytes, pointer, alignment, label, createdAt } = before;
+    const { stream = before.stream } = options;
+    const after = createMemory(resource, stream, alignment, label, byteLength, bytes, createdAt);
+    after.allocate(bytes);
+    after.byteLength = byteLength;
+    try {
+      const assertUnchanged = () => {
+        this.#assertLive('recast a buffer');
+        const isAsBefore = before.pointer === pointer && before.byteLength === byteLength && after.bytes === bytes;
+        if (this.#memory !== before || !isAsBefore) throw changedMeanwhile('recast a buffer');
+      };
+      assertUnchanged();
+      if (byteLength > 0) copyOrdered({ pointer: after.pointer, stream }, { pointer, stream: before.stream }, byteLength);
+      assertUnchanged();
+    } catch (error) {
+      freeSoonerOrLater(after);
+      throw error;
+    }
+    const standIn = this.#standIn as StandIn;
+    const keep = (memory: BufferMemory) => {
+      this.#memory = memory;
+      this.#standIn = own(memory);
+    };
+    // The old resource is foreign code: it must find the buffer disposed.
+    this.#standIn = undefined;
+    before.byteLength = 0;
+    try {
+      before.freeNow(options.events);
+    } catch (error) {
+      if (before.pointer === 0) {
+        disown(standIn);
+        keep(after);
+      } else {
+        this.#standIn = standIn;
+        before.byteLength = byteLength;
+        freeSoonerOrLater(after);
+      }
+      throw error;
+    }
+    disown(standIn);
+    keep(after);
+  }
+
+  /**
+   * A typed array over the bytes of the buffer, without a copy. The memory must be managed, pinned
+   * or ordinary host memory. Writes to it reach the device's work that is queued afterwards.
+   *
+   * The work queued on the buffer's stream is waited for, or refused, at this call only. Order the
+   * host after the stream again before using the array after more work was queued, for example by
+   * another call of this method. All views of one buffer share one `ArrayBuffer`. It is detached
+   * when the memory is freed or moves, so that later uses find no bytes; until then a view keeps the
+   * buffer alive. The array must not be transferred: nothing would detach it then.
+   *
+   * RMM has no counterpart.
+   * @param type the class of the array, such as `Float32Array`
+   * @throws UnsupportedError if the host cannot use the memory; if the device has no concurrent
+   * managed access; or if the runtime allows no array over foreign memory, as with V8's sandbox.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the stream has unfinished work and
+   * `whenBusy` is `'refuse'`.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid class, option or range.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed.
+   * @example
+   * ```ts
+   * using resource = new ManagedMemoryResource();
+   * using stream = new Stream();
+   * using buffer = new DeviceBuffer(Float32Array.of(1, 2, 3), { resource, stream });
+   * const numbers = buffer.hostView(Float32Array); // waits for the copy
+   * console.log(numbers); // 1, 2, 3
+   * ```
+   */
+  hostView<T extends ArrayBufferView>(type: TypedArrayClass<T>, options: HostViewOptions = {}): T {
+    const operation = 'view a buffer from the host';
+    this.#assertUsable(operation);
+    assertNoMemory(options, hostViewOptionNames, 'options');
+    const { whenBusy = 'wait' } = options;
+    assertOneOf(whenBusy, ['wait', 'refuse'], 'whenBusy');
+    viewRange(type, options, this.#memory.byteLength);
+    const kind = kindOfMemory(this);
+    if (kind === 'device' || kind === 'unknown') {
+      throw new UnsupportedError(
+        `cannot ${operation}: the host cannot use ${kind === 'device' ? 'device' : 'this'} memory; copy it with toHost`,
+      );
+    }
+    if (kind === 'managed' && !hasConcurrentManagedAccess(this.#memory.stream.device)) {
+      throw new UnsupportedError(`cannot ${operation}: the device has no concurrent managed access; copy the memory with toHost`);
+    }
+    if (!this.#memory.stream.query()) {
+      if (whenBusy === 'refuse') throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: its stream has unfinished work`);
+      this.#memory.stream.synchronizeSync();
+      // Host functions may have run, and changed the buffer.
+      this.#assertUsable(operation);
+    }
+    const { byteOffset, length } = viewRange(type, options, this.#memory.byteLength);
+    if (length === 0) return new type(new ArrayBuffer(0), 0, 0);
+    const array = this.#memory.hostArray();
+    viewedBuffers.set(array, this);
+    if (kind === 'managed') accessFromHost(this.#memory.pointer + byteOffset, length * type.BYTES_PER_ELEMENT, true);
+    return new type(array, byteOffset, length);
+  }
+
+  /**
    * Gives up the memory without freeing it. From now on the caller must free it on the resource in
    * the order of the stream, or pass it to {@link DeviceBuffer.adopt}. The buffer is disposed. Does
    * not block, and does nothing on the device.
@@ -584,16 +812,21 @@ export class DeviceBuffer implements Disposable {
     }
   }
 
+  #transfer(location: MemoryLocation, options: BufferTransferOptions): BufferTransfer<DeviceBuffer> {
+    this.#assertUsable('move a buffer');
+    return transfer<DeviceBuffer>(this, location, options, (resource, stream) => {
+      const { alignment, label } = this;
+      return new DeviceBuffer(this, { resource, stream, alignment, ...(label === undefined ? {} : { label }) });
+    });
+  }
+
   #move(capacityBytes: number, events: DeallocationEvents | undefined, operation: string): void {
     const isMoved = this.#memory.reallocate(capacityBytes, events);
     // The resource is foreign code, which may have disposed this buffer.
     if (this.isDisposed) freeSoonerOrLater(this.#memory);
     this.#assertLive(operation);
     if (isMoved && this.#memory.bytes === capacityBytes) return;
-    throw new CisternError(
-      'ERR_CISTERN_INVALID_STATE',
-      `cannot ${operation}: it was changed meanwhile, by a host function or by its resource`,
-    );
+    throw changedMeanwhile(operation);
   }
 
   /** The start address of a copy to a host array. */
@@ -628,6 +861,13 @@ export class DeviceBuffer implements Disposable {
     this.#assertLive(operation);
     assertStream(this.#memory.stream, operation);
   }
+}
+
+function changedMeanwhile(operation: string): CisternError {
+  return new CisternError(
+    'ERR_CISTERN_INVALID_STATE',
+    `cannot ${operation}: it was changed meanwhile, by a host function or by its resource`,
+  );
 }
 
 /** Checks what every way to create a buffer is given, except `byteLength`; allocates nothing. */

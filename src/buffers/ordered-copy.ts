@@ -29,7 +29,8 @@ export function copyOrdered(destination: OrderedPointer, source: OrderedPointer,
   }
 }
 
-function follow(follower: Stream, leader: Stream): void {
+/** Makes a stream wait for everything queued on another. Does not block. */
+export function follow(follower: Stream, leader: Stream): void {
   const event = new Event({ device: leader.device });
   try {
     event.record(leader);

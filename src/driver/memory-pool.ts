@@ -27,11 +27,12 @@ export class DriverMemoryPool implements Disposable {
   /**
    * @param releaseThresholdBytes how much the pool keeps at a synchronization; Infinity keeps
    * everything
+   * @param isManaged whether it has managed memory, which drivers before CUDA 13 refuse
    */
-  constructor(device: Device, releaseThresholdBytes: number) {
+  constructor(device: Device, releaseThresholdBytes: number, isManaged: boolean) {
     this.device = device;
-    this.#name = `the stream-ordered pool of device ${device.index}`;
-    native().createPool(device.index, releaseThresholdBytes);
+    this.#name = `the stream-ordered pool of ${isManaged ? 'managed memory of ' : ''}device ${device.index}`;
+    native().createPool(device.index, releaseThresholdBytes, isManaged);
     check('create a memory pool');
     this.#handle = mailbox[1] as number;
   }

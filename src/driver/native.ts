@@ -85,7 +85,26 @@ export interface NativeBinding {
    * The process-wide settings of the software device; zero, or `undefined`, leaves a value as it
    * is.
    */
-  configureSoftware(totalBytes: number, deviceCount: number, isStrict?: boolean): void;
+  configureSoftware(
+    totalBytes: number,
+    deviceCount: number,
+    isStrict?: boolean,
+    hasConcurrentManagedAccess?: boolean,
+    migrationNanoseconds?: number,
+  ): void;
+  /**
+   * What happened to managed memory on the software device at a place: a device, or -1 for the
+   * host. `[1]` resident bytes, `[2]` their peak, `[3]` bytes copied here from the host, `[4]` from
+   * devices, `[5]` evicted bytes, `[6]` bytes used remotely, `[7]` faults, `[8]` evicted pages,
+   * `[9]` thrashes.
+   */
+  managedActivity(place: number): void;
+  /** Resets the counts of every place; peaks become what is resident. */
+  resetManagedActivity(): void;
+  /** `[1]`: how many of the bytes are at a place of the software device; 0 if they are not managed. */
+  residentBytes(address: number, bytes: number, place: number): void;
+  /** Tells the software device that the host is about to use managed memory directly. */
+  accessFromHost(address: number, bytes: number, isWrite: boolean): void;
   /** Delays every later call of a driver function of the software device. */
   setLatency(functionName: string, nanoseconds: number): void;
   /**
@@ -209,8 +228,11 @@ export interface NativeBinding {
   allocateAsync(): void;
   /** Hot. In: address, bytes, pool, stream. */
   deallocateAsync(): void;
-  /** `[1]`: a handle for a new stream-ordered pool of device memory. */
-  createPool(device: number, releaseThresholdBytes: number): void;
+  /**
+   * `[1]`: a handle for a new stream-ordered pool of device memory, or of managed memory without a
+   * preferred location.
+   */
+  createPool(device: number, releaseThresholdBytes: number, isManaged: boolean): void;
   /**
    * Destroys the pool and frees its live allocations once everything queued on the device has run.
    * It waits for that; but if something stalls a stream, a later call does it.
@@ -274,6 +296,14 @@ export interface NativeBinding {
   prefetch(address: number, bytes: number, locationType: number, locationId: number, stream: number): void;
   /** `[1]`: one of `CUmem_range_attribute` 1 to 4. */
   rangeAttribute(address: number, bytes: number, attribute: number): void;
+  /**
+   * An array over managed, pinned or ordinary host memory of resources. The status is CUDA's 801
+   * (not supported) if the runtime has no arrays over foreign memory, and `invalidRange` for any
+   * other memory. End it before the memory is freed.
+   */
+  viewFromHost(address: number, bytes: number): ArrayBuffer;
+  /** Detaches an array that `viewFromHost` made. */
+  endView(view: ArrayBuffer): void;
   /** `[1]`: a `NativeMemoryKind`, or -1 for memory unknown to the driver; `[2]`: the device. */
   pointerInfo(address: number): void;
 

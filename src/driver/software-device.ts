@@ -23,9 +23,30 @@ export interface SoftwareDeviceSettings {
    * @defaultValue whether `CISTERN_SOFTWARE_STRICT` is 1
    */
   readonly strict?: boolean;
+  /**
+   * Whether the host and the devices can use managed memory at the same time. Without that, as on
+   * GPUs before Pascal and under Windows, managed memory cannot be prefetched or be viewed by the
+   * host. May change at any time.
+   * @defaultValue whether `CISTERN_SOFTWARE_CONCURRENT_MANAGED` is not 0
+   */
+  readonly concurrentManagedAccess?: boolean;
+  /**
+   * How long each page of managed memory takes to move, in nanoseconds: an integer from 0 to 10^15.
+   * The stream whose work needs the page waits. May change at any time.
+   * @defaultValue `CISTERN_SOFTWARE_MIGRATION_NS`, or 0
+   */
+  readonly migrationNanoseconds?: number;
 }
 
-const knownSettings = optionNames<SoftwareDeviceSettings>({ devices: true, strict: true, totalBytes: true });
+const knownSettings = optionNames<SoftwareDeviceSettings>({
+  concurrentManagedAccess: true,
+  devices: true,
+  migrationNanoseconds: true,
+  strict: true,
+  totalBytes: true,
+});
+
+const longestMigration = 1e15;
 
 /**
  * Sets the size and number of the software devices.
@@ -33,17 +54,19 @@ const knownSettings = optionNames<SoftwareDeviceSettings>({ devices: true, stric
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
-  const { totalBytes, devices, strict } = settings;
+  const { totalBytes, devices, strict, concurrentManagedAccess, migrationNanoseconds: cost } = settings;
   if (totalBytes !== undefined && (!Number.isSafeInteger(totalBytes) || totalBytes < 1)) {
     throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^53 - 1, got ${formatValue(totalBytes)}`);
   }
   if (devices !== undefined && (!Number.isInteger(devices) || devices < 1 || devices > 8)) {
     throw new ArgumentRangeError(`devices must be an integer from 1 to 8, got ${formatValue(devices)}`);
   }
-  if (strict !== undefined && typeof strict !== 'boolean') {
-    throw new ArgumentTypeError(`strict must be a boolean, got ${formatValue(strict)}`);
+  if (cost !== undefined && (!Number.isInteger(cost) || cost < 0 || cost > longestMigration)) {
+    throw new ArgumentRangeError(`migrationNanoseconds must be an integer from 0 to 10^15, got ${formatValue(cost)}`);
   }
-  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict);
+  assertBoolean(strict, 'strict');
+  assertBoolean(concurrentManagedAccess, 'concurrentManagedAccess');
+  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost);
   check('configure the software device');
 }
 
@@ -83,6 +106,11 @@ export function failCall(functionName: string, nth = 1, status: number = outOfMe
 /** The driver functions that can be delayed and failed, by CUDA's names. */
 export function driverFunctionNames(): readonly string[] {
   return native().functionNames;
+}
+
+function assertBoolean(value: unknown, name: string): void {
+  if (value === undefined || typeof value === 'boolean') return;
+  throw new ArgumentTypeError(`${name} must be a boolean, got ${formatValue(value)}`);
 }
 
 function assertFunction(name: string): void {

@@ -9,6 +9,8 @@ export const invalidValueStatus = 1;
 export const outOfMemoryStatus = 2;
 /** CUDA_ERROR_INVALID_DEVICE. */
 export const invalidDeviceStatus = 101;
+/** CUDA_ERROR_NOT_SUPPORTED. */
+export const notSupportedStatus = 801;
 /** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
 const notPermittedStatus = 800;
 

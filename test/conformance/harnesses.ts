@@ -33,6 +33,7 @@ const leastSupport: ResourceSupport = { maximumAlignment: 256, streamOrdered: fa
  */
 const claims: Readonly<Record<string, (options: Options, below: ResourceSupport) => { [Name in keyof ResourceSupport]?: unknown }>> = {
   'cuda-async': () => ({ streamOrdered: true }),
+  'managed-async': () => ({ streamOrdered: true }),
   host: () => ({ maximumAlignment: GiB }),
   virtual: () => ({ maximumAlignment: 2 * MiB }),
   // Blocks taken one by one are not in one piece.

@@ -1,5 +1,6 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import {
+  advise,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
   configureSoftwareDevice,
@@ -11,12 +12,21 @@ import {
   Event,
   failCall,
   GiB,
+  ManagedAsyncMemoryResource,
+  ManagedMemoryResource,
   MiB,
+  managedActivity,
+  managedRangeAttributes,
   OutOfMemoryError,
   PinnedHostMemoryResource,
   PoolMemoryResource,
+  prefetch,
+  resetManagedActivity,
+  residentBytes,
   Stream,
+  set,
   setCallLatency,
+  UnsupportedError,
 } from '../../src/index.js';
 
 describe('the software device', () => {
@@ -31,7 +41,7 @@ describe('the software device', () => {
       setCallLatency(name, 0);
       failCall(name, 0);
     }
-    configureSoftwareDevice({ totalBytes: GiB });
+    configureSoftwareDevice({ totalBytes: GiB, concurrentManagedAccess: true, migrationNanoseconds: 0 });
     stream.dispose();
     plain.dispose();
   });
@@ -97,7 +107,7 @@ describe('the software device', () => {
     plain.deallocate(pointer, 200 * MiB, stream);
   });
 
-  test.each([{ totalBytes: 0 }, { totalBytes: 1.5 }, { totalBytes: '1GiB' }, { devices: 0 }, { devices: 9 }])(
+  test.each([{ totalBytes: 0 }, { totalBytes: 1.5 }, { totalBytes: '1GiB' }, { devices: 0 }, { devices: 9 }, { migrationNanoseconds: -1 }])(
     'refuses the settings %o',
     (settings) => {
       expect(() => configureSoftwareDevice(settings as { devices: number })).toThrow(RangeError);
@@ -106,6 +116,87 @@ describe('the software device', () => {
 
   test('cannot change the number of devices once one is in use', () => {
     expect(() => configureSoftwareDevice({ devices: 3 })).toThrow(DriverError);
+  });
+
+  describe('moves pages of managed memory', () => {
+    const page = 2 * MiB;
+    let managed: ManagedMemoryResource;
+    let pointer: number;
+    beforeEach(() => {
+      managed = new ManagedMemoryResource();
+      pointer = managed.allocate(4 * page, stream);
+      resetManagedActivity();
+    });
+    afterEach(() => managed.deallocate(pointer, 4 * page, stream));
+
+    test('when an operation on them runs, not when it is queued', () => {
+      const device = Device.get();
+      using hold = stream.hold();
+      set(pointer, 1, 1, page, stream);
+      prefetch(pointer + page, page, 'host', stream);
+      expect(residentBytes(pointer, 4 * page, device)).toBe(0);
+      hold.release();
+      stream.synchronizeSync();
+      expect([device, 'host' as const].map((each) => residentBytes(pointer, 4 * page, each))).toEqual([page, page]);
+      expect(managedActivity(device)).toMatchObject({ residentBytes: page, faults: 1, bytesFromHost: 0 });
+      set(pointer + page, 1, 1, 1, stream);
+      stream.synchronizeSync();
+      expect(managedActivity(device)).toMatchObject({
+        residentBytes: 2 * page,
+        peakResidentBytes: 2 * page,
+        faults: 2,
+        bytesFromHost: page,
+      });
+      expect(managedActivity('host')).toMatchObject({ residentBytes: 0, peakResidentBytes: page });
+      resetManagedActivity();
+      expect(managedActivity(device)).toMatchObject({ residentBytes: 2 * page, faults: 0, bytesFromHost: 0, thrashes: 0 });
+    });
+
+    test('at a cost that can be set', () => {
+      configureSoftwareDevice({ migrationNanoseconds: 5_000_000 });
+      prefetch(pointer, 4 * page, 'host', stream);
+      stream.synchronizeSync();
+      const begun = performance.now();
+      prefetch(pointer, 4 * page, Device.get(), stream);
+      stream.synchronizeSync();
+      expect(performance.now() - begun).toBeGreaterThanOrEqual(20);
+    });
+
+    test('to make room for an allocation', () => {
+      configureSoftwareDevice({ totalBytes: 16 * MiB });
+      set(pointer, 1, 1, 4 * page, stream);
+      stream.synchronizeSync();
+      const { freeBytes } = Device.get().memoryInfo();
+      const bytes = freeBytes + 2 * page;
+      plain.deallocate(plain.allocate(bytes, stream), bytes, stream);
+      expect(managedActivity(Device.get())).toMatchObject({ evictions: 2, evictedBytes: 2 * page, residentBytes: 2 * page });
+    });
+
+    test('and does not count other memory', () => {
+      expect(residentBytes(256, 1, 'host')).toBe(0);
+      expect(() => managedActivity('moon' as 'host')).toThrow(RangeError);
+      expect(() => residentBytes(-1, 1, 'host')).toThrow(RangeError);
+    });
+  });
+
+  test('can lack concurrent managed access: then nothing is prefetched, and advice may not name a device', () => {
+    using managed = new ManagedMemoryResource();
+    const pointer = managed.allocate(MiB, stream);
+    configureSoftwareDevice({ concurrentManagedAccess: false });
+    const device = Device.get();
+    expect(device.attribute('concurrentManagedAccess')).toBe(0);
+    prefetch(pointer, MiB, device, stream);
+    expect(managedRangeAttributes(pointer, MiB).lastPrefetchLocation).toBeUndefined();
+    expect(() => advise(pointer, MiB, 'set-preferred-location', device)).toThrow(DriverError);
+    advise(pointer, MiB, 'set-preferred-location', 'host');
+    managed.deallocate(pointer, MiB, stream);
+  });
+
+  test.each([1, 801])('can refuse a pool of managed memory, as drivers before CUDA 13 do', (status) => {
+    failCall('cuMemPoolCreate', 1, status);
+    expect(() => new ManagedAsyncMemoryResource()).toThrow(UnsupportedError);
+    failCall('cuMemPoolCreate', 1, 2);
+    expect(() => new ManagedAsyncMemoryResource()).toThrow(DriverError);
   });
 
   test('tells whether a requested failure has happened', () => {

@@ -659,8 +659,8 @@ export class DriverModel implements Disposable {
         this.#forget(address, bytes);
         holdings.pooled.delete(address);
       },
-      createPool: (device, releaseThresholdBytes) => {
-        own.createPool(device, releaseThresholdBytes);
+      createPool: (device, releaseThresholdBytes, isManaged) => {
+        own.createPool(device, releaseThresholdBytes, isManaged);
         if (isDone()) holdings.pools.add(mailbox[1] as number);
       },
       destroyPool: (pool) => {

@@ -14,6 +14,7 @@ import {
   type OrderReportSide,
   OutOfMemoryError,
   SpecificationError,
+  UnsupportedError,
 } from '../../src/index.js';
 
 describe('the names and codes of errors', () => {
@@ -29,6 +30,7 @@ describe('the names and codes of errors', () => {
       | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
       | 'ERR_CISTERN_ADDON_MISSING'
       | 'ERR_CISTERN_INVALID_STATE'
+      | 'ERR_CISTERN_NOT_SUPPORTED'
       | 'ERR_CISTERN_INVALID_SPECIFICATION'
       | 'ERR_CISTERN_INVALID_LOG'
       | 'ERR_CISTERN_LOG_WRITE'
@@ -52,6 +54,7 @@ describe('the names and codes of errors', () => {
     [new LifetimeError('ERR_CISTERN_DISPOSED', 'a'), 'LifetimeError', 'ERR_CISTERN_DISPOSED', CisternError],
     [new OrderError(report), 'OrderError', 'ERR_CISTERN_ORDER', CisternError],
     [new DeviceUnavailableError('a'), 'DeviceUnavailableError', 'ERR_CISTERN_DEVICE_UNAVAILABLE', CisternError],
+    [new UnsupportedError('a'), 'UnsupportedError', 'ERR_CISTERN_NOT_SUPPORTED', CisternError],
     [new AddonMissingError('/root', new Error('b')), 'AddonMissingError', 'ERR_CISTERN_ADDON_MISSING', CisternError],
   ] as const)('hold for %s', (error, name, code, type) => {
     expect(error.name).toBe(name);

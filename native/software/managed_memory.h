@@ -1,0 +1,66 @@
+// Managed memory: the advice about it, and where its pages are.
+//
+// A range is divided into pages of 2 MiB; the last one may be shorter. A page is at no place before
+// its first use, then at the host or a device, and at several places if it is read-mostly and was
+// read from them. The bytes themselves never move, since the software device shares the host's
+// memory; what moves is the account of them: a page at a device counts against that device's
+// total, and a full device gives up the page that was used longest ago.
+//
+//     range       [ page 0: host | page 1: device 0 | page 2: host, device 0, device 1 | nowhere ]
+//     uses of device 0    page 1 <-> page 2       from the page used longest ago to the latest
+//
+// Pages change places when an operation runs on its stream, not when it is queued. Advice takes
+// effect at once, as in CUDA. It is kept per page of 4 KiB as runs of equal pages; a page of 2 MiB
+// follows the advice for the first byte that an access uses in it.
+//
+//     runs (start)        0: {device 0}       10: {host}      64: {}
+//
+// An access from a processor, if the page is
+//   1. there: needs nothing; a write ends the copies elsewhere
+//   2. nowhere: the page begins at the processor, or at its preferred place if the processor can map that
+//   3. read-mostly, and the access reads: a copy is made
+//   4. at its preferred place, or advised as accessed by the processor, and can be mapped: stays
+//   5. anything else: moves to the processor
+// A device can map the host's memory and that of other devices; the host can map only its own. If
+// nothing can be evicted to make room on a device, the page stays, or begins at the host, and is
+// mapped.
+//
+// Invariants: the first run starts at page 0; neighbouring runs may be equal (a query folds them),
+// none is empty; a page is among a device's uses if and only if it is there, and then its bytes
+// are charged to the device's memory.
+// Cost: O(log r) to find a range among r, O(runs touched) to advise or query, O(1) for each page
+// touched or moved.
+#ifndef CISTERN_SOFTWARE_MANAGED_MEMORY_H_
+#define CISTERN_SOFTWARE_MANAGED_MEMORY_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cuda/driver_table.h"
+#include "software/software_device.h"
+
+namespace cistern::software {
+
+class Device;
+
+void AddManagedRange(std::uint64_t address, std::uint64_t bytes);
+void RemoveManagedRange(std::uint64_t address);
+
+Status AdviseManaged(std::uint64_t address, std::uint64_t bytes, int advice, MemLocation location);
+// kErrorInvalidValue unless the range is managed memory and the location exists.
+Status NotePrefetch(std::uint64_t address, std::uint64_t bytes, MemLocation location);
+Status QueryManaged(void* data, std::size_t data_size, int attribute, std::uint64_t address, std::uint64_t bytes);
+
+// A processor is a device's ordinal, or kHostPlace. These run when the operation itself does; memory
+// that is not managed is left alone. Each takes as long as the pages that it moves cost.
+inline constexpr int kHostPlace = -1;
+void AccessManaged(int processor, std::uint64_t address, std::uint64_t bytes, bool is_write);
+void MoveManaged(int destination, std::uint64_t address, std::uint64_t bytes);
+
+// Moves pages off the device until its memory has room for this many bytes. False if no page was
+// moved.
+bool EvictManaged(Device& device, std::uint64_t bytes);
+
+}  // namespace cistern::software
+
+#endif  // CISTERN_SOFTWARE_MANAGED_MEMORY_H_

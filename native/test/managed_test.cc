@@ -1,0 +1,312 @@
+// Where the pages of managed memory are, when they move, and what is counted.
+#include <chrono>
+#include <vector>
+
+#include "fixture.h"
+
+namespace cistern::test {
+namespace {
+
+using software::ActivityAt;
+using software::ManagedActivity;
+using software::ResidentBytes;
+
+constexpr std::uint64_t kPage = 2 * kMiB;
+constexpr int kHost = -1;
+constexpr MemLocation kToHost = {kLocationHost, 0};
+constexpr MemLocation kToDevice0 = {kLocationDevice, 0};
+constexpr MemLocation kToDevice1 = {kLocationDevice, 1};
+
+// Managed memory, with the counts reset.
+class Managed {
+ public:
+  explicit Managed(std::uint64_t bytes) : bytes_(bytes) {
+    CHECK_OK(driver.MemAllocManaged(&pointer_, bytes, kMemAttachGlobal));
+    software::ResetManagedActivity();
+  }
+  ~Managed() { CHECK_OK(driver.MemFree(pointer_)); }
+  Managed(const Managed&) = delete;
+  operator DevicePointer() const { return pointer_; }
+  std::uint64_t At(int place) const { return ResidentBytes(pointer_, bytes_, place); }
+  void Advise(int advice, MemLocation location = {}) const { CHECK_OK(driver.MemAdvise(pointer_, bytes_, advice, location)); }
+
+ private:
+  std::uint64_t bytes_;
+  DevicePointer pointer_ = 0;
+};
+
+DevicePointer AllocateOn(int device, std::uint64_t bytes) {
+  OnDevice current(device);
+  DevicePointer pointer = 0;
+  CHECK_OK(driver.MemAlloc(&pointer, bytes));
+  return pointer;
+}
+
+void Write(DevicePointer pointer, std::uint64_t bytes, Stream stream) { CHECK_OK(driver.MemsetD8Async(pointer, 7, bytes, stream)); }
+
+// Reads managed memory on the stream's device.
+class Reader {
+ public:
+  explicit Reader(int device) : target_(AllocateOn(device, 16 * kMiB)) {}
+  ~Reader() { CHECK_OK(driver.MemFree(target_)); }
+  void Read(DevicePointer pointer, std::uint64_t bytes, Stream stream) const {
+    CHECK_OK(driver.MemcpyAsync(target_, pointer, bytes, stream));
+  }
+
+ private:
+  DevicePointer target_;
+};
+
+std::uint64_t FreeBytes() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  CHECK_OK(driver.MemGetInfo(&free, &total));
+  return free;
+}
+
+}  // namespace
+
+TEST("a page of managed memory is at the place that used it, from the time when the operation runs") {
+  TestStream stream;
+  const std::uint64_t free = FreeBytes();
+  Managed memory(3 * kPage + 4096);
+  CHECK(memory.At(0) == 0 && memory.At(kHost) == 0);
+  Gate gate;
+  gate.Close(stream);
+  Write(memory + kPage, 1, stream);
+  CHECK_OK(driver.MemPrefetchAsync(memory + 3 * kPage, 1, kToDevice0, 0, stream));
+  CHECK(memory.At(0) == 0);
+  gate.Open();
+  stream.Synchronize();
+  CHECK(memory.At(0) == kPage + 4096);
+  CHECK(FreeBytes() == free - kPage - 4096);
+  CHECK(ResidentBytes(memory + kPage, 100, 0) == 100 && ResidentBytes(memory, 100, 0) == 0);
+  CHECK(ActivityAt(0).faults == 1 && ActivityAt(0).bytes_from_host == 0);
+
+  software::AccessFromHost(memory, 3 * kPage, false);
+  CHECK(memory.At(0) == 4096 && memory.At(kHost) == 3 * kPage);
+  CHECK(ActivityAt(kHost).faults == 3 && ActivityAt(kHost).bytes_from_devices == kPage);
+  Write(memory + kPage, 1, stream);
+  stream.Synchronize();
+  CHECK(ActivityAt(0).thrashes == 1 && ActivityAt(0).bytes_from_host == kPage);
+}
+
+TEST("freed managed memory leaves its places") {
+  TestStream stream;
+  const std::uint64_t free = FreeBytes();
+  {
+    Managed memory(4 * kPage);
+    Write(memory, 4 * kPage, stream);
+    stream.Synchronize();
+    CHECK(FreeBytes() == free - 4 * kPage);
+    CHECK(ActivityAt(0).resident_bytes == 4 * kPage);
+  }
+  CHECK(FreeBytes() == free);
+  CHECK(ActivityAt(0).resident_bytes == 0 && ActivityAt(0).peak_resident_bytes == 4 * kPage);
+}
+
+TEST("a full device gives up the page that was used longest ago") {
+  TestStream stream;
+  CHECK_OK(software::Configure(8 * kMiB, 0));
+  {
+    Managed memory(6 * kPage);
+    for (int page : {0, 1, 2, 3, 0, 4}) Write(memory + page * kPage, kPage, stream);
+    stream.Synchronize();
+    CHECK(memory.At(0) == 4 * kPage && FreeBytes() == 0);
+    CHECK(ResidentBytes(memory + kPage, kPage, kHost) == kPage);
+    CHECK(ActivityAt(0).evictions == 1 && ActivityAt(0).evicted_bytes == kPage);
+    CHECK(ActivityAt(kHost).bytes_from_devices == kPage && ActivityAt(kHost).faults == 0);
+    Write(memory + kPage, 1, stream);
+    stream.Synchronize();
+    CHECK(ResidentBytes(memory + 2 * kPage, kPage, kHost) == kPage && ActivityAt(0).thrashes == 1);
+    // Allocations of the device come before pages, and a pool's segments too.
+    DevicePointer plain = AllocateOn(0, 3 * kMiB);
+    CHECK(memory.At(0) == 2 * kPage);
+    TestPool pool;
+    DevicePointer pooled = pool.Allocate(2 * kMiB, stream);
+    CHECK(memory.At(0) == kPage);
+    CHECK(FreeBytes() == kMiB);
+    // No page has room now: it stays at the host, and the device uses it there.
+    DevicePointer rest = AllocateOn(0, 3 * kMiB);
+    CHECK(memory.At(0) == 0);
+    software::ResetManagedActivity();
+    Write(memory, 100, stream);
+    stream.Synchronize();
+    CHECK(memory.At(0) == 0 && ActivityAt(0).remote_bytes == 100 && ActivityAt(0).faults == 1);
+    FreeAsync(pooled, stream);
+    CHECK_OK(driver.MemFree(rest));
+    CHECK_OK(driver.MemFree(plain));
+    CHECK_OK(driver.MemPrefetchAsync(memory, 3 * kPage, kToDevice0, 0, stream));
+    stream.Synchronize();
+    CHECK_OK(software::Configure(4 * kMiB, 0));
+    CHECK(memory.At(0) == 2 * kPage && FreeBytes() == 0);
+  }
+  CHECK_OK(software::Configure(kTotal, 0));
+}
+
+TEST("twice the device's memory passes through it with its contents") {
+  TestStream stream;
+  CHECK_OK(software::Configure(16 * kMiB, 0));
+  {
+    Managed memory(16 * kPage);
+    for (int page = 0; page < 16; ++page)
+      CHECK_OK(driver.MemsetD8Async(memory + page * kPage, static_cast<unsigned char>(page), kPage, stream));
+    std::vector<unsigned char> target(16 * kPage);
+    for (int page = 0; page < 16; ++page) {
+      CHECK_OK(driver.MemcpyAsync(reinterpret_cast<DevicePointer>(&target[page * kPage]), memory + page * kPage, kPage, stream));
+    }
+    stream.Synchronize();
+    for (std::size_t i = 0; i < target.size(); ++i) CHECK(target[i] == i / kPage);
+    CHECK(ActivityAt(0).peak_resident_bytes == 16 * kMiB && ActivityAt(0).evicted_bytes == 24 * kPage);
+  }
+  CHECK_OK(software::Configure(kTotal, 0));
+}
+
+TEST("read-mostly memory is copied by reads and prefetches, and a write ends the copies") {
+  TestStream stream;
+  Managed memory(kPage);
+  Reader reader(0);
+  software::AccessFromHost(memory, kPage, true);
+  memory.Advise(kAdviseSetReadMostly);
+  reader.Read(memory, kPage, stream);
+  CHECK_OK(driver.MemPrefetchAsync(memory, kPage, kToDevice1, 0, stream));
+  stream.Synchronize();
+  CHECK(memory.At(kHost) == kPage && memory.At(0) == kPage && memory.At(1) == kPage);
+  CHECK(ActivityAt(0).bytes_from_host == kPage && ActivityAt(0).faults == 1 && ActivityAt(1).faults == 0);
+  Write(memory, 1, stream);
+  stream.Synchronize();
+  CHECK(memory.At(kHost) == 0 && memory.At(0) == kPage && memory.At(1) == 0);
+  CHECK(ActivityAt(0).faults == 2 && ActivityAt(0).bytes_from_host == kPage);
+  CHECK_OK(driver.MemPrefetchAsync(memory, kPage, kToDevice1, 0, stream));
+  stream.Synchronize();
+  memory.Advise(kAdviseSetPreferredLocation, kToDevice1);
+  memory.Advise(kAdviseUnsetReadMostly);
+  CHECK(memory.At(0) == 0 && memory.At(1) == kPage);
+}
+
+TEST("memory at its preferred location stays there if it can be mapped, and comes back otherwise") {
+  TestStream stream;
+  Managed memory(kPage);
+  Reader reader(0);
+  memory.Advise(kAdviseSetPreferredLocation, kToHost);
+  Write(memory, 100, stream);
+  stream.Synchronize();
+  CHECK(memory.At(kHost) == kPage && memory.At(0) == 0);
+  CHECK(ActivityAt(0).remote_bytes == 100 && ActivityAt(0).faults == 1);
+  // A prefetch is not kept from moving it.
+  CHECK_OK(driver.MemPrefetchAsync(memory, kPage, kToDevice0, 0, stream));
+  stream.Synchronize();
+  CHECK(memory.At(0) == kPage);
+
+  // The host cannot map a device's memory.
+  memory.Advise(kAdviseSetPreferredLocation, kToDevice0);
+  software::AccessFromHost(memory, 1, false);
+  CHECK(memory.At(kHost) == kPage);
+  reader.Read(memory, 1, stream);
+  stream.Synchronize();
+  CHECK(memory.At(0) == kPage);
+  {
+    OnDevice other(1);
+    TestStream there;
+    Write(memory, 8, there);
+    there.Synchronize();
+  }
+  CHECK(memory.At(0) == kPage && ActivityAt(1).remote_bytes == 8);
+  memory.Advise(kAdviseUnsetPreferredLocation);
+  OnDevice other(1);
+  TestStream there;
+  Write(memory, 8, there);
+  there.Synchronize();
+  CHECK(memory.At(1) == kPage && ActivityAt(1).bytes_from_devices == kPage);
+}
+
+TEST("memory advised as accessed by a device is mapped there without faults") {
+  TestStream stream;
+  Managed memory(kPage);
+  software::AccessFromHost(memory, kPage, true);
+  memory.Advise(kAdviseSetAccessedBy, kToDevice0);
+  Write(memory, 64, stream);
+  stream.Synchronize();
+  CHECK(memory.At(kHost) == kPage && ActivityAt(0).faults == 0 && ActivityAt(0).remote_bytes == 64);
+  memory.Advise(kAdviseUnsetAccessedBy, kToDevice0);
+  Write(memory, 64, stream);
+  stream.Synchronize();
+  CHECK(memory.At(0) == kPage && ActivityAt(0).faults == 1);
+}
+
+TEST("advice for a part of a page decides for accesses that begin there") {
+  TestStream stream;
+  Managed memory(2 * kPage);
+  software::AccessFromHost(memory, 2 * kPage, true);
+  CHECK_OK(driver.MemAdvise(memory + kPage, 4096, kAdviseSetAccessedBy, kToDevice0));
+  Write(memory + kPage, 64, stream);
+  stream.Synchronize();
+  CHECK(memory.At(0) == 0);
+  Write(memory + kPage + 4096, 64, stream);
+  stream.Synchronize();
+  CHECK(memory.At(0) == kPage);
+}
+
+TEST("a migration takes the time that was set, on the stream that needs it") {
+  using Clock = std::chrono::steady_clock;
+  TestStream stream;
+  Managed memory(3 * kPage);
+  software::AccessFromHost(memory, 3 * kPage, true);
+  constexpr int kMilliseconds = 10;
+  software::SetMigrationCost(kMilliseconds * 1'000'000);
+  const auto start = Clock::now();
+  CHECK_OK(driver.MemPrefetchAsync(memory, 3 * kPage, kToDevice0, 0, stream));
+  CHECK(Clock::now() - start < std::chrono::milliseconds(kMilliseconds));
+  stream.Synchronize();
+  CHECK(Clock::now() - start >= std::chrono::milliseconds(3 * kMilliseconds));
+  software::SetMigrationCost(0);
+}
+
+TEST("devices without concurrent managed access take no prefetch and no advice that names them") {
+  TestStream stream;
+  Managed memory(kPage);
+  int value = -1;
+  CHECK_OK(driver.DeviceGetAttribute(&value, kAttributeConcurrentManagedAccess, 0));
+  CHECK(value == 1);
+  software::SetConcurrentManagedAccess(false);
+  CHECK_OK(driver.DeviceGetAttribute(&value, kAttributeConcurrentManagedAccess, 0));
+  CHECK(value == 0);
+  CHECK(driver.MemPrefetchAsync(memory, kPage, kToDevice0, 0, stream) == kErrorInvalidDevice);
+  CHECK(driver.MemPrefetchAsync(memory, kPage, kToHost, 0, stream) == kErrorInvalidDevice);
+  CHECK(driver.MemAdvise(memory, kPage, kAdviseSetPreferredLocation, kToDevice0) == kErrorInvalidDevice);
+  CHECK_OK(driver.MemAdvise(memory, kPage, kAdviseSetPreferredLocation, kToHost));
+  CHECK_OK(driver.MemAdvise(memory, kPage, kAdviseSetReadMostly, {}));
+  software::SetConcurrentManagedAccess(true);
+}
+
+TEST("a pool of managed memory hands out managed memory, which counts while it is at the device") {
+  TestStream stream;
+  PoolProperties properties = {};
+  properties.alloc_type = kAllocationTypeManaged;
+  Pool pool = nullptr;
+  CHECK_OK(driver.MemPoolCreate(&pool, &properties));
+  std::uint64_t threshold = ~std::uint64_t{0};
+  CHECK_OK(driver.MemPoolSetAttribute(pool, kPoolReleaseThreshold, &threshold));
+  const std::uint64_t free = FreeBytes();
+  DevicePointer pointer = 0;
+  CHECK_OK(driver.MemAllocFromPoolAsync(&pointer, 2 * kTotal, pool, stream));
+  CHECK(FreeBytes() == free);
+  unsigned is_managed = 0;
+  CHECK_OK(driver.PointerGetAttribute(&is_managed, kPointerIsManaged, pointer));
+  CHECK(is_managed == 1);
+  Write(pointer, kPage, stream);
+  CHECK_OK(driver.MemPrefetchAsync(pointer + kPage, kPage, kToDevice1, 0, stream));
+  stream.Synchronize();
+  CHECK(FreeBytes() == free - kPage && ResidentBytes(pointer, 4 * kPage, 1) == kPage);
+  CHECK(reinterpret_cast<unsigned char*>(pointer)[kPage - 1] == 7);
+  FreeAsync(pointer, stream);
+  stream.Synchronize();
+  CHECK(driver.MemPrefetchAsync(pointer, 2 * kTotal + kPage, kToDevice1, 0, stream) == kErrorInvalidValue);
+  CHECK_OK(driver.MemPoolTrimTo(pool, 0));
+  CHECK(FreeBytes() == free && ActivityAt(1).resident_bytes == 0);
+  CHECK_OK(driver.MemPoolDestroy(pool));
+  properties.location = {kLocationDevice, 7};
+  CHECK(driver.MemPoolCreate(&pool, &properties) == kErrorInvalidValue);
+}
+
+}  // namespace cistern::test

@@ -1,0 +1,185 @@
+import { Device } from '../driver/device.js';
+import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
+import type { MemoryKind } from '../driver/plain-memory.js';
+import { assertStream, Stream } from '../driver/stream.js';
+import { pointerInfo } from '../driver/transfer.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
+import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { PinnedHostMemoryResource } from '../resources/pinned-host-memory-resource.js';
+import { optionNames } from '../validation.js';
+import { currentResource } from './current-resource.js';
+import { follow } from './ordered-copy.js';
+
+/** Options of {@link DeviceBuffer.toAsync}. */
+export interface BufferTransferOptions {
+  /**
+   * Makes a copy even if the memory is managed, or is at the location already.
+   * @defaultValue false
+   */
+  readonly copy?: boolean;
+  /**
+   * Also makes the location the preferred one of managed memory: see {@link advise}. Ignored for
+   * any other kind of memory.
+   * @defaultValue false
+   */
+  readonly preferredLocation?: boolean;
+  /**
+   * The resource of a copy. If it is not the buffer's own, a copy is made.
+   * @defaultValue for managed memory, the buffer's own; else the current resource of the device, or
+   * pinned memory for the host
+   */
+  readonly resource?: MemoryResource;
+  /**
+   * The stream of the resulting buffer. It waits for what is queued on the buffer's stream.
+   * @defaultValue the buffer's stream, unless that cannot use the memory of a copy; then the
+   * per-thread default stream of the location's device
+   */
+  readonly stream?: Stream;
+}
+
+/** Options of {@link DeviceBuffer.to}. */
+export interface BlockingBufferTransferOptions extends BufferTransferOptions {
+  /**
+   * Returns at once if the location is the host. The caller must wait for the stream of the
+   * resulting buffer before the host uses the contents.
+   * @defaultValue false
+   */
+  readonly nonBlocking?: boolean;
+}
+
+/** @internal */
+export const transferOptionNames = optionNames<BufferTransferOptions>({
+  copy: true,
+  preferredLocation: true,
+  resource: true,
+  stream: true,
+});
+/** @internal */
+export const blockingTransferOptionNames = optionNames<BlockingBufferTransferOptions>({
+  copy: true,
+  nonBlocking: true,
+  preferredLocation: true,
+  resource: true,
+  stream: true,
+});
+
+/** What {@link DeviceBuffer.to} did. */
+export interface BufferTransfer<Buffer> {
+  /** The buffer with the contents: the same one, or a copy with memory of its own. */
+  readonly buffer: Buffer;
+  /** Whether `buffer` is a copy. The caller must dispose both then. */
+  readonly isCopy: boolean;
+}
+
+/** What a transfer needs of a buffer. */
+export interface TransferableBuffer {
+  readonly ptr: DevicePointer;
+  readonly byteLength: number;
+  readonly capacityBytes: number;
+  readonly resource: MemoryResource;
+  readonly stream: Stream;
+  setStream(stream: Stream): void;
+  dispose(): void;
+}
+
+/** Whether the host and every device can use managed memory at the same time. */
+export function hasConcurrentManagedAccess(...devices: readonly Device[]): boolean {
+  return devices.every((device) => device.attribute('concurrentManagedAccess') !== 0);
+}
+
+/** The kind of a buffer's memory: a resource may take memory from resources of other kinds. */
+export function kindOfMemory({
+  ptr,
+  resource,
+}: {
+  readonly ptr: DevicePointer;
+  readonly resource: MemoryResource;
+}): MemoryKind | 'unknown' {
+  return ptr === 0 ? resource.memoryKind : pointerInfo(ptr).memoryKind;
+}
+
+/**
+ * Moves managed memory, leaves memory that is at the location already, and copies any other. Blocks
+ * only if a copy does.
+ * @param copyTo makes a copy with the resource and the stream
+ */
+export function transfer<Buffer extends TransferableBuffer>(
+  buffer: Buffer,
+  location: MemoryLocation,
+  options: BufferTransferOptions,
+  copyTo: (resource: MemoryResource, stream: Stream) => Buffer,
+): BufferTransfer<Buffer> {
+  assertMemoryLocation(location);
+  for (const name of ['copy', 'nonBlocking', 'preferredLocation'] as const) {
+    const value = (options as BlockingBufferTransferOptions)[name];
+    if (value !== undefined && typeof value !== 'boolean')
+      throw new ArgumentTypeError(`${name} must be a boolean, got ${formatValue(value)}`);
+  }
+  if (options.stream !== undefined) assertStream(options.stream, 'move a buffer');
+  const kind = kindOfMemory(buffer);
+  const isManaged = kind === 'managed';
+  if (options.preferredLocation === true && location instanceof Device && !hasConcurrentManagedAccess(location)) {
+    throw new UnsupportedError(`device ${location.index} cannot be preferred for managed memory: it has no concurrent managed access`);
+  }
+  const { resource = buffer.resource } = options;
+  if (options.copy !== true && resource === buffer.resource && (isManaged || isAt(kind, buffer.resource, location))) {
+    if (isManaged) move(buffer, location, options);
+    else if (options.stream !== undefined) changeStream(buffer, options.stream);
+    return { buffer, isCopy: false };
+  }
+  const target = options.resource ?? (isManaged ? buffer.resource : defaultResource(location, buffer.stream));
+  if (!isManagedOrAt(target, location)) {
+    const { memoryKind, device } = target;
+    throw new ArgumentRangeError(
+      `resource must have memory at the location, got ${memoryKind} memory of device ${device.index}`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
+  const copy = copyTo(target, options.stream ?? streamFor(target, buffer.stream));
+  try {
+    if (kindOfMemory(copy) === 'managed') move(copy, location, { ...options, stream: copy.stream });
+  } catch (error) {
+    copy.dispose();
+    throw error;
+  }
+  return { buffer: copy, isCopy: true };
+}
+
+/** Blocks until the host can read the contents. */
+export function waitForHost(buffer: TransferableBuffer): void {
+  // Without concurrent access the host must not touch managed memory while the device does anything.
+  if (kindOfMemory(buffer) === 'managed' && !hasConcurrentManagedAccess(buffer.stream.device)) buffer.stream.device.synchronizeSync();
+  buffer.stream.synchronizeSync();
+}
+
+function move(buffer: TransferableBuffer, location: MemoryLocation, { preferredLocation, stream }: BufferTransferOptions): void {
+  if (stream !== undefined) changeStream(buffer, stream);
+  const { ptr, capacityBytes } = buffer;
+  if (capacityBytes === 0) return;
+  prefetch(ptr, capacityBytes, location, buffer.stream);
+  if (preferredLocation === true) advise(ptr, capacityBytes, 'set-preferred-location', location);
+}
+
+/** Makes the stream wait for the buffer's, and gives it to the buffer. */
+function changeStream(buffer: TransferableBuffer, stream: Stream): void {
+  const { stream: before } = buffer;
+  if (stream.identity !== before.identity) follow(stream, before);
+  buffer.setStream(stream);
+}
+
+function isAt(kind: MemoryKind | 'unknown', { device }: MemoryResource, location: MemoryLocation): boolean {
+  if (location === 'host') return kind === 'pinned-host' || kind === 'host';
+  return kind === 'device' && device === location;
+}
+
+function isManagedOrAt(resource: MemoryResource, location: MemoryLocation): boolean {
+  return resource.memoryKind === 'managed' || isAt(resource.memoryKind, resource, location);
+}
+
+function defaultResource(location: MemoryLocation, stream: Stream): MemoryResource {
+  return location === 'host' ? new PinnedHostMemoryResource({ device: stream.device }) : currentResource(location);
+}
+
+function streamFor({ memoryKind, device }: MemoryResource, stream: Stream): Stream {
+  return memoryKind === 'device' && device !== stream.device ? Stream.perThreadDefault(device) : stream;
+}

@@ -1,0 +1,96 @@
+import { UnsupportedError } from '../errors.js';
+import { assertBytes, assertPointer } from '../validation.js';
+import { currentBackend } from './backend.js';
+import { assertMemoryLocation, type MemoryLocation } from './managed-memory.js';
+import { mailbox, native } from './native.js';
+import { check } from './status.js';
+
+/**
+ * What happened to managed memory at one location of the software device, a device or the host,
+ * since the start of the process or since {@link resetManagedActivity}. Sizes are bytes. Memory
+ * moves in pages of 2 MiB; the last page of an allocation may be smaller.
+ */
+export interface ManagedActivity {
+  /** The bytes that are there now. A copy of read-mostly memory counts at each location. */
+  readonly residentBytes: number;
+  /** The peak of `residentBytes`. */
+  readonly peakResidentBytes: number;
+  /** Bytes that were copied there from the host. */
+  readonly bytesFromHost: number;
+  /** Bytes that were copied there from devices, by evictions too. */
+  readonly bytesFromDevices: number;
+  /** Bytes that were copied from this device to the host to make room. */
+  readonly evictedBytes: number;
+  /** Bytes that were used from there while they stayed elsewhere: mapped memory, without a move. */
+  readonly remoteBytes: number;
+  /** Pages that were used from there and found elsewhere, or nowhere yet, and not mapped. */
+  readonly faults: number;
+  /** Pages that this device gave up to make room. Another copy may have made copying needless. */
+  readonly evictions: number;
+  /** Faults that brought a page back to the location that it had left last. */
+  readonly thrashes: number;
+}
+
+/**
+ * What happened to managed memory at a location. Only the software device counts this; work that is
+ * still queued is not part of it.
+ * @throws UnsupportedError on a GPU.
+ * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for an invalid location.
+ * @example
+ * ```ts
+ * resetManagedActivity();
+ * prefetch(pointer, 64 * MiB, stream.device, stream);
+ * stream.synchronizeSync();
+ * managedActivity(stream.device).bytesFromHost; // up to 64 MiB
+ * ```
+ */
+export function managedActivity(location: MemoryLocation): ManagedActivity {
+  native().managedActivity(placeOf(location));
+  check('read what happened to managed memory');
+  return {
+    residentBytes: mailbox[1] as number,
+    peakResidentBytes: mailbox[2] as number,
+    bytesFromHost: mailbox[3] as number,
+    bytesFromDevices: mailbox[4] as number,
+    evictedBytes: mailbox[5] as number,
+    remoteBytes: mailbox[6] as number,
+    faults: mailbox[7] as number,
+    evictions: mailbox[8] as number,
+    thrashes: mailbox[9] as number,
+  };
+}
+
+/**
+ * Sets the counts of every location to 0, and the peaks to what is resident now.
+ * @throws UnsupportedError on a GPU.
+ */
+export function resetManagedActivity(): void {
+  assertSoftware();
+  native().resetManagedActivity();
+  check('reset what happened to managed memory');
+}
+
+/**
+ * How many bytes of a range of managed memory are at a location now. 0 for any other memory.
+ * @param bytes an integer from 0 to 2^53 - 1
+ * @throws UnsupportedError on a GPU, whose driver does not tell.
+ * @throws ArgumentTypeError, ArgumentRangeError for an invalid argument.
+ */
+export function residentBytes(pointer: number, bytes: number, location: MemoryLocation): number {
+  assertPointer(pointer);
+  assertBytes(bytes);
+  native().residentBytes(pointer, bytes, placeOf(location));
+  check('look up where managed memory is');
+  return mailbox[1] as number;
+}
+
+function placeOf(location: MemoryLocation): number {
+  assertMemoryLocation(location);
+  assertSoftware();
+  return location === 'host' ? -1 : location.index;
+}
+
+function assertSoftware(): void {
+  if (currentBackend() === 'software') return;
+  throw new UnsupportedError('only the software device counts what happens to managed memory');
+}

@@ -1,0 +1,212 @@
+import { rememberedSoFar, takeBack } from '../bulk-frees.js';
+import { throwFirst } from '../collect-errors.js';
+import { type Device, deviceOption } from '../driver/device.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../driver/local-object.js';
+import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory-pool.js';
+import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
+import {
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+  type ReservingMemoryResource,
+  type TrimmingMemoryResource,
+  type TrimOptions,
+  trimOptionNames,
+} from '../memory-resource.js';
+import { isWithin, type Segment } from '../suballocation/blocks.js';
+import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
+
+/** Options of {@link CudaAsyncMemoryResource} and {@link ManagedAsyncMemoryResource}. */
+export interface CudaAsyncMemoryResourceOptions {
+  /** @defaultValue the first device */
+  readonly device?: Device;
+  /**
+   * Bytes that the pool reserves at once.
+   * @defaultValue 0
+   */
+  readonly initialBytes?: number;
+  /**
+   * Bytes that the pool may keep when a stream, an event or the device is synchronized; the excess
+   * goes back to the device.
+   * @defaultValue Infinity
+   */
+  readonly releaseThresholdBytes?: number;
+}
+
+const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({ device: true, initialBytes: true, releaseThresholdBytes: true });
+
+/**
+ * The common part of resources that allocate from a stream-ordered pool of the driver, which is
+ * destroyed with the resource.
+ */
+export abstract class DriverPoolMemoryResource implements ReservingMemoryResource, TrimmingMemoryResource {
+  readonly memoryKind: 'device' | 'managed';
+  readonly device: Device;
+  readonly #pool: DriverMemoryPool;
+  /** The stream of the last call, which has been checked. */
+  #lastStream: Stream = noStream;
+  /** Allocations remembered since this was made have higher numbers. */
+  readonly #remembered = rememberedSoFar();
+  #isDisposed = false;
+
+  /** @throws OutOfMemoryError if `initialBytes` cannot be allocated. */
+  protected constructor(memoryKind: 'device' | 'managed', options: CudaAsyncMemoryResourceOptions) {
+    assertOptions(options, knownOptions);
+    const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
+    assertBytes(initialBytes, 'initialBytes');
+    if (releaseThresholdBytes !== Number.POSITIVE_INFINITY) assertBytes(releaseThresholdBytes, 'releaseThresholdBytes');
+    this.memoryKind = memoryKind;
+    this.device = deviceOption(options.device);
+    refuseCloning(this);
+    this.#pool = new DriverMemoryPool(this.device, releaseThresholdBytes, memoryKind === 'managed');
+    if (initialBytes > 0) this.#prime(initialBytes);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      { device: this.device.index, memoryKind: this.memoryKind, isDisposed: inspectedDisposal(this.#isDisposed) },
+      depth,
+      options,
+      inspect,
+    );
+  }
+
+  get reservedBytes(): number {
+    return this.#pool.usage().reservedBytes;
+  }
+
+  get peakReservedBytes(): number {
+    return this.#pool.usage().peakReservedBytes;
+  }
+
+  resetPeakReservedBytes(): void {
+    this.#pool.resetPeaks();
+  }
+
+  /** Bytes that the pool may keep at a synchronization; Infinity for all. */
+  get releaseThresholdBytes(): number {
+    return this.#pool.releaseThresholdBytes;
+  }
+
+  /** Reserved and allocated bytes of the pool, now and at their peak. */
+  usage(): MemoryPoolUsage {
+    this.#assertLive('read the usage');
+    return this.#pool.usage();
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    if (stream !== this.#lastStream || stream.handle < 0) this.#enter(stream, 'allocate');
+    if (alignment !== ALLOCATION_ALIGNMENT) assertAlignment(alignment, ALLOCATION_ALIGNMENT);
+    if (!Number.isSafeInteger(bytes) || bytes <= 0) {
+      assertBytes(bytes);
+      return 0;
+    }
+    return this.#pool.allocate(bytes, stream.handle);
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
+    if (stream !== this.#lastStream || stream.handle < 0) this.#enter(stream, 'deallocate');
+    if (!Number.isSafeInteger(pointer) || pointer <= 0 || !Number.isSafeInteger(bytes) || bytes < 0) {
+      assertPointer(pointer);
+      assertBytes(bytes);
+      return;
+    }
+    this.#pool.deallocate(pointer, bytes, stream.handle);
+  }
+
+  /**
+   * Gives unused memory back to the device. Does not wait: memory that a stream still uses stays. A
+   * free counts only after the driver has seen it complete. CUDA promises this only for a free that
+   * something was synchronized after: to give back everything that was freed on `stream`,
+   * synchronize it first. If `stream` has completed all its work, this does so.
+   * @returns the bytes given back
+   */
+  trim(stream: Stream, options: TrimOptions = {}): number {
+    assertOptions(options, trimOptionNames);
+    const { bytesToKeep = 0 } = options;
+    assertBytes(bytesToKeep, 'bytesToKeep');
+    this.#enter(stream, 'trim');
+    // Does not wait, but lets the driver see what is free.
+    if (stream.query()) stream.synchronizeSync();
+    this.#assertLive('trim');
+    const before = this.reservedBytes;
+    this.#pool.trim(bytesToKeep);
+    return before - this.reservedBytes;
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /**
+   * Destroys the pool. Buffers in it are disposed first. Other memory still allocated from it is
+   * freed with it, after all work queued on the device has run, on any stream: this call waits for
+   * that. If a hold or a host function keeps a stream from continuing, this call does not wait, and
+   * the memory is freed later.
+   * @throws the error of a buffer's free, if the buffer still has its memory: the pool is not
+   * disposed then, and can be disposed again.
+   */
+  [Symbol.dispose](): void {
+    if (!this.#isDisposed) this.#disposeBuffers();
+    this.#isDisposed = true;
+    this.#lastStream = noStream;
+    this.#pool[Symbol.dispose]();
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  /** Disposes the buffers whose memory goes with the pool. */
+  #disposeBuffers(): void {
+    let allocations: readonly Segment[] = [];
+    let listedAt = -1;
+    const has = (pointer: DevicePointer, number: number) => {
+      // Host functions may have disposed this meanwhile.
+      if (this.#isDisposed) return false;
+      // Buffers may have been allocated since, by host functions that ran while another was freed.
+      if (number > listedAt) {
+        listedAt = rememberedSoFar();
+        allocations = this.#pool.allocations();
+      }
+      return isWithin(allocations, pointer);
+    };
+    const taken = { by: this, since: this.#remembered, reason: `the ${this.constructor.name} is disposed`, has };
+    throwFirst(takeBack(taken).map(({ error }) => error));
+  }
+
+  /** Makes the pool reserve memory by allocating and freeing it. */
+  #prime(bytes: number): void {
+    const stream = Stream.legacyDefault(this.device);
+    try {
+      this.#pool.deallocate(this.#pool.allocate(bytes, stream.handle), bytes, stream.handle);
+    } catch (error) {
+      this.#pool[Symbol.dispose]();
+      throw error;
+    }
+  }
+
+  /** Checks everything that can change only if the stream differs from the last call's. */
+  #enter(stream: Stream, operation: string): void {
+    this.#assertLive(operation);
+    assertStream(stream, operation);
+    if (this.memoryKind === 'device') assertStreamOf(stream, this.device);
+    this.#lastStream = stream;
+  }
+
+  #assertLive(operation: string): void {
+    if (this.#isDisposed) throw alreadyDisposed(operation, `the ${this.constructor.name}`);
+  }
+}

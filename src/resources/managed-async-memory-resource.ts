@@ -1,0 +1,56 @@
+import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
+import { DriverError, UnsupportedError } from '../errors.js';
+import { definedFields, defineUpstream } from '../resource-kind.js';
+import { type CudaAsyncMemoryResourceOptions, DriverPoolMemoryResource } from './driver-pool-memory-resource.js';
+
+/**
+ * Managed memory from a stream-ordered pool of the driver: `cuMemAllocFromPoolAsync` from a pool
+ * whose allocation type is managed. It needs a driver for CUDA 13.0 or newer, on Linux. The pool has
+ * no preferred location; see {@link advise} and {@link prefetch}. Sizes are bytes.
+ *
+ * Stream order: an allocation may be used on its stream, and on streams ordered after it, of any
+ * device; memory freed on a stream is reused in that stream's order. Order the host after the stream
+ * before it uses the memory. Advice outlives an allocation: the next owner of the bytes should give
+ * its own. Alignment: 256 bytes, no more.
+ *
+ * Counterpart of `rmm::mr::cuda_async_managed_memory_resource`.
+ * @example
+ * ```ts
+ * using resource = new ManagedAsyncMemoryResource();
+ * using stream = new Stream();
+ * using buffer = new DeviceBuffer(64 * MiB, { resource, stream });
+ * buffer.to(stream.device);
+ * ```
+ */
+export class ManagedAsyncMemoryResource extends DriverPoolMemoryResource {
+  /**
+   * @throws UnsupportedError if the driver has no pools of managed memory; OutOfMemoryError if
+   * `initialBytes` cannot be allocated.
+   */
+  constructor(options: CudaAsyncMemoryResourceOptions = {}) {
+    try {
+      super('managed', options);
+    } catch (error) {
+      if (!(error instanceof DriverError) || ![invalidValueStatus, notSupportedStatus].includes(error.driverStatus)) throw error;
+      throw new UnsupportedError(
+        'the driver has no pools of managed memory, which need CUDA 13.0 or newer: use a pool over managed memory',
+      );
+    }
+  }
+}
+
+/** `managed-async` in a specification. */
+export const managedAsyncKind = defineUpstream({
+  name: 'managed-async',
+  summary: 'managed memory from a stream-ordered pool of the driver (CUDA 13)',
+  options: {
+    initial: { type: 'size', summary: 'reserved at once', default: '0' },
+    'release-threshold': { type: 'size', summary: 'kept when a stream is synchronized', default: 'everything' },
+  },
+  example: 'managed-async(initial=64KiB)',
+  create: ({ device, options }) =>
+    new ManagedAsyncMemoryResource({
+      device,
+      ...definedFields({ initialBytes: options.initial, releaseThresholdBytes: options['release-threshold'] }),
+    }),
+});

@@ -1,0 +1,495 @@
+/**
+ * Moving and copying buffers: each case that PyTorch's RFC-0023 lists for tensors, and those of its
+ * discussion. Without a GPU it runs on two software devices, whose account of pages it checks too.
+ */
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
+import {
+  type BufferTransfer,
+  CudaMemoryResource,
+  configureSoftwareDevice,
+  currentBackend,
+  Device,
+  DeviceBuffer,
+  HostMemoryResource,
+  KiB,
+  LifetimeError,
+  ManagedAsyncMemoryResource,
+  ManagedMemoryResource,
+  type MemoryLocation,
+  type MemoryResource,
+  MiB,
+  managedRangeAttributes,
+  PinnedHostMemoryResource,
+  PoolMemoryResource,
+  PrefetchResourceAdaptor,
+  resetCurrentResource,
+  residentBytes,
+  Stream,
+  setCurrentResource,
+  UnsupportedError,
+  withResource,
+} from '../../src/index.js';
+import { needSecondDevice } from '../support/device-memory.js';
+import { skipTest } from '../support/skip-test.js';
+
+const bytes = 4 * MiB;
+let device: Device;
+let stream: Stream;
+let managed: ManagedMemoryResource;
+let plain: CudaMemoryResource;
+const numbers = Float32Array.from({ length: bytes / 4 }, (_, i) => i);
+
+beforeEach(() => {
+  device = Device.get();
+  stream = new Stream();
+  managed = new ManagedMemoryResource();
+  plain = new CudaMemoryResource();
+});
+
+afterEach(() => {
+  stream.dispose();
+  managed.dispose();
+  plain.dispose();
+  expect(watchedBuffers().count, 'buffers that a test left behind').toBe(0);
+});
+
+function needConcurrentAccess(): void {
+  if (device.attribute('concurrentManagedAccess') !== 1) skipTest('the device and the host cannot use managed memory at the same time');
+}
+
+/** Where the buffer's bytes are, on a device that tells. */
+function expectAt(buffer: DeviceBuffer, location: MemoryLocation): void {
+  if (currentBackend() === 'software') expect(residentBytes(buffer.ptr, buffer.byteLength, location)).toBe(buffer.byteLength);
+}
+
+function contents(buffer: DeviceBuffer): Float32Array {
+  return new Float32Array(buffer.toHostSync().buffer);
+}
+
+/** Compares bytes: an assertion about each element takes seconds. */
+function expectNumbers(array: Float32Array, first = 0): void {
+  const bytesOf = (view: Float32Array) => Buffer.from(view.buffer, view.byteOffset + 4 * first, view.byteLength - 4 * first);
+  expect(bytesOf(array).equals(bytesOf(numbers))).toBe(true);
+}
+
+const bufferOf = (resource: MemoryResource) => new DeviceBuffer(numbers, { resource, stream, label: 'weights' });
+
+describe('a buffer of managed memory', () => {
+  beforeEach(needConcurrentAccess);
+
+  test('moves to a device and to the host: the same buffer, the same memory', () => {
+    using buffer = bufferOf(managed);
+    const { ptr } = buffer;
+    expect(buffer.to('host')).toEqual({ buffer, isCopy: false });
+    expect(stream.query()).toBe(true);
+    expectAt(buffer, 'host');
+    expectNumbers(buffer.hostView(Float32Array));
+    expect(buffer.to(device)).toEqual({ buffer, isCopy: false });
+    stream.synchronizeSync();
+    expectAt(buffer, device);
+    expect(buffer.ptr).toBe(ptr);
+    expectNumbers(contents(buffer));
+    expect(managedRangeAttributes(ptr, bytes)).toMatchObject({ lastPrefetchLocation: 0, preferredLocation: undefined });
+  });
+
+  test('is preferred at the location if that is asked for', () => {
+    using buffer = bufferOf(managed);
+    buffer.to(device, { preferredLocation: true });
+    expect(managedRangeAttributes(buffer.ptr, bytes).preferredLocation).toBe(0);
+    buffer.to('host', { preferredLocation: true });
+    expect(managedRangeAttributes(buffer.ptr, bytes).preferredLocation).toBe('host');
+  });
+
+  test('is copied if that is asked for, in memory of its own resource', () => {
+    using buffer = bufferOf(managed);
+    using copy = buffer.to('host', { copy: true }).buffer;
+    expect(copy).not.toBe(buffer);
+    expect(copy).toMatchObject({ resource: managed, byteLength: bytes, label: 'weights' });
+    expect(copy.ptr).not.toBe(buffer.ptr);
+    expectAt(copy, 'host');
+    buffer.fill(0);
+    expectNumbers(copy.hostView(Float32Array));
+  });
+
+  test('does not block on its way to the host if the caller waits', () => {
+    using buffer = bufferOf(managed);
+    stream.synchronizeSync();
+    using hold = stream.hold();
+    expect(buffer.to('host', { nonBlocking: true })).toEqual({ buffer, isCopy: false });
+    expect(stream.query()).toBe(false);
+    expect(() => buffer.hostView(Float32Array, { whenBusy: 'refuse' })).toThrow(
+      expect.objectContaining({ code: 'ERR_CISTERN_INVALID_STATE' }),
+    );
+    hold.release();
+    stream.synchronizeSync();
+    expectNumbers(buffer.hostView(Float32Array, { whenBusy: 'refuse' }));
+  });
+
+  test('does not block on its way to a device', () => {
+    using buffer = bufferOf(managed);
+    using hold = stream.hold();
+    buffer.to(device);
+    expect(stream.query()).toBe(false);
+    hold.release();
+  });
+
+  test('resolves once it is there', async () => {
+    using buffer = bufferOf(managed);
+    const hold = stream.hold();
+    let result: BufferTransfer<DeviceBuffer> | undefined;
+    const moved = buffer.toAsync('host').then((each) => {
+      result = each;
+    });
+    await new Promise(setImmediate);
+    expect(result).toBeUndefined();
+    hold.release();
+    await moved;
+    expect(result).toEqual({ buffer, isCopy: false });
+    expectAt(buffer, 'host');
+    await buffer.toAsync(device);
+    expectAt(buffer, device);
+  });
+
+  test('stays usable where it was, which brings it back', () => {
+    using buffer = bufferOf(managed);
+    buffer.to(device);
+    buffer.to('host');
+    buffer.fill(255, { byteLength: 4 });
+    stream.synchronizeSync();
+    if (currentBackend() === 'software') expect(residentBytes(buffer.ptr, 4, device)).toBe(4);
+    expect(buffer.hostView(Uint32Array, { length: 2 })).toEqual(Uint32Array.of(0xffffffff, new Uint32Array(numbers.buffer)[1] as number));
+  });
+
+  test('shares its bytes with whoever had it before: a move makes no second buffer', () => {
+    using buffer = bufferOf(managed);
+    const { buffer: moved } = buffer.to('host');
+    moved.hostView(Float32Array)[0] = -1;
+    expect(contents(buffer)[0]).toBe(-1);
+  });
+
+  test('moves between devices, on the stream of either', () => {
+    needSecondDevice();
+    const other = Device.get(1);
+    using there = new Stream({ device: other });
+    using buffer = bufferOf(managed);
+    const { ptr } = buffer;
+    buffer.to(other);
+    stream.synchronizeSync();
+    expectAt(buffer, other);
+    expect(buffer.to(device, { stream: there })).toEqual({ buffer, isCopy: false });
+    expect(buffer.stream).toBe(there);
+    there.synchronizeSync();
+    expectAt(buffer, device);
+    buffer.to(other);
+    buffer.fill(0, { byteLength: 4 });
+    there.synchronizeSync();
+    expectAt(buffer, other);
+    expect(buffer.ptr).toBe(ptr);
+    expectNumbers(contents(buffer), 1);
+  });
+
+  test('moves after the work of the stream that it leaves', () => {
+    using next = new Stream();
+    using buffer = bufferOf(managed);
+    const hold = stream.hold();
+    buffer.fill(9);
+    buffer.to('host', { stream: next, nonBlocking: true });
+    expect(next.query()).toBe(false);
+    hold.release();
+    expect(buffer.hostView(Uint8Array, { length: 3 })).toEqual(Uint8Array.of(9, 9, 9));
+  });
+
+  test('is copied if anything other than its location changes', () => {
+    using buffer = bufferOf(managed);
+    using pinned = new PinnedHostMemoryResource();
+    const { buffer: copy, isCopy } = buffer.to('host', { resource: pinned });
+    expect(isCopy).toBe(true);
+    expectNumbers(copy.hostView(Float32Array));
+    copy.dispose();
+    // As a conversion of the elements does.
+    using halves = new DeviceBuffer(Float64Array.from(buffer.hostView(Float32Array)), { resource: managed, stream });
+    halves.to('host');
+    expect(halves.hostView(Float64Array, { length: 3 })).toEqual(Float64Array.of(0, 1, 2));
+    expectNumbers(buffer.hostView(Float32Array));
+  });
+
+  test('of no bytes goes anywhere', () => {
+    using buffer = new DeviceBuffer(0, { resource: managed, stream });
+    expect(buffer.to('host')).toEqual({ buffer, isCopy: false });
+    expect(buffer.hostView(Float32Array)).toHaveLength(0);
+  });
+});
+
+describe('a buffer of other memory', () => {
+  test('is copied to the host, in pinned memory, and back', () => {
+    using buffer = bufferOf(plain);
+    const { buffer: copy, isCopy } = buffer.to('host');
+    expect(isCopy).toBe(true);
+    expect(copy.resource.memoryKind).toBe('pinned-host');
+    expectNumbers(copy.hostView(Float32Array));
+    using back = copy.to(device, { resource: plain }).buffer;
+    expect(back.resource).toBe(plain);
+    expectNumbers(contents(back));
+    copy.dispose();
+  });
+
+  test('stays if it is there, unless a copy is asked for', () => {
+    using buffer = bufferOf(plain);
+    expect(buffer.to(device)).toEqual({ buffer, isCopy: false });
+    using copy = buffer.to(device, { copy: true, resource: plain }).buffer;
+    expect(copy.ptr).not.toBe(buffer.ptr);
+    using host = new DeviceBuffer(numbers, { resource: new HostMemoryResource(), stream });
+    expect(host.to('host')).toEqual({ buffer: host, isCopy: false });
+  });
+
+  test('is copied to another device, for its default stream', () => {
+    needSecondDevice();
+    const other = Device.get(1);
+    using buffer = bufferOf(plain);
+    using copy = buffer.to(other).buffer;
+    expect(copy.stream.device).toBe(other);
+    expect(copy.resource.device).toBe(other);
+    expectNumbers(contents(copy));
+  });
+
+  test('cannot be copied to a resource elsewhere', () => {
+    using buffer = bufferOf(plain);
+    const badValue = expect.objectContaining({ code: 'ERR_INVALID_ARG_VALUE' });
+    expect(() => buffer.to('host', { resource: new CudaMemoryResource() })).toThrow(badValue);
+    expect(() => buffer.to(device, { resource: new PinnedHostMemoryResource() })).toThrow(badValue);
+    expect(() => buffer.to('moon' as 'host')).toThrow(badValue);
+    expect(() => buffer.to('host', { copy: 1 as unknown as boolean })).toThrow(TypeError);
+  });
+});
+
+describe('recast', () => {
+  test('makes a buffer one of managed memory, and back, with its contents', () => {
+    using buffer = bufferOf(plain);
+    const { ptr } = buffer;
+    const liveBytes = plain.reservedBytes;
+    buffer.recast(managed);
+    expect(buffer).toMatchObject({ resource: managed, byteLength: bytes, capacityBytes: bytes, label: 'weights', stream });
+    expect(buffer.ptr).not.toBe(ptr);
+    expect(plain.reservedBytes).toBe(liveBytes - bytes);
+    expectNumbers(contents(buffer));
+    buffer.recast(plain);
+    expect(buffer.resource).toBe(plain);
+    expectNumbers(contents(buffer));
+  });
+
+  test('does nothing for the same resource', () => {
+    using buffer = bufferOf(plain);
+    const { ptr } = buffer;
+    buffer.recast(plain);
+    expect(buffer.ptr).toBe(ptr);
+  });
+
+  test('runs in stream order, also onto another stream', () => {
+    using next = new Stream();
+    using buffer = bufferOf(managed);
+    const hold = stream.hold();
+    buffer.fill(3);
+    buffer.recast(new PoolMemoryResource(managed), { stream: next });
+    expect(buffer.stream).toBe(next);
+    expect(next.query()).toBe(false);
+    hold.release();
+    expect(buffer.toHostSync().subarray(0, 4)).toEqual(Uint8Array.of(3, 3, 3, 3));
+  });
+
+  test('leaves the buffer as it was if there is no memory', () => {
+    using buffer = bufferOf(managed);
+    const { ptr } = buffer;
+    using small = new PoolMemoryResource(plain, { maximumBytes: 64 * KiB });
+    expect(() => buffer.recast(small)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY' }));
+    expect(buffer).toMatchObject({ ptr, resource: managed });
+    expectNumbers(contents(buffer));
+  });
+
+  test('needs a buffer', () => {
+    const buffer = bufferOf(plain);
+    buffer.dispose();
+    expect(() => buffer.recast(managed)).toThrow(LifetimeError);
+    expect(() => buffer.to('host')).toThrow(LifetimeError);
+    expect(() => buffer.hostView(Float32Array)).toThrow(LifetimeError);
+  });
+});
+
+describe('managed memory as the default', () => {
+  test('can be switched on and off in one program, and holds in a scope', async () => {
+    const make = () => new DeviceBuffer(KiB, { stream });
+    using before = make();
+    expect(before.resource.memoryKind).toBe('device');
+    const previous = setCurrentResource(managed);
+    using during = make();
+    expect(during.resource).toBe(managed);
+    expect(setCurrentResource(previous)).toBe(managed);
+    using after = make();
+    expect(after.resource).toBe(before.resource);
+    resetCurrentResource();
+    await withResource(managed, async () => {
+      await new Promise(setImmediate);
+      using inside = make();
+      expect(inside.resource).toBe(managed);
+    });
+    using outside = make();
+    expect(outside.resource.memoryKind).toBe('device');
+    // What was made meanwhile stays what it is.
+    expect(during.to(device).isCopy).toBe(false);
+  });
+});
+
+describe('a host view', () => {
+  test.each([
+    ['managed', () => managed],
+    ['pinned', () => new PinnedHostMemoryResource()],
+    ['ordinary host', () => new HostMemoryResource()],
+    ['pooled managed', () => new PoolMemoryResource(managed)],
+  ])('shows the bytes of %s memory, and writes reach the device', (_kind, make) => {
+    needConcurrentAccess();
+    using buffer = bufferOf(make());
+    const view = buffer.hostView(Float32Array, { byteOffset: 4, length: 2 });
+    expect(view).toEqual(Float32Array.of(1, 2));
+    view[1] = 7;
+    expect(buffer.hostView(Float32Array).buffer).toBe(view.buffer);
+    expect(contents(buffer).subarray(0, 4)).toEqual(Float32Array.of(0, 1, 7, 3));
+  });
+
+  test('has no bytes once the memory is freed, moves or is given away', () => {
+    needConcurrentAccess();
+    const ends: ((buffer: DeviceBuffer) => void)[] = [
+      (buffer) => buffer.dispose(),
+      (buffer) => buffer.resize(2 * bytes),
+      (buffer) => buffer.recast(plain),
+      (buffer) => {
+        const { ptr, capacityBytes, resource } = buffer.release();
+        resource.deallocate(ptr, capacityBytes, stream);
+      },
+    ];
+    for (const end of ends) {
+      using buffer = bufferOf(managed);
+      const view = buffer.hostView(Float32Array);
+      expect(view).toHaveLength(numbers.length);
+      end(buffer);
+      expect([view.length, view[0], view.buffer.byteLength]).toEqual([0, undefined, 0]);
+    }
+  });
+
+  test('cannot be taken along by another thread', () => {
+    needConcurrentAccess();
+    using buffer = bufferOf(managed);
+    const view = buffer.hostView(Uint8Array);
+    try {
+      structuredClone(view.buffer, { transfer: [view.buffer] });
+    } catch {} // Newer versions of Node refuse; older ones copy.
+    expect(view).toHaveLength(bytes);
+  });
+
+  test('needs memory that the host can use', () => {
+    using buffer = bufferOf(plain);
+    expect(() => buffer.hostView(Float32Array)).toThrow(UnsupportedError);
+  });
+
+  test('needs a class of typed arrays, and whole elements inside the buffer', () => {
+    using buffer = new DeviceBuffer(10, { resource: managed, stream });
+    expect(() => buffer.hostView(DataView as unknown as typeof Uint8Array)).toThrow(TypeError);
+    expect(() => buffer.hostView(Buffer as unknown as typeof Uint8Array)).toThrow(TypeError);
+    const refused = [{}, { byteOffset: 2, length: 1 }, { length: 3 }, { byteOffset: 12, length: 0 }, { length: 1.5 }];
+    for (const options of refused) expect(() => buffer.hostView(Float32Array, options)).toThrow(RangeError);
+    expect(() => buffer.hostView(Uint8Array, { whenBusy: 'never' as 'wait' })).toThrow(RangeError);
+  });
+
+  test('waits for a host function, which may dispose the buffer', () => {
+    needConcurrentAccess();
+    using pool = new PoolMemoryResource(managed);
+    const buffer = bufferOf(pool);
+    stream.launchHostFunction(() => buffer.dispose());
+    expect(() => buffer.hostView(Float32Array)).toThrow(LifetimeError);
+  });
+});
+
+describe('a device without concurrent managed access', () => {
+  beforeEach(() => {
+    if (currentBackend() !== 'software') skipTest('a GPU cannot lose concurrent managed access');
+    configureSoftwareDevice({ concurrentManagedAccess: false });
+  });
+  afterEach(() => {
+    if (currentBackend() === 'software') configureSoftwareDevice({ concurrentManagedAccess: true });
+  });
+
+  test('lets managed memory move by itself, and makes no host view of it', () => {
+    using buffer = bufferOf(managed);
+    expect(buffer.to(device)).toEqual({ buffer, isCopy: false });
+    expect(buffer.to('host')).toEqual({ buffer, isCopy: false });
+    expectNumbers(contents(buffer));
+    expect(() => buffer.hostView(Float32Array)).toThrow(UnsupportedError);
+    expect(() => buffer.to(device, { preferredLocation: true })).toThrow(UnsupportedError);
+    using pinned = bufferOf(new PinnedHostMemoryResource());
+    expectNumbers(pinned.hostView(Float32Array));
+  });
+
+  test('makes the host wait for everything that the device does', () => {
+    using other = new Stream();
+    using scratch = bufferOf(plain);
+    scratch.setStream(other);
+    using buffer = bufferOf(managed);
+    let hasRun = false;
+    other.launchHostFunction(() => {
+      hasRun = true;
+    });
+    buffer.to('host');
+    expect(hasRun).toBe(true);
+  });
+});
+
+describe('a pool of managed memory', () => {
+  test('gives memory to another stream, of any device, once its users are past', () => {
+    needSecondDevice();
+    using pool = new PoolMemoryResource(managed, { initialBytes: bytes, maximumBytes: bytes });
+    using there = new Stream({ device: Device.get(1) });
+    using hold = stream.hold();
+    const first = new DeviceBuffer(bytes, { resource: pool, stream });
+    const { ptr } = first;
+    first.fill(1);
+    first.dispose();
+    using second = new DeviceBuffer(bytes, { resource: pool, stream: there });
+    expect(second.ptr).toBe(ptr);
+    second.fill(2);
+    expect(there.query()).toBe(false);
+    hold.release();
+    expect(second.toHostSync().every((value) => value === 2)).toBe(true);
+  });
+
+  test('moves memory to the device as it hands it out, if that is asked for', () => {
+    needConcurrentAccess();
+    using pool = new PoolMemoryResource(managed);
+    using resource = new PrefetchResourceAdaptor(pool);
+    using buffer = new DeviceBuffer(bytes, { resource, stream });
+    stream.synchronizeSync();
+    expectAt(buffer, device);
+    expect(managedRangeAttributes(buffer.ptr, bytes).lastPrefetchLocation).toBe(0);
+  });
+
+  test('of the driver, serves buffers that move and have views, or is refused with a typed error', () => {
+    needConcurrentAccess();
+    const make = () => new ManagedAsyncMemoryResource();
+    if (currentBackend() !== 'software') {
+      try {
+        make().dispose();
+      } catch (error) {
+        expect(error).toBeInstanceOf(UnsupportedError);
+        skipTest('the driver has no pools of managed memory');
+      }
+    }
+    using resource = make();
+    using buffer = bufferOf(resource);
+    buffer.to('host');
+    expectNumbers(buffer.hostView(Float32Array));
+    buffer.to(device);
+    stream.synchronizeSync();
+    expectAt(buffer, device);
+    buffer.recast(plain);
+    expectNumbers(contents(buffer));
+    expect(resource.usage().usedBytes).toBe(0);
+  });
+});
