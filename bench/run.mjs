@@ -11,6 +11,7 @@ import * as capacity from './benchmarks/capacity.mjs';
 import * as events from './benchmarks/events.mjs';
 import * as holes from './benchmarks/holes.mjs';
 import * as layers from './benchmarks/layers.mjs';
+import * as managed from './benchmarks/managed.mjs';
 import * as monotonic from './benchmarks/monotonic.mjs';
 import * as parse from './benchmarks/parse.mjs';
 import * as peers from './benchmarks/peers.mjs';
@@ -23,7 +24,22 @@ import { Context } from './support/context.mjs';
 import { environment } from './support/environment.mjs';
 import { findTraces, traceNames } from './support/traces.mjs';
 
-const benchmarks = [pool, capacity, holes, asynchronous, events, streams, layers, monotonic, buffers, parse, reports, start, peers];
+const benchmarks = [
+  pool,
+  capacity,
+  holes,
+  asynchronous,
+  events,
+  streams,
+  managed,
+  layers,
+  monotonic,
+  buffers,
+  parse,
+  reports,
+  start,
+  peers,
+];
 const names = benchmarks.map(({ name }) => name);
 
 const help = `usage: npm run bench -- [benchmark...] [options]

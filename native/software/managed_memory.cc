@@ -37,6 +37,7 @@ struct Range;
 struct Page {
   Range* range = nullptr;
   unsigned residents = 0;      // bits of places
+  unsigned mapped_by = 0;      // bits of processors that use it where it is, since it last moved
   int last_left = kNoPlace;    // the place that it last moved away from
   Page* older[kMaxDevices]{};  // neighbours in the order of use, for each device that it is at
   Page* newer[kMaxDevices]{};
@@ -114,6 +115,7 @@ class Mover {
 
   void Leave(Page& page, int place) {
     page.residents &= ~BitOf(place);
+    page.mapped_by = 0;
     state_.activity[IndexOf(place)].resident_bytes -= page.Bytes();
     if (place == kHostPlace) return;
     Unlink(page, place);
@@ -253,6 +255,7 @@ void Fault(State& state, Mover& mover, Page& page, const Advice& advice, int pro
     activity.faults += 1;
     if (prefers_map && mover.Bring(page, advice.preferred, true)) {
       activity.remote_bytes += bytes;
+      page.mapped_by |= BitOf(processor);
     } else if (!mover.Bring(page, processor, true)) {
       mover.Bring(page, kHostPlace, true);
       activity.remote_bytes += bytes;
@@ -263,7 +266,8 @@ void Fault(State& state, Mover& mover, Page& page, const Advice& advice, int pro
   if (!advice.is_read_mostly && CanMap(processor, source)) {
     const bool is_mapped = (advice.accessed_by & BitOf(processor)) != 0 && advice.preferred != processor;
     if (is_mapped || (prefers_map && IsAt(page, advice.preferred))) {
-      activity.faults += is_mapped ? 0 : 1;
+      activity.faults += is_mapped || (page.mapped_by & BitOf(processor)) != 0 ? 0 : 1;
+      page.mapped_by |= BitOf(processor);
       activity.remote_bytes += bytes;
       mover.Touch(page, source);
       return;

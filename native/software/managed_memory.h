@@ -19,7 +19,8 @@
 //   1. there: needs nothing; a write ends the copies elsewhere
 //   2. nowhere: the page begins at the processor, or at its preferred place if the processor can map that
 //   3. read-mostly, and the access reads: a copy is made
-//   4. at its preferred place, or advised as accessed by the processor, and can be mapped: stays
+//   4. at its preferred place, or advised as accessed by the processor, and can be mapped: stays; in
+//      the first case, the first access since the page moved is a fault
 //   5. anything else: moves to the processor
 // A device can map the host's memory and that of other devices; the host can map only its own. If
 // nothing can be evicted to make room on a device, the page stays, or begins at the host, and is

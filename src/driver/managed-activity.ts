@@ -38,10 +38,14 @@ export interface ManagedActivity {
  * @throws ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) for an invalid location.
  * @example
  * ```ts
+ * using managed = new ManagedMemoryResource();
+ * using stream = new Stream();
+ * using buffer = new DeviceBuffer(64 * MiB, { resource: managed, stream });
+ * buffer.to('host');
  * resetManagedActivity();
- * prefetch(pointer, 64 * MiB, stream.device, stream);
+ * buffer.to(stream.device);
  * stream.synchronizeSync();
- * managedActivity(stream.device).bytesFromHost; // up to 64 MiB
+ * console.log(managedActivity(stream.device).bytesFromHost); // 64 MiB
  * ```
  */
 export function managedActivity(location: MemoryLocation): ManagedActivity {

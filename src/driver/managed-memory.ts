@@ -42,6 +42,15 @@ export interface ManagedRangeAttributes {
 /**
  * Advises the driver about a range of managed memory. Takes effect at once, in no stream's order.
  * The range is widened to whole pages.
+ *
+ * - `'set-read-mostly'`: each device that reads the memory, or prefetches it, gets a copy; a write
+ *   ends the other copies.
+ * - `'set-preferred-location'`: memory that is there stays there when another device, which can map
+ *   it, uses it. Moves nothing by itself.
+ * - `'set-accessed-by'`: the location has the memory mapped wherever it is, so that using it causes
+ *   no fault and no move.
+ *
+ * A location that is a device must have concurrent managed access.
  * @param location ignored for read-mostly advice; the first device by default
  * @throws DriverError if the range is not managed memory.
  */
