@@ -109,6 +109,16 @@ export function smallestFit(first: u32, units: i32): u32 {
   return best;
 }
 
+/** Whether one of the first few blocks of a list fits. */
+export function hasFit(first: u32, units: i32): bool {
+  let block = first;
+  for (let left = scanLimit; left > 0 && block !== 0; left--) {
+    if (load<i32>(block, sizeField) >= units) return true;
+    block = load<u32>(block, nextFreeField);
+  }
+  return false;
+}
+
 function isBelow(block: u32, other: u32): bool {
   return load<f64>(block, addressField) < load<f64>(other, addressField);
 }

@@ -27,7 +27,7 @@ import {
   noticeLaneField,
 } from '../src/suballocation/index-layout';
 import { classOf, clearBit, firstOf, largestList, nextList } from './class-lists';
-import { smallestFit } from './lanes';
+import { hasFit } from './lanes';
 import { noteList } from './notices';
 import { returnRecord } from './records';
 
@@ -98,7 +98,7 @@ function findIn(notices: u32, list: u32, units: i32, own: u32, second: u32): u32
       returnRecord(notice);
     } else {
       if (lane !== own && lane !== second) {
-        if (smallestFit(first, units) !== 0) return lane;
+        if (hasFit(first, units)) return lane;
         left--;
       }
       previous = notice;
