@@ -13,6 +13,7 @@ import {
   firstSegmentField,
   groupBitsField,
   headsField,
+  isSharedField,
   laneNoticesField,
   lastBlockField,
   lastSegmentField,
@@ -34,7 +35,7 @@ import {
 } from '../src/suballocation/index-layout';
 import { returnArea, takeArea } from './areas';
 import { classOf, firstOf, largestList } from './class-lists';
-import { addFree, anyFree, findAligned, findFree, misalignment, removeFree, resizeFree } from './lanes';
+import { addFree, anyFree, findAligned, findFree, hasFewer, misalignment, removeFree, resizeFree } from './lanes';
 import { hasRecords, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
 import { addUsed, clearBuckets, createBuckets, findUsed, hasBucket, removeUsed, returnBuckets } from './used-blocks';
@@ -257,6 +258,23 @@ export function transfer(from: u32, to: u32): void {
     removeFree(block, load<i32>(block, sizeField), from);
     addJoined(block, to);
   }
+}
+
+/**
+ * Brings the free blocks of two lanes together. Those of the lane that has fewer move, so that a
+ * block moves at most log n times among n blocks. Returns whether they are in `from` now: the two
+ * lanes have then exchanged all else, and each must take the other's place.
+ */
+export function join(from: u32, to: u32): bool {
+  if (!hasFewer(to, from)) {
+    transfer(from, to);
+    return false;
+  }
+  transfer(to, from);
+  const isShared = load<u32>(to, isSharedField) !== 0;
+  setShared(to, load<u32>(from, isSharedField) !== 0);
+  setShared(from, isShared);
+  return true;
 }
 
 /**

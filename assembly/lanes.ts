@@ -72,6 +72,29 @@ export function anyFree(lane: u32): u32 {
   return firstOf(lane, (group << divisionBits) + ctz(load<u32>(lane + (group << 2), listBitsField)));
 }
 
+/** Whether a lane has fewer free blocks than another. Linear in the number that it has, if it does. */
+export function hasFewer(lane: u32, other: u32): bool {
+  // No block has 0 units.
+  let list: i32 = 0;
+  let otherList: i32 = 0;
+  let block: u32 = 0;
+  let otherBlock: u32 = 0;
+  while (true) {
+    if (otherBlock !== 0) otherBlock = load<u32>(otherBlock, nextFreeField);
+    if (otherBlock === 0) {
+      otherList = nextList(other, otherList);
+      if (otherList < 0) return false;
+      otherBlock = firstOf(other, otherList);
+    }
+    if (block !== 0) block = load<u32>(block, nextFreeField);
+    if (block === 0) {
+      list = nextList(lane, list);
+      if (list < 0) return true;
+      block = firstOf(lane, list);
+    }
+  }
+}
+
 /** Makes a block that is in no list a free one of a lane. */
 export function addFree(block: u32, units: i32, lane: u32): void {
   store<u32>(block, lane, stateField);

@@ -151,10 +151,9 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
   protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
     let address = super.takeFromOthers(bytes, stream, alignment);
     if (address !== none) return address;
-    const { number } = this.lane;
     this.joinFree(stream, (isOthers) => {
       if (isOthers) this.#merges++;
-      address = this.allocateIn(number, bytes, alignment);
+      address = this.allocateIn(this.lane.number, bytes, alignment);
       return address !== none;
     });
     return address;

@@ -481,14 +481,12 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     const { lane } = this;
     const second = this.ordering.secondLaneOf(stream);
     if (second !== undefined && !this.#memory.isEmpty(second.number)) {
-      this.#memory.transfer(second.number, lane.number);
-      lane.received();
+      this.ordering.moveInto(lane, second.number);
       if (isEnough(false)) return true;
     }
     for (let other = this.ordering.fullLane(stream); other !== none; other = this.ordering.fullLane(stream)) {
       this.ordering.order(stream, other);
-      this.#memory.transfer(other, lane.number);
-      lane.received();
+      this.ordering.moveInto(lane, other);
       if (isEnough(true)) return true;
     }
     return false;

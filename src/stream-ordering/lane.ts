@@ -11,7 +11,7 @@ export interface Waiter {
  * freed.
  */
 export interface Lane {
-  /** Its number in the free-space index. */
+  /** Its number in the free-space index. Changes if the lane is joined with another. */
   readonly number: number;
   /** The stream that may use the memory at once; undefined if it belongs to no stream. */
   readonly identity: StreamIdentity | undefined;

@@ -30,7 +30,7 @@ interface CallerEvent {
  * ended streams.
  */
 export class StreamLane implements Lane {
-  readonly number: number;
+  number: number;
   readonly identity: StreamIdentity;
   /** The owner number of the stream's allocations in the free-space index. */
   readonly owner: number;

@@ -53,6 +53,11 @@ export interface LaneMemory {
   addLane(): number;
   isEmpty(lane: number): boolean;
   transfer(from: number, to: number): void;
+  /**
+   * As `transfer`, but less may move. Returns whether the memory is in `from` now; the two numbers
+   * have then changed their owners, also for `share`.
+   */
+  join?(from: number, to: number): boolean;
   /** Says whether `laneWith` and `fullLane` may find a lane. */
   share?(lane: number, isShared: boolean): void;
   /** A shared lane other than two that has a free block of `units` units, or -1. */
@@ -279,6 +284,17 @@ export class StreamOrdering implements StreamObserver {
   }
 
   /**
+   * Moves all free memory of a lane into the lane of a stream that is ordered after it. Cost: as
+   * much as the fewer blocks of the two, if the memory has `join`.
+   */
+  moveInto(lane: StreamLane, number: number): void {
+    const from = this.lane(number);
+    if (!(from instanceof StreamLane) || this.#memory.join === undefined) this.#memory.transfer(number, lane.number);
+    else if (this.#memory.join(number, lane.number)) this.#exchangeNumbers(lane, from);
+    lane.received();
+  }
+
+  /**
    * Makes whoever takes memory of ended streams also wait for everything that another lane's memory
    * depends on.
    */
@@ -323,8 +339,7 @@ export class StreamOrdering implements StreamObserver {
     for (const number of this.laneNumbers()) {
       if (number === into.number || this.#memory.isEmpty(number)) continue;
       this.order(stream, number);
-      this.#memory.transfer(number, into.number);
-      into.received();
+      this.moveInto(into, number);
     }
   }
 
@@ -412,6 +427,12 @@ export class StreamOrdering implements StreamObserver {
     if (isHeld) this.#unshared.push(lane);
     identity.observe(this);
     return lane;
+  }
+
+  #exchangeNumbers(lane: StreamLane, other: StreamLane): void {
+    [lane.number, other.number] = [other.number, lane.number];
+    this.#byNumber.set(lane.number, lane);
+    this.#byNumber.set(other.number, other);
   }
 
   #lanesOf({ slot }: StreamIdentity): StreamLane[] {

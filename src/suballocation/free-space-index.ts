@@ -227,6 +227,15 @@ export class FreeSpaceIndex {
   }
 
   /**
+   * Moves the free blocks of the lane that has fewer to the other, coalescing neighbours. Returns
+   * whether the lanes have changed places: what was `from` is then the lane with all of the memory
+   * for whoever had `to`, and the other way round. Linear in the number of blocks that move.
+   */
+  join(from: number, to: number): boolean {
+    return indexModule.join(from, to) === 1;
+  }
+
+  /**
    * Moves a free block of at least `units` units from one lane to another, coalescing neighbours
    * there. The rest above `units` stays where it is, unless it is smaller than `leastRest` units.
    * Returns whether there was such a block.

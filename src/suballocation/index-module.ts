@@ -47,6 +47,8 @@ interface IndexModule {
   /** Returns 0 if no block of this size is used there. */
   freeAt(index: number, address: number, bytes: number, lane: number): number;
   transfer(from: number, to: number): void;
+  /** Returns 1 if the lanes have changed places. */
+  join(from: number, to: number): number;
   /** Returns 1 if it moved something, 0 if nothing fits, -1 if there is no memory. */
   carve(units: number, leastRest: number, from: number, to: number): number;
   /** Returns the only block of the segment, or 0. */

@@ -61,6 +61,21 @@ class FoundLanes extends Lanes {
   }
 }
 
+/** The same with lanes that change places if the first has more. */
+class JoiningLanes extends FoundLanes {
+  join(from: number, to: number): boolean {
+    const isExchanged = (this.bytes[from] as number) > (this.bytes[to] as number);
+    if (!isExchanged) this.transfer(from, to);
+    else {
+      this.transfer(to, from);
+      const wasShared = this.shared.has(to);
+      this.share(to, this.shared.has(from));
+      this.share(from, wasShared);
+    }
+    return isExchanged;
+  }
+}
+
 function make<Memory extends Lanes = Lanes>(
   policy: DeallocationEvents = 'deferred',
   kind: MemoryKind = 'device',
@@ -446,6 +461,59 @@ describe('streams that have ended', () => {
     b.dispose();
     expect(memory.calls).toEqual([]);
   });
+});
+
+describe('memory that moves into the lane of another stream', () => {
+  for (const [which, memory] of [
+    ['with all lanes as they were', new FoundLanes()],
+    ['by changing the places of two lanes', new JoiningLanes()],
+  ] as const) {
+    test(`is that stream's own, ${which}`, () => {
+      const { ordering, free } = make('deferred', 'device', memory);
+      using a = new Stream();
+      using b = new Stream();
+      using c = new Stream();
+      const holds = [hold(a), hold(b)];
+      const from = free(a, 1024);
+      const into = free(b, 256);
+      ordering.order(b, from.number);
+      ordering.moveInto(into, from.number);
+      expect([memory.bytes[into.number], memory.bytes[from.number]]).toEqual([1280, 0]);
+      expect([ordering.lane(into.number), ordering.lane(from.number)]).toEqual([into, from]);
+      expect(ordering.laneWith(c, 5)).toBe(into.number);
+      expect(ordering.laneWith(b, 5)).toBe(-1);
+      // One wait, for an event of the stream that waited for the other.
+      expect(eventCalls(() => ordering.order(c, into.number))).toEqual({ records: 1, waits: 1 });
+      free(a, 512);
+      expect(memory.bytes[from.number]).toBe(512);
+      a.dispose();
+      expect([memory.bytes[into.number], memory.bytes[ordering.endedLane]]).toEqual([1280, 512]);
+      for (const one of holds) one.release();
+    });
+
+    test(`is held for that stream under 'off', ${which}`, () => {
+      memory.bytes.length = 0;
+      memory.shared.clear();
+      const { ordering, free } = make('off', 'device', memory);
+      using a = new Stream();
+      using b = new Stream();
+      using c = new Stream();
+      const from = free(a, 1024);
+      a.synchronizeSync();
+      const held = hold(b);
+      const into = free(b, 256);
+      expect(ordering.fullLane(b)).toBe(from.number);
+      ordering.moveInto(into, from.number);
+      expect(memory.bytes[into.number]).toBe(1280);
+      expect(ordering.laneWith(c, 1)).toBe(-1);
+      free(a, 512);
+      a.synchronizeSync();
+      expect(ordering.laneWith(c, 1)).toBe(from.number);
+      held.release();
+      b.synchronizeSync();
+      expect(ordering.laneWith(c, 5)).toBe(into.number);
+    });
+  }
 });
 
 describe('an error of the driver', () => {

@@ -184,6 +184,42 @@ describe('a free-space index', () => {
     expect(at(index.allocate(20, 0, lane))).toBe(0);
   });
 
+  test('joins two lanes by moving the blocks of the one that has fewer', () => {
+    const { index, lane } = indexOf(60);
+    const other = index.addLane();
+    const blocks = [10, 10, 10, 10, 10, 10].map((units) => index.allocate(units, 0, lane));
+    for (const i of [0, 2, 4]) free(index, blocks[i] as number, lane);
+    free(index, blocks[1] as number, other);
+    index.share(lane, true);
+    expect(index.join(other, lane)).toBe(false);
+    index.validate();
+    expect([index.freeBytes(lane), index.freeBytes(other)]).toEqual([40 * unitBytes, 0]);
+    free(index, blocks[3] as number, other);
+    index.validate();
+    // 0 to 2 and 4 are in the lane, 3 in the other: the lane has more.
+    expect(index.join(lane, other)).toBe(true);
+    index.validate();
+    expect([index.freeBytes(lane), index.freeBytes(other)]).toEqual([50 * unitBytes, 0]);
+    expect(at(index.allocate(50, 0, lane))).toBe(0);
+    free(index, base, lane);
+    // What was shared is the lane that everybody else knew by that number.
+    expect(index.laneWith(1, -1, -1)).toBe(-1);
+    free(index, blocks[5] as number, other);
+    index.validate();
+    expect(index.laneWith(1, -1, -1)).toBe(other);
+  });
+
+  test('joins two lanes with as many blocks each by moving those of the first', () => {
+    const { index, lane } = indexOf(20);
+    const other = index.addLane();
+    const blocks = [10, 10].map((units) => index.allocate(units, 0, lane));
+    free(index, blocks[0] as number, lane);
+    free(index, blocks[1] as number, other);
+    expect(index.join(other, lane)).toBe(false);
+    index.validate();
+    expect([index.freeBytes(lane), index.freeBytes(other)]).toEqual([20 * unitBytes, 0]);
+  });
+
   test('takes the smaller of two blocks that fit', () => {
     const { index, lane } = indexOf(1000);
     const blocks = [500, 1, 100, 1].map((units) => index.allocate(units, 0, lane));
@@ -475,6 +511,7 @@ describe('a free-space index', () => {
         'free',
         'free',
         'transfer',
+        'join',
         'segment',
         'release',
         'clear',
@@ -528,6 +565,11 @@ describe('a free-space index', () => {
             index.transfer(lanes[other] as number, number);
             (freeUnits[lane] as number) += freeUnits[other] as number;
             freeUnits[other] = 0;
+          } else if (kind === 'join' && lane !== other) {
+            const [from, to] = [lanes[other] as number, number];
+            if (index.join(from, to)) [lanes[lane], lanes[other]] = [from, to];
+            (freeUnits[lane] as number) += freeUnits[other] as number;
+            freeUnits[other] = 0;
           } else if (kind === 'release') {
             (freeUnits[lane] as number) -= (index.removeFreeSegment(number, units * unitBytes)?.bytes ?? 0) / unitBytes;
           } else if (kind === 'extend' && segments > 0) {
@@ -556,11 +598,12 @@ describe('a free-space index', () => {
             live.length = 0;
             freeUnits.fill(0);
           }
-          const found = lanes.indexOf(index.laneWith(units, number, -1));
+          const own = lanes[lane] as number;
+          const found = lanes.indexOf(index.laneWith(units, own, -1));
           const others = [0, 1, 2].filter((each) => each !== lane && isShared[each]);
           const fits = others.filter((each) => index.canAllocate(units, lanes[each] as number));
           expect(fits.length > 0 ? fits : [-1]).toContain(found);
-          const full = lanes.indexOf(index.fullLane(number, -1));
+          const full = lanes.indexOf(index.fullLane(own, -1));
           const filled = others.filter((each) => (freeUnits[each] as number) > 0);
           expect(filled.length > 0 ? filled : [-1]).toContain(full);
           index.validate();
