@@ -78,6 +78,7 @@ export * from './errors.js';
 export { annotate } from './formats/recording/annotate.js';
 export { Recording, type RecordingOptions } from './formats/recording/recording.js';
 export type * from './memory-resource.js';
+export { type AllocationSequence, formatPlan, type Plan, parsePlan } from './plans/plan.js';
 export type { KindRole, OptionDefinition, OptionType, ResourceKind } from './resource-kind.js';
 export * from './resource-kinds.js';
 export { uncached, withResource } from './resource-scope.js';

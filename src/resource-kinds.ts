@@ -7,6 +7,7 @@ import { fixedSizeKind } from './adaptors/fixed-size-memory-resource.js';
 import { limitingKind } from './adaptors/limiting-resource-adaptor.js';
 import { loggingKind } from './adaptors/logging-resource-adaptor.js';
 import { monotonicKind } from './adaptors/monotonic-memory-resource.js';
+import { plannedKind } from './adaptors/planned-memory-resource.js';
 import { poolKind } from './adaptors/pool-memory-resource.js';
 import { prefetchKind } from './adaptors/prefetch-resource-adaptor.js';
 import { reclaimingKind } from './adaptors/reclaiming-resource-adaptor.js';
@@ -43,6 +44,12 @@ export {
   type MonotonicMemoryResourceOptions,
   type MonotonicStatistics,
 } from './adaptors/monotonic-memory-resource.js';
+export {
+  type PlanDeviation,
+  PlannedMemoryResource,
+  type PlannedMemoryResourceOptions,
+  type PlannedStatistics,
+} from './adaptors/planned-memory-resource.js';
 export {
   PoolMemoryResource,
   type PoolMemoryResourceOptions,
@@ -97,6 +104,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   binningKind,
   monotonicKind,
   cachingKind,
+  plannedKind,
   limitingKind,
   statisticsKind,
   trackingKind,

@@ -2,6 +2,7 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, expect, test } from 'vitest';
+import { planAllocations } from '../src/planning/index.js';
 import { readReportRun } from '../src/report/read-report-run.js';
 import { exampleOf } from './support/kind-stacks.js';
 import * as cistern from './support/package.js';
@@ -46,7 +47,7 @@ const csv = () => cistern.generateLog('small-hot', { events: 10 });
  * Kinds that are not constructed from an upstream and options, or whose option names depend on
  * another option.
  */
-const named = ['fallback', 'rounding'];
+const named = ['fallback', 'planned', 'rounding'];
 
 /** The constructor of an adaptor: it checks the names of its options before it uses them. */
 function takerOf(kind: cistern.ResourceKind): [string, (bogus: unknown) => unknown] {
@@ -101,6 +102,8 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['PlainMemoryResourceOptions', (bogus) => new HostMemoryResource(bogus)],
   ['PlainMemoryResourceOptions', (bogus) => new ManagedMemoryResource(bogus)],
   ['PlainMemoryResourceOptions', (bogus) => new PinnedHostMemoryResource(bogus)],
+  ['PlannedMemoryResourceOptions', (bogus) => new cistern.PlannedMemoryResource(cuda, planAllocations(log), bogus)],
+  ['PlanOptions', (bogus) => planAllocations(log, bogus)],
   ['PublishStatisticsOptions', (bogus) => cistern.publishStatistics(bogus)],
   ['ReadAllocationLogOptions', (bogus) => cistern.readAllocationLog(csv(), bogus)],
   ['ReadLogOptions', (bogus) => cistern.readAllocationLog(csv(), bogus)],

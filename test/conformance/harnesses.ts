@@ -54,6 +54,8 @@ const claims: Readonly<Record<string, (options: Options, below: ResourceSupport)
   binning: (_options, { capacityBytes }) => ({ capacityBytes }),
   // Outside its runs it passes calls on.
   caching: (_options, below) => ({ reusesAcrossStreams: false, ...below }),
+  // What is not in the plan comes from below.
+  planned: (_options, below) => ({ reusesAcrossStreams: false, ...below }),
   limiting: ({ limit }) => ({ capacityBytes: limit }),
   aligned: () => ({ maximumAlignment: GiB }),
   // When memory runs out, it waits for the device before it fails.

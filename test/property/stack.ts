@@ -12,6 +12,7 @@ import {
   type LimitingResourceAdaptor,
   type MemoryResource,
   type MonotonicMemoryResource,
+  type PlannedMemoryResource,
   type ReservingMemoryResource,
   type RoundingResourceAdaptor,
   resourceKinds,
@@ -76,7 +77,7 @@ const passThroughKinds = new Set(resourceKinds.filter(({ role }) => role === 'pa
  * Kinds that, when disposed, leave in the upstream what was allocated from it beyond the memory
  * that they keep.
  */
-const passingKinds = new Set(['binning', 'caching']);
+const passingKinds = new Set(['binning', 'caching', 'planned']);
 
 /** Kinds that warn of outstanding allocations. */
 const warningKinds = new Set(['tracking', 'sanitizing']);
@@ -309,6 +310,13 @@ const checks: Readonly<Record<string, (layer: Layer) => void>> = {
     equal('blocks of the upstream', below.live.size, statistics.upstreamBlocks + uncached);
     equal('upstreamBlocks', statistics.upstreamBlocks, statistics.growths - statistics.releases);
     equal('blocks', statistics.upstreamBlocks, statistics.busyBlocks + statistics.freeBlocks);
+  },
+  planned: ({ resource, above, below }) => {
+    const planned = resource as PlannedMemoryResource;
+    planned.validate();
+    const { reservedBytes, upstreamBlocks, plannedAllocations } = planned.statistics();
+    atMost('reservedBytes', reservedBytes, below.liveBytes);
+    equal('blocks of the upstream', below.live.size, upstreamBlocks + above.live.size - plannedAllocations);
   },
   binning: ({ resource, above, below }) => {
     const { bins } = resource as BinningMemoryResource;

@@ -1,0 +1,695 @@
+/**
+ * Serves a pass from a plan.
+ *
+ * Data structure. The operations of the plan, and a cursor. While the program does what the plan
+ * says, each call is compared with the operation at the cursor, which moves on by one; nothing else
+ * is needed, because everything before the cursor has happened as planned.
+ *
+ *     operations   + a   + b   - a   + c   - b   - c
+ *     addresses      0    512    0     0   512     0
+ *                                ^ cursor
+ *
+ * Anything else takes the slow path. The i-th request of a pass still stands for the i-th of the
+ * plan:
+ *  - frees that are due and have not come make their memory `overdue`: a request whose place
+ *    overlaps it is a deviation;
+ *  - memory that was freed on another stream than planned, or after it was overdue and with several
+ *    streams, is `unordered`: only its freeing stream may have the bytes, until the next pass;
+ *  - a deviation is served by the fallback, and the cursor moves on.
+ * While there is overdue or unordered memory, every request takes the slow path.
+ *
+ * Order. Within a pass, memory that goes from one stream to another is waited for: the plan lists
+ * these places. Before a stream's first request in a pass, it waits for all other streams that have
+ * used the block. With one stream, nothing is recorded.
+ *
+ * Invariants: live allocations do not overlap; an allocation is handed out only if its stream is
+ * ordered after every earlier free of its bytes.
+ */
+
+import { readFileSync } from 'node:fs';
+import { noStream, Stream } from '../driver/stream.js';
+import type { StreamIdentity } from '../driver/stream-identity.js';
+import { ArgumentRangeError, CisternError, OutOfMemoryError } from '../errors.js';
+import type { DeallocationEvents, DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { checkedPlan, type Plan, parsePlan } from '../plans/plan.js';
+import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { isThenable, withResource } from '../resource-scope.js';
+import { StreamLane } from '../stream-ordering/stream-lane.js';
+import { assertFence } from '../stream-ordering/stream-ordering.js';
+import { isWithin, none, type Segment } from '../suballocation/blocks.js';
+import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, optionNames } from '../validation.js';
+import { assertMemoryResource } from './pass-through-adaptor.js';
+import { PlannedBlock } from './planned-block.js';
+import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
+
+/** How a request or a free can differ from the plan. */
+export type PlanDeviation =
+  /** More bytes than planned. */
+  | 'larger'
+  /** A greater alignment than the place has. */
+  | 'alignment'
+  /** Another stream than planned. */
+  | 'stream'
+  /** One more request than planned. */
+  | 'extra'
+  /** The place is still in use, or freed without order: by memory that was kept longer than planned. */
+  | 'in-use'
+  /** A free on another stream than planned. It is carried out. */
+  | 'free-stream'
+  /** A free that came later than planned. It is carried out. */
+  | 'late-free';
+
+/** Options of {@link PlannedMemoryResource}. */
+export interface PlannedMemoryResourceOptions extends DeallocationEventsOption {
+  /**
+   * Serves what is not in the plan, and everything outside of passes; must be on the same device.
+   * @defaultValue the upstream
+   */
+  readonly fallback?: MemoryResource;
+  /**
+   * What becomes of a request that differs from the plan: `'fallback'` serves it, `'refuse'` throws
+   * a CisternError (`ERR_CISTERN_PLAN_DEVIATION`) with what was expected and what came.
+   * @defaultValue `'fallback'`
+   */
+  readonly deviations?: 'fallback' | 'refuse';
+  /**
+   * Whether a pass begins by itself: with the first request, and with the first one after the last
+   * of the plan. For programs that cannot call `begin`, such as a replay.
+   * @defaultValue false
+   */
+  readonly repeats?: boolean;
+}
+
+const knownOptions = optionNames<PlannedMemoryResourceOptions>({
+  deallocationEvents: true,
+  deviations: true,
+  fallback: true,
+  repeats: true,
+});
+
+/** Statistics of a {@link PlannedMemoryResource}. */
+export interface PlannedStatistics extends StreamOrderedStatistics {
+  /** Passes that have begun. */
+  readonly passes: number;
+  /** Allocations of the plan that are live. */
+  readonly plannedAllocations: number;
+  /** Requests that the fallback served, in passes or outside. */
+  readonly fallbackAllocations: number;
+  /** How often each kind of deviation came. */
+  readonly deviations: Readonly<Record<PlanDeviation, number>>;
+}
+
+/** Freed bytes that only one stream may have. */
+interface UnorderedRange {
+  readonly start: number;
+  readonly end: number;
+  readonly identity: StreamIdentity;
+}
+
+const deviationWords = ['fallback', 'refuse'] as const;
+
+/**
+ * Serves the requests of a repeated pass from a {@link Plan}: one block of the upstream, in which
+ * the i-th request of each pass gets the i-th offset. There is no search, and as long as the
+ * program does what the plan says, on one stream, no event is recorded.
+ *
+ * A pass is a call of {@link PlannedMemoryResource.run}, or what follows
+ * {@link PlannedMemoryResource.begin}. Passes are not scopes: every request to this resource counts,
+ * whatever code it comes from. Requests outside of passes go to the fallback.
+ *
+ * A request that differs from the plan (more bytes, another stream, one too many, or a place whose
+ * memory the program keeps longer than planned) is served by the fallback and counted, or refused.
+ * It never gets memory that is in use. A smaller request, or an earlier free, is no deviation.
+ *
+ * Stream order: memory that goes from one stream to another within the plan is waited for, with an
+ * event recorded at that point. A stream's first request in a pass waits for the work of all other
+ * streams that used the block in the pass before. Nothing waits on the host. Streams created outside
+ * cistern whose end is not announced are served by the fallback. Under `deallocationEvents`, frees
+ * go to the fallback; for planned memory the policy has no effect.
+ *
+ * The upstream and the fallback must outlive this resource, and are not disposed with it. Disposing
+ * it gives the block back, ordered on the legacy default stream after every use. What the fallback
+ * served stays allocated there, and can still be freed through this resource.
+ *
+ * RMM has no counterpart.
+ * @example
+ * ```ts
+ * using upstream = new CudaMemoryResource();
+ * using stream = new Stream();
+ * const plan = { operations: [0, ~0], sizes: [1024], streams: [0], freeStreams: [0], offsets: [0],
+ *   alignmentBytes: 256, totalBytes: 1024, lowerBoundBytes: 1024, isOptimal: true, gap: 0 };
+ * using resource = new PlannedMemoryResource(upstream, plan);
+ * for (let step = 0; step < 100; step++) {
+ *   resource.run(() => {
+ *     const pointer = resource.allocate(1024, stream); // the same address in every step
+ *     resource.deallocate(pointer, 1024, stream);
+ *   });
+ * }
+ * ```
+ */
+export class PlannedMemoryResource extends StreamOrderedMemoryResource {
+  /** Serves what is not in the plan. */
+  readonly fallback: MemoryResource;
+  /** The fallback, if it is not the upstream. */
+  readonly alternates: readonly MemoryResource[];
+  /** The plan that passes are served from. */
+  readonly plan: Plan;
+  readonly #block: PlannedBlock;
+  readonly #refuses: boolean;
+  readonly #repeats: boolean;
+  readonly #fallbackEvents: DeallocationEvents | undefined;
+  /** By operation, and one more: the most bytes of a request, 0 for a free. */
+  readonly #limits: Float64Array;
+  /** By operation: the address that a request gets, and the one that is freed. -1 for the others. */
+  readonly #requested: Float64Array;
+  readonly #freed: Float64Array;
+  readonly #places: Int32Array;
+  readonly #operationStreams: Int32Array;
+  /** By allocation: the streams of the plan whose memory it takes over. */
+  readonly #waits: ReadonlyMap<number, readonly number[]>;
+  readonly #isSingleStream: boolean;
+  /** By place: the allocation of the plan that was last served there. */
+  readonly #owners: Int32Array;
+  #cursor = 0;
+  #isInPass = false;
+  /** The stream of the fast path, or `noStream`; and its number in the plan. */
+  #stream: Stream = noStream;
+  #streamNumber: number = none;
+  /** By stream of the plan: the stream that the pass uses. */
+  #bound: (Stream | undefined)[] = [];
+  /** Places whose frees are due. */
+  #overdue: number[] = [];
+  #unordered: UnorderedRange[] = [];
+  /** Lanes of streams that used the block in this pass; and those recorded when the pass began. */
+  #touched = new Set<number>();
+  #recorded = new Set<number>();
+  /** Lanes of streams that have waited for the others in this pass. */
+  #hasWaited = new Set<number>();
+  /** The block that this held when it was disposed. */
+  #ended: readonly Segment[] = [];
+  #isTaking = false;
+  #passes = 0;
+  #fallbackAllocations = 0;
+  readonly #deviations: Record<PlanDeviation, number> = {
+    larger: 0,
+    alignment: 0,
+    stream: 0,
+    extra: 0,
+    'in-use': 0,
+    'free-stream': 0,
+    'late-free': 0,
+  };
+
+  /**
+   * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) for an invalid plan; OutOfMemoryError if the
+   * upstream does not have `plan.totalBytes`; ArgumentTypeError, ArgumentRangeError for invalid
+   * options.
+   */
+  constructor(upstream: MemoryResource, plan: Plan, options: PlannedMemoryResourceOptions = {}) {
+    assertOptions(options, knownOptions);
+    const { fallback = upstream, deviations = 'fallback', repeats = false, deallocationEvents } = options;
+    assertOneOf(deviations, deviationWords, 'deviations');
+    const checked = checkedPlan(plan);
+    const block = new PlannedBlock(checked.offsets, checked.totalBytes, checked.alignmentBytes);
+    super(upstream, block, deallocationEvents ?? 'deferred');
+    assertMemoryResource(fallback, 'fallback');
+    if (fallback.device !== this.device) {
+      throw new ArgumentRangeError(
+        `fallback must be of device ${this.device.index}, got one of device ${fallback.device.index}`,
+        'ERR_INVALID_ARG_VALUE',
+      );
+    }
+    this.plan = Object.freeze(checked);
+    this.fallback = fallback;
+    this.alternates = fallback === upstream ? [] : [fallback];
+    this.#block = block;
+    this.#refuses = deviations === 'refuse';
+    this.#repeats = repeats === true;
+    this.#fallbackEvents = deallocationEvents;
+    const { operations, sizes, streams, freeStreams, offsets } = checked;
+    const length = operations.length + 1;
+    this.#limits = new Float64Array(length);
+    this.#requested = new Float64Array(length).fill(none);
+    this.#freed = new Float64Array(length).fill(none);
+    this.#places = new Int32Array(length);
+    this.#operationStreams = new Int32Array(length).fill(none);
+    this.#owners = new Int32Array(block.offsets.length).fill(none);
+    for (let k = 0; k < operations.length; k++) {
+      const operation = operations[k] as number;
+      const a = operation < 0 ? ~operation : operation;
+      if (operation >= 0) this.#limits[k] = sizes[a] as number;
+      this.#places[k] = block.placeAt(offsets[a] as number);
+      this.#operationStreams[k] = (operation >= 0 ? streams[a] : freeStreams[a]) as number;
+    }
+    this.#isSingleStream = Array.from(operations, (_, k) => this.#operationStreams[k]).every((stream) => stream === 0);
+    this.#waits = this.#isSingleStream ? new Map() : streamChanges(checked);
+    if (checked.totalBytes > 0) {
+      this.takeInitial(block.segmentBytes, Stream.legacyDefault(this.device));
+      this.lane.query();
+      // The block is there already: the first stream need not wait.
+      if (this.lane.isIdle) block.forget(this.lane.number);
+    }
+  }
+
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    const k = this.#cursor;
+    if (
+      stream === this.#stream &&
+      stream.handle >= 0 &&
+      bytes <= (this.#limits[k] as number) &&
+      bytes > 0 &&
+      Math.floor(bytes) === bytes &&
+      this.#operationStreams[k] === this.#streamNumber &&
+      alignment === ALLOCATION_ALIGNMENT
+    ) {
+      this.#block.asked[this.#places[k] as number] = bytes;
+      this.#owners[this.#places[k] as number] = k;
+      this.#cursor = k + 1;
+      return this.#requested[k] as number;
+    }
+    return this.#allocateSlowly(bytes, stream, alignment);
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
+    const k = this.#cursor;
+    if (
+      pointer === this.#freed[k] &&
+      stream === this.#stream &&
+      stream.handle >= 0 &&
+      this.#operationStreams[k] === this.#streamNumber &&
+      this.#block.asked[this.#places[k] as number] === bytes &&
+      fence === undefined
+    ) {
+      this.#block.asked[this.#places[k] as number] = 0;
+      this.#cursor = k + 1;
+      return;
+    }
+    this.#deallocateSlowly(pointer, bytes, stream, fence);
+  }
+
+  /**
+   * Begins a pass, and ends the one before: the next request is the first of the plan. Memory that
+   * is still allocated stays; requests whose places overlap it are deviations. If several streams
+   * used the block, an event is recorded on each.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this is disposed; DriverError if an event
+   * cannot be recorded.
+   */
+  begin(): void {
+    this.assertLive('begin a pass');
+    const recorded = new Set<number>();
+    for (const number of this.#touched.size > 1 ? this.#touched : []) {
+      const lane = this.ordering.lane(number);
+      if (!(lane instanceof StreamLane) || !lane.identity.announcesEnd || this.#block.isEmpty(number)) continue;
+      lane.freeRecorded();
+      recorded.add(number);
+    }
+    // Every stream of the last pass has waited for those that used the block before it.
+    if (this.#hasWaited.size > 0) {
+      for (const { number } of this.ordering.lanes) if (!this.#touched.has(number)) this.#block.forget(number);
+    }
+    this.#recorded = recorded;
+    this.#touched = new Set();
+    this.#begin();
+  }
+
+  /**
+   * Ends the pass, if there is one. Until the next begins, requests go to the fallback. Memory that
+   * is still allocated stays.
+   */
+  end(): void {
+    this.#isInPass = false;
+    this.#stream = noStream;
+  }
+
+  /**
+   * Runs a function as a pass: until it returns or throws; for an asynchronous function, until its
+   * promise settles. During the call, this is the current resource, as in {@link withResource}.
+   * @returns what `fn` returns
+   * @throws ArgumentTypeError if `fn` is not a function; CisternError (`ERR_CISTERN_INVALID_STATE`)
+   * within a pass; as `begin`; and whatever `fn` throws.
+   */
+  run<T>(fn: () => T): T {
+    this.assertLive('run a pass');
+    assertFunction(fn, 'fn');
+    if (this.#isInPass) throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot run a pass: the one before has not ended');
+    this.begin();
+    let result: T;
+    let goesOn: boolean;
+    try {
+      result = withResource(this, fn);
+      goesOn = isThenable(result);
+    } catch (error) {
+      this.end();
+      throw error;
+    }
+    if (goesOn) return this.#endOnceSettled(result as PromiseLike<unknown>) as T;
+    this.end();
+    return result;
+  }
+
+  /** Current sizes and counts since the start. Linear in the places of the plan. */
+  statistics(): PlannedStatistics {
+    return Object.freeze({
+      ...this.baseStatistics(),
+      passes: this.#passes,
+      plannedAllocations: this.#block.asked.reduce((count, bytes) => count + (bytes > 0 ? 1 : 0), 0),
+      fallbackAllocations: this.#fallbackAllocations,
+      deviations: Object.freeze({ ...this.#deviations }),
+    });
+  }
+
+  protected override enter(stream: Stream, operation: string): void {
+    super.enter(stream, operation);
+    // It is not known when these streams last freed memory.
+    if (operation === 'dispose' || operation === 'trim') this.#markLanes();
+  }
+
+  protected override keepSegment(...[segment, stream]: Parameters<StreamOrderedMemoryResource['keepSegment']>): void {
+    super.keepSegment(segment, stream);
+    this.#locate();
+  }
+
+  protected override removeFreeSegment(lane: number, maximumBytes: number) {
+    const segment = super.removeFreeSegment(lane, maximumBytes);
+    if (segment !== undefined) {
+      this.#stream = noStream;
+      this.#locate();
+    }
+    return segment;
+  }
+
+  protected override beforeEnd(): void {
+    if (this.#block.segment !== undefined) this.#ended = [this.#block.segment];
+    this.end();
+  }
+
+  /** Nothing is searched: what is not planned comes from the fallback. */
+  protected allocateIn(): number {
+    return none;
+  }
+
+  protected grow(): boolean {
+    return false;
+  }
+
+  protected outOfMemory(bytes: number): OutOfMemoryError {
+    return this.outOfMemoryError(bytes, 'the plan has no place for them');
+  }
+
+  #begin(): void {
+    this.#cursor = 0;
+    this.#isInPass = true;
+    this.#passes++;
+    this.#stream = noStream;
+    this.#bound = [];
+    this.#hasWaited = new Set();
+    this.#unordered = [];
+    this.#overdue = [];
+    const { asked } = this.#block;
+    for (let place = 0; place < asked.length; place++) if ((asked[place] as number) > 0) this.#overdue.push(place);
+  }
+
+  /** The addresses of the plan in the block that is held now. */
+  #locate(): void {
+    const { base, offsets } = this.#block;
+    for (let k = 0; k < this.plan.operations.length; k++) {
+      const address = base === none ? none : base + (offsets[this.#places[k] as number] as number);
+      if ((this.#limits[k] as number) > 0) this.#requested[k] = address;
+      else this.#freed[k] = address;
+    }
+  }
+
+  #allocateSlowly(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
+    assertBytes(bytes);
+    assertAlignment(alignment);
+    if (bytes === 0) return 0;
+    if (!this.#isInPass && !this.#repeats) return this.#allocateFromFallback(bytes, stream, alignment);
+    if (!this.#isInPass) this.begin();
+    this.#passDueFrees();
+    if (this.#cursor === this.plan.operations.length && this.#repeats && this.#cursor > 0) {
+      this.begin();
+      this.enter(stream, 'allocate');
+    }
+    const k = this.#cursor;
+    const a = this.plan.operations[k];
+    if (a === undefined) return this.#deviate('extra', bytes, stream, alignment);
+    const number = this.#operationStreams[k] as number;
+    if (!this.#bind(number, stream)) return this.#deviate('stream', bytes, stream, alignment);
+    this.#waitForStreams(a, stream);
+    if (this.#block.segment === undefined) this.#takeAgain(stream);
+    // Host functions may have run.
+    if (this.#cursor !== k) return this.#allocateFromFallback(bytes, stream, alignment);
+    const address = this.#requested[k] as number;
+    if (address === none) return this.#deviate('in-use', bytes, stream, alignment);
+    if (bytes > (this.#limits[k] as number)) return this.#deviate('larger', bytes, stream, alignment);
+    if (alignment > this.plan.alignmentBytes) return this.#deviate('alignment', bytes, stream, alignment);
+    if (this.#isTaken(address - this.#block.base, this.#limits[k] as number, stream))
+      return this.#deviate('in-use', bytes, stream, alignment);
+    const place = this.#places[k] as number;
+    this.#block.asked[place] = bytes;
+    this.#owners[place] = k;
+    this.#cursor = k + 1;
+    this.#chooseFastPath(stream, number);
+    return address;
+  }
+
+  #deallocateSlowly(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    if (typeof pointer !== 'number' || !this.#block.contains(pointer)) {
+      if (this.isDisposed && isWithin(this.#ended, pointer)) this.assertLive('deallocate');
+      // Also after the end: the fallback's memory outlives this.
+      this.fallback.deallocate(pointer, bytes, stream, fence ?? this.#fallbackEvents);
+      if (!this.isDisposed) this.#passDoneFrees();
+      return;
+    }
+    if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
+    const place = this.#block.usedBlock(pointer);
+    if (place === none || this.#block.asked[place] !== bytes) this.refuseFree(pointer, bytes, place);
+    if (fence !== undefined) assertFence(fence, stream);
+    const { lane } = this;
+    if (lane.mustRecord) lane.freeRecorded();
+    this.#touch(lane.number);
+    this.#block.asked[place] = 0;
+    const wasOverdue = this.#overdue.includes(place);
+    if (wasOverdue) this.#overdue = this.#overdue.filter((each) => each !== place);
+    if (wasOverdue && this.#isInPass) this.#deviations['late-free']++;
+    const a = this.plan.operations[this.#owners[place] as number] as number;
+    const planned = (this.plan.freeStreams[a] as number) >= 0 ? (this.plan.freeStreams[a] as number) : (this.plan.streams[a] as number);
+    if (!wasOverdue && this.#isFree(stream)) this.#bound[planned] ??= stream;
+    const isPlanned = this.#bound[planned]?.identity === stream.identity;
+    if (!isPlanned) this.#deviations['free-stream']++;
+    if (!isPlanned || (wasOverdue && !this.#isSingleStream)) {
+      const start = this.#block.offsets[place] as number;
+      this.#unordered.push({ start, end: start + (this.plan.sizes[a] as number), identity: stream.identity });
+    }
+    this.#passDoneFrees();
+    if (isPlanned) this.#chooseFastPath(stream, planned);
+    else this.#stream = noStream;
+  }
+
+  /** Moves the cursor past frees, up to the next request. What is still live becomes overdue. */
+  #passDueFrees(): void {
+    const { operations } = this.plan;
+    for (; this.#cursor < operations.length && (operations[this.#cursor] as number) < 0; this.#cursor++) {
+      const place = this.#places[this.#cursor] as number;
+      if (this.#isLive(~(operations[this.#cursor] as number), place) && !this.#overdue.includes(place)) this.#overdue.push(place);
+    }
+  }
+
+  /** Moves the cursor past frees of what is not live. */
+  #passDoneFrees(): void {
+    const { operations } = this.plan;
+    while (this.#isInPass && this.#cursor < operations.length) {
+      const operation = operations[this.#cursor] as number;
+      if (operation >= 0 || this.#isLive(~operation, this.#places[this.#cursor] as number)) return;
+      this.#cursor++;
+    }
+  }
+
+  /** Whether an allocation of the plan is live at its place. */
+  #isLive(a: number, place: number): boolean {
+    return (this.#block.asked[place] as number) > 0 && this.plan.operations[this.#owners[place] as number] === a;
+  }
+
+  /** Whether bytes are in use, or freed without order to a stream. */
+  #isTaken(start: number, bytes: number, { identity }: Stream): boolean {
+    const end = start + bytes;
+    const isOverdue = this.#overdue.some((place) => {
+      const from = this.#block.offsets[place] as number;
+      return from < end && start < from + (this.#block.asked[place] as number);
+    });
+    return isOverdue || this.#unordered.some((range) => range.start < end && start < range.end && range.identity !== identity);
+  }
+
+  /** Whether the stream may stand for a stream of the plan that has none yet. */
+  #isFree({ identity }: Stream): boolean {
+    return this.#isInPass && identity.announcesEnd && !this.#bound.some((stream) => stream?.identity === identity);
+  }
+
+  /**
+   * Makes a stream stand for one of the plan in this pass, after it has waited for the other
+   * streams that used the block. Returns false if another stands for it.
+   */
+  #bind(number: number, stream: Stream): boolean {
+    const known = this.#bound[number];
+    if (known === undefined) {
+      if (!this.#isFree(stream)) return false;
+      this.#bound[number] = stream;
+    } else if (known.identity !== stream.identity) {
+      return false;
+    }
+    const { lane } = this;
+    if (!this.#hasWaited.has(lane.number)) {
+      for (const other of [...this.ordering.laneNumbers()]) if (other !== lane.number) this.#waitForLane(other, stream);
+      this.#hasWaited.add(lane.number);
+    }
+    this.#touch(lane.number);
+    return true;
+  }
+
+  #waitForLane(number: number, stream: Stream): void {
+    if (this.#block.isEmpty(number)) return;
+    const lane = this.ordering.lane(number);
+    if (lane instanceof StreamLane && !this.#recorded.has(number) && lane.identity.announcesEnd) lane.freeUnrecorded();
+    this.ordering.order(stream, number);
+  }
+
+  /** Makes a stream wait for the streams whose memory an allocation takes over. */
+  #waitForStreams(a: number, stream: Stream): void {
+    for (const number of this.#waits.get(a) ?? []) {
+      const other = this.#bound[number];
+      if (other === undefined || other.identity === stream.identity) continue;
+      if (other.isDisposed) {
+        this.#waitForLane(this.ordering.endedLane, stream);
+        continue;
+      }
+      const lane = this.ordering.laneOf(other, 'allocate');
+      this.#recorded.delete(lane.number);
+      this.#waitForLane(lane.number, stream);
+    }
+  }
+
+  #touch(lane: number): void {
+    this.#block.use(lane);
+    this.#touched.add(lane);
+  }
+
+  #markLanes(): void {
+    for (const lane of this.ordering.lanes) if (!this.#block.isEmpty(lane.number) && lane.identity.announcesEnd) lane.freeUnrecorded();
+  }
+
+  #chooseFastPath(stream: Stream, number: number): void {
+    const isRegular = this.#isInPass && this.#overdue.length === 0 && this.#unordered.length === 0 && this.#waits.size === 0;
+    const isServed =
+      isRegular && this.#bound[number] === stream && this.#hasWaited.has(this.lane.number) && this.#block.segment !== undefined;
+    this.#stream = isServed ? stream : noStream;
+    this.#streamNumber = number;
+  }
+
+  /** Takes the block again after it was given back. */
+  #takeAgain(stream: Stream): void {
+    // A host function that runs in the upstream gets nothing.
+    if (this.plan.totalBytes === 0 || this.#isTaking) return;
+    this.#isTaking = true;
+    try {
+      this.tryTakeFromUpstream(this.#block.segmentBytes, stream);
+    } finally {
+      this.#isTaking = false;
+    }
+    this.#touch(this.lane.number);
+  }
+
+  #deviate(deviation: PlanDeviation, bytes: number, stream: Stream, alignment: number): DevicePointer {
+    const k = this.#cursor;
+    const a = this.plan.operations[k];
+    this.#deviations[deviation]++;
+    this.#stream = noStream;
+    if (this.#refuses) {
+      const expected =
+        a === undefined
+          ? 'no further request'
+          : `request ${a} with at most ${this.#limits[k]} bytes on stream ${this.#operationStreams[k]} of the plan`;
+      throw new CisternError(
+        'ERR_CISTERN_PLAN_DEVIATION',
+        `the PlannedMemoryResource expected ${expected}, got ${bytes} bytes on stream ${stream.id} (${deviation})`,
+      );
+    }
+    if (a !== undefined) this.#cursor = k + 1;
+    return this.#allocateFromFallback(bytes, stream, alignment);
+  }
+
+  #allocateFromFallback(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    try {
+      const pointer = this.fallback.allocate(bytes, stream, alignment);
+      this.#fallbackAllocations++;
+      return pointer;
+    } catch (error) {
+      throw error instanceof OutOfMemoryError ? error.through(this.constructor.name) : error;
+    }
+  }
+
+  async #endOnceSettled(result: PromiseLike<unknown>): Promise<unknown> {
+    try {
+      return await result;
+    } finally {
+      this.end();
+    }
+  }
+}
+
+/** `planned` in a specification. */
+export const plannedKind = defineAdaptor({
+  name: 'planned',
+  role: 'pooling',
+  summary: 'serves each pass from a plan made by `cistern plan`, without a search',
+  options: {
+    plan: { type: 'text', summary: 'the file with the plan', required: true },
+    fallback: { type: 'resource', summary: 'serves what is not in the plan', default: 'the upstream' },
+    deviations: {
+      type: 'word',
+      words: deviationWords,
+      summary: 'what becomes of a request that differs from the plan',
+      default: 'fallback',
+    },
+  },
+  example: 'planned(cuda, plan=examples/plans/two-streams.json)',
+  create: ({ upstream, options }) =>
+    new PlannedMemoryResource(upstream, parsePlan(readFileSync(options.plan, 'utf8'), options.plan), {
+      repeats: true,
+      ...definedFields({ fallback: options.fallback, deviations: options.deviations, deallocationEvents: options.events }),
+    }),
+  eventsDefault: 'deferred',
+});
+
+/**
+ * For each allocation that takes over bytes from other streams: those that allocated or freed them
+ * last. The streams before those are ordered by the waits of the allocations in between.
+ */
+function streamChanges({ operations, sizes, streams, freeStreams, offsets }: Plan): Map<number, readonly number[]> {
+  const changes = new Map<number, readonly number[]>();
+  /** Disjoint ranges by start, each with its last allocation. */
+  let ranges: { readonly start: number; readonly end: number; readonly a: number }[] = [];
+  for (let k = 0; k < operations.length; k++) {
+    const a = operations[k] as number;
+    if (a < 0) continue;
+    const start = offsets[a] as number;
+    const end = start + (sizes[a] as number);
+    const from = new Set<number>();
+    const kept: typeof ranges = [];
+    for (const range of ranges) {
+      if (range.end <= start || range.start >= end) {
+        kept.push(range);
+        continue;
+      }
+      for (const stream of [streams[range.a] as number, freeStreams[range.a] as number])
+        if (stream >= 0 && stream !== streams[a]) from.add(stream);
+      if (range.start < start) kept.push({ ...range, end: start });
+      if (range.end > end) kept.push({ ...range, start: end });
+    }
+    kept.push({ start, end, a });
+    ranges = kept;
+    if (from.size > 0) changes.set(a, [...from]);
+  }
+  return changes;
+}

@@ -1,0 +1,242 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import {
+  CudaMemoryResource,
+  driverCallCounts,
+  type MemoryResource,
+  type Plan,
+  PlannedMemoryResource,
+  type PlannedMemoryResourceOptions,
+  Stream,
+} from '../../src/index.js';
+import { planAllocations } from '../../src/planning/index.js';
+
+const page = 256;
+
+/** A plan for operations on one stream: `+4` requests 4 pages, `-0` frees allocation 0. `+4@1` is on stream 1. */
+function planOf(text: string): Plan {
+  const operations: number[] = [];
+  const sizes: number[] = [];
+  const streams: number[] = [];
+  const freeStreams: number[] = [];
+  const waits: { at: number; stream: number; recordedOn: number; recordedAt: number }[] = [];
+  for (const word of text.split(' ')) {
+    const [, sign, value, stream = '0'] = /^([+\-w])(\d+)(?:@(\d))?$/.exec(word) ?? [];
+    if (sign === '+') {
+      operations.push(sizes.push(Number(value) * page) - 1);
+      streams.push(Number(stream));
+      freeStreams.push(-1);
+    } else if (sign === '-') {
+      operations.push(~Number(value));
+      freeStreams[Number(value)] = Number(stream);
+    } else {
+      waits.push({ at: operations.length, stream: Number(stream), recordedOn: Number(value), recordedAt: operations.length });
+    }
+  }
+  return planAllocations({ operations, sizes, streams, freeStreams, waits } as never);
+}
+
+function planned(text: string, options?: PlannedMemoryResourceOptions): PlannedMemoryResource {
+  return new PlannedMemoryResource(new CudaMemoryResource(), planOf(text), options);
+}
+
+/** Fails if live ranges overlap. */
+class Live {
+  readonly ranges = new Map<number, { bytes: number; stream: Stream }>();
+  readonly #resource: MemoryResource;
+
+  constructor(resource: MemoryResource) {
+    this.#resource = resource;
+  }
+
+  allocate(bytes: number, stream: Stream): number {
+    const pointer = this.#resource.allocate(bytes, stream);
+    for (const [start, range] of this.ranges) {
+      if (pointer < start + range.bytes && start < pointer + bytes) throw new Error(`${pointer} is in use`);
+    }
+    this.ranges.set(pointer, { bytes, stream });
+    return pointer;
+  }
+
+  free(pointer: number, stream?: Stream): void {
+    const { bytes, stream: own } = this.ranges.get(pointer) as { bytes: number; stream: Stream };
+    this.ranges.delete(pointer);
+    this.#resource.deallocate(pointer, bytes, stream ?? own);
+  }
+}
+
+describe('a planned resource', () => {
+  const text = '+4 +2 -0 +4 -1 -2';
+
+  test('gives the same addresses in every pass, from one upstream allocation, and records nothing', () => {
+    using stream = new Stream();
+    using resource = planned(text);
+    const upstream = resource.reservedBytes;
+    const pass = () => {
+      const a = resource.allocate(4 * page, stream);
+      const b = resource.allocate(2 * page, stream);
+      resource.deallocate(a, 4 * page, stream);
+      const c = resource.allocate(4 * page - 7, stream);
+      resource.deallocate(b, 2 * page, stream);
+      resource.deallocate(c, 4 * page - 7, stream);
+      return [a, b, c];
+    };
+    const before = driverCallCounts();
+    const first = resource.run(pass);
+    for (let i = 0; i < 5; i++) expect(resource.run(pass)).toEqual(first);
+    const after = driverCallCounts();
+    expect(first[2]).toBe(first[0]);
+    expect(upstream).toBe(6 * page);
+    expect(after).toEqual(before);
+    expect(resource.statistics()).toMatchObject({ passes: 6, fallbackAllocations: 0, plannedAllocations: 0 });
+  });
+
+  test('serves deviations from the fallback, and counts them', () => {
+    using stream = new Stream();
+    using other = new Stream();
+    using resource = planned(text);
+    const live = new Live(resource);
+    resource.begin();
+    const a = live.allocate(5 * page, stream);
+    const b = live.allocate(2 * page, other);
+    expect(resource.statistics().deviations).toMatchObject({ larger: 1, stream: 1 });
+    live.free(a);
+    live.free(b);
+    resource.begin();
+    const c = live.allocate(4 * page, stream);
+    const d = live.allocate(2 * page, other);
+    const e = live.allocate(4 * page, stream);
+    const f = live.allocate(page, stream);
+    expect(resource.statistics().deviations).toMatchObject({ larger: 1, stream: 2, 'in-use': 1, extra: 1 });
+    for (const pointer of [c, d, e, f]) live.free(pointer);
+    resource.validate();
+  });
+
+  test('never hands out memory that is kept longer than planned', () => {
+    using stream = new Stream();
+    using resource = planned(text);
+    const live = new Live(resource);
+    resource.begin();
+    const a = live.allocate(4 * page, stream);
+    live.allocate(2 * page, stream);
+    // Allocation 0 is not freed.
+    live.allocate(4 * page, stream);
+    expect(resource.statistics()).toMatchObject({ fallbackAllocations: 1, deviations: { 'in-use': 1 } });
+    resource.begin();
+    live.allocate(4 * page, stream);
+    expect(resource.statistics().fallbackAllocations).toBe(2);
+    live.free(a);
+    resource.begin();
+    expect(live.allocate(4 * page, stream)).toBe(a);
+  });
+
+  test('does not give memory to its stream that another freed, until the next pass waits for that', () => {
+    using stream = new Stream();
+    using other = new Stream();
+    using resource = planned(text);
+    const live = new Live(resource);
+    resource.begin();
+    const a = live.allocate(4 * page, stream);
+    live.allocate(2 * page, stream);
+    live.free(a, other);
+    expect(live.allocate(4 * page, stream)).not.toBe(a);
+    expect(resource.statistics().deviations).toMatchObject({ 'free-stream': 1, 'in-use': 1 });
+    const before = driverCallCounts().eventWaits;
+    resource.begin();
+    expect(live.allocate(4 * page, stream)).toBe(a);
+    expect(driverCallCounts().eventWaits).toBeGreaterThan(before);
+  });
+
+  test('refuses deviations if asked to, and names what it expected', () => {
+    using stream = new Stream();
+    using resource = planned(text, { deviations: 'refuse' });
+    resource.begin();
+    expect(() => resource.allocate(5 * page, stream)).toThrow(
+      /expected request 0 with at most 1024 bytes on stream 0 of the plan, got 1280 bytes/,
+    );
+    expect(() => resource.allocate(5 * page, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_PLAN_DEVIATION' }));
+    const a = resource.allocate(4 * page, stream);
+    resource.deallocate(a, 4 * page, stream);
+  });
+
+  test('takes frees in another order than planned, and refuses wrong ones', () => {
+    using stream = new Stream();
+    using resource = planned(text);
+    resource.begin();
+    const a = resource.allocate(4 * page, stream);
+    const b = resource.allocate(2 * page, stream);
+    resource.deallocate(b, 2 * page, stream);
+    expect(() => resource.deallocate(b, 2 * page, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DOUBLE_FREE' }));
+    expect(() => resource.deallocate(a, page, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_WRONG_SIZE' }));
+    expect(() => resource.deallocate(a + 256, page, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_FOREIGN_POINTER' }));
+    resource.deallocate(a, 4 * page, stream);
+    const c = resource.allocate(4 * page, stream);
+    expect(c).toBe(a);
+    resource.deallocate(c, 4 * page, stream);
+    expect(resource.statistics().fallbackAllocations).toBe(0);
+  });
+
+  test('makes a stream wait where the plan gives it memory of another', () => {
+    using first = new Stream();
+    using second = new Stream();
+    using resource = planned('+4@0 -0@0 w0@1 +4@1 -1@1');
+    expect(resource.plan.totalBytes).toBe(4 * page);
+    const before = driverCallCounts();
+    resource.run(() => {
+      const a = resource.allocate(4 * page, first);
+      resource.deallocate(a, 4 * page, first);
+      const b = resource.allocate(4 * page, second);
+      expect(b).toBe(a);
+      resource.deallocate(b, 4 * page, second);
+    });
+    expect(driverCallCounts().eventWaits).toBeGreaterThan(before.eventWaits);
+  });
+
+  test('marks an asynchronous pass until its promise settles, and refuses another meanwhile', async () => {
+    using stream = new Stream();
+    using resource = planned(text);
+    const pass = resource.run(async () => {
+      const a = resource.allocate(page, stream);
+      await Promise.resolve();
+      resource.deallocate(a, page, stream);
+      return 5;
+    });
+    expect(() => resource.run(() => 0)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_INVALID_STATE' }));
+    expect(await pass).toBe(5);
+    resource.run(() => 0);
+    const outside = resource.allocate(page, stream);
+    expect(resource.statistics().fallbackAllocations).toBe(1);
+    resource.deallocate(outside, page, stream);
+  });
+
+  test('never lets live memory overlap, whatever the program does', () => {
+    const plans = [text, '+4 +2 -0 +3 +1 -1 +2 -2 -3 -4', '+1@0 +2@1 -0@0 w0@1 +1@1 -1@1 w1@0 +2@0 -2@1 -3@0'];
+    const step = fc.record({
+      kind: fc.nat(9),
+      stream: fc.nat(2),
+      pages: fc.integer({ min: 1, max: 5 }),
+      which: fc.nat(20),
+      frees: fc.nat(2),
+    });
+    fc.assert(
+      fc.property(fc.constantFrom(...plans), fc.array(step, { maxLength: 120 }), fc.boolean(), (plan, steps, repeats) => {
+        const streams = [new Stream(), new Stream(), new Stream()] as const;
+        const resource = planned(plan, { repeats });
+        const live = new Live(resource);
+        for (const { kind, stream, pages, which, frees } of steps) {
+          if (kind === 9) resource.begin();
+          else if (kind < 5) live.allocate(pages * page, streams[kind === 0 ? stream : 0] as Stream);
+          else if (live.ranges.size > 0) {
+            const pointer = [...live.ranges.keys()][which % live.ranges.size] as number;
+            live.free(pointer, kind === 5 ? streams[frees] : undefined);
+          }
+          resource.validate();
+        }
+        for (const pointer of [...live.ranges.keys()]) live.free(pointer);
+        resource.dispose();
+        for (const stream of streams) stream.dispose();
+      }),
+      { numRuns: 200 },
+    );
+  });
+});
