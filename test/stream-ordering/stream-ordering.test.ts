@@ -477,7 +477,9 @@ describe('memory that moves into the lane of another stream', () => {
       const from = free(a, 1024);
       const into = free(b, 256);
       ordering.order(b, from.number);
+      const numbers = [into.number, from.number];
       ordering.moveInto(into, from.number);
+      expect([into.number, from.number]).toEqual(memory instanceof JoiningLanes ? numbers.reverse() : numbers);
       expect([memory.bytes[into.number], memory.bytes[from.number]]).toEqual([1280, 0]);
       expect([ordering.lane(into.number), ordering.lane(from.number)]).toEqual([into, from]);
       expect(ordering.laneWith(c, 5)).toBe(into.number);

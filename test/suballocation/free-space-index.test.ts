@@ -1,6 +1,7 @@
 import fc from 'fast-check';
 import { describe, expect, test, vi } from 'vitest';
 import { FreeSpaceIndex, maximumUnits, unitBytes } from '../../src/suballocation/free-space-index.js';
+import { indexModule } from '../../src/suballocation/index-module.js';
 import { StepCounter } from '../support/steps.js';
 
 vi.mock('../../src/suballocation/index-module.js', () => import('../support/counted-index-module.js'));
@@ -207,6 +208,36 @@ describe('a free-space index', () => {
     free(index, blocks[5] as number, other);
     index.validate();
     expect(index.laneWith(1, -1, -1)).toBe(other);
+  });
+
+  test.each([
+    ['of one class', [5, 5, 5], [5, 5]],
+    ['of several classes', [5, 6, 7], [5, 5]],
+    ['of one unit', [1, 1], [1]],
+    ['of one unit, against larger ones', [1, 1, 1], [40, 50]],
+    ['in lists that are far apart', [1, 900_000, 900_000], [3, 7]],
+    ['in one list, against two lists', [5, 5, 5], [5, 9]],
+  ])('counts the blocks of two lanes that it joins, %s', (_name, more, fewer) => {
+    const make = () => {
+      const index = new FreeSpaceIndex();
+      const lanes = [more, fewer].map((sizes, i) => {
+        const lane = index.addLane();
+        for (const [j, units] of sizes.entries()) index.addSegment(base * (10 * i + j + 1), units * unitBytes, lane);
+        return lane;
+      });
+      return { index, lanes: lanes as [number, number] };
+    };
+    const { index, lanes } = make();
+    const [a, b] = lanes;
+    index.share(b, true);
+    expect(index.join(a, b)).toBe(true);
+    index.validate();
+    expect([index.isEmpty(a), index.isEmpty(b)]).toEqual([false, true]);
+    expect([index.fullLane(-1, -1), index.fullLane(a, -1)]).toEqual([a, -1]);
+    const other = make();
+    expect(other.index.join(other.lanes[1], other.lanes[0])).toBe(false);
+    other.index.validate();
+    expect(other.lanes.map((lane) => other.index.isEmpty(lane))).toEqual([false, true]);
   });
 
   test('joins two lanes with as many blocks each by moving those of the first', () => {
@@ -448,6 +479,20 @@ describe('a free-space index', () => {
       expect(index.laneWith(4150, -1, -1)).toBe(lanes[1]);
     });
 
+    test('is found although the first blocks of its class are too small', () => {
+      const { index, lanes } = share(1, () => 0);
+      const [lane] = lanes as [number];
+      // 4096 to 4223 units are one class, and what came last is first in its list.
+      const add = (i: number, units: number) => index.addSegment(base * (i + 1), units * unitBytes, lane);
+      add(0, 4200);
+      for (let i = 1; i <= 7; i++) add(i, 4100);
+      expect(index.laneWith(4150, -1, -1)).toBe(lane);
+      expect(index.laneWith(4200, -1, -1)).toBe(lane);
+      expect(index.laneWith(4201, -1, -1)).toBe(-1);
+      add(8, 4100);
+      expect(index.laneWith(4150, -1, -1)).toBe(-1);
+    });
+
     test('is found at a cost that does not grow with the number of lanes', () => {
       const stepsAmong = (count: number) => {
         const { index, lanes } = share(count, (i) => (i === 0 ? 300 : 64));
@@ -500,6 +545,17 @@ describe('a free-space index', () => {
       });
     };
     expect(stepsAfter(1000)).toBe(stepsAfter(10));
+  });
+
+  test('gets memory in steps that grow with what it has', () => {
+    const index = new FreeSpaceIndex();
+    const buffers = new Set<ArrayBuffer>();
+    // A lane has 4 KiB, and 16 of them have a page.
+    for (let i = 0; i < 4096; i++) {
+      index.addLane();
+      buffers.add(indexModule.memory.buffer);
+    }
+    expect(buffers.size).toBeLessThan(64);
   });
 
   test('agrees with a naive model after any steps in several lanes', () => {
@@ -567,7 +623,11 @@ describe('a free-space index', () => {
             freeUnits[other] = 0;
           } else if (kind === 'join' && lane !== other) {
             const [from, to] = [lanes[other] as number, number];
-            if (index.join(from, to)) [lanes[lane], lanes[other]] = [from, to];
+            const freeBlocks = [...index.blocks()].map((block) => block.lane);
+            const [ofFrom, ofTo] = [from, to].map((each) => freeBlocks.filter((one) => one === each).length) as [number, number];
+            const hasExchanged = index.join(from, to);
+            expect(hasExchanged).toBe(ofFrom > ofTo);
+            if (hasExchanged) [lanes[lane], lanes[other]] = [from, to];
             (freeUnits[lane] as number) += freeUnits[other] as number;
             freeUnits[other] = 0;
           } else if (kind === 'release') {
