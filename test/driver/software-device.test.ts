@@ -5,6 +5,7 @@ import {
   CudaMemoryResource,
   configureSoftwareDevice,
   copy,
+  copyToHostSync,
   Device,
   DriverError,
   driverCallCounts,
@@ -170,6 +171,23 @@ describe('the software device', () => {
       const bytes = freeBytes + 2 * page;
       plain.deallocate(plain.allocate(bytes, stream), bytes, stream);
       expect(managedActivity(Device.get())).toMatchObject({ evictions: 2, evictedBytes: 2 * page, residentBytes: 2 * page });
+    });
+
+    test('so that twice the memory of the device passes through it, with its contents', () => {
+      configureSoftwareDevice({ totalBytes: 64 * MiB });
+      const count = 64;
+      const large = managed.allocate(count * page, stream);
+      for (let i = 0; i < count; i++) set(large + i * page, i + 1, 1, page, stream);
+      stream.synchronizeSync();
+      expect(managedActivity(Device.get())).toMatchObject({ evictions: 32, residentBytes: 64 * MiB, peakResidentBytes: 64 * MiB });
+      const bytes = new Uint8Array(page);
+      for (let i = 0; i < count; i++) {
+        copyToHostSync(bytes, large + i * page, stream);
+        expect(Buffer.alloc(page, i + 1).equals(bytes)).toBe(true);
+      }
+      expect(managedActivity(Device.get())).toMatchObject({ evictions: 96, bytesFromHost: 128 * MiB, thrashes: 64 });
+      managed.deallocate(large, count * page, stream);
+      expect(managedActivity(Device.get()).residentBytes).toBe(0);
     });
 
     test('and does not count other memory', () => {

@@ -12,6 +12,7 @@ import { LifetimeError } from '../../src/errors.js';
 import type { MemoryResource } from '../../src/memory-resource.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
+import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
 import { GiB, MiB } from '../../src/units.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
 import { needSmallDevice } from '../support/device-memory.js';
@@ -43,6 +44,20 @@ function drop(count: number, bytes: number, resource: MemoryResource = addresses
 }
 
 describe('a buffer dropped without dispose', () => {
+  it('lives as long as a view of it, and is freed after that', async () => {
+    const resource = new PinnedHostMemoryResource();
+    const views = [new DeviceBuffer(Uint8Array.of(1, 2, 3), { resource, stream }).hostView(Uint8Array)];
+    await collectGarbage();
+    await collectGarbage();
+    expect(watchedBuffers().count).toBe(1);
+    expect(views[0]).toEqual(Uint8Array.of(1, 2, 3));
+    views.length = 0;
+    await collectGarbage();
+    await collectGarbage();
+    expect(watchedBuffers().count).toBe(0);
+    expect(resource.reservedBytes).toBe(0);
+  });
+
   it('is freed on its stream after a collection', async () => {
     drop(3, 1000);
     expect(addresses.frees).toHaveLength(0);

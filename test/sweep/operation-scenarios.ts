@@ -52,6 +52,7 @@ export function operationScenarios(): Scenario[] {
     { name: 'copies, events and streams', play: playTransfers },
     { name: 'two devices', play: playTwoDevices },
     { name: 'advice and prefetch', play: playManaged },
+    { name: 'buffers that move', play: playMoves },
     { name: 'host functions that free', play: playHostFunctions },
     ...policies.flatMap((events) => [
       { name: `marks, events=${events}`, play: (run: ScenarioRun) => playMarks(run, events) },
@@ -175,6 +176,33 @@ function playManaged(run: ScenarioRun): void {
   const attributes = run.do('ask', () => managedRangeAttributes(pointer, 100_000));
   run.check(attributes.isReadMostly && attributes.lastPrefetchLocation === 'host', 'memory has the advised attributes');
   run.do('free', () => resource.deallocate(pointer, 100_000, stream));
+}
+
+/** Managed memory moves, other memory is copied, a buffer changes its resource, the host looks at it. */
+async function playMoves(run: ScenarioRun): Promise<void> {
+  const managed = run.make('managed memory', () => new ManagedMemoryResource());
+  const plain = run.make('device memory', () => new CudaMemoryResource());
+  const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
+  const b = run.make('stream b', () => new Stream({ nonBlocking: true }));
+  const data = Uint8Array.from({ length: 3000 }, (_, i) => i);
+  const buffer = run.make('a buffer', () => new DeviceBuffer(data, { resource: managed, stream: a }));
+  run.do('move to the device', () => buffer.to(Device.get(), { preferredLocation: true }));
+  run.do('move to another stream', () => buffer.to(Device.get(), { stream: b }));
+  await run.doAsync('move to the host later', () => buffer.toAsync('host'));
+  run.do('move to the host', () => buffer.to('host'));
+  const view = run.do('view', () => buffer.hostView(Uint8Array));
+  run.check(view[2999] === data[2999], 'the host sees what a buffer holds');
+  run.do('recast', () => buffer.recast(plain, { stream: a }));
+  run.check(view.byteLength === 0 && buffer.resource === plain && buffer.stream === a, 'a view ends when its memory does');
+  const { buffer: copy } = run.do('copy to the host', () => buffer.to('host'));
+  run.check(run.do('view the copy', () => copy.hostView(Uint8Array))[2999] === data[2999], 'a copy holds what was copied');
+  run.do('dispose the copy', () => copy.dispose());
+  run.do('recast back', () => buffer.recast(managed));
+  const whole = run.do('read', () => buffer.toHostSync());
+  run.check(
+    whole.every((byte, i) => byte === data[i]),
+    'a buffer keeps what it holds when its resource changes',
+  );
 }
 
 /** Host functions run while a free waits for the device, and free memory themselves. */
