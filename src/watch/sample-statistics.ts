@@ -4,6 +4,7 @@ import type { StreamOrderedStatistics } from '../adaptors/stream-ordered-memory-
 import { watchedBuffers } from '../collector/free-unreachable-buffers.js';
 import { driverCallCounts } from '../driver/call-counts.js';
 import { usedDevices } from '../driver/device.js';
+import { managedActivity } from '../driver/managed-activity.js';
 import type { MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
 import type { DeviceSample, LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
@@ -38,7 +39,8 @@ export function sampleStatistics(): StatisticsSample {
     layers: [...layers.values()].filter((layer) => layer !== undefined),
     devices: devices.flatMap((device): DeviceSample[] => {
       const memory = attempt(() => device.memoryInfo());
-      return memory === undefined ? [] : [{ index: device.index, name: device.name, ...memory }];
+      const managed = device.backend === 'software' ? (attempt(() => managedActivity(device)) ?? null) : null;
+      return memory === undefined ? [] : [{ index: device.index, name: device.name, ...memory, managed }];
     }),
     driverCalls: devices.length === 0 ? {} : calledFunctions(),
     buffers: watchedBuffers().count,

@@ -1,3 +1,4 @@
+import type { ManagedActivity } from '../driver/managed-activity.js';
 import type { LayerSample, PoolSample, ResourceSample, StatisticsSample } from './statistics-sample.js';
 
 /** Distinguishes the values of one metric. */
@@ -30,6 +31,19 @@ const resourceFields: Readonly<Record<string, readonly [...Description, (resourc
 const layerFields: Readonly<Record<string, readonly [...Description, (layer: LayerSample) => number]>> = {
   reserved: ['gauge', 'By', 'Bytes that the layer holds from its upstream or the device.', ({ reservedBytes }) => reservedBytes],
   peak_reserved: ['gauge', 'By', 'The most bytes that the layer held.', ({ peakReservedBytes }) => peakReservedBytes],
+};
+
+const managedFields: Readonly<Record<string, readonly [...Description, (managed: ManagedActivity) => number]>> = {
+  resident: ['gauge', 'By', 'Bytes of managed memory at the device.', ({ residentBytes }) => residentBytes],
+  moved: [
+    'counter',
+    'By',
+    'Bytes of managed memory that were copied to the device.',
+    ({ bytesFromHost, bytesFromDevices }) => bytesFromHost + bytesFromDevices,
+  ],
+  evicted: ['counter', 'By', 'Bytes of managed memory that were copied to the host to make room.', ({ evictedBytes }) => evictedBytes],
+  faults: ['counter', '{fault}', 'Pages that the device used and found elsewhere.', ({ faults }) => faults],
+  thrashes: ['counter', '{fault}', 'Faults that brought a page back to the device, which it had left last.', ({ thrashes }) => thrashes],
 };
 
 const poolFields: Readonly<Record<string, readonly [...Description, (pool: PoolSample) => number]>> = {
@@ -98,6 +112,12 @@ export const statisticsMetrics: readonly StatisticsMetric[] = [
       for (const { index, name, totalBytes } of devices) emit(totalBytes, { device: String(index), device_name: name });
     },
   },
+  ...Object.entries(managedFields).map(([name, [kind, unit, description, value]]) => {
+    const read: StatisticsMetric['read'] = ({ devices }, emit) => {
+      for (const { index, managed } of devices) if (managed !== null) emit(value(managed), { device: String(index) });
+    };
+    return { name: `cistern.managed.${name}`, kind, unit, description, read };
+  }),
   {
     name: 'cistern.driver.calls',
     kind: 'counter',

@@ -1,3 +1,5 @@
+import type { ManagedActivity } from '../driver/managed-activity.js';
+
 /** The counts of one `StatisticsResourceAdaptor` since it was constructed. */
 export interface ResourceSample {
   /** Its name, followed by a number if several adaptors have the same name. */
@@ -55,6 +57,11 @@ export interface DeviceSample {
   readonly name: string;
   readonly freeBytes: number;
   readonly totalBytes: number;
+  /**
+   * What happened to managed memory on it since the start of the process, or since the counts were
+   * reset; `null` on a GPU, whose driver does not tell.
+   */
+  readonly managed: ManagedActivity | null;
 }
 
 /**

@@ -9,7 +9,7 @@ import {
   type ObservableGauge,
 } from '@opentelemetry/api';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
-import { ArgumentTypeError, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
+import { ArgumentTypeError, currentBackend, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
 import { observeStatistics, prometheusText, sampleStatistics } from '../../src/watch/index.js';
 import { SpyResource } from '../support/spy-resource.js';
 
@@ -85,6 +85,7 @@ cistern_resource_live_bytes${labels} 200
     expect(text).toContain(`# TYPE cistern_resource_allocated_bytes_total counter\ncistern_resource_allocated_bytes_total${labels} 500\n`);
     expect(text).toContain(`cistern_resource_frees_total${labels} 1\n`);
     expect(text).toMatch(/^cistern_device_size_bytes\{device="0",device_name=".+"\} \d+$/m);
+    if (currentBackend() === 'software') expect(text).toMatch(/^cistern_managed_resident_bytes\{device="0"\} \d+$/m);
     expect(text).toMatch(/^cistern_driver_calls_total\{function="cuInit"\} \d+$/m);
   });
 

@@ -51,8 +51,19 @@ function contents({ resources, layers, devices, driverCalls, buffers, processId 
     },
     {
       caption: 'Devices',
-      columns: ['device', 'name', 'free', 'all'],
-      rows: devices.map(({ index, name, freeBytes, totalBytes }) => [String(index), name, formatBytes(freeBytes), formatBytes(totalBytes)]),
+      columns: ['device', 'name', 'free', 'all', 'managed there', 'moved there', 'faults'],
+      rows: devices.map(({ index, name, freeBytes, totalBytes, managed }) => [
+        String(index),
+        name,
+        ...[freeBytes, totalBytes].map(formatBytes),
+        ...(managed === null
+          ? Array<string>(3).fill('–')
+          : [
+              formatBytes(managed.residentBytes),
+              formatBytes(managed.bytesFromHost + managed.bytesFromDevices),
+              formatCount(managed.faults),
+            ]),
+      ]),
     },
     {
       caption: 'Driver calls',
