@@ -254,13 +254,13 @@ TEST("a migration takes the time that was set, on the stream that needs it") {
   TestStream stream;
   Managed memory(3 * kPage);
   software::AccessFromHost(memory, 3 * kPage, true);
-  constexpr int kMilliseconds = 10;
-  software::SetMigrationCost(kMilliseconds * 1'000'000);
+  constexpr std::chrono::milliseconds kCost{50};
+  software::SetMigrationCost(std::chrono::nanoseconds(kCost).count());
   const auto start = Clock::now();
   CHECK_OK(driver.MemPrefetchAsync(memory, 3 * kPage, kToDevice0, 0, stream));
-  CHECK(Clock::now() - start < std::chrono::milliseconds(kMilliseconds));
+  CHECK(Clock::now() - start < 3 * kCost);
   stream.Synchronize();
-  CHECK(Clock::now() - start >= std::chrono::milliseconds(3 * kMilliseconds));
+  CHECK(Clock::now() - start >= 3 * kCost);
   software::SetMigrationCost(0);
 }
 
