@@ -96,7 +96,8 @@ export function openDevice(options: DeviceOptions, terminal: Terminal): Backend 
   return backend;
 }
 
-function parseSize(text: string): number {
+/** Parses an option's argument as a size. */
+export function parseSize(text: string): number {
   const bytes = parseBytes(text);
   if (bytes === undefined || bytes < 1) throw new InvalidArgumentError('It must be a size such as 512MiB.');
   return bytes;

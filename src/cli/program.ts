@@ -8,6 +8,7 @@ import { doctorCommand } from './doctor.js';
 import { ExitCode, exitCodeOf } from './exit-code.js';
 import { fitCommand } from './fit.js';
 import { generateCommand } from './generate.js';
+import { planCommand } from './plan.js';
 import { replayCommand } from './replay.js';
 import { reportCommand } from './report.js';
 import { resourcesCommand } from './resources.js';
@@ -36,6 +37,7 @@ export async function runCommand(args: readonly string[], terminal: Terminal): P
     doctorCommand,
     replayCommand,
     fitCommand,
+    planCommand,
     convertCommand,
     reportCommand,
     generateCommand,

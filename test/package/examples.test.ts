@@ -10,6 +10,7 @@ const root = fileURLToPath(new URL('../..', import.meta.url));
 const entries: Readonly<Record<string, string>> = {
   cistern: 'src/index.ts',
   'cistern/logs': 'src/formats/index.ts',
+  'cistern/planning': 'src/planning/index.ts',
   'cistern/replay': 'src/replay/index.ts',
   'cistern/report': 'src/report/index.ts',
   'cistern/watch': 'src/watch/index.ts',

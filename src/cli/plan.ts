@@ -1,0 +1,114 @@
+import { readFile } from 'node:fs/promises';
+import { Command, InvalidArgumentError, Option } from 'commander';
+import { writeWhole } from '../files/write-whole.js';
+import { isMinimallocCsv, type MinimallocProblem, readMinimallocCsv, writeMinimallocCsv } from '../planning/minimalloc-csv.js';
+import { type PlanAttempt, planAllocations } from '../planning/plan-allocations.js';
+import { formatPlan, type Plan } from '../plans/plan.js';
+import type { AllocationLog } from '../replay/allocation-log.js';
+import { formatBytes } from '../units.js';
+import { layerOption, parseSize } from './options.js';
+import { readLog } from './read-log.js';
+import { type Column, formatTable } from './table.js';
+import { formatCount, type Terminal, tellOfFile } from './terminal.js';
+
+const examples = `
+The log may be anything that cistern replay reads, or a problem in the CSV of Google's MiniMalloc
+(id,lower,upper,size); for that, the output is its solution, with one more column, offset. Several logs
+of one program give one plan, with the largest size at each place.
+
+The lower bound is the most bytes that are live at once. A plan is proven to be the best if its size is
+the lower bound, or if the search has ruled out everything smaller.
+
+Examples:
+  $ cistern plan trace.csv.gz -o plan.json
+  $ cistern replay trace.csv.gz --resource 'planned(cuda, plan=plan.json)'
+  $ cistern plan A.1048576.csv --max 1MiB --time-limit 60s -o solution.csv
+`;
+
+interface PlanCommandOptions {
+  readonly output?: string;
+  readonly json?: boolean;
+  readonly timeLimit: number;
+  readonly max?: number;
+  readonly alignment?: number;
+  readonly layer?: string;
+}
+
+/** `cistern plan`: computes where each allocation of a log lies. */
+export function planCommand(terminal: Terminal): Command {
+  return new Command('plan')
+    .description('Compute where each allocation of a log lies, so that nothing is searched at run time.')
+    .argument('<logs...>', 'the paths of the logs')
+    .addOption(new Option('-o, --output <file>', 'the file to write the plan to'))
+    .addOption(new Option('--time-limit <time>', 'how long to search, such as 60s or 500ms').argParser(parseTime).default(5000, '5s'))
+    .addOption(new Option('--max <size>', 'the most bytes that the plan may need').argParser(parseSize))
+    .addOption(new Option('--alignment <size>', 'every offset is a multiple of it').argParser(parseSize))
+    .addOption(new Option('--json', 'print JSON'))
+    .addOption(layerOption())
+    .addHelpText('after', examples)
+    .action((paths: readonly string[], options: PlanCommandOptions) => makePlan(paths, options, terminal));
+}
+
+async function makePlan(paths: readonly string[], options: PlanCommandOptions, terminal: Terminal): Promise<void> {
+  const { output, json, timeLimit, max, alignment, layer } = options;
+  const problem = paths.length === 1 ? await readProblem(paths[0] as string) : undefined;
+  const logs: AllocationLog[] = [];
+  for (const path of problem === undefined ? paths : []) logs.push(await readLog(path, terminal, layer));
+  const attempts: PlanAttempt[] = [];
+  const began = performance.now();
+  const plan = planAllocations(problem === undefined ? logs : problem.sequence, {
+    timeLimitMilliseconds: timeLimit,
+    onAttempt: (attempt) => attempts.push(attempt),
+    ...(max === undefined ? {} : { maximumBytes: max }),
+    ...(alignment === undefined ? {} : { alignmentBytes: alignment }),
+  });
+  const milliseconds = performance.now() - began;
+  if (output !== undefined) {
+    await writeWhole(output, (sink) => sink.write(problem === undefined ? formatPlan(plan) : writeMinimallocCsv(problem, plan)));
+  }
+  const { totalBytes, lowerBoundBytes, isOptimal, gap } = plan;
+  if (json === true) {
+    const allocations = plan.sizes.length;
+    terminal.stdout.write(
+      `${JSON.stringify({ allocations, totalBytes, lowerBoundBytes, isOptimal, gap, milliseconds, attempts }, undefined, 2)}\n`,
+    );
+    return;
+  }
+  terminal.stdout.write(
+    `${paths.join(', ')}: ${describe(plan)}\n\n${formatTable(columns, attempts.map(rowOf(plan)), 'table', terminal.stdout)}`,
+  );
+  if (output !== undefined) await tellOfFile(terminal, output, `${output}: ${formatCount(plan.sizes.length)} allocations\n`);
+}
+
+async function readProblem(path: string): Promise<MinimallocProblem | undefined> {
+  if (!path.endsWith('.csv')) return undefined;
+  const text = await readFile(path, 'utf8');
+  return isMinimallocCsv(text) ? readMinimallocCsv(text, path) : undefined;
+}
+
+function describe({ sizes, totalBytes, lowerBoundBytes, isOptimal, gap }: Plan): string {
+  const proof = isOptimal ? 'the best possible' : `${(gap * 100).toFixed(2)} % above the lower bound`;
+  return `${formatCount(sizes.length)} allocations in ${formatBytes(totalBytes)} (${totalBytes} bytes), ${proof}; lower bound ${lowerBoundBytes} bytes`;
+}
+
+const columns: readonly Column[] = [
+  { title: 'algorithm', align: 'left' },
+  { title: 'bytes', align: 'right' },
+  { title: 'gap', align: 'right' },
+  { title: 'time', align: 'right' },
+];
+
+function rowOf({ lowerBoundBytes }: Plan): (attempt: PlanAttempt) => string[] {
+  return ({ algorithm, totalBytes, milliseconds }) => [
+    algorithm,
+    totalBytes === undefined ? '-' : formatCount(totalBytes),
+    totalBytes === undefined ? '-' : `${((totalBytes / Math.max(lowerBoundBytes, 1) - 1) * 100).toFixed(3)} %`,
+    `${(milliseconds / 1000).toFixed(2)} s`,
+  ];
+}
+
+function parseTime(text: string): number {
+  const [, value, unit = 's'] = /^(\d+(?:\.\d+)?)(ms|s|min)?$/.exec(text) ?? [];
+  if (value === undefined) throw new InvalidArgumentError('It must be a time, such as 60s or 500ms.');
+  return Number(value) * { ms: 1, s: 1000, min: 60_000 }[unit as 'ms' | 's' | 'min'];
+}
