@@ -15,6 +15,7 @@ import {
   headsField,
   isSharedField,
   laneNoticesField,
+  largestFitField,
   lastBlockField,
   lastSegmentField,
   maximumUnits,
@@ -25,17 +26,20 @@ import {
   nextSegmentField,
   noticesField,
   ownerField,
+  plentyField,
   previousField,
   previousSegmentField,
+  reserveField,
   segmentCountField,
   sizeField,
   stateField,
   unitBits,
   usedCountField,
+  usedUnitsField,
 } from '../src/suballocation/index-layout';
 import { returnArea, takeArea } from './areas';
-import { classOf, firstOf, largestList } from './class-lists';
-import { addFree, anyFree, findAligned, findFree, hasFewer, misalignment, removeFree, resizeFree } from './lanes';
+import { classOf, firstOf, largestList, nextList } from './class-lists';
+import { addFree, anyFree, findAligned, findFree, findLow, hasFewer, largeUnits, misalignment, removeFree, resizeFree } from './lanes';
 import { hasRecords, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
 import { addUsed, clearBuckets, createBuckets, findUsed, hasBucket, removeUsed, returnBuckets } from './used-blocks';
@@ -192,14 +196,57 @@ export function freeTail(index: u32, lane: u32): i32 {
   return highest !== 0 && load<u32>(highest, stateField) === lane ? load<i32>(highest, sizeField) : 0;
 }
 
-/** Returns an address, `none` or `noMemory`. */
+/**
+ * Returns an address, `none` or `noMemory`. In an index with a reserve, a loose fit counts as none
+ * (`keepReserve`).
+ */
 export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  const block = findFree(lane, units);
-  return block === 0 ? none : use(index, block, units, slack, lane, owner);
+  const reserve = load<u32>(index, reserveField);
+  const block = reserve !== 0 ? findLow(lane, units) : findFree(lane, units);
+  if (block === 0) return none;
+  if (reserve !== 0 && reserve !== lane && isLoose(index, block, units, reserve)) return none;
+  return use(index, block, units, slack, lane, owner);
 }
 
 export function canAllocate(units: i32, lane: u32): bool {
   return findFree(lane, units) !== 0;
+}
+
+/**
+ * Makes a lane the index's reserve: `allocate` then takes only close fits from other lanes. A loose one,
+ * a block of more than `largestFit` units that is larger than the request, is left alone if the reserve
+ * has a smaller block for the request; and if memory is scarce, that is, if more than `plenty` units are
+ * used, unless it is at most a little larger.
+ */
+export function keepReserve(index: u32, lane: u32, largestFit: i32, plenty: f64): void {
+  store<u32>(index, lane, reserveField);
+  store<i32>(index, largestFit, largestFitField);
+  store<f64>(index, plenty, plentyField);
+}
+
+export function isScarce(index: u32): bool {
+  return load<f64>(index, usedUnitsField) > load<f64>(index, plentyField);
+}
+
+/** Whether a lane has a block for a request that is at most a little larger. */
+export function hasClose(units: i32, lane: u32): bool {
+  const block = findLow(lane, units);
+  return block !== 0 && isClose(load<i32>(block, sizeField), units);
+}
+
+function isLoose(index: u32, block: u32, units: i32, reserve: u32): bool {
+  const least = max(units, load<i32>(index, largestFitField));
+  const size = load<i32>(block, sizeField);
+  if (size <= least) return false;
+  if (isScarce(index)) return !isClose(size, least);
+  // By class only: this is on the way of most allocations that split a block.
+  const list = nextList(reserve, classOf(least));
+  return list >= 0 && u32(list) < classOf(size);
+}
+
+/** Whether a block is at most a quarter larger than needed, or a sixteenth if it is large. */
+function isClose(size: i32, units: i32): bool {
+  return size - units <= units >>> (units < largeUnits ? 2 : 4);
 }
 
 /** As `allocate`, at a multiple of an alignment in bytes, a power of two. */
@@ -278,14 +325,14 @@ export function join(from: u32, to: u32): bool {
 }
 
 /**
- * Moves a free block of at least `units` units to another lane, all of it if less than `leastRest`
- * units would stay. Returns 1 if there was one, 0 if not, -1 if there is no memory.
+ * Moves `units` units of a free block to another lane. Returns 1 if there was one, 0 if not, -1 if there
+ * is no memory.
  */
-export function carve(units: i32, leastRest: i32, from: u32, to: u32): i32 {
-  let block = findFree(from, units);
+export function carve(units: i32, from: u32, to: u32): i32 {
+  let block = findLow(from, units);
   if (block === 0) return 0;
   const size = load<i32>(block, sizeField);
-  if (size > units && size - units >= leastRest) {
+  if (size > units) {
     if (!hasRecords(1)) return -1;
     block = cutFront(block, size, units, from);
   } else {
@@ -329,6 +376,7 @@ export function clear(index: u32): void {
   clearBuckets(index);
   clearNotices(load<u32>(index, noticesField));
   store<u32>(index, 0, usedCountField);
+  store<f64>(index, 0, usedUnitsField);
   store<u32>(index, 0, firstSegmentField);
   store<u32>(index, 0, lastSegmentField);
   store<u32>(index, 0, nextCandidateField);

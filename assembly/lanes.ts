@@ -30,6 +30,11 @@ import { noteList } from './notices';
 /** How many blocks of a list are examined. */
 const scanLimit = 8;
 
+/** From this many units on, a request is large: 1 MiB. */
+export const largeUnits = 4096;
+/** How many blocks are examined for a large request. */
+const largeScanLimit = 16;
+
 /** A free block of a lane with at least `units` units, or 0. */
 export function findFree(lane: u32, units: i32): u32 {
   const list = classOf(units);
@@ -42,6 +47,34 @@ export function findFree(lane: u32, units: i32): u32 {
   }
   const larger = nextList(lane, list);
   return larger < 0 ? 0 : larger < 2 * divisions ? firstOf(lane, larger) : smallestFit(firstOf(lane, larger), units);
+}
+
+/**
+ * As `findFree`, for a lane in which large blocks of different sizes come and go. Returns a block of
+ * exactly `units` units; else the one with the lowest address among the first few that fit
+ * and are at most half larger than the first one found. A large block at a low address leaves a rest
+ * that is more likely to coalesce with something large again than the rest of the smallest block.
+ */
+export function findLow(lane: u32, units: i32): u32 {
+  if (units < largeUnits) return findFree(lane, units);
+  let best: u32 = 0;
+  let last: i32 = classes - 1;
+  let left = largeScanLimit;
+  for (let list: i32 = classOf(units); list >= 0 && list <= last; list = nextList(lane, list)) {
+    let here = scanLimit;
+    for (let block = firstOf(lane, list); block !== 0 && here > 0; block = load<u32>(block, nextFreeField)) {
+      const size = load<i32>(block, sizeField);
+      if (size === units) return block;
+      if (size > units) {
+        if (best === 0) last = classOf(i32(min(i64(size) + (size >> 1), i64(maximumUnits))));
+        if (best === 0 || isBelow(block, best)) best = block;
+      }
+      here--;
+    }
+    left -= scanLimit - here;
+    if (best !== 0 && left <= 0) return best;
+  }
+  return best;
 }
 
 /**

@@ -21,8 +21,10 @@ import {
   bucketsField,
   bucketsOrderField,
   nextUsedField,
+  sizeField,
   unitBits,
   usedCountField,
+  usedUnitsField,
 } from '../src/suballocation/index-layout';
 import { returnArea, takeArea } from './areas';
 
@@ -59,6 +61,7 @@ export function addUsed(index: u32, block: u32, address: f64): void {
   store<u32>(block, load<u32>(bucket), nextUsedField);
   store<u32>(bucket, block);
   store<u32>(index, load<u32>(index, usedCountField) + 1, usedCountField);
+  store<f64>(index, load<f64>(index, usedUnitsField) + f64(load<i32>(block, sizeField)), usedUnitsField);
 }
 
 /** The used block that starts at an address, or 0. */
@@ -80,6 +83,7 @@ export function removeUsed(index: u32, block: u32, address: f64): void {
     store<u32>(previous, next, nextUsedField);
   }
   store<u32>(index, load<u32>(index, usedCountField) - 1, usedCountField);
+  store<f64>(index, load<f64>(index, usedUnitsField) - f64(load<i32>(block, sizeField)), usedUnitsField);
 }
 
 function grow(index: u32, order: u32): bool {

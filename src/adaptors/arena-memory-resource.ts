@@ -2,19 +2,23 @@
  * An arena for each stream, fed from one block of the upstream.
  *
  * Data structure. The arena of a stream is its lane. Memory that belongs to no stream is in a
- * separate lane, the global arena. A stream whose lane has nothing that fits takes a superblock
- * from the global arena: the request, rounded up to a multiple of 1 MiB.
+ * separate lane, the global arena, which is the reserve of the index (`keepReserve`).
  *
  *     block of the upstream   [ stream 1 | used | stream 1 | used | stream 2 | used | global .......... ]
  *
  * An allocation is served by the first of these that can serve it:
- *  1. the arena of its own stream, which needs no waiting;
- *  2. a superblock from the global arena, or part of a range there that is smaller than a superblock;
- *  3. a block of another stream's arena, after a wait or if that stream is known to be idle. Streams
- *     that memory is held for are asked whether they have become idle;
+ *  1. the arena of its own stream, which needs no waiting, unless its fit is loose and the global
+ *     arena has a smaller block;
+ *  2. the global arena: a small request takes a superblock of 32 KiB from there for its stream, a
+ *     larger one what it needs;
+ *  3. a close fit in another stream's arena, after a wait or if that stream is known to be idle.
+ *     Streams that memory is held for are asked whether they have become idle;
  *  4. a block of the upstream, if part of the arena was given back;
  *  5. the global arena again, after all free memory that is available was returned there and coalesced;
  *  6. all of the above, after the streams that memory is held for have been synchronized.
+ *
+ * Once an arena has run out (step 5), memory is scarce while more than a quarter of it is used. Then
+ * steps 1 to 3 take only blocks that are little larger than the request, and step 5 comes after them.
  *
  * Steps 1 to 3 take constant time for a given number of streams. Step 5 costs as much as the blocks
  * that it moves, each of which became free by one `deallocate`.
@@ -22,20 +26,23 @@
 
 import { appendFileSync } from 'node:fs';
 import { Stream } from '../driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, type OutOfMemoryError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, MemoryResource, TrimOptions } from '../memory-resource.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
 import type { CommonLane } from '../stream-ordering/common-lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { maximumUnits, unitBytes } from '../suballocation/free-space-index.js';
-import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, MiB } from '../units.js';
+import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes, KiB, MiB } from '../units.js';
 import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { formatArenaDump, fragmentationPercent } from './arena-dump.js';
 import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
 
-const superblockBytes = MiB;
+const minimumArenaBytes = MiB;
+const superblockBytes = 32 * KiB;
 const superblockUnits = superblockBytes / unitBytes;
+/** In an arena that has run out before, memory is scarce while more than the arena divided by this is used. */
+const plentyShare = 4;
 
 /** Options of {@link ArenaMemoryResource}. */
 export interface ArenaMemoryResourceOptions {
@@ -65,7 +72,7 @@ const knownOptions = optionNames<ArenaMemoryResourceOptions>({ arenaBytes: true,
 
 /** Statistics of an {@link ArenaMemoryResource}. */
 export interface ArenaStatistics extends StreamOrderedStatistics {
-  /** How many superblocks streams took from the global arena. */
+  /** How often a stream took memory from the global arena. */
   readonly superblocks: number;
   /** How often free memory was returned to the global arena, by `defragment` or because memory ran out. */
   readonly defragmentations: number;
@@ -77,12 +84,14 @@ export interface ArenaStatistics extends StreamOrderedStatistics {
 }
 
 /**
- * Gives every stream an arena of its own, which takes superblocks of 1 MiB and more from a global
+ * Gives every stream an arena of its own, which takes superblocks of 32 KiB and more from a global
  * arena, one block of the upstream.
  *
  * Stream order: within a stream, allocating and freeing need neither an event nor a wait, for any
  * size. Memory moves between streams through the global arena: when it runs out, all free memory is
- * returned there and coalesced, and the host waits for the streams that memory is held for. Under
+ * returned there and coalesced, and the host waits for the streams that memory is held for. An arena
+ * that has run out does the first before a stream splits a much larger block, as long as more than a
+ * quarter of the arena is used: streams then depend on each other more, and memory fragments less. Under
  * `'eager'` and `'deferred'`, streams wait for events instead, and the host does not wait. Memory
  * freed on a different stream than it was allocated on belongs to the stream that freed it.
  *
@@ -133,6 +142,7 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     assertArenaBytes(this.arenaBytes);
     this.#dumpFile = dumpFile;
     this.#global = this.ordering.addCommonLane();
+    this.index.keepReserve(this.#global.number, superblockUnits, Number.POSITIVE_INFINITY);
     const stream = Stream.legacyDefault(this.device);
     while (this.held.claimedBytes < this.arenaBytes) this.takeInitial(this.#nextBlockBytes, stream);
   }
@@ -194,8 +204,18 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
 
   /** Steps 2 and 3 at the top of this file. */
   protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
-    const address = this.#takeSuperblock(bytes, stream, alignment) ? this.allocateIn(this.lane.number, bytes, alignment) : none;
-    return address === none ? super.takeFromOthers(bytes, stream, alignment) : address;
+    const units = leastBytes(bytes, alignment) / unitBytes;
+    if (units > maximumUnits) return none;
+    const { isScarce } = this.index;
+    const isClose = !isScarce || this.index.hasClose(Math.max(units, superblockUnits), this.#global.number);
+    let address = isClose ? this.#takeFromGlobal(units, bytes, stream, alignment) : none;
+    if (address === none) address = this.#takeCloseFit(units, bytes, stream, alignment);
+    if (address !== none || !isScarce) return address;
+    this.#returnToGlobalIfPossible(stream);
+    address = this.#takeFromGlobal(units, bytes, stream, alignment);
+    if (address !== none || !this.index.canAllocate(units, this.lane.number)) return address;
+    // The own arena has a loose fit, and the global arena nothing at all.
+    return this.searchLane(this.lane.number, bytes, alignment);
   }
 
   /** Steps 4 and 5. */
@@ -203,6 +223,8 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
     const next = this.#nextBlockBytes;
     const least = leastBytes(bytes, alignment);
     if (least <= next && this.tryTakeAtLeast(least, next, stream)) return true;
+    // From now on, memory is scarce if a good part of it is used.
+    this.index.keepReserve(this.#global.number, superblockUnits, this.arenaBytes / plentyShare);
     return this.#returnToGlobal(stream);
   }
 
@@ -248,19 +270,34 @@ export class ArenaMemoryResource extends SuballocatingMemoryResource {
   }
 
   /**
-   * Moves a superblock that has room for a request from the global arena to the stream's own.
-   * Returns whether there was one.
+   * Takes a request of `units` units from the global arena, with a superblock around it for the stream
+   * if it is smaller than one and there is one. Returns its address, or -1.
    */
-  #takeSuperblock(bytes: number, stream: Stream, alignment: number): boolean {
-    const units = alignUp(leastBytes(bytes, alignment), superblockBytes) / unitBytes;
-    // Do not wait for memory that cannot serve the request.
-    if (units > maximumUnits || !this.index.canAllocate(units, this.#global.number)) return false;
+  #takeFromGlobal(units: number, bytes: number, stream: Stream, alignment: number): number {
     const { lane } = this;
+    const from = this.#global.number;
+    // Do not wait for memory that cannot serve the request.
+    if (!this.index.canAllocate(units, from)) return none;
     const hasWaited = this.#global.order(stream);
-    if (!this.index.carve(units, superblockUnits, this.#global.number, lane.number)) return false;
     this.#superblocks++;
+    if (units >= superblockUnits || !this.index.carve(superblockUnits, from, lane.number)) return this.allocateIn(from, bytes, alignment);
     if (hasWaited) lane.received();
-    return true;
+    return this.searchLane(lane.number, bytes, alignment);
+  }
+
+  /** Takes a block that is little larger than `units` units from another stream, which alone is waited for. */
+  #takeCloseFit(units: number, bytes: number, stream: Stream, alignment: number): number {
+    const other = this.ordering.laneWith(stream, units);
+    return other === none || !this.index.hasClose(units, other) ? none : this.reuseFrom(other, bytes, stream, alignment);
+  }
+
+  /** The same as `#returnToGlobal`, but memory stays where it is if the driver refuses an event. */
+  #returnToGlobalIfPossible(stream: Stream): void {
+    try {
+      this.#returnToGlobal(stream);
+    } catch (error) {
+      if (!(error instanceof DriverError)) throw error;
+    }
   }
 
   /**
@@ -312,6 +349,6 @@ function leastBytes(bytes: number, alignment: number): number {
 
 function assertArenaBytes(arenaBytes: number): void {
   assertBytes(arenaBytes, 'arenaBytes');
-  if (arenaBytes >= superblockBytes) return;
-  throw new ArgumentRangeError(`arenaBytes must be at least ${superblockBytes}, the size of a superblock, got ${arenaBytes}`);
+  if (arenaBytes >= minimumArenaBytes) return;
+  throw new ArgumentRangeError(`arenaBytes must be at least ${minimumArenaBytes}, got ${arenaBytes}`);
 }

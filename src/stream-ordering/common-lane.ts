@@ -2,7 +2,7 @@ import { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import type { StreamIdentity } from '../driver/stream-identity.js';
 import { DriverError } from '../errors.js';
-import type { Lane, Waiter } from './lane.js';
+import { givenAway, type Lane, type Waiter } from './lane.js';
 
 /**
  * If there are more events than this, one event replaces them once a stream has waited for all of
@@ -50,11 +50,14 @@ export class CommonLane implements Lane {
    * recording stands for both.
    */
   dependOn(events: readonly Event[]): void {
+    if (events.length === 0) return;
     const latest = new Map<number | Event, Event>();
     for (const event of [...this.#events, ...events]) {
       const key = event.recordedOn ?? event;
       const known = latest.get(key);
-      if (known === undefined || known.version < event.version) latest.set(key, event);
+      if (known !== undefined && known.version >= event.version) continue;
+      if (known !== undefined) forget(known);
+      latest.set(key, event);
     }
     this.#events = [...latest.values()];
   }
@@ -68,7 +71,11 @@ export class CommonLane implements Lane {
 
   forgetPastEvents(): void {
     if (this.#events.length === 0) return;
-    this.#events = this.#events.filter((event) => !isPast(event));
+    this.#events = this.#events.filter((event) => {
+      if (!isPast(event)) return true;
+      forget(event);
+      return false;
+    });
     this.#sweepCount = Math.max(maximumEvents, 2 * this.#events.length);
   }
 
@@ -89,8 +96,15 @@ export class CommonLane implements Lane {
       if (!(error instanceof DriverError)) throw error;
       return;
     }
+    for (const past of this.#events) forget(past);
+    givenAway.add(event);
     this.#events = [event];
   }
+}
+
+/** Nothing needs an event any more. Its driver's event is released now, not when it is collected. */
+function forget(event: Event): void {
+  if (givenAway.has(event)) event.dispose();
 }
 
 /**

@@ -1,6 +1,12 @@
 import type { Event } from '../driver/event.js';
 import type { StreamIdentity } from '../driver/stream-identity.js';
 
+/**
+ * Events that lanes gave away with their memory. Only one common lane has each of them, and it disposes
+ * them when it needs them no longer: many can come faster than they are collected.
+ */
+export const givenAway = new WeakSet<Event>();
+
 /** What can be made to wait: a stream, or a lane whose stream may have no `Stream` object left. */
 export interface Waiter {
   readonly identity: StreamIdentity;

@@ -2,7 +2,7 @@ import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import type { StreamIdentity } from '../driver/stream-identity.js';
 import { none } from '../suballocation/blocks.js';
-import type { Lane, Waiter } from './lane.js';
+import { givenAway, type Lane, type Waiter } from './lane.js';
 
 /**
  * A recording made by the caller of a free. It is valid as long as the event is neither recorded
@@ -167,6 +167,7 @@ export class StreamLane implements Lane {
   release(): readonly Event[] {
     const event = this.#cover();
     if (event === undefined) return [];
+    givenAway.add(event);
     this.#event = undefined;
     this.#isRecorded = false;
     this.#freedAt = -1;

@@ -35,7 +35,7 @@ import type { DeallocationEvents, DeallocationFence } from '../memory-resource.j
 import { none } from '../suballocation/blocks.js';
 import { assertOneOf } from '../validation.js';
 import { CommonLane } from './common-lane.js';
-import type { Lane, Waiter } from './lane.js';
+import { givenAway, type Lane, type Waiter } from './lane.js';
 import { StreamLane } from './stream-lane.js';
 
 /** The values of the option `deallocationEvents`. */
@@ -159,6 +159,7 @@ export class StreamOrdering implements StreamObserver {
     if (stream.identity.isIdle()) return;
     const event = new Event({ device: stream.device });
     event.record(stream);
+    givenAway.add(event);
     // The stream takes the memory from the common lane without a wait.
     stream.identity.outdateFences();
     lane.dependOn([event]);
@@ -178,7 +179,12 @@ export class StreamOrdering implements StreamObserver {
       hasMoved = true;
     };
     try {
-      for (const lane of stream === undefined ? [] : this.#lanesOf(stream.identity)) if (!this.#memory.isEmpty(lane.number)) move(lane);
+      for (const lane of stream === undefined ? [] : this.#lanesOf(stream.identity)) {
+        if (this.#memory.isEmpty(lane.number)) continue;
+        // An idle stream needs no event.
+        if (!lane.isIdle) lane.query();
+        move(lane);
+      }
       for (let other = this.#fullLane(into.number, none); other !== none; other = this.#fullLane(into.number, none)) {
         move(this.lane(other));
       }

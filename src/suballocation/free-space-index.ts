@@ -176,7 +176,27 @@ export class FreeSpaceIndex {
     return address;
   }
 
-  /** Whether `allocate` and `carve` would find a block of this size. */
+  /**
+   * Makes a lane the reserve of the index. From other lanes, `allocate` then takes a block of more than
+   * `largestFit` units that is larger than the request only if the reserve has no smaller one for it;
+   * and if more than `plentyBytes` are used, only if it is at most a quarter larger (a sixteenth from
+   * 1 MiB on).
+   */
+  keepReserve(lane: number, largestFit: number, plentyBytes: number): void {
+    indexModule.keepReserve(this.#index, lane, largestFit, plentyBytes / unitBytes);
+  }
+
+  /** Whether a lane has a block of `units` units, or little more: as `allocate` takes when memory is scarce. */
+  hasClose(units: number, lane: number): boolean {
+    return indexModule.hasClose(units, lane) === 1;
+  }
+
+  /** Whether more is used than what `keepReserve` called plenty. */
+  get isScarce(): boolean {
+    return indexModule.isScarce(this.#index) === 1;
+  }
+
+  /** Whether `carve`, or `allocate` in an index without a reserve, would find a block of this size. */
   canAllocate(units: number, lane: number): boolean {
     return indexModule.canAllocate(units, lane) === 1;
   }
@@ -236,12 +256,11 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Moves a free block of at least `units` units from one lane to another, coalescing neighbours
-   * there. The rest above `units` stays where it is, unless it is smaller than `leastRest` units.
-   * Returns whether there was such a block.
+   * Moves `units` units of a free block from one lane to another, coalescing neighbours there. Returns
+   * whether there was such a block.
    */
-  carve(units: number, leastRest: number, from: number, to: number): boolean {
-    const moved = indexModule.carve(units, leastRest, from, to);
+  carve(units: number, from: number, to: number): boolean {
+    const moved = indexModule.carve(units, from, to);
     if (moved < 0) throw outOfMemory();
     return moved === 1;
   }

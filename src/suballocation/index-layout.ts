@@ -33,6 +33,13 @@ export const segmentCountField = 28;
 export const firstLaneField = 32;
 /** The notices of shared lanes: a table of 4 KiB. */
 export const noticesField = 36;
+/** The reserve, a lane, or 0; and what `keepReserve` was given with it. */
+export const reserveField = 40;
+export const largestFitField = 44;
+/** A double. */
+export const plentyField = 48;
+/** The units of all used blocks, a double. */
+export const usedUnitsField = 56;
 
 // A lane: 4 KiB.
 /** One bit for each group that has a block. */

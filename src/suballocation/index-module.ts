@@ -34,6 +34,9 @@ interface IndexModule {
   freeTail(index: number, lane: number): number;
   /** Returns the address, -1 if nothing fits, -2 if there is no memory. */
   allocate(index: number, units: number, slack: number, lane: number, owner: number): number;
+  keepReserve(index: number, lane: number, largestFit: number, plenty: number): void;
+  isScarce(index: number): number;
+  hasClose(units: number, lane: number): number;
   canAllocate(units: number, lane: number): number;
   /** The alignment is in bytes. */
   allocateAligned(index: number, units: number, slack: number, alignment: number, lane: number, owner: number): number;
@@ -50,7 +53,7 @@ interface IndexModule {
   /** Returns 1 if the lanes have changed places. */
   join(from: number, to: number): number;
   /** Returns 1 if it moved something, 0 if nothing fits, -1 if there is no memory. */
-  carve(units: number, leastRest: number, from: number, to: number): number;
+  carve(units: number, from: number, to: number): number;
   /** Returns the only block of the segment, or 0. */
   findFreeSegment(index: number, lane: number, maximumUnits: number): number;
   removeSegment(index: number, block: number): void;

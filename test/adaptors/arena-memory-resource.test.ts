@@ -11,6 +11,7 @@ import {
   type DeallocationEvents,
   Device,
   driverCallCounts,
+  Event,
   failCall,
   GiB,
   KiB,
@@ -215,31 +216,21 @@ describe('an arena', () => {
 });
 
 describe('superblocks', () => {
-  test('have 1 MiB and serve many small requests of one stream', () => {
+  test('have 32 KiB and serve many small requests of one stream', () => {
     using arena = arenaOf(8);
-    for (let i = 0; i < 16; i++) arena.allocate(64 * KiB, stream);
+    for (let i = 0; i < 16; i++) arena.allocate(2 * KiB, stream);
     expect(arena.statistics().superblocks).toBe(1);
     arena.allocate(1, stream);
     expect(arena.statistics().superblocks).toBe(2);
   });
 
-  test('have the size of a large request rounded up to 1 MiB', () => {
-    using arena = arenaOf(8);
-    arena.allocate(1.5 * MiB, stream);
-    arena.allocate(0.5 * MiB, stream);
+  test('have the size of a large request', () => {
+    using arena = arenaOf(2);
+    arena.allocate(1.5 * MiB + 1, stream);
     expect(arena.statistics().superblocks).toBe(1);
-    arena.allocate(256, stream);
-    expect(arena.statistics().superblocks).toBe(2);
-  });
-
-  test('are not split if less than 1 MiB would be left', () => {
-    using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: 2.5 * MiB });
     using other = new Stream();
-    arena.allocate(256, stream);
-    arena.allocate(256, other);
-    // The stream got 1 MiB, and the other stream the whole rest.
-    for (let i = 0; i < 5; i++) arena.allocate(256 * KiB, other);
-    expect(arena.statistics()).toMatchObject({ superblocks: 2, reuses: 0 });
+    expect(arena.allocate(0.5 * MiB - 256, other)).toBeGreaterThan(0);
+    expect(arena.statistics()).toMatchObject({ superblocks: 2, defragmentations: 0 });
   });
 
   test('of two streams lie apart, so that neither waits for the other', () => {
@@ -249,18 +240,30 @@ describe('superblocks', () => {
     const first = arena.allocate(256, stream);
     arena.deallocate(first, 256, stream);
     const waits = eventWaits(() => {
-      expect(Math.abs(arena.allocate(256, other) - first)).toBeGreaterThanOrEqual(MiB);
+      expect(Math.abs(arena.allocate(256, other) - first)).toBeGreaterThanOrEqual(32 * KiB);
     });
     expect(waits).toBe(0);
     expect(arena.statistics()).toMatchObject({ superblocks: 2, reuses: 0, synchronizations: 0 });
   });
 
-  test('are also taken from a rest below 1 MiB when nothing else is left', () => {
-    using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: 2 * MiB });
-    const pointer = arena.allocate(1.25 * MiB, stream);
+  test('come from a smaller hole of the global arena than the stream has', () => {
+    using arena = arenaOf(64);
+    const large = arena.allocate(32 * MiB, stream);
+    const pointers = [8 * MiB, 2 * MiB, 22 * MiB].map((bytes) => arena.allocate(bytes, stream));
+    arena.deallocate(pointers[0] as number, 8 * MiB, stream);
     arena.defragment();
+    arena.deallocate(large, 32 * MiB, stream);
+    // The stream's own block of 32 MiB stays whole.
+    expect(arena.allocate(MiB, stream)).toBe(pointers[0]);
+    expect(arena.allocate(32 * MiB, stream)).toBe(large);
+    expect(arena.statistics()).toMatchObject({ defragmentations: 1, synchronizations: 0 });
+  });
+
+  test('are also taken from a rest below 32 KiB when nothing else is left', () => {
+    using arena = new ArenaMemoryResource(new AddressUpstream(), { arenaBytes: 2 * MiB });
+    const pointer = arena.allocate(2 * MiB - 16 * KiB, stream);
     using other = new Stream();
-    expect(arena.allocate(0.5 * MiB, other)).toBeGreaterThan(pointer);
+    expect(arena.allocate(KiB, other)).toBeGreaterThan(pointer);
   });
 });
 
@@ -419,7 +422,7 @@ describe('memory that streams exchange', () => {
     arena.deallocate(second, MiB, stream);
     using third = new Stream();
     expect(synchronizations(() => expect(arena.allocate(2 * MiB, third)).toBe(first))).toBe(0);
-    expect(arena.statistics()).toMatchObject({ defragmentations: 1, synchronizations: 0 });
+    expect(arena.statistics().synchronizations).toBe(0);
     hold.release();
     arena.validate();
   });
@@ -535,7 +538,7 @@ describe('defragmenting an arena', () => {
   test('returns the free memory of a superblock that is partly used', () => {
     using arena = arenaOf(1);
     arena.allocate(256, stream);
-    expect(arena.defragment()).toBe(MiB - 256);
+    expect(arena.defragment()).toBe(32 * KiB - 256);
     using other = new Stream();
     expect(arena.allocate(MiB / 2, other)).toBeGreaterThan(0);
     arena.validate();
@@ -616,7 +619,7 @@ describe('defragmenting an arena', () => {
       arena.deallocate(arena.allocate(1, a), 1, a);
       expect(inHostFunction(() => arena.defragment())).toBe(MiB);
     }
-    expect(arena.defragment()).toBe(2 * MiB);
+    expect(arena.defragment()).toBe(2 * MiB + 32 * KiB);
   });
 
   test('works with an arena that a host function uses or disposes during the wait', () => {
@@ -841,6 +844,84 @@ describe('an arena that is out of memory', () => {
     const warned = new Promise<Error & { code?: string }>((resolve) => process.once('warning', resolve));
     expect(() => arena.allocate(2 * MiB, stream)).toThrow(OutOfMemoryError);
     expect(await warned).toMatchObject({ code: 'CISTERN_ARENA_DUMP' });
+  });
+});
+
+describe('an arena whose memory is scarce', () => {
+  /** An arena of 8 MiB that has run out before, of which 4 MiB are used, in pieces of 1 MiB. */
+  function scarce(deallocationEvents: DeallocationEvents = 'off') {
+    const arena = arenaOf(8, deallocationEvents);
+    const pointers = Array.from({ length: 8 }, () => arena.allocate(MiB, stream));
+    expect(() => arena.allocate(MiB, stream)).toThrow(OutOfMemoryError);
+    for (const pointer of pointers.slice(0, 4)) arena.deallocate(pointer, MiB, stream);
+    return { arena, pointers };
+  }
+
+  test('reuses close fits of its own stream at once', () => {
+    const { arena, pointers } = scarce();
+    using _arena = arena;
+    arena.deallocate(pointers[5] as number, MiB, stream);
+    using _hold = stream.hold();
+    const { defragmentations } = arena.statistics();
+    for (const bytes of [MiB, MiB - 32 * KiB]) {
+      const pointer = arena.allocate(bytes, stream);
+      expect(pointer).toBe(pointers[5]);
+      arena.deallocate(pointer, bytes, stream);
+    }
+    expect(arena.statistics().defragmentations).toBe(defragmentations);
+  });
+
+  test.each(policies)('returns free memory before a stream splits a larger block, with %s events', (policy) => {
+    const { arena, pointers } = scarce(policy);
+    using _arena = arena;
+    using other = new Stream();
+    // Returns all free memory.
+    expect(arena.allocate(2 * MiB, other)).toBe(pointers[0]);
+    arena.deallocate(pointers[0] as number, 2 * MiB, stream);
+    arena.deallocate(pointers[6] as number, MiB, other);
+    const { defragmentations } = arena.statistics();
+    // Of 4 MiB of this stream and 1 MiB of the other one.
+    other.synchronizeSync();
+    expect(arena.allocate(MiB / 2, stream)).toBe(pointers[6]);
+    expect(arena.statistics()).toMatchObject({ synchronizations: 0 });
+    expect(arena.statistics().defragmentations).toBeGreaterThan(defragmentations);
+    arena.validate();
+  });
+
+  test('is plentiful again when most of it was freed', () => {
+    const { arena, pointers } = scarce();
+    using _arena = arena;
+    for (const pointer of pointers.slice(4, 7)) arena.deallocate(pointer, MiB, stream);
+    const { defragmentations } = arena.statistics();
+    arena.allocate(MiB / 2, stream);
+    expect(arena.statistics().defragmentations).toBe(defragmentations);
+  });
+
+  test('leaves memory where it is if the driver refuses an event for it', () => {
+    const { arena } = scarce();
+    using _arena = arena;
+    using hold = stream.hold();
+    failCall('cuEventRecord', 1, 999);
+    expect(arena.allocate(MiB / 2, stream)).toBeGreaterThan(0);
+    arena.validate();
+    hold.release();
+  });
+
+  test('disposes the events that a later one of the same stream replaces', () => {
+    const { arena } = scarce();
+    using _arena = arena;
+    using hold = stream.hold();
+    const disposed = vi.spyOn(Event.prototype, 'dispose');
+    const { eventRecords } = driverCallCounts();
+    for (let i = 0; i < 100; i++) {
+      const bytes = MiB / 2 + i * 4 * KiB;
+      arena.deallocate(arena.allocate(bytes, stream), bytes, stream);
+    }
+    const recorded = driverCallCounts().eventRecords - eventRecords;
+    expect(recorded).toBeGreaterThan(10);
+    expect(disposed.mock.calls.length).toBeGreaterThanOrEqual(recorded - 1);
+    disposed.mockRestore();
+    hold.release();
   });
 });
 

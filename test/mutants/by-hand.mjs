@@ -81,8 +81,8 @@ const faults = {
     {
       name: 'older-event-stands',
       fault: 'of two events of one stream the older one stands for both',
-      from: 'known.version < event.version',
-      to: 'known.version > event.version',
+      from: 'known.version >= event.version',
+      to: 'known.version <= event.version',
     },
   ],
   'src/driver/event.ts': [
@@ -343,16 +343,16 @@ const faults = {
       to: 'Math.min(this.arenaBytes - this.held.reservedBytes, maximumBlockBytes)',
     },
     {
-      name: 'superblock-split-to-nothing',
-      fault: 'a rest of less than a superblock stays in the global arena',
-      from: 'carve(units, superblockUnits,',
-      to: 'carve(units, 1,',
+      name: 'large-request-moves-superblock',
+      fault: "a large request comes into the stream's arena, where it joins a neighbour and splits that",
+      from: 'if (units >= superblockUnits || !',
+      to: 'if (!',
     },
     {
       name: 'superblock-without-alignment',
       fault: 'a superblock has no room for the alignment',
-      from: 'const units = alignUp(leastBytes(bytes, alignment), superblockBytes) / unitBytes;',
-      to: 'const units = alignUp(leastBytes(bytes, ALLOCATION_ALIGNMENT), superblockBytes) / unitBytes;',
+      from: 'const units = leastBytes(bytes, alignment) / unitBytes;',
+      to: 'const units = leastBytes(bytes, ALLOCATION_ALIGNMENT) / unitBytes;',
     },
   ],
   'src/adaptors/monotonic-memory-resource.ts': [

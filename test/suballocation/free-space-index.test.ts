@@ -81,24 +81,106 @@ describe('a free-space index', () => {
   test('moves part of a block to another lane, where it coalesces with its neighbours', () => {
     const { index, lane } = indexOf(40);
     const other = index.addLane();
-    expect(index.carve(10, 10, lane, other)).toBe(true);
-    expect(index.carve(10, 10, lane, other)).toBe(true);
+    expect(index.carve(10, lane, other)).toBe(true);
+    expect(index.carve(10, lane, other)).toBe(true);
     index.validate();
     expect(index.freeBytes(lane)).toBe(20 * unitBytes);
     expect(index.largestFreeBytes(other)).toBe(20 * unitBytes);
-    expect(index.carve(21, 0, lane, other)).toBe(false);
-    expect(index.carve(10, 10, lane, other)).toBe(true);
+    expect(index.carve(21, lane, other)).toBe(false);
+    expect(index.carve(10, lane, other)).toBe(true);
     expect(index.freeBytes(lane)).toBe(10 * unitBytes);
     index.validate();
   });
 
-  test('moves a whole block if too little of it would stay', () => {
+  test('moves a whole block if it has just the size', () => {
     const { index, lane } = indexOf(20);
     const other = index.addLane();
-    expect(index.carve(11, 10, lane, other)).toBe(true);
+    expect(index.carve(20, lane, other)).toBe(true);
     expect(index.isEmpty(lane)).toBe(true);
     expect(index.freeBytes(other)).toBe(20 * unitBytes);
     index.validate();
+  });
+
+  describe('with a reserve', () => {
+    /** Blocks of these sizes in a lane and in the reserve, none of which touch. */
+    function indexWithReserve(own: readonly number[], reserved: readonly number[], plenty: number) {
+      const index = new FreeSpaceIndex();
+      const [lane, reserve] = [index.addLane(), index.addLane()] as const;
+      for (const [place, units] of own.entries()) index.addSegment((place + 1) * 2 ** 32, units * unitBytes, lane);
+      for (const [place, units] of reserved.entries()) index.addSegment((place + 1001) * 2 ** 32, units * unitBytes, reserve);
+      index.keepReserve(reserve, 128, plenty * unitBytes);
+      return { index, lane, reserve };
+    }
+
+    test('leaves a block alone if the reserve has a smaller one for the request', () => {
+      const { index, lane, reserve } = indexWithReserve([1000], [500], 1e6);
+      expect(index.allocate(200, 0, lane)).toBe(-1);
+      expect(index.allocate(501, 0, lane)).toBeGreaterThan(0);
+      // 499 units are left, a class below the reserve's.
+      expect(index.allocate(200, 0, lane)).toBeGreaterThan(0);
+      expect(index.allocate(200, 0, reserve)).toBeGreaterThan(0);
+    });
+
+    test('takes a block that is small or has the very size, whatever the reserve has', () => {
+      const { index, lane } = indexWithReserve([128, 1000], [129, 999], 0);
+      expect(index.allocate(1, 0, lane)).toBe(2 ** 32);
+      expect(index.isScarce).toBe(true);
+      expect(index.allocate(1000, 0, lane)).toBe(2 * 2 ** 32);
+    });
+
+    test.each([
+      [1000, 1250],
+      [8000, 8500],
+    ])('takes %s units only from a block of up to %s if memory is scarce', (units, most) => {
+      const { index, lane, reserve } = indexWithReserve([most + 1], [], 0);
+      index.allocate(1, 0, reserve);
+      expect(index.isScarce).toBe(false);
+      index.addSegment(2 ** 48, unitBytes, reserve);
+      index.allocate(1, 0, reserve);
+      expect(index.isScarce).toBe(true);
+      expect(index.hasClose(units, lane)).toBe(false);
+      expect(index.allocate(units, 0, lane)).toBe(-1);
+      index.addSegment(2 ** 31, most * unitBytes, lane);
+      expect(index.hasClose(units, lane)).toBe(true);
+      expect(index.allocate(units, 0, lane)).toBe(2 ** 31);
+      expect(index.allocateAligned(units, 0, 256, lane)).toBe(2 ** 32);
+    });
+
+    test('takes a large request from the lowest address among blocks up to half larger, unless one fits exactly', () => {
+      const { index, lane } = indexWithReserve([9001, 7500, 6000, 5600, 5500], [], 1e6);
+      expect(index.allocate(5600, 0, lane)).toBe(4 * 2 ** 32);
+      expect(index.allocate(5000, 0, lane)).toBe(2 * 2 ** 32);
+      expect(index.allocate(8000, 0, lane)).toBe(2 ** 32);
+    });
+
+    test('examines a bounded number of blocks for a large request', () => {
+      const stepsAmong = (count: number) => {
+        using counter = new StepCounter();
+        const { index, lane } = indexWithReserve(
+          Array.from({ length: count }, (_, place) => 5000 + (place % 2000)),
+          [],
+          1e9,
+        );
+        return counter.during(() => index.allocate(4999, 0, lane));
+      };
+      expect(stepsAmong(2000)).toBeLessThan(1.5 * stepsAmong(200));
+    });
+
+    test('counts what is used', () => {
+      const { index, lane } = indexWithReserve([100], [], 50);
+      const first = index.allocate(50, 0, lane);
+      expect(index.isScarce).toBe(false);
+      const second = index.allocate(1, 0, lane);
+      expect(index.isScarce).toBe(true);
+      index.free(index.usedBlock(second), lane);
+      expect(index.isScarce).toBe(false);
+      index.allocate(1, 0, lane);
+      index.freeAt(first, 50 * unitBytes, lane);
+      index.removeAllSegments();
+      index.addSegment(2 ** 40, 51 * unitBytes, lane);
+      index.allocate(50, 0, lane);
+      expect(index.isScarce).toBe(false);
+    });
   });
 
   test('coalesces across a range that extends a segment, at its end, at its start, and between two', () => {
@@ -427,7 +509,7 @@ describe('a free-space index', () => {
       });
       expect(canAllocate).toBe(false);
       expect(index.allocate(4210, 0, lane)).toBe(-1);
-      expect(index.carve(4210, 0, lane, index.addLane())).toBe(false);
+      expect(index.carve(4210, lane, index.addLane())).toBe(false);
       expect(index.canAllocate(4200, lane)).toBe(true);
       return steps;
     };

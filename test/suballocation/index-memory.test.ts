@@ -86,7 +86,7 @@ describe('the memory of free-space indexes', () => {
       const address = index.allocateAligned(1, 0, 512, lane);
       const notices = [index.laneWith(3, -1, -1), index.fullLane(lane, -1)];
       index.free(index.usedBlock(address), lane);
-      const hasMoved = index.carve(3, 0, lane, other);
+      const hasMoved = index.carve(3, lane, other);
       const removed = index.removeFreeSegment(other);
       if (address !== base || String(notices) !== '-1,-1' || !hasMoved || removed?.bytes !== 3 * unitBytes) expect.fail(`at ${i}`);
     }
@@ -134,7 +134,7 @@ describe('the memory of free-space indexes', () => {
             } else if (kind === 'pages') index.removePages(from, 4 * unitBytes, units * unitBytes);
             else if (kind === 'allocate') address = index.allocate(units, 0, from);
             else if (kind === 'aligned') address = index.allocateAligned(units, 0, 1024 << (units % 4), from);
-            else if (kind === 'carve') index.carve(units, 2, from, to);
+            else if (kind === 'carve') index.carve(units, from, to);
             else if (kind === 'more') full.addSegment(2 * base + 2 * filled++ * unitBytes, unitBytes, filler);
             else if (kind === 'less') full.removeFreeSegment(filler);
             else if (live.length > 0) index.free(index.usedBlock(live.splice(pick % live.length, 1)[0] as number), from);
