@@ -415,6 +415,32 @@ const faults = {
       to: '(size) => size > 2 ** exponent',
     },
   ],
+  'src/planning/lifetimes.ts': [
+    {
+      name: 'record-before-the-free',
+      fault: 'a wait for an event that was recorded before a free orders the stream after the free',
+      from: 'seen[by] as number) > freed) high',
+      to: 'seen[by] as number) >= freed) high',
+    },
+    {
+      name: 'wait-orders-after-now',
+      fault: 'a wait orders the stream after everything up to the wait, not up to the record',
+      from: 'seen[recordedOn] = Math.max(seen[recordedOn] as number, recordedAt);',
+      to: 'seen[recordedOn] = Math.max(seen[recordedOn] as number, at + 1);',
+    },
+    {
+      name: 'free-elsewhere-is-free-at-home',
+      fault: 'memory that another stream freed serves the stream that allocated it',
+      from: 'if (by === stream || by < 0) return freed;',
+      to: 'if (by === stream || by < 0 || this.streams[a] === stream) return freed;',
+    },
+    {
+      name: 'order-is-not-handed-on',
+      fault: 'a stream is not ordered after what the recording stream had waited for',
+      from: 'Math.max(own?.[each] ?? 0, other?.[each] ?? 0)',
+      to: 'own?.[each] ?? 0',
+    },
+  ],
   'src/adaptors/caching-memory-resource.ts': [
     {
       name: 'ended-run-goes-on',

@@ -40,6 +40,7 @@ const files = [
   'src/adaptors/fixed-size-memory-resource.ts',
   'src/adaptors/binning-memory-resource.ts',
   'src/adaptors/caching-memory-resource.ts',
+  'src/planning/lifetimes.ts',
   'src/buffers/buffer-memory.ts',
   'src/resource-scope.ts',
   'src/driver/event.ts',

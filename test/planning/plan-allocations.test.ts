@@ -153,6 +153,20 @@ describe('a plan', () => {
     );
   });
 
+  test('knows which allocations must not share bytes', () => {
+    fc.assert(
+      fc.property(
+        fc.integer({ min: 1, max: 3 }).chain((streams) => sequences(streams, 30)),
+        (of) => {
+          const lifetimes = new Lifetimes(of, 256);
+          const differ = mustDiffer(of);
+          for (let a = 0; a < of.sizes.length; a++) for (let b = 0; b < a; b++) expect(lifetimes.overlaps(a, b)).toBe(differ(a, b));
+        },
+      ),
+      { numRuns: 200 },
+    );
+  });
+
   test('has a lower bound that no plan can be below, and that is reached without waits', () => {
     fc.assert(
       fc.property(
