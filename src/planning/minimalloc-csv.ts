@@ -31,6 +31,8 @@ export function isMinimallocCsv(text: string): boolean {
  * @throws InvalidLogError naming the line at fault.
  * @example
  * ```ts
+ * import { readFileSync, writeFileSync } from 'node:fs';
+ *
  * const problem = readMinimallocCsv(readFileSync('A.1048576.csv', 'utf8'));
  * const plan = planAllocations(problem.sequence, { maximumBytes: 1 * MiB });
  * writeFileSync('A.solution.csv', writeMinimallocCsv(problem, plan));

@@ -48,6 +48,8 @@ const formatVersion = 1;
  * A plan as JSON text, for {@link parsePlan}.
  * @example
  * ```ts
+ * import { writeFileSync } from 'node:fs';
+ *
  * const plan = planAllocations(await readAllocationLog('trace.csv.gz'));
  * writeFileSync('plan.json', formatPlan(plan));
  * ```

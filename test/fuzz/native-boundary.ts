@@ -231,6 +231,8 @@ class Run {
     if (result instanceof Promise) this.#promises.push(result);
     else if (name === 'poolAllocations')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
+    else if (name === 'viewFromHost')
+      assert.ok(result === undefined || result instanceof ArrayBuffer, `${name} returned ${inspect(result)}`);
     else assert.ok(result === undefined || typeof result === 'string', `${name} returned ${inspect(result)}`);
     if (status === 0) this.#note(name, inputs, mailbox[1] as number);
     else if (name === 'deallocate') this.#checkRefusal(inputs as number[], status);
