@@ -31,14 +31,14 @@ import type { Intervals } from './placement.js';
 export type SearchResult = 'found' | 'impossible' | 'gave-up';
 
 /** Which candidates come first. */
-export interface SearchOrder {
+interface SearchOrder {
   /** The allocations in the order of preference. */
   readonly order: Int32Array;
   /** Whether the lowest floor precedes preference. */
   readonly isLowestFirst: boolean;
 }
 
-export class ExactSearch {
+class ExactSearch {
   readonly offsets: Float64Array;
   /** By section: how often it had no room. */
   readonly failures: Float64Array;
@@ -339,7 +339,7 @@ export function sectionsOf({ count, sizes, starts, ends, operationCount }: Inter
 export type SearchKey = (a: number) => number;
 
 /** The keys from which orders of preference are made. */
-export function searchKeys({
+function searchKeys({
   count,
   sections,
   sizes,

@@ -6,7 +6,7 @@ import type { AllocationLog } from '../replay/allocation-log.js';
 import type { OrderedSequence, StreamWait } from './lifetimes.js';
 
 /** Collects the operations of a pass. Allocations of zero bytes are left out. */
-export class SequenceBuilder {
+class SequenceBuilder {
   readonly #operations: number[] = [];
   readonly #sizes: number[] = [];
   readonly #streams: number[] = [];

@@ -186,6 +186,6 @@ function assertPlaces({ operations, sizes, offsets, alignmentBytes, totalBytes }
 }
 
 /** @internal */
-export function invalidPlan(message: string, options?: ErrorOptions): CisternError {
+function invalidPlan(message: string, options?: ErrorOptions): CisternError {
   return new CisternError('ERR_CISTERN_INVALID_PLAN', message, options);
 }
