@@ -1,3 +1,4 @@
+import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { Device } from '../driver/device.js';
 import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
@@ -115,12 +116,10 @@ export function transfer<Buffer extends TransferableBuffer>(
     if (value !== undefined && typeof value !== 'boolean')
       throw new ArgumentTypeError(`${name} must be a boolean, got ${formatValue(value)}`);
   }
+  if (options.resource !== undefined) assertMemoryResource(options.resource, 'resource');
   if (options.stream !== undefined) assertStream(options.stream, 'move a buffer');
   const kind = kindOfMemory(buffer);
   const isManaged = kind === 'managed';
-  if (options.preferredLocation === true && location instanceof Device && !hasConcurrentManagedAccess(location)) {
-    throw new UnsupportedError(`device ${location.index} cannot be preferred for managed memory: it has no concurrent managed access`);
-  }
   const { resource = buffer.resource } = options;
   if (options.copy !== true && resource === buffer.resource && (isManaged || isAt(kind, buffer.resource, location))) {
     if (isManaged) move(buffer, location, options);
@@ -153,11 +152,21 @@ export function waitForHost(buffer: TransferableBuffer): void {
 }
 
 function move(buffer: TransferableBuffer, location: MemoryLocation, { preferredLocation, stream }: BufferTransferOptions): void {
+  if (preferredLocation === true && location instanceof Device && !hasConcurrentManagedAccess(location)) {
+    throw new UnsupportedError(`device ${location.index} cannot be preferred for managed memory: it has no concurrent managed access`);
+  }
+  const { ptr, capacityBytes, stream: before } = buffer;
   if (stream !== undefined) changeStream(buffer, stream);
-  const { ptr, capacityBytes } = buffer;
   if (capacityBytes === 0) return;
-  prefetch(ptr, capacityBytes, location, buffer.stream);
-  if (preferredLocation === true) advise(ptr, capacityBytes, 'set-preferred-location', location);
+  try {
+    prefetch(ptr, capacityBytes, location, buffer.stream);
+    if (preferredLocation === true) advise(ptr, capacityBytes, 'set-preferred-location', location);
+  } catch (error) {
+    try {
+      changeStream(buffer, before);
+    } catch {} // The new stream is ordered after the old one, so the buffer can stay there.
+    throw error;
+  }
 }
 
 /** Makes the stream wait for the buffer's, and gives it to the buffer. */

@@ -11,6 +11,8 @@ import {
   currentBackend,
   Device,
   DeviceBuffer,
+  DriverError,
+  failCall,
   HostMemoryResource,
   KiB,
   LifetimeError,
@@ -53,6 +55,10 @@ afterEach(() => {
   plain.dispose();
   expect(watchedBuffers().count, 'buffers that a test left behind').toBe(0);
 });
+
+function needSoftwareDevice(): void {
+  if (currentBackend() !== 'software') skipTest('a GPU cannot be made to fail');
+}
 
 function needConcurrentAccess(): void {
   if (device.attribute('concurrentManagedAccess') !== 1) skipTest('the device and the host cannot use managed memory at the same time');
@@ -214,6 +220,23 @@ describe('a buffer of managed memory', () => {
     expectNumbers(buffer.hostView(Float32Array));
   });
 
+  test.each(['cuMemPrefetchAsync', 'cuMemAdvise'])('stays on its stream if the driver refuses %s', (call) => {
+    needSoftwareDevice();
+    using next = new Stream();
+    using buffer = bufferOf(managed);
+    failCall(call, 1, 999);
+    expect(() => buffer.to(device, { stream: next, preferredLocation: true })).toThrow(DriverError);
+    expect(failCall(call, 0)).toBe(false);
+    expect(buffer.stream).toBe(stream);
+    // Its stream waits for a prefetch that was queued on the other one.
+    using hold = next.hold();
+    failCall(call, 1, 999);
+    expect(() => buffer.to(device, { stream: next, preferredLocation: true })).toThrow(DriverError);
+    expect(stream.query()).toBe(false);
+    hold.release();
+    expectNumbers(contents(buffer));
+  });
+
   test('of no bytes goes anywhere', () => {
     using buffer = new DeviceBuffer(0, { resource: managed, stream });
     expect(buffer.to('host')).toEqual({ buffer, isCopy: false });
@@ -260,6 +283,16 @@ describe('a buffer of other memory', () => {
     expect(() => buffer.to(device, { resource: new PinnedHostMemoryResource() })).toThrow(badValue);
     expect(() => buffer.to('moon' as 'host')).toThrow(badValue);
     expect(() => buffer.to('host', { copy: 1 as unknown as boolean })).toThrow(TypeError);
+  });
+
+  test('cannot be copied to what is no resource', () => {
+    using buffer = bufferOf(plain);
+    using moving = bufferOf(managed);
+    const badType = expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE', message: expect.stringContaining('resource must be') });
+    for (const resource of [{}, 5, null] as unknown as MemoryResource[]) {
+      expect(() => buffer.to('host', { resource })).toThrow(badType);
+      expect(() => moving.to(device, { resource })).toThrow(badType);
+    }
   });
 });
 
@@ -396,6 +429,7 @@ describe('a host view', () => {
     expect(() => buffer.hostView(Buffer as unknown as typeof Uint8Array)).toThrow(TypeError);
     const refused = [{}, { byteOffset: 2, length: 1 }, { length: 3 }, { byteOffset: 12, length: 0 }, { length: 1.5 }];
     for (const options of refused) expect(() => buffer.hostView(Float32Array, options)).toThrow(RangeError);
+    expect(() => buffer.hostView(Float32Array, { length: null as unknown as number })).toThrow(TypeError);
     expect(() => buffer.hostView(Uint8Array, { whenBusy: 'never' as 'wait' })).toThrow(RangeError);
   });
 
@@ -426,6 +460,17 @@ describe('a device without concurrent managed access', () => {
     expect(() => buffer.to(device, { preferredLocation: true })).toThrow(UnsupportedError);
     using pinned = bufferOf(new PinnedHostMemoryResource());
     expectNumbers(pinned.hostView(Float32Array));
+  });
+
+  test('can be preferred for memory that is not managed, which ignores it', () => {
+    using buffer = bufferOf(plain);
+    expect(buffer.to(device, { preferredLocation: true })).toEqual({ buffer, isCopy: false });
+    using pinned = bufferOf(new PinnedHostMemoryResource());
+    using copy = pinned.to(device, { preferredLocation: true, resource: plain }).buffer;
+    expectNumbers(contents(copy));
+    const { reservedBytes } = managed;
+    expect(() => pinned.to(device, { preferredLocation: true, resource: managed })).toThrow(UnsupportedError);
+    expect(managed.reservedBytes).toBe(reservedBytes);
   });
 
   test('makes the host wait for everything that the device does', () => {
