@@ -150,7 +150,7 @@ export function resizeFree(block: u32, from: i32, to: i32, lane: u32): void {
 }
 
 /** The smallest of the first few blocks of a list that fit, the lowest address among equals; or 0. */
-export function smallestFit(first: u32, units: i32): u32 {
+function smallestFit(first: u32, units: i32): u32 {
   let best: u32 = 0;
   let bestSize = maximumUnits;
   let block = first;
