@@ -374,6 +374,7 @@ function placementOrders(intervals: Intervals): [string, Int32Array][] {
   const peaks = peaksOf(intervals);
   const peak = (a: number) => peaks[a] as number;
   const keys: Record<string, readonly ((a: number) => number)[]> = {
+    'peak, end': [peak, (a) => ends[a] as number],
     size: [size, time],
     area: [(a) => size(a) * time(a), time],
     lifetime: [time, size],
