@@ -1,5 +1,5 @@
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
-import { Device } from '../driver/device.js';
+import { Device, usedDevices } from '../driver/device.js';
 import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { assertStream, Stream } from '../driver/stream.js';
@@ -145,10 +145,23 @@ export function transfer<Buffer extends TransferableBuffer>(
 }
 
 /** Blocks until the host can read the contents. */
-export function waitForHost(buffer: TransferableBuffer): void {
-  // Without concurrent access the host must not touch managed memory while the device does anything.
-  if (kindOfMemory(buffer) === 'managed' && !hasConcurrentManagedAccess(buffer.stream.device)) buffer.stream.device.synchronizeSync();
-  buffer.stream.synchronizeSync();
+export function waitForHostSync(buffer: TransferableBuffer): void {
+  const { stream } = buffer;
+  for (const device of devicesInTheWay(buffer)) device.synchronizeSync();
+  stream.synchronizeSync();
+}
+
+/** Resolves once the host can read the contents, if nothing more is queued meanwhile. */
+export async function waitForHost(buffer: TransferableBuffer): Promise<void> {
+  await Promise.all([...devicesInTheWay(buffer), buffer.stream].map((each) => each.synchronize()));
+}
+
+/**
+ * The devices that must be idle while the host uses the memory: those without concurrent access, if
+ * it is managed.
+ */
+function devicesInTheWay(buffer: TransferableBuffer): Device[] {
+  return kindOfMemory(buffer) === 'managed' ? usedDevices().filter((device) => !hasConcurrentManagedAccess(device)) : [];
 }
 
 function move(buffer: TransferableBuffer, location: MemoryLocation, { preferredLocation, stream }: BufferTransferOptions): void {
@@ -170,7 +183,7 @@ function move(buffer: TransferableBuffer, location: MemoryLocation, { preferredL
 }
 
 /** Makes the stream wait for the buffer's, and gives it to the buffer. */
-function changeStream(buffer: TransferableBuffer, stream: Stream): void {
+export function changeStream(buffer: TransferableBuffer, stream: Stream): void {
   const { stream: before } = buffer;
   if (stream.identity !== before.identity) follow(stream, before);
   buffer.setStream(stream);

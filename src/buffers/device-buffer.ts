@@ -26,11 +26,13 @@ import {
   type BufferTransfer,
   type BufferTransferOptions,
   blockingTransferOptionNames,
+  changeStream,
   hasConcurrentManagedAccess,
   kindOfMemory,
   transfer,
   transferOptionNames,
   waitForHost,
+  waitForHostSync,
 } from './buffer-transfer.js';
 import { assertNoMemory, type ByteRange, resolveRange } from './byte-range.js';
 import { currentResource } from './current-resource.js';
@@ -562,8 +564,9 @@ export class DeviceBuffer implements Disposable {
    *
    * For the host this blocks until the contents can be read, unless `nonBlocking` is set. Memory
    * that was moved stays usable on every device and stream that could use it before; using it moves
-   * it back. On a device without concurrent managed access managed memory moves by itself when it
-   * is used, so that only the wait for the host remains; that wait is for the whole device.
+   * it back. On a device without concurrent managed access, managed memory moves by itself when it
+   * is used, so that only the wait for the host remains. That wait is for everything queued on each
+   * such device that this environment uses. The host may use the contents until more is queued there.
    *
    * RMM has no counterpart; PyTorch's RFC-0023 describes the same for tensors.
    * @param location a device, or `'host'`
@@ -572,8 +575,8 @@ export class DeviceBuffer implements Disposable {
    * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a resource without
    * memory at the location.
    * @throws OutOfMemoryError if there is no memory for a copy.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or a stream is disposed; DriverError
-   * if the driver refuses.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or a stream is disposed, before the
+   * call or by a host function during the wait; DriverError if the driver refuses.
    * @example
    * ```ts
    * using resource = new ManagedMemoryResource();
@@ -590,7 +593,9 @@ export class DeviceBuffer implements Disposable {
     const result = this.#transfer(location, options);
     if (location !== 'host' || options.nonBlocking === true) return result;
     try {
-      waitForHost(result.buffer);
+      waitForHostSync(result.buffer);
+      // Host functions may have run, and disposed the buffer.
+      result.buffer.#assertLive('move a buffer');
       return result;
     } catch (error) {
       if (result.isCopy) result.buffer.dispose();
@@ -600,13 +605,14 @@ export class DeviceBuffer implements Disposable {
 
   /**
    * The same as {@link DeviceBuffer.to}, but resolves once the contents are there, for a device too.
-   * Everything is queued before this returns; the event loop goes on meanwhile.
+   * Everything is queued before this returns; the event loop goes on meanwhile. If the program
+   * disposes the buffer meanwhile, the result is that disposed buffer.
    */
   async toAsync(location: MemoryLocation, options: BufferTransferOptions = {}): Promise<BufferTransfer<DeviceBuffer>> {
     assertOptions(options, transferOptionNames);
     const result = this.#transfer(location, options);
     try {
-      await result.buffer.stream.synchronize();
+      await (location === 'host' ? waitForHost(result.buffer) : result.buffer.stream.synchronize());
       return result;
     } catch (error) {
       if (result.isCopy) result.buffer.dispose();
@@ -617,8 +623,8 @@ export class DeviceBuffer implements Disposable {
   /**
    * Moves the contents to memory of another resource, in stream order: one allocation, one copy, one
    * free. The buffer, its length, capacity, alignment and label stay the same; `ptr` and `resource`
-   * change. So a program can profile in managed memory and then run without it. Does nothing if the
-   * buffer is of that resource already. Does not block by itself.
+   * change. So a program can profile in managed memory and then run without it. If the buffer is of
+   * that resource already, only the stream changes, if one is given. Does not block by itself.
    *
    * RMM has no counterpart.
    * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError; the
@@ -639,8 +645,12 @@ export class DeviceBuffer implements Disposable {
     assertMemoryResource(resource, 'resource');
     assertOptions(options, recastOptionNames);
     assertEvents(options.events);
+    if (options.stream !== undefined) assertStream(options.stream, 'recast a buffer');
     const before = this.#memory;
-    if (resource === before.resource) return;
+    if (resource === before.resource) {
+      if (options.stream !== undefined) changeStream(this, options.stream);
+      return;
+    }
     const { byteLength, bytes, pointer, alignment, label, createdAt } = before;
     const { stream = before.stream } = options;
     const after = createMemory(resource, stream, alignment, label, byteLength, bytes, createdAt);

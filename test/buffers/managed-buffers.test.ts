@@ -132,6 +132,13 @@ describe('a buffer of managed memory', () => {
     expectNumbers(buffer.hostView(Float32Array, { whenBusy: 'refuse' }));
   });
 
+  test('is not returned if a host function disposes it during the wait', () => {
+    using pool = new PoolMemoryResource(managed);
+    const buffer = bufferOf(pool);
+    stream.launchHostFunction(() => buffer.dispose());
+    expect(() => buffer.to('host')).toThrow(LifetimeError);
+  });
+
   test('does not block on its way to a device', () => {
     using buffer = bufferOf(managed);
     using hold = stream.hold();
@@ -311,6 +318,25 @@ describe('recast', () => {
     expectNumbers(contents(buffer));
   });
 
+  test('gives a buffer of the same resource another stream, in stream order', () => {
+    using next = new Stream();
+    using buffer = bufferOf(plain);
+    const { ptr } = buffer;
+    using hold = stream.hold();
+    buffer.fill(3);
+    buffer.recast(plain, { stream: next });
+    expect(buffer).toMatchObject({ ptr, stream: next });
+    expect(next.query()).toBe(false);
+    hold.release();
+    expect(buffer.toHostSync().subarray(0, 2)).toEqual(Uint8Array.of(3, 3));
+    for (const bad of [{}, null] as unknown as Stream[]) expect(() => buffer.recast(plain, { stream: bad })).toThrow(TypeError);
+    next.dispose();
+    expect(() => buffer.recast(plain, { stream: next })).toThrow(LifetimeError);
+    buffer.setStream(stream);
+    expect(() => buffer.recast(plain, { stream: next })).toThrow(LifetimeError);
+    expect(buffer.stream).toBe(stream);
+  });
+
   test('does nothing for the same resource', () => {
     using buffer = bufferOf(plain);
     const { ptr } = buffer;
@@ -473,17 +499,32 @@ describe('a device without concurrent managed access', () => {
     expect(managed.reservedBytes).toBe(reservedBytes);
   });
 
-  test('makes the host wait for everything that the device does', () => {
-    using other = new Stream();
-    using scratch = bufferOf(plain);
-    scratch.setStream(other);
+  test.each([0, 1])('makes the host wait for everything that device %i does', (index) => {
+    if (index === 1) needSecondDevice();
+    using other = new Stream({ device: Device.get(index) });
     using buffer = bufferOf(managed);
-    let hasRun = false;
-    other.launchHostFunction(() => {
-      hasRun = true;
-    });
+    using scratch = new DeviceBuffer(64 * MiB, { resource: new CudaMemoryResource({ device: other.device }), stream: other });
+    for (let i = 0; i < 8; i++) scratch.fill(i);
     buffer.to('host');
-    expect(hasRun).toBe(true);
+    expect(other.query()).toBe(true);
+  });
+
+  test.each([0, 1])('resolves once device %i has done everything, for the host', async (index) => {
+    if (index === 1) needSecondDevice();
+    using other = new Stream({ device: Device.get(index) });
+    using buffer = bufferOf(managed);
+    stream.synchronizeSync();
+    using hold = other.hold();
+    let isThere = false;
+    const moved = buffer.toAsync('host').then(() => {
+      isThere = true;
+    });
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    expect(isThere).toBe(false);
+    hold.release();
+    await moved;
+    expect(other.query()).toBe(true);
+    expectNumbers(contents(buffer));
   });
 });
 
