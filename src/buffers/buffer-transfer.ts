@@ -21,6 +21,10 @@ export interface BufferTransferOptions {
   /**
    * Also makes the location the preferred one of managed memory: see {@link advise}. Ignored for
    * any other kind of memory.
+   *
+   * The advice is about pages and outlives the buffer. If the memory comes from a pool, the next
+   * buffer there inherits it, and so do neighbours that share a page. Withdraw it before the buffer
+   * is disposed with `advise(ptr, capacityBytes, 'unset-preferred-location')`.
    * @defaultValue false
    */
   readonly preferredLocation?: boolean;

@@ -383,7 +383,8 @@ export class DeviceBuffer implements Disposable {
    * {@link MemoryResource.deallocate}. An event cannot be the fence, because the copy that is
    * queued here uses the memory last.
    * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError;
-   * the buffer is then unchanged.
+   * the buffer is then unchanged, except that its host views have no bytes if the free of the old
+   * memory was refused.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a
    * host function or by its resource, or if its new memory was taken back.
    */
@@ -628,7 +629,8 @@ export class DeviceBuffer implements Disposable {
    *
    * RMM has no counterpart.
    * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError; the
-   * buffer is then unchanged, unless its old resource is disposed: then it has the new memory.
+   * buffer is then unchanged, unless its old resource is disposed: then it has the new memory. If
+   * the free of the old memory was refused, its host views have no bytes.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a
    * host function or by a resource.
    * @example
@@ -701,8 +703,15 @@ export class DeviceBuffer implements Disposable {
    * The work queued on the buffer's stream is waited for, or refused, at this call only. Order the
    * host after the stream again before using the array after more work was queued, for example by
    * another call of this method. All views of one buffer share one `ArrayBuffer`. It is detached
-   * when the memory is freed or moves, so that later uses find no bytes; until then a view keeps the
-   * buffer alive. The array must not be transferred: nothing would detach it then.
+   * before the memory is freed or moves, so that later uses find no bytes; until then a view keeps
+   * the buffer alive. If the resource then refuses the free, the buffer keeps its memory, and
+   * another call of this method makes a new array. The array must not be transferred: nothing would
+   * detach it then.
+   *
+   * An asynchronous operation on a view, such as `fs.write`, uses the memory by its address until it
+   * completes; detaching the array does not stop it. Wait for the operation before the buffer is
+   * disposed, resized, recast or released, and before its resource ends. Otherwise it reads or
+   * writes memory that may belong to another buffer.
    *
    * RMM has no counterpart.
    * @param type the class of the array, such as `Float32Array`
@@ -781,8 +790,8 @@ export class DeviceBuffer implements Disposable {
    * device first. A second call does nothing.
    * @throws LifetimeError if the resource cannot free the memory, for example because it is
    * disposed; the buffer is disposed even so.
-   * @throws DriverError, or any other error of the resource; the buffer is then unchanged, and the
-   * call can be repeated.
+   * @throws DriverError, or any other error of the resource; the buffer is then unchanged, except
+   * that its host views have no bytes, and the call can be repeated.
    */
   [Symbol.dispose](): void {
     this.#free(undefined);

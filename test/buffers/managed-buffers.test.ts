@@ -5,6 +5,7 @@
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import {
+  advise,
   type BufferTransfer,
   CudaMemoryResource,
   configureSoftwareDevice,
@@ -434,6 +435,23 @@ describe('a host view', () => {
     }
   });
 
+  test('has no bytes after a refused free; the buffer keeps its memory and gives a new one', () => {
+    needConcurrentAccess();
+    needSoftwareDevice();
+    const ends = [(each: DeviceBuffer) => each.dispose(), (each: DeviceBuffer) => each.recast(plain)];
+    for (const end of ends) {
+      using buffer = bufferOf(managed);
+      const { ptr } = buffer;
+      const view = buffer.hostView(Float32Array);
+      failCall('cuMemFree', 1, 999);
+      expect(() => end(buffer)).toThrow(DriverError);
+      expect(failCall('cuMemFree', 0)).toBe(false);
+      expect(buffer).toMatchObject({ ptr, byteLength: bytes, resource: managed, isDisposed: false });
+      expect(view).toHaveLength(0);
+      expectNumbers(buffer.hostView(Float32Array));
+    }
+  });
+
   test('cannot be taken along by another thread', () => {
     needConcurrentAccess();
     using buffer = bufferOf(managed);
@@ -544,6 +562,20 @@ describe('a pool of managed memory', () => {
     expect(there.query()).toBe(false);
     hold.release();
     expect(second.toHostSync().every((value) => value === 2)).toBe(true);
+  });
+
+  test('keeps a preferred location for the next buffer, unless it is withdrawn', () => {
+    needConcurrentAccess();
+    using pool = new PoolMemoryResource(managed, { initialBytes: bytes, maximumBytes: bytes });
+    const first = bufferOf(pool);
+    const { ptr } = first;
+    first.to(device, { preferredLocation: true });
+    first.dispose();
+    using second = bufferOf(pool);
+    expect(second.ptr).toBe(ptr);
+    expect(managedRangeAttributes(ptr, bytes).preferredLocation).toBe(0);
+    advise(ptr, bytes, 'unset-preferred-location');
+    expect(managedRangeAttributes(ptr, bytes).preferredLocation).toBeUndefined();
   });
 
   test('moves memory to the device as it hands it out, if that is asked for', () => {
