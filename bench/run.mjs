@@ -15,6 +15,7 @@ import * as managed from './benchmarks/managed.mjs';
 import * as monotonic from './benchmarks/monotonic.mjs';
 import * as parse from './benchmarks/parse.mjs';
 import * as peers from './benchmarks/peers.mjs';
+import * as planned from './benchmarks/planned.mjs';
 import * as pool from './benchmarks/pool.mjs';
 import * as reports from './benchmarks/report.mjs';
 import * as start from './benchmarks/start.mjs';
@@ -33,6 +34,7 @@ const benchmarks = [
   streams,
   managed,
   layers,
+  planned,
   monotonic,
   buffers,
   parse,
@@ -136,6 +138,7 @@ function tracesFor(chosen) {
     (name) =>
       (name === 'dl-training' && chosen.includes('layers')) ||
       (name === 'arrow-etl' && chosen.includes('streams')) ||
+      (planned.traces.includes(name) && chosen.includes('planned')) ||
       (parse.traces.includes(name) && chosen.includes('parse')) ||
       (reports.traces.includes(name) && chosen.includes('report')),
   );

@@ -13,7 +13,7 @@ import { parameters, report } from '../support/processes.mjs';
 /**
  * @typedef {object} ReplayParameters
  * @property {string} trace the path of the log
- * @property {import('../benchmarks/layers.mjs').Layer | 'pool' | 'specified'} subject the layer over the null resource, the pool over `cuda`, or `resource`
+ * @property {import('../benchmarks/layers.mjs').Layer | 'pool' | 'planned' | 'specified'} subject the layer over the null resource, the pool or a plan of the trace over `cuda`, or `resource`
  * @property {string} [resource] the specification of what is `specified`
  * @property {import('../../src/index.js').DeallocationEvents} [events]
  * @property {import('../../src/replay/index.js').ReplayStreams} [streams]
@@ -32,6 +32,7 @@ const { trace, subject, resource, events, streams = 'single', initialFactor = 0,
 const cistern = await loadCistern();
 const device = cistern.Device.get();
 const log = await cistern.readAllocationLog(trace);
+const plan = subject === 'planned' ? cistern.planAllocations(log) : undefined;
 const folder = mkdtempSync(join(tmpdir(), 'cistern-bench-'));
 try {
   const replay = () => cistern.replayLog(log, () => cistern.ResourceStack.of(createResource()), { streams, repeat: 1 });
@@ -56,6 +57,8 @@ try {
 
 function createResource() {
   if (subject === 'specified') return cistern.createResource(/** @type {string} */ (resource));
+  if (plan !== undefined)
+    return new cistern.PlannedMemoryResource(new cistern.CudaMemoryResource({ device }), plan, { repeats: true, deviations: 'refuse' });
   if (subject === 'pool') {
     const upstream = new cistern.CudaMemoryResource({ device });
     const initialBytes = Math.ceil(log.peakLiveBytes * initialFactor);

@@ -8,10 +8,10 @@ export const root = fileURLToPath(new URL('../..', import.meta.url));
 /**
  * Everything that the package exports, from all entries.
  * @typedef {typeof import('../../src/index.js') & typeof import('../../src/formats/index.js') & typeof import('../../src/replay/index.js') &
- *   typeof import('../../src/report/index.js')} Cistern
+ *   typeof import('../../src/report/index.js') & typeof import('../../src/planning/index.js')} Cistern
  */
 
-const entries = ['index.js', 'formats/index.js', 'replay/index.js', 'report/index.js'];
+const entries = ['index.js', 'formats/index.js', 'replay/index.js', 'report/index.js', 'planning/index.js'];
 
 /** The build that is measured. */
 export function distFolder() {

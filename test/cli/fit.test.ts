@@ -36,6 +36,21 @@ describe('cistern fit', () => {
     });
   });
 
+  test('gives a plan the size of its block, and a limit if its leaf has no maximum', async () => {
+    const plan = join(folder, 'plan.json');
+    await runCistern(['plan', log, '-o', plan]);
+    const resources = [`planned(host, plan=${plan})`, `planned(pool(host), plan=${plan})`];
+    const args = ['fit', log, '--json', '--repeat', '1', ...resources.flatMap((resource) => ['--resource', resource])];
+    const { code, stdout, stderr } = await runCistern(args);
+    expect([code, stderr]).toEqual([0, '']);
+    const results = JSON.parse(stdout) as FitResult[];
+    // 1000 bytes and 3000, each rounded up to 256.
+    expect(results.map(({ fitted, smallestMaximumBytes }) => [fitted, smallestMaximumBytes])).toEqual([
+      [`planned(limiting(host, limit=4KiB), plan=${plan})`, 4096],
+      [`planned(pool(host, max=4KiB), plan=${plan})`, 4096],
+    ]);
+  });
+
   test('prints a list for several, with a result for each', async () => {
     const args = ['fit', log, '--resource', 'host', '--resource', 'arena(host)', '--json', '--repeat', '1', '--streams', 'single'];
     const { code, stdout } = await runCistern(args);
