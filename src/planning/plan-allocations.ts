@@ -366,8 +366,8 @@ function fromFreeList({ count, sizes, starts, ends, operationCount }: Intervals)
   return placementOf(offsets, sizes);
 }
 
-/** Orders in which allocations are placed. */
-function placementOrders(intervals: Intervals): [string, Int32Array][] {
+/** Orders in which allocations are placed. Each is computed when it is asked for. */
+function* placementOrders(intervals: Intervals): Generator<readonly [string, Int32Array]> {
   const { count, sizes, starts, ends } = intervals;
   const time = (a: number) => (ends[a] as number) - (starts[a] as number);
   const size = (a: number) => sizes[a] as number;
@@ -382,7 +382,7 @@ function placementOrders(intervals: Intervals): [string, Int32Array][] {
     'peak, size': [peak, size, time],
     'peak, area': [peak, (a) => size(a) * time(a), time],
   };
-  return Object.entries(keys).map(([name, by]) => [name, sortedBy(count, by)]);
+  for (const [name, by] of Object.entries(keys)) yield [name, sortedBy(count, by)];
 }
 
 /** By allocation: the most bytes that are live at once during its life. */
