@@ -14,6 +14,16 @@ constexpr std::uint64_t kMaxStagedBytes = std::uint64_t{64} << 20;
 
 std::uint64_t AddressOf(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
+// Whether the driver may still read an array after a copy from it has returned: a device may read
+// memory that the driver does not know itself, and any device reads pinned and managed memory, over
+// which arrays exist once the program has made a host view.
+bool ReadsLater(Environment& environment, int device, const void* array) {
+  if (environment.ReadsPageableMemory(device)) return true;
+  unsigned type;
+  return environment.has_host_views &&
+         environment.driver->PointerGetAttribute(&type, kPointerMemoryType, AddressOf(array)) != kErrorInvalidValue;
+}
+
 }  // namespace
 
 Status Copy(Environment& environment, const Napi::CallbackInfo& info) {
@@ -44,9 +54,9 @@ Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info) {
   Place to;
   status = CheckRange(environment, destination, bytes, &to);
   if (status != kSuccess) return status;
-  // For JavaScript's memory, the driver may wait for a stream that waits for this thread, or may
-  // read it after returning.
-  const bool reads_later = environment.ReadsPageableMemory(stream->device);
+  // The driver may wait for a stream that waits for this thread, or may read the array after
+  // returning.
+  const bool reads_later = ReadsLater(environment, stream->device, source.data);
   if (environment.MayStall() || (reads_later && bytes <= kMaxStagedBytes)) {
     StagingBlock block;
     status = AcquireStaging(environment, bytes, &block);
@@ -82,13 +92,13 @@ Status CopyToHostSync(Environment& environment, const Napi::CallbackInfo& info) 
     Place from;
     status = CheckRange(environment, source, bytes, &from);
     if (status != kSuccess) return status;
-    if (environment.outstanding_host_functions == 0) {
+    if (environment.outstanding_host_functions == 0 && !ReadsTooEarly(from)) {
       status = environment.Counted<Call::kMemcpyAsync>(DevicePointer{AddressOf(destination.data)}, DevicePointer{source},
                                                        static_cast<std::size_t>(bytes), stream->stream);
       return status == kSuccess ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
     }
     // The driver would block in the copy itself, and could not be notified that a host function is
-    // ready.
+    // ready; or it would not see what is still to be written.
     StagedCopy copy;
     status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
     if (status != kSuccess) return status;

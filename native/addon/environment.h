@@ -194,6 +194,9 @@ class Environment {
   int running_host_functions = 0;
   int unreleased_holds = 0;
 
+  // Whether an array over memory of the driver was ever made here; see host_views.cc.
+  bool has_host_views = false;
+
   // True if a driver call that waits for a stream might wait for this very thread.
   bool MayStall() const { return outstanding_host_functions > 0 || unreleased_holds > 0; }
 

@@ -27,7 +27,12 @@ Status ViewFromHost(Environment& environment, const Napi::CallbackInfo& info, Na
   void* data = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
   const napi_status created = napi_create_external_arraybuffer(info.Env(), data, bytes, nullptr, nullptr, &array);
   if (created == napi_no_external_buffers_allowed) return kErrorNotSupported;
-  if (created != napi_ok) return kHostOutOfMemory;
+  if (created != napi_ok) {
+    napi_value exception;
+    napi_get_and_clear_last_exception(info.Env(), &exception);
+    return kHostOutOfMemory;
+  }
+  environment.has_host_views = true;
   *result = Napi::Value(info.Env(), array);
   return kSuccess;
 }

@@ -51,10 +51,10 @@ Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std:
 
 }  // namespace
 
+bool ReadsTooEarly(Place source) { return source == Place::kPageableHost && queued_host_writes > 0; }
+
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream) {
-  // The driver reads pageable memory at the time of the call, before a queued write to it has run.
-  const bool reads_too_early = source.place == Place::kPageableHost && queued_host_writes > 0;
-  if (!environment.MayStall() && !reads_too_early) {
+  if (!environment.MayStall() && !ReadsTooEarly(source.place)) {
     return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
   }
   // The driver copies within host memory synchronously, even if both sides are pinned.

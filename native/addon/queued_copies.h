@@ -22,6 +22,10 @@ struct Location {
   Place place;
 };
 
+// Whether the driver's copy from there would miss queued writes: it reads pageable memory at the
+// time of the call.
+bool ReadsTooEarly(Place source);
+
 // For everything below, the stream's context must be current and ranges must be checked.
 
 // Queues a copy. It blocks on host memory only if nothing can stall.

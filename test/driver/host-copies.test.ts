@@ -1,5 +1,16 @@
 import { expect, test } from 'vitest';
-import { CudaMemoryResource, copy, copyToHost, copyToHostSync, HostMemoryResource, MiB, Stream, set } from '../../src/index.js';
+import {
+  CudaMemoryResource,
+  copy,
+  copyToHost,
+  copyToHostSync,
+  DeviceBuffer,
+  HostMemoryResource,
+  MiB,
+  PinnedHostMemoryResource,
+  Stream,
+  set,
+} from '../../src/index.js';
 
 const bytes = 1000;
 
@@ -41,6 +52,17 @@ test.each<[string, (host: number, stream: Stream, device: CudaMemoryResource) =>
       const found = new Uint8Array(bytes);
       copyToHostSync(found, host, stream);
       return found;
+    },
+  ],
+  [
+    'into a host view at once',
+    (host, stream) => {
+      using other = new Stream();
+      using resource = new PinnedHostMemoryResource();
+      using buffer = new DeviceBuffer(bytes, { resource, stream: other });
+      const view = buffer.hostView(Uint8Array);
+      copyToHostSync(view, host, stream);
+      return view.slice();
     },
   ],
   [
