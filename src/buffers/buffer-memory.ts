@@ -3,13 +3,13 @@ import { addOwner, lastingStream, type MemoryOwner, removeOwner, type StreamFor,
 import { type HeldMemory, heldMemory } from '../collector/early-collection.js';
 import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
 import { Event } from '../driver/event.js';
-import { endView, viewFromHost } from '../driver/host-view.js';
 import type { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
 import { LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
+import { type HostArray, HostArrays } from './host-arrays.js';
 
 /**
  * The memory that a buffer owns, with everything needed to free it. Outlives a buffer that is
@@ -31,8 +31,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   #record = -1;
   #bytes = 0;
   #isBeingFreed = false;
-  /** The host's array over the memory, which the program may keep longer than the memory. */
-  #view: WeakRef<ArrayBuffer> | undefined;
+  #hostArrays: HostArrays | undefined;
   /** Counts its bytes, so that garbage is collected before memory runs out. */
   readonly #held: HeldMemory;
 
@@ -161,14 +160,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     this.#setPointer(0, 0);
   }
 
-  /** The host's array over all of the memory. It is detached when the memory is given up. */
-  hostArray(): ArrayBuffer {
-    const known = this.#view?.deref();
-    // A program that transferred it has another one now.
-    if (known !== undefined && known.byteLength > 0) return known;
-    const array = viewFromHost(this.#pointer, this.#bytes);
-    this.#view = new WeakRef(array);
-    return array;
+  /** An array of the host that contains the range. It is detached when the memory is given up. */
+  hostArray(byteOffset: number, bytes: number): HostArray {
+    this.#hostArrays ??= new HostArrays();
+    return this.#hostArrays.containing(byteOffset, bytes, this.#pointer, this.#bytes);
   }
 
   endMemory(reason: string, streamFor: StreamFor): void {
@@ -193,17 +188,11 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
 
   #setPointer(pointer: DevicePointer, bytes: number): void {
     if (this.#pointer !== 0) removeOwner(this.#record);
-    if (this.#view !== undefined) this.#endView();
+    this.#hostArrays?.end();
     this.#held.heldBytes += bytes - this.#bytes;
     this.#pointer = pointer;
     this.#bytes = bytes;
     if (pointer !== 0) this.#record = addOwner(pointer, bytes, this);
-  }
-
-  #endView(): void {
-    const array = this.#view?.deref();
-    this.#view = undefined;
-    if (array !== undefined && array.byteLength > 0) endView(array);
   }
 
   #free(streamFor: StreamFor, fence: DeallocationFence | undefined): void {

@@ -702,11 +702,11 @@ export class DeviceBuffer implements Disposable {
    *
    * The work queued on the buffer's stream is waited for, or refused, at this call only. Order the
    * host after the stream again before using the array after more work was queued, for example by
-   * another call of this method. All views of one buffer share one `ArrayBuffer`. It is detached
-   * before the memory is freed or moves, so that later uses find no bytes; until then a view keeps
-   * the buffer alive. If the resource then refuses the free, the buffer keeps its memory, and
-   * another call of this method makes a new array. The array must not be transferred: nothing would
-   * detach it then.
+   * another call of this method. All views of one buffer share one `ArrayBuffer`; a buffer longer
+   * than an array can be (4 GiB before Node 22) has several. It is detached before the memory is
+   * freed or moves, so that later uses find no bytes; until then a view keeps the buffer alive. If
+   * the resource then refuses the free, the buffer keeps its memory, and another call of this method
+   * makes a new array. The array must not be transferred: nothing would detach it then.
    *
    * An asynchronous operation on a view, such as `fs.write`, uses the memory by its address until it
    * completes; detaching the array does not stop it. Wait for the operation before the buffer is
@@ -716,7 +716,8 @@ export class DeviceBuffer implements Disposable {
    * RMM has no counterpart.
    * @param type the class of the array, such as `Float32Array`
    * @throws UnsupportedError if the host cannot use the memory; if the device has no concurrent
-   * managed access; or if the runtime allows no array over foreign memory, as with V8's sandbox.
+   * managed access; or if the runtime allows no array over foreign memory, as with V8's sandbox, or
+   * none as long as the view.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the stream has unfinished work and
    * `whenBusy` is `'refuse'`.
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid class, option or range.
@@ -754,10 +755,11 @@ export class DeviceBuffer implements Disposable {
     }
     const { byteOffset, length } = viewRange(type, options, this.#memory.byteLength);
     if (length === 0) return new type(new ArrayBuffer(0), 0, 0);
-    const array = this.#memory.hostArray();
+    const bytes = length * type.BYTES_PER_ELEMENT;
+    const { array, byteOffset: start } = this.#memory.hostArray(byteOffset, bytes);
     viewedBuffers.set(array, this);
-    if (kind === 'managed') accessFromHost(this.#memory.pointer + byteOffset, length * type.BYTES_PER_ELEMENT, true);
-    return new type(array, byteOffset, length);
+    if (kind === 'managed') accessFromHost(this.#memory.pointer + byteOffset, bytes, true);
+    return new type(array, byteOffset - start, length);
   }
 
   /**

@@ -2,6 +2,7 @@
  * Moving and copying buffers: each case that PyTorch's RFC-0023 lists for tensors, and those of its
  * discussion. Without a GPU it runs on two software devices, whose account of pages it checks too.
  */
+import { constants } from 'node:buffer';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import {
@@ -14,6 +15,7 @@ import {
   DeviceBuffer,
   DriverError,
   failCall,
+  GiB,
   HostMemoryResource,
   KiB,
   LifetimeError,
@@ -413,6 +415,83 @@ describe('a host view', () => {
     view[1] = 7;
     expect(buffer.hostView(Float32Array).buffer).toBe(view.buffer);
     expect(contents(buffer).subarray(0, 4)).toEqual(Float32Array.of(0, 1, 7, 3));
+  });
+
+  // Without a hold, with which copies take another way.
+  test.each<[string, () => MemoryResource]>([
+    ['managed', () => managed],
+    ['pinned', () => new PinnedHostMemoryResource()],
+    ['pooled managed', () => new PoolMemoryResource(managed)],
+  ])('of %s memory was read once a copy from it returns, and can be filled by one', async (_kind, make) => {
+    needConcurrentAccess();
+    const resource = make();
+    const size = 64 * KiB;
+    using busy = new DeviceBuffer(64 * MiB, { resource: plain, stream });
+    using filled = new DeviceBuffer(size, { resource: plain, stream });
+    using target = new DeviceBuffer(size, { resource: plain, stream });
+    using before = new Stream();
+    const source = new DeviceBuffer(size, { resource, stream: before });
+    const view = source.hostView(Uint8Array);
+    const keepBusy = () => {
+      for (let i = 0; i < 4; i++) busy.fill(i);
+    };
+    const onlyValue = (buffer: DeviceBuffer) => [...new Set(buffer.toHostSync())];
+
+    view.fill(1);
+    filled.fill(1);
+    keepBusy();
+    filled.copyFrom(view);
+    view.fill(9);
+    expect(onlyValue(filled)).toEqual([1]);
+
+    view.fill(2);
+    keepBusy();
+    using constructed = new DeviceBuffer(view.subarray(size / 2), { resource: plain, stream });
+    view.fill(9);
+    expect(onlyValue(constructed)).toEqual([2]);
+
+    keepBusy();
+    filled.fill(3);
+    expect(new Set(filled.toHostSync(view))).toEqual(new Set([3]));
+    keepBusy();
+    filled.fill(4);
+    expect(new Set(await filled.toHost(view))).toEqual(new Set([4]));
+
+    keepBusy();
+    target.copyFrom(view);
+    source.dispose();
+    using next = new DeviceBuffer(size, { resource, stream: before });
+    next.hostView(Uint8Array).fill(9);
+    expect(onlyValue(target)).toEqual([4]);
+  });
+
+  test('of a large source was read too', () => {
+    needConcurrentAccess();
+    const size = 65 * MiB;
+    using source = new DeviceBuffer(size, { resource: managed, stream });
+    using target = new DeviceBuffer(size, { resource: plain, stream });
+    const view = source.hostView(Uint8Array);
+    view[size - 1] = 1;
+    target.copyFrom(view);
+    view[size - 1] = 9;
+    expect(target.toHostSync(new Uint8Array(1), { byteOffset: size - 1 })).toEqual(Uint8Array.of(1));
+  });
+
+  test('shows any part of a buffer that is longer than an array can be', () => {
+    needConcurrentAccess();
+    const size = 5 * GiB;
+    const buffer = new DeviceBuffer(size, { resource: managed, stream });
+    const at = (byteOffset: number) => buffer.hostView(Uint32Array, { byteOffset, length: 2 });
+    const offsets = [0, 3 * GiB, 4 * GiB - 4, 4 * GiB + 4, size - 8];
+    const views = offsets.map(at);
+    for (const [i, view] of views.entries()) view.fill(i);
+    expect(offsets.map((byteOffset) => at(byteOffset)[1])).toEqual([0, 1, 2, 3, 4]);
+    expect(at(8).buffer).toBe(views[0]?.buffer);
+    const last = buffer.toHostSync(new Uint32Array(1), { byteOffset: size - 8 });
+    expect(last[0]).toBe(4);
+    if (constants.MAX_LENGTH < size) expect(() => buffer.hostView(Uint8Array)).toThrow(UnsupportedError);
+    buffer.dispose();
+    expect(views.map((view) => view.length)).toEqual([0, 0, 0, 0, 0]);
   });
 
   test('has no bytes once the memory is freed, moves or is given away', () => {
