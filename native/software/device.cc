@@ -35,7 +35,7 @@ void EvictDownTo(Device& device, std::uint64_t total_bytes) {
   std::uint64_t free;
   std::uint64_t total;
   device.memory.GetInfo(&free, &total);
-  if (total > total_bytes) EvictManaged(device, total - total_bytes);
+  if (total > total_bytes) RoomInMemory(device, total - total_bytes).Make();
 }
 
 }  // namespace

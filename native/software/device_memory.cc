@@ -208,6 +208,11 @@ void DeviceMemory::GivePage(std::uint64_t bytes) {
   paged_ -= bytes;
 }
 
+bool DeviceMemory::Has(std::uint64_t bytes) {
+  std::lock_guard<SpinLock> guard(lock_);
+  return bytes <= Left();
+}
+
 bool DeviceMemory::Lacks(std::uint64_t bytes) {
   std::lock_guard<SpinLock> guard(lock_);
   return bytes > Left() && bytes <= total_ - used_;

@@ -72,6 +72,8 @@ class DeviceMemory {
   // allocation that fails may succeed after that. TakePage is false if there is no room.
   bool TakePage(std::uint64_t bytes);
   void GivePage(std::uint64_t bytes);
+  // Whether as much as this is left.
+  bool Has(std::uint64_t bytes);
   // Whether less than this is left, and fewer pages could change that.
   bool Lacks(std::uint64_t bytes);
 

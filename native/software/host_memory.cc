@@ -78,6 +78,20 @@ Status FreeHostMemory(HostMemoryKind kind, std::uint64_t address) {
   return kSuccess;
 }
 
+bool ChargeHostMemory(std::uint64_t bytes) {
+  Registry& registry = TheRegistry();
+  std::lock_guard<std::mutex> guard(registry.mutex);
+  if (bytes > MachineMemory() - registry.bytes) return false;
+  registry.bytes += bytes;
+  return true;
+}
+
+void RefundHostMemory(std::uint64_t bytes) {
+  Registry& registry = TheRegistry();
+  std::lock_guard<std::mutex> guard(registry.mutex);
+  registry.bytes -= bytes;
+}
+
 bool FindHostMemory(std::uint64_t address, HostRangeInfo* info) {
   Registry& registry = TheRegistry();
   std::lock_guard<std::mutex> guard(registry.mutex);

@@ -19,6 +19,11 @@ Status AllocateHostMemory(HostMemoryKind kind, int device, std::uint64_t bytes, 
 // Synchronizes every device first: work in a queue may refer to the memory.
 Status FreeHostMemory(HostMemoryKind kind, std::uint64_t address);
 
+// Managed memory that has its addresses elsewhere (memory_pool.h) counts against the machine's
+// memory too. False if there is not as much left.
+bool ChargeHostMemory(std::uint64_t bytes);
+void RefundHostMemory(std::uint64_t bytes);
+
 struct HostRangeInfo {
   HostMemoryKind kind;
   int device;                // current at the allocation

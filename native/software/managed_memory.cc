@@ -78,6 +78,12 @@ int SourceOf(const Page& page) {
   return place;
 }
 
+// As long as it costs to move pages.
+void TakeTimeFor(std::uint64_t pages) {
+  const std::uint64_t nanoseconds = migration_nanoseconds.load(std::memory_order_relaxed);
+  if (nanoseconds != 0 && pages != 0) Delay(std::chrono::nanoseconds(nanoseconds * pages));
+}
+
 // Moves pages. The state's mutex must be held during each call except Settle, which takes as long as
 // the moves cost. Nothing here allocates: it runs on the threads of streams.
 class Mover {
@@ -138,10 +144,8 @@ class Mover {
     return true;
   }
 
-  void Settle() const {
-    const std::uint64_t nanoseconds = migration_nanoseconds.load(std::memory_order_relaxed);
-    if (nanoseconds != 0 && moved_pages_ != 0) Delay(std::chrono::nanoseconds(nanoseconds * moved_pages_));
-  }
+  void Settle() const { TakeTimeFor(moved_pages_); }
+  std::uint64_t moved_pages() const { return moved_pages_; }
 
  private:
   bool MakeRoom(int place, std::uint64_t bytes) {
@@ -436,16 +440,18 @@ void MoveManaged(int destination, std::uint64_t address, std::uint64_t bytes) {
   mover.Settle();
 }
 
-bool EvictManaged(Device& device, std::uint64_t bytes) {
+RoomInMemory::~RoomInMemory() { TakeTimeFor(moved_pages_); }
+
+bool RoomInMemory::Make() {
   State& state = TheState();
   Mover mover(state);
+  std::lock_guard<std::mutex> guard(state.mutex);
   bool has_evicted = false;
-  {
-    std::lock_guard<std::mutex> guard(state.mutex);
-    while (device.memory.Lacks(bytes) && mover.EvictOldest(device.ordinal)) has_evicted = true;
-  }
-  mover.Settle();
-  return has_evicted;
+  while (device_.memory.Lacks(bytes_) && mover.EvictOldest(device_.ordinal)) has_evicted = true;
+  moved_pages_ += mover.moved_pages();
+  const bool may_help = has_evicted || (may_have_room_ && device_.memory.Has(bytes_));
+  may_have_room_ = has_evicted;
+  return may_help;
 }
 
 ManagedActivity ActivityAt(int place) {

@@ -58,9 +58,25 @@ inline constexpr int kHostPlace = -1;
 void AccessManaged(int processor, std::uint64_t address, std::uint64_t bytes, bool is_write);
 void MoveManaged(int destination, std::uint64_t address, std::uint64_t bytes);
 
-// Moves pages off the device until its memory has room for this many bytes. False if no page was
-// moved.
-bool EvictManaged(Device& device, std::uint64_t bytes);
+// Room in a device's memory for an allocation that failed. What it costs to move the pages is spent
+// when this ends, after the allocation: meanwhile, other streams would bring pages to the room.
+class RoomInMemory {
+ public:
+  RoomInMemory(Device& device, std::uint64_t bytes) : device_(device), bytes_(bytes) {}
+  ~RoomInMemory();
+  RoomInMemory(const RoomInMemory&) = delete;
+  RoomInMemory& operator=(const RoomInMemory&) = delete;
+
+  // Moves pages off the device until the bytes fit. False if there is no reason to allocate again: no
+  // page was moved and, the last time too, nothing else made room.
+  bool Make();
+
+ private:
+  Device& device_;
+  const std::uint64_t bytes_;
+  std::uint64_t moved_pages_ = 0;
+  bool may_have_room_ = true;
+};
 
 }  // namespace cistern::software
 

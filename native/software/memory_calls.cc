@@ -20,7 +20,8 @@ template <typename Allocate>
 Status MakingRoom(Device& device, std::uint64_t bytes, Allocate allocate) {
   Status status = allocate();
   if (status == kErrorOutOfMemory && ReclaimPools(device, Reclaim::kAll)) status = allocate();
-  while (status == kErrorOutOfMemory && EvictManaged(device, bytes)) status = allocate();
+  RoomInMemory room(device, bytes);
+  while (status == kErrorOutOfMemory && room.Make()) status = allocate();
   return status;
 }
 
@@ -138,6 +139,8 @@ Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
     device = thread_state.current != nullptr ? thread_state.current : FindDevice(0);
   if (device == nullptr) return kErrorInvalidValue;
   if (properties->handle_types != 0) return kErrorNotSupported;
+  if (is_managed && properties->max_size != 0) return kErrorInvalidValue;
+  if (is_managed && !HasConcurrentManagedAccess()) return kErrorNotSupported;
   Status status = device->Prepare();
   MemoryPool* state;
   if (status == kSuccess) status = CreatePool(*device, properties->max_size, is_managed, &state);

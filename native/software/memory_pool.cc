@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "software/device.h"
+#include "software/host_memory.h"
 #include "software/legacy_order.h"
 #include "software/managed_memory.h"
 #include "software/settings.h"
@@ -200,7 +201,10 @@ bool Grow(MemoryPool& pool, std::uint64_t granules) {
   segment->index = pool.free_segment_indexes.back();
   std::uint32_t id = pool.source.Take();
   if (id == 0) return false;
-  if (pool.device->memory.AllocateSegment(bytes, {pool.index, segment->index}, pool.is_managed, &segment->device_block) != kSuccess) {
+  const bool has_host_memory = !pool.is_managed || ChargeHostMemory(bytes);
+  if (!has_host_memory ||
+      pool.device->memory.AllocateSegment(bytes, {pool.index, segment->index}, pool.is_managed, &segment->device_block) != kSuccess) {
+    if (pool.is_managed && has_host_memory) RefundHostMemory(bytes);
     pool.source.Give(id);
     return false;
   }
@@ -267,10 +271,30 @@ void TakeEmptySegments(MemoryPool& pool, std::uint64_t bytes_to_keep, std::vecto
 
 bool GiveBack(Device& device, const std::vector<std::unique_ptr<Segment>>& segments) {
   for (const auto& segment : segments) {
-    if (device.memory.blocks()[segment->device_block].is_paged) RemoveManagedRange(device.memory.AddressOf(segment->start));
+    if (device.memory.blocks()[segment->device_block].is_paged) {
+      RemoveManagedRange(device.memory.AddressOf(segment->start));
+      RefundHostMemory(segment->size * kGranule);
+    }
     device.memory.FreeSegment(segment->device_block, segment->is_touched);
   }
   return !segments.empty();
+}
+
+// With `may_wait`, also from memory that the stream has to wait for.
+Status TryToAllocate(MemoryPool& pool, StreamState& stream, std::uint64_t granules, bool may_wait, std::uint64_t* address) {
+  std::lock_guard<SpinLock> guard(pool.lock);
+  std::uint32_t id = FindFree(pool, stream, granules);
+  if (id == 0 && Grow(pool, granules)) id = pool.general.FindBestFit(pool.source.blocks(), granules);
+  if (id == 0 && may_wait && pool.inserts_dependencies) {
+    id = FindPending(pool, granules);
+    if (id != 0) {
+      Status status = SubmitWait(stream, pool.source.blocks()[id].free_mark);
+      if (status != kSuccess) return status;
+    }
+  }
+  if (id == 0) return kErrorOutOfMemory;
+  *address = Use(pool, id, granules);
+  return *address != 0 ? kSuccess : kErrorOutOfMemory;
 }
 
 // Ends a pool that no longer holds anything. The device's pools_mutex and the pool's lock must be
@@ -399,28 +423,12 @@ Status GetPoolAttribute(MemoryPool& pool, int attribute, void* value) {
 Status AllocateFromPool(MemoryPool& pool, StreamState& stream, std::uint64_t bytes, std::uint64_t* address) {
   if (bytes > kMaxTotalBytes) return kErrorOutOfMemory;
   std::uint64_t granules = Granules(bytes);
-  for (bool is_last_attempt : {false, true}) {
-    {
-      std::lock_guard<SpinLock> guard(pool.lock);
-      std::uint32_t id = FindFree(pool, stream, granules);
-      if (id == 0 && Grow(pool, granules)) id = pool.general.FindBestFit(pool.source.blocks(), granules);
-      if (id == 0 && is_last_attempt && pool.inserts_dependencies) {
-        id = FindPending(pool, granules);
-        if (id != 0) {
-          Status status = SubmitWait(stream, pool.source.blocks()[id].free_mark);
-          if (status != kSuccess) return status;
-        }
-      }
-      if (id != 0) {
-        *address = Use(pool, id, granules);
-        return *address != 0 ? kSuccess : kErrorOutOfMemory;
-      }
-    }
-    if (is_last_attempt) break;
-    ReclaimPools(*pool.device, Reclaim::kAll);
-    if (!pool.is_managed) EvictManaged(*pool.device, SegmentBytes(granules));
-  }
-  return kErrorOutOfMemory;
+  Status status = TryToAllocate(pool, stream, granules, false, address);
+  if (status != kErrorOutOfMemory) return status;
+  ReclaimPools(*pool.device, Reclaim::kAll);
+  RoomInMemory room(*pool.device, SegmentBytes(granules));
+  while (status == kErrorOutOfMemory && !pool.is_managed && room.Make()) status = TryToAllocate(pool, stream, granules, false, address);
+  return status == kErrorOutOfMemory ? TryToAllocate(pool, stream, granules, true, address) : status;
 }
 
 bool StartsPoolAllocation(Device& device, std::uint64_t address) {

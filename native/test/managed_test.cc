@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "fixture.h"
+#include "software/settings.h"
 
 namespace cistern::test {
 namespace {
@@ -278,7 +279,56 @@ TEST("devices without concurrent managed access take no prefetch and no advice t
   CHECK(driver.MemAdvise(memory, kPage, kAdviseSetPreferredLocation, kToDevice0) == kErrorInvalidDevice);
   CHECK_OK(driver.MemAdvise(memory, kPage, kAdviseSetPreferredLocation, kToHost));
   CHECK_OK(driver.MemAdvise(memory, kPage, kAdviseSetReadMostly, {}));
+  PoolProperties properties = {};
+  properties.alloc_type = kAllocationTypeManaged;
+  Pool pool = nullptr;
+  CHECK(driver.MemPoolCreate(&pool, &properties) == kErrorNotSupported);
   software::SetConcurrentManagedAccess(true);
+  properties.max_size = kMiB;
+  CHECK(driver.MemPoolCreate(&pool, &properties) == kErrorInvalidValue);
+}
+
+TEST("memory that pages occupy is there for allocations, while other work brings pages back") {
+  CHECK_OK(software::Configure(16 * kMiB, 0));
+  {
+    TestStream pages;
+    TestStream stream;
+    Managed memory(32 * kMiB);
+    TestPool pool(0);
+    software::SetMigrationCost(std::chrono::nanoseconds(std::chrono::microseconds(500)).count());
+    for (int round = 0; round < 100; ++round) {
+      for (int page = 0; page < 16; ++page) Write(memory + page * kPage, 1, pages);
+    }
+    for (int round = 0; round < 10; ++round) {
+      FreeAsync(pool.Allocate(8 * kMiB, stream), stream);
+      stream.Synchronize();
+      CHECK_OK(driver.MemPoolTrimTo(pool, 0));
+    }
+    software::SetMigrationCost(0);
+    pages.Synchronize();
+  }
+  CHECK_OK(software::Configure(kTotal, 0));
+}
+
+TEST("pools of managed memory share the machine's memory with other managed memory") {
+  TestStream stream;
+  const std::uint64_t bytes = software::MachineMemory() / 3 * 2 / kPage * kPage;
+  PoolProperties properties = {};
+  properties.alloc_type = kAllocationTypeManaged;
+  Pool pool = nullptr;
+  CHECK_OK(driver.MemPoolCreate(&pool, &properties));
+  DevicePointer first = 0;
+  DevicePointer second = 0;
+  CHECK_OK(driver.MemAllocFromPoolAsync(&first, bytes, pool, stream));
+  CHECK(driver.MemAllocFromPoolAsync(&second, bytes, pool, stream) == kErrorOutOfMemory);
+  CHECK(driver.MemAllocManaged(&second, bytes, kMemAttachGlobal) == kErrorOutOfMemory);
+  FreeAsync(first, stream);
+  stream.Synchronize();
+  CHECK_OK(driver.MemPoolTrimTo(pool, 0));
+  CHECK_OK(driver.MemAllocManaged(&second, bytes, kMemAttachGlobal));
+  CHECK(driver.MemAllocFromPoolAsync(&first, bytes, pool, stream) == kErrorOutOfMemory);
+  CHECK_OK(driver.MemFree(second));
+  CHECK_OK(driver.MemPoolDestroy(pool));
 }
 
 TEST("a pool of managed memory hands out managed memory, which counts while it is at the device") {

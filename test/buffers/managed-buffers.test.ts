@@ -574,6 +574,10 @@ describe('a device without concurrent managed access', () => {
     if (currentBackend() === 'software') configureSoftwareDevice({ concurrentManagedAccess: true });
   });
 
+  test('has no pools of managed memory', () => {
+    expect(() => new ManagedAsyncMemoryResource()).toThrow(UnsupportedError);
+  });
+
   test('lets managed memory move by itself, and makes no host view of it', () => {
     using buffer = bufferOf(managed);
     expect(buffer.to(device)).toEqual({ buffer, isCopy: false });
