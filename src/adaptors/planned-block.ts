@@ -24,6 +24,8 @@ export class PlannedBlock implements KeptMemory {
   readonly offsets: Float64Array;
   readonly asked: Float64Array;
   readonly #placeAt = new Map<number, number>();
+  /** Called when the stream of a lane has ended. */
+  streamEnded: ((lane: number, ended: number) => void) | undefined;
   /** By lane: whether its stream has used the block. */
   readonly #isUsed: boolean[] = [];
 
@@ -77,6 +79,11 @@ export class PlannedBlock implements KeptMemory {
   transfer(from: number, to: number): void {
     if (this.#isUsed[from] === true) this.#isUsed[to] = true;
     this.#isUsed[from] = false;
+  }
+
+  /** The number of the lane goes to another stream. */
+  redirect(from: number, to: number): void {
+    this.streamEnded?.(from, to);
   }
 
   /** The stream of a lane may have freed memory since its last event. */

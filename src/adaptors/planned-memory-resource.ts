@@ -18,6 +18,11 @@
  *  - a deviation is served by the fallback, and the cursor moves on.
  * While there is overdue or unordered memory, every request takes the slow path.
  *
+ * The pass becomes `irregular` if the plan does not say any more who waits for whom: with several
+ * streams, once the fallback has served a request, whose wait is then missing; and always, once a
+ * stream has ended or free memory was gathered on another. Until the next pass, every request then
+ * takes the slow path and waits for all other streams that have used the block.
+ *
  * Order. Within a pass, memory that goes from one stream to another is waited for: the plan lists
  * these places. Before a stream's first request in a pass, it waits for all other streams that have
  * used the block. With one stream, nothing is recorded.
@@ -186,6 +191,9 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   #recorded = new Set<number>();
   /** Lanes of streams that have waited for the others in this pass. */
   #hasWaited = new Set<number>();
+  #isIrregular = false;
+  /** Whether the pass began by itself. */
+  #isAutomatic = false;
   /** The block that this held when it was disposed. */
   #ended: readonly Segment[] = [];
   #isTaking = false;
@@ -224,6 +232,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.fallback = fallback;
     this.alternates = fallback === upstream ? [] : [fallback];
     this.#block = block;
+    block.streamEnded = (lane, ended) => this.#laneEnded(lane, ended);
     this.#refuses = deviations === 'refuse';
     this.#repeats = repeats === true;
     this.#fallbackEvents = deallocationEvents;
@@ -310,6 +319,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     }
     this.#recorded = recorded;
     this.#touched = new Set();
+    this.#isIrregular = false;
+    this.#isAutomatic = false;
     this.#begin();
   }
 
@@ -332,19 +343,21 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   run<T>(fn: () => T): T {
     this.assertLive('run a pass');
     assertFunction(fn, 'fn');
-    if (this.#isInPass) throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot run a pass: the one before has not ended');
+    if (this.#isInPass && !this.#isAutomatic)
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot run a pass: the one before has not ended');
     this.begin();
+    const pass = this.#passes;
     let result: T;
     let goesOn: boolean;
     try {
       result = withResource(this, fn);
       goesOn = isThenable(result);
     } catch (error) {
-      this.end();
+      this.#endPass(pass);
       throw error;
     }
-    if (goesOn) return this.#endOnceSettled(result as PromiseLike<unknown>) as T;
-    this.end();
+    if (goesOn) return this.#endOnceSettled(result as PromiseLike<unknown>, pass) as T;
+    this.#endPass(pass);
     return result;
   }
 
@@ -362,7 +375,12 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   protected override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
     // It is not known when these streams last freed memory.
-    if (operation === 'dispose' || operation === 'trim') this.#markLanes();
+    if (operation !== 'dispose' && operation !== 'trim') return;
+    this.#markLanes();
+    // The stream is about to wait for all others, and then stands for what they did. Those that
+    // have live memory go on using it.
+    this.#touched.add(this.lane.number);
+    this.#becomeIrregular();
   }
 
   protected override keepSegment(...[segment, stream]: Parameters<StreamOrderedMemoryResource['keepSegment']>): void {
@@ -426,27 +444,29 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     assertAlignment(alignment);
     if (bytes === 0) return 0;
     if (!this.#isInPass && !this.#repeats) return this.#allocateFromFallback(bytes, stream, alignment);
-    if (!this.#isInPass) this.begin();
+    if (!this.#isInPass) this.#beginAutomatically();
+    const before = { cursor: this.#cursor, overdue: this.#overdue.length };
     this.#passDueFrees();
     if (this.#cursor === this.plan.operations.length && this.#repeats && this.#cursor > 0) {
-      this.begin();
+      this.#beginAutomatically();
       this.enter(stream, 'allocate');
     }
+    const deviation = this.#deviationOf(bytes, stream, alignment);
+    if (deviation !== undefined) {
+      if (this.#refuses) this.#refuse(deviation, bytes, stream, before);
+      // It stands for the stream of the plan all the same.
+      if (deviation !== 'extra' && deviation !== 'stream') this.#bound[this.#operationStreams[this.#cursor] as number] ??= stream;
+      return this.#deviate(deviation, bytes, stream, alignment);
+    }
     const k = this.#cursor;
-    const a = this.plan.operations[k];
-    if (a === undefined) return this.#deviate('extra', bytes, stream, alignment);
     const number = this.#operationStreams[k] as number;
-    if (!this.#bind(number, stream)) return this.#deviate('stream', bytes, stream, alignment);
-    this.#waitForStreams(a, stream);
+    this.#bind(number, stream);
+    this.#waitForStreams(this.plan.operations[k] as number, stream);
     if (this.#block.segment === undefined) this.#takeAgain(stream);
     // Host functions may have run.
     if (this.#cursor !== k) return this.#allocateFromFallback(bytes, stream, alignment);
     const address = this.#requested[k] as number;
     if (address === none) return this.#deviate('in-use', bytes, stream, alignment);
-    if (bytes > (this.#limits[k] as number)) return this.#deviate('larger', bytes, stream, alignment);
-    if (alignment > this.plan.alignmentBytes) return this.#deviate('alignment', bytes, stream, alignment);
-    if (this.#isTaken(address - this.#block.base, this.#limits[k] as number, stream))
-      return this.#deviate('in-use', bytes, stream, alignment);
     const place = this.#places[k] as number;
     this.#block.asked[place] = bytes;
     this.#owners[place] = k;
@@ -527,25 +547,45 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     return this.#isInPass && identity.announcesEnd && !this.#bound.some((stream) => stream?.identity === identity);
   }
 
+  /** How a request differs from the plan's at the cursor, if it does. */
+  #deviationOf(bytes: number, stream: Stream, alignment: number): PlanDeviation | undefined {
+    const k = this.#cursor;
+    if (k === this.plan.operations.length) return 'extra';
+    const known = this.#bound[this.#operationStreams[k] as number];
+    if (known === undefined ? !this.#isFree(stream) : known.identity !== stream.identity) return 'stream';
+    if (bytes > (this.#limits[k] as number)) return 'larger';
+    if (alignment > this.plan.alignmentBytes) return 'alignment';
+    const offset = this.#block.offsets[this.#places[k] as number] as number;
+    return this.#isTaken(offset, this.#limits[k] as number, stream) ? 'in-use' : undefined;
+  }
+
   /**
    * Makes a stream stand for one of the plan in this pass, after it has waited for the other
-   * streams that used the block. Returns false if another stands for it.
+   * streams that used the block.
    */
-  #bind(number: number, stream: Stream): boolean {
-    const known = this.#bound[number];
-    if (known === undefined) {
-      if (!this.#isFree(stream)) return false;
-      this.#bound[number] = stream;
-    } else if (known.identity !== stream.identity) {
-      return false;
-    }
+  #bind(number: number, stream: Stream): void {
+    this.#bound[number] ??= stream;
     const { lane } = this;
-    if (!this.#hasWaited.has(lane.number)) {
+    if (this.#isIrregular || !this.#hasWaited.has(lane.number)) {
       for (const other of [...this.ordering.laneNumbers()]) if (other !== lane.number) this.#waitForLane(other, stream);
       this.#hasWaited.add(lane.number);
     }
     this.#touch(lane.number);
-    return true;
+  }
+
+  #becomeIrregular(): void {
+    this.#isIrregular = true;
+    this.#stream = noStream;
+    // What was recorded at the beginning does not cover this pass.
+    this.#recorded.clear();
+  }
+
+  /** Another stream may get the number of a lane. */
+  #laneEnded(lane: number, ended: number): void {
+    this.#hasWaited.delete(lane);
+    if (!this.#touched.delete(lane)) return;
+    this.#touched.add(ended);
+    this.#becomeIrregular();
   }
 
   #waitForLane(number: number, stream: Stream): void {
@@ -580,7 +620,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   }
 
   #chooseFastPath(stream: Stream, number: number): void {
-    const isRegular = this.#isInPass && this.#overdue.length === 0 && this.#unordered.length === 0 && this.#waits.size === 0;
+    const isRegular =
+      this.#isInPass && !this.#isIrregular && this.#overdue.length === 0 && this.#unordered.length === 0 && this.#waits.size === 0;
     const isServed =
       isRegular && this.#bound[number] === stream && this.#hasWaited.has(this.lane.number) && this.#block.segment !== undefined;
     this.#stream = isServed ? stream : noStream;
@@ -597,25 +638,33 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     } finally {
       this.#isTaking = false;
     }
+    // The others wait for the upstream's earlier users through this stream.
+    this.#hasWaited = new Set([this.lane.number]);
+    this.#recorded.clear();
     this.#touch(this.lane.number);
   }
 
-  #deviate(deviation: PlanDeviation, bytes: number, stream: Stream, alignment: number): DevicePointer {
+  #refuse(deviation: PlanDeviation, bytes: number, stream: Stream, before: { readonly cursor: number; readonly overdue: number }): never {
     const k = this.#cursor;
     const a = this.plan.operations[k];
+    const expected =
+      a === undefined
+        ? 'no further request'
+        : `request ${a} with at most ${this.#limits[k]} bytes on stream ${this.#operationStreams[k]} of the plan`;
+    this.#deviations[deviation]++;
+    this.#cursor = before.cursor;
+    this.#overdue.length = before.overdue;
+    throw new CisternError(
+      'ERR_CISTERN_PLAN_DEVIATION',
+      `the PlannedMemoryResource expected ${expected}, got ${bytes} bytes on stream ${stream.id} (${deviation})`,
+    );
+  }
+
+  #deviate(deviation: PlanDeviation, bytes: number, stream: Stream, alignment: number): DevicePointer {
     this.#deviations[deviation]++;
     this.#stream = noStream;
-    if (this.#refuses) {
-      const expected =
-        a === undefined
-          ? 'no further request'
-          : `request ${a} with at most ${this.#limits[k]} bytes on stream ${this.#operationStreams[k]} of the plan`;
-      throw new CisternError(
-        'ERR_CISTERN_PLAN_DEVIATION',
-        `the PlannedMemoryResource expected ${expected}, got ${bytes} bytes on stream ${stream.id} (${deviation})`,
-      );
-    }
-    if (a !== undefined) this.#cursor = k + 1;
+    if (this.#cursor < this.plan.operations.length) this.#cursor++;
+    if (!this.#isSingleStream) this.#becomeIrregular();
     return this.#allocateFromFallback(bytes, stream, alignment);
   }
 
@@ -629,11 +678,21 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     }
   }
 
-  async #endOnceSettled(result: PromiseLike<unknown>): Promise<unknown> {
+  #beginAutomatically(): void {
+    this.begin();
+    this.#isAutomatic = true;
+  }
+
+  /** Ends a pass, unless another has begun. */
+  #endPass(pass: number): void {
+    if (this.#passes === pass) this.end();
+  }
+
+  async #endOnceSettled(result: PromiseLike<unknown>, pass: number): Promise<unknown> {
     try {
       return await result;
     } finally {
-      this.end();
+      this.#endPass(pass);
     }
   }
 }

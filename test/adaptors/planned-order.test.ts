@@ -1,0 +1,221 @@
+import fc from 'fast-check';
+import { describe, expect, test } from 'vitest';
+import {
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  checkOrder,
+  Event,
+  formatOrderReport,
+  type MemoryResource,
+  type Plan,
+  PlannedMemoryResource,
+  PoolMemoryResource,
+  Stream,
+  set,
+} from '../../src/index.js';
+
+const page = 256;
+
+/** A plan from words such as `+4@0:8`, a request of 4 pages on stream 0 at page 8, and `-0@1`. */
+function planOf(text: string): Plan {
+  const operations: number[] = [];
+  const sizes: number[] = [];
+  const streams: number[] = [];
+  const freeStreams: number[] = [];
+  const offsets: number[] = [];
+  for (const word of text.split(' ')) {
+    const [, sign, first, stream, offset] = /^([+-])(\d+)@(\d)(?::(\d+))?$/.exec(word) as unknown as string[];
+    if (sign === '+') {
+      operations.push(sizes.push(Number(first) * page) - 1);
+      streams.push(Number(stream));
+      freeStreams.push(-1);
+      offsets.push(Number(offset) * page);
+    } else {
+      operations.push(~Number(first));
+      freeStreams[Number(first)] = Number(stream);
+    }
+  }
+  const totalBytes = Math.max(...offsets.map((each, i) => each + (sizes[i] as number)));
+  const columns = { operations, sizes, streams, freeStreams, offsets };
+  return { ...columns, alignmentBytes: page, totalBytes, lowerBoundBytes: totalBytes, isOptimal: false, gap: 0 };
+}
+
+/** Allocates, and uses the memory. */
+function take(resource: MemoryResource, pages: number, stream: Stream): number {
+  const pointer = resource.allocate(pages * page, stream);
+  set(pointer, 0, 1, pages * page, stream);
+  return pointer;
+}
+
+/** Runs something under the order checker, which must find nothing. */
+function inOrder(run: () => void): void {
+  using checker = checkOrder();
+  run();
+  expect(checker.reports.map((report) => formatOrderReport(report))).toEqual([]);
+}
+
+const newStream = () => new Stream({ nonBlocking: true });
+
+describe('planned memory is ordered', () => {
+  test('if a request between two of other streams was served by the fallback', () => {
+    using a = newStream();
+    using c = newStream();
+    using fallback = new CudaAsyncMemoryResource();
+    const plan = planOf('+1@2:4 +4@0:0 -1@0 +4@1:0 -2@1 +4@2:0 -3@2 -0@2');
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan, { fallback });
+    inOrder(() => {
+      resource.begin();
+      take(resource, 1, c);
+      const first = take(resource, 4, a);
+      resource.deallocate(first, 4 * page, a);
+      // On another stream than planned.
+      take(resource, 4, a);
+      expect(take(resource, 4, c)).toBe(first);
+    });
+  });
+
+  test('if it is trimmed on another stream while some of it is live', () => {
+    using a = newStream();
+    using b = newStream();
+    using trimming = newStream();
+    const plan = planOf('+1@1:4 +4@0:0 -1@0 +4@1:0 -2@1 -0@1');
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan);
+    inOrder(() => {
+      resource.begin();
+      take(resource, 1, b);
+      const first = take(resource, 4, a);
+      resource.deallocate(first, 4 * page, a);
+      expect(resource.trim(trimming)).toBe(0);
+      expect(take(resource, 4, b)).toBe(first);
+    });
+  });
+
+  test('for the next pass on another stream, and for the upstream, after a trim', () => {
+    using a = newStream();
+    using b = newStream();
+    using trimming = newStream();
+    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    const resource = new PlannedMemoryResource(pool, planOf('+1@0:4 +4@0:0 -1@0 -0@0'));
+    inOrder(() => {
+      for (const [stream, next] of [
+        [a, b],
+        [b, a],
+      ] as const) {
+        resource.begin();
+        const kept = take(resource, 1, stream);
+        resource.trim(trimming);
+        const pointer = take(resource, 4, stream);
+        resource.deallocate(pointer, 4 * page, stream);
+        resource.deallocate(kept, page, stream);
+        resource.begin();
+        expect([take(resource, 1, next), take(resource, 4, next)]).toEqual([kept, pointer]);
+        for (const [each, pages] of [
+          [kept, 1],
+          [pointer, 4],
+        ] as const)
+          resource.deallocate(each, pages * page, next);
+      }
+      resource.dispose();
+      take(pool, 5, b);
+    });
+  });
+
+  test('for every stream, if the block is taken again', () => {
+    using a = newStream();
+    using b = newStream();
+    using other = newStream();
+    using pool = new PoolMemoryResource(new CudaMemoryResource());
+    using resource = new PlannedMemoryResource(pool, planOf('+4@0:0 +4@1:4 -0@0 -1@1 +4@0:0 +4@1:4 -2@0 -3@1'));
+    inOrder(() => {
+      resource.begin();
+      const [first, second] = [take(resource, 4, a), take(resource, 4, b)];
+      resource.deallocate(first, 4 * page, a);
+      resource.deallocate(second, 4 * page, b);
+      expect(resource.trim(other)).toBe(8 * page);
+      const between = take(pool, 8, other);
+      pool.deallocate(between, 8 * page, other);
+      expect([take(resource, 4, a), take(resource, 4, b)]).toEqual([between, between + 4 * page]);
+    });
+  });
+
+  test('for a stream that comes after one has ended', () => {
+    const a = newStream();
+    using b = newStream();
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), planOf('+4@0:0 +4@1:4 -0@0 -1@1'));
+    inOrder(() => {
+      resource.begin();
+      const [first, second] = [take(resource, 4, a), take(resource, 4, b)];
+      resource.deallocate(first, 4 * page, a);
+      resource.deallocate(second, 4 * page, b);
+      resource.begin();
+      resource.deallocate(take(resource, 4, a), 4 * page, a);
+      a.dispose();
+      using c = newStream();
+      expect(take(resource, 4, c)).toBe(second);
+    });
+  });
+
+  test('whatever a program does', () => {
+    const plans = [
+      '+1@2:4 +4@0:0 -1@0 +4@1:0 -2@1 +4@2:0 -3@2 -0@2',
+      '+1@0:0 +2@1:1 -0@0 +1@1:0 -1@1 +2@0:1 -2@1 -3@0',
+      '+4@0:0 +2@0:4 -0@0 +4@0:0 -1@0 -2@0',
+      '+2@0:0 +2@1:2 -0@1 +2@2:0 -1@0 +2@0:2 -2@2 -3@1',
+    ].map(planOf);
+    const rarely = fc.integer({ min: 0, max: 5 }).map((n) => n === 0);
+    const step = fc.record({
+      kind: fc.constantFrom('begin', 'trim', 'end', ...Array<'allocate'>(9).fill('allocate'), ...Array<'free'>(8).fill('free')),
+      stream: fc.nat({ max: 3 }),
+      isOther: rarely,
+      isLarger: rarely,
+    });
+    fc.assert(
+      fc.property(fc.constantFrom(...plans), fc.boolean(), fc.array(step, { maxLength: 60 }), (plan, repeats, steps) => {
+        using upstream = new CudaAsyncMemoryResource();
+        using fallback = new CudaAsyncMemoryResource();
+        const streams = Array.from({ length: 4 }, newStream);
+        const live: { pointer: number; bytes: number; stream: number }[] = [];
+        const wait = (from: number, to: number) => {
+          using event = new Event();
+          event.record(streams[from] as Stream);
+          (streams[to] as Stream).wait(event);
+        };
+        inOrder(() => {
+          using resource = new PlannedMemoryResource(upstream, plan, { fallback, repeats });
+          let cursor = 0;
+          for (const { kind, stream, isOther, isLarger } of steps) {
+            if (kind === 'begin') {
+              resource.begin();
+              cursor = 0;
+            } else if (kind === 'trim') {
+              resource.trim(streams[stream] as Stream);
+            } else if (kind === 'end') {
+              const next = (stream + 1) % 4;
+              for (const each of live.filter((one) => one.stream === stream)) {
+                wait(stream, next);
+                each.stream = next;
+              }
+              streams[stream]?.dispose();
+              streams[stream] = newStream();
+            } else if (kind === 'allocate') {
+              const a = cursor++ % plan.sizes.length;
+              const pages = (plan.sizes[a] as number) / page + Number(isLarger);
+              const on = isOther ? stream : (plan.streams[a] as number);
+              const pointer = take(resource, pages, streams[on] as Stream);
+              for (const each of live) expect(pointer >= each.pointer + each.bytes || each.pointer >= pointer + pages * page).toBe(true);
+              live.push({ pointer, bytes: pages * page, stream: on });
+            } else if (live.length > 0) {
+              const [freed] = live.splice(isLarger ? live.length - 1 : 0, 1) as [(typeof live)[number]];
+              const on = isOther ? stream : freed.stream;
+              if (on !== freed.stream) wait(freed.stream, on);
+              resource.deallocate(freed.pointer, freed.bytes, streams[on] as Stream);
+            }
+          }
+          for (const { pointer, bytes, stream } of live) resource.deallocate(pointer, bytes, streams[stream] as Stream);
+        });
+        for (const stream of streams) stream.dispose();
+      }),
+      { numRuns: 300 },
+    );
+  });
+});
