@@ -25,6 +25,11 @@ export interface StreamWait {
   readonly recordedOn: number;
   /** How many operations come before the record. */
   readonly recordedAt: number;
+  /**
+   * How many waits come before the record. Waits between the same two operations as the record count
+   * as later if this is left out.
+   */
+  readonly recordedAfter?: number;
 }
 
 /** The operations of a pass, and what orders its streams. */
@@ -36,6 +41,8 @@ export interface OrderedSequence extends AllocationSequence {
 /** What a stream was ordered after from an operation on. */
 interface Clock {
   readonly from: number;
+  /** The number of the wait that made it so. */
+  readonly wait: number;
   /** By stream: operations before this number. */
   readonly seen: readonly number[];
 }
@@ -124,19 +131,17 @@ export class Lifetimes {
 
 function clocksOf(streamCount: number, waits: readonly StreamWait[]): Clock[][] {
   const clocks: Clock[][] = Array.from({ length: streamCount }, () => []);
-  const seenAt = (stream: number, at: number) => {
-    const known = clocks[stream] as Clock[];
-    for (let i = known.length - 1; i >= 0; i--) if ((known[i] as Clock).from <= at) return (known[i] as Clock).seen;
-    return undefined;
-  };
-  for (const { at, stream, recordedOn, recordedAt } of waits) {
+  /** What a stream was ordered after, by a number of operations and one of waits. */
+  const seenAt = (stream: number, operations: number, waitsBefore: number) =>
+    clocks[stream]?.findLast(({ from, wait }) => from < operations || (from === operations && wait < waitsBefore))?.seen;
+  for (const [wait, { at, stream, recordedOn, recordedAt, recordedAfter = 0 }] of waits.entries()) {
     if (stream === recordedOn || stream >= streamCount || recordedOn >= streamCount) continue;
-    const own = seenAt(stream, at);
-    const other = seenAt(recordedOn, recordedAt);
+    const own = seenAt(stream, at, wait);
+    const other = seenAt(recordedOn, recordedAt, recordedAfter);
     const seen = Array.from({ length: streamCount }, (_, each) => Math.max(own?.[each] ?? 0, other?.[each] ?? 0));
     seen[recordedOn] = Math.max(seen[recordedOn] as number, recordedAt);
     if (own === undefined || seen.some((value, each) => value > (own[each] as number)))
-      (clocks[stream] as Clock[]).push({ from: at, seen });
+      (clocks[stream] as Clock[]).push({ from: at, wait, seen });
   }
   return clocks;
 }

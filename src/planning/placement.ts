@@ -34,6 +34,7 @@ export interface Placement {
 const operationsPerBlock = 4096;
 /** Offsets of up to 2^40 bytes, and this many neighbours, fit into one number. */
 const mostFound = 2 ** 21;
+const highestKey = 2 ** 40;
 
 export class Placer {
   readonly #intervals: Intervals;
@@ -140,6 +141,12 @@ export class Placer {
     const found = this.#found;
     if (this.#keys.length < count) this.#keys = new Float64Array(2 * count);
     const keys = this.#keys.subarray(0, count);
+    let highest = 0;
+    for (let i = 0; i < count; i++) highest = Math.max(highest, offsets[found[i] as number] as number);
+    if (highest >= highestKey || count > mostFound) {
+      this.#sorted = Int32Array.from(found.slice(0, count)).sort((a, b) => (offsets[a] as number) - (offsets[b] as number));
+      return count;
+    }
     for (let i = 0; i < count; i++) keys[i] = ((offsets[found[i] as number] as number) / ALLOCATION_ALIGNMENT) * mostFound + i;
     keys.sort();
     if (this.#sorted.length < count) this.#sorted = new Int32Array(2 * count);

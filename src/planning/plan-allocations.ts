@@ -13,12 +13,12 @@
 
 import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError } from '../errors.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
-import { type AllocationSequence, assertSequence, type Plan } from '../plans/plan.js';
+import { type AllocationSequence, checkedSequence, gapOf, type Plan } from '../plans/plan.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { none } from '../suballocation/blocks.js';
 import { FreeSpaceIndex, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes, assertOptions, optionNames } from '../validation.js';
+import { assertAlignment, assertBytes, assertFunction, assertOptions, optionNames } from '../validation.js';
 import { randomNumbers, searchWithin, sectionsOf, sortedBy } from './exact-search.js';
 import { Lifetimes, type OrderedSequence } from './lifetimes.js';
 import { lowerBound } from './lower-bound.js';
@@ -105,9 +105,10 @@ export function planAllocations(source: PlanSource | readonly PlanSource[], opti
   } = options;
   assertAlignment(alignmentBytes);
   if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
-  if (typeof timeLimitMilliseconds !== 'number' || !(timeLimitMilliseconds >= 0)) {
-    throw new ArgumentRangeError(`timeLimitMilliseconds must be at least 0, got ${formatValue(timeLimitMilliseconds)}`);
+  if (!Number.isFinite(timeLimitMilliseconds) || timeLimitMilliseconds < 0) {
+    throw new ArgumentRangeError(`timeLimitMilliseconds must be finite and at least 0, got ${formatValue(timeLimitMilliseconds)}`);
   }
+  if (onAttempt !== undefined) assertFunction(onAttempt, 'onAttempt');
   const sequence = merged((Array.isArray(source) ? source : [source]).map(sequenceOf));
   const alignment = Math.max(alignmentBytes, ALLOCATION_ALIGNMENT);
   const lifetimes = new Lifetimes(sequence, alignment);
@@ -131,7 +132,7 @@ export function planAllocations(source: PlanSource | readonly PlanSource[], opti
     totalBytes,
     lowerBoundBytes,
     isOptimal: planner.isOptimal,
-    gap: lowerBoundBytes === 0 ? 0 : totalBytes / lowerBoundBytes - 1,
+    gap: gapOf(totalBytes, lowerBoundBytes),
   };
 }
 
@@ -141,8 +142,7 @@ function sequenceOf(source: PlanSource): OrderedSequence {
   if ('chunks' in source) return sequenceOfLog(source);
   if ('kinds' in source) return sequenceOfRun(source);
   if (!('operations' in source)) throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
-  assertSequence(source, 'the sequence');
-  return source;
+  return { ...source, ...checkedSequence(source, 'the sequence') };
 }
 
 /** One sequence with the largest size at each place. */

@@ -5,6 +5,11 @@ import type { RecordedRun } from '../formats/recorded-run.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import type { OrderedSequence, StreamWait } from './lifetimes.js';
 
+interface EventRecord extends Pick<StreamWait, 'recordedAt'> {
+  readonly stream: unknown;
+  readonly recordedAfter: number;
+}
+
 /** Collects the operations of a pass. Allocations of zero bytes are left out. */
 class SequenceBuilder {
   readonly #operations: number[] = [];
@@ -14,8 +19,9 @@ class SequenceBuilder {
   readonly #waits: StreamWait[] = [];
   readonly #streamNumbers = new Map<unknown, number>();
 
-  get operationCount(): number {
-    return this.#operations.length;
+  /** A record of a stream, for `wait`. */
+  record(stream: unknown): EventRecord {
+    return { stream, recordedAt: this.#operations.length, recordedAfter: this.#waits.length };
   }
 
   /** Returns the number of the allocation. */
@@ -32,8 +38,9 @@ class SequenceBuilder {
     this.#operations.push(~number);
   }
 
-  wait(stream: unknown, recordedOn: unknown, recordedAt: number): void {
-    this.#waits.push({ at: this.operationCount, stream: this.#numberOf(stream), recordedOn: this.#numberOf(recordedOn), recordedAt });
+  wait(stream: unknown, { stream: recordedOn, ...record }: EventRecord): void {
+    const streams = { stream: this.#numberOf(stream), recordedOn: this.#numberOf(recordedOn) };
+    this.#waits.push({ at: this.#operations.length, ...streams, ...record });
   }
 
   finish(): OrderedSequence {
@@ -77,16 +84,16 @@ export function sequenceOfRun(run: RecordedRun): OrderedSequence {
   const layer = nearestLayer(run.layers, (index) => hasAllocations.has(index), undefined) ?? 0;
   const builder = new SequenceBuilder();
   const live = new Map<number, number>();
-  const records = new Map<number, { readonly stream: number; readonly at: number }>();
+  const records = new Map<number, EventRecord>();
   for (let i = 0; i < eventCount; i++) {
     const stream = streamOf[i] as number;
     const first = firsts[i] as number;
     const bytes = seconds[i] as number;
     const kind = kinds[i];
-    if (kind === EventKind.eventRecord) records.set(first, { stream, at: builder.operationCount });
+    if (kind === EventKind.eventRecord) records.set(first, builder.record(stream));
     if (kind === EventKind.eventWait) {
       const record = records.get(first);
-      if (record !== undefined) builder.wait(stream, record.stream, record.at);
+      if (record !== undefined) builder.wait(stream, record);
     }
     if (layerOf[i] !== layer || bytes === 0) continue;
     if (kind === EventKind.allocate) {

@@ -1,5 +1,5 @@
-import { CisternError } from '../errors.js';
-import { ALLOCATION_ALIGNMENT } from '../units.js';
+import { CisternError, formatValue } from '../errors.js';
+import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from '../units.js';
 
 /**
  * What one pass of a program allocates and frees, in order. Allocations have numbers from 0, in the
@@ -43,6 +43,10 @@ export interface Plan extends AllocationSequence {
 /** What a plan file begins with. */
 const formatName = 'cistern plan';
 const formatVersion = 1;
+/** More would not fit into memory with what is computed from them. */
+const mostOperations = 2 ** 27;
+/** Numbers of streams index arrays, and more streams than this do not exist. */
+const mostStreams = 2 ** 16;
 
 /**
  * A plan as JSON text, for {@link parsePlan}.
@@ -87,35 +91,59 @@ export function parsePlan(text: string, name = 'the plan'): Plan {
  */
 export function checkedPlan(plan: Plan, name = 'the plan'): Plan {
   if (typeof plan !== 'object' || plan === null) throw invalidPlan(`${name} is not an object`);
-  const { alignmentBytes, totalBytes, lowerBoundBytes, isOptimal, gap } = plan;
+  const { alignmentBytes, totalBytes, lowerBoundBytes, isOptimal } = plan;
   for (const [field, value] of Object.entries({ alignmentBytes, totalBytes, lowerBoundBytes })) {
     if (!Number.isSafeInteger(value) || value < 0) throw invalidPlan(`${name} has no valid ${field}: ${value}`);
   }
-  if (alignmentBytes < ALLOCATION_ALIGNMENT || (alignmentBytes & (alignmentBytes - 1)) !== 0) {
+  if (alignmentBytes < ALLOCATION_ALIGNMENT || !isPowerOfTwo(alignmentBytes)) {
     throw invalidPlan(`${name}: alignmentBytes must be a power of two of at least 256, got ${alignmentBytes}`);
   }
-  const column = (field: keyof AllocationSequence | 'offsets') => {
-    const values: ArrayLike<number> | undefined = plan[field];
-    if (values === undefined || !Number.isSafeInteger(values.length)) throw invalidPlan(`${name} has no ${field}`);
-    const copy = Float64Array.from(values);
-    for (const value of copy) if (!Number.isSafeInteger(value)) throw invalidPlan(`${name}: ${field} has ${value}`);
-    return copy;
-  };
-  const sequence = {
-    operations: column('operations'),
-    sizes: column('sizes'),
-    streams: column('streams'),
-    freeStreams: column('freeStreams'),
-    offsets: column('offsets'),
-  };
-  const checked = { ...sequence, alignmentBytes, totalBytes, lowerBoundBytes, isOptimal: isOptimal === true, gap: Number(gap) };
-  assertSequence(checked, name);
+  if (lowerBoundBytes > totalBytes) {
+    throw invalidPlan(`${name}: lowerBoundBytes is ${lowerBoundBytes}, which is more than totalBytes, ${totalBytes}`);
+  }
+  const sequence = checkedSequence(plan, name);
+  const offsets = checkedColumn(plan.offsets, 'offsets', name);
+  const gap = gapOf(totalBytes, lowerBoundBytes);
+  const checked = { ...sequence, offsets, alignmentBytes, totalBytes, lowerBoundBytes, isOptimal: isOptimal === true, gap };
   assertPlaces(checked, name);
   return checked;
 }
 
-/** @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if an allocation is freed before it is requested, or twice. */
-export function assertSequence({ operations, sizes, streams, freeStreams }: AllocationSequence, name: string): void {
+/** How far a total is above its lower bound, as a fraction of the bound. */
+export function gapOf(totalBytes: number, lowerBoundBytes: number): number {
+  return lowerBoundBytes === 0 ? 0 : totalBytes / lowerBoundBytes - 1;
+}
+
+/** @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a column is missing or has anything but integers. */
+function checkedColumn(values: ArrayLike<number> | undefined, field: string, name: string): Float64Array {
+  const isColumn = typeof values === 'object' && values !== null && Number.isSafeInteger(values.length) && values.length >= 0;
+  if (!isColumn || values.length > mostOperations) throw invalidPlan(`${name} has no valid ${field}`);
+  const copy = new Float64Array(values.length);
+  for (let i = 0; i < copy.length; i++) {
+    const value: unknown = values[i];
+    if (!Number.isSafeInteger(value)) throw invalidPlan(`${name}: ${field} has ${formatValue(value)} at ${i}`);
+    copy[i] = value as number;
+  }
+  return copy;
+}
+
+/**
+ * A copy of a sequence that nobody else can change, after it was checked.
+ * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a column is missing or has anything but
+ * integers, or if an allocation is freed before it is requested, or twice.
+ */
+export function checkedSequence(sequence: AllocationSequence, name: string) {
+  const checked = {
+    operations: checkedColumn(sequence.operations, 'operations', name),
+    sizes: checkedColumn(sequence.sizes, 'sizes', name),
+    streams: checkedColumn(sequence.streams, 'streams', name),
+    freeStreams: checkedColumn(sequence.freeStreams, 'freeStreams', name),
+  };
+  assertSequence(checked, name);
+  return checked;
+}
+
+function assertSequence({ operations, sizes, streams, freeStreams }: AllocationSequence, name: string): void {
   const count = sizes.length;
   for (const [field, { length }] of Object.entries({ streams, freeStreams })) {
     if (length !== count) throw invalidPlan(`${name} has ${count} sizes, but ${length} ${field}`);
@@ -135,7 +163,8 @@ export function assertSequence({ operations, sizes, streams, freeStreams }: Allo
   if (requested !== count) throw invalidPlan(`${name} has ${count} sizes, but ${requested} requests`);
   for (let i = 0; i < count; i++) {
     if ((sizes[i] as number) < 1) throw invalidPlan(`${name}: allocation ${i} has ${sizes[i]} bytes`);
-    const hasStreams = (streams[i] as number) >= 0 && (freeStreams[i] as number) >= -1;
+    const isBounded = (streams[i] as number) < mostStreams && (freeStreams[i] as number) < mostStreams;
+    const hasStreams = isBounded && (streams[i] as number) >= 0 && (freeStreams[i] as number) >= -1;
     if (!hasStreams || (isFreed[i] === 1) !== (freeStreams[i] as number) >= 0) {
       throw invalidPlan(`${name}: the streams of allocation ${i} are invalid`);
     }

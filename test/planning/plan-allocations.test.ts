@@ -23,12 +23,18 @@ function sequence(text: string): OrderedSequence {
   const sizes: number[] = [];
   const streams: number[] = [];
   const freeStreams: number[] = [];
-  const waits: { at: number; stream: number; recordedOn: number; recordedAt: number }[] = [];
+  const waits: { at: number; stream: number; recordedOn: number; recordedAt: number; recordedAfter: number }[] = [];
   for (const word of text.split(' ')) {
     const [, wait, on] = /^w(\d)<(\d)$/.exec(word) ?? [];
     const [, number, pages, stream = '0'] = /^(\d+)(?:\+(\d+)|-)(?:@(\d))?$/.exec(word) ?? [];
     if (wait !== undefined)
-      waits.push({ at: operations.length, stream: Number(wait), recordedOn: Number(on), recordedAt: operations.length });
+      waits.push({
+        at: operations.length,
+        stream: Number(wait),
+        recordedOn: Number(on),
+        recordedAt: operations.length,
+        recordedAfter: waits.length,
+      });
     else if (pages !== undefined) {
       operations.push(sizes.push(Number(pages) * 256) - 1);
       streams.push(Number(stream));
@@ -176,6 +182,20 @@ describe('a plan', () => {
     );
   });
 
+  test('takes a wait for one that comes before a record only if it did', () => {
+    // Stream 1 waits for stream 0, and stream 2 for an event of stream 1.
+    const of = { operations: [0, ~0, 1], sizes: [256, 256], streams: [0, 2], freeStreams: [0, -1] };
+    const waits = (record: { recordedAt: number; recordedAfter?: number }) => [
+      { at: 2, stream: 1, recordedOn: 0, recordedAt: 2 },
+      { at: 2, stream: 2, recordedOn: 1, ...record },
+    ];
+    const overlaps = (record: { recordedAt: number; recordedAfter?: number }) =>
+      new Lifetimes({ ...of, waits: waits(record) }, 256).overlaps(1, 0);
+    expect([overlaps({ recordedAt: 2 }), overlaps({ recordedAt: 2, recordedAfter: 0 })]).toEqual([true, true]);
+    expect(overlaps({ recordedAt: 1, recordedAfter: 0 })).toBe(true);
+    expect(overlaps({ recordedAt: 2, recordedAfter: 1 })).toBe(false);
+  });
+
   test('knows which allocations must not share bytes', () => {
     fc.assert(
       fc.property(
@@ -186,7 +206,7 @@ describe('a plan', () => {
           for (let a = 0; a < of.sizes.length; a++) for (let b = 0; b < a; b++) expect(lifetimes.overlaps(a, b)).toBe(differ(a, b));
         },
       ),
-      { numRuns: 200 },
+      { numRuns: 500 },
     );
   });
 
@@ -232,6 +252,35 @@ describe('a plan', () => {
     expect(() => planAllocations(sequence('0+1'), { alignmentBytes: 3 })).toThrow(RangeError);
     expect(() => planAllocations(sequence('0+1'), { timeLimitMilliseconds: -1 })).toThrow(RangeError);
     expect(() => planAllocations(5 as never)).toThrow(TypeError);
+    expect(() => planAllocations(sequence('0+1'), { timeLimitMilliseconds: Number.POSITIVE_INFINITY })).toThrow(RangeError);
+    expect(() => planAllocations(sequence('0+1'), { onAttempt: 5 as never })).toThrow(TypeError);
+  });
+
+  test('is refused for operations that are no integers, or contradict each other', () => {
+    const of: AllocationSequence = { operations: [0, ~0], sizes: [256], streams: [0], freeStreams: [0] };
+    expect(planAllocations(of).totalBytes).toBe(256);
+    for (const changes of [
+      { operations: [0, Number.NaN] },
+      { operations: undefined },
+      { sizes: [1.5] },
+      { sizes: [Number.POSITIVE_INFINITY] },
+      { sizes: [2 ** 53] },
+      { streams: [0.5] },
+      { streams: [1e8] },
+      { freeStreams: [-1] },
+    ]) {
+      const wrong = { ...of, ...changes } as AllocationSequence;
+      expect(() => planAllocations(wrong)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_INVALID_PLAN' }));
+    }
+  });
+
+  test('is valid with offsets of any size', () => {
+    const of = sequence('0+3 1+5 2+2 0- 3+4 1- 4+6 2- 5+1 3- 4- 5-');
+    const large = { ...of, sizes: Array.from(of.sizes, (bytes) => bytes * 2 ** 40) };
+    const plan = planAllocations(large);
+    expectValid(large, plan);
+    expect(plan.totalBytes).toBeGreaterThanOrEqual(plan.lowerBoundBytes);
+    expect(parsePlan(formatPlan(plan)).totalBytes).toBe(plan.totalBytes);
   });
 
   test('of a training step wastes nothing, even if there is no time to search', () => {
@@ -266,6 +315,8 @@ describe('a plan as text', () => {
 
   test('is refused if it is invalid', () => {
     const change = (changes: object) => formatPlan({ ...plan, ...changes } as Plan);
+    const rewrite = (changes: object) => JSON.stringify({ ...JSON.parse(formatPlan(plan)), ...changes });
+    expect(parsePlan(rewrite({}))).toMatchObject({ totalBytes: plan.totalBytes });
     const code = 'ERR_CISTERN_INVALID_PLAN';
     for (const text of [
       '{',
@@ -276,6 +327,14 @@ describe('a plan as text', () => {
       change({ offsets: [0, 1] }),
       change({ operations: [0, 0] }),
       change({ totalBytes: 256 }),
+      change({ alignmentBytes: 3 * 2 ** 32 }),
+      change({ lowerBoundBytes: plan.totalBytes + 256 }),
+      change({ streams: [0, 1e8, 0] }),
+      rewrite({ offsets: null }),
+      rewrite({ offsets: { length: 1e12 } }),
+      rewrite({ offsets: plan.offsets.length }),
+      rewrite({ offsets: ['0', '1024', '0'] }),
+      rewrite({ sizes: [null, [512], 1024] }),
     ]) {
       expect(() => parsePlan(text)).toThrow(expect.objectContaining({ code }));
     }
