@@ -15,6 +15,7 @@ const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as
 /** Those that Node has loaded anyway, or loads in a fraction of a millisecond. */
 const quickModules = [
   'node:async_hooks',
+  'node:buffer',
   'node:diagnostics_channel',
   'node:fs',
   'node:module',
