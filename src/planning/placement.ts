@@ -142,12 +142,15 @@ export class Placer {
     if (this.#keys.length < count) this.#keys = new Float64Array(2 * count);
     const keys = this.#keys.subarray(0, count);
     let highest = 0;
-    for (let i = 0; i < count; i++) highest = Math.max(highest, offsets[found[i] as number] as number);
+    for (let i = 0; i < count; i++) {
+      const offset = offsets[found[i] as number] as number;
+      if (offset > highest) highest = offset;
+      keys[i] = (offset / ALLOCATION_ALIGNMENT) * mostFound + i;
+    }
     if (highest >= highestKey || count > mostFound) {
       this.#sorted = Int32Array.from(found.slice(0, count)).sort((a, b) => (offsets[a] as number) - (offsets[b] as number));
       return count;
     }
-    for (let i = 0; i < count; i++) keys[i] = ((offsets[found[i] as number] as number) / ALLOCATION_ALIGNMENT) * mostFound + i;
     keys.sort();
     if (this.#sorted.length < count) this.#sorted = new Int32Array(2 * count);
     for (let i = 0; i < count; i++) {

@@ -4,12 +4,14 @@ import {
   type DeallocationEvents,
   Device,
   DriverError,
+  driverCallCounts,
   Event,
   failCall,
   type MemoryKind,
   Stream,
   type StreamHold,
 } from '../../src/index.js';
+import type { Lane } from '../../src/stream-ordering/lane.js';
 import type { StreamLane } from '../../src/stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../src/stream-ordering/stream-ordering.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
@@ -516,6 +518,62 @@ describe('memory that moves into the lane of another stream', () => {
       expect(ordering.laneWith(c, 5)).toBe(into.number);
     });
   }
+});
+
+describe('events that cover memory in a lane of no stream', () => {
+  const destroyed = () => driverCallCounts().byFunction['cuEventDestroy'] as number;
+
+  test('are returned to the driver once they are past, if a lane gave them away', () => {
+    const { ordering, free } = make();
+    using a = new Stream();
+    const common = ordering.addCommonLane();
+    const held = hold(a);
+    free(a);
+    ordering.collect(common);
+    held.release();
+    a.synchronizeSync();
+    const before = destroyed();
+    expect(common.isIdle).toBe(true);
+    expect(destroyed() - before).toBe(1);
+  });
+
+  test('are returned once a later one of their stream, or one for all streams, replaces them', () => {
+    const { ordering, free } = make();
+    const streams = Array.from({ length: 9 }, () => new Stream());
+    const common = ordering.addCommonLane();
+    const holds = streams.map((stream) => hold(stream));
+    const [first] = streams as [Stream];
+    const before = destroyed();
+    for (const stream of [first, ...streams]) {
+      free(stream);
+      ordering.collect(common);
+    }
+    expect(destroyed() - before).toBe(1);
+    using waiter = new Stream();
+    ordering.order(waiter, common.number);
+    expect(destroyed() - before).toBe(1 + 9);
+    for (const each of holds) each.release();
+    for (const stream of streams) stream.dispose();
+  });
+
+  test('stay if others have them, too: the last event of a stream that has ended', () => {
+    const first = make();
+    const second = make();
+    const ended = new Stream();
+    const held = hold(ended);
+    first.free(ended);
+    second.free(ended);
+    ended.dispose();
+    const before = destroyed();
+    const [lane, other] = [first, second].map(({ ordering }) => ordering.lane(ordering.endedLane)) as [Lane, Lane];
+    const [event] = other.cover() as [Event];
+    expect(lane.cover()).toEqual([event]);
+    held.release();
+    event.synchronizeSync();
+    expect(lane.isIdle).toBe(true);
+    expect([event.handle >= 0, destroyed() - before]).toEqual([true, 0]);
+    expect(other.isIdle).toBe(true);
+  });
 });
 
 describe('an error of the driver', () => {
