@@ -51,10 +51,13 @@ function sequence(text: string): OrderedSequence {
 function mustDiffer({ operations, streams, freeStreams, waits = [] }: OrderedSequence): (a: number, b: number) => boolean {
   // reached[i][j]: operation i is ordered before operation j.
   const nodes: { stream: number; operation?: number; wait?: number; record?: number }[] = [];
-  const records = waits.map((wait, i) => ({ ...wait, i }));
   for (let i = 0; i <= operations.length; i++) {
-    for (const wait of records) if (wait.recordedAt === i) nodes.push({ stream: wait.recordedOn, record: wait.i });
-    for (const wait of records) if (wait.at === i) nodes.push({ stream: wait.stream, wait: wait.i });
+    waits.forEach((wait, number) => {
+      waits.forEach((of, record) => {
+        if (of.recordedAt === i && (of.recordedAfter ?? 0) === number) nodes.push({ stream: of.recordedOn, record });
+      });
+      if (wait.at === i) nodes.push({ stream: wait.stream, wait: number });
+    });
     const operation = operations[i];
     if (operation === undefined) continue;
     nodes.push({ stream: (operation >= 0 ? streams[operation] : freeStreams[~operation]) as number, operation });
