@@ -51,6 +51,7 @@ export class Lifetimes {
   /** The number of allocations. */
   readonly count: number;
   readonly operationCount: number;
+  /** Streams with higher numbers neither allocate nor free, but may pass on an order between others. */
   readonly streamCount: number;
   /** By allocation: its bytes, rounded up to the alignment. */
   readonly sizes: Float64Array;
@@ -62,7 +63,7 @@ export class Lifetimes {
   /** By allocation: the operation that frees it, or `operationCount`. */
   readonly frees: Int32Array;
   /**
-   * By allocation: the operation from which on every stream may have its bytes, or
+   * By allocation: the operation from which on every stream that allocates may have its bytes, or
    * `operationCount`. The same as `frees` if there is one stream.
    */
   readonly ends: Int32Array;
@@ -87,8 +88,9 @@ export class Lifetimes {
       streamCount = Math.max(streamCount, (this.streams[a] as number) + 1, (this.freeStreams[a] as number) + 1);
     }
     this.streamCount = streamCount;
-    this.#clocks = clocksOf(streamCount, sequence.waits ?? []);
-    this.ends = streamCount === 1 ? this.frees : Int32Array.from(this.frees, (_, a) => this.#end(a));
+    this.#clocks = clocksOf(sequence.waits ?? [], streamCount);
+    const allocating = [...new Set(this.streams)];
+    this.ends = streamCount === 1 ? this.frees : Int32Array.from(this.frees, (_, a) => this.#end(a, allocating));
   }
 
   /** The first operation of a stream at which it may have the bytes of an allocation. */
@@ -120,22 +122,24 @@ export class Lifetimes {
     return this.#clocks[stream] as Clock[];
   }
 
-  #end(a: number): number {
+  #end(a: number, streams: readonly number[]): number {
     let end = this.frees[a] as number;
-    for (let stream = 0; stream < this.streamCount && end < this.operationCount; stream++) {
+    for (const stream of streams) {
+      if (end === this.operationCount) break;
       end = Math.max(end, this.visibleFrom(a, stream));
     }
     return end;
   }
 }
 
-function clocksOf(streamCount: number, waits: readonly StreamWait[]): Clock[][] {
+function clocksOf(waits: readonly StreamWait[], usedStreams: number): Clock[][] {
+  const streamCount = waits.reduce((count, { stream, recordedOn }) => Math.max(count, stream + 1, recordedOn + 1), usedStreams);
   const clocks: Clock[][] = Array.from({ length: streamCount }, () => []);
   /** What a stream was ordered after, by a number of operations and one of waits. */
   const seenAt = (stream: number, operations: number, waitsBefore: number) =>
     clocks[stream]?.findLast(({ from, wait }) => from < operations || (from === operations && wait < waitsBefore))?.seen;
   for (const [wait, { at, stream, recordedOn, recordedAt, recordedAfter = 0 }] of waits.entries()) {
-    if (stream === recordedOn || stream >= streamCount || recordedOn >= streamCount) continue;
+    if (stream === recordedOn) continue;
     const own = seenAt(stream, at, wait);
     const other = seenAt(recordedOn, recordedAt, recordedAfter);
     const seen = Array.from({ length: streamCount }, (_, each) => Math.max(own?.[each] ?? 0, other?.[each] ?? 0));

@@ -5,9 +5,15 @@ import type { RecordedRun } from '../formats/recorded-run.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import type { OrderedSequence, StreamWait } from './lifetimes.js';
 
-interface EventRecord extends Pick<StreamWait, 'recordedAt'> {
-  readonly stream: unknown;
+interface EventRecord {
+  readonly recordedOn: unknown;
+  readonly recordedAt: number;
   readonly recordedAfter: number;
+}
+
+interface Wait extends EventRecord {
+  readonly at: number;
+  readonly stream: unknown;
 }
 
 /** Collects the operations of a pass. Allocations of zero bytes are left out. */
@@ -16,12 +22,12 @@ class SequenceBuilder {
   readonly #sizes: number[] = [];
   readonly #streams: number[] = [];
   readonly #freeStreams: number[] = [];
-  readonly #waits: StreamWait[] = [];
+  readonly #waits: Wait[] = [];
   readonly #streamNumbers = new Map<unknown, number>();
 
   /** A record of a stream, for `wait`. */
   record(stream: unknown): EventRecord {
-    return { stream, recordedAt: this.#operations.length, recordedAfter: this.#waits.length };
+    return { recordedOn: stream, recordedAt: this.#operations.length, recordedAfter: this.#waits.length };
   }
 
   /** Returns the number of the allocation. */
@@ -38,19 +44,22 @@ class SequenceBuilder {
     this.#operations.push(~number);
   }
 
-  wait(stream: unknown, { stream: recordedOn, ...record }: EventRecord): void {
-    const streams = { stream: this.#numberOf(stream), recordedOn: this.#numberOf(recordedOn) };
-    this.#waits.push({ at: this.#operations.length, ...streams, ...record });
+  wait(stream: unknown, record: EventRecord): void {
+    this.#waits.push({ at: this.#operations.length, stream, ...record });
   }
 
+  /** Streams that only wait or record get the highest numbers. */
   finish(): OrderedSequence {
-    const used = Math.max(0, ...new Set([...new Set(this.#streams), ...new Set(this.#freeStreams)])) + 1;
+    const used = this.#streamNumbers.size;
+    const waits = this.#waits.map(
+      (wait): StreamWait => ({ ...wait, stream: this.#numberOf(wait.stream), recordedOn: this.#numberOf(wait.recordedOn) }),
+    );
     return {
       operations: Int32Array.from(this.#operations),
       sizes: Float64Array.from(this.#sizes),
       streams: Int32Array.from(this.#streams),
       freeStreams: Int32Array.from(this.#freeStreams),
-      ...(used > 1 && this.#waits.length > 0 ? { waits: this.#waits } : {}),
+      ...(used > 1 && waits.length > 0 ? { waits } : {}),
     };
   }
 
