@@ -1,11 +1,12 @@
 /**
  * Finds offsets below a given capacity, or proves that there are none.
  *
- * The idea is that of Google's MiniMalloc (Moffitt, ASPLOS 2023). Every solution can be pushed down
- * until each allocation rests on another or on the bottom; and an allocation can be placed when
- * everything below it is. So it is enough to place allocations with offsets that never decrease,
- * each as low as what is already placed permits. `floors[a]` is that offset. The search tries the
- * candidates one after another, and goes back if nothing fits.
+ * The idea is that of Google's MiniMalloc (Moffitt, ASPLOS 2023). Any solution can be pushed down: as
+ * long as an allocation fits anywhere below its place, it moves there. At the end each allocation
+ * rests on another or on the bottom, and fits nowhere below. Such a solution is built by placing
+ * allocations in the order of their offsets, those with equal offsets in the order of preference, and
+ * each on its floor: the top of what it overlaps and is placed. The search tries the candidates for the
+ * next place one after another, and goes back if nothing fits.
  *
  * Time is cut into sections: at the requests that follow a free. What is live in one section lies
  * side by side.
@@ -16,48 +17,46 @@
  *     b                  [===]
  *
  * What cuts the search short:
- *  - floors rise to the offset that was placed last, even without an overlap;
- *  - a section is packed in the order of floors: if that exceeds the capacity, no packing fits;
- *  - a candidate is dominated if another allocation would fit entirely below it;
- *  - of equal allocations at one offset only the first is tried;
- *  - after a candidate with nothing left above it, the others cannot do better;
- *  - what falls apart in time is solved part by part.
+ *  - An allocation whose floor comes before the last place, in this order, can only be placed once
+ *    another one is under it. So it begins at or above the lowest top of those that it overlaps and that
+ *    are not placed. If there are none, or if it would fit entirely below the last offset, no pushed-down
+ *    solution is left.
+ *  - If a section exceeds the capacity, packed in the order of these least offsets, no packing fits.
+ *  - No candidate lies at or above the end of another allocation that is put on its floor.
+ *  - Of equal allocations at one offset only the first is tried.
+ *  - What falls apart in time is solved part by part.
  *
- * Cost: exponential at worst; a step is linear in the allocations and sections of its part.
+ * Cost: exponential at worst; a step is linear in the allocations and sections of its part, and
+ * quadratic in the allocations that need another one under them.
  */
-import type { Intervals } from './placement.js';
+import type { SectionProblem } from './sections.js';
 
 /** The result of one run. */
 export type SearchResult = 'found' | 'impossible' | 'gave-up';
 
-/** Which candidates come first. */
-interface SearchOrder {
-  /** The allocations in the order of preference. */
-  readonly order: Int32Array;
-  /** Whether the lowest floor precedes preference. */
-  readonly isLowestFirst: boolean;
-}
+/** How many steps pass between two looks at the clock. */
+const stepsPerLook = 64;
 
-class ExactSearch {
+export class ExactSearch {
   readonly offsets: Float64Array;
-  /** By section: how often it had no room. */
-  readonly failures: Float64Array;
   readonly #count: number;
   readonly #sections: number;
   readonly #capacity: number;
-  /** By place in the order of preference. */
+  /** By place in the order of preference, as are the next four. */
   readonly #order: Int32Array;
-  readonly #isLowestFirst: boolean;
   readonly #sizes: Float64Array;
   readonly #lowers: Int32Array;
   readonly #uppers: Int32Array;
+  /** The top of what an allocation overlaps and is placed. */
   readonly #floors: Float64Array;
+  /** The least offset that an allocation can still get. */
+  readonly #leasts: Float64Array;
   readonly #places: Float64Array;
   /** By section. */
   readonly #tops: Float64Array;
   readonly #crossings: Int32Array;
   readonly #partOf: Int32Array;
-  /** Lists of unplaced allocations, by floor, one above the other. */
+  /** Lists of unplaced allocations, by least offset, one above the other. */
   #lists: Int32Array;
   #listTop = 0;
   /** Floors that were raised, to be restored. */
@@ -68,29 +67,24 @@ class ExactSearch {
   #isLate: () => boolean = () => false;
   #hasGivenUp = false;
 
-  constructor(
-    problem: SectionProblem,
-    capacity: number,
-    { order, isLowestFirst }: SearchOrder,
-    failures = new Float64Array(problem.sections),
-  ) {
+  /** @param order the allocations in the order of preference */
+  constructor(problem: SectionProblem, capacity: number, order: Int32Array) {
     const { count, sections } = problem;
     this.#count = count;
     this.#sections = sections;
     this.#capacity = capacity;
     this.#order = order;
-    this.#isLowestFirst = isLowestFirst;
     this.#sizes = Float64Array.from(order, (a) => problem.sizes[a] as number);
     this.#lowers = Int32Array.from(order, (a) => problem.lowers[a] as number);
     this.#uppers = Int32Array.from(order, (a) => problem.uppers[a] as number);
     this.#floors = new Float64Array(count);
+    this.#leasts = new Float64Array(count);
     this.#places = new Float64Array(count);
     this.#tops = new Float64Array(sections + 1);
     this.#crossings = new Int32Array(sections + 2);
     this.#partOf = new Int32Array(sections + 1);
     this.#lists = new Int32Array(4 * count + 1024);
     this.offsets = new Float64Array(count);
-    this.failures = failures;
   }
 
   /** Searches for at most a number of steps. If it finds a solution, `offsets` has it. */
@@ -102,58 +96,99 @@ class ExactSearch {
     this.#trailTop = 0;
     for (let i = 0; i < this.#count; i++) this.#lists[i] = i;
     this.#listTop = this.#count;
-    const isFound = this.#mayFit(0, this.#count) && this.#solveParts(0, this.#count, 0);
+    const isFound = this.#solveParts(0, this.#count, 0, -1);
     if (!isFound) return this.#hasGivenUp ? 'gave-up' : 'impossible';
     for (let i = 0; i < this.#count; i++) this.offsets[this.#order[i] as number] = this.#places[i] as number;
     return 'found';
   }
 
-  /** Whether each section fits if it is packed in the order of floors. */
-  #mayFit(from: number, to: number): boolean {
-    const tops = this.#tops;
+  /** Whether an allocation can be placed on its floor after another one was placed at an offset. */
+  #isPlaceable(a: number, last: number, lastPlaced: number): boolean {
+    const floor = this.#floors[a] as number;
+    return floor > last || (floor === last && a > lastPlaced);
+  }
+
+  /** Computes the least offsets of a list, and sorts it by them. Whether all can still be placed. */
+  #mayFit(from: number, to: number, last: number, lastPlaced: number): boolean {
     const lists = this.#lists;
-    let first = this.#sections;
-    let last = 0;
-    for (let i = from; i < to; i++) {
-      const a = lists[i] as number;
-      if ((this.#lowers[a] as number) < first) first = this.#lowers[a] as number;
-      if ((this.#uppers[a] as number) > last) last = this.#uppers[a] as number;
-    }
-    tops.fill(0, first, last);
+    const leasts = this.#leasts;
     for (let i = from; i < to; i++) {
       const a = lists[i] as number;
       const floor = this.#floors[a] as number;
+      const isPlaceable = this.#isPlaceable(a, last, lastPlaced);
+      if (!isPlaceable && floor + (this.#sizes[a] as number) <= last) return false;
+      const least = isPlaceable ? floor : this.#lowestTopUnder(a, from, to, last);
+      if (least + (this.#sizes[a] as number) > this.#capacity) return false;
+      leasts[a] = least;
+      let at = i;
+      while (at > from) {
+        const before = lists[at - 1] as number;
+        const other = leasts[before] as number;
+        if (other < least || (other === least && before < a)) break;
+        lists[at--] = before;
+      }
+      lists[at] = a;
+    }
+    return this.#packs(from, to);
+  }
+
+  /** The lowest top that an unplaced allocation can have that overlaps another one. */
+  #lowestTopUnder(a: number, from: number, to: number, last: number): number {
+    const lower = this.#lowers[a] as number;
+    const upper = this.#uppers[a] as number;
+    let lowest = Number.POSITIVE_INFINITY;
+    for (let i = from; i < to; i++) {
+      const b = this.#lists[i] as number;
+      if (b === a || (this.#lowers[b] as number) >= upper || lower >= (this.#uppers[b] as number)) continue;
+      const top = Math.max(this.#floors[b] as number, last) + (this.#sizes[b] as number);
+      if (top < lowest) lowest = top;
+    }
+    return lowest;
+  }
+
+  /** Whether each section fits if it is packed in the order of least offsets. */
+  #packs(from: number, to: number): boolean {
+    const { first, end } = this.#span(from, to);
+    const tops = this.#tops;
+    const lists = this.#lists;
+    tops.fill(0, first, end);
+    for (let i = from; i < to; i++) {
+      const a = lists[i] as number;
+      const least = this.#leasts[a] as number;
       const bytes = this.#sizes[a] as number;
       const upper = this.#uppers[a] as number;
       for (let section = this.#lowers[a] as number; section < upper; section++) {
         let top = tops[section] as number;
-        if (top < floor) top = floor;
+        if (top < least) top = least;
         top += bytes;
-        if (top > this.#capacity) {
-          (this.failures[section] as number)++;
-          return false;
-        }
+        if (top > this.#capacity) return false;
         tops[section] = top;
       }
     }
     return true;
   }
 
-  /** Solves a list part by part, where parts have no section in common, the smallest first. */
-  #solveParts(from: number, to: number, last: number): boolean {
-    if (from === to) return true;
-    const lists = this.#lists;
-    const crossings = this.#crossings;
+  /** The first section of a list, and the one after its last. */
+  #span(from: number, to: number): { first: number; end: number } {
     let first = this.#sections;
     let end = 0;
     for (let i = from; i < to; i++) {
-      const a = lists[i] as number;
+      const a = this.#lists[i] as number;
       if ((this.#lowers[a] as number) < first) first = this.#lowers[a] as number;
       if ((this.#uppers[a] as number) > end) end = this.#uppers[a] as number;
     }
+    return { first, end };
+  }
+
+  /** Solves a list part by part, where parts have no section in common, the smallest first. */
+  #solveParts(from: number, to: number, last: number, lastPlaced: number): boolean {
+    if (from === to) return true;
+    if (!this.#mayFit(from, to, last, lastPlaced)) return false;
+    const { first, end } = this.#span(from, to);
+    const crossings = this.#crossings;
     crossings.fill(0, first, end + 1);
     for (let i = from; i < to; i++) {
-      const a = lists[i] as number;
+      const a = this.#lists[i] as number;
       (crossings[(this.#lowers[a] as number) + 1] as number)++;
       (crossings[this.#uppers[a] as number] as number)--;
     }
@@ -165,9 +200,10 @@ class ExactSearch {
       if (crossing === 0) part++;
       this.#partOf[section] = part;
     }
-    if (part === 0) return this.#solve(from, to, last);
+    if (part === 0) return this.#solve(from, to, last, lastPlaced);
+    const partOf = (a: number) => this.#partOf[this.#lowers[a] as number] as number;
     const begins = new Int32Array(part + 2);
-    for (let i = from; i < to; i++) (begins[(this.#partOf[this.#lowers[lists[i] as number] as number] as number) + 1] as number)++;
+    for (let i = from; i < to; i++) (begins[partOf(this.#lists[i] as number) + 1] as number)++;
     const parts: number[] = [];
     for (let each = 0; each <= part; each++) {
       if ((begins[each + 1] as number) > 0) parts.push(each);
@@ -178,50 +214,50 @@ class ExactSearch {
     const next = begins.slice();
     for (let i = from; i < to; i++) {
       const a = this.#lists[i] as number;
-      const at = this.#partOf[this.#lowers[a] as number] as number;
+      const at = partOf(a);
       this.#lists[base + (next[at] as number)] = a;
       (next[at] as number)++;
     }
     this.#listTop = base + to - from;
     const lengthOf = (each: number) => (begins[each + 1] as number) - (begins[each] as number);
     parts.sort((a, b) => lengthOf(a) - lengthOf(b));
-    const isSolved = parts.every((each) => this.#solve(base + (begins[each] as number), base + (begins[each + 1] as number), last));
+    const isSolved = parts.every((each) =>
+      this.#solve(base + (begins[each] as number), base + (begins[each + 1] as number), last, lastPlaced),
+    );
     this.#listTop = base;
     return isSolved;
   }
 
-  /** Solves a list that hangs together. No offset may be below `last`. */
-  #solve(from: number, to: number, last: number): boolean {
-    if (this.#hasGivenUp) return false;
-    if (this.#stepsLeft <= 0 || ((this.#stepsLeft & 255) === 0 && this.#isLate())) {
-      this.#hasGivenUp = true;
-      return false;
-    }
-    let dominated = Number.POSITIVE_INFINITY;
+  /** Solves a list that hangs together, and is sorted by least offset. */
+  #solve(from: number, to: number, last: number, lastPlaced: number): boolean {
+    let lowestEnd = Number.POSITIVE_INFINITY;
     for (let i = from; i < to; i++) {
       const a = this.#lists[i] as number;
-      dominated = Math.min(dominated, Math.max(this.#floors[a] as number, last) + (this.#sizes[a] as number));
+      lowestEnd = Math.min(lowestEnd, (this.#floors[a] as number) + (this.#sizes[a] as number));
     }
     const candidates: number[] = [];
     for (let i = from; i < to; i++) {
       const a = this.#lists[i] as number;
-      if ((this.#floors[a] as number) >= dominated) break;
-      if (!this.#isRepeated(a, candidates)) candidates.push(a);
+      if ((this.#leasts[a] as number) >= lowestEnd) break;
+      if (this.#isPlaceable(a, last, lastPlaced) && !this.#isRepeated(a, candidates)) candidates.push(a);
     }
-    if (!this.#isLowestFirst) candidates.sort((a, b) => a - b);
     for (const a of candidates) {
+      if (this.#stepsLeft <= 0 || (this.#stepsLeft % stepsPerLook === 0 && this.#isLate())) {
+        this.#hasGivenUp = true;
+        return false;
+      }
       this.#stepsLeft--;
       const trail = this.#trailTop;
       const base = this.#listTop;
-      const isCovered = this.#place(a, from, to);
-      const isSolved = this.#mayFit(base, this.#listTop) && this.#solveParts(base, this.#listTop, this.#places[a] as number);
+      this.#place(a, from, to);
+      const isSolved = this.#solveParts(base, this.#listTop, this.#places[a] as number, a);
       this.#listTop = base;
       if (isSolved) return true;
       while (this.#trailTop > trail) {
         this.#trailTop--;
         this.#floors[this.#trail[this.#trailTop] as number] = this.#trailFloors[this.#trailTop] as number;
       }
-      if (this.#hasGivenUp || !isCovered) return false;
+      if (this.#hasGivenUp) return false;
     }
     return false;
   }
@@ -236,11 +272,8 @@ class ExactSearch {
     );
   }
 
-  /**
-   * Places an allocation of a list, and lists the others at the top, by their new floors. Returns
-   * whether any of them must lie above it.
-   */
-  #place(a: number, from: number, to: number): boolean {
+  /** Places an allocation of a list on its floor, and lists the others at the top. */
+  #place(a: number, from: number, to: number): void {
     const floors = this.#floors;
     const offset = floors[a] as number;
     const top = offset + (this.#sizes[a] as number);
@@ -250,36 +283,19 @@ class ExactSearch {
     this.#reserve(this.#listTop + to - from);
     this.#reserveTrail(this.#trailTop + to - from);
     const lists = this.#lists;
-    const base = this.#listTop;
-    let end = base;
-    let isCovered = false;
+    let end = this.#listTop;
     for (let i = from; i < to; i++) {
       const b = lists[i] as number;
       if (b === a) continue;
+      lists[end++] = b;
+      if ((this.#lowers[b] as number) >= upper || lower >= (this.#uppers[b] as number)) continue;
       const floor = floors[b] as number;
-      let raised = floor;
-      if ((this.#lowers[b] as number) < upper && lower < (this.#uppers[b] as number)) {
-        isCovered = true;
-        if (raised < top) raised = top;
-      } else if (raised < offset) {
-        raised = offset;
-      }
-      if (raised !== floor) {
-        this.#trail[this.#trailTop] = b;
-        this.#trailFloors[this.#trailTop++] = floor;
-        floors[b] = raised;
-      }
-      let at = end++;
-      while (at > base) {
-        const before = lists[at - 1] as number;
-        const other = floors[before] as number;
-        if (other < raised || (other === raised && before < b)) break;
-        lists[at--] = before;
-      }
-      lists[at] = b;
+      if (floor >= top) continue;
+      this.#trail[this.#trailTop] = b;
+      this.#trailFloors[this.#trailTop++] = floor;
+      floors[b] = top;
     }
     this.#listTop = end;
-    return isCovered;
   }
 
   #reserve(length: number): void {
@@ -297,156 +313,5 @@ class ExactSearch {
     floors.set(this.#trailFloors);
     this.#trail = trail;
     this.#trailFloors = floors;
-  }
-}
-
-/** Allocations with their first section, and the one after their last. */
-export interface SectionProblem {
-  readonly count: number;
-  readonly sections: number;
-  readonly sizes: Float64Array;
-  readonly lowers: Int32Array;
-  readonly uppers: Int32Array;
-}
-
-/** Cuts time into sections: a new one begins at the first request after a free. */
-export function sectionsOf({ count, sizes, starts, ends, operationCount }: Intervals): SectionProblem {
-  const requests = new Uint8Array(operationCount + 1);
-  const frees = new Uint8Array(operationCount + 1);
-  for (let a = 0; a < count; a++) {
-    requests[starts[a] as number] = 1;
-    frees[ends[a] as number] = 1;
-  }
-  const sectionAt = new Int32Array(operationCount + 2);
-  let section = 0;
-  let isBetween = false;
-  for (let i = 0; i <= operationCount; i++) {
-    if (frees[i] === 1) isBetween = true;
-    if (requests[i] === 1 && isBetween) {
-      section++;
-      isBetween = false;
-    }
-    // A free ends what is live in the section before the next request.
-    sectionAt[i] = isBetween ? section + 1 : section;
-  }
-  const sections = section + 1;
-  const lowers = Int32Array.from(starts, (start) => sectionAt[start] as number);
-  const uppers = Int32Array.from(ends, (end) => Math.min(sections, sectionAt[end] as number));
-  return { count, sections, sizes, lowers, uppers };
-}
-
-/** What allocations are compared by: greater values come first. */
-export type SearchKey = (a: number) => number;
-
-/** The keys from which orders of preference are made. */
-function searchKeys({
-  count,
-  sections,
-  sizes,
-  lowers,
-  uppers,
-}: SectionProblem): Record<'full' | 'size' | 'width' | 'area' | 'neighbours', SearchKey> {
-  const totals = new Float64Array(sections);
-  for (let a = 0; a < count; a++) {
-    for (let section = lowers[a] as number; section < (uppers[a] as number); section++) (totals[section] as number) += sizes[a] as number;
-  }
-  const fullest = Float64Array.from({ length: count }, (_, a) => mostIn(totals, lowers[a] as number, uppers[a] as number));
-  const neighbours = Float64Array.from({ length: count }, (_, a) => {
-    let number = 0;
-    for (let b = 0; b < count; b++)
-      if ((lowers[b] as number) < (uppers[a] as number) && (lowers[a] as number) < (uppers[b] as number)) number++;
-    return number;
-  });
-  const width = (a: number) => (uppers[a] as number) - (lowers[a] as number);
-  return {
-    full: (a) => fullest[a] as number,
-    size: (a) => sizes[a] as number,
-    width,
-    area: (a) => (sizes[a] as number) * width(a),
-    neighbours: (a) => neighbours[a] as number,
-  };
-}
-
-function mostIn(values: Float64Array, from: number, to: number): number {
-  let most = 0;
-  for (let i = from; i < to; i++) most = Math.max(most, values[i] as number);
-  return most;
-}
-
-/** The allocations in descending order of the first key, then of the next. */
-export function sortedBy(count: number, keys: readonly SearchKey[]): Int32Array {
-  const columns = keys.map((key) => Float64Array.from({ length: count }, (_, a) => key(a)));
-  return Int32Array.from({ length: count }, (_, a) => a).sort((a, b) => {
-    for (const column of columns) {
-      const difference = (column[b] as number) - (column[a] as number);
-      if (difference !== 0) return difference;
-    }
-    return a - b;
-  });
-}
-
-/** The same numbers every time, so that plans can be repeated. From 0 to 1. */
-export function randomNumbers(seed: number): () => number {
-  let state = seed;
-  return () => {
-    state ^= state << 13;
-    state ^= state >>> 17;
-    state ^= state << 5;
-    return (state >>> 0) / 2 ** 32;
-  };
-}
-
-/** Steps of the first run of each order, and how many runs with learnt orders come before the next. */
-const firstSteps = 2000;
-const learningSteps = 1000;
-const learningRuns = 20;
-
-/**
- * Searches within a capacity: runs with fixed orders of preference, each time with twice the steps;
- * in between, runs whose order follows where earlier ones failed. Returns the offsets, or why there
- * are none.
- */
-export function searchWithin(problem: SectionProblem, capacity: number, isLate: () => boolean): Float64Array | SearchResult {
-  const { count, sections, lowers, uppers } = problem;
-  const { full, size, width, area, neighbours } = searchKeys(problem);
-  const fixed = [
-    [full, area, width],
-    [full, width, area],
-    [area, full, width],
-    [width, area, full],
-    [size, width],
-    [neighbours, size],
-  ].flatMap((keys) => {
-    const order = sortedBy(count, keys);
-    return [false, true].map((isLowestFirst) => ({ order, isLowestFirst }));
-  });
-  const random = randomNumbers(12_345);
-  const learners = [
-    { failures: new Float64Array(sections), weighs: size, keys: [area, full, width] },
-    { failures: new Float64Array(sections), weighs: () => 1, keys: [full, area, width] },
-    { failures: new Float64Array(sections), weighs: size, keys: [width, area, full] },
-  ];
-  for (let round = 0; ; round++) {
-    for (const order of fixed) {
-      const search = new ExactSearch(problem, capacity, order);
-      const result = search.run(firstSteps * 2 ** round, isLate);
-      if (result === 'found') return search.offsets;
-      if (result === 'impossible' || isLate()) return result;
-    }
-    for (let run = 0; run < learningRuns * 2 ** round; run++) {
-      for (const { failures, weighs, keys } of learners) {
-        const weight = Float64Array.from({ length: count }, (_, a) => {
-          let sum = 0;
-          for (let section = lowers[a] as number; section < (uppers[a] as number); section++) sum += failures[section] as number;
-          return sum * weighs(a) * (1 + 0.3 * random());
-        });
-        const order = { order: sortedBy(count, [(a) => weight[a] as number, ...keys]), isLowestFirst: run % 2 === 1 };
-        const search = new ExactSearch(problem, capacity, order, failures);
-        const result = search.run(learningSteps * 1.3 ** Math.floor(run / learningRuns), isLate);
-        if (result === 'found') return search.offsets;
-        if (result === 'impossible' || isLate()) return result;
-        for (let section = 0; section < sections; section++) (failures[section] as number) *= 0.9;
-      }
-    }
   }
 }

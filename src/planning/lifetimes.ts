@@ -67,6 +67,8 @@ export class Lifetimes {
    * `operationCount`. The same as `frees` if there is one stream.
    */
   readonly ends: Int32Array;
+  /** By allocation: how long it lives, in the unit of the sequence's times, or else in operations. */
+  readonly durations: Float64Array;
   readonly #clocks: Clock[][];
 
   constructor(sequence: OrderedSequence, alignmentBytes: number) {
@@ -79,11 +81,13 @@ export class Lifetimes {
     this.starts = new Int32Array(this.count);
     this.frees = new Int32Array(this.count).fill(operations.length);
     let streamCount = 1;
+    const timeOf = (operation: number) => sequence.times?.[Math.min(operation, operations.length - 1)] ?? operation;
     for (let i = 0; i < operations.length; i++) {
       const operation = operations[i] as number;
       if (operation >= 0) this.starts[operation] = i;
       else this.frees[~operation] = i;
     }
+    this.durations = Float64Array.from(this.frees, (free, a) => timeOf(free) - timeOf(this.starts[a] as number));
     for (let a = 0; a < this.count; a++) {
       streamCount = Math.max(streamCount, (this.streams[a] as number) + 1, (this.freeStreams[a] as number) + 1);
     }

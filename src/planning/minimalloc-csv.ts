@@ -70,7 +70,8 @@ export function readMinimallocCsv(text: string, name = 'the problem'): Minimallo
     operations.push(isFree ? ~(numbers[row] as number) : (numbers[row] as number));
   }
   const zeros = sizes.map(() => 0);
-  return { sequence: { operations, sizes, streams: zeros, freeStreams: zeros }, header, rows, numbers };
+  const times = events.map(({ time }) => time);
+  return { sequence: { operations, sizes, streams: zeros, freeStreams: zeros, times }, header, rows, numbers };
 }
 
 /** The rows of a problem with one more column, `offset`, as MiniMalloc writes its solutions. */

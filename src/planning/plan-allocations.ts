@@ -2,10 +2,10 @@
  * Computes a plan: offsets for the allocations of a pass.
  *
  *  1. The lower bound: the most bytes that may be live at once.
- *  2. Placement one by one, in several orders; each order is improved while time remains, by placing
- *     what ended up on top earlier. Of a large pass, a first plan comes from a free list, as a pool
- *     would serve it.
+ *  2. Placement one by one, in several orders. Of a large pass, a first plan comes from a free list,
+ *     as a pool would serve it.
  *  3. Exact search below the best total, if the pass is small enough.
+ *  4. While time remains, each order is improved by placing earlier what ended up on top.
  *
  * It stops as soon as the total is the lower bound. Streams that nothing orders are also planned
  * one by one, each in its own range.
@@ -19,10 +19,11 @@ import { none } from '../suballocation/blocks.js';
 import { FreeSpaceIndex, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOptions, optionNames } from '../validation.js';
-import { randomNumbers, searchWithin, sectionsOf, sortedBy } from './exact-search.js';
 import { Lifetimes, type OrderedSequence } from './lifetimes.js';
 import { lowerBound } from './lower-bound.js';
 import { type Intervals, type Placement, Placer } from './placement.js';
+import { searchWithin, sortedBy } from './search-within.js';
+import { sectionsOf } from './sections.js';
 import { sequenceOfLog, sequenceOfRun } from './sequences.js';
 
 /** What a plan can be made from. */
@@ -45,9 +46,8 @@ export interface PlanOptions {
    */
   readonly alignmentBytes?: number;
   /**
-   * The most bytes that the plan may need. The search goes on until it has such a plan, or until
-   * the time is over.
-   * @defaultValue Infinity
+   * The most bytes that the plan may need. The search ends with the first such plan.
+   * @defaultValue none: the search is for the smallest plan
    */
   readonly maximumBytes?: number;
   /**
@@ -64,6 +64,8 @@ const knownOptions = optionNames<PlanOptions>({ alignmentBytes: true, maximumByt
 
 /** Exact search is tried for at most this many allocations and sections. */
 const mostSearched = 4000;
+/** The part of the remaining time that exact search gets; local search gets the rest. */
+const searchShare = 0.8;
 /** From this many allocations on, the first plan comes from a free list. */
 const manyAllocations = 20_000;
 
@@ -176,7 +178,6 @@ class Planner {
   readonly #maximumBytes: number;
   readonly #onAttempt: ((attempt: PlanAttempt) => void) | undefined;
   readonly #deadline: number;
-  readonly #limit: number;
   #best: Placement | undefined;
   #attemptBegan = 0;
 
@@ -185,7 +186,6 @@ class Planner {
     this.#intervals = lifetimes;
     this.#maximumBytes = maximumBytes;
     this.#onAttempt = onAttempt;
-    this.#limit = limit;
     this.#deadline = performance.now() + limit;
     this.lowerBoundBytes = lowerBound(lifetimes);
   }
@@ -209,14 +209,13 @@ class Planner {
       });
     }
     placed.sort((a, b) => a.totalBytes - b.totalBytes);
-    const isSearched = streamCount === 1 && count <= mostSearched;
-    for (const { name, order, totalBytes, offsets } of placed) {
+    if (streamCount === 1 && count <= mostSearched) this.#search();
+    for (const [i, { name, order, totalBytes, offsets }] of placed.entries()) {
       if (this.#isDone || this.#isLate()) break;
-      const share = isSearched ? 0.02 : 1 / placed.length;
-      const deadline = Math.min(this.#deadline, performance.now() + this.#limit * share);
+      const now = performance.now();
+      const deadline = now + (this.#deadline - now) / (placed.length - i);
       this.#try(`${name}, improved`, () => this.#improve(placer, order, { totalBytes, offsets }, () => performance.now() > deadline));
     }
-    if (isSearched) this.#search();
     const best = this.#best as Placement | undefined;
     this.isOptimal ||= best !== undefined && best.totalBytes === this.lowerBoundBytes;
     return best ?? { offsets: new Float64Array(0), totalBytes: 0 };
@@ -227,7 +226,10 @@ class Planner {
   }
 
   get #isDone(): boolean {
-    return this.isOptimal || (this.#best !== undefined && this.#best.totalBytes <= this.lowerBoundBytes);
+    const total = this.#best?.totalBytes ?? Number.POSITIVE_INFINITY;
+    return (
+      this.isOptimal || total <= this.lowerBoundBytes || (total <= this.#maximumBytes && this.#maximumBytes < Number.POSITIVE_INFINITY)
+    );
   }
 
   #try(algorithm: string, attempt: () => Placement | undefined): void {
@@ -302,13 +304,14 @@ class Planner {
    * known to be impossible and the best plan.
    */
   #search(): void {
-    const problem = sectionsOf(this.#intervals);
+    const problem = sectionsOf(this.#intervals, this.#lifetimes.durations);
     if (problem.sections > mostSearched) return;
     const step = greatestCommonDivisor(this.#intervals.sizes);
+    const searchDeadline = performance.now() + (this.#deadline - performance.now()) * searchShare;
     // Nothing up to the first is possible; nothing up to the second was found.
     let impossible = this.lowerBoundBytes - step;
     let missed = impossible;
-    while (!this.#isDone && !this.#isLate()) {
+    while (!this.#isDone && performance.now() < searchDeadline) {
       const { totalBytes } = this.#best as Placement;
       if (totalBytes - missed <= step) break;
       const isTooLarge = totalBytes > this.#maximumBytes;
@@ -316,7 +319,7 @@ class Planner {
         missed < this.lowerBoundBytes ? this.lowerBoundBytes : missed + Math.max(1, Math.floor((totalBytes - missed) / 2 / step)) * step;
       const capacity = isTooLarge ? this.#maximumBytes : middle;
       const now = performance.now();
-      const deadline = isTooLarge ? this.#deadline : now + (this.#deadline - now) / 2;
+      const deadline = isTooLarge ? searchDeadline : now + (searchDeadline - now) / 2;
       this.#try(`exact search within ${formatBytes(capacity)}`, () => {
         const result = searchWithin(problem, capacity, () => performance.now() > deadline);
         if (typeof result === 'object') return placementOf(result, this.#intervals.sizes);
@@ -328,6 +331,17 @@ class Planner {
     }
     this.isOptimal ||= impossible >= (this.#best as Placement).totalBytes - step;
   }
+}
+
+/** The same numbers every time, so that plans can be repeated. From 0 to 1. */
+function randomNumbers(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state ^= state << 13;
+    state ^= state >>> 17;
+    state ^= state << 5;
+    return (state >>> 0) / 2 ** 32;
+  };
 }
 
 function placementOf(offsets: Float64Array, sizes: Float64Array): Placement {

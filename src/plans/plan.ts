@@ -15,6 +15,12 @@ export interface AllocationSequence {
   readonly streams: ArrayLike<number>;
   /** By allocation: the stream that it is freed on, or -1 if it is never freed. */
   readonly freeStreams: ArrayLike<number>;
+  /**
+   * By operation: when it takes place, an integer in any unit. What may share bytes does not depend on
+   * it, but the search for a plan prefers allocations that live long.
+   * @defaultValue the number of the operation
+   */
+  readonly times?: ArrayLike<number>;
 }
 
 /**
@@ -22,7 +28,7 @@ export interface AllocationSequence {
  * {@link PlannedMemoryResource} serves from them. A plan is plain data: it can be written as JSON
  * with {@link formatPlan} and read with {@link parsePlan}.
  */
-export interface Plan extends AllocationSequence {
+export interface Plan extends Omit<AllocationSequence, 'times'> {
   /** By allocation: the offset of its first byte, a multiple of `alignmentBytes`. */
   readonly offsets: ArrayLike<number>;
   /** A power of two, at least 256. Every offset is a multiple of it. */
@@ -101,10 +107,21 @@ export function checkedPlan(plan: Plan, name = 'the plan'): Plan {
   if (lowerBoundBytes > totalBytes) {
     throw invalidPlan(`${name}: lowerBoundBytes is ${lowerBoundBytes}, which is more than totalBytes, ${totalBytes}`);
   }
-  const sequence = checkedSequence(plan, name);
+  const { operations, sizes, streams, freeStreams } = checkedSequence(plan, name);
   const offsets = checkedColumn(plan.offsets, 'offsets', name);
   const gap = gapOf(totalBytes, lowerBoundBytes);
-  const checked = { ...sequence, offsets, alignmentBytes, totalBytes, lowerBoundBytes, isOptimal: isOptimal === true, gap };
+  const checked = {
+    operations,
+    sizes,
+    streams,
+    freeStreams,
+    offsets,
+    alignmentBytes,
+    totalBytes,
+    lowerBoundBytes,
+    isOptimal: isOptimal === true,
+    gap,
+  };
   assertPlaces(checked, name);
   return checked;
 }
@@ -132,7 +149,7 @@ function checkedColumn(values: ArrayLike<number> | undefined, field: string, nam
  * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a column is missing or has anything but
  * integers, or if an allocation is freed before it is requested, or twice.
  */
-export function checkedSequence(sequence: AllocationSequence, name: string) {
+export function checkedSequence(sequence: AllocationSequence, name: string): AllocationSequence {
   const checked = {
     operations: checkedColumn(sequence.operations, 'operations', name),
     sizes: checkedColumn(sequence.sizes, 'sizes', name),
@@ -140,7 +157,12 @@ export function checkedSequence(sequence: AllocationSequence, name: string) {
     freeStreams: checkedColumn(sequence.freeStreams, 'freeStreams', name),
   };
   assertSequence(checked, name);
-  return checked;
+  if (sequence.times === undefined) return checked;
+  const times = checkedColumn(sequence.times, 'times', name);
+  if (times.length !== checked.operations.length) {
+    throw invalidPlan(`${name} has ${checked.operations.length} operations, but ${times.length} times`);
+  }
+  return { ...checked, times };
 }
 
 function assertSequence({ operations, sizes, streams, freeStreams }: AllocationSequence, name: string): void {

@@ -13,6 +13,8 @@ import {
 } from '../../src/planning/index.js';
 import { Lifetimes, type OrderedSequence } from '../../src/planning/lifetimes.js';
 import { lowerBound } from '../../src/planning/lower-bound.js';
+import { searchWithin } from '../../src/planning/search-within.js';
+import { sectionsOf } from '../../src/planning/sections.js';
 import { readAllocationLog } from '../../src/replay/index.js';
 import { allocate, free, runOf } from '../formats/runs.js';
 
@@ -78,7 +80,7 @@ function mustDiffer({ operations, streams, freeStreams, waits = [] }: OrderedSeq
   return (a, b) => !precedes(a, b) && !precedes(b, a);
 }
 
-function expectValid(of: OrderedSequence, plan: Plan): void {
+function expectValid(of: OrderedSequence, plan: Pick<Plan, 'offsets' | 'alignmentBytes' | 'totalBytes'>): void {
   const differ = mustDiffer(of);
   for (let a = 0; a < of.sizes.length; a++) {
     const start = plan.offsets[a] as number;
@@ -128,6 +130,52 @@ function heaviestClique(of: OrderedSequence): number {
     );
   }
   return most;
+}
+
+/** The smallest total of any plan: in one of the orders, each allocation lies as low as it can. */
+function smallestTotal(of: OrderedSequence): number {
+  const differ = mustDiffer(of);
+  const offsets = new Map<number, number>();
+  const endOf = (a: number) => (offsets.get(a) as number) + (of.sizes[a] as number);
+  const place = (unplaced: readonly number[]): number => {
+    if (unplaced.length === 0) return Math.max(...Array.from(offsets.keys(), endOf));
+    const totals = unplaced.map((a) => {
+      const others = Array.from(offsets.keys()).filter((b) => differ(a, b));
+      const bytes = of.sizes[a] as number;
+      const isFree = (start: number) => others.every((b) => start + bytes <= (offsets.get(b) as number) || endOf(b) <= start);
+      offsets.set(a, Math.min(...[0, ...others.map(endOf)].filter(isFree)));
+      const total = place(unplaced.filter((b) => b !== a));
+      offsets.delete(a);
+      return total;
+    });
+    return Math.min(...totals);
+  };
+  return place(Array.from(of.sizes, (_, a) => a));
+}
+
+/** Allocations that fill a number of pages completely for some time: a rectangle that is cut up. */
+function cutUp(pages: number, cuts: readonly { which: number; isInTime: boolean; at: number }[]): OrderedSequence {
+  const pieces = [{ from: 0, to: 24, pages }];
+  for (const { which, isInTime, at } of cuts) {
+    const [piece] = pieces.splice(which % pieces.length, 1) as [(typeof pieces)[number]];
+    const { from, to } = piece;
+    const length = isInTime ? to - from : piece.pages;
+    const part = 1 + (at % Math.max(1, length - 1));
+    if (part >= length) pieces.push(piece);
+    else if (isInTime) pieces.push({ ...piece, to: from + part }, { ...piece, from: from + part });
+    else pieces.push({ ...piece, pages: part }, { ...piece, pages: length - part });
+  }
+  pieces.sort((a, b) => a.from - b.from);
+  const words: string[] = [];
+  for (let time = 0; time <= 24; time++) {
+    pieces.forEach(({ to }, number) => {
+      if (to === time) words.push(`${number}-`);
+    });
+    pieces.forEach(({ from, pages }, number) => {
+      if (from === time) words.push(`${number}+${pages}`);
+    });
+  }
+  return sequence(words.join(' '));
 }
 
 /** Random operations on several streams with waits. */
@@ -266,6 +314,34 @@ describe('a plan', () => {
     expect(plan.isOptimal).toBe(true);
   });
 
+  test('is found by exact search if one exists, and only then', () => {
+    fc.assert(
+      fc.property(sequences(1, 16), (of) => {
+        if (of.sizes.length > 6) return;
+        const lifetimes = new Lifetimes(of, 256);
+        const problem = sectionsOf(lifetimes, lifetimes.durations);
+        const best = smallestTotal(of);
+        const offsets = searchWithin(problem, best, () => false) as Float64Array;
+        expectValid(of, { offsets, alignmentBytes: 256, totalBytes: best });
+        expect(searchWithin(problem, best - 256, () => false)).toBe('impossible');
+      }),
+      { numRuns: 300 },
+    );
+  });
+
+  test('is found by exact search if there is exactly as much space as needed', () => {
+    const cut = fc.record({ which: fc.nat(1000), isInTime: fc.boolean(), at: fc.nat(1000) });
+    fc.assert(
+      fc.property(fc.array(cut, { minLength: 4, maxLength: 24 }), (cuts) => {
+        const of = cutUp(24, cuts);
+        const lifetimes = new Lifetimes(of, 256);
+        const offsets = searchWithin(sectionsOf(lifetimes, lifetimes.durations), 24 * 256, () => false) as Float64Array;
+        expectValid(of, { offsets, alignmentBytes: 256, totalBytes: 24 * 256 });
+      }),
+      { numRuns: 300 },
+    );
+  });
+
   test('takes the largest size of several runs at each place', () => {
     const plan = planAllocations([sequence('0+4 1+2 0- 2+4 1- 2-'), sequence('0+2 1+8 0- 2+5 1- 2-')]);
     expect(Array.from(plan.sizes)).toEqual([4 * 256, 8 * 256, 5 * 256]);
@@ -295,6 +371,8 @@ describe('a plan', () => {
       { sizes: [Number.POSITIVE_INFINITY] },
       { sizes: [2 ** 53] },
       { streams: [0.5] },
+      { times: [0] },
+      { times: [0, 0.5] },
       { streams: [1e8] },
       { freeStreams: [-1] },
     ]) {
@@ -379,7 +457,7 @@ describe('a problem of MiniMalloc', () => {
   });
 
   // E needs more time than a test should take.
-  test.skipIf(!hasTraces).each(['A', 'B', 'C', 'D'])('%s fits into 1 MiB', { timeout: 120_000 }, (name) => {
+  test.skipIf(!hasTraces).each(['A', 'B', 'C', 'D', 'E'])('%s fits into 1 MiB', { timeout: 120_000 }, (name) => {
     const { sequence: of } = readMinimallocCsv(readFileSync(new URL(`planning/${name}.1048576.csv`, traces), 'utf8'));
     const plan = planAllocations(of, { maximumBytes: 2 ** 20, timeLimitMilliseconds: 100_000 });
     expect(plan.totalBytes).toBeLessThanOrEqual(2 ** 20);
