@@ -79,9 +79,9 @@ export {
   type StatisticsResourceAdaptorOptions,
 } from './adaptors/statistics-resource-adaptor.js';
 export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './adaptors/tracking-resource-adaptor.js';
-export { CudaAsyncMemoryResource } from './resources/cuda-async-memory-resource.js';
+export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
 export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
-export { type CudaAsyncMemoryResourceOptions, DriverPoolMemoryResource } from './resources/driver-pool-memory-resource.js';
+export { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './resources/driver-pool-memory-resource.js';
 export { HostMemoryResource } from './resources/host-memory-resource.js';
 export { ManagedAsyncMemoryResource } from './resources/managed-async-memory-resource.js';
 export { ManagedMemoryResource } from './resources/managed-memory-resource.js';

@@ -99,7 +99,7 @@ void Environment::LeaveToOrphans() {
     orphans.push_back({OrphanKind::kEvent, internal.device, AsAddress(internal.event)});
   }
   pools.ForEach([&](std::uint64_t, const PoolEntry& entry) {
-    orphans.push_back({OrphanKind::kPool, entry.device, AsAddress(entry.pool)});
+    if (entry.owned) orphans.push_back({OrphanKind::kPool, entry.device, AsAddress(entry.pool)});
   });
   address_spaces.ForEach([&](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
     orphans.push_back({OrphanKind::kAddressSpace, space->device, space->base, space});

@@ -44,6 +44,7 @@ struct EventEntry {
 struct PoolEntry {
   Pool pool = nullptr;
   int device = 0;
+  bool owned = false;
 };
 
 // A blocking call that has stopped for a host function; see stopped_calls.h.

@@ -105,6 +105,8 @@ constexpr Function kFunctions[] = {
     {"allocateAsync", Hot<AllocateAsync>},
     {"deallocateAsync", Hot<DeallocateAsync>},
     {"createPool", Cold<CreatePool>},
+    {"openPool", Cold<OpenPool>},
+    {"poolAddress", Cold<PoolAddress>},
     {"destroyPool", Cold<DestroyPool>},
     {"poolAllocations", Cold<PoolAllocations>},
     {"trimPool", Cold<TrimPool>},

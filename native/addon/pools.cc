@@ -97,7 +97,7 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t handle = 0;
   status = environment.Counted<Call::kMemPoolSetAttribute>(pool, int{kPoolReleaseThreshold}, static_cast<void*>(&release_threshold));
   if (status == kSuccess) {
-    handle = environment.pools.Add({pool, device});
+    handle = environment.pools.Add({pool, device, true});
     if (handle == 0) status = kHostOutOfMemory;
   }
   if (status != kSuccess) {
@@ -105,6 +105,40 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
     return status;
   }
   environment.Out(1, static_cast<double>(handle));
+  return kSuccess;
+}
+
+Status OpenPool(Environment& environment, const Napi::CallbackInfo& info) {
+  int device;
+  std::uint64_t address;
+  if (!ReadInt(info[0], &device) || !ReadInteger(info[1], &address)) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  if (!environment.HasDevice(device)) return kInvalidArgument;
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+  Pool pool = reinterpret_cast<Pool>(static_cast<std::uintptr_t>(address));
+  Status status = kSuccess;
+  if (pool == nullptr) status = environment.Counted<Call::kDeviceGetDefaultMemPool>(&pool, environment.DriverDevice(device));
+  // The software device recognises a handle that is not one of its pools. CUDA may do so, and only CUDA could.
+  std::uint64_t threshold = 0;
+  if (status == kSuccess) {
+    status = environment.Counted<Call::kMemPoolGetAttribute>(pool, int{kPoolReleaseThreshold}, static_cast<void*>(&threshold));
+  }
+  if (status != kSuccess) return status;
+  const std::uint64_t handle = environment.pools.Add({pool, device, false});
+  if (handle == 0) return kHostOutOfMemory;
+  environment.Out(1, static_cast<double>(handle));
+  return kSuccess;
+}
+
+Status PoolAddress(Environment& environment, const Napi::CallbackInfo& info) {
+  PoolEntry* pool;
+  std::uint64_t handle;
+  const Status status = FindPool(environment, info, &pool, &handle);
+  if (status != kSuccess) return status;
+  const std::uintptr_t address = reinterpret_cast<std::uintptr_t>(pool->pool);
+  if (address > kMaxSafeInteger) return kAddressTooLarge;
+  environment.Out(1, static_cast<double>(address));
   return kSuccess;
 }
 
@@ -117,14 +151,14 @@ Status DestroyPool(Environment& environment, const Napi::CallbackInfo& info) {
   if (context.status() != kSuccess) return context.status();
   std::vector<Orphan> orphans = TakeMemoryOf(environment, handle);
   if (orphans.empty()) {
-    status = environment.Counted<Call::kMemPoolDestroy>(pool->pool);
+    if (pool->owned) status = environment.Counted<Call::kMemPoolDestroy>(pool->pool);
     if (status == kSuccess) environment.pools.Remove(handle);
     return status;
   }
   // Any stream of the device may be using that memory, and the streams that it was allocated on may
   // be gone. So it is freed once the device has run all of its work; if that may never happen,
   // because JavaScript stalls a stream, at a later call.
-  orphans.push_back({OrphanKind::kPool, pool->device, reinterpret_cast<std::uintptr_t>(pool->pool)});
+  if (pool->owned) orphans.push_back({OrphanKind::kPool, pool->device, reinterpret_cast<std::uintptr_t>(pool->pool)});
   LeaveOrphans(environment, std::move(orphans));
   environment.pools.Remove(handle);
   environment.ReapOrphans();

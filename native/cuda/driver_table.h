@@ -197,6 +197,7 @@ enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
   X(MemHostAlloc, "cuMemHostAlloc", 2020, (void** pointer, std::size_t bytes, unsigned flags))                                       \
   X(MemFreeHost, "cuMemFreeHost", 2000, (void* pointer))                                                                             \
   X(MemPoolCreate, "cuMemPoolCreate", 11020, (Pool * pool, const PoolProperties* properties))                                        \
+  X(DeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020, (Pool * pool, DeviceOrdinal device))                                \
   X(MemPoolDestroy, "cuMemPoolDestroy", 11020, (Pool pool))                                                                          \
   X(MemPoolTrimTo, "cuMemPoolTrimTo", 11020, (Pool pool, std::size_t bytes_to_keep))                                                 \
   X(MemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, (Pool pool, int attribute, void* value))                                    \

@@ -55,6 +55,9 @@ class Device {
   std::mutex pools_mutex;
   std::vector<MemoryPool*> pools;
   std::atomic<int> pool_count{0};
+  // Made when it is first asked for.
+  std::mutex default_pool_mutex;
+  MemoryPool* default_pool = nullptr;
 
  private:
   std::mutex context_mutex_;

@@ -148,6 +148,18 @@ Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
   return status;
 }
 
+Status DeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal ordinal) {
+  if (!IsInitialized()) return kErrorNotInitialized;
+  Device* device = FindDevice(ordinal);
+  if (device == nullptr) return kErrorInvalidDevice;
+  if (pool == nullptr) return kErrorInvalidValue;
+  Status status = device->Prepare();
+  MemoryPool* state;
+  if (status == kSuccess) status = DefaultPool(*device, &state);
+  if (status == kSuccess) *pool = HandleOf<Pool>(*state);
+  return status;
+}
+
 Status MemPoolDestroy(Pool pool) {
   MemoryPool* state;
   Status status = ResolvePool(pool, &state);

@@ -339,7 +339,20 @@ Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, Memo
   return kSuccess;
 }
 
+Status DefaultPool(Device& device, MemoryPool** pool) {
+  std::lock_guard<std::mutex> guard(device.default_pool_mutex);
+  Status status = kSuccess;
+  if (device.default_pool == nullptr) status = CreatePool(device, 0, false, &device.default_pool);
+  *pool = device.default_pool;
+  return status;
+}
+
 Status DestroyPool(MemoryPool& pool, std::uint64_t handle) {
+  {
+    Device& device = *pool.device;
+    std::lock_guard<std::mutex> guard(device.default_pool_mutex);
+    if (device.default_pool == &pool) return kErrorInvalidValue;
+  }
   if (!PoolTable::Close(pool, handle)) return kErrorInvalidValue;
   Device& device = *pool.device;
   {

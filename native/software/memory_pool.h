@@ -86,6 +86,8 @@ using PoolTable = HandleTable<MemoryPool, HandleKind::kPool>;
 inline PoolTable pool_table;
 
 Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, MemoryPool** pool);
+// The pool that the device has by itself, and that cannot be destroyed.
+Status DefaultPool(Device& device, MemoryPool** pool);
 // Allocations from the pool stay valid until they are freed; the pool ends with the last of them.
 Status DestroyPool(MemoryPool& pool, std::uint64_t handle);
 Status TrimPool(MemoryPool& pool, std::uint64_t bytes_to_keep);

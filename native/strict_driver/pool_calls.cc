@@ -44,11 +44,32 @@ Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
   return kSuccess;
 }
 
+Status DeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal device) {
+  STRICT_DRIVER_ENTER("cuDeviceGetDefaultMemPool", kInit);
+  if (pool == nullptr) return kErrorInvalidValue;
+  if (device < 0 || device >= settings().devices) return kErrorInvalidDevice;
+  if (!settings().has_pools) return kErrorNotSupported;
+  Pool& own = driver.default_pools[device];
+  if (own == nullptr) {
+    auto state = std::make_shared<PoolState>();
+    state->device = device;
+    driver.all_pools.insert(state);
+    own = static_cast<Pool>(driver.pools.Add(std::move(state)));
+  }
+  *pool = own;
+  return kSuccess;
+}
+
 Status MemPoolDestroy(Pool pool) {
   STRICT_DRIVER_ENTER("cuMemPoolDestroy", kInit);
   PoolRef state;
   const Status status = FindPool(pool, &state);
   if (status != kSuccess) return status;
+  const auto own = driver.default_pools.find(state->device);
+  if (own != driver.default_pools.end() && own->second == pool) {
+    Report("MISUSE", "cuMemPoolDestroy: %p is the default pool of device %d", static_cast<void*>(pool), state->device);
+    return kErrorInvalidValue;
+  }
   driver.pools.Remove(pool);
   DestroyPool(state);
   return kSuccess;

@@ -147,6 +147,7 @@ struct Driver {
   HandleTable<StreamState> streams;
   HandleTable<EventState> events;
   HandleTable<PoolState> pools;
+  std::map<DeviceOrdinal, Pool> default_pools;
   std::set<PoolRef> all_pools;  // including destroyed ones that still have memory
   std::map<std::uintptr_t, AllocationRef> allocations;
   std::map<std::string, std::uint64_t> calls;

@@ -18,23 +18,49 @@ export interface MemoryPoolUsage {
   readonly peakUsedBytes: number;
 }
 
-/** A stream-ordered memory pool of the driver (`CUmemoryPool`). */
+/** A pool to create, or one that was made elsewhere. */
+export type PoolSource =
+  | {
+      /** How much the pool keeps at a synchronization; Infinity keeps everything. */
+      readonly releaseThresholdBytes: number;
+      /** Whether it has managed memory, which drivers before CUDA 13 refuse. */
+      readonly isManaged: boolean;
+    }
+  | {
+      /** The driver's own handle (`CUmemoryPool`); 0 for the device's default pool. */
+      readonly address: number;
+    };
+
+/**
+ * A stream-ordered memory pool of the driver (`CUmemoryPool`). One that was made elsewhere is not
+ * destroyed.
+ */
 export class DriverMemoryPool implements Disposable {
   readonly device: Device;
   readonly #name: string;
   #handle: number;
 
-  /**
-   * @param releaseThresholdBytes how much the pool keeps at a synchronization; Infinity keeps
-   * everything
-   * @param isManaged whether it has managed memory, which drivers before CUDA 13 refuse
-   */
-  constructor(device: Device, releaseThresholdBytes: number, isManaged: boolean) {
+  constructor(device: Device, source: PoolSource) {
     this.device = device;
-    this.#name = `the stream-ordered pool of ${isManaged ? 'managed memory of ' : ''}device ${device.index}`;
-    native().createPool(device.index, releaseThresholdBytes, isManaged);
-    check('create a memory pool');
+    if ('address' in source) {
+      const { address } = source;
+      this.#name = `${address === 0 ? 'the default pool' : 'a stream-ordered pool'} of device ${device.index}`;
+      native().openPool(device.index, address);
+      check(address === 0 ? `open the default pool of device ${device.index}` : `use the memory pool with handle ${address}`);
+    } else {
+      const { releaseThresholdBytes, isManaged } = source;
+      this.#name = `the stream-ordered pool of ${isManaged ? 'managed memory of ' : ''}device ${device.index}`;
+      native().createPool(device.index, releaseThresholdBytes, isManaged);
+      check('create a memory pool');
+    }
     this.#handle = mailbox[1] as number;
+  }
+
+  /** The driver's own handle. */
+  get address(): number {
+    native().poolAddress(this.#handle);
+    check('read the handle of a memory pool');
+    return mailbox[1] as number;
   }
 
   /** At a synchronization the pool returns memory above this many bytes. */

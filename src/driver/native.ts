@@ -234,8 +234,15 @@ export interface NativeBinding {
    */
   createPool(device: number, releaseThresholdBytes: number, isManaged: boolean): void;
   /**
-   * Destroys the pool and frees its live allocations once everything queued on the device has run.
-   * It waits for that; but if something stalls a stream, a later call does it.
+   * `[1]`: a handle for a pool that was made elsewhere; address 0 is the device's default pool.
+   */
+  openPool(device: number, address: number): void;
+  /** `[1]`: the driver's own handle (`CUmemoryPool`). */
+  poolAddress(pool: number): void;
+  /**
+   * Destroys the pool, unless it was made elsewhere, and frees what this environment allocated from
+   * it once everything queued on the device has run. It waits for that; but if something stalls a
+   * stream, a later call does it.
    */
   destroyPool(pool: number): void;
   /** The live allocations of a pool: address and bytes of each, in no order. */

@@ -1,5 +1,31 @@
+import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { definedFields, defineUpstream } from '../resource-kind.js';
-import { type CudaAsyncMemoryResourceOptions, DriverPoolMemoryResource } from './driver-pool-memory-resource.js';
+import { assertOptions, optionNames } from '../validation.js';
+import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
+
+/** Options of {@link CudaAsyncMemoryResource}. */
+export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResourceOptions {
+  /**
+   * A pool that was made elsewhere: `'default'` for the device's own, which other libraries of the
+   * process may use too, or the driver's handle of a pool of the device (a `CUmemoryPool` or
+   * `cudaMemPool_t` as an address). It is used and not destroyed, and its settings are its owner's:
+   * `initialBytes` and `releaseThresholdBytes` cannot be given with it. The figures of `usage()`,
+   * `reservedBytes` and its peak are those of the whole pool, whoever uses it, and resetting the
+   * peaks resets them for everybody. A handle must stay valid as long as the resource or anything
+   * allocated from it; CUDA may not notice one that is wrong.
+   *
+   * Counterpart of `rmm::mr::cuda_async_view_memory_resource`.
+   * @defaultValue a new pool, destroyed with the resource
+   */
+  readonly pool?: 'default' | number | bigint;
+}
+
+const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({
+  device: true,
+  initialBytes: true,
+  pool: true,
+  releaseThresholdBytes: true,
+});
 
 /**
  * Device memory from a stream-ordered pool of the driver (`cuMemAllocFromPoolAsync`,
@@ -19,10 +45,36 @@ import { type CudaAsyncMemoryResourceOptions, DriverPoolMemoryResource } from '.
  * ```
  */
 export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
-  /** @throws OutOfMemoryError if `initialBytes` cannot be allocated. */
+  /**
+   * @throws OutOfMemoryError if `initialBytes` cannot be allocated.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option; DriverError if the driver
+   * does not know the pool's handle.
+   */
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {
-    super('device', options);
+    assertOptions(options, knownOptions);
+    super('device', options, poolAddress(options));
   }
+}
+
+/** The driver's handle of a pool that was made elsewhere, 0 for the device's default pool. */
+function poolAddress(options: CudaAsyncMemoryResourceOptions): number | undefined {
+  const { pool } = options;
+  if (pool === undefined) return undefined;
+  if (typeof pool !== 'string' && typeof pool !== 'number' && typeof pool !== 'bigint') {
+    throw new ArgumentTypeError(`pool must be 'default', a number or a bigint, got ${formatValue(pool)}`);
+  }
+  const address = pool === 'default' ? 0 : Number(pool);
+  if (typeof pool === 'string' ? pool !== 'default' : !Number.isSafeInteger(address) || address <= 0) {
+    throw new ArgumentRangeError(`pool must be 'default' or a handle from 1 to 2^53 - 1, got ${formatValue(pool)}`);
+  }
+  for (const name of ['initialBytes', 'releaseThresholdBytes'] as const) {
+    if (options[name] === undefined) continue;
+    throw new ArgumentRangeError(
+      `${name} must not be given with a pool, whose settings are its owner's, got ${formatValue(options[name])}`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
+  return address;
 }
 
 /** `cuda-async` in a specification. */

@@ -25,8 +25,8 @@ import { isWithin, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertOptions, assertPointer, optionNames } from '../validation.js';
 
-/** Options of {@link CudaAsyncMemoryResource} and {@link ManagedAsyncMemoryResource}. */
-export interface CudaAsyncMemoryResourceOptions {
+/** Options of {@link ManagedAsyncMemoryResource}. */
+export interface ManagedAsyncMemoryResourceOptions {
   /** @defaultValue the first device */
   readonly device?: Device;
   /**
@@ -42,11 +42,16 @@ export interface CudaAsyncMemoryResourceOptions {
   readonly releaseThresholdBytes?: number;
 }
 
-const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({ device: true, initialBytes: true, releaseThresholdBytes: true });
+/** @internal */
+export const ownPoolOptionNames = optionNames<ManagedAsyncMemoryResourceOptions>({
+  device: true,
+  initialBytes: true,
+  releaseThresholdBytes: true,
+});
 
 /**
- * The common part of resources that allocate from a stream-ordered pool of the driver, which is
- * destroyed with the resource.
+ * The common part of resources that allocate from a stream-ordered pool of the driver. A pool of
+ * the resource's own is destroyed with it; one that was made elsewhere is not.
  */
 export abstract class DriverPoolMemoryResource implements ReservingMemoryResource, TrimmingMemoryResource {
   readonly memoryKind: 'device' | 'managed';
@@ -58,16 +63,20 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
   readonly #remembered = rememberedSoFar();
   #isDisposed = false;
 
-  /** @throws OutOfMemoryError if `initialBytes` cannot be allocated. */
-  protected constructor(memoryKind: 'device' | 'managed', options: CudaAsyncMemoryResourceOptions) {
-    assertOptions(options, knownOptions);
+  /**
+   * @param address the driver's handle of a pool that was made elsewhere, 0 for the device's
+   * default pool; `undefined` makes a pool
+   * @throws OutOfMemoryError if `initialBytes` cannot be allocated.
+   */
+  protected constructor(memoryKind: 'device' | 'managed', options: ManagedAsyncMemoryResourceOptions, address?: number) {
     const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (releaseThresholdBytes !== Number.POSITIVE_INFINITY) assertBytes(releaseThresholdBytes, 'releaseThresholdBytes');
     this.memoryKind = memoryKind;
     this.device = deviceOption(options.device);
     refuseCloning(this);
-    this.#pool = new DriverMemoryPool(this.device, releaseThresholdBytes, memoryKind === 'managed');
+    const isManaged = memoryKind === 'managed';
+    this.#pool = new DriverMemoryPool(this.device, address === undefined ? { releaseThresholdBytes, isManaged } : { address });
     if (initialBytes > 0) this.#prime(initialBytes);
   }
 
@@ -92,6 +101,18 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
 
   resetPeakReservedBytes(): void {
     this.#pool.resetPeaks();
+  }
+
+  /**
+   * The driver's own handle of the pool (a `CUmemoryPool` or `cudaMemPool_t` as an address), for
+   * other libraries. Valid until the pool is destroyed.
+   *
+   * Counterpart of `cuda_async_memory_resource::pool_handle`.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the resource is disposed.
+   */
+  get nativeHandle(): number {
+    this.#assertLive('read the handle of the pool');
+    return this.#pool.address;
   }
 
   /** Bytes that the pool may keep at a synchronization; Infinity for all. */
@@ -150,9 +171,9 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
   }
 
   /**
-   * Destroys the pool. Buffers in it are disposed first. Other memory still allocated from it is
-   * freed with it, after all work queued on the device has run, on any stream: this call waits for
-   * that. If a hold or a host function keeps a stream from continuing, this call does not wait, and
+   * Destroys the pool, unless it was made elsewhere. Buffers from this resource are disposed first.
+   * Other memory still allocated from it is freed, after all work queued on the device has run, on
+   * any stream: this call waits for that. If a hold or a host function keeps a stream from continuing, this call does not wait, and
    * the memory is freed later.
    * @throws the error of a buffer's free, if the buffer still has its memory: the pool is not
    * disposed then, and can be disposed again.

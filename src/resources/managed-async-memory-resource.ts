@@ -1,7 +1,8 @@
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { DriverError, UnsupportedError } from '../errors.js';
 import { definedFields, defineUpstream } from '../resource-kind.js';
-import { type CudaAsyncMemoryResourceOptions, DriverPoolMemoryResource } from './driver-pool-memory-resource.js';
+import { assertOptions } from '../validation.js';
+import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions, ownPoolOptionNames } from './driver-pool-memory-resource.js';
 
 /**
  * Managed memory from a stream-ordered pool of the driver: `cuMemAllocFromPoolAsync` from a pool
@@ -27,7 +28,8 @@ export class ManagedAsyncMemoryResource extends DriverPoolMemoryResource {
    * @throws UnsupportedError if the driver has no pools of managed memory; OutOfMemoryError if
    * `initialBytes` cannot be allocated.
    */
-  constructor(options: CudaAsyncMemoryResourceOptions = {}) {
+  constructor(options: ManagedAsyncMemoryResourceOptions = {}) {
+    assertOptions(options, ownPoolOptionNames);
     try {
       super('managed', options);
     } catch (error) {

@@ -53,6 +53,8 @@ const specialNumbers = [
   ...[0, -0, 1, -1, 2, 3, 0.5, Number.NaN, Infinity, -Infinity, 255, 256, 4095, 4096, 2 ** 20, 2 ** 20 + 1],
   ...[2 ** 31 - 1, 2 ** 31, -(2 ** 31), 2 ** 32, 2 ** 47, 2 ** 53 - 1, 2 ** 53, -(2 ** 53), 2 ** 63, 2 ** 64, 1e300, 5e-324],
 ];
+/** CU_MEMPOOL_ATTR_RELEASE_THRESHOLD */
+const releaseThreshold = 4;
 const sizes = [0, 1, 8, 255, 256, 257, 4096, 65_536, 1_000_000, 2 * 1024 * 1024, totalBytes, totalBytes + 1];
 const injectedStatuses = [1, 2, 3, 201, 400, 600, 700, 719, 800, 999];
 
@@ -152,6 +154,8 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   accessFromHost: (run) => [run.address(), run.size(), run.boolean()],
   viewFromHost: (run) => [run.address(), run.size()],
   endView: () => [new ArrayBuffer(8)],
+  openPool: (run) => [run.device(), run.poolAddress()],
+  poolAddress: (run) => [run.handle('pool')],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -166,6 +170,7 @@ class Run {
   readonly #pooled = new Map<number, PoolAllocation>();
   readonly #virtual = new Map<number, VirtualAllocation>();
   readonly #streamAddresses: number[] = [3];
+  readonly #poolAddresses: number[] = [0, 3];
   readonly #promises: Promise<unknown>[] = [];
   readonly #watched: number[] = [];
   readonly #latencies = new Set<string>();
@@ -256,6 +261,7 @@ class Run {
         this.#add('event', output);
         return;
       case 'createPool':
+      case 'openPool':
         this.#add('pool', output);
         return;
       case 'holdStream':
@@ -290,6 +296,9 @@ class Run {
         return;
       case 'streamAddress':
         this.#streamAddresses.push(output);
+        return;
+      case 'poolAddress':
+        this.#poolAddresses.push(output);
         return;
       case 'allocate':
         this.#checkFresh(output, number);
@@ -398,6 +407,11 @@ class Run {
     }
     await Promise.all(this.#promises);
     for (const [address, { bytes, kind, device }] of [...this.#plain]) this.#succeed('deallocate', address, bytes, kind, device);
+    // The default pools outlive the run, and must not keep memory.
+    for (let device = 0; device < deviceCount; device++) {
+      this.#succeed('openPool', device, 0);
+      this.#succeed('setPoolAttribute', this.#live.pool.at(-1), releaseThreshold, 0);
+    }
     while (this.#live.pool.length > 0) this.#succeed('destroyPool', this.#live.pool[0]);
     while (this.#live.reservation.length > 0) this.#succeed('freeAddresses', this.#live.reservation[0]);
     while (this.#live.event.length > 0) this.#succeed('destroyEvent', this.#live.event[0]);
@@ -455,6 +469,10 @@ class Run {
 
   streamAddress(): number {
     return this.oneOf(this.#streamAddresses);
+  }
+
+  poolAddress(): number {
+    return this.oneOf(this.#poolAddresses);
   }
 
   /** An address in live memory. */

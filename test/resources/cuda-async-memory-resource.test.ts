@@ -1,6 +1,9 @@
+import { Worker } from 'node:worker_threads';
 import { describe, expect, test } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
 import {
+  ArgumentRangeError,
+  ArgumentTypeError,
   CallbackMemoryResource,
   CudaAsyncMemoryResource,
   CudaMemoryResource,
@@ -9,9 +12,11 @@ import {
   driverCallCounts,
   Event,
   failCall,
+  ManagedAsyncMemoryResource,
   MiB,
   OutOfMemoryError,
   PoolMemoryResource,
+  pointerInfo,
   Stream,
   set,
 } from '../../src/index.js';
@@ -191,5 +196,87 @@ describe('CudaAsyncMemoryResource', () => {
       device.synchronizeSync();
       expect(device.memoryInfo().freeBytes).toBe(freeBytes);
     });
+  });
+});
+
+describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
+  const calls = (name: string) => driverCallCounts().byFunction[name] as number;
+
+  test('uses the default pool of the device, which other resources use too, and does not destroy it', () => {
+    using stream = new Stream();
+    const destroyed = calls('cuMemPoolDestroy');
+    const first = new CudaAsyncMemoryResource({ pool: 'default' });
+    using second = new CudaAsyncMemoryResource({ pool: 'default', device: Device.get() });
+    expect(first.nativeHandle).toBe(second.nativeHandle);
+    expect(first.isEqual(second)).toBe(false);
+    const pointer = first.allocate(4096, stream);
+    expect(second.usage().usedBytes).toBe(first.usage().usedBytes);
+    expect(() => second.deallocate(pointer, 4096, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_FOREIGN_POINTER' }));
+    first.deallocate(pointer, 4096, stream);
+    first.dispose();
+    expect(() => first.nativeHandle).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    using buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { resource: second, stream });
+    expect(buffer.toHostSync()).toEqual(Uint8Array.of(1, 2, 3));
+    expect(calls('cuMemPoolDestroy')).toBe(destroyed);
+  });
+
+  test('frees at its end what was allocated through it, and nothing else', () => {
+    using stream = new Stream();
+    using owner = new CudaAsyncMemoryResource();
+    const guest = new CudaAsyncMemoryResource({ pool: BigInt(owner.nativeHandle) });
+    const kept = owner.allocate(4096, stream);
+    const left = guest.allocate(4096, stream);
+    const buffer = new DeviceBuffer(4096, { resource: guest, stream });
+    expect(owner.usage().usedBytes).toBe(3 * 4096);
+    guest.dispose();
+    expect(buffer.isDisposed).toBe(true);
+    expect(pointerInfo(left).memoryKind).toBe('unknown');
+    Device.get().synchronizeSync();
+    expect(owner.usage().usedBytes).toBe(4096);
+    owner.deallocate(kept, 4096, stream);
+  });
+
+  test('keeps memory that it has allocated when the pool’s owner ends', () => {
+    using stream = new Stream();
+    const owner = new CudaAsyncMemoryResource();
+    using guest = new CudaAsyncMemoryResource({ pool: owner.nativeHandle });
+    using buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { resource: guest, stream });
+    owner.dispose();
+    expect(buffer.toHostSync()).toEqual(Uint8Array.of(1, 2, 3));
+  });
+
+  test('refuses a handle that is none, and settings of the pool', () => {
+    const make = (options: object) => () => new CudaAsyncMemoryResource(options);
+    for (const pool of [null, true, {}, Symbol('pool')]) expect(make({ pool })).toThrow(ArgumentTypeError);
+    for (const pool of ['other', '', 0, -1, 0.5, Number.NaN, 2n ** 64n]) expect(make({ pool })).toThrow(ArgumentRangeError);
+    for (const option of ['initialBytes', 'releaseThresholdBytes']) {
+      expect(make({ pool: 'default', [option]: 4096 })).toThrow(`${option} must not be given with a pool`);
+    }
+    expect(() => new ManagedAsyncMemoryResource({ pool: 'default' } as never)).toThrow(ArgumentRangeError);
+  });
+
+  test.runIf(Device.get().backend === 'software')('refuses a handle that the software device does not know', () => {
+    expect(() => new CudaAsyncMemoryResource({ pool: 3 })).toThrow('cannot use the memory pool with handle 3: CUDA_ERROR_INVALID_VALUE');
+  });
+
+  test('leaves the pool alone when its worker ends', async () => {
+    using stream = new Stream();
+    using owner = new CudaAsyncMemoryResource();
+    const pointer = owner.allocate(4096, stream);
+    const worker = new Worker(
+      `import('cistern').then(({ CudaAsyncMemoryResource, Stream }) => {
+        const { workerData } = require('node:worker_threads');
+        new CudaAsyncMemoryResource({ pool: workerData }).allocate(4096, new Stream());
+        process.exit();
+      });`,
+      { eval: true, workerData: owner.nativeHandle },
+    );
+    await new Promise((resolve) => worker.once('exit', resolve));
+    expect(owner.usage().usedBytes).toBe(2 * 4096);
+    // What the worker left is freed at a call that is slow anyway.
+    new CudaAsyncMemoryResource().dispose();
+    Device.get().synchronizeSync();
+    expect(owner.usage().usedBytes).toBe(4096);
+    owner.deallocate(pointer, 4096, stream);
   });
 });
