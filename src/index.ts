@@ -10,6 +10,12 @@ export { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './ada
 export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
 export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/buffer-transfer.js';
 export type { ByteRange } from './buffers/byte-range.js';
+export type {
+  CudaArray,
+  CudaArrayInterface,
+  CudaArrayInterfaceOptions,
+  FromCudaArrayInterfaceOptions,
+} from './buffers/cuda-array-interface.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export {
   type BufferAllocation,
@@ -20,6 +26,7 @@ export {
   type HostData,
   type RecastOptions,
 } from './buffers/device-buffer.js';
+export type { WrapOptions } from './buffers/foreign-memory.js';
 export type { HostViewOptions, TypedArrayClass } from './buffers/host-view.js';
 export { configureEarlyCollection, type EarlyCollectionOptions } from './collector/early-collection.js';
 export type { BufferLeak } from './collector/free-unreachable-buffers.js';
@@ -88,6 +95,7 @@ export {
   type CallbackMemoryResourceOptions,
   type DeallocateCallback,
 } from './resources/callback-memory-resource.js';
+export { ForeignMemoryResource } from './resources/foreign-memory-resource.js';
 export { PlainMemoryResource, type PlainMemoryResourceOptions } from './resources/plain-memory-resource.js';
 export { formatSpecification } from './specification/format-specification.js';
 export { parseSpecification } from './specification/parse-specification.js';

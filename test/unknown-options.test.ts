@@ -84,8 +84,13 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['ConvertLogOptions', (bogus) => cistern.convertLog(csv(), file, { to: 'recording', ...bogus })],
   ['CreateResourceOptions', (bogus) => cistern.createResource('cuda', bogus)],
   ['CreateResourceOptions', (bogus) => cistern.createResourceStack('cuda', bogus)],
+  ['CudaArrayInterfaceOptions', (bogus) => buffer.toCudaArrayInterface({ shape: [4], typestr: '<f4', ...bogus })],
+  [
+    'FromCudaArrayInterfaceOptions',
+    (bogus) => DeviceBuffer.fromCudaArrayInterface(buffer.toCudaArrayInterface({ shape: [4], typestr: '<f4' }), { stream, ...bogus }),
+  ],
   ['CudaAsyncMemoryResourceOptions', (bogus) => new CudaAsyncMemoryResource(bogus)],
-  ['CudaAsyncMemoryResourceOptions', (bogus) => new cistern.ManagedAsyncMemoryResource(bogus)],
+  ['ManagedAsyncMemoryResourceOptions', (bogus) => new cistern.ManagedAsyncMemoryResource(bogus)],
   ['DeallocationEventsOption', (bogus) => new FallbackResourceAdaptor(cuda, managed, bogus)],
   ['DeviceBufferOptions', (bogus) => new DeviceBuffer(64, { resource: cuda, stream, ...bogus })],
   ['EarlyCollectionOptions', (bogus) => cistern.configureEarlyCollection(bogus)],
@@ -129,6 +134,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['TrimOptions', (bogus) => new ArenaMemoryResource(cuda, { arenaBytes: cistern.MiB }).trim(stream, bogus)],
   ['TrimOptions', (bogus) => new MonotonicMemoryResource(cuda).trim(stream, bogus)],
   ['VirtualMemoryResourceOptions', (bogus) => new VirtualMemoryResource(bogus)],
+  ['WrapOptions', (bogus) => DeviceBuffer.wrap({ ptr: buffer.ptr, byteLength: 64, stream, ...bogus })],
   ['WriteReportOptions', async (bogus) => cistern.writeReport([await readReportRun(csv())], file, bogus)],
   ['WriteWholeOptions', (bogus) => cistern.writeWhole(file, async () => {}, bogus)],
 ];

@@ -35,9 +35,20 @@ import {
   waitForHostSync,
 } from './buffer-transfer.js';
 import { assertNoMemory, type ByteRange, resolveRange } from './byte-range.js';
+import {
+  type CudaArray,
+  type CudaArrayInterface,
+  type CudaArrayInterfaceOptions,
+  cudaArrayInterfaceOptionNames,
+  cudaArrayMemory,
+  describeCudaArray,
+  type FromCudaArrayInterfaceOptions,
+  fromCudaArrayInterfaceOptionNames,
+} from './cuda-array-interface.js';
 import { currentResource } from './current-resource.js';
+import { foreignMemory, type WrapOptions, wrapOptionNames } from './foreign-memory.js';
 import { type HostViewOptions, hostViewOptionNames, type TypedArrayClass, viewRange } from './host-view.js';
-import { copyOrdered } from './ordered-copy.js';
+import { copyOrdered, follow } from './ordered-copy.js';
 
 /**
  * Bytes in host memory: a typed array, a `DataView`, a `Buffer`, or an `ArrayBuffer`, shared or
@@ -294,6 +305,86 @@ export class DeviceBuffer implements Disposable {
     memory.adopt(ptr, capacityBytes);
     memory.byteLength = byteLength;
     return buffer;
+  }
+
+  /**
+   * A buffer over memory that another library allocated. Without `release` the memory is borrowed:
+   * its owner keeps it until the work queued on `stream` has run. With `release` the buffer owns it,
+   * and gives it back exactly once: after it is disposed or collected, or when the process or the
+   * worker exits, and in each case only after the work queued on `stream` has run. That is during the call if
+   * it has run already, otherwise from the event loop; an error of `release` is reported as an
+   * uncaught exception. A worker that is terminated runs no JavaScript, and so no `release`.
+   *
+   * The driver must know the memory, or a {@link HostMemoryResource} of this process. The stream
+   * must be ordered after whatever wrote the memory. The buffer cannot grow: `resize` beyond
+   * `byteLength`, `reserve` and `shrinkToFit` throw an {@link UnsupportedError}. `recast` moves the
+   * contents to memory of a resource, and releases the memory; `to` copies as from any buffer, but
+   * needs a `resource` for a copy of managed memory.
+   *
+   * RMM has no counterpart; its users keep the owner beside a `device_span`.
+   * @throws ArgumentTypeError, ArgumentRangeError for invalid options, memory that nobody knows, or a
+   * stream of a device that cannot access it; LifetimeError for a disposed stream. The memory is then
+   * still the caller's.
+   * @example
+   * ```ts
+   * using stream = new Stream();
+   * const ptr = resource.allocate(4096, stream); // of another library
+   * const release = () => resource.deallocate(ptr, 4096, stream);
+   * using buffer = DeviceBuffer.wrap({ ptr, byteLength: 4096, stream, release });
+   * ```
+   */
+  static wrap(memory: WrapOptions): DeviceBuffer {
+    assertOptions(memory, wrapOptionNames, 'memory');
+    const { stream, label } = memory;
+    const foreign = foreignMemory(memory);
+    const buffer = DeviceBuffer.adopt({ ...foreign, stream, ...(label === undefined ? {} : { label }) });
+    foreign.resource.own();
+    return buffer;
+  }
+
+  /**
+   * A buffer over the memory of an array in the form of `__cuda_array_interface__`, versions 0 to 3:
+   * from the array's first element to the end of its last one, gaps included. The memory is
+   * borrowed. Whoever owns it must keep it until the buffer is disposed and the work queued on the
+   * buffer's stream has run; until then the buffer keeps the object alive. `stream` waits for what
+   * is queued on the array's stream, unless the array names none. A buffer over memory that must
+   * not be written does not refuse writes.
+   *
+   * RMM has no counterpart; its `DeviceBuffer` in Python has the attribute.
+   * @param array the description, or an object that has it as `__cuda_array_interface__`
+   * @throws ArgumentTypeError, ArgumentRangeError if `array` does not describe an array, or one
+   * with negative strides or more than 2^53 - 1 bytes, or memory that the driver does not know.
+   * @throws UnsupportedError for an array with a mask, or of a later version.
+   * @throws LifetimeError for a disposed stream; DriverError if the driver does not know the
+   * array's stream.
+   * @example
+   * ```ts
+   * using stream = new Stream();
+   * const array = buffer.toCudaArrayInterface({ shape: [4, 4], typestr: '<f4' });
+   * using view = DeviceBuffer.fromCudaArrayInterface(array, { stream });
+   * ```
+   */
+  static fromCudaArrayInterface(array: CudaArrayInterface | CudaArray, options: FromCudaArrayInterfaceOptions): DeviceBuffer {
+    assertOptions(options, fromCudaArrayInterfaceOptionNames);
+    const { stream } = options;
+    assertStream(stream, 'use an array');
+    const { ptr, byteLength, producer, owner } = cudaArrayMemory(array, stream);
+    const held: { owner: object | undefined } = { owner };
+    const release = () => {
+      held.owner = undefined;
+    };
+    try {
+      const buffer = DeviceBuffer.wrap({ ...options, ptr, byteLength, release });
+      try {
+        if (producer !== undefined && producer.identity !== stream.identity) follow(stream, producer);
+        return buffer;
+      } catch (error) {
+        buffer.dispose();
+        throw error;
+      }
+    } finally {
+      producer?.dispose();
+    }
   }
 
   /** @internal What is watched in place of a buffer; `undefined` once the buffer is disposed. */
@@ -760,6 +851,28 @@ export class DeviceBuffer implements Disposable {
     viewedBuffers.set(array, this);
     if (kind === 'managed') accessFromHost(this.#memory.pointer + byteOffset, bytes, true);
     return new type(array, byteOffset - start, length);
+  }
+
+  /**
+   * Describes an array in this buffer in the form of `__cuda_array_interface__`, version 3. The
+   * description owns nothing: the buffer must stay as it is, undisposed and at its address, until
+   * whoever uses the array is done. They wait for the `stream` in the description, which is the
+   * buffer's, before they use the memory; and the buffer's stream must wait for them before the
+   * buffer is written, resized or disposed. Does nothing on the device.
+   *
+   * RMM has no counterpart in C++; its `DeviceBuffer` in Python has the attribute.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid shape, type or stride, or an array
+   * outside the buffer.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed.
+   * @example
+   * ```ts
+   * const { data, stream } = buffer.toCudaArrayInterface({ shape: [2, 3], typestr: '<f4' });
+   * ```
+   */
+  toCudaArrayInterface(options: CudaArrayInterfaceOptions): CudaArrayInterface {
+    this.#assertUsable('describe an array in a buffer');
+    assertOptions(options, cudaArrayInterfaceOptionNames);
+    return describeCudaArray(this, options);
   }
 
   /**

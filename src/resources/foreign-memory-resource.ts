@@ -1,0 +1,225 @@
+/**
+ * Memory that neither cistern nor its driver pools allocated, behind the interface of a resource, so
+ * that a buffer can have it like any other. Each object stands for one piece of memory.
+ *
+ *     live ── deallocate ──► ending ── the stream's work has run ──► released
+ *                │                                                      ▲
+ *                └── the stream has nothing to do ──────────────────────┘
+ *
+ * Whoever lends memory without stream order may reuse it at once, on any stream. So it is released
+ * only after the work that was queued on the freeing stream has run. No thread waits for that: an
+ * event is recorded, and the event loop goes on.
+ *
+ * Invariants: `release` is called at most once; owned memory is in `unreleased` from the moment
+ * that somebody owns it until `release` is called.
+ */
+import { takeBack } from '../bulk-frees.js';
+import { attemptEach, throwFirst } from '../collect-errors.js';
+import { type Device, usedDevices } from '../driver/device.js';
+import { Event } from '../driver/event.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectedPointer,
+  inspectObject,
+  refuseCloning,
+} from '../driver/local-object.js';
+import type { MemoryKind } from '../driver/plain-memory.js';
+import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
+import { formatPointer, UnsupportedError } from '../errors.js';
+import { alreadyFreed, notAllocatedHere, wrongSize } from '../lifetime-errors.js';
+import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { assertBytes, assertPointer } from '../validation.js';
+
+/** Owned memory that is still to be released. */
+const unreleased = new Set<ForeignMemoryResource>();
+/** The errors of owners' functions while the environment ends, when nothing is reported later. */
+let errorsAtExit: unknown[] | undefined;
+
+/** What a {@link ForeignMemoryResource} stands for. */
+export interface ForeignMemory {
+  /** The address of the first byte; 0 if there are no bytes. */
+  readonly ptr: DevicePointer;
+  readonly byteLength: number;
+  readonly memoryKind: MemoryKind;
+  readonly device: Device;
+  /** Gives the memory back to its owner; `undefined` for borrowed memory. */
+  readonly release: (() => void) | undefined;
+}
+
+/**
+ * The resource of a buffer from {@link DeviceBuffer.wrap}: one piece of memory that was allocated
+ * elsewhere. It allocates nothing, so a buffer cannot grow in it, and frees that one piece, once.
+ *
+ * Stream order: borrowed memory is left alone. Owned memory is released once the work queued on the
+ * freeing stream has run. Alignment: whatever the address has.
+ *
+ * RMM has no counterpart; its users write a `device_memory_resource` or keep the owner beside a
+ * `device_span`.
+ * @example
+ * ```ts
+ * using stream = new Stream();
+ * using wrapped = DeviceBuffer.wrap({ ptr: buffer.ptr, byteLength: buffer.byteLength, stream });
+ * console.log(wrapped.resource instanceof ForeignMemoryResource); // true
+ * ```
+ */
+export class ForeignMemoryResource implements MemoryResource {
+  readonly memoryKind: MemoryKind;
+  readonly device: Device;
+  readonly #pointer: DevicePointer;
+  readonly #bytes: number;
+  #release: (() => void) | undefined;
+  #isFreed = false;
+
+  /** @internal Buffers make it. Owns nothing before {@link ForeignMemoryResource.own}. */
+  constructor({ ptr, byteLength, memoryKind, device, release }: ForeignMemory) {
+    this.memoryKind = memoryKind;
+    this.device = device;
+    this.#pointer = ptr;
+    this.#bytes = byteLength;
+    this.#release = release;
+    refuseCloning(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    const { memoryKind, device } = this;
+    const fields = {
+      device: device.index,
+      memoryKind,
+      ptr: inspectedPointer(this.#pointer),
+      byteLength: this.#bytes,
+      isFreed: inspectedDisposal(this.#isFreed),
+    };
+    return inspectObject(this, fields, depth, options, inspect);
+  }
+
+  /** @internal From here on the memory will be released. Memory without bytes is released at once. */
+  own(): void {
+    if (this.#release === undefined) return;
+    if (unreleased.size === 0) process.on('exit', releaseAll);
+    unreleased.add(this);
+    if (this.#pointer !== 0) return;
+    this.#isFreed = true;
+    this.end();
+  }
+
+  /**
+   * Zero bytes give the null pointer.
+   * @throws UnsupportedError for anything else: there is no more of this memory. A buffer can move
+   * to another resource: {@link DeviceBuffer.recast}.
+   */
+  allocate(bytes: number, stream: Stream, _alignment?: number): DevicePointer {
+    assertBytes(bytes);
+    assertStream(stream, 'allocate');
+    if (bytes === 0) return 0;
+    throw new UnsupportedError(
+      `cannot allocate ${bytes} bytes: foreign memory has only the ${this.#bytes} bytes at ${formatPointer(this.#pointer)}; recast the buffer to another resource, or give one`,
+    );
+  }
+
+  /**
+   * Releases the memory, once the work queued on `stream` has run: during this call if that is the
+   * case already, otherwise from the event loop. An error of the owner's function is reported as an
+   * uncaught exception. A fence is ignored: the wait covers it.
+   * @throws LifetimeError for any other memory, or a second free; DriverError if the driver cannot
+   * record an event. Nothing is then released.
+   */
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
+    assertStream(stream, 'deallocate');
+    if (this.memoryKind === 'device') assertStreamOf(stream, this.device);
+    if (pointer === 0) return;
+    const refusal = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
+    if (pointer !== this.#pointer) throw notAllocatedHere(refusal);
+    if (this.#isFreed) throw alreadyFreed(refusal);
+    if (bytes !== this.#bytes) throw wrongSize(refusal, bytes, this.#bytes);
+    if (this.#release === undefined) {
+      this.#isFreed = true;
+    } else if (stream.query()) {
+      this.#isFreed = true;
+      this.end();
+    } else {
+      const event = recordOn(stream);
+      this.#isFreed = true;
+      this.#endAfter(event);
+    }
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /** Does nothing: the memory is released when its buffer is disposed. */
+  [Symbol.dispose](): void {}
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {}
+
+  /** @internal Releases the memory, which no work uses any more, unless that has been done. */
+  end(): void {
+    const release = this.#release;
+    if (release === undefined) return;
+    this.#release = undefined;
+    unreleased.delete(this);
+    if (unreleased.size === 0) process.off('exit', releaseAll);
+    try {
+      release();
+    } catch (error) {
+      if (errorsAtExit !== undefined) errorsAtExit.push(error);
+      else
+        process.nextTick(() => {
+          throw error;
+        });
+    }
+  }
+
+  async #endAfter(event: Event): Promise<void> {
+    try {
+      await event.synchronize();
+    } catch {
+      try {
+        await event.synchronize();
+      } catch {} // The device is in error, and runs nothing any more.
+    }
+    try {
+      event.dispose();
+    } catch {} // It is destroyed when the event is collected.
+    this.end();
+  }
+
+  /** @internal The address, for those who look it up. */
+  get pointer(): DevicePointer {
+    return this.#pointer;
+  }
+}
+
+function recordOn(stream: Stream): Event {
+  const event = new Event({ device: stream.device });
+  try {
+    event.record(stream);
+    return event;
+  } catch (error) {
+    event.dispose();
+    throw error;
+  }
+}
+
+/**
+ * Releases everything at the end of the process or the worker: buffers first, so that later code
+ * finds them disposed. If a device cannot be waited for, its work may still use the memory, which is
+ * then left as it is.
+ */
+function releaseAll(): void {
+  if (attemptEach(usedDevices(), (device) => device.synchronizeSync()).length > 0) return;
+  const [first] = unreleased;
+  if (first === undefined) return;
+  errorsAtExit = [];
+  const pointers = new Set([...unreleased].map(({ pointer }) => pointer));
+  takeBack({ by: first, since: 0, reason: 'the environment ends', has: (pointer) => pointers.has(pointer) });
+  for (const memory of unreleased) memory.end();
+  throwFirst(errorsAtExit);
+}
