@@ -1,14 +1,14 @@
 // Builds the JavaScript of dist/: one file for each entry of the package, at the place of its
 // source, and dist/chunks/ with what they share, so that importing an entry reads a few files and
-// every class exists once. Libraries stay outside.
+// every class exists once. The command's libraries are bundled, in a file that only it reads.
 import { readdirSync, readFileSync, rmSync } from 'node:fs';
-import { join, posix } from 'node:path';
+import { dirname, join, posix, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { rolldown } from 'rolldown';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const output = join(root, 'dist');
-const { bin, dependencies, exports } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+const { bin, exports, version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
 
 const main = source(exports['.'].default);
 /** Entries that load all resources anyway; the others share only what they need. */
@@ -27,11 +27,11 @@ async function build() {
     cwd: root,
     platform: 'node',
     tsconfig: false,
-    transform: { target: 'es2023' },
+    transform: { target: 'es2023', define: { CISTERN_VERSION: JSON.stringify(version) } },
     // `sideEffects` of package.json is about what is built here.
     treeshake: { moduleSideEffects: [{ test: /[\\/]src[\\/]/, sideEffects: true }] },
     input: Object.fromEntries(entries.map((entry) => [posix.relative('src', entry).replace(/\.ts$/, ''), entry])),
-    external: [/^node:/, ...Object.keys(dependencies)],
+    external: /^node:/,
   });
   const { output: files } = await bundle.write({
     dir: output,
@@ -72,11 +72,19 @@ function removeOthers(names) {
   }
 }
 
-/** `src/package/root.ts` finds the package's root from where it lies. */
+/**
+ * `src/package/` finds the package's files from where it lies, and nothing else may depend on that.
+ */
 function assertPlace(files) {
-  const placed = files.filter(({ code }) => code?.includes('import.meta')).map(({ fileName }) => fileName);
-  if (placed.length === 1 && placed[0].startsWith('chunks/')) return;
-  throw new Error(`only src/package/root.ts may use import.meta, in one file of dist/chunks; now it is in ${placed.join(', ')}`);
+  for (const { fileName, moduleIds = [] } of files) {
+    for (const id of moduleIds) {
+      const path = relative(root, id);
+      if (path === join('src', 'package', 'root.ts') && dirname(fileName) !== 'chunks')
+        throw new Error(`${path} is in dist/${fileName}, not in dist/chunks`);
+      if (!path.startsWith('src') || path.startsWith(join('src', 'package'))) continue;
+      if (readFileSync(id, 'utf8').includes('import.meta')) throw new Error(`only src/package may use import.meta, but ${path} does`);
+    }
+  }
 }
 
 /** The source of a file in dist. */

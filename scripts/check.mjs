@@ -61,7 +61,11 @@ function sanitizedAddon() {
   const library = spawnSync(compiler, ['-print-file-name=libasan.so'], { encoding: 'utf8' }).stdout.trim();
   if (!isAbsolute(library)) throw new Skipped(`${compiler} has no libasan.so that could be loaded into Node`);
   const folder = join('build-sanitize', 'addon');
-  run('cmake-js', ['compile', '--out', folder, '--CDSANITIZE=ON', '--CDCISTERN_WARNINGS_AS_ERRORS=ON', '--parallel', '2']);
+  const sanitizers = '-fsanitize=address,undefined';
+  run('node', ['scripts/build-addon.mjs', '--out', folder], {
+    CXXFLAGS: `${sanitizers} -fno-sanitize-recover=undefined -fno-omit-frame-pointer -g -Werror`,
+    LDFLAGS: sanitizers,
+  });
   run(runSuite[0], [...runSuite.slice(1), ...nativeSuites], {
     CISTERN_ADDON: join(root, folder, 'Release', 'cistern.node'),
     LD_PRELOAD: library,
@@ -111,7 +115,7 @@ const steps = {
     for (const project of ['tsconfig.json', 'src/pages', 'test/browser']) run('tsc', ['-p', project]);
   },
   'clang-format': clangFormat,
-  addon: () => run('node', ['scripts/install.mjs']),
+  addon: () => run('node', ['scripts/build-addon.mjs']),
   build: () => run('npm', ['run', 'build']),
   unused: () => run('knip', []),
   package: packed,

@@ -20,7 +20,7 @@ const everything = [...resources, 'specification', 'buffers', 'replay', 'plannin
  * all; `never` lists packages that it must not import. Only the driver layer loads native code.
  */
 const parts = [
-  { name: 'package', imports: [], node: ['node:fs'] },
+  { name: 'package', imports: [], node: ['node:fs', 'node:module', 'node:os', 'node:path', 'node:url'] },
   { name: 'errors', imports: [], node: [] },
   { name: 'lifetime-errors', imports: ['errors'], node: [] },
   { name: 'collect-errors', imports: [], node: [] },

@@ -169,14 +169,13 @@ export class UnsupportedError extends CisternError {
   }
 }
 
-/** The addon was not built, or was built for another platform. */
+/**
+ * There is no addon for this platform, or it cannot be loaded. The message says what to do with the
+ * package manager in use.
+ */
 export class AddonMissingError extends CisternError {
-  constructor(root: string, cause: unknown) {
-    super(
-      'ERR_CISTERN_ADDON_MISSING',
-      `the native addon of cistern cannot be loaded: run "npm rebuild cistern" (in a clone "npm ci"), which needs CMake and a C++ compiler; looked in ${root}`,
-      { cause },
-    );
+  constructor(reason: string, cause: unknown) {
+    super('ERR_CISTERN_ADDON_MISSING', `the native addon of cistern cannot be loaded: ${reason}`, { cause });
   }
 }
 

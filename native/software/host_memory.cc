@@ -12,9 +12,9 @@
 namespace cistern::software {
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kHostPage = 4096;
 
-struct Range {
+struct HostRange {
   HostMemoryKind kind;
   int device;
   std::uint64_t bytes;  // whole pages
@@ -22,7 +22,7 @@ struct Range {
 
 struct Registry {
   std::mutex mutex;
-  std::map<std::uint64_t, Range> ranges;  // by address
+  std::map<std::uint64_t, HostRange> ranges;  // by address
   std::uint64_t bytes = 0;
 };
 
@@ -32,7 +32,7 @@ Registry& TheRegistry() {
 }
 
 // The registry's mutex must be held.
-std::map<std::uint64_t, Range>::iterator Find(Registry& registry, std::uint64_t address) {
+std::map<std::uint64_t, HostRange>::iterator Find(Registry& registry, std::uint64_t address) {
   auto found = registry.ranges.upper_bound(address);
   if (found == registry.ranges.begin()) return registry.ranges.end();
   --found;
@@ -43,14 +43,14 @@ std::map<std::uint64_t, Range>::iterator Find(Registry& registry, std::uint64_t 
 
 Status AllocateHostMemory(HostMemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address) {
   if (bytes > MachineMemory()) return kErrorOutOfMemory;
-  bytes = (bytes + kPage - 1) / kPage * kPage;
+  bytes = (bytes + kHostPage - 1) / kHostPage * kHostPage;
   Registry& registry = TheRegistry();
   std::lock_guard<std::mutex> guard(registry.mutex);
   if (bytes > MachineMemory() - registry.bytes) return kErrorOutOfMemory;
   void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return kErrorOutOfMemory;
   *address = reinterpret_cast<std::uint64_t>(mapped);
-  Range& range = registry.ranges[*address];
+  HostRange& range = registry.ranges[*address];
   range = {kind, device, bytes};
   if (kind == HostMemoryKind::kManaged) AddManagedRange(*address, bytes);
   registry.bytes += bytes;

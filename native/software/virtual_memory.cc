@@ -39,7 +39,7 @@ struct Reservation {
   Mappings mappings;
 };
 
-struct Registry {
+struct AddressRegistry {
   std::mutex mutex;
   std::map<std::uint64_t, Reservation> reservations;  // by address
   std::map<MemoryHandle, std::shared_ptr<Memory>> memory;
@@ -49,8 +49,8 @@ struct Registry {
 // Lets Classify skip the registry if the process reserves nothing.
 std::atomic<int> reservation_count{0};
 
-Registry& TheRegistry() {
-  static Registry* registry = new Registry;
+AddressRegistry& TheAddresses() {
+  static AddressRegistry* registry = new AddressRegistry;
   return *registry;
 }
 
@@ -61,7 +61,7 @@ bool Protect(std::uint64_t address, std::uint64_t bytes, int protection) {
 }
 
 // The reservation that the range lies in, or the end. The registry's mutex must be held.
-std::map<std::uint64_t, Reservation>::iterator Find(Registry& registry, std::uint64_t address, std::uint64_t bytes) {
+std::map<std::uint64_t, Reservation>::iterator Find(AddressRegistry& registry, std::uint64_t address, std::uint64_t bytes) {
   auto found = registry.reservations.upper_bound(address);
   if (found == registry.reservations.begin()) return registry.reservations.end();
   --found;
@@ -72,7 +72,7 @@ std::map<std::uint64_t, Reservation>::iterator Find(Registry& registry, std::uin
 
 // The first of the mappings that tile the range exactly, or null. The registry's mutex must be
 // held.
-Mappings* FindTiled(Registry& registry, std::uint64_t address, std::uint64_t bytes) {
+Mappings* FindTiled(AddressRegistry& registry, std::uint64_t address, std::uint64_t bytes) {
   const auto reservation = Find(registry, address, bytes);
   if (reservation == registry.reservations.end() || bytes == 0) return nullptr;
   Mappings& mappings = reservation->second.mappings;
@@ -90,7 +90,7 @@ Status ReserveAddresses(std::uint64_t bytes, std::uint64_t alignment, std::uint6
   if (bytes == 0 || !IsWhole(bytes) || (alignment & (alignment - 1)) != 0) return kErrorInvalidValue;
   if (bytes > kMaxReservation || alignment > kMaxReservation) return kErrorOutOfMemory;
   if (alignment < kVirtualGranularity) alignment = kVirtualGranularity;
-  Registry& registry = TheRegistry();
+  AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   void* range = mmap(nullptr, bytes + alignment, PROT_NONE, kReserveFlags, -1, 0);
   if (range == MAP_FAILED) return kErrorOutOfMemory;
@@ -106,7 +106,7 @@ Status ReserveAddresses(std::uint64_t bytes, std::uint64_t alignment, std::uint6
 }
 
 Status FreeAddresses(std::uint64_t address, std::uint64_t bytes) {
-  Registry& registry = TheRegistry();
+  AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   const auto found = registry.reservations.find(address);
   if (found == registry.reservations.end() || found->second.bytes != bytes) return kErrorInvalidValue;
@@ -122,7 +122,7 @@ Status CreateMemory(Device& device, std::uint64_t bytes, MemoryHandle* memory) {
   auto created = std::make_shared<Memory>(device);
   if (!device.memory.Charge(bytes)) return kErrorOutOfMemory;
   created->bytes = bytes;
-  Registry& registry = TheRegistry();
+  AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   *memory = ++registry.last_handle;
   registry.memory.emplace(*memory, std::move(created));
@@ -130,13 +130,13 @@ Status CreateMemory(Device& device, std::uint64_t bytes, MemoryHandle* memory) {
 }
 
 Status ReleaseMemory(MemoryHandle memory) {
-  Registry& registry = TheRegistry();
+  AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   return registry.memory.erase(memory) == 1 ? kSuccess : kErrorInvalidValue;
 }
 
 Status MapMemory(std::uint64_t address, std::uint64_t bytes, MemoryHandle memory) {
-  Registry& registry = TheRegistry();
+  AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   const auto found = registry.memory.find(memory);
   const auto reservation = Find(registry, address, bytes);
@@ -153,7 +153,7 @@ Status MapMemory(std::uint64_t address, std::uint64_t bytes, MemoryHandle memory
 }
 
 Status GrantAccess(std::uint64_t address, std::uint64_t bytes, int device, bool is_accessible) {
-  Registry& registry = TheRegistry();
+  AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   Mappings* mappings = FindTiled(registry, address, bytes);
   if (mappings == nullptr) return kErrorInvalidValue;
@@ -167,7 +167,7 @@ Status GrantAccess(std::uint64_t address, std::uint64_t bytes, int device, bool 
 }
 
 Status UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
-  Registry& registry = TheRegistry();
+  AddressRegistry& registry = TheAddresses();
   {
     const std::lock_guard<std::mutex> guard(registry.mutex);
     if (FindTiled(registry, address, bytes) == nullptr) return kErrorInvalidValue;
@@ -185,7 +185,7 @@ Status UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
 
 bool FindVirtualMemory(std::uint64_t address, std::uint64_t bytes, VirtualRangeInfo* info) {
   if (reservation_count.load(std::memory_order_acquire) == 0) return false;
-  Registry& registry = TheRegistry();
+  AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   const auto reservation = Find(registry, address, 1);
   if (reservation == registry.reservations.end()) return false;

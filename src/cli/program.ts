@@ -2,6 +2,7 @@ import { Command, CommanderError } from 'commander';
 import { CisternError } from '../errors.js';
 import { packageVersion } from '../package/version.js';
 import { adviceFor } from './advice.js';
+import { buildCommand } from './build.js';
 import { completionCommand } from './completion.js';
 import { convertCommand } from './convert.js';
 import { doctorCommand } from './doctor.js';
@@ -43,6 +44,7 @@ export async function runCommand(args: readonly string[], terminal: Terminal): P
     generateCommand,
     resourcesCommand,
     watchCommand,
+    buildCommand,
     completionCommand,
   ]) {
     program.addCommand(

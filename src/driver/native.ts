@@ -14,10 +14,8 @@
  * Inside a host function, a call that would wait for a stream leaves CUDA's status 800 (not
  * permitted) instead: it might wait for the very function that is running.
  */
-import { createRequire } from 'node:module';
-import { fileURLToPath } from 'node:url';
 import { AddonMissingError } from '../errors.js';
-import { packageRoot } from '../package/root.js';
+import { loadAddon } from '../package/addon.js';
 
 /** cistern's own statuses. Positive ones are CUDA's. */
 export const NativeStatus = {
@@ -360,20 +358,6 @@ export interface NativeBinding {
   collectedSlots(slots: Int32Array): void;
 }
 
-function load(): NativeBinding {
-  const root = fileURLToPath(packageRoot);
-  const require = createRequire(packageRoot);
-  const explicit = process.env['CISTERN_ADDON'];
-  try {
-    // The tests load an addon built with sanitizers this way.
-    if (explicit !== undefined && explicit !== '') return require(explicit) as NativeBinding;
-    const loadBinding = require('pkg-prebuilds') as (root: string, options: object) => NativeBinding;
-    return loadBinding(root, { name: 'cistern', napi_versions: [9] });
-  } catch (cause) {
-    throw new AddonMissingError(root, cause);
-  }
-}
-
 /** The number of mailbox cells; calls above use at most this many. */
 const mailboxLength = 16;
 
@@ -386,11 +370,11 @@ let driverCounters = new Float64Array(0);
 
 /**
  * The addon. The first call loads it, so importing the package touches no driver.
- * @throws AddonMissingError if no binary was built or found.
+ * @throws AddonMissingError if there is none that can be loaded.
  */
 export function native(): NativeBinding {
   if (loaded === undefined) {
-    const binding = load();
+    const binding = loadAddon((reason, cause) => new AddonMissingError(reason, cause)) as NativeBinding;
     driverCounters = new Float64Array(binding.functionNames.length + 2);
     binding.initialize(mailbox, driverCounters);
     // Node-API leaves an object with slow properties; a copy has fast ones.

@@ -1,6 +1,11 @@
+import { pathToFileURL } from 'node:url';
+
+/** The file that this code runs from. A bundle in CommonJS has no `import.meta.url`. */
+export const ownFile: string = import.meta.url ?? pathToFileURL(__filename).href;
+
 /**
  * The package's root folder. This file lies two folders below it, in `src/` as in the built
  * `dist/chunks/`. `scripts/build-entries.mjs` makes sure of that, and that no other file depends on
- * where it lies.
+ * where it lies. In a program's own bundle, nothing is there: see `packageFile`.
  */
-export const packageRoot = new URL('../..', import.meta.url);
+export const packageRoot: URL = new URL('../..', ownFile);

@@ -6,7 +6,7 @@ import { createGzip } from 'node:zlib';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { type FileSink, writeWhole } from '../files/write-whole.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
-import { packageRoot } from '../package/root.js';
+import { packageFile } from '../package/file.js';
 import { assertFunction, assertOptions, optionNames } from '../validation.js';
 import { PackedReportRun, packReportRun } from './pack-report-run.js';
 import type { ReportContents, RunOverview } from './report-contents.js';
@@ -60,7 +60,7 @@ export async function writeReport(
 
 async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink: FileSink, options: WriteReportOptions): Promise<void> {
   // `npm run build` makes this file from src/pages/report.
-  const page = await readFile(new URL('dist/pages/report.html', packageRoot), 'utf8');
+  const page = await readFile(packageFile('dist/pages/report.html'), 'utf8');
   const title = options.title ?? runs.map(({ source }) => source).join(', ');
   const end = page.lastIndexOf('</body>');
   await sink.write(page.slice(0, end).replace(/<title>[^<]*<\/title>/, () => `<title>${escapeHtml(title)}</title>`));

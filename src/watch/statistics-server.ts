@@ -3,7 +3,7 @@ import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { readFile } from 'node:fs/promises';
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
 import type { AddressInfo } from 'node:net';
-import { packageRoot } from '../package/root.js';
+import { packageFile } from '../package/file.js';
 import { prometheusContentType, prometheusText } from './prometheus-text.js';
 import { sampleStatistics } from './sample-statistics.js';
 
@@ -138,5 +138,5 @@ function isSame(given: string, token: string): boolean {
 
 /** `npm run build` makes this page from `src/pages/watch`. */
 function readPage(): Promise<string> {
-  return readFile(new URL('dist/pages/watch.html', packageRoot), 'utf8');
+  return readFile(packageFile('dist/pages/watch.html'), 'utf8');
 }

@@ -5,10 +5,11 @@
  */
 import { spawn, spawnSync } from 'node:child_process';
 import { closeSync, existsSync, mkdirSync, openSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
-import { join, relative } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 import { build } from 'vite';
+import { buildAddon, headerFolders } from '../../scripts/build-addon.mjs';
 import { countBranches } from './count-branches.mjs';
 
 /** By name: whether it needs the instrumented addon, and the maximum input length. */
@@ -40,10 +41,10 @@ const seed = values.seed === undefined ? 1 + Math.trunc(Math.random() * 2 ** 31)
 
 const missing = whatIsMissing();
 if (missing !== undefined) {
-  console.log(`skipped: ${missing}; fuzzing needs Linux, CMake, and clang with libFuzzer (Debian: apt install clang cmake)`);
+  console.log(`skipped: ${missing}; fuzzing needs Linux, and clang with libFuzzer (Debian: apt install clang)`);
   process.exit(0);
 }
-buildAddons();
+await buildAddons();
 const results = [];
 for (const each of names) results.push(await fuzz(each));
 printTable(results);
@@ -58,7 +59,6 @@ function wholeNumber(option, text) {
 
 function whatIsMissing() {
   if (process.platform !== 'linux') return `libFuzzer is used on Linux only, and this is ${process.platform}`;
-  if (spawnSync('cmake', ['--version']).status !== 0) return 'cmake is not installed';
   for (const library of [`libclang_rt.fuzzer_no_main-${processor}.a`, sanitizerLibrary]) {
     const path = clangFile(library);
     if (path === undefined) return 'clang++ is not installed';
@@ -72,16 +72,30 @@ function clangFile(file) {
   return status === 0 ? stdout.trim() : undefined;
 }
 
-function buildAddons() {
-  const builder = join(root, 'node_modules', '.bin', 'cmake-js');
-  const { status, stdout, stderr } = spawnSync(builder, ['compile', '--out', folder, '--CDCISTERN_FUZZ=ON', '--parallel', '2'], {
-    cwd: root,
-    encoding: 'utf8',
-    env: { ...process.env, CC: 'clang', CXX: 'clang++' },
-    maxBuffer: 2 ** 28,
+/**
+ * Builds the addon with libFuzzer's instrumentation, and libFuzzer as an addon, which is loaded
+ * before everything else, so that the instrumentation finds the functions that it calls.
+ */
+async function buildAddons() {
+  process.env.CXX = 'clang++';
+  const sanitizers = '-fsanitize=fuzzer-no-link,address,undefined';
+  const { addon } = await buildAddon({
+    folder,
+    compiling: [sanitizers, '-fno-sanitize-recover=undefined', '-fno-omit-frame-pointer', '-g', '-O1'],
+    linking: [sanitizers, '-shared-libasan'],
   });
+  const headers = headerFolders().flatMap((each) => ['-isystem', each]);
+  const library = clangFile(`libclang_rt.fuzzer_no_main-${processor}.a`);
+  const { status, stderr } = spawnSync(
+    'clang++',
+    [
+      ...['-std=c++17', '-O2', '-fPIC', '-shared', '-pthread', '-DNAPI_VERSION=9', ...headers, join(root, 'native', 'fuzz', 'fuzzer.cc')],
+      ...['-Wl,--whole-archive', library, '-Wl,--no-whole-archive', '-o', join(dirname(addon), 'fuzzer.node')],
+    ],
+    { encoding: 'utf8' },
+  );
   if (status === 0) return;
-  console.error(`${stdout}${stderr}`);
+  console.error(stderr);
   process.exit(1);
 }
 

@@ -1,17 +1,15 @@
-import { spawnSync } from 'node:child_process';
-import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { execFile, spawnSync } from 'node:child_process';
+import { mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join } from 'node:path';
+import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { promisify } from 'node:util';
 import ts from 'typescript';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { ownPlatform, packMain, packPlatform, platforms } from '../../scripts/package.mjs';
+import { servePackages } from '../../scripts/serve-packages.mjs';
 
 const root = fileURLToPath(new URL('../..', import.meta.url));
-const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as {
-  version: string;
-  dependencies: Record<string, string>;
-};
-
 /** Those that Node has loaded anyway, or loads in a fraction of a millisecond. */
 const quickModules = [
   'node:async_hooks',
@@ -27,49 +25,135 @@ const quickModules = [
 ];
 
 /**
- * The package as `npm pack` makes it, in an application that has its dependencies, after its
- * install script has run.
+ * The package as `npm run package` makes it, installed with npm from a registry on this machine:
+ * without scripts, without a network, and with nothing on PATH that compiles.
  */
 describe('the package, once installed', () => {
   const application = mkdtempSync(join(tmpdir(), 'cistern-application-'));
   const installed = join(application, 'node_modules', 'cistern');
+  const tools = mkdtempSync(join(tmpdir(), 'cistern-tools-'));
+  const platformPackage = join(application, 'node_modules', '@cistern', ownPlatform());
   let packedFiles: string[] = [];
 
-  function run(command: string, args: readonly string[], folder: string): string {
-    const env = { ...process.env, CISTERN_DEVICE: 'software', CISTERN_ADDON: '' };
+  function run(command: string, args: readonly string[], folder: string, environment: Record<string, string> = {}): string {
+    const env = { ...process.env, CISTERN_DEVICE: 'software', CISTERN_ADDON: '', ...environment };
     const { status, error, stdout, stderr } = spawnSync(command, args, { cwd: folder, encoding: 'utf8', env });
     expect(error).toBeUndefined();
     expect(status, `${command} ${args.join(' ')}\n${stdout}${stderr}`).toBe(0);
     return stdout;
   }
 
-  beforeAll(() => {
-    const [tarball] = JSON.parse(run('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], root)) as [{ files: { path: string }[] }];
-    packedFiles = tarball.files.map(({ path }) => path);
-    for (const file of packedFiles) cpSync(join(root, file), join(installed, file));
-    for (const name of Object.keys(manifest.dependencies))
-      symlinkSync(join(root, 'node_modules', name), join(application, 'node_modules', name));
+  beforeAll(async () => {
+    for (const [name, path] of [
+      ['node', process.execPath],
+      ['npm', run('which', ['npm'], root).trim()],
+      ['sh', '/bin/sh'],
+    ] as const)
+      symlinkSync(path, join(tools, name));
     writeFileSync(join(application, 'package.json'), '{ "type": "module", "private": true }');
-    run(process.execPath, ['scripts/install.mjs'], installed);
+    const registry = await servePackages({ main: packMain(tools), platform: await packPlatform(tools) });
+    try {
+      const args = ['install', 'cistern', '--ignore-scripts', `--registry=${registry.address}`, `--cache=${join(tools, 'cache')}`];
+      await promisify(execFile)('npm', args, { cwd: application, env: { PATH: tools, HOME: tools } });
+    } finally {
+      registry.close();
+    }
+    packedFiles = readdirSync(installed, { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .map((entry) => relative(installed, join(entry.parentPath, entry.name)));
   }, 300_000);
 
-  afterAll(() => rmSync(application, { recursive: true, force: true }));
+  afterAll(() => {
+    for (const folder of [application, tools]) rmSync(folder, { recursive: true, force: true });
+  });
 
   test('holds what it needs and nothing else', () => {
     const folders = new Set(packedFiles.map((file) => (file.startsWith('native/') ? 'native' : dirname(file).split('/')[0])));
     expect([...folders].sort()).toEqual(['.', 'dist', 'native', 'scripts']);
-    expect(packedFiles.filter((file) => !file.includes('/')).sort()).toEqual([
-      'CMakeLists.txt',
-      'LICENSE',
-      'NOTICE',
-      'README.md',
-      'package.json',
-    ]);
-    expect(packedFiles.filter((file) => file.startsWith('native/test'))).toEqual([]);
+    expect(packedFiles.filter((file) => !file.includes('/')).sort()).toEqual(['LICENSE', 'NOTICE', 'README.md', 'package.json']);
+    const nativeFolders = new Set(packedFiles.filter((file) => file.startsWith('native/')).map((file) => dirname(file)));
+    expect([...nativeFolders].sort()).toEqual(['addon', 'cuda', 'def', 'include', 'order', 'software'].map((name) => `native/${name}`));
   });
 
-  test('builds its addon from its own files', () => {
-    expect(existsSync(join(installed, 'build', 'Release', 'cistern.node'))).toBe(true);
+  test('consists of two packages, and runs no script', () => {
+    const packages = readdirSync(join(application, 'node_modules')).filter((name) => !name.startsWith('.'));
+    expect(packages).toEqual(['@cistern', 'cistern']);
+    expect(readdirSync(dirname(platformPackage))).toEqual([ownPlatform()]);
+    const { scripts, dependencies, optionalDependencies } = JSON.parse(readFileSync(join(installed, 'package.json'), 'utf8'));
+    expect({ scripts, dependencies }).toEqual({});
+    expect(Object.keys(optionalDependencies)).toEqual(Object.keys(platforms).map((name) => `@cistern/${name}`));
+  });
+
+  test('looks for the package of every platform', () => {
+    const text = readFileSync(join(installed, 'dist', 'chunks', 'driver.js'), 'utf8');
+    const required = [...text.matchAll(/require\("@cistern\/(.*?)\/cistern\.node"\)/g)].map(([, name]) => name);
+    expect(required).toEqual(Object.keys(platforms));
+  });
+
+  test.each([
+    ['package-lock.json', {}, /npm install --include=optional.*npx cistern build/],
+    ['pnpm-lock.yaml', {}, /pnpm install.*pnpm exec cistern build/],
+    ['yarn.lock', {}, /yarn install.*yarn cistern build/],
+    ['bun.lock', {}, /bun install.*bunx cistern build/],
+    ['yarn.lock', { npm_config_user_agent: 'pnpm/9.0.0 npm/? node/v20' }, /pnpm install/],
+  ])('without the package of its platform says what to do, with %s and %j', (lockFile, environment, advice) => {
+    const program = join(application, 'missing.js');
+    writeFileSync(
+      program,
+      `import { Stream } from 'cistern'; try { new Stream(); } catch (error) { console.log(error.code, error.message); }`,
+    );
+    renameSync(join(application, 'package-lock.json'), join(tools, 'package-lock.json'));
+    renameSync(platformPackage, join(tools, 'platform'));
+    writeFileSync(join(application, lockFile), '');
+    try {
+      const output = run(process.execPath, [program], application, { npm_config_user_agent: '', XDG_CACHE_HOME: tools, ...environment });
+      expect(output).toMatch(
+        new RegExp(`^ERR_CISTERN_ADDON_MISSING .*@cistern/${ownPlatform()}, an optional dependency, is not installed`),
+      );
+      expect(output).toMatch(advice);
+    } finally {
+      rmSync(join(application, lockFile));
+      renameSync(join(tools, 'package-lock.json'), join(application, 'package-lock.json'));
+      renameSync(join(tools, 'platform'), platformPackage);
+    }
+  });
+
+  test("with an addon that does not fit says so, with the loader's own error", () => {
+    const program = join(application, 'unfit.js');
+    writeFileSync(
+      program,
+      `import { Stream } from 'cistern'; try { new Stream(); } catch (error) { console.log(error.message, error.cause.code); }`,
+    );
+    const addon = join(platformPackage, 'cistern.node');
+    renameSync(addon, join(tools, 'cistern.node'));
+    writeFileSync(addon, 'no addon');
+    try {
+      expect(run(process.execPath, [program], application)).toMatch(
+        /does not fit this system: compile it with "npx cistern build".* ERR_DLOPEN_FAILED$/m,
+      );
+    } finally {
+      renameSync(join(tools, 'cistern.node'), addon);
+    }
+  });
+
+  test('builds its addon from its own files, and takes that', { timeout: 300_000 }, () => {
+    const main = join(installed, 'dist', 'cli', 'main.js');
+    const built = join(installed, 'build', 'Release', 'cistern.node');
+    const build = () => run(process.execPath, [main, 'build'], application, { CXXFLAGS: '-O0' });
+    expect(build()).toMatch(/^built .*\/node_modules\/cistern\/build\/Release\/cistern\.node in \d+ s$/m);
+    expect(build()).toMatch(/cistern\.node is up to date$/m);
+    expect(JSON.parse(run(process.execPath, [main, 'doctor', '--json'], application))).toMatchObject({ addon: built, backend: 'software' });
+    rmSync(join(installed, 'build'), { recursive: true });
+  });
+
+  test('without a compiler, says what to install instead of building', () => {
+    const main = join(installed, 'dist', 'cli', 'main.js');
+    const env = { PATH: tools, HOME: tools };
+    const { status, stderr } = spawnSync(process.execPath, [main, 'build'], { cwd: application, encoding: 'utf8', env });
+    expect({ status, stderr }).toEqual({
+      status: 1,
+      stderr: expect.stringMatching(/^error: there is no C\+\+ compiler: looked for c\+\+, clang\+\+, g\+\+ on PATH/),
+    });
   });
 
   test('is imported without loading native code or a driver', () => {
@@ -107,7 +191,7 @@ describe('the package, once installed', () => {
   });
 
   test('has every class once, so that objects and errors of one entry are known to the others', () => {
-    const files = packedFiles.filter((file) => /^dist\/.*\.js$/.test(file)).map((file) => readFileSync(join(root, file), 'utf8'));
+    const files = packedFiles.filter((file) => /^dist\/.*\.js$/.test(file)).map((file) => readFileSync(join(installed, file), 'utf8'));
     const classes = files.flatMap((text) =>
       [...text.matchAll(/^(?:var (\w+) = class|class (\w+))/gm)].map(([, name, other]) => name ?? other),
     );
@@ -152,7 +236,9 @@ describe('the package, once installed', () => {
 
   test('has the command', () => {
     const command = join(installed, 'dist', 'cli', 'main.js');
-    expect(run(process.execPath, [command, '--version'], application)).toBe(`${manifest.version}\n`);
+    expect(run(process.execPath, [command, '--version'], application)).toBe(
+      `${JSON.parse(readFileSync(join(installed, 'package.json'), 'utf8')).version}\n`,
+    );
     const log = join(application, 'log.csv');
     writeFileSync(
       log,

@@ -1,0 +1,136 @@
+// Makes the packages that are published, as tarballs: `npm run package`.
+//
+//   node scripts/package.mjs [main] [platform] [--out folder]
+//
+// `platform` is the package with the addon for this machine's platform; without a name, both are
+// made. The main package is this folder without what only a clone needs: it has no script, no
+// dependency that builds, and the platforms' packages as optional dependencies. package.json does
+// not name them, since a clone cannot install what is not published.
+import { spawnSync } from 'node:child_process';
+import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { basename, dirname, join, relative, resolve } from 'node:path';
+import process, { arch, argv, platform } from 'node:process';
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { buildAddon, headerFolders, importDefinitions } from './build-addon.mjs';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const manifest = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
+
+/** The platforms that have a package, each with what package managers choose it by. */
+export const platforms = {
+  'darwin-arm64': { os: 'darwin', cpu: 'arm64' },
+  'darwin-x64': { os: 'darwin', cpu: 'x64' },
+  'linux-arm64-gnu': { os: 'linux', cpu: 'arm64', libc: 'glibc' },
+  'linux-arm64-musl': { os: 'linux', cpu: 'arm64', libc: 'musl' },
+  'linux-x64-gnu': { os: 'linux', cpu: 'x64', libc: 'glibc' },
+  'linux-x64-musl': { os: 'linux', cpu: 'x64', libc: 'musl' },
+  'win32-x64': { os: 'win32', cpu: 'x64' },
+};
+
+/** The name of this machine's platform. */
+export function ownPlatform() {
+  if (platform !== 'linux') return `${platform}-${arch}`;
+  return `linux-${arch}-${process.report.getReport().header.glibcVersionRuntime === undefined ? 'musl' : 'gnu'}`;
+}
+
+/** What package.json of a platform's package says. */
+export function platformManifest(name) {
+  const { os, cpu, libc } = platforms[name];
+  const { version, license, engines } = manifest;
+  return {
+    name: `@cistern/${name}`,
+    version,
+    description: `The native addon of cistern for ${name}. Install cistern, which depends on it.`,
+    license,
+    engines,
+    os: [os],
+    cpu: [cpu],
+    ...(libc === undefined ? {} : { libc: [libc] }),
+    main: 'cistern.node',
+    // Yarn must unpack it, since the system loads the file.
+    preferUnplugged: true,
+    publishConfig: { access: 'public' },
+  };
+}
+
+/** What package.json of the main package says. */
+export function mainManifest() {
+  const { private: _, scripts: __, devDependencies: ___, files: ____, ...rest } = manifest;
+  const optionalDependencies = Object.fromEntries(Object.keys(platforms).map((name) => [`@cistern/${name}`, manifest.version]));
+  // Yarn must unpack it: `cistern build` compiles its sources.
+  return { ...rest, optionalDependencies, preferUnplugged: true };
+}
+
+/** @returns {string} the tarball's path */
+export function packMain(out) {
+  return inScratch((scratch) => {
+    const [{ files }] = JSON.parse(npm(root, 'pack', '--dry-run', '--json', '--ignore-scripts'));
+    for (const { path } of files) {
+      mkdirSync(dirname(join(scratch, path)), { recursive: true });
+      copyFileSync(join(root, path), join(scratch, path));
+    }
+    // The headers that the addon is compiled with, so that `cistern build` needs a compiler alone.
+    for (const folder of headerFolders()) {
+      const headers = readdirSync(folder).filter((name) => name.endsWith('.h'));
+      for (const name of headers) cpSync(join(folder, name), join(scratch, 'native', 'include', name));
+    }
+    cpSync(importDefinitions(), join(scratch, 'native', 'def', basename(importDefinitions())));
+    return pack(scratch, mainManifest(), out);
+  });
+}
+
+/** @returns {Promise<string>} the tarball's path */
+export async function packPlatform(out) {
+  const name = ownPlatform();
+  if (platforms[name] === undefined) throw new Error(`there is no package for ${name}: only for ${Object.keys(platforms).join(', ')}`);
+  // The C++ library goes into the addon, so that the system's may be older; symbols stay out.
+  const linking =
+    platform === 'linux' ? ['-static-libstdc++', '-static-libgcc', '-Wl,--exclude-libs,ALL', '-s'] : platform === 'win32' ? ['-s'] : [];
+  const { addon } = await buildAddon({ addon: join(root, 'build', 'package', 'cistern.node'), linking });
+  return inScratch((scratch) => {
+    for (const file of ['LICENSE', 'NOTICE']) copyFileSync(join(root, file), join(scratch, file));
+    copyFileSync(addon, join(scratch, 'cistern.node'));
+    const { description } = platformManifest(name);
+    writeFileSync(join(scratch, 'README.md'), `# @cistern/${name}\n\n${description}\n`);
+    return pack(scratch, platformManifest(name), out);
+  });
+}
+
+function pack(folder, contents, out) {
+  writeFileSync(join(folder, 'package.json'), `${JSON.stringify(contents, undefined, 2)}\n`);
+  mkdirSync(out, { recursive: true });
+  const [{ filename }] = JSON.parse(npm(folder, 'pack', '--json', '--ignore-scripts', '--pack-destination', out));
+  return join(out, filename);
+}
+
+function inScratch(use) {
+  const scratch = mkdtempSync(join(tmpdir(), 'cistern-package-'));
+  try {
+    return use(scratch);
+  } finally {
+    rmSync(scratch, { recursive: true });
+  }
+}
+
+function npm(folder, ...args) {
+  const options = { cwd: folder, encoding: 'utf8', maxBuffer: 2 ** 26, shell: platform === 'win32' };
+  const { status, error, stdout, stderr } = spawnSync('npm', args, options);
+  if (error !== undefined) throw error;
+  if (status !== 0) throw new Error(`$ npm ${args.join(' ')}\n${stdout}${stderr}`);
+  return stdout;
+}
+
+if (argv[1] === fileURLToPath(import.meta.url)) {
+  const { values, positionals } = parseArgs({
+    allowPositionals: true,
+    options: { out: { type: 'string', default: join(root, 'packages') } },
+  });
+  const out = resolve(values.out);
+  const wanted = positionals.length === 0 ? ['main', 'platform'] : positionals;
+  for (const each of wanted) {
+    if (each !== 'main' && each !== 'platform') throw new Error(`main or platform, got ${each}`);
+    console.log(relative('.', each === 'main' ? packMain(out) : await packPlatform(out)));
+  }
+}

@@ -1,0 +1,124 @@
+/**
+ * Finds the addon. It looks, in this order, at the file that `CISTERN_ADDON` names, at what was
+ * built inside this package, at the package for this platform, and at what `cistern build` put into
+ * the user's cache because it could not write to this package.
+ */
+import { existsSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { homedir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { packageManagerAdvice } from './advice.js';
+import { installedRoot } from './file.js';
+import { ownFile, packageRoot } from './root.js';
+import { packageVersion } from './version.js';
+
+/** Where a built addon lies, below the package's root or the cache. */
+const builtAddon = 'build/Release/cistern.node';
+
+/** The packages of each platform, in the order in which they are tried. */
+const platformPackages: Readonly<Record<string, readonly string[]>> = {
+  'darwin-arm64': ['@cistern/darwin-arm64'],
+  'darwin-x64': ['@cistern/darwin-x64'],
+  'linux-arm64': ['@cistern/linux-arm64-gnu', '@cistern/linux-arm64-musl'],
+  'linux-x64': ['@cistern/linux-x64-gnu', '@cistern/linux-x64-musl'],
+  'win32-x64': ['@cistern/win32-x64'],
+};
+
+/** Where `cistern build` puts the addon if it cannot write to the package. */
+export function cacheFolder(): string {
+  const base = process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
+  return join(base, 'cistern', `${packageVersion()}-${process.platform}-${process.arch}`);
+}
+
+/**
+ * Loads the addon.
+ * @throws what `fail` makes of the reason, which says what to do, and of the loader's own error
+ */
+export function loadAddon(fail: (reason: string, cause: unknown) => Error): unknown {
+  const explicit = process.env['CISTERN_ADDON'];
+  if (explicit !== undefined && explicit !== '') {
+    try {
+      // The tests load an addon built with sanitizers this way, and a single executable its own copy.
+      return createRequire(ownFile)(explicit);
+    } catch (cause) {
+      throw fail(`CISTERN_ADDON names ${explicit}, which is not an addon that can be loaded here`, cause);
+    }
+  }
+  const failures: unknown[] = [];
+  for (const load of [() => loadBuilt(fileURLToPath(packageRoot)), loadFromPackage, () => loadBuilt(cacheFolder())]) {
+    try {
+      const addon = load();
+      if (addon !== undefined) return addon;
+    } catch (error) {
+      failures.push(error);
+    }
+  }
+  const isThere = failures.length > 0;
+  throw fail(reason(isThere), isThere ? failures[0] : undefined);
+}
+
+function loadBuilt(folder: string): unknown {
+  const path = join(folder, builtAddon);
+  return existsSync(path) ? createRequire(ownFile)(path) : undefined;
+}
+
+/** @throws the loader's error if a package for this platform is there, but none can be loaded */
+function loadFromPackage(): unknown {
+  let failure: unknown;
+  const root = installedRoot();
+  // The second: a bundle of a program whose package manager shows each package only its own
+  // dependencies.
+  for (const load of [requirePlatformPackage, ...(root === undefined ? [] : [createRequire(root)])]) {
+    for (const name of platformPackages[`${process.platform}-${process.arch}`] ?? []) {
+      try {
+        return load(`${name}/cistern.node`);
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code !== 'MODULE_NOT_FOUND') failure ??= error;
+      }
+    }
+  }
+  if (failure !== undefined) throw failure;
+  return undefined;
+}
+
+/** `require` with each path spelt out, so that tools that trace a program's files find them. */
+function requirePlatformPackage(path: string): unknown {
+  const require = createRequire(import.meta.url ?? __filename);
+  switch (path) {
+    case '@cistern/darwin-arm64/cistern.node':
+      return require('@cistern/darwin-arm64/cistern.node');
+    case '@cistern/darwin-x64/cistern.node':
+      return require('@cistern/darwin-x64/cistern.node');
+    case '@cistern/linux-arm64-gnu/cistern.node':
+      return require('@cistern/linux-arm64-gnu/cistern.node');
+    case '@cistern/linux-arm64-musl/cistern.node':
+      return require('@cistern/linux-arm64-musl/cistern.node');
+    case '@cistern/linux-x64-gnu/cistern.node':
+      return require('@cistern/linux-x64-gnu/cistern.node');
+    case '@cistern/linux-x64-musl/cistern.node':
+      return require('@cistern/linux-x64-musl/cistern.node');
+    default:
+      return require('@cistern/win32-x64/cistern.node');
+  }
+}
+
+function reason(isThere: boolean): string {
+  const names = platformPackages[`${process.platform}-${process.arch}`];
+  if (names === undefined)
+    return `there is none for ${process.platform}-${process.arch}: ${Object.keys(platformPackages).join(', ')} are supported`;
+  const name = names[names.length > 1 && isMusl() ? 1 : 0] as string;
+  const root = fileURLToPath(packageRoot);
+  if (existsSync(join(root, 'native', 'test'))) return `it is not built: run "npm ci" in the clone, ${root}`;
+  const { install, command } = packageManagerAdvice(root);
+  const build = `compile it with "${command} build", which needs a C++ compiler`;
+  return isThere
+    ? `${name} does not fit this system: ${build}`
+    : `${name}, an optional dependency, is not installed: ${install}, or ${build}`;
+}
+
+/** Whether the C library is musl. Reading the report takes some milliseconds. */
+function isMusl(): boolean {
+  const { header } = process.report.getReport() as { header?: { glibcVersionRuntime?: string } };
+  return header?.glibcVersionRuntime === undefined;
+}
