@@ -49,6 +49,7 @@ export {
   PlannedMemoryResource,
   type PlannedMemoryResourceOptions,
   type PlannedStatistics,
+  type Planner,
 } from './adaptors/planned-memory-resource.js';
 export {
   PoolMemoryResource,

@@ -6,10 +6,13 @@
  *     offsets   0        4096      8192
  *     asked     [ 4000 ] [ 0 ]     [ 256 ]     0: nothing is live there
  *
+ * The blocks of earlier plans are kept until nothing is live in them.
+ *
  * For stream ordering, a lane stands for a stream that has used the block since everything was last
  * ordered.
  */
 
+import type { Plan } from '../plans/plan.js';
 import { type AddressClass, type BlockView, classifyAddress, none, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
 import type { KeptMemory } from './stream-ordered-memory-resource.js';
@@ -18,31 +21,57 @@ export class PlannedBlock implements KeptMemory {
   /** The block from the upstream, and where the plan begins in it. */
   segment: Segment | undefined;
   base: number = none;
-  readonly totalBytes: number;
-  readonly #alignment: number;
+  #totalBytes = 0;
+  #alignment = ALLOCATION_ALIGNMENT;
   /** By place. */
-  readonly offsets: Float64Array;
-  readonly asked: Float64Array;
+  offsets = new Float64Array(0);
+  asked = new Float64Array(0);
   readonly #placeAt = new Map<number, number>();
+  /** Blocks of earlier plans; and what is live in them, by address. */
+  #earlier: readonly Segment[] = [];
+  readonly #kept = new Map<number, number>();
   /** Called when the stream of a lane has ended. */
   streamEnded: ((lane: number, ended: number) => void) | undefined;
   /** By lane: whether its stream has used the block. */
   readonly #isUsed: boolean[] = [];
 
-  constructor(offsets: ArrayLike<number>, totalBytes: number, alignment: number) {
+  /** Sets the plan. There must be no block for the one before. */
+  setPlan({ offsets, totalBytes, alignmentBytes }: Plan): void {
     const distinct = [...new Set(Array.from(offsets))].sort((a, b) => a - b);
     this.offsets = Float64Array.from(distinct);
     this.asked = new Float64Array(distinct.length);
+    this.#placeAt.clear();
     distinct.forEach((offset, place) => {
       this.#placeAt.set(offset, place);
     });
-    this.totalBytes = totalBytes;
-    this.#alignment = alignment;
+    this.#totalBytes = totalBytes;
+    this.#alignment = alignmentBytes;
+  }
+
+  /** Keeps the block only until nothing is live in it. */
+  retire(): void {
+    const { segment } = this;
+    if (segment === undefined) return;
+    this.asked.forEach((bytes, place) => {
+      if (bytes > 0) this.#kept.set(this.base + (this.offsets[place] as number), bytes);
+    });
+    this.#earlier = [...this.#earlier, segment];
+    this.#clear();
+  }
+
+  /** Whether there is a block of an earlier plan in which nothing is live. */
+  get hasSpare(): boolean {
+    return this.#earlier.some((segment) => !this.#isKept(segment));
+  }
+
+  /** How many allocations are live. */
+  get liveCount(): number {
+    return this.asked.reduce((count, bytes) => count + (bytes > 0 ? 1 : 0), this.#kept.size);
   }
 
   /** What to take from the upstream, so that the plan fits at its alignment. */
   get segmentBytes(): number {
-    return alignUp(this.totalBytes, ALLOCATION_ALIGNMENT) + this.#alignment - ALLOCATION_ALIGNMENT;
+    return alignUp(this.#totalBytes, ALLOCATION_ALIGNMENT) + this.#alignment - ALLOCATION_ALIGNMENT;
   }
 
   /** The place with an offset, or -1. */
@@ -51,7 +80,7 @@ export class PlannedBlock implements KeptMemory {
   }
 
   contains(pointer: number): boolean {
-    return this.segment !== undefined && pointer >= this.segment.address && pointer < this.segment.address + this.segment.bytes;
+    return (this.segment !== undefined && isIn(this.segment, pointer)) || this.#earlier.some((segment) => isIn(segment, pointer));
   }
 
   /** A stream uses the block from now on. */
@@ -91,36 +120,58 @@ export class PlannedBlock implements KeptMemory {
     return this.#isUsed[lane] === true;
   }
 
+  /** A block that comes late, for which there is another by now, is spare. */
   addSegment(address: number, bytes: number, lane: number): void {
+    this.use(lane);
+    if (this.segment !== undefined || bytes < this.segmentBytes) {
+      this.#earlier = [...this.#earlier, { address, bytes }];
+      return;
+    }
     this.segment = { address, bytes };
     this.base = alignUp(address, this.#alignment);
-    this.use(lane);
   }
 
   removeFreeSegment(_lane: number, maximumBytes: number): Segment | undefined {
+    const spare = this.#earlier.find((each) => each.bytes <= maximumBytes && !this.#isKept(each));
+    if (spare !== undefined) {
+      this.#earlier = this.#earlier.filter((each) => each !== spare);
+      return spare;
+    }
     const { segment } = this;
     if (segment === undefined || segment.bytes > maximumBytes || this.isInUse) return undefined;
     this.#clear();
     return segment;
   }
 
-  removeAllSegments(): Segment[] {
-    const { segment } = this;
-    this.#clear();
-    return segment === undefined ? [] : [segment];
+  /** The block, and those of earlier plans. */
+  get segments(): readonly Segment[] {
+    return [...this.#earlier, ...(this.segment === undefined ? [] : [this.segment])];
   }
 
+  removeAllSegments(): Segment[] {
+    const segments = [...this.segments];
+    this.#earlier = [];
+    this.#kept.clear();
+    this.#clear();
+    return segments;
+  }
+
+  /** The place of an allocation; for one in a block of an earlier plan, a number above all places. */
   usedBlock(address: number): number {
+    if (this.#kept.has(address)) return this.offsets.length + address;
     const place = this.base === none ? none : this.placeAt(address - this.base);
     return place !== none && (this.asked[place] as number) > 0 ? place : none;
   }
 
   askedBytes(place: number): number {
-    return this.asked[place] as number;
+    const { length } = this.offsets;
+    return (place < length ? this.asked[place] : this.#kept.get(place - length)) as number;
   }
 
   free(place: number): void {
-    this.asked[place] = 0;
+    const { length } = this.offsets;
+    if (place < length) this.asked[place] = 0;
+    else this.#kept.delete(place - length);
   }
 
   largestFreeBytes(): number {
@@ -134,28 +185,30 @@ export class PlannedBlock implements KeptMemory {
   }
 
   *blocks(): Generator<BlockView> {
-    const { segment } = this;
-    if (segment === undefined) return;
-    let at = segment.address;
-    const end = segment.address + segment.bytes;
-    for (let place = 0; place < this.offsets.length; place++) {
-      const asked = this.asked[place] as number;
-      if (asked === 0) continue;
-      const address = this.base + (this.offsets[place] as number);
-      if (address > at) yield { address: at, bytes: address - at, lane: 0, isHead: at === segment.address };
-      const bytes = alignUp(asked, ALLOCATION_ALIGNMENT);
-      yield { address, bytes, lane: none, isHead: address === segment.address };
-      at = address + bytes;
-    }
-    if (at < end) yield { address: at, bytes: end - at, lane: 0, isHead: at === segment.address };
+    for (const segment of this.#earlier) yield* viewsOf(segment, this.#keptIn(segment));
+    if (this.segment === undefined) return;
+    const live: [number, number][] = [];
+    this.asked.forEach((bytes, place) => {
+      if (bytes > 0) live.push([this.base + (this.offsets[place] as number), bytes]);
+    });
+    yield* viewsOf(this.segment, live);
   }
 
   validate(): void {
     let before = none;
-    for (const { address, bytes } of this.blocks()) {
-      if (address < before) throw new Error(`two allocations of the plan overlap at ${address}`);
+    for (const { address, bytes, isHead } of this.blocks()) {
+      if (!isHead && address < before) throw new Error(`two allocations of the plan overlap at ${address}`);
       before = address + bytes;
     }
+  }
+
+  #isKept(segment: Segment): boolean {
+    return this.#keptIn(segment).length > 0;
+  }
+
+  /** What is live in a block of an earlier plan, by address. */
+  #keptIn(segment: Segment): [number, number][] {
+    return [...this.#kept].filter(([address]) => isIn(segment, address)).sort(([a], [b]) => a - b);
   }
 
   #clear(): void {
@@ -163,4 +216,20 @@ export class PlannedBlock implements KeptMemory {
     this.base = none;
     this.asked.fill(0);
   }
+}
+
+function isIn({ address, bytes }: Segment, pointer: number): boolean {
+  return pointer >= address && pointer < address + bytes;
+}
+
+/** The parts of a block: allocations, in address order, and what is free between them. */
+function* viewsOf({ address: first, bytes: length }: Segment, live: readonly (readonly [number, number])[]): Generator<BlockView> {
+  let at = first;
+  for (const [address, asked] of live) {
+    if (address > at) yield { address: at, bytes: address - at, lane: 0, isHead: at === first };
+    const bytes = alignUp(asked, ALLOCATION_ALIGNMENT);
+    yield { address, bytes, lane: none, isHead: address === first };
+    at = address + bytes;
+  }
+  if (at < first + length) yield { address: at, bytes: first + length - at, lane: 0, isHead: at === first };
 }

@@ -27,6 +27,10 @@
  * these places. Before a stream's first request in a pass, it waits for all other streams that have
  * used the block. With one stream, nothing is recorded.
  *
+ * Learning. A recorded pass is served by the fallback. Once enough passes in a row had the same
+ * operations, the planner makes a plan of them, and the next pass is served from it. The block of
+ * the plan before goes back to the upstream when nothing is live in it.
+ *
  * Invariants: live allocations do not overlap; an allocation is handed out only if its stream is
  * ordered after every earlier free of its bytes.
  */
@@ -34,9 +38,10 @@
 import { readFileSync } from 'node:fs';
 import { noStream, Stream } from '../driver/stream.js';
 import type { StreamIdentity } from '../driver/stream-identity.js';
-import { ArgumentRangeError, CisternError, OutOfMemoryError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { checkedPlan, type Plan, parsePlan } from '../plans/plan.js';
+import { differenceOf, type OrderedSequence } from '../plans/sequence.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { isThenable, withResource } from '../resource-scope.js';
 import { StreamLane } from '../stream-ordering/stream-lane.js';
@@ -44,6 +49,7 @@ import { assertFence } from '../stream-ordering/stream-ordering.js';
 import { isWithin, none, type Segment } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, optionNames } from '../validation.js';
+import { PassRecorder } from './pass-recorder.js';
 import { assertMemoryResource } from './pass-through-adaptor.js';
 import { PlannedBlock } from './planned-block.js';
 import { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
@@ -65,8 +71,39 @@ export type PlanDeviation =
   /** A free that came later than planned. It is carried out. */
   | 'late-free';
 
+/** Makes a plan of recorded passes with the same operations: `planAllocations` of `cistern/planning`. */
+export type Planner = (
+  passes: readonly OrderedSequence[],
+  options: { readonly alignmentBytes: number; readonly timeLimitMilliseconds: number },
+) => Plan;
+
 /** Options of {@link PlannedMemoryResource}. */
 export interface PlannedMemoryResourceOptions extends DeallocationEventsOption {
+  /**
+   * Makes plans of recorded passes: `planAllocations` of `cistern/planning`. It runs where a pass
+   * ends, and blocks the thread meanwhile.
+   * @defaultValue none: the plan given to the constructor stays
+   */
+  readonly planner?: Planner;
+  /**
+   * How many passes in a row must have the same operations before a plan is made of them. Each place
+   * gets the largest of their sizes.
+   * @defaultValue 2
+   */
+  readonly recordedPasses?: number;
+  /**
+   * How long the planner may search for a better plan, in milliseconds. A first plan is made even if
+   * that takes longer.
+   * @defaultValue 100
+   */
+  readonly planningMilliseconds?: number;
+  /**
+   * Passes are recorded again after this many passes in a row in which a request deviated. If no
+   * pass follows the new plan either, it takes twice as many the next time, and so on. `Infinity`:
+   * only {@link PlannedMemoryResource.record} does that.
+   * @defaultValue 3
+   */
+  readonly replanAfter?: number;
   /**
    * Serves what is not in the plan, and everything outside of passes; must be on the same device.
    * @defaultValue the upstream
@@ -80,7 +117,8 @@ export interface PlannedMemoryResourceOptions extends DeallocationEventsOption {
   readonly deviations?: 'fallback' | 'refuse';
   /**
    * Whether a pass begins by itself: with the first request, and with the first one after the last
-   * of the plan. For programs that cannot call `begin`, such as a replay.
+   * of the plan. For programs that cannot call `begin`, such as a replay. Not with a planner: it must
+   * know where a pass ends.
    * @defaultValue false
    */
   readonly repeats?: boolean;
@@ -90,20 +128,49 @@ const knownOptions = optionNames<PlannedMemoryResourceOptions>({
   deallocationEvents: true,
   deviations: true,
   fallback: true,
+  planner: true,
+  planningMilliseconds: true,
+  recordedPasses: true,
   repeats: true,
+  replanAfter: true,
 });
 
 /** Statistics of a {@link PlannedMemoryResource}. */
 export interface PlannedStatistics extends StreamOrderedStatistics {
   /** Passes that have begun. */
   readonly passes: number;
-  /** Allocations of the plan that are live. */
+  /** Whether the passes that begin are recorded, and served by the fallback. */
+  readonly isRecording: boolean;
+  /** How many plans the planner has made. */
+  readonly plans: number;
+  /** Passes of a plan in which a request deviated. */
+  readonly deviatingPasses: number;
+  /**
+   * Why the last recorded pass cannot be planned together with the one before; `undefined` if it
+   * can. More passes are then recorded.
+   */
+  readonly difference: string | undefined;
+  /** Allocations of a plan that are live. */
   readonly plannedAllocations: number;
   /** Requests that the fallback served, in passes or outside. */
   readonly fallbackAllocations: number;
   /** How often each kind of deviation came. */
   readonly deviations: Readonly<Record<PlanDeviation, number>>;
 }
+
+/** Serves nothing. */
+const noPlan: Plan = {
+  operations: [],
+  sizes: [],
+  streams: [],
+  freeStreams: [],
+  offsets: [],
+  alignmentBytes: ALLOCATION_ALIGNMENT,
+  totalBytes: 0,
+  lowerBoundBytes: 0,
+  isOptimal: true,
+  gap: 0,
+};
 
 /** Freed bytes that only one stream may have. */
 interface UnorderedRange {
@@ -126,6 +193,11 @@ const deviationWords = ['fallback', 'refuse'] as const;
  * A request that differs from the plan (more bytes, another stream, one too many, or a place whose
  * memory the program keeps longer than planned) is served by the fallback and counted, or refused.
  * It never gets memory that is in use. A smaller request, or an earlier free, is no deviation.
+ *
+ * With the option `planner`, it learns: passes are recorded first, and served by the fallback. Once
+ * some of them had the same operations, a plan is made of them, and serves the passes that follow.
+ * If those deviate again and again, passes are recorded anew. Memory of an earlier plan that is
+ * still allocated stays where it is.
  *
  * Stream order: memory that goes from one stream to another within the plan is waited for, with an
  * event recorded at that point. A stream's first request in a pass waits for the work of all other
@@ -152,30 +224,39 @@ const deviationWords = ['fallback', 'refuse'] as const;
  *   });
  * }
  * ```
+ * @example
+ * ```ts
+ * using pool = new PoolMemoryResource(new CudaMemoryResource());
+ * using resource = new PlannedMemoryResource(pool, undefined, { planner: planAllocations });
+ * for (let step = 0; step < 100; step++) resource.run(() => train(resource)); // planned from the third on
+ * ```
  */
 export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   /** Serves what is not in the plan. */
   readonly fallback: MemoryResource;
   /** The fallback, if it is not the upstream. */
   readonly alternates: readonly MemoryResource[];
-  /** The plan that passes are served from. */
-  readonly plan: Plan;
   readonly #block: PlannedBlock;
+  readonly #planner: Planner | undefined;
+  readonly #recordedPasses: number;
+  readonly #planningMilliseconds: number;
+  readonly #replanAfter: number;
+  #plan: Plan = noPlan;
   readonly #refuses: boolean;
   readonly #repeats: boolean;
   readonly #fallbackEvents: DeallocationEvents | undefined;
   /** By operation, and one more: the most bytes of a request, 0 for a free. */
-  readonly #limits: Float64Array;
+  #limits = new Float64Array(1);
   /** By operation: the address that a request gets, and the one that is freed. -1 for the others. */
-  readonly #requested: Float64Array;
-  readonly #freed: Float64Array;
-  readonly #places: Int32Array;
-  readonly #operationStreams: Int32Array;
+  #requested = new Float64Array(1);
+  #freed = new Float64Array(1);
+  #places = new Int32Array(1);
+  #operationStreams = new Int32Array(1);
   /** By allocation: the streams of the plan whose memory it takes over. */
-  readonly #waits: ReadonlyMap<number, readonly number[]>;
-  readonly #isSingleStream: boolean;
+  #waits: ReadonlyMap<number, readonly number[]> = new Map();
+  #isSingleStream = true;
   /** By place: the allocation of the plan that was last served there. */
-  readonly #owners: Int32Array;
+  #owners = new Int32Array(0);
   #cursor = 0;
   #isInPass = false;
   /** The stream of the fast path, or `noStream`; and its number in the plan. */
@@ -194,7 +275,20 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   #isIrregular = false;
   /** Whether the pass began by itself. */
   #isAutomatic = false;
-  /** The block that this held when it was disposed. */
+  /** Whether the passes that begin are recorded; the recorder of this pass; and those before with the same operations. */
+  #isLearning = false;
+  #recorder: PassRecorder | undefined;
+  #alike: OrderedSequence[] = [];
+  #recordedAlignment: number = ALLOCATION_ALIGNMENT;
+  #difference: string | undefined;
+  /** Requests that deviated from the plan since this pass began; and passes in a row with some. */
+  #deviated = 0;
+  #deviatingInRow = 0;
+  #deviatingTotal = 0;
+  /** How often in a row a new plan was given up without a pass that followed it. */
+  #vainPlans = 0;
+  #plans = 0;
+  /** The blocks that this held when it was disposed, in address order. */
   #ended: readonly Segment[] = [];
   #isTaking = false;
   #passes = 0;
@@ -210,16 +304,28 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   };
 
   /**
+   * @param plan the plan of the first passes; without one, `options.planner` makes it
    * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) for an invalid plan; OutOfMemoryError if the
    * upstream does not have `plan.totalBytes`; ArgumentTypeError, ArgumentRangeError for invalid
    * options.
    */
-  constructor(upstream: MemoryResource, plan: Plan, options: PlannedMemoryResourceOptions = {}) {
+  constructor(upstream: MemoryResource, plan: Plan | undefined, options: PlannedMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const { fallback = upstream, deviations = 'fallback', repeats = false, deallocationEvents } = options;
+    const { planner, recordedPasses = 2, planningMilliseconds = 100, replanAfter = 3 } = options;
     assertOneOf(deviations, deviationWords, 'deviations');
-    const checked = checkedPlan(plan);
-    const block = new PlannedBlock(checked.offsets, checked.totalBytes, checked.alignmentBytes);
+    if (planner !== undefined) assertFunction(planner, 'planner');
+    else if (plan === undefined) throw new ArgumentTypeError('a plan is needed, or the option planner');
+    if (planner !== undefined && repeats) {
+      throw new ArgumentRangeError('repeats and planner must not be given together', 'ERR_INVALID_ARG_VALUE');
+    }
+    assertCount(recordedPasses, 'recordedPasses');
+    if (replanAfter !== Number.POSITIVE_INFINITY) assertCount(replanAfter, 'replanAfter');
+    if (!Number.isFinite(planningMilliseconds) || planningMilliseconds < 0) {
+      throw new ArgumentRangeError(`planningMilliseconds must be finite and at least 0, got ${formatValue(planningMilliseconds)}`);
+    }
+    const checked = plan === undefined ? undefined : checkedPlan(plan);
+    const block = new PlannedBlock();
     super(upstream, block, deallocationEvents ?? 'deferred');
     assertMemoryResource(fallback, 'fallback');
     if (fallback.device !== this.device) {
@@ -228,7 +334,6 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
         'ERR_INVALID_ARG_VALUE',
       );
     }
-    this.plan = Object.freeze(checked);
     this.fallback = fallback;
     this.alternates = fallback === upstream ? [] : [fallback];
     this.#block = block;
@@ -236,29 +341,27 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#refuses = deviations === 'refuse';
     this.#repeats = repeats === true;
     this.#fallbackEvents = deallocationEvents;
-    const { operations, sizes, streams, freeStreams, offsets } = checked;
-    const length = operations.length + 1;
-    this.#limits = new Float64Array(length);
-    this.#requested = new Float64Array(length).fill(none);
-    this.#freed = new Float64Array(length).fill(none);
-    this.#places = new Int32Array(length);
-    this.#operationStreams = new Int32Array(length).fill(none);
-    this.#owners = new Int32Array(block.offsets.length).fill(none);
-    for (let k = 0; k < operations.length; k++) {
-      const operation = operations[k] as number;
-      const a = operation < 0 ? ~operation : operation;
-      if (operation >= 0) this.#limits[k] = sizes[a] as number;
-      this.#places[k] = block.placeAt(offsets[a] as number);
-      this.#operationStreams[k] = (operation >= 0 ? streams[a] : freeStreams[a]) as number;
-    }
-    this.#isSingleStream = Array.from(operations, (_, k) => this.#operationStreams[k]).every((stream) => stream === 0);
-    this.#waits = this.#isSingleStream ? new Map() : streamChanges(checked);
+    this.#planner = planner;
+    this.#recordedPasses = recordedPasses;
+    this.#planningMilliseconds = planningMilliseconds;
+    this.#replanAfter = replanAfter;
+    this.#isLearning = checked === undefined;
+    if (checked === undefined) return;
+    this.#setPlan(checked);
     if (checked.totalBytes > 0) {
       this.takeInitial(block.segmentBytes, Stream.legacyDefault(this.device));
       this.lane.query();
       // The block is there already: the first stream need not wait.
       if (this.lane.isIdle) block.forget(this.lane.number);
     }
+  }
+
+  /**
+   * The plan that passes are served from, or that they were served from before they are recorded
+   * again; `undefined` until the first is made.
+   */
+  get plan(): Plan | undefined {
+    return this.#plan === noPlan ? undefined : this.#plan;
   }
 
   allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
@@ -300,12 +403,21 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   /**
    * Begins a pass, and ends the one before: the next request is the first of the plan. Memory that
    * is still allocated stays; requests whose places overlap it are deviations. If several streams
-   * used the block, an event is recorded on each.
+   * used the block, an event is recorded on each. With a planner, a plan may be made first, as in
+   * {@link PlannedMemoryResource.end}.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this is disposed; DriverError if an event
-   * cannot be recorded.
+   * cannot be recorded; and whatever the planner throws: no pass begins then.
    */
   begin(): void {
     this.assertLive('begin a pass');
+    this.#finishPass(true);
+    if (this.#isLearning) this.#block.retire();
+    if (this.#block.hasSpare) {
+      this.trim(Stream.legacyDefault(this.device));
+      // Host functions may have run.
+      this.assertLive('begin a pass');
+      this.#leavePass();
+    }
     const recorded = new Set<number>();
     for (const number of this.#touched.size > 1 ? this.#touched : []) {
       const lane = this.ordering.lane(number);
@@ -326,16 +438,35 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   /**
    * Ends the pass, if there is one. Until the next begins, requests go to the fallback. Memory that
-   * is still allocated stays.
+   * is still allocated stays. If enough passes are recorded, a plan is made, which blocks the thread
+   * for about `planningMilliseconds`.
+   * @throws whatever the planner throws; recording goes on then.
    */
   end(): void {
-    this.#isInPass = false;
-    this.#stream = noStream;
+    this.#finishPass(true);
+  }
+
+  /**
+   * Records passes again, from the next that begins on, and makes a plan of them. Until then, they
+   * are served by the fallback.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this is disposed; CisternError
+   * (`ERR_CISTERN_INVALID_STATE`) if there is no planner.
+   */
+  record(): void {
+    this.assertLive('record passes');
+    if (this.#planner === undefined) {
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot record passes: the PlannedMemoryResource has no planner');
+    }
+    this.#isLearning = true;
+    this.#alike = [];
+    this.#difference = undefined;
+    this.#recordedAlignment = ALLOCATION_ALIGNMENT;
   }
 
   /**
    * Runs a function as a pass: until it returns or throws; for an asynchronous function, until its
-   * promise settles. During the call, this is the current resource, as in {@link withResource}.
+   * promise settles. During the call, this is the current resource, as in {@link withResource}. No
+   * plan is made of a pass that fails.
    * @returns what `fn` returns
    * @throws ArgumentTypeError if `fn` is not a function; CisternError (`ERR_CISTERN_INVALID_STATE`)
    * within a pass; as `begin`; and whatever `fn` throws.
@@ -353,11 +484,11 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
       result = withResource(this, fn);
       goesOn = isThenable(result);
     } catch (error) {
-      this.#endPass(pass);
+      this.#endPass(pass, false);
       throw error;
     }
     if (goesOn) return this.#endOnceSettled(result as PromiseLike<unknown>, pass) as T;
-    this.#endPass(pass);
+    this.#endPass(pass, true);
     return result;
   }
 
@@ -366,7 +497,11 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     return Object.freeze({
       ...this.baseStatistics(),
       passes: this.#passes,
-      plannedAllocations: this.#block.asked.reduce((count, bytes) => count + (bytes > 0 ? 1 : 0), 0),
+      isRecording: this.#isLearning,
+      plans: this.#plans,
+      deviatingPasses: this.#deviatingTotal,
+      difference: this.#difference,
+      plannedAllocations: this.#block.liveCount,
       fallbackAllocations: this.#fallbackAllocations,
       deviations: Object.freeze({ ...this.#deviations }),
     });
@@ -398,8 +533,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   }
 
   protected override beforeEnd(): void {
-    if (this.#block.segment !== undefined) this.#ended = [this.#block.segment];
-    this.end();
+    this.#ended = [...this.#block.segments].sort((a, b) => a.address - b.address);
+    this.#leavePass();
   }
 
   /** Nothing is searched: what is not planned comes from the fallback. */
@@ -424,14 +559,102 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#hasWaited = new Set();
     this.#unordered = [];
     this.#overdue = [];
+    this.#deviated = 0;
+    if (this.#isLearning) {
+      this.#recorder = new PassRecorder();
+      // Nothing of the plan is due.
+      this.#cursor = this.#plan.operations.length;
+    }
     const { asked } = this.#block;
     for (let place = 0; place < asked.length; place++) if ((asked[place] as number) > 0) this.#overdue.push(place);
+  }
+
+  /** Ends the pass without looking at it. Returns its recorder. */
+  #leavePass(): OrderedSequence | string | undefined {
+    this.#isInPass = false;
+    this.#stream = noStream;
+    const recorder = this.#recorder;
+    this.#recorder = undefined;
+    return recorder?.end();
+  }
+
+  /** Ends the pass, if there is one, and learns from it if it is whole. */
+  #finishPass(isWhole: boolean): void {
+    if (!this.#isInPass) return;
+    const sequence = this.#leavePass();
+    if (!isWhole) return;
+    if (sequence !== undefined) this.#learn(sequence);
+    else if (this.#planner !== undefined) this.#judge();
+  }
+
+  /** Counts a pass that the plan has served, or should have. */
+  #judge(): void {
+    if (this.#deviated === 0) {
+      this.#deviatingInRow = 0;
+      this.#vainPlans = 0;
+      return;
+    }
+    this.#deviatingTotal++;
+    this.#deviatingInRow++;
+    if (this.#deviatingInRow < this.#replanAfter * 2 ** this.#vainPlans) return;
+    this.#deviatingInRow = 0;
+    this.#vainPlans++;
+    this.record();
+  }
+
+  /** Makes a plan once there are enough recorded passes with the same operations. */
+  #learn(sequence: OrderedSequence | string): void {
+    // It was asked to stop, or the pass was empty.
+    if (!this.#isLearning || (typeof sequence === 'object' && sequence.operations.length === 0)) return;
+    if (typeof sequence === 'string') {
+      this.#difference = sequence;
+      this.#alike = [];
+      return;
+    }
+    const before = this.#alike[0];
+    const difference = before === undefined ? undefined : differenceOf(before, sequence);
+    this.#difference = difference === undefined ? undefined : `it differs from the pass before in its ${difference}`;
+    if (difference !== undefined) this.#alike = [];
+    this.#alike.push(sequence);
+    if (this.#alike.length < this.#recordedPasses) return;
+    const passes = this.#alike;
+    this.#alike = [];
+    const limits = { alignmentBytes: this.#recordedAlignment, timeLimitMilliseconds: this.#planningMilliseconds };
+    const plan = checkedPlan((this.#planner as Planner)(passes, limits), 'the plan of the planner');
+    // The planner may have used this.
+    if (this.isDisposed || this.#isInPass || this.#block.segment !== undefined) return;
+    this.#setPlan(plan);
+    this.#isLearning = false;
+    this.#plans++;
+  }
+
+  #setPlan(plan: Plan): void {
+    const block = this.#block;
+    this.#plan = Object.freeze(plan);
+    block.setPlan(plan);
+    const { operations, sizes, streams, freeStreams, offsets } = plan;
+    const length = operations.length + 1;
+    this.#limits = new Float64Array(length);
+    this.#requested = new Float64Array(length).fill(none);
+    this.#freed = new Float64Array(length).fill(none);
+    this.#places = new Int32Array(length);
+    this.#operationStreams = new Int32Array(length).fill(none);
+    this.#owners = new Int32Array(block.offsets.length).fill(none);
+    for (let k = 0; k < operations.length; k++) {
+      const operation = operations[k] as number;
+      const a = operation < 0 ? ~operation : operation;
+      if (operation >= 0) this.#limits[k] = sizes[a] as number;
+      this.#places[k] = block.placeAt(offsets[a] as number);
+      this.#operationStreams[k] = (operation >= 0 ? streams[a] : freeStreams[a]) as number;
+    }
+    this.#isSingleStream = Array.from(operations, (_, k) => this.#operationStreams[k]).every((stream) => stream === 0);
+    this.#waits = this.#isSingleStream ? new Map() : streamChanges(plan);
   }
 
   /** The addresses of the plan in the block that is held now. */
   #locate(): void {
     const { base, offsets } = this.#block;
-    for (let k = 0; k < this.plan.operations.length; k++) {
+    for (let k = 0; k < this.#plan.operations.length; k++) {
       const address = base === none ? none : base + (offsets[this.#places[k] as number] as number);
       if ((this.#limits[k] as number) > 0) this.#requested[k] = address;
       else this.#freed[k] = address;
@@ -445,9 +668,10 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     if (bytes === 0) return 0;
     if (!this.#isInPass && !this.#repeats) return this.#allocateFromFallback(bytes, stream, alignment);
     if (!this.#isInPass) this.#beginAutomatically();
+    if (this.#recorder !== undefined) return this.#allocateRecorded(this.#recorder, bytes, stream, alignment);
     const before = { cursor: this.#cursor, overdue: this.#overdue.length };
     this.#passDueFrees();
-    if (this.#cursor === this.plan.operations.length && this.#repeats && this.#cursor > 0) {
+    if (this.#cursor === this.#plan.operations.length && this.#repeats && this.#cursor > 0) {
       this.#beginAutomatically();
       this.enter(stream, 'allocate');
     }
@@ -461,7 +685,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     const k = this.#cursor;
     const number = this.#operationStreams[k] as number;
     this.#bind(number, stream);
-    this.#waitForStreams(this.plan.operations[k] as number, stream);
+    this.#waitForStreams(this.#plan.operations[k] as number, stream);
     if (this.#block.segment === undefined) this.#takeAgain(stream);
     // Host functions may have run.
     if (this.#cursor !== k) return this.#allocateFromFallback(bytes, stream, alignment);
@@ -479,38 +703,57 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     if (typeof pointer !== 'number' || !this.#block.contains(pointer)) {
       if (this.isDisposed && isWithin(this.#ended, pointer)) this.assertLive('deallocate');
       // Also after the end: the fallback's memory outlives this.
-      this.fallback.deallocate(pointer, bytes, stream, fence ?? this.#fallbackEvents);
+      this.#deallocateToFallback(pointer, bytes, stream, fence ?? this.#fallbackEvents);
       if (!this.isDisposed) this.#passDoneFrees();
       return;
     }
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
     const place = this.#block.usedBlock(pointer);
-    if (place === none || this.#block.asked[place] !== bytes) this.refuseFree(pointer, bytes, place);
+    if (place === none || this.#block.askedBytes(place) !== bytes) this.refuseFree(pointer, bytes, place);
     if (fence !== undefined) assertFence(fence, stream);
     const { lane } = this;
     if (lane.mustRecord) lane.freeRecorded();
     this.#touch(lane.number);
-    this.#block.asked[place] = 0;
+    this.#block.free(place);
+    // It was of an earlier plan.
+    if (place >= this.#owners.length) return;
     const wasOverdue = this.#overdue.includes(place);
     if (wasOverdue) this.#overdue = this.#overdue.filter((each) => each !== place);
     if (wasOverdue && this.#isInPass) this.#deviations['late-free']++;
-    const a = this.plan.operations[this.#owners[place] as number] as number;
-    const planned = (this.plan.freeStreams[a] as number) >= 0 ? (this.plan.freeStreams[a] as number) : (this.plan.streams[a] as number);
+    const a = this.#plan.operations[this.#owners[place] as number] as number;
+    const planned = (this.#plan.freeStreams[a] as number) >= 0 ? (this.#plan.freeStreams[a] as number) : (this.#plan.streams[a] as number);
     if (!wasOverdue && this.#isFree(stream)) this.#bound[planned] ??= stream;
     const isPlanned = this.#bound[planned]?.identity === stream.identity;
     if (!isPlanned) this.#deviations['free-stream']++;
     if (!isPlanned || (wasOverdue && !this.#isSingleStream)) {
       const start = this.#block.offsets[place] as number;
-      this.#unordered.push({ start, end: start + (this.plan.sizes[a] as number), identity: stream.identity });
+      this.#unordered.push({ start, end: start + (this.#plan.sizes[a] as number), identity: stream.identity });
     }
     this.#passDoneFrees();
     if (isPlanned) this.#chooseFastPath(stream, planned);
     else this.#stream = noStream;
   }
 
+  #deallocateToFallback(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    const recorder = this.#recorder;
+    if (recorder === undefined) {
+      this.fallback.deallocate(pointer, bytes, stream, fence);
+      return;
+    }
+    recorder.passOn(() => this.fallback.deallocate(pointer, bytes, stream, fence));
+    recorder.freed(pointer, stream.identity);
+  }
+
+  #allocateRecorded(recorder: PassRecorder, bytes: number, stream: Stream, alignment: number): DevicePointer {
+    const pointer = recorder.passOn(() => this.#allocateFromFallback(bytes, stream, alignment));
+    this.#recordedAlignment = Math.max(this.#recordedAlignment, alignment);
+    recorder.allocated(pointer, bytes, stream.identity);
+    return pointer;
+  }
+
   /** Moves the cursor past frees, up to the next request. What is still live becomes overdue. */
   #passDueFrees(): void {
-    const { operations } = this.plan;
+    const { operations } = this.#plan;
     for (; this.#cursor < operations.length && (operations[this.#cursor] as number) < 0; this.#cursor++) {
       const place = this.#places[this.#cursor] as number;
       if (this.#isLive(~(operations[this.#cursor] as number), place) && !this.#overdue.includes(place)) this.#overdue.push(place);
@@ -519,7 +762,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   /** Moves the cursor past frees of what is not live. */
   #passDoneFrees(): void {
-    const { operations } = this.plan;
+    const { operations } = this.#plan;
     while (this.#isInPass && this.#cursor < operations.length) {
       const operation = operations[this.#cursor] as number;
       if (operation >= 0 || this.#isLive(~operation, this.#places[this.#cursor] as number)) return;
@@ -529,7 +772,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   /** Whether an allocation of the plan is live at its place. */
   #isLive(a: number, place: number): boolean {
-    return (this.#block.asked[place] as number) > 0 && this.plan.operations[this.#owners[place] as number] === a;
+    return (this.#block.asked[place] as number) > 0 && this.#plan.operations[this.#owners[place] as number] === a;
   }
 
   /** Whether bytes are in use, or freed without order to a stream. */
@@ -550,11 +793,11 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   /** How a request differs from the plan's at the cursor, if it does. */
   #deviationOf(bytes: number, stream: Stream, alignment: number): PlanDeviation | undefined {
     const k = this.#cursor;
-    if (k === this.plan.operations.length) return 'extra';
+    if (k === this.#plan.operations.length) return 'extra';
     const known = this.#bound[this.#operationStreams[k] as number];
     if (known === undefined ? !this.#isFree(stream) : known.identity !== stream.identity) return 'stream';
     if (bytes > (this.#limits[k] as number)) return 'larger';
-    if (alignment > this.plan.alignmentBytes) return 'alignment';
+    if (alignment > this.#plan.alignmentBytes) return 'alignment';
     const offset = this.#block.offsets[this.#places[k] as number] as number;
     return this.#isTaken(offset, this.#limits[k] as number, stream) ? 'in-use' : undefined;
   }
@@ -631,7 +874,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   /** Takes the block again after it was given back. */
   #takeAgain(stream: Stream): void {
     // A host function that runs in the upstream gets nothing.
-    if (this.plan.totalBytes === 0 || this.#isTaking) return;
+    if (this.#plan.totalBytes === 0 || this.#isTaking) return;
     this.#isTaking = true;
     try {
       this.tryTakeFromUpstream(this.#block.segmentBytes, stream);
@@ -646,12 +889,13 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   #refuse(deviation: PlanDeviation, bytes: number, stream: Stream, before: { readonly cursor: number; readonly overdue: number }): never {
     const k = this.#cursor;
-    const a = this.plan.operations[k];
+    const a = this.#plan.operations[k];
     const expected =
       a === undefined
         ? 'no further request'
         : `request ${a} with at most ${this.#limits[k]} bytes on stream ${this.#operationStreams[k]} of the plan`;
     this.#deviations[deviation]++;
+    this.#deviated++;
     this.#cursor = before.cursor;
     this.#overdue.length = before.overdue;
     throw new CisternError(
@@ -662,8 +906,9 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   #deviate(deviation: PlanDeviation, bytes: number, stream: Stream, alignment: number): DevicePointer {
     this.#deviations[deviation]++;
+    this.#deviated++;
     this.#stream = noStream;
-    if (this.#cursor < this.plan.operations.length) this.#cursor++;
+    if (this.#cursor < this.#plan.operations.length) this.#cursor++;
     if (!this.#isSingleStream) this.#becomeIrregular();
     return this.#allocateFromFallback(bytes, stream, alignment);
   }
@@ -684,16 +929,20 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   }
 
   /** Ends a pass, unless another has begun. */
-  #endPass(pass: number): void {
-    if (this.#passes === pass) this.end();
+  #endPass(pass: number, isWhole: boolean): void {
+    if (this.#passes === pass) this.#finishPass(isWhole);
   }
 
-  async #endOnceSettled(result: PromiseLike<unknown>, pass: number): Promise<unknown> {
+  async #endOnceSettled(promise: PromiseLike<unknown>, pass: number): Promise<unknown> {
+    let result: unknown;
     try {
-      return await result;
-    } finally {
-      this.#endPass(pass);
+      result = await promise;
+    } catch (error) {
+      this.#endPass(pass, false);
+      throw error;
     }
+    this.#endPass(pass, true);
+    return result;
   }
 }
 
@@ -720,6 +969,11 @@ export const plannedKind = defineAdaptor({
     }),
   eventsDefault: 'deferred',
 });
+
+function assertCount(value: number, name: string): void {
+  if (!Number.isSafeInteger(value) || value < 1)
+    throw new ArgumentRangeError(`${name} must be an integer of at least 1, got ${formatValue(value)}`);
+}
 
 /**
  * For each allocation that takes over bytes from other streams: those that allocated or freed them

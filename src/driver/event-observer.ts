@@ -8,13 +8,34 @@ export interface EventObserver {
   eventAwaited(identity: StreamIdentity, version: number): void;
 }
 
+let observers: readonly EventObserver[] = [];
+
+const everyObserver: EventObserver = {
+  eventRecorded: (identity, version) => {
+    for (const observer of observers) observer.eventRecorded(identity, version);
+  },
+  eventAwaited: (identity, version) => {
+    for (const observer of observers) observer.eventAwaited(identity, version);
+  },
+};
+
 /**
  * Called for each recording of an event and each wait for one in this environment; `undefined` if
  * nobody observes.
  */
 export let eventObserver: EventObserver | undefined;
 
-/** Sets {@link eventObserver}. */
-export function observeEvents(observer: EventObserver | undefined): void {
-  eventObserver = observer;
+/** Adds an observer. */
+export function observeEvents(observer: EventObserver): void {
+  setObservers([...observers, observer]);
+}
+
+/** Removes an observer. */
+export function unobserveEvents(observer: EventObserver): void {
+  setObservers(observers.filter((each) => each !== observer));
+}
+
+function setObservers(all: readonly EventObserver[]): void {
+  observers = all;
+  eventObserver = all.length > 1 ? everyObserver : all[0];
 }

@@ -14,29 +14,7 @@
  * The clock of a stream says, for each other stream, up to which operation it is ordered after that
  * stream. A clock changes only at a wait, so its history is short.
  */
-import type { AllocationSequence } from '../plans/plan.js';
-
-/** A stream waits for an event that another stream recorded. */
-export interface StreamWait {
-  /** How many operations come before the wait. */
-  readonly at: number;
-  /** The stream that waits, and the one that recorded. */
-  readonly stream: number;
-  readonly recordedOn: number;
-  /** How many operations come before the record. */
-  readonly recordedAt: number;
-  /**
-   * How many waits come before the record. Waits between the same two operations as the record count
-   * as later if this is left out.
-   */
-  readonly recordedAfter?: number;
-}
-
-/** The operations of a pass, and what orders its streams. */
-export interface OrderedSequence extends AllocationSequence {
-  /** In order. */
-  readonly waits?: readonly StreamWait[];
-}
+import type { OrderedSequence, StreamWait } from '../plans/sequence.js';
 
 /** What a stream was ordered after from an operation on. */
 interface Clock {

@@ -1,5 +1,6 @@
 import { InvalidLogError } from '../errors.js';
-import type { AllocationSequence, Plan } from '../plans/plan.js';
+import type { Plan } from '../plans/plan.js';
+import type { AllocationSequence } from '../plans/sequence.js';
 
 /** A problem in the format of Google's MiniMalloc. */
 export interface MinimallocProblem {

@@ -13,13 +13,14 @@
 
 import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError } from '../errors.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
-import { type AllocationSequence, checkedSequence, gapOf, type Plan } from '../plans/plan.js';
+import { gapOf, type Plan } from '../plans/plan.js';
+import { checkedSequence, checkedWaits, differenceOf, type OrderedSequence, type StreamWait } from '../plans/sequence.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { none } from '../suballocation/blocks.js';
 import { FreeSpaceIndex, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOptions, optionNames } from '../validation.js';
-import { Lifetimes, type OrderedSequence } from './lifetimes.js';
+import { Lifetimes } from './lifetimes.js';
 import { lowerBound } from './lower-bound.js';
 import { type Intervals, type Placement, Placer } from './placement.js';
 import { searchWithin, sortedBy } from './search-within.js';
@@ -27,7 +28,7 @@ import { sectionsOf } from './sections.js';
 import { sequenceOfLog, sequenceOfRun } from './sequences.js';
 
 /** What a plan can be made from. */
-export type PlanSource = AllocationLog | RecordedRun | AllocationSequence;
+export type PlanSource = AllocationLog | RecordedRun | OrderedSequence;
 
 /** One algorithm that was tried. */
 export interface PlanAttempt {
@@ -144,30 +145,38 @@ function sequenceOf(source: PlanSource): OrderedSequence {
   if ('chunks' in source) return sequenceOfLog(source);
   if ('kinds' in source) return sequenceOfRun(source);
   if (!('operations' in source)) throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
-  return { ...source, ...checkedSequence(source, 'the sequence') };
+  return { ...checkedSequence(source, 'the sequence'), waits: checkedWaits(source, 'the sequence') };
 }
 
-/** One sequence with the largest size at each place. */
+/**
+ * One sequence with the largest size at each place. What orders the streams counts only if all have
+ * it.
+ */
 function merged(sequences: readonly OrderedSequence[]): OrderedSequence {
   const [first, ...others] = sequences;
   if (first === undefined) throw new ArgumentRangeError('a plan needs at least one log', 'ERR_INVALID_ARG_VALUE');
   if (others.length === 0) return first;
   const sizes = Float64Array.from(first.sizes);
   for (const [i, other] of others.entries()) {
-    for (const column of ['operations', 'streams', 'freeStreams'] as const) {
-      const at = differsAt(first[column], other[column]);
-      if (at >= 0) throw new ArgumentRangeError(`log ${i + 1} differs from log 0 in its ${column}, at ${at}`, 'ERR_INVALID_ARG_VALUE');
+    const difference = differenceOf(first, other);
+    if (difference !== undefined) {
+      throw new ArgumentRangeError(`log ${i + 1} differs from log 0 in its ${difference}`, 'ERR_INVALID_ARG_VALUE');
     }
     for (let a = 0; a < sizes.length; a++) sizes[a] = Math.max(sizes[a] as number, other.sizes[a] as number);
   }
-  // What orders streams in one run need not in another.
-  const { operations, streams, freeStreams } = first;
-  return { operations, streams, freeStreams, sizes };
+  const { operations, streams, freeStreams, waits = [] } = first;
+  const isSameOrder = others.every((other) => areEqual(waits, other.waits ?? []));
+  return { operations, streams, freeStreams, sizes, ...(isSameOrder ? { waits } : {}) };
 }
 
-function differsAt(a: ArrayLike<number>, b: ArrayLike<number>): number {
-  for (let i = 0; i < Math.max(a.length, b.length); i++) if (a[i] !== b[i]) return i;
-  return -1;
+function areEqual(waits: readonly StreamWait[], others: readonly StreamWait[]): boolean {
+  const isEqual = (a: StreamWait, b: StreamWait | undefined) =>
+    a.at === b?.at &&
+    a.stream === b.stream &&
+    a.recordedOn === b.recordedOn &&
+    a.recordedAt === b.recordedAt &&
+    a.recordedAfter === b.recordedAfter;
+  return waits.length === others.length && waits.every((wait, i) => isEqual(wait, others[i]));
 }
 
 class Planner {

@@ -1,27 +1,5 @@
-import { CisternError, formatValue } from '../errors.js';
 import { ALLOCATION_ALIGNMENT, isPowerOfTwo } from '../units.js';
-
-/**
- * What one pass of a program allocates and frees, in order. Allocations have numbers from 0, in the
- * order in which they are requested; streams have numbers from 0, in the order in which they first
- * allocate or free.
- */
-export interface AllocationSequence {
-  /** The number of an allocation that is requested, or `~number` of one that is freed. */
-  readonly operations: ArrayLike<number>;
-  /** By allocation: the bytes requested, at least 1. */
-  readonly sizes: ArrayLike<number>;
-  /** By allocation: the stream that it is requested on. */
-  readonly streams: ArrayLike<number>;
-  /** By allocation: the stream that it is freed on, or -1 if it is never freed. */
-  readonly freeStreams: ArrayLike<number>;
-  /**
-   * By operation: when it takes place, an integer in any unit. What may share bytes does not depend on
-   * it, but the search for a plan prefers allocations that live long.
-   * @defaultValue the number of the operation
-   */
-  readonly times?: ArrayLike<number>;
-}
+import { type AllocationSequence, checkedColumn, checkedSequence, invalidPlan } from './sequence.js';
 
 /**
  * Where each allocation of a pass lies. `planAllocations` of `cistern/planning` makes plans, and a
@@ -49,11 +27,6 @@ export interface Plan extends Omit<AllocationSequence, 'times'> {
 /** What a plan file begins with. */
 const formatName = 'cistern plan';
 const formatVersion = 1;
-/** More would not fit into memory with what is computed from them. */
-const mostOperations = 2 ** 27;
-/** Numbers of streams index arrays, and more streams than this do not exist. */
-const mostStreams = 2 ** 16;
-
 /**
  * A plan as JSON text, for {@link parsePlan}.
  * @example
@@ -131,69 +104,6 @@ export function gapOf(totalBytes: number, lowerBoundBytes: number): number {
   return lowerBoundBytes === 0 ? 0 : totalBytes / lowerBoundBytes - 1;
 }
 
-/** @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a column is missing or has anything but integers. */
-function checkedColumn(values: ArrayLike<number> | undefined, field: string, name: string): Float64Array {
-  const isColumn = typeof values === 'object' && values !== null && Number.isSafeInteger(values.length) && values.length >= 0;
-  if (!isColumn || values.length > mostOperations) throw invalidPlan(`${name} has no valid ${field}`);
-  const copy = new Float64Array(values.length);
-  for (let i = 0; i < copy.length; i++) {
-    const value: unknown = values[i];
-    if (!Number.isSafeInteger(value)) throw invalidPlan(`${name}: ${field} has ${formatValue(value)} at ${i}`);
-    copy[i] = value as number;
-  }
-  return copy;
-}
-
-/**
- * A copy of a sequence that nobody else can change, after it was checked.
- * @throws CisternError (`ERR_CISTERN_INVALID_PLAN`) if a column is missing or has anything but
- * integers, or if an allocation is freed before it is requested, or twice.
- */
-export function checkedSequence(sequence: AllocationSequence, name: string): AllocationSequence {
-  const checked = {
-    operations: checkedColumn(sequence.operations, 'operations', name),
-    sizes: checkedColumn(sequence.sizes, 'sizes', name),
-    streams: checkedColumn(sequence.streams, 'streams', name),
-    freeStreams: checkedColumn(sequence.freeStreams, 'freeStreams', name),
-  };
-  assertSequence(checked, name);
-  if (sequence.times === undefined) return checked;
-  const times = checkedColumn(sequence.times, 'times', name);
-  if (times.length !== checked.operations.length) {
-    throw invalidPlan(`${name} has ${checked.operations.length} operations, but ${times.length} times`);
-  }
-  return { ...checked, times };
-}
-
-function assertSequence({ operations, sizes, streams, freeStreams }: AllocationSequence, name: string): void {
-  const count = sizes.length;
-  for (const [field, { length }] of Object.entries({ streams, freeStreams })) {
-    if (length !== count) throw invalidPlan(`${name} has ${count} sizes, but ${length} ${field}`);
-  }
-  const isFreed = new Uint8Array(count);
-  let requested = 0;
-  let frees = 0;
-  for (let i = 0; i < operations.length; i++) {
-    const operation = operations[i] as number;
-    if (operation >= 0 && operation !== requested++) throw invalidPlan(`${name}: operation ${i} requests ${operation} out of order`);
-    if (operation >= 0) continue;
-    const freed = ~operation;
-    frees++;
-    if (freed >= requested || isFreed[freed] === 1) throw invalidPlan(`${name}: operation ${i} frees ${freed}, which is not live`);
-    isFreed[freed] = 1;
-  }
-  if (requested !== count) throw invalidPlan(`${name} has ${count} sizes, but ${requested} requests`);
-  for (let i = 0; i < count; i++) {
-    if ((sizes[i] as number) < 1) throw invalidPlan(`${name}: allocation ${i} has ${sizes[i]} bytes`);
-    const isBounded = (streams[i] as number) < mostStreams && (freeStreams[i] as number) < mostStreams;
-    const hasStreams = isBounded && (streams[i] as number) >= 0 && (freeStreams[i] as number) >= -1;
-    if (!hasStreams || (isFreed[i] === 1) !== (freeStreams[i] as number) >= 0) {
-      throw invalidPlan(`${name}: the streams of allocation ${i} are invalid`);
-    }
-  }
-  if (frees > count) throw invalidPlan(`${name} has more frees than allocations`);
-}
-
 /**
  * Checks that no two allocations share bytes while both are live, in the order of the operations.
  * Order between streams cannot be checked here: the resource makes streams wait wherever memory
@@ -234,9 +144,4 @@ function assertPlaces({ operations, sizes, offsets, alignmentBytes, totalBytes }
     }
     live.splice(at, 0, number);
   }
-}
-
-/** @internal */
-function invalidPlan(message: string, options?: ErrorOptions): CisternError {
-  return new CisternError('ERR_CISTERN_INVALID_PLAN', message, options);
 }

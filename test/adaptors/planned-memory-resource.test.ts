@@ -180,7 +180,7 @@ describe('a planned resource', () => {
     using first = new Stream();
     using second = new Stream();
     using resource = planned('+1@0 +4@1 -1@1 w1@0 +4@0 -0@0 -2@0');
-    expect(resource.plan.totalBytes).toBe(5 * page);
+    expect(resource.plan?.totalBytes).toBe(5 * page);
     resource.run(() => {
       // Both streams have had their first request when the memory changes hands.
       const kept = resource.allocate(page, first);

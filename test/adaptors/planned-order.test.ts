@@ -9,10 +9,12 @@ import {
   type MemoryResource,
   type Plan,
   PlannedMemoryResource,
+  type PlannedStatistics,
   PoolMemoryResource,
   Stream,
   set,
 } from '../../src/index.js';
+import { planAllocations } from '../../src/planning/index.js';
 
 const page = 256;
 
@@ -155,67 +157,132 @@ describe('planned memory is ordered', () => {
     });
   });
 
-  test('whatever a program does', () => {
-    const plans = [
-      '+1@2:4 +4@0:0 -1@0 +4@1:0 -2@1 +4@2:0 -3@2 -0@2',
-      '+1@0:0 +2@1:1 -0@0 +1@1:0 -1@1 +2@0:1 -2@1 -3@0',
-      '+4@0:0 +2@0:4 -0@0 +4@0:0 -1@0 -2@0',
-      '+2@0:0 +2@1:2 -0@1 +2@2:0 -1@0 +2@0:2 -2@2 -3@1',
-    ].map(planOf);
-    const rarely = fc.integer({ min: 0, max: 5 }).map((n) => n === 0);
-    const step = fc.record({
-      kind: fc.constantFrom('begin', 'trim', 'end', ...Array<'allocate'>(9).fill('allocate'), ...Array<'free'>(8).fill('free')),
-      stream: fc.nat({ max: 3 }),
-      isOther: rarely,
-      isLarger: rarely,
-    });
-    fc.assert(
-      fc.property(fc.constantFrom(...plans), fc.boolean(), fc.array(step, { maxLength: 60 }), (plan, repeats, steps) => {
-        using upstream = new CudaAsyncMemoryResource();
-        using fallback = new CudaAsyncMemoryResource();
-        const streams = Array.from({ length: 4 }, newStream);
-        const live: { pointer: number; bytes: number; stream: number }[] = [];
-        const wait = (from: number, to: number) => {
-          using event = new Event();
-          event.record(streams[from] as Stream);
-          (streams[to] as Stream).wait(event);
-        };
-        inOrder(() => {
-          using resource = new PlannedMemoryResource(upstream, plan, { fallback, repeats });
-          let cursor = 0;
-          for (const { kind, stream, isOther, isLarger } of steps) {
-            if (kind === 'begin') {
-              resource.begin();
-              cursor = 0;
-            } else if (kind === 'trim') {
-              resource.trim(streams[stream] as Stream);
-            } else if (kind === 'end') {
-              const next = (stream + 1) % 4;
-              for (const each of live.filter((one) => one.stream === stream)) {
-                wait(stream, next);
-                each.stream = next;
-              }
-              streams[stream]?.dispose();
-              streams[stream] = newStream();
-            } else if (kind === 'allocate') {
-              const a = cursor++ % plan.sizes.length;
-              const pages = (plan.sizes[a] as number) / page + Number(isLarger);
-              const on = isOther ? stream : (plan.streams[a] as number);
-              const pointer = take(resource, pages, streams[on] as Stream);
-              for (const each of live) expect(pointer >= each.pointer + each.bytes || each.pointer >= pointer + pages * page).toBe(true);
-              live.push({ pointer, bytes: pages * page, stream: on });
-            } else if (live.length > 0) {
-              const [freed] = live.splice(isLarger ? live.length - 1 : 0, 1) as [(typeof live)[number]];
-              const on = isOther ? stream : freed.stream;
-              if (on !== freed.stream) wait(freed.stream, on);
-              resource.deallocate(freed.pointer, freed.bytes, streams[on] as Stream);
-            }
+  /** The sizes and streams that programs request in each pass, unless they deviate. */
+  const scripts = [
+    '+1@2:4 +4@0:0 -1@0 +4@1:0 -2@1 +4@2:0 -3@2 -0@2',
+    '+1@0:0 +2@1:1 -0@0 +1@1:0 -1@1 +2@0:1 -2@1 -3@0',
+    '+4@0:0 +2@0:4 -0@0 +4@0:0 -1@0 -2@0',
+    '+2@0:0 +2@1:2 -0@1 +2@2:0 -1@0 +2@0:2 -2@2 -3@1',
+  ].map(planOf);
+  const rarely = fc.integer({ min: 0, max: 5 }).map((n) => n === 0);
+  const step = fc.record({
+    kind: fc.constantFrom(
+      ...(['begin', 'finish', 'record', 'trim', 'end', 'wait', 'free all'] as const),
+      ...Array<'allocate'>(9).fill('allocate'),
+      ...Array<'free'>(8).fill('free'),
+    ),
+    stream: fc.nat({ max: 3 }),
+    isOther: rarely,
+    isLarger: rarely,
+  });
+  type Step = typeof step extends fc.Arbitrary<infer T> ? T : never;
+
+  /** Runs a program under the order checker, and checks that live memory never overlaps. Returns the statistics. */
+  function runProgram(script: Plan, steps: readonly Step[], make: (fallback: MemoryResource) => PlannedMemoryResource): PlannedStatistics {
+    using fallback = new CudaAsyncMemoryResource();
+    const streams = Array.from({ length: 4 }, newStream);
+    const live: { pointer: number; bytes: number; stream: number }[] = [];
+    const wait = (from: number, to: number) => {
+      using event = new Event();
+      event.record(streams[from] as Stream);
+      (streams[to] as Stream).wait(event);
+    };
+    const statistics: PlannedStatistics[] = [];
+    inOrder(() => {
+      using resource = make(fallback);
+      let cursor = 0;
+      for (const { kind, stream, isOther, isLarger } of steps) {
+        if (kind === 'begin') {
+          resource.begin();
+          cursor = 0;
+        } else if (kind === 'finish') {
+          resource.end();
+        } else if (kind === 'record') {
+          if (isOther && resource.statistics().plans > 0) resource.record();
+        } else if (kind === 'trim') {
+          resource.trim(streams[stream] as Stream);
+        } else if (kind === 'wait') {
+          wait(stream, (stream + 1) % 4);
+        } else if (kind === 'end') {
+          const next = (stream + 1) % 4;
+          for (const each of live.filter((one) => one.stream === stream)) {
+            wait(stream, next);
+            each.stream = next;
           }
-          for (const { pointer, bytes, stream } of live) resource.deallocate(pointer, bytes, streams[stream] as Stream);
-        });
-        for (const stream of streams) stream.dispose();
+          streams[stream]?.dispose();
+          streams[stream] = newStream();
+        } else if (kind === 'allocate') {
+          const a = cursor++ % script.sizes.length;
+          const pages = (script.sizes[a] as number) / page + Number(isLarger);
+          const on = isOther ? stream : (script.streams[a] as number);
+          const pointer = take(resource, pages, streams[on] as Stream);
+          for (const each of live) expect(pointer >= each.pointer + each.bytes || each.pointer >= pointer + pages * page).toBe(true);
+          live.push({ pointer, bytes: pages * page, stream: on });
+        } else if (live.length > 0) {
+          for (const freed of live.splice(isLarger ? live.length - 1 : 0, kind === 'free all' ? live.length : 1)) {
+            const on = isOther ? stream : freed.stream;
+            if (on !== freed.stream) wait(freed.stream, on);
+            resource.deallocate(freed.pointer, freed.bytes, streams[on] as Stream);
+          }
+        }
+        resource.validate();
+      }
+      for (const { pointer, bytes, stream } of live) resource.deallocate(pointer, bytes, streams[stream] as Stream);
+      statistics.push(resource.statistics());
+    });
+    for (const stream of streams) stream.dispose();
+    return statistics[0] as PlannedStatistics;
+  }
+
+  test('whatever a program does', () => {
+    fc.assert(
+      fc.property(fc.constantFrom(...scripts), fc.boolean(), fc.array(step, { maxLength: 60 }), (plan, repeats, steps) => {
+        using upstream = new CudaAsyncMemoryResource();
+        runProgram(plan, steps, (fallback) => new PlannedMemoryResource(upstream, plan, { fallback, repeats }));
       }),
       { numRuns: 300 },
     );
+  });
+
+  test('whatever a program does while its plan is learnt, and learnt again', () => {
+    let served = 0;
+    let plans = 0;
+    const options = fc.record({
+      hasPlan: fc.boolean(),
+      isPool: fc.boolean(),
+      recordedPasses: fc.integer({ min: 1, max: 2 }),
+      replanAfter: fc.integer({ min: 1, max: 2 }),
+    });
+    const pass = fc.record({
+      steps: fc.array(step, { maxLength: 20, size: 'max' }),
+      times: fc.integer({ min: 1, max: 5 }),
+      isTidy: fc.boolean(),
+    });
+    const passes = fc.array(pass, { minLength: 1, maxLength: 4, size: 'max' });
+    fc.assert(
+      fc.property(fc.constantFrom(...scripts), options, passes, (script, { hasPlan, isPool, ...rest }, all) => {
+        using upstream = new CudaAsyncMemoryResource();
+        using pool = new PoolMemoryResource(upstream);
+        const plain = { stream: 0, isOther: false, isLarger: false } as const;
+        const steps = all.flatMap(({ steps, times, isTidy }) =>
+          Array.from({ length: times }, (): Step[] => [
+            { ...plain, kind: 'begin' },
+            ...steps,
+            ...(isTidy ? [{ ...plain, kind: 'free all' } as const] : []),
+          ]).flat(),
+        );
+        const statistics = runProgram(script, steps, (fallback) => {
+          const shared = { ...rest, planner: planAllocations, planningMilliseconds: 0 };
+          const plan = hasPlan ? script : undefined;
+          return new PlannedMemoryResource(isPool ? pool : upstream, plan, isPool ? shared : { ...shared, fallback });
+        });
+        plans += statistics.plans;
+        served += steps.filter(({ kind }) => kind === 'allocate').length - statistics.fallbackAllocations;
+        expect(statistics.plannedAllocations).toBe(0);
+      }),
+      { numRuns: 300 },
+    );
+    // Otherwise nothing was tested.
+    expect([plans > 100, served > 500]).toEqual([true, true]);
   });
 });

@@ -415,6 +415,74 @@ const faults = {
       to: '(size) => size > 2 ** exponent',
     },
   ],
+  'src/adaptors/planned-memory-resource.ts': [
+    {
+      name: 'block-of-another-plan',
+      fault: 'the block of the plan before, with what is live in it, serves the next plan',
+      from: '    if (this.#isLearning) this.#block.retire();\n',
+      to: '',
+    },
+    {
+      name: 'block-is-kept-for-ever',
+      fault: 'the block of an earlier plan does not go back to the upstream when nothing is live in it',
+      from: 'if (this.#block.hasSpare) {',
+      to: 'if (this.#block.hasSpare && this.#isLearning) {',
+    },
+    {
+      name: 'earlier-plan-frees-a-place',
+      fault: 'a free of memory of an earlier plan counts as one of this plan',
+      from: '    if (place >= this.#owners.length) return;\n',
+      to: '',
+    },
+    {
+      name: 'failed-pass-is-learnt',
+      fault: 'a plan is made of a pass that failed',
+      from: '    if (!isWhole) return;\n',
+      to: '',
+    },
+    {
+      name: 'different-passes-are-planned',
+      fault: 'a pass with other operations than those before is planned with them',
+      from: 'if (difference !== undefined) this.#alike = [];',
+      to: 'if (difference === undefined && before === undefined) this.#alike = [];',
+    },
+    {
+      name: 'vain-plans-are-not-counted',
+      fault: 'a program that never follows its plan is planned again and again',
+      from: '    this.#vainPlans++;\n',
+      to: '',
+    },
+  ],
+  'src/adaptors/planned-block.ts': [
+    {
+      name: 'block-in-use-is-spare',
+      fault: 'the block of an earlier plan goes back to the upstream while something in it is live',
+      from: 'find((each) => each.bytes <= maximumBytes && !this.#isKept(each))',
+      to: 'find((each) => each.bytes <= maximumBytes)',
+    },
+  ],
+  'src/adaptors/pass-recorder.ts': [
+    {
+      name: 'waits-of-the-fallback-are-recorded',
+      fault: 'the order that the fallback makes between streams counts as one of the program',
+      from: 'this.#inFallback++;',
+      to: 'this.#inFallback += 0;',
+    },
+    {
+      name: 'frees-of-other-passes-are-recorded',
+      fault: 'a free frees the allocation that had its address before',
+      from: '    this.#live.delete(pointer);\n',
+      to: '',
+    },
+  ],
+  'src/planning/plan-allocations.ts': [
+    {
+      name: 'order-of-one-pass',
+      fault: 'an order between streams that only the first of several passes has is relied on',
+      from: '(isSameOrder ? { waits } : {})',
+      to: '(isSameOrder || waits.length > 0 ? { waits } : {})',
+    },
+  ],
   'src/planning/lifetimes.ts': [
     {
       name: 'record-before-the-free',

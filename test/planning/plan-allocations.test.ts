@@ -5,13 +5,14 @@ import { EventKind } from '../../src/formats/index.js';
 import {
   type AllocationSequence,
   formatPlan,
+  type OrderedSequence,
   type Plan,
   parsePlan,
   planAllocations,
   readMinimallocCsv,
   writeMinimallocCsv,
 } from '../../src/planning/index.js';
-import { Lifetimes, type OrderedSequence } from '../../src/planning/lifetimes.js';
+import { Lifetimes } from '../../src/planning/lifetimes.js';
 import { lowerBound } from '../../src/planning/lower-bound.js';
 import { searchWithin } from '../../src/planning/search-within.js';
 import { sectionsOf } from '../../src/planning/sections.js';
@@ -350,6 +351,14 @@ describe('a plan', () => {
     );
   });
 
+  test('of several runs relies on an order between streams only if all runs have it', () => {
+    const ordered = sequence('0+4@0 0-@0 w1<0 1+4@1 1-@1');
+    const other = sequence('0+4@0 0-@0 1+4@1 w1<0 1-@1');
+    expect(planAllocations([ordered, ordered]).totalBytes).toBe(4 * 256);
+    expect(planAllocations([ordered, other]).totalBytes).toBe(8 * 256);
+    expect(planAllocations([ordered, { ...ordered, waits: [] }]).totalBytes).toBe(8 * 256);
+  });
+
   test('keeps to an alignment and a maximum', () => {
     const plan = planAllocations(sequence('0+1 1+1'), { alignmentBytes: 4096 });
     expect(plan).toMatchObject({ totalBytes: 8192, alignmentBytes: 4096 });
@@ -375,6 +384,13 @@ describe('a plan', () => {
       { times: [0, 0.5] },
       { streams: [1e8] },
       { freeStreams: [-1] },
+      { waits: 5 },
+      { waits: [undefined] },
+      { waits: [{ at: 3, stream: 1, recordedOn: 0, recordedAt: 0 }] },
+      { waits: [{ at: 1, stream: 1, recordedOn: 0, recordedAt: 2 }] },
+      { waits: [{ at: 1, stream: -1, recordedOn: 0, recordedAt: 0 }] },
+      { waits: [{ at: 1, stream: 1, recordedOn: 1e8, recordedAt: 0 }] },
+      { waits: [{ at: 1, stream: 1, recordedOn: 0, recordedAt: 0, recordedAfter: 1 }] },
     ]) {
       const wrong = { ...of, ...changes } as AllocationSequence;
       expect(() => planAllocations(wrong)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_INVALID_PLAN' }));

@@ -6,7 +6,7 @@
  */
 import { statSync } from 'node:fs';
 import { resolve } from 'node:path';
-import { observeEvents } from '../../driver/event-observer.js';
+import { observeEvents, unobserveEvents } from '../../driver/event-observer.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -173,7 +173,7 @@ export class Recording implements Disposable {
   [Symbol.dispose](): void {
     if (this.isDisposed) return;
     live.splice(live.indexOf(this), 1);
-    if (live.length === 0) observeEvents(undefined);
+    if (live.length === 0) unobserveEvents(eventObserver);
     cancelFlushAtExit(this);
     this.#streams.clear();
     this.#phases.clear();

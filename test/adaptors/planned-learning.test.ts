@@ -1,0 +1,263 @@
+import { describe, expect, test } from 'vitest';
+import {
+  CudaMemoryResource,
+  checkOrder,
+  driverCallCounts,
+  Event,
+  formatOrderReport,
+  formatPlan,
+  PlannedMemoryResource,
+  type PlannedMemoryResourceOptions,
+  type Planner,
+  PoolMemoryResource,
+  parsePlan,
+  Stream,
+} from '../../src/index.js';
+import { planAllocations } from '../../src/planning/index.js';
+
+const page = 256;
+
+/** A resource that learns, over a pool that serves what is not planned. */
+class Program implements Disposable {
+  readonly fallback = new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'eager' });
+  readonly resource: PlannedMemoryResource;
+  readonly stream = new Stream();
+
+  constructor(options: PlannedMemoryResourceOptions = {}) {
+    const { fallback } = this;
+    this.resource = new PlannedMemoryResource(new CudaMemoryResource(), undefined, { fallback, planner: planAllocations, ...options });
+  }
+
+  /** A pass that allocates two blocks, frees the first, allocates another, and frees the rest. Returns the addresses. */
+  pass(sizes: readonly [number, number, number] = [4, 2, 4]): number[] {
+    const { resource, stream } = this;
+    return resource.run(() => {
+      const [first, second, third] = sizes.map((pages) => pages * page) as [number, number, number];
+      const a = resource.allocate(first, stream);
+      const b = resource.allocate(second, stream);
+      resource.deallocate(a, first, stream);
+      const c = resource.allocate(third, stream);
+      resource.deallocate(b, second, stream);
+      resource.deallocate(c, third, stream);
+      return [a, b, c];
+    });
+  }
+
+  [Symbol.dispose](): void {
+    this.resource.dispose();
+    this.stream.dispose();
+    this.fallback.dispose();
+  }
+}
+
+describe('a planned resource that learns', () => {
+  test('serves recorded passes from the fallback, and those after from the plan', () => {
+    using program = new Program();
+    const { resource } = program;
+    expect(resource.plan).toBeUndefined();
+    program.pass();
+    expect(resource.statistics()).toMatchObject({ isRecording: true, plans: 0, reservedBytes: 0, fallbackAllocations: 3 });
+    program.pass();
+    expect(resource.plan).toMatchObject({ totalBytes: 6 * page, isOptimal: true });
+    const addresses = program.pass();
+    expect(addresses[2]).toBe(addresses[0]);
+    const before = driverCallCounts();
+    expect([program.pass(), program.pass()]).toEqual([addresses, addresses]);
+    expect(driverCallCounts()).toEqual(before);
+    expect(resource.statistics()).toMatchObject({ isRecording: false, plans: 1, reservedBytes: 6 * page, fallbackAllocations: 6 });
+    const plan = parsePlan(formatPlan(resource.plan as NonNullable<typeof resource.plan>));
+    using again = new PlannedMemoryResource(new CudaMemoryResource(), plan, { deviations: 'refuse' });
+    again.run(() => again.deallocate(again.allocate(4 * page, program.stream), 4 * page, program.stream));
+  });
+
+  test('plans the largest size at each place', () => {
+    using program = new Program({ recordedPasses: 3 });
+    const sizes = [
+      [4, 2, 1],
+      [3, 6, 1],
+      [1, 1, 5],
+    ] as const;
+    for (const each of sizes) program.pass(each);
+    expect(Array.from(program.resource.plan?.sizes ?? [])).toEqual([4 * page, 6 * page, 5 * page]);
+    for (const each of sizes) program.pass(each);
+    expect(program.resource.statistics()).toMatchObject({ fallbackAllocations: 9, deviatingPasses: 0 });
+  });
+
+  test('goes on recording while passes differ in their operations, and says how', () => {
+    using program = new Program();
+    const { resource, stream } = program;
+    const other = () => resource.run(() => resource.deallocate(resource.allocate(page, stream), page, stream));
+    program.pass();
+    other();
+    expect(resource.statistics()).toMatchObject({
+      isRecording: true,
+      difference: 'it differs from the pass before in its operations, at 1',
+    });
+    program.pass();
+    resource.run(() => 0);
+    expect(resource.plan).toBeUndefined();
+    program.pass();
+    expect(resource.statistics()).toMatchObject({ isRecording: false, difference: undefined });
+  });
+
+  test('does not plan from a pass that failed, or that another began within', async () => {
+    using program = new Program({ recordedPasses: 1 });
+    const { resource, stream } = program;
+    const pass = () => resource.deallocate(resource.allocate(page, stream), page, stream);
+    const fail = () => {
+      pass();
+      throw new Error('the step failed');
+    };
+    expect(() => resource.run(fail)).toThrow('the step failed');
+    await expect(resource.run(async () => fail())).rejects.toThrow('the step failed');
+    expect(resource.plan).toBeUndefined();
+    await resource.run(async () => pass());
+    expect(resource.plan?.totalBytes).toBe(page);
+  });
+
+  test('records again after several deviating passes, and after twice as many if that did not help', () => {
+    using program = new Program({ recordedPasses: 1, replanAfter: 2 });
+    const { resource } = program;
+    const larger = (pages: number) => program.pass([pages, 2, 4]);
+    program.pass();
+    larger(5);
+    program.pass();
+    larger(6);
+    expect(resource.statistics()).toMatchObject({ isRecording: false, deviatingPasses: 2, plans: 1 });
+    larger(7);
+    expect(resource.statistics()).toMatchObject({ isRecording: true, deviatingPasses: 3 });
+    larger(7);
+    expect(resource.statistics()).toMatchObject({ isRecording: false, plans: 2 });
+    // No pass followed the new plan.
+    for (const pages of [8, 9, 10]) larger(pages);
+    expect(resource.statistics().isRecording).toBe(false);
+    larger(11);
+    expect(resource.statistics().isRecording).toBe(true);
+    larger(12);
+    const { fallbackAllocations } = resource.statistics();
+    larger(12);
+    expect(resource.statistics()).toMatchObject({ plans: 3, fallbackAllocations });
+    // One did: two are enough again.
+    larger(13);
+    larger(14);
+    expect(resource.statistics().isRecording).toBe(true);
+  });
+
+  test('records passes again when asked to, and starts from a plan', () => {
+    using program = new Program();
+    program.pass();
+    program.pass();
+    const { plan } = program.resource;
+    using resource = new PlannedMemoryResource(new CudaMemoryResource(), plan, { planner: planAllocations, recordedPasses: 1 });
+    const pass = () => resource.run(() => resource.deallocate(resource.allocate(page, program.stream), page, program.stream));
+    pass();
+    expect(resource.statistics().fallbackAllocations).toBe(0);
+    resource.record();
+    expect(resource.plan).toMatchObject({ totalBytes: 6 * page });
+    pass();
+    expect(resource.plan).toMatchObject({ totalBytes: page });
+    expect(resource.statistics()).toMatchObject({ fallbackAllocations: 1, reservedBytes: 0 });
+    pass();
+    expect(resource.statistics()).toMatchObject({ fallbackAllocations: 1, reservedBytes: page });
+  });
+
+  test('never gives out memory of an earlier plan that is still allocated, and returns its block afterwards', () => {
+    using program = new Program({ recordedPasses: 1 });
+    const { resource, stream } = program;
+    program.pass();
+    resource.begin();
+    const kept = resource.allocate(4 * page, stream);
+    resource.record();
+    program.resource.end();
+    program.pass();
+    expect(resource.reservedBytes).toBe(6 * page);
+    expect(program.pass().every((address) => address + 4 * page <= kept || address >= kept + 6 * page)).toBe(true);
+    expect(resource.statistics()).toMatchObject({ reservedBytes: 12 * page, upstreamBlocks: 2, plannedAllocations: 1, plans: 2 });
+    expect(() => resource.deallocate(kept, page, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_WRONG_SIZE' }));
+    expect(() => resource.deallocate(kept + page, page, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_FOREIGN_POINTER' }));
+    resource.deallocate(kept, 4 * page, stream);
+    expect(() => resource.deallocate(kept, 4 * page, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DOUBLE_FREE' }));
+    program.pass();
+    expect(resource.statistics()).toMatchObject({ reservedBytes: 6 * page, plannedAllocations: 0, upstreamBlocks: 1 });
+  });
+
+  test.each([
+    ['that the program makes', true, 4],
+    ['but not those that the fallback makes', false, 8],
+  ])('knows the waits %s', (_, isProgram, pages) => {
+    using program = new Program();
+    const { resource, stream } = program;
+    using other = new Stream({ nonBlocking: true });
+    using event = new Event();
+    using checker = checkOrder();
+    const pass = () =>
+      resource.run(() => {
+        const a = resource.allocate(4 * page, stream);
+        resource.deallocate(a, 4 * page, stream);
+        if (isProgram) {
+          event.record(stream);
+          other.wait(event);
+        }
+        const b = resource.allocate(4 * page, other);
+        resource.deallocate(b, 4 * page, other);
+        stream.synchronizeSync();
+        other.synchronizeSync();
+      });
+    for (let i = 0; i < 4; i++) pass();
+    expect(resource.plan?.totalBytes).toBe(pages * page);
+    expect(resource.statistics().fallbackAllocations).toBe(4);
+    expect(checker.reports.map((report) => formatOrderReport(report))).toEqual([]);
+  });
+
+  test('plans for the greatest alignment that was asked for', () => {
+    using program = new Program({ recordedPasses: 1 });
+    const { resource, stream } = program;
+    const pass = () =>
+      resource.run(() => {
+        const pointers = [resource.allocate(page, stream), resource.allocate(page, stream, 1024)];
+        for (const pointer of pointers) resource.deallocate(pointer, page, stream);
+        return pointers;
+      });
+    pass();
+    expect(pass()[1] as number).toSatisfy((pointer: number) => pointer % 1024 === 0);
+    expect(resource.plan?.alignmentBytes).toBe(1024);
+    expect(resource.statistics()).toMatchObject({ fallbackAllocations: 2 });
+  });
+
+  test('goes on recording if the planner throws, and passes the error on', () => {
+    let failures = 0;
+    const planner: Planner = (...args) => {
+      if (failures++ === 0) throw new Error('no plan');
+      return planAllocations(...args);
+    };
+    using program = new Program({ planner, recordedPasses: 1, planningMilliseconds: 20 });
+    expect(() => program.pass()).toThrow('no plan');
+    expect(program.resource.statistics()).toMatchObject({ isRecording: true, plans: 0 });
+    program.pass();
+    expect(program.resource.plan?.totalBytes).toBe(6 * page);
+    using wrong = new Program({ planner: () => ({}) as never, recordedPasses: 1 });
+    expect(() => wrong.pass()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_INVALID_PLAN' }));
+  });
+
+  test('refuses invalid options, and to record without a planner', () => {
+    const create = (options: object) => () => new PlannedMemoryResource(new CudaMemoryResource(), undefined, options);
+    expect(create({})).toThrow(TypeError);
+    expect(create({ planner: 5 })).toThrow(TypeError);
+    const planner = planAllocations;
+    for (const options of [
+      { recordedPasses: 0 },
+      { replanAfter: 1.5 },
+      { planningMilliseconds: -1 },
+      { planningMilliseconds: Number.POSITIVE_INFINITY },
+      { repeats: true },
+    ])
+      expect(create({ planner, ...options })).toThrow(RangeError);
+    using program = new Program({ replanAfter: Number.POSITIVE_INFINITY, recordedPasses: 1 });
+    program.pass();
+    const { plan } = program.resource;
+    for (let pages = 5; pages < 15; pages++) program.pass([pages, pages, pages]);
+    expect(program.resource.statistics()).toMatchObject({ isRecording: false, deviatingPasses: 10 });
+    using fixed = new PlannedMemoryResource(new CudaMemoryResource(), plan);
+    expect(() => fixed.record()).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_INVALID_STATE' }));
+  });
+});
