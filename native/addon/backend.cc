@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+
 #include "addon/bindings.h"
 #include "addon/thread_id.h"
 #include "cuda/loader.h"
@@ -81,6 +84,46 @@ Status AccessFromHost(Environment&, const Napi::CallbackInfo& info) {
   bool is_write;
   if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || !ReadBoolean(info[2], &is_write)) return kInvalidArgument;
   software::AccessFromHost(address, bytes, is_write);
+  return kSuccess;
+}
+
+Status BeginManagedMoves(Environment& environment, const Napi::CallbackInfo& info) {
+  Napi::Int32Array pending;
+  if (!ReadArray(info[0], &pending) || pending.ElementLength() < 1) return kInvalidArgument;
+  environment.EndManagedMoves();
+  const bool has_begun = software::BeginManagedMoves(pending.Data());
+  if (has_begun) {
+    environment.pending_moves = pending.Data();
+    environment.pending_moves_array = Napi::Persistent(pending);
+  }
+  environment.Out(1, has_begun ? 1 : 0);
+  return kSuccess;
+}
+
+Status TakeManagedMoves(Environment& environment, const Napi::CallbackInfo& info) {
+  Napi::Float64Array array;
+  if (!ReadArray(info[0], &array)) return kInvalidArgument;
+  constexpr std::size_t kCellsOfMove = 7;
+  std::array<software::ManagedMove, 256> moves;
+  const std::size_t room = std::min(moves.size(), array.ElementLength() / kCellsOfMove);
+  const std::size_t count = software::TakeManagedMoves(environment.pending_moves, moves.data(), room);
+  double* cells = array.Data();
+  for (std::size_t i = 0; i < count; ++i) {
+    const software::ManagedMove& move = moves[i];
+    *cells++ = static_cast<double>(move.nanoseconds);
+    *cells++ = static_cast<double>(move.address);
+    *cells++ = static_cast<double>(move.bytes);
+    *cells++ = move.place;
+    *cells++ = static_cast<double>(move.reason);
+    *cells++ = move.device;
+    *cells++ = static_cast<double>(move.stream);
+  }
+  environment.Out(1, static_cast<double>(count));
+  return kSuccess;
+}
+
+Status EndManagedMoves(Environment& environment, const Napi::CallbackInfo&) {
+  environment.EndManagedMoves();
   return kSuccess;
 }
 

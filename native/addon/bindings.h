@@ -47,6 +47,9 @@ Status ManagedActivity(Environment& environment, const Napi::CallbackInfo& info)
 Status ResetManagedActivity(Environment& environment, const Napi::CallbackInfo& info);
 Status ResidentBytes(Environment& environment, const Napi::CallbackInfo& info);
 Status AccessFromHost(Environment& environment, const Napi::CallbackInfo& info);
+Status BeginManagedMoves(Environment& environment, const Napi::CallbackInfo& info);
+Status TakeManagedMoves(Environment& environment, const Napi::CallbackInfo& info);
+Status EndManagedMoves(Environment& environment, const Napi::CallbackInfo& info);
 Status SetLatency(Environment& environment, const Napi::CallbackInfo& info);
 Status FailCall(Environment& environment, const Napi::CallbackInfo& info);
 Status FailCallAfter(Environment& environment, const Napi::CallbackInfo& info);

@@ -10,6 +10,7 @@
 #include "addon/memory.h"
 #include "addon/order.h"
 #include "addon/orphans.h"
+#include "software/software_device.h"
 
 namespace cistern {
 namespace {
@@ -70,6 +71,7 @@ void Environment::Close() {
   unreleased_holds = 0;
   ForgetHostFunctions(*loop);
   LeaveOrderCheck(*this);
+  EndManagedMoves();
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;
   while (Completion* completion = loop->finished_completions.TakeFirst()) delete completion;
   if (backend != nullptr) {
@@ -81,6 +83,13 @@ void Environment::Close() {
   }
   for (WatchedEvent* watched : watched_events) delete watched;
   watched_events.clear();
+}
+
+void Environment::EndManagedMoves() {
+  if (pending_moves == nullptr) return;
+  software::EndManagedMoves(pending_moves);
+  pending_moves = nullptr;
+  pending_moves_array.Reset();
 }
 
 void Environment::LeaveToOrphans() {

@@ -183,6 +183,12 @@ class Environment {
   std::thread poller;
   Napi::FunctionReference array_buffer_constructor;
 
+  // The cell in which JavaScript sees that moves of managed memory wait to be taken; null unless this
+  // environment takes them.
+  std::int32_t* pending_moves = nullptr;
+  Napi::Reference<Napi::Int32Array> pending_moves_array;
+  void EndManagedMoves();
+
   // The cells that JavaScript passed when it turned order checking on in this environment, see
   // order/report.h; else empty.
   Napi::Reference<Napi::Float64Array> order_cells;

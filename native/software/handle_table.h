@@ -68,9 +68,14 @@ class HandleTable {
   }
 
   std::uint64_t Publish(Slot& slot) {
-    std::uint64_t handle = std::uint64_t{slot.generation} << 24 | static_cast<std::uint64_t>(kind) << 20 | slot.index;
+    std::uint64_t handle = HandleOf(slot);
     slot.handle.store(handle, std::memory_order_release);
     return handle;
+  }
+
+  // The handle of a slot that was taken, even if it was closed meanwhile.
+  static std::uint64_t HandleOf(const Slot& slot) {
+    return std::uint64_t{slot.generation} << 24 | static_cast<std::uint64_t>(kind) << 20 | slot.index;
   }
 
   // Makes the handle invalid; false if it was not valid, so if two threads close it only one

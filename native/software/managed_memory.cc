@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -41,20 +42,41 @@ struct Page {
   int last_left = kNoPlace;    // the place that it last moved away from
   Page* older[kMaxDevices]{};  // neighbours in the order of use, for each device that it is at
   Page* newer[kMaxDevices]{};
+  std::uint64_t Offset() const;
   std::uint64_t Bytes() const;
+  std::uint64_t Address() const;
 };
 
 struct Range {
+  std::uint64_t address;
   std::uint64_t bytes;
   Runs runs;
   std::vector<Page> pages;
 };
 
-std::uint64_t Page::Bytes() const { return std::min(kPage, range->bytes - static_cast<std::uint64_t>(this - range->pages.data()) * kPage); }
+std::uint64_t Page::Offset() const { return static_cast<std::uint64_t>(this - range->pages.data()) * kPage; }
+std::uint64_t Page::Bytes() const { return std::min(kPage, range->bytes - Offset()); }
+std::uint64_t Page::Address() const { return range->address + Offset(); }
 
 struct Uses {
   Page* oldest = nullptr;
   Page* newest = nullptr;
+};
+
+// The moves that nobody has taken yet.
+struct MoveNotes {
+  std::int32_t* pending = nullptr;  // null: nobody asks
+  std::chrono::steady_clock::time_point begin;
+  std::deque<ManagedMove> moves;
+
+  void Add(const Page& page, int place, MoveReason reason, PageUser user) {
+    if (pending == nullptr) return;
+    const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin);
+    moves.push_back({static_cast<std::uint64_t>(now.count()), page.Address(), page.Bytes(), place, reason, user.device, user.stream});
+    SetPending(1);
+  }
+  // JavaScript reads it without a lock.
+  void SetPending(std::int32_t value) const { __atomic_store_n(pending, value, __ATOMIC_RELEASE); }
 };
 
 struct State {
@@ -62,6 +84,7 @@ struct State {
   std::map<std::uint64_t, Range> ranges;  // by address; neither their nodes nor their pages move
   Uses uses[kMaxDevices];
   ManagedActivity activity[kPlaces] = {};
+  MoveNotes notes;
 };
 
 State& TheState() {
@@ -85,10 +108,10 @@ void TakeTimeFor(std::uint64_t pages) {
 }
 
 // Moves pages. The state's mutex must be held during each call except Settle, which takes as long as
-// the moves cost. Nothing here allocates: it runs on the threads of streams.
+// the moves cost. Only notes allocate memory here.
 class Mover {
  public:
-  explicit Mover(State& state) : state_(state) {}
+  explicit Mover(State& state, PageUser user = {}) : state_(state), user_(user) {}
 
   // Marks a page as the one that was used last.
   void Touch(Page& page, int place) {
@@ -98,11 +121,11 @@ class Mover {
   }
 
   // Lets the page be at a place too or, if it `moves`, there only. False if the place has no room.
-  bool Bring(Page& page, int place, bool moves) {
+  bool Bring(Page& page, int place, bool moves, MoveReason reason) {
     if (!IsAt(page, place)) {
       if (!MakeRoom(place, page.Bytes())) return false;
       if (page.residents != 0) CountMove(SourceOf(page), place, page.Bytes());
-      Enter(page, place);
+      Enter(page, place, reason);
     } else {
       Touch(page, place);
     }
@@ -123,6 +146,7 @@ class Mover {
     page.residents &= ~BitOf(place);
     page.mapped_by = 0;
     state_.activity[IndexOf(place)].resident_bytes -= page.Bytes();
+    state_.notes.Add(page, place, MoveReason::kLeft, user_);
     if (place == kHostPlace) return;
     Unlink(page, place);
     FindDevice(place)->memory.GivePage(page.Bytes());
@@ -137,7 +161,7 @@ class Mover {
     if (page.residents == BitOf(device)) {
       CountMove(device, kHostPlace, page.Bytes());
       activity.evicted_bytes += page.Bytes();
-      Enter(page, kHostPlace);
+      Enter(page, kHostPlace, MoveReason::kEviction);
     }
     Leave(page, device);
     page.last_left = device;
@@ -157,8 +181,9 @@ class Mover {
   }
 
   // The place has room for it.
-  void Enter(Page& page, int place) {
+  void Enter(Page& page, int place, MoveReason reason) {
     page.residents |= BitOf(place);
+    state_.notes.Add(page, place, reason, user_);
     ManagedActivity& activity = state_.activity[IndexOf(place)];
     activity.resident_bytes += page.Bytes();
     activity.peak_resident_bytes = std::max(activity.peak_resident_bytes, activity.resident_bytes);
@@ -186,6 +211,7 @@ class Mover {
   }
 
   State& state_;
+  const PageUser user_;
   std::uint64_t moved_pages_ = 0;
 };
 
@@ -257,11 +283,11 @@ void Fault(State& state, Mover& mover, Page& page, const Advice& advice, int pro
       !advice.is_read_mostly && advice.preferred != kNoPlace && advice.preferred != processor && CanMap(processor, advice.preferred);
   if (page.residents == 0) {
     activity.faults += 1;
-    if (prefers_map && mover.Bring(page, advice.preferred, true)) {
+    if (prefers_map && mover.Bring(page, advice.preferred, true, MoveReason::kFirstUse)) {
       activity.remote_bytes += bytes;
       page.mapped_by |= BitOf(processor);
-    } else if (!mover.Bring(page, processor, true)) {
-      mover.Bring(page, kHostPlace, true);
+    } else if (!mover.Bring(page, processor, true, MoveReason::kFirstUse)) {
+      mover.Bring(page, kHostPlace, true, MoveReason::kFirstUse);
       activity.remote_bytes += bytes;
     }
     return;
@@ -279,7 +305,8 @@ void Fault(State& state, Mover& mover, Page& page, const Advice& advice, int pro
   }
   activity.faults += 1;
   const bool returns = page.last_left == processor;
-  if (mover.Bring(page, processor, is_write || !advice.is_read_mostly)) {
+  const MoveReason reason = returns ? MoveReason::kThrash : processor == kHostPlace ? MoveReason::kHostView : MoveReason::kFault;
+  if (mover.Bring(page, processor, is_write || !advice.is_read_mostly, reason)) {
     activity.thrashes += returns ? 1 : 0;
   } else {
     activity.remote_bytes += bytes;
@@ -292,6 +319,7 @@ void AddManagedRange(std::uint64_t address, std::uint64_t bytes) {
   State& state = TheState();
   std::lock_guard<std::mutex> guard(state.mutex);
   Range& range = state.ranges[address];
+  range.address = address;
   range.bytes = bytes;
   range.runs[0] = {};
   range.pages.resize((bytes + kPage - 1) / kPage);
@@ -400,9 +428,9 @@ Status QueryManaged(void* data, std::size_t data_size, int attribute, std::uint6
   }
 }
 
-void AccessManaged(int processor, std::uint64_t address, std::uint64_t bytes, bool is_write) {
+void AccessManaged(int processor, std::uint64_t address, std::uint64_t bytes, bool is_write, PageUser user) {
   State& state = TheState();
-  Mover mover(state);
+  Mover mover(state, user);
   {
     std::lock_guard<std::mutex> guard(state.mutex);
     std::uint64_t offset;
@@ -425,16 +453,18 @@ void AccessManaged(int processor, std::uint64_t address, std::uint64_t bytes, bo
   mover.Settle();
 }
 
-void MoveManaged(int destination, std::uint64_t address, std::uint64_t bytes) {
+void MoveManaged(int destination, std::uint64_t address, std::uint64_t bytes, PageUser user) {
   State& state = TheState();
-  Mover mover(state);
+  Mover mover(state, user);
   {
     std::lock_guard<std::mutex> guard(state.mutex);
     std::uint64_t offset;
     Range* range = FindWhole(state, address, bytes, &offset);
     if (range == nullptr) return;
     ForPages(offset, bytes, [&](std::size_t index, std::uint64_t first, std::uint64_t) {
-      mover.Bring(range->pages[index], destination, !AdviceAt(*range, first).is_read_mostly);
+      Page& page = range->pages[index];
+      const MoveReason reason = page.residents == 0 ? MoveReason::kFirstPrefetch : MoveReason::kPrefetch;
+      mover.Bring(page, destination, !AdviceAt(*range, first).is_read_mostly, reason);
     });
   }
   mover.Settle();
@@ -484,6 +514,45 @@ std::uint64_t ResidentBytes(std::uint64_t address, std::uint64_t bytes, int plac
   return resident;
 }
 
-void AccessFromHost(std::uint64_t address, std::uint64_t bytes, bool is_write) { AccessManaged(kHostPlace, address, bytes, is_write); }
+void AccessFromHost(std::uint64_t address, std::uint64_t bytes, bool is_write) { AccessManaged(kHostPlace, address, bytes, is_write, {}); }
+
+bool BeginManagedMoves(std::int32_t* pending) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> guard(state.mutex);
+  MoveNotes& notes = state.notes;
+  if (notes.pending != nullptr) return false;
+  notes.pending = pending;
+  notes.begin = std::chrono::steady_clock::now();
+  for (const auto& [address, range] : state.ranges) {
+    for (const Page& page : range.pages) {
+      for (int place = kHostPlace; place < kMaxDevices; ++place) {
+        if (IsAt(page, place)) notes.Add(page, place, MoveReason::kPresent, {});
+      }
+    }
+  }
+  return true;
+}
+
+std::size_t TakeManagedMoves(const std::int32_t* pending, ManagedMove* moves, std::size_t count) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> guard(state.mutex);
+  MoveNotes& notes = state.notes;
+  if (notes.pending == nullptr || notes.pending != pending) return 0;
+  count = std::min(count, notes.moves.size());
+  std::copy_n(notes.moves.begin(), count, moves);
+  notes.moves.erase(notes.moves.begin(), notes.moves.begin() + static_cast<std::ptrdiff_t>(count));
+  if (notes.moves.empty()) notes.SetPending(0);
+  return count;
+}
+
+void EndManagedMoves(const std::int32_t* pending) {
+  State& state = TheState();
+  std::lock_guard<std::mutex> guard(state.mutex);
+  MoveNotes& notes = state.notes;
+  if (notes.pending == nullptr || notes.pending != pending) return;
+  notes.SetPending(0);
+  notes.pending = nullptr;
+  notes.moves = {};
+}
 
 }  // namespace cistern::software

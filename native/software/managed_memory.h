@@ -26,6 +26,9 @@
 // nothing can be evicted to make room on a device, the page stays, or begins at the host, and is
 // mapped.
 //
+// Moves are noted while somebody asks for them (BeginManagedMoves): each arrival of a page, with the
+// reason and the stream, and each departure. The notes wait in order until they are taken.
+//
 // Invariants: the first run starts at page 0; neighbouring runs may be equal (a query folds them),
 // none is empty; a page is among a device's uses if and only if it is there, and then its bytes
 // are charged to the device's memory.
@@ -52,11 +55,17 @@ Status AdviseManaged(std::uint64_t address, std::uint64_t bytes, int advice, Mem
 Status NotePrefetch(std::uint64_t address, std::uint64_t bytes, MemLocation location);
 Status QueryManaged(void* data, std::size_t data_size, int attribute, std::uint64_t address, std::uint64_t bytes);
 
+// The stream whose work uses pages, as ManagedMove names it.
+struct PageUser {
+  int device = 0;
+  std::uint64_t stream = 0;
+};
+
 // A processor is a device's ordinal, or kHostPlace. These run when the operation itself does; memory
 // that is not managed is left alone. Each takes as long as the pages that it moves cost.
 inline constexpr int kHostPlace = -1;
-void AccessManaged(int processor, std::uint64_t address, std::uint64_t bytes, bool is_write);
-void MoveManaged(int destination, std::uint64_t address, std::uint64_t bytes);
+void AccessManaged(int processor, std::uint64_t address, std::uint64_t bytes, bool is_write, PageUser user);
+void MoveManaged(int destination, std::uint64_t address, std::uint64_t bytes, PageUser user);
 
 // Room in a device's memory for an allocation that failed. What it costs to move the pages is spent
 // when this ends, after the allocation: meanwhile, other streams would bring pages to the room.

@@ -2,6 +2,7 @@
 #ifndef CISTERN_SOFTWARE_SOFTWARE_DEVICE_H_
 #define CISTERN_SOFTWARE_SOFTWARE_DEVICE_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "cuda/driver_table.h"
@@ -60,6 +61,38 @@ struct ManagedActivity {
 // A place is a device's ordinal, or -1 for the host.
 ManagedActivity ActivityAt(int place);
 void ResetManagedActivity();
+
+// Why a page of managed memory is at a place.
+enum class MoveReason {
+  kLeft,           // it no longer is
+  kPresent,        // it was when the noting began
+  kFirstUse,       // a fault, and the page was nowhere
+  kFault,          // of a device
+  kThrash,         // a fault that brought the page back to the place that it had left last
+  kHostView,       // a fault of the host
+  kFirstPrefetch,  // the page was nowhere
+  kPrefetch,
+  kEviction,
+};
+
+// A page that came to a place, or left one.
+struct ManagedMove {
+  std::uint64_t nanoseconds;  // since the noting began
+  std::uint64_t address;
+  std::uint64_t bytes;
+  int place;
+  MoveReason reason;
+  int device;            // the stream's
+  std::uint64_t stream;  // whose work caused it: a handle, or 1 and 2 for default streams; 0: no stream's
+};
+
+// Notes moves from now on, after a note for each page that is somewhere already. *pending is 1 while
+// there are notes to take, and must stay valid until the noting ends; it also identifies the caller.
+// False if moves are being noted for another caller.
+bool BeginManagedMoves(std::int32_t* pending);
+// Takes the oldest notes, at most `count`, and returns how many.
+std::size_t TakeManagedMoves(const std::int32_t* pending, ManagedMove* moves, std::size_t count);
+void EndManagedMoves(const std::int32_t* pending);
 
 // How many of these bytes of managed memory are at a place. Copies of read-mostly memory count at
 // each place.

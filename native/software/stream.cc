@@ -22,8 +22,15 @@ namespace {
 // Above the ids of the default streams in strict mode.
 std::atomic<std::uint64_t> next_stream_id{3};
 
+PageUser UserOf(const StreamState& stream) {
+  const std::uint64_t handle = stream.role == StreamRole::kCreated  ? StreamTable::HandleOf(stream)
+                               : stream.role == StreamRole::kLegacy ? 1
+                                                                    : 2;
+  return {stream.device->ordinal, handle};
+}
+
 struct Executor {
-  const Device& device;
+  const StreamState& stream;
   Mark mark;
 
   void operator()(const WaitWork& work) const { WaitForMark(work.mark); }
@@ -37,9 +44,9 @@ struct Executor {
       pause = std::min(pause + pause / 4 + std::chrono::microseconds{1}, kLongest);
     }
   }
-  void operator()(const CopyWork& work) const { Run(work, device); }
-  void operator()(const FillWork& work) const { Run(work, device); }
-  void operator()(const PrefetchWork& work) const { MoveManaged(work.place, work.address, work.bytes); }
+  void operator()(const CopyWork& work) const { Run(work, stream); }
+  void operator()(const FillWork& work) const { Run(work, stream); }
+  void operator()(const PrefetchWork& work) const { MoveManaged(work.place, work.address, work.bytes, UserOf(stream)); }
   void operator()(const HostFunctionWork& work) const {
     // "Host functions … may be serialized."
     static std::mutex& one_at_a_time = *new std::mutex;
@@ -77,7 +84,7 @@ void* RunStream(void* argument) {
       Work work = std::move(stream.queue.front());
       stream.queue.pop_front();
       lock.unlock();
-      std::visit(Executor{*stream.device, MakeMark(stream.index, count)}, work);
+      std::visit(Executor{stream, MakeMark(stream.index, count)}, work);
       lock.lock();
     }
     stream.completed.store(count, std::memory_order_release);
@@ -236,17 +243,20 @@ void WaitForMark(Mark mark) {
   --stream.waiters;
 }
 
-void Run(const CopyWork& work, const Device& device) {
+void Run(const CopyWork& work, const StreamState& stream) {
+  const int device = stream.device->ordinal;
   const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
-  if (work.reads_managed) AccessManaged(device.ordinal, address(work.source), work.bytes, false);
-  if (work.writes_managed) AccessManaged(device.ordinal, address(work.destination), work.bytes, true);
+  if (work.reads_managed) AccessManaged(device, address(work.source), work.bytes, false, UserOf(stream));
+  if (work.writes_managed) AccessManaged(device, address(work.destination), work.bytes, true, UserOf(stream));
   std::memmove(work.destination, work.source, work.bytes);
   std::free(work.staged);
 }
 
-void Run(const FillWork& work, const Device& device) {
+void Run(const FillWork& work, const StreamState& stream) {
   const std::uint64_t bytes = work.is_bytes ? work.count : work.count * sizeof work.value;
-  if (work.writes_managed) AccessManaged(device.ordinal, reinterpret_cast<std::uintptr_t>(work.destination), bytes, true);
+  if (work.writes_managed) {
+    AccessManaged(stream.device->ordinal, reinterpret_cast<std::uintptr_t>(work.destination), bytes, true, UserOf(stream));
+  }
   if (work.is_bytes) {
     std::memset(work.destination, static_cast<int>(work.value), work.count);
   } else {

@@ -150,9 +150,9 @@ std::uint64_t OrderedAfterCount(StreamState& stream, std::uint32_t slot);
 
 void WaitForMark(Mark mark);
 
-// Copies and fills on the calling thread, as the device.
-void Run(const CopyWork& work, const Device& device);
-void Run(const FillWork& work, const Device& device);
+// Copies and fills on the calling thread, as the stream.
+void Run(const CopyWork& work, const StreamState& stream);
+void Run(const FillWork& work, const StreamState& stream);
 
 }  // namespace cistern::software
 

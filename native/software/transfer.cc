@@ -44,7 +44,7 @@ Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes
   if (is_pageable && IsIdle(stream)) {
     // Pageable memory is read, or written, before the call returns; if nothing precedes it the copy
     // can be made right here.
-    Run(work, *stream.device);
+    Run(work, stream);
     return kSuccess;
   }
   bool must_wait = to == AddressKind::kPageable;

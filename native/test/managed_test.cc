@@ -10,6 +10,8 @@ namespace {
 
 using software::ActivityAt;
 using software::ManagedActivity;
+using software::ManagedMove;
+using software::MoveReason;
 using software::ResidentBytes;
 
 constexpr std::uint64_t kPage = 2 * kMiB;
@@ -65,7 +67,87 @@ std::uint64_t FreeBytes() {
   return free;
 }
 
+// Takes notes of moves for a scope.
+class Notes {
+ public:
+  Notes() { has_begun = software::BeginManagedMoves(&pending_); }
+  ~Notes() { software::EndManagedMoves(&pending_); }
+  Notes(const Notes&) = delete;
+  bool ArePending() const { return __atomic_load_n(&pending_, __ATOMIC_ACQUIRE) == 1; }
+  std::vector<ManagedMove> Take(std::size_t count = 1000) {
+    std::vector<ManagedMove> moves(count);
+    moves.resize(software::TakeManagedMoves(&pending_, moves.data(), count));
+    return moves;
+  }
+  bool has_begun;
+
+ private:
+  std::int32_t pending_ = 0;
+};
+
 }  // namespace
+
+TEST("moves are noted for one taker, beginning with the pages that are somewhere") {
+  TestStream stream;
+  Managed memory(2 * kPage + 4096);
+  Write(memory + kPage, 1, stream);
+  stream.Synchronize();
+  {
+    Notes notes;
+    CHECK(notes.has_begun && notes.ArePending());
+    {
+      Notes others;
+      CHECK(!others.has_begun && !others.ArePending() && others.Take().empty());
+    }
+    const std::vector<ManagedMove> present = notes.Take();
+    CHECK(present.size() == 1 && present[0].reason == MoveReason::kPresent && present[0].place == 0);
+    CHECK(present[0].address == memory + kPage && present[0].bytes == kPage && present[0].stream == 0);
+    CHECK(!notes.ArePending());
+    software::AccessFromHost(memory, 2 * kPage + 4096, false);
+    CHECK(notes.ArePending());
+    const std::vector<ManagedMove> first = notes.Take(2);
+    CHECK(first.size() == 2 && notes.ArePending());
+    CHECK(first[0].reason == MoveReason::kFirstUse && first[0].place == kHost);
+    CHECK(first[1].reason == MoveReason::kHostView && first[1].address == memory + kPage);
+    const std::vector<ManagedMove> rest = notes.Take();
+    CHECK(rest.size() == 2 && !notes.ArePending());
+    CHECK(rest[0].reason == MoveReason::kLeft && rest[0].place == 0 && rest[0].nanoseconds >= first[1].nanoseconds);
+    CHECK(rest[1].reason == MoveReason::kFirstUse && rest[1].bytes == 4096);
+    Write(memory, 1, stream);
+    stream.Synchronize();
+  }
+  Notes notes;
+  CHECK(notes.has_begun && notes.Take().size() == 3);
+}
+
+TEST("notes of several streams on a full device say what is resident after each of them") {
+  CHECK_OK(software::Configure(8 * kMiB, 0));
+  {
+    Managed memory(16 * kPage);
+    Notes notes;
+    std::vector<ManagedMove> moves;
+    {
+      TestStream streams[3];
+      for (int i = 0; i < 300; ++i) {
+        Write(memory + static_cast<std::uint64_t>(i * 7 % 16) * kPage + static_cast<std::uint64_t>(i % 3), 1, streams[i % 3]);
+        if (i % 50 != 0) continue;
+        for (const ManagedMove& move : notes.Take()) moves.push_back(move);
+      }
+      for (TestStream& stream : streams) stream.Synchronize();
+    }
+    for (const ManagedMove& move : notes.Take(100000)) moves.push_back(move);
+    std::uint64_t resident = 0;
+    std::uint64_t faults = 0;
+    for (const ManagedMove& move : moves) {
+      if (move.place != 0) continue;
+      resident = move.reason == MoveReason::kLeft ? resident - move.bytes : resident + move.bytes;
+      faults += move.reason == MoveReason::kLeft ? 0 : 1;
+      CHECK(resident <= 8 * kMiB);
+    }
+    CHECK(resident == ActivityAt(0).resident_bytes && faults == ActivityAt(0).faults);
+  }
+  CHECK_OK(software::Configure(kTotal, 0));
+}
 
 TEST("a page of managed memory is at the place that used it, from the time when the operation runs") {
   TestStream stream;

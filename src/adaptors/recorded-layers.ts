@@ -27,6 +27,7 @@ export interface AdaptorLayer {
  * well, in which its current blocks and its growth from now on are recorded.
  */
 export function addAdaptorLayer(recording: Recording, adaptor: MemoryResourceAdaptor, name: string | undefined): AdaptorLayer {
+  if (adaptor.device.backend === 'software') recording.recordManagedMemory();
   let layers = layersByRecording.get(recording);
   if (layers === undefined) {
     layers = new WeakMap();

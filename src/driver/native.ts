@@ -103,6 +103,20 @@ export interface NativeBinding {
   residentBytes(address: number, bytes: number, place: number): void;
   /** Tells the software device that the host is about to use managed memory directly. */
   accessFromHost(address: number, bytes: number, isWrite: boolean): void;
+  /**
+   * Notes each arrival and departure of a page of managed memory of the software device from now on,
+   * after one arrival for each page that is somewhere. `pending[0]` is 1 while there are notes. It
+   * belongs to the native code, which writes it from any thread; do not detach it. `[1]`: 1, or 0 if
+   * another environment's notes are being taken. A second call starts again.
+   */
+  beginManagedMoves(pending: Int32Array): void;
+  /**
+   * Takes the oldest notes, as many as fit. `[1]`: how many. Each has seven numbers: nanoseconds
+   * since the beginning, address, bytes, place (a device, or -1 for the host), reason, and the
+   * stream whose work caused it: its device and its driver handle, 0 for none.
+   */
+  takeManagedMoves(into: Float64Array): void;
+  endManagedMoves(): void;
   /** Delays every later call of a driver function of the software device. */
   setLatency(functionName: string, nanoseconds: number): void;
   /**

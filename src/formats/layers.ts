@@ -3,15 +3,17 @@ import type { RecordedLayer } from './recorded-run.js';
 /**
  * The index of the layer nearest to the program among those that `hasEvents` accepts or, if a name
  * is given, among those with this name; `undefined` if there is none. Ties go to the layer recorded
- * first.
+ * first. Places of managed memory come after all resources.
  */
 export function nearestLayer(layers: readonly RecordedLayer[], hasEvents: (layer: number) => boolean, name?: string): number | undefined {
   return layersFromTop(layers).find((layer) => (name === undefined ? hasEvents(layer) : layers[layer]?.name === name));
 }
 
-/** The indexes of the layers, nearest to the program first; ties in order of index. */
+/**
+ * The indexes of the layers, nearest to the program first; ties in order of index. Places come last.
+ */
 function layersFromTop(layers: readonly RecordedLayer[]): number[] {
-  const depths = layers.map(() => 0);
+  const depths = layers.map(({ isPlace }) => (isPlace ? layers.length : 0));
   for (const layer of layers.keys()) {
     const seen = new Set([layer]);
     for (let at = layer, next = layers[at]?.upstream; next !== undefined && next < layers.length; at = next, next = layers[at]?.upstream) {
@@ -25,6 +27,14 @@ function layersFromTop(layers: readonly RecordedLayer[]): number[] {
 }
 
 /**
+ * Whether a label of an allocation in one layer also names the memory at that pointer in another. A
+ * label of a page says why it is there, and nothing about allocations.
+ */
+export function sharesLabels(layers: readonly RecordedLayer[], from: number, to: number): boolean {
+  return from === to || !(layers[from]?.isPlace || layers[to]?.isPlace);
+}
+
+/**
  * The layers, nearest to the program first, and the new place of each given layer; `places` is
  * `undefined` if the order is unchanged.
  */
@@ -32,8 +42,8 @@ export function orderLayers(layers: readonly RecordedLayer[]): { layers: readonl
   const order = layersFromTop(layers);
   const places = order.map((_, layer) => order.indexOf(layer));
   const ordered = order.map((layer) => {
-    const { name, upstream } = layers[layer] as RecordedLayer;
-    return { name, upstream: upstream === undefined ? undefined : places[upstream] };
+    const recorded = layers[layer] as RecordedLayer;
+    return { ...recorded, upstream: recorded.upstream === undefined ? undefined : places[recorded.upstream] };
   });
   return { layers: ordered, places: places.some((place, layer) => place !== layer) ? places : undefined };
 }

@@ -7,6 +7,11 @@ export interface RecordedLayer {
   readonly name: string;
   /** The index of the layer below it, or `undefined` if none was recorded. */
   readonly upstream: number | undefined;
+  /**
+   * `true` for a place of managed memory, the host or a device, instead of a resource: an allocation
+   * in the layer is a page that came there, labelled with the reason, and a free is a page that left.
+   */
+  readonly isPlace?: true | undefined;
 }
 
 /** A named part of a program; `annotate` makes them. */

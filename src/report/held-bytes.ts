@@ -60,7 +60,7 @@ export function heldBytes(run: ReportRun, mask: Uint8Array): Float64Array {
 }
 
 /** What allocations can be grouped by. */
-export type Grouping = 'stream' | 'phase' | 'size' | 'thread';
+export type Grouping = 'stream' | 'phase' | 'size' | 'thread' | 'label';
 
 /** The groups of allocations: the largest groups, and one for the rest. */
 export interface SpanGroups {
@@ -84,6 +84,7 @@ export function groupSpans(run: ReportRun, mask: Uint8Array, by: Grouping, limit
   const { keys, name } = {
     stream: { keys: spans.streamOf, name: (key: number) => `stream ${run.streams[key]}` },
     thread: { keys: spans.threadOf, name: (key: number) => `thread ${run.threads[key]}` },
+    label: { keys: spans.labelOf, name: (key: number) => (key === 0 ? 'no label' : (run.labels[key] ?? `label ${key}`)) },
     phase: { keys: spans.phaseOf, name: (key: number) => (key === 0 ? 'no phase' : (run.phases[key]?.name ?? `phase ${key}`)) },
   }[by];
   const peaks = peaksByKey(run, mask, keys);
@@ -95,7 +96,7 @@ export function groupSpans(run: ReportRun, mask: Uint8Array, by: Grouping, limit
   const names = named.map(name);
   if (hasRest) names.push(`${ranked.length - named.length} others`);
   if (names.length === 0) names.push('nothing');
-  return { names, of: Uint8Array.from(keys, (key) => groupOf[key] as number) };
+  return { names, of: Uint8Array.from(keys as ArrayLike<number>, (key) => groupOf[key] as number) };
 }
 
 function classOf(bytes: number): number {
@@ -103,8 +104,9 @@ function classOf(bytes: number): number {
   return index < 0 ? sizeClasses.length : index;
 }
 
-function peaksByKey(run: ReportRun, mask: Uint8Array, keys: Uint16Array): Float64Array {
-  const count = keys.reduce((most, key) => Math.max(most, key + 1), 1);
+function peaksByKey(run: ReportRun, mask: Uint8Array, keys: Uint16Array | Uint32Array): Float64Array {
+  let count = 1;
+  for (const key of keys) count = Math.max(count, key + 1);
   const held = new Float64Array(count);
   const peaks = new Float64Array(count);
   const { changes, spans } = run;

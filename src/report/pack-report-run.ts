@@ -9,8 +9,8 @@
  */
 import { refuseCloning } from '../driver/local-object.js';
 import { appendEvents, EventKind, type EventSink } from '../formats/event-columns.js';
-import { nearestLayer } from '../formats/layers.js';
-import type { RecordedRun, RecordingDamage, RunDescription } from '../formats/recorded-run.js';
+import { nearestLayer, sharesLabels } from '../formats/layers.js';
+import type { RecordedLayer, RecordedRun, RecordingDamage, RunDescription } from '../formats/recorded-run.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { ColumnWriter, type PackedColumn } from './column.js';
 import type { RunOverview } from './report-contents.js';
@@ -50,7 +50,7 @@ export class PackedReportRun {
 
 /** Packs a log that was read as a whole. */
 export function packReportRun(run: RecordedRun): PackedReportRun {
-  const packer = new ReportRunPacker();
+  const packer = new ReportRunPacker(run.layers);
   appendEvents(run, packer);
   return packer.finish(run);
 }
@@ -66,6 +66,7 @@ interface LiveAddresses {
  * columns.
  */
 export class ReportRunPacker implements EventSink {
+  readonly #layers: readonly RecordedLayer[];
   readonly #columns = columnWriters();
   readonly #live: LiveAddresses[] = [];
   readonly #tallies: LayerTally[] = [];
@@ -87,6 +88,11 @@ export class ReportRunPacker implements EventSink {
   #firstTime = 0;
   #time = 0;
   #firstChangeAt = 0;
+
+  /** @param layers the layers of the events; may grow */
+  constructor(layers: readonly RecordedLayer[]) {
+    this.#layers = layers;
+  }
 
   /** Number of events so far. */
   get eventCount(): number {
@@ -132,8 +138,8 @@ export class ReportRunPacker implements EventSink {
         break;
       }
       case EventKind.label:
-        for (const { allocations } of this.#live) {
-          const slot = allocations.get(first);
+        for (const [other, { allocations }] of this.#live.entries()) {
+          const slot = sharesLabels(this.#layers, layer, other) ? allocations.get(first) : -1;
           if (slot < 0) continue;
           this.#columns.labelled.add(this.#slotSpans[slot] as number);
           this.#columns.labelOf.add(second);

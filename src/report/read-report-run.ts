@@ -22,8 +22,8 @@ export async function readReportRun(source: LogSource, options: ReadRecordedRunO
   assertOptions(options, readRecordedRunOptionNames);
   const log = await OpenLog.open(source, options);
   if (log.format === 'pytorch-snapshot') return packReportRun(await readWholeSnapshot(log));
-  const packer = new ReportRunPacker();
   const names = new RecordedNames();
+  const packer = new ReportRunPacker(names.layers);
   const origin = await readEvents(log, names, packer);
   const { layers, places } = orderLayers(names.layers);
   return packer.finish({ ...origin, ...names, layers }, places);

@@ -70,7 +70,7 @@ function eachColumn<Column>(make: (name: keyof ColumnTypes) => Column): ReportCo
 
 /** The texts of a packed run and the heads of its columns, stored as JSON before the columns. */
 interface Head extends Omit<ReportTexts, 'startedAt' | 'damage' | 'layers'>, Partial<Pick<ReportTexts, 'startedAt' | 'damage'>> {
-  readonly layers: readonly { readonly name: string; readonly upstream?: number }[];
+  readonly layers: readonly (Omit<RecordedLayer, 'upstream'> & { readonly upstream?: number })[];
   readonly spanCount: number;
   readonly columns: ReportColumns<ColumnHead>;
 }
@@ -113,7 +113,7 @@ export function unpackReportRun(bytes: Uint8Array): ReportRun {
     ...texts,
     startedAt,
     damage,
-    layers: layers.map(({ name, upstream }): RecordedLayer => ({ name, upstream })),
+    layers: layers.map((layer): RecordedLayer => ({ upstream: undefined, ...layer })),
     times: read('times'),
     addresses: read('addresses'),
     changes,

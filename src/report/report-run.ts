@@ -94,6 +94,7 @@ export function poolOf({ layers, spans }: ReportRun, layer: number): number | un
 
 /** The same, for layers among which those that took blocks are known. */
 export function poolAmong(layers: readonly RecordedLayer[], pools: ReadonlySet<number>, layer: number): number | undefined {
+  if (layers[layer]?.isPlace) return undefined;
   const below = layersFrom(layers, layer);
   const known = below.find((index) => pools.has(index));
   if (known !== undefined) return known;

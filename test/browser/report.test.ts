@@ -6,7 +6,18 @@ import { pathToFileURL } from 'node:url';
 import type { Locator, Page } from 'playwright-core';
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { type RecordedRun, readRecordedRun } from '../../src/formats/index.js';
-import { formatBytes } from '../../src/index.js';
+import {
+  configureSoftwareDevice,
+  currentBackend,
+  Device,
+  DeviceBuffer,
+  formatBytes,
+  ManagedMemoryResource,
+  MiB,
+  Recording,
+  RecordingResourceAdaptor,
+  Stream,
+} from '../../src/index.js';
 import { readAllocationLog } from '../../src/replay/index.js';
 import { writeReport } from '../../src/report/index.js';
 import { arrowEtl } from '../formats/logs.js';
@@ -251,6 +262,51 @@ describeInBrowser('the report', () => {
     await page.locator('#map-grouping').selectOption('size');
     expect(await picture(page)).not.toBe(byPhase);
     expect(await textOf(page.locator('.legend'))).toContain('up to 4 KiB');
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('shows where managed memory is, why it moved, and for whom', async ({ skip }) => {
+    skip(currentBackend() !== 'software', 'a GPU does not say where managed memory is');
+    configureSoftwareDevice({ totalBytes: 12 * MiB });
+    const file = join(folder, 'managed.cistern');
+    let handle: string;
+    {
+      using recording = new Recording({ file });
+      using managed = new ManagedMemoryResource();
+      using resource = new RecordingResourceAdaptor(managed, { recording });
+      using stream = new Stream();
+      handle = `0x${stream.nativeHandle.toString(16)}`;
+      using weights = new DeviceBuffer(8 * MiB, { resource, stream, label: 'weights' });
+      using data = new DeviceBuffer(16 * MiB, { resource, stream, label: 'data' });
+      weights.to(Device.get());
+      for (let step = 0; step < 3; step++) {
+        for (let offset = 0; offset < data.byteLength; offset += 2 * MiB) {
+          data.fill(step, { byteOffset: offset, byteLength: 2 * MiB });
+          stream.synchronizeSync();
+        }
+      }
+    }
+    const page = await openReport([await readRecordedRun(file)]);
+    expect(await page.locator('#filter-layer option').allTextContents()).toEqual(['managed', 'managed at device 0', 'managed at the host']);
+    const moves = page.locator('section:has(#layers-title) table').nth(1);
+    const cells = await moves
+      .locator('tbody tr')
+      .evaluateAll((rows) => rows.map((row) => [...row.children].map((each) => each.textContent)));
+    expect(cells).toEqual([
+      ['managed at the host', 'eviction', handle, 'data', '18', '36 MiB'],
+      ['managed at device 0', 'thrash', handle, 'data', '16', '32 MiB'],
+      ['managed at device 0', 'first use', handle, 'data', '8', '16 MiB'],
+      ['managed at device 0', 'prefetch, first use', handle, 'weights', '4', '8 MiB'],
+      ['managed at the host', 'eviction', handle, 'weights', '4', '8 MiB'],
+    ]);
+    await page.locator('#filter-layer').selectOption({ label: 'managed at device 0' });
+    await expect.poll(() => card(page, 'Peak live')).toBe('12 MiB');
+    expect(await card(page, 'Allocations')).toBe('28');
+    await page.locator('#memory-shown').selectOption({ label: 'live, by label' });
+    expect(await textOf(page.locator('section:has(#memory-title) .chart-legend'))).toMatch(/prefetch, first use/);
+    await page.locator('#map-grouping').selectOption('label');
+    expect(await textOf(page.locator('.legend'))).toContain('thrash');
+    expect(await accessibilityFaults(page)).toEqual([]);
     expect(takeFaults()).toEqual([]);
   });
 

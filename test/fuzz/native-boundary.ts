@@ -152,6 +152,9 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   resetManagedActivity: () => [],
   residentBytes: (run) => [run.address(), run.size(), run.reader.byte() - 2],
   accessFromHost: (run) => [run.address(), run.size(), run.boolean()],
+  beginManagedMoves: () => [new Int32Array(1)],
+  takeManagedMoves: (run) => [new Float64Array(run.reader.byte())],
+  endManagedMoves: () => [],
   viewFromHost: (run) => [run.address(), run.size()],
   endView: () => [new ArrayBuffer(8)],
   openPool: (run) => [run.device(), run.poolAddress()],
@@ -418,6 +421,7 @@ class Run {
     while (this.#live.stream.length > 0) this.#succeed('releaseStream', this.#live.stream[0]);
     while (this.#watched.length > 0) this.#succeed('unwatch', this.#watched[0]);
     this.#succeed('endOrderCheck');
+    this.#succeed('endManagedMoves');
     this.#succeed('configureSoftware', totalBytes, 0);
     // Twice, because a pool of one device may have been freed in the order of another device's
     // stream.

@@ -109,6 +109,9 @@ export function createReportRun(run: RecordedRun): ReportRun {
       case EventKind.label:
         for (let at = 0; at < live.length; at += 2) {
           const span = (live[at] as AddressMap).get(pointer);
+          // A label of a place is the reason for a move, and no name of an allocation.
+          const isOfPlace = run.layers[layer]?.isPlace === true || run.layers[at / 2]?.isPlace === true;
+          if (isOfPlace && at / 2 !== layer) continue;
           if (span >= 0) labelOf[span] = run.seconds[event] as number;
         }
         break;

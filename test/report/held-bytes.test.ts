@@ -62,7 +62,7 @@ describe('held bytes', () => {
 
 describe('groups of allocations', () => {
   test('add up to the total, at whatever changes are requested', () => {
-    const groupings = fc.constantFrom<Grouping>('stream', 'phase', 'size', 'thread');
+    const groupings = fc.constantFrom<Grouping>('stream', 'phase', 'size', 'thread', 'label');
     fc.assert(
       fc.property(anyReportRun(), groupings, fc.nat({ max: 7 }), (run, by, stride) => {
         const mask = matchingAllocations(run, { layer: 0 });

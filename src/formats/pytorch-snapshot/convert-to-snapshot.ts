@@ -12,6 +12,7 @@
  */
 import { formatPointer, InvalidLogError } from '../../errors.js';
 import { EventKind } from '../event-columns.js';
+import { sharesLabels } from '../layers.js';
 import type { RecordedRun } from '../recorded-run.js';
 import { streamHandle } from '../stream-handle.js';
 import type { WrittenEvents } from '../written-events.js';
@@ -70,7 +71,7 @@ export class SnapshotPlan {
     for (let i = 0; i < run.eventCount; i++) {
       const kind = run.kinds[i] as number;
       const pointer = run.firsts[i] as number;
-      if (kind === EventKind.label) {
+      if (kind === EventKind.label && sharesLabels(run.layers, run.layerOf[i] as number, layer)) {
         const allocation = live.get(pointer);
         if (allocation !== undefined) labels.set(allocation, run.seconds[i] as number);
       }

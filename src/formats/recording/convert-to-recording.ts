@@ -61,7 +61,10 @@ class RunEncoder {
     const define = (heads: readonly number[], names: readonly string[], first = 0): Definitions => ({ heads, names, count: first });
     const all = (kind: RecordKind, names: readonly string[]) => names.map(() => kind);
     this.#layers = define(
-      layers.map(({ upstream = -1 }) => RecordKind.defineLayer | (upstream <= lastUpstream ? (upstream + 1) << 8 : 0)),
+      layers.map(
+        ({ upstream = -1, isPlace }) =>
+          RecordKind.defineLayer | (upstream <= lastUpstream ? (upstream + 1) << 8 : 0) | (isPlace ? 1 << 16 : 0),
+      ),
       layers.map(({ name }) => name),
     );
     this.#streams = define(all(RecordKind.defineStream, streams), streams);

@@ -5,6 +5,7 @@ const lastLayerName = '(more layers)';
 interface Layer {
   readonly name: string;
   readonly upstream: number | undefined;
+  readonly isPlace: boolean;
   /** Whether a resource uses it. */
   isTaken: boolean;
 }
@@ -15,14 +16,15 @@ interface Layer {
  */
 export class LayerTable {
   readonly #layers: Layer[] = [];
-  readonly #define: (index: number, name: string, upstream: number | undefined) => void;
+  readonly #define: (index: number, name: string, upstream: number | undefined, isPlace: boolean) => void;
 
   /** @param define called with each number before its first use */
-  constructor(define: (index: number, name: string, upstream: number | undefined) => void) {
+  constructor(define: (index: number, name: string, upstream: number | undefined, isPlace: boolean) => void) {
     this.#define = define;
   }
 
-  add(name: string, upstream: number | undefined): number {
+  /** @param isPlace see {@link RecordedLayer.isPlace}; never ends */
+  add(name: string, upstream: number | undefined, isPlace = false): number {
     const vacant = this.#layers.findIndex((layer) => !layer.isTaken && layer.name === name && layer.upstream === upstream);
     if (vacant >= 0) {
       (this.#layers[vacant] as Layer).isTaken = true;
@@ -31,9 +33,11 @@ export class LayerTable {
     if (this.#layers.length > lastLayer) return lastLayer;
     const index = this.#layers.length;
     const isLast = index === lastLayer;
-    const layer = isLast ? { name: lastLayerName, upstream: undefined, isTaken: true } : { name, upstream, isTaken: true };
+    const layer: Layer = isLast
+      ? { name: lastLayerName, upstream: undefined, isPlace: false, isTaken: true }
+      : { name, upstream, isPlace, isTaken: true };
     this.#layers.push(layer);
-    this.#define(index, layer.name, layer.upstream);
+    this.#define(index, layer.name, layer.upstream, layer.isPlace);
     return index;
   }
 

@@ -56,7 +56,7 @@ export const RecordKind = {
   stack: 18,
   /**
    * Index, bytes of text: the name of a layer. The field `layer` holds the index of its upstream
-   * plus 1, or 0 if that is unknown.
+   * plus 1, or 0 if that is unknown; the field `stream` is 1 for a place of managed memory.
    */
   defineLayer: 32,
   /** Index, bytes of text: a stream's handle in the driver. */

@@ -300,7 +300,12 @@ export class RecordingParser {
     const { layers, streams, threads, phases, stacks, labels } = this.#names;
     switch (kind) {
       case RecordKind.defineLayer:
-        return put(layers, index, { name: text, upstream: layer === 0 ? undefined : layer - 1 }, maximumLayers);
+        return put(
+          layers,
+          index,
+          { name: text, upstream: layer === 0 ? undefined : layer - 1, ...(stream === 1 ? { isPlace: true } : {}) },
+          maximumLayers,
+        );
       case RecordKind.defineStream:
         return put(streams, index, text, maximumNames);
       case RecordKind.defineThread:

@@ -15,6 +15,7 @@ import {
   inspectObject,
   refuseCloning,
 } from '../../driver/local-object.js';
+import { beginManagedMoves, endManagedMoves, pendingMoves, takeManagedMoves } from '../../driver/managed-moves.js';
 import type { StreamIdentity } from '../../driver/stream-identity.js';
 import { operatingSystemThreadId } from '../../driver/thread.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../../errors.js';
@@ -46,6 +47,9 @@ const encoder = new TextEncoder();
 
 /** The recordings of this environment that are not disposed. */
 const live: Recording[] = [];
+
+/** The recording that gets the moves of managed memory. */
+let movesGoTo: Recording | undefined;
 
 /** Options of {@link Recording}. */
 export interface RecordingOptions {
@@ -100,13 +104,22 @@ export class Recording implements Disposable {
   #blocks: BlockEncoder | undefined = new BlockEncoder(maximumAge, (block) => this.#write(block));
   /** The clock at time 0, in milliseconds. */
   readonly #origin: number;
+  /** The time of the last event, which definitions take: moves that follow may be older than they. */
+  #last = 0;
+  /** The time of every record while moves are recorded; else NaN. */
+  #moveTime = Number.NaN;
+  /** The time at which the noting of moves began. */
+  #movesBegan = 0;
+  /** The layers of the places of managed memory, by place. */
+  readonly #places = new Map<number, number>();
 
   /** The last frame examined, and the phase of the next record unless a record changes it. */
   #frame: ScopeFrame | undefined;
   #phase: Phase | undefined;
   readonly #phases = new Map<Phase, number>();
-  readonly #layers = new LayerTable((index, name, upstream) => {
-    this.#define(RecordKind.defineLayer | ((upstream === undefined ? 0 : upstream + 1) << 8), index, name);
+  readonly #layers = new LayerTable((index, name, upstream, isPlace) => {
+    const head = RecordKind.defineLayer | ((upstream === undefined ? 0 : upstream + 1) << 8) | (isPlace ? 1 << 16 : 0);
+    this.#define(head, index, name);
   });
   readonly #streams = new StreamTable(lastStream, (index, handle) => this.#define(RecordKind.defineStream, index, handle));
   readonly #stacks = new NameTable(lastStack, '(more stacks)', (index, stack) => this.#define(RecordKind.defineStack, index, stack));
@@ -175,6 +188,7 @@ export class Recording implements Disposable {
     live.splice(live.indexOf(this), 1);
     if (live.length === 0) unobserveEvents(eventObserver);
     cancelFlushAtExit(this);
+    this.#endMoves();
     this.#streams.clear();
     this.#phases.clear();
     this.#frame = undefined;
@@ -212,6 +226,16 @@ export class Recording implements Disposable {
   }
 
   /**
+   * @internal Records where the pages of the software device's managed memory are, from now on. The
+   * first recording of the process that asks gets them, until it is disposed.
+   */
+  recordManagedMemory(): void {
+    if (this.isDisposed || movesGoTo !== undefined || !beginManagedMoves()) return;
+    movesGoTo = this;
+    this.#movesBegan = this.#now();
+  }
+
+  /**
    * @internal The fields of a record that hold its layer and stream, to be combined with the kind.
    */
   headOf(layer: number, identity: StreamIdentity): number {
@@ -224,6 +248,7 @@ export class Recording implements Disposable {
    */
   append(head: number, first: number, second: number): number {
     if (hasPhases) this.#followPhase();
+    if (pendingMoves[0] !== 0) recordMoves();
     return this.#put(head, first, second);
   }
 
@@ -231,6 +256,7 @@ export class Recording implements Disposable {
   appendWithStack(head: number, first: number, second: number, stack: string): void {
     if (this.isDisposed) return;
     if (hasPhases) this.#followPhase();
+    if (pendingMoves[0] !== 0) recordMoves();
     const index = this.#stacks.indexOf(stack);
     this.#put(RecordKind.stack, index, 0);
     this.#put(head, first, second);
@@ -256,6 +282,12 @@ export class Recording implements Disposable {
 
   /** @internal A phase ends. */
   endPhase(phase: Phase): void {
+    if (pendingMoves[0] !== 0 && movesGoTo === this) {
+      const before = this.#phase;
+      this.#setPhase(phase);
+      this.recordMoves();
+      this.#setPhase(before);
+    }
     this.#recordPhase(RecordKind.phaseEnd, phase);
   }
 
@@ -288,9 +320,14 @@ export class Recording implements Disposable {
     if (frame === this.#frame || this.isDisposed) return;
     this.#frame = frame;
     const phase = innermostPhase(frame);
+    this.#setPhase(phase);
+  }
+
+  #setPhase(phase: Phase | undefined): void {
     if (phase === this.#phase) return;
     this.#phase = phase;
-    this.#put(RecordKind.phase, phase === undefined ? 0 : this.#phaseIndex(phase), 0);
+    const index = phase === undefined ? 0 : this.#phaseIndex(phase);
+    this.#blocks?.record(RecordKind.phase, this.#last, index, 0);
   }
 
   #phaseIndex(phase: Phase): number {
@@ -305,21 +342,59 @@ export class Recording implements Disposable {
 
   #put(head: number, first: number, second: number): number {
     const blocks = this.#blocks;
-    return blocks === undefined ? 0 : blocks.record(head, this.#now(), first, second);
+    if (blocks === undefined) return 0;
+    const time = this.#now();
+    this.#last = time;
+    return blocks.record(head, time, first, second);
   }
 
   /** Adds a record that is followed by a text. */
   #define(head: number, index: number, text: string): void {
     const shown = text.length > maximumTextLength ? `${text.slice(0, maximumTextLength - 1)}…` : text;
-    this.#blocks?.define(head, this.#now(), index, encoder.encode(shown));
+    this.#blocks?.define(head, this.#last, index, encoder.encode(shown));
   }
 
   /** Whole nanoseconds since the recording began. */
   #now(): number {
-    return Math.floor((performance.now() - this.#origin) * 1e6);
+    return Number.isNaN(this.#moveTime) ? Math.floor((performance.now() - this.#origin) * 1e6) : this.#moveTime;
+  }
+
+  /** @internal Records the moves noted until now, at their own times if no record is later. */
+  recordMoves(): void {
+    const now = this.#now();
+    const began = this.#movesBegan;
+    for (const { nanoseconds, pointer, bytes, place, reason, device, stream } of takeManagedMoves(now - began)) {
+      this.#moveTime = Math.max(this.#last, Math.min(now, began + nanoseconds));
+      const layer = this.#placeLayer(place);
+      const head = (layer << 8) | (this.#streams.indexOfHandle(device, stream) << 16);
+      if (reason === 'left') {
+        this.#put(head | RecordKind.free, pointer, bytes);
+      } else {
+        this.#put(head | RecordKind.allocate, pointer, bytes);
+        this.#put(RecordKind.label | (layer << 8), pointer, this.#labels.indexOf(reason));
+      }
+    }
+    this.#moveTime = Number.NaN;
+  }
+
+  #endMoves(): void {
+    if (movesGoTo !== this) return;
+    this.recordMoves();
+    movesGoTo = undefined;
+    endManagedMoves();
+  }
+
+  #placeLayer(place: number): number {
+    let layer = this.#places.get(place);
+    if (layer === undefined) {
+      layer = this.#layers.add(place < 0 ? 'managed at the host' : `managed at device ${place}`, undefined, true);
+      this.#places.set(place, layer);
+    }
+    return layer;
   }
 
   #writeAll(): void {
+    if (movesGoTo === this) this.recordMoves();
     this.#blocks?.close();
     while (this.#unwritten.length > 0) {
       const bytes = this.#unwritten[0] as Uint8Array;
@@ -347,6 +422,10 @@ export class Recording implements Disposable {
 /** @internal The recordings of this environment that are not disposed. */
 export function liveRecordings(): readonly Recording[] {
   return live;
+}
+
+function recordMoves(): void {
+  movesGoTo?.recordMoves();
 }
 
 const eventObserver = {

@@ -1,5 +1,8 @@
 import type { StreamIdentity, StreamObserver } from '../../driver/stream-identity.js';
 
+/** The name of what no stream did. */
+const noStream = 'host';
+
 /** Stands for streams without a number of their own. */
 export const moreStreams = '(more streams)';
 
@@ -13,6 +16,14 @@ export class StreamTable implements StreamObserver {
   readonly #identities = new Map<StreamIdentity, number>();
   /** The number of each identity by its slot, or -1. */
   readonly #indexes: number[] = [];
+  /**
+   * The number of each device and handle, the latest if the driver reused the handle; and the reverse.
+   * For work of streams that may have ended.
+   */
+  readonly #byHandle = new Map<string, number>();
+  readonly #handles: string[] = [];
+  /** The numbers that were given to a handle before its identity was seen. */
+  readonly #unidentified = new Set<number>();
   /** The numbers of ended streams, in the order in which they ended. */
   readonly #vacant = new Set<number>();
   #count = 0;
@@ -29,6 +40,16 @@ export class StreamTable implements StreamObserver {
   indexOf(identity: StreamIdentity): number {
     const index = this.#indexes[identity.slot] ?? -1;
     return index >= 0 ? index : this.#add(identity);
+  }
+
+  /** The number of a stream by its driver handle; 0 stands for none. The stream may have ended. */
+  indexOfHandle(device: number, handle: number): number {
+    const index = this.#byHandle.get(keyOf(device, handle)) ?? this.#nextIndex();
+    if (index < this.#maximum && this.#handles[index] !== keyOf(device, handle)) {
+      this.#unidentified.add(index);
+      this.#name(index, device, handle);
+    }
+    return index;
   }
 
   clear(): void {
@@ -49,14 +70,25 @@ export class StreamTable implements StreamObserver {
   }
 
   #add(identity: StreamIdentity): number {
-    const handle = `0x${identity.nativeHandle.toString(16)}`;
-    const index = this.#nextIndex();
+    const handle = identity.nativeHandle;
+    const known = this.#byHandle.get(keyOf(identity.device, handle));
+    const isKnown = known !== undefined && this.#unidentified.delete(known);
+    const index = isKnown ? known : this.#nextIndex();
     this.#identities.set(identity, index);
     while (this.#indexes.length <= identity.slot) this.#indexes.push(-1);
     this.#indexes[identity.slot] = index;
     identity.observe(this);
-    if (index < this.#maximum) this.#define(index, handle);
+    if (index < this.#maximum && !isKnown) this.#name(index, identity.device, handle);
     return index;
+  }
+
+  #name(index: number, device: number, handle: number): void {
+    const before = this.#handles[index];
+    if (before !== undefined && this.#byHandle.get(before) === index) this.#byHandle.delete(before);
+    const key = keyOf(device, handle);
+    this.#handles[index] = key;
+    this.#byHandle.set(key, index);
+    this.#define(index, handle === 0 ? noStream : `0x${handle.toString(16)}`);
   }
 
   #nextIndex(): number {
@@ -68,4 +100,8 @@ export class StreamTable implements StreamObserver {
     if (this.#count === this.#maximum) this.#define(this.#count++, moreStreams);
     return this.#maximum;
   }
+}
+
+function keyOf(device: number, handle: number): string {
+  return `${device} ${handle}`;
 }

@@ -1,10 +1,14 @@
 import type { Extremes } from '../../report/extremes.js';
+import { hasPlaces, sumMoves } from '../../report/managed-moves.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
 import { dataTable, numberCell } from './tables.js';
 
-/** The recorded resources, outermost first. */
+/** The rows that the table of moves shows. */
+const shownMoves = 100;
+
+/** The recorded resources, outermost first, and who moved pages of managed memory. */
 export class LayersView implements View {
   readonly root: HTMLElement;
   readonly isPatient = true;
@@ -57,6 +61,37 @@ export class LayersView implements View {
         ],
         rows,
       ),
+      ...(hasPlaces(run) ? [this.#moves(from, to)] : []),
+    );
+  }
+
+  #moves(from: number, to: number): HTMLElement {
+    const { model, contents, runIndex } = this.#state;
+    const { run, filter } = model;
+    const layer = run.layers[filter.layer]?.isPlace ? (contents.runs[runIndex]?.layer ?? 0) : filter.layer;
+    const moves = sumMoves(run, model.ownersOfPages(layer), from, to);
+    const more = moves.length > shownMoves ? `; the largest ${shownMoves} of ${formatCount(moves.length)} rows` : '';
+    const text = (text: string) => ({ text: text === '' ? '–' : text });
+    return dataTable(
+      `Pages of managed memory that came to a place in the selected time, and why${more}`,
+      [
+        text('Place'),
+        text('Reason'),
+        text('Stream'),
+        text(`Label in ${run.layers[layer]?.name}`),
+        numberCell('Pages'),
+        numberCell('Bytes'),
+      ],
+      moves
+        .slice(0, shownMoves)
+        .map(({ layer, reason, stream, label, pages, bytes }): [string, ...ReturnType<typeof numberCell>[]] => [
+          run.layers[layer]?.name ?? '',
+          text(run.labels[reason] ?? ''),
+          text(run.streams[stream] ?? ''),
+          text(run.labels[label] ?? ''),
+          numberCell(formatCount(pages)),
+          numberCell(formatBytes(bytes)),
+        ]),
     );
   }
 }

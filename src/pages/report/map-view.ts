@@ -12,6 +12,7 @@ const groupings: readonly (readonly [Grouping, string])[] = [
   ['stream', 'stream'],
   ['phase', 'phase'],
   ['thread', 'thread'],
+  ['label', 'label'],
 ];
 
 /** The maps of the run and the compared run, and the facts about one allocation. */

@@ -20,6 +20,7 @@ const shownOptions: readonly (readonly [Shown, string])[] = [
   ['phase', 'live, by phase'],
   ['size', 'live, by size class'],
   ['thread', 'live, by thread'],
+  ['label', 'live, by label'],
   ['layer', 'every layer'],
 ];
 

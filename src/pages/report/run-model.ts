@@ -12,6 +12,7 @@ import {
   type SpanFilter,
   type SpanGroups,
 } from '../../report/held-bytes.js';
+import { ownersOfPages } from '../../report/managed-moves.js';
 import { MapSpans } from '../../report/map-raster.js';
 import type { ReportRun } from '../../report/report-run.js';
 import { dimmedStyle } from './textures.js';
@@ -121,6 +122,11 @@ export class RunModel {
 
   grouped(by: Grouping): GroupedBytes {
     return this.#once(`grouped ${by}`, () => new GroupedBytes(this.run, this.mask, this.groups(by)));
+  }
+
+  /** For each page of managed memory, the allocation of a layer that it held when it came. */
+  ownersOfPages(layer: number): Int32Array {
+    return this.#forever(`owners ${layer}`, () => ownersOfPages(this.run, layer));
   }
 
   get callTree(): CallTree {

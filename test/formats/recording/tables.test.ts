@@ -47,6 +47,28 @@ describe('a table of streams', () => {
     expect(definitions).toHaveLength(3);
   });
 
+  test('gives work of a stream the number of the stream, whichever is seen first and even after its end', () => {
+    const { streams, definitions } = table(3);
+    using a = new Stream();
+    const b = new Stream();
+    const handles = [a, b].map((stream) => stream.nativeHandle);
+    const indexOf = (handle: number | undefined) => streams.indexOfHandle(0, handle as number);
+    expect([indexOf(handles[0]), streams.indexOf(a.identity), indexOf(0), indexOf(0)]).toEqual([0, 0, 1, 1]);
+    expect([streams.indexOf(b.identity), indexOf(handles[1])]).toEqual([2, 2]);
+    b.dispose();
+    expect(indexOf(handles[1])).toBe(2);
+    expect(streams.indexOfHandle(1, handles[1] as number)).toBe(2);
+    expect(indexOf(handles[1])).toBe(3);
+    expect(definitions).toEqual([
+      [0, handleOf(a)],
+      [1, 'host'],
+      [2, `0x${handles[1]?.toString(16)}`],
+      [2, `0x${handles[1]?.toString(16)}`],
+      [3, moreStreams],
+    ]);
+    streams.clear();
+  });
+
   test('does not mistake a new stream in the slot of an ended one for that stream', () => {
     const { streams } = table(100);
     const slots = new Set<number>();
