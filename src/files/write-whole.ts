@@ -55,7 +55,7 @@ const unfinished = new Set<string>();
  * @example
  * ```ts
  * await writeWhole('trace.csv.gz', async (sink) => {
- *   for await (const piece of generateLog('multi-stream')) await sink.write(piece);
+ *   for await (const piece of generateLog('multi-stream', { events: 10_000 })) await sink.write(piece);
  * });
  * ```
  */
