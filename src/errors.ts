@@ -14,6 +14,8 @@ export type CisternErrorCode =
   | 'ERR_CISTERN_FOREIGN_POINTER'
   | 'ERR_CISTERN_DOUBLE_FREE'
   | 'ERR_CISTERN_WRONG_SIZE'
+  | 'ERR_CISTERN_STALE_MESSAGE'
+  | 'ERR_CISTERN_FOREIGN_MESSAGE'
   | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
   | 'ERR_CISTERN_ADDON_MISSING'
   | 'ERR_CISTERN_INVALID_STATE'
@@ -148,7 +150,13 @@ export class DriverError extends CisternError {
 /** Something was used after its end, or freed by a resource that does not own it. */
 export class LifetimeError extends CisternError {
   constructor(
-    code: 'ERR_CISTERN_DISPOSED' | 'ERR_CISTERN_FOREIGN_POINTER' | 'ERR_CISTERN_DOUBLE_FREE' | 'ERR_CISTERN_WRONG_SIZE',
+    code:
+      | 'ERR_CISTERN_DISPOSED'
+      | 'ERR_CISTERN_FOREIGN_POINTER'
+      | 'ERR_CISTERN_DOUBLE_FREE'
+      | 'ERR_CISTERN_WRONG_SIZE'
+      | 'ERR_CISTERN_STALE_MESSAGE'
+      | 'ERR_CISTERN_FOREIGN_MESSAGE',
     message: string,
   ) {
     super(code, message);

@@ -18,6 +18,7 @@ export type {
 } from './buffers/cuda-array-interface.js';
 export { currentResource, resetCurrentResource, setCurrentResource } from './buffers/current-resource.js';
 export {
+  type AttachOptions,
   type BufferAllocation,
   type BufferCopyOptions,
   DeviceBuffer,
@@ -36,6 +37,7 @@ export { type Backend, type BackendChoice, cudaUnavailableReason, currentBackend
 export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js';
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';
 export { Event, type EventOptions } from './driver/event.js';
+export type { BufferMessage } from './driver/hand-over.js';
 export { type ManagedActivity, managedActivity, resetManagedActivity, residentBytes } from './driver/managed-activity.js';
 export {
   advise,

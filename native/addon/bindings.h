@@ -151,6 +151,18 @@ Status Touch(Environment& environment, const Napi::CallbackInfo& info);
 Status DeclareAllocation(Environment& environment, const Napi::CallbackInfo& info);
 Status DeclareFree(Environment& environment, const Napi::CallbackInfo& info);
 
+// hand_overs.cc
+Status OnReturned(Environment& environment, const Napi::CallbackInfo& info);
+Status HandOverMemory(Environment& environment, const Napi::CallbackInfo& info);
+Status HandOverInfo(Environment& environment, const Napi::CallbackInfo& info);
+Status AttachHandOver(Environment& environment, const Napi::CallbackInfo& info);
+Status HandOn(Environment& environment, const Napi::CallbackInfo& info);
+Status GiveBack(Environment& environment, const Napi::CallbackInfo& info);
+Status DiscardMessage(Environment& environment, const Napi::CallbackInfo& info);
+Status RecallHandOver(Environment& environment, const Napi::CallbackInfo& info);
+Status TakeReturned(Environment& environment, const Napi::CallbackInfo& info);
+Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info);
+
 // weak_references.cc
 Status Watch(Environment& environment, const Napi::CallbackInfo& info);
 Status Unwatch(Environment& environment, const Napi::CallbackInfo& info);

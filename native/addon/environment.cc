@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "addon/completions.h"
+#include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/memory.h"
 #include "addon/order.h"
@@ -47,6 +48,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   }
   RunReadyHostFunctions(*environment);
   DeliverCompletions(*environment);
+  DeliverReturned(*environment);
 }
 
 Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()), id_(NextId()) {}
@@ -94,6 +96,7 @@ void Environment::EndManagedMoves() {
 
 void Environment::LeaveToOrphans() {
   std::vector<Orphan> orphans;
+  for (const DeviceEvent& each : EndHandOversOf(*this)) orphans.push_back({OrphanKind::kEvent, each.device, AsAddress(each.event)});
   allocations.ForEach([&](const Allocation& allocation) { orphans.push_back(OrphanOf(*this, allocation)); });
   streams.ForEach([&](std::uint64_t, const StreamEntry& entry) {
     if (entry.owned) orphans.push_back({OrphanKind::kStream, entry.device, AsAddress(entry.stream)});
@@ -111,7 +114,7 @@ void Environment::LeaveToOrphans() {
     if (entry.owned) orphans.push_back({OrphanKind::kPool, entry.device, AsAddress(entry.pool)});
   });
   address_spaces.ForEach([&](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
-    orphans.push_back({OrphanKind::kAddressSpace, space->device, space->base, space});
+    orphans.push_back({OrphanKind::kAddressSpace, space->device, space->base, space->bytes, space});
   });
   // Staging memory is portable: any device's context frees it.
   for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});

@@ -182,6 +182,7 @@ class Environment {
   std::shared_ptr<EventLoop> loop;
   std::thread poller;
   Napi::FunctionReference array_buffer_constructor;
+  Napi::FunctionReference on_returned;  // called when memory has come home; empty: nothing was handed over
 
   // The cell in which JavaScript sees that moves of managed memory wait to be taken; null unless this
   // environment takes them.

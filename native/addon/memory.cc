@@ -65,16 +65,16 @@ Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocatio
 
 Orphan OrphanOf(Environment& environment, const Allocation& allocation) {
   if ((allocation.owner & kPlainOwnerFlag) == 0) {
-    return {OrphanKind::kPoolMemory, environment.pools.Peek(allocation.owner)->device, allocation.address};
+    return {OrphanKind::kPoolMemory, environment.pools.Peek(allocation.owner)->device, allocation.address, allocation.bytes};
   }
   const int device = static_cast<int>(allocation.owner & 0xFFFFFFFF);
   switch (static_cast<MemoryKind>((allocation.owner & ~kPlainOwnerFlag) >> 32)) {
     case MemoryKind::kPinnedHost:
-      return {OrphanKind::kPinnedMemory, device, allocation.address};
+      return {OrphanKind::kPinnedMemory, device, allocation.address, allocation.bytes};
     case MemoryKind::kHost:
-      return {OrphanKind::kHostMemory, device, allocation.address};
+      return {OrphanKind::kHostMemory, device, allocation.address, allocation.bytes};
     default:
-      return {OrphanKind::kMemory, device, allocation.address};
+      return {OrphanKind::kMemory, device, allocation.address, allocation.bytes};
   }
 }
 

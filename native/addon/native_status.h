@@ -17,6 +17,8 @@ inline constexpr Status kHostFunctionReady = -8;
 inline constexpr Status kHostOutOfMemory = -9;
 inline constexpr Status kInvalidRange = -10;
 inline constexpr Status kOutOfAddresses = -11;
+inline constexpr Status kStaleMessage = -12;
+inline constexpr Status kForeignMessage = -13;
 
 }  // namespace cistern
 

@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "addon/environment.h"
+#include "addon/hand_overs.h"
 #include "addon/host_memory.h"
 #include "addon/virtual_memory.h"
 
@@ -96,6 +97,12 @@ bool FreeOrphans(Environment& environment) {
     orphans.swap(list.by_driver[environment.backend]);
     list.any = std::any_of(list.by_driver.begin(), list.by_driver.end(), [](const auto& entry) { return !entry.second.empty(); });
   }
+  // Before the wait, which then covers whatever used memory that has just come home.
+  const HandedOverMemory handed_over(environment.backend);
+  const auto used = std::stable_partition(orphans.begin(), orphans.end(),
+                                          [&](const Orphan& orphan) { return !handed_over.Overlaps(orphan.address, orphan.bytes); });
+  LeaveOrphans(environment, {used, orphans.end()});
+  orphans.erase(used, orphans.end());
   if (orphans.empty()) return false;
   if (!SynchronizeDevices(environment)) {
     LeaveOrphans(environment, std::move(orphans));
@@ -130,6 +137,11 @@ bool FreeOrphans(Environment& environment) {
     if (frees_pending) environment.driver->CtxSynchronize();
   }
   return freed;
+}
+
+bool AwaitDevices(Environment& environment) {
+  const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
+  return no_stalls.owns_lock() && SynchronizeDevices(environment);
 }
 
 }  // namespace cistern

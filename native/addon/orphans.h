@@ -24,6 +24,7 @@ struct Orphan {
   OrphanKind kind;
   int device;
   std::uint64_t address;                          // or the driver's handle
+  std::uint64_t bytes = 0;                        // of memory and addresses that another environment may be using; see hand_overs.h
   std::shared_ptr<AddressSpace> space = nullptr;  // of virtual memory
   std::uint64_t environment = 0;                  // the id of the one that left it
 };
@@ -33,8 +34,12 @@ void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
 // Frees the orphans of the environment's driver, and counts the calls for those that it left
 // itself. What the driver refuses to free is tried again at the next call. Waits for the work queued on the devices of the
 // process. While JavaScript stalls a stream that wait could last forever, so it then does nothing.
-// True if anything was freed.
+// Memory of which a part is handed over stays. True if anything was freed.
 bool FreeOrphans(Environment& environment);
+
+// Waits for all work queued on the devices of the process. False if JavaScript stalls a stream, so
+// that the wait could last forever, or if a device cannot be reached.
+bool AwaitDevices(Environment& environment);
 
 }  // namespace cistern
 

@@ -21,6 +21,8 @@ constexpr StatusText kOwnStatuses[] = {
     {kHostFunctionReady, "CISTERN_HOST_FUNCTION_READY", "a host function is ready to run"},
     {kHostOutOfMemory, "CISTERN_HOST_OUT_OF_MEMORY", "the host has no memory left"},
     {kInvalidRange, "CISTERN_INVALID_RANGE", "the range is not inside known memory"},
+    {kStaleMessage, "CISTERN_STALE_MESSAGE", "the message can no longer be attached"},
+    {kForeignMessage, "CISTERN_FOREIGN_MESSAGE", "no environment of this process made the message"},
 };
 
 using Describe = Status (*)(Status, const char**);

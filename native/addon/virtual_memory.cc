@@ -41,7 +41,7 @@ Status UnmapPages(Environment& environment, bool is_counted, const AddressSpace&
 
 // Leaves a free that has begun to a later call.
 void LeaveRange(const Environment& environment, const SpaceRef& space, std::uint64_t address) {
-  LeaveOrphans(environment, {{OrphanKind::kPages, space->device, address, space}});
+  LeaveOrphans(environment, {{OrphanKind::kPages, space->device, address, 0, space}});
 }
 
 // Memory for pages, which ends with this object unless it is mapped: a mapping keeps it, and
@@ -199,7 +199,7 @@ Status FreeAddresses(Environment& environment, const Napi::CallbackInfo& info) {
   status = space->HasMapped()
                ? Status{kErrorNotReady}
                : environment.Counted<Call::kMemAddressFree>(DevicePointer{space->base}, static_cast<std::size_t>(space->bytes));
-  if (status != kSuccess) LeaveOrphans(environment, {{OrphanKind::kAddressSpace, space->device, space->base, space}});
+  if (status != kSuccess) LeaveOrphans(environment, {{OrphanKind::kAddressSpace, space->device, space->base, space->bytes, space}});
   environment.address_spaces.Remove(handle);
   environment.ReapOrphans();
   return kSuccess;

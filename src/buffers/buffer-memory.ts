@@ -1,11 +1,13 @@
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { addOwner, lastingStream, type MemoryOwner, removeOwner, type StreamFor, usableStream } from '../bulk-frees.js';
 import { type HeldMemory, heldMemory } from '../collector/early-collection.js';
-import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
+import { expectReturn, freeReturned, freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
+import type { AwayMemory } from '../collector/returned-memory.js';
 import { Event } from '../driver/event.js';
+import { type HandOver, handOver, recall } from '../driver/hand-over.js';
 import type { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
-import { LifetimeError } from '../errors.js';
+import { CisternError, formatPointer, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
@@ -15,7 +17,7 @@ import { type HostArray, HostArrays } from './host-arrays.js';
  * The memory that a buffer owns, with everything needed to free it. Outlives a buffer that is
  * dropped.
  */
-export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
+export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, AwayMemory {
   readonly resource: MemoryResource;
   readonly alignment: number;
   readonly createdAt: string | undefined;
@@ -31,6 +33,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   #record = -1;
   #bytes = 0;
   #isBeingFreed = false;
+  /** The number of the hand-over while other workers may use the memory, otherwise 0. */
+  #away = 0;
   #hostArrays: HostArrays | undefined;
   /** Counts its bytes, so that garbage is collected before memory runs out. */
   readonly #held: HeldMemory;
@@ -160,6 +164,33 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     this.#setPointer(0, 0);
   }
 
+  /**
+   * Hands the memory over to other workers, and gives it up. Another object stands for it until it
+   * has come home. If it throws, the state is unchanged.
+   */
+  handOver(isShared: boolean): HandOver {
+    const { resource, stream, alignment, byteLength } = this;
+    const { memoryKind, device } = resource;
+    const pointer = this.#pointer;
+    const bytes = this.#bytes;
+    const given = { pointer, bytes, byteLength, alignment, memoryKind, device };
+    const away = new BufferMemory(resource, stream, alignment, this.#label, this.createdAt);
+    const handedOver = handOver(given, stream, isShared, this.#label);
+    this.release();
+    away.#setPointer(pointer, bytes);
+    away.#away = handedOver.handOver;
+    // The end of a run must not take it back.
+    away.leaveScopes();
+    if (pointer !== 0) adoptInScope(pointer, away);
+    expectReturn(handedOver.handOver, away);
+    return handedOver;
+  }
+
+  comeHome(stream: Stream): void {
+    this.#away = 0;
+    this.stream = stream;
+  }
+
   /** An array of the host that contains the range. It is detached when the memory is given up. */
   hostArray(byteOffset: number, bytes: number): HostArray {
     this.#hostArrays ??= new HostArrays();
@@ -167,6 +198,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
   }
 
   endMemory(reason: string, streamFor: StreamFor): void {
+    if (this.#away !== 0) this.#bringHome();
     this.#endReason = reason;
     try {
       this.free(streamFor);
@@ -184,6 +216,17 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner {
     const held = this.#held;
     if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
     return allocateReclaiming(this.resource, bytes, this.stream, this.alignment);
+  }
+
+  /** @throws CisternError if another worker uses the memory. */
+  #bringHome(): void {
+    recall(this.#away);
+    freeReturned();
+    if (this.#away === 0) return;
+    throw new CisternError(
+      'ERR_CISTERN_INVALID_STATE',
+      `cannot take ${formatPointer(this.#pointer)} back: another worker uses these ${this.#bytes} bytes`,
+    );
   }
 
   #setPointer(pointer: DevicePointer, bytes: number): void {

@@ -1,7 +1,9 @@
 import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
-import { creationStack, disown, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
+import { creationStack, disown, freeReturned, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
+import { currentBackend } from '../driver/backend.js';
 import { Event } from '../driver/event.js';
+import { assertMessage, attach, type BufferMessage, discardMessage, messageInfo } from '../driver/hand-over.js';
 import { accessFromHost } from '../driver/host-view.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
 import type { MemoryLocation } from '../driver/managed-memory.js';
@@ -17,9 +19,11 @@ import {
   UnsupportedError,
 } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
 import { assertFence, deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
+import { AttachedMemory } from './attached-memory.js';
 import { BufferMemory } from './buffer-memory.js';
 import {
   type BlockingBufferTransferOptions,
@@ -170,6 +174,17 @@ export interface RecastOptions {
   /** The policy for the free of the old memory, as in {@link DeviceBuffer.resize}. */
   readonly events?: DeallocationEvents;
 }
+
+/** Options of {@link DeviceBuffer.attach}. */
+export interface AttachOptions {
+  /**
+   * The stream that the memory is ordered on from now on. It waits for what was queued on the giver's
+   * stream before the buffer was given.
+   */
+  readonly stream: Stream;
+}
+
+const attachOptionNames = optionNames<AttachOptions>({ stream: true });
 
 const recastOptionNames = optionNames<RecastOptions>({ events: true, stream: true });
 
@@ -387,6 +402,80 @@ export class DeviceBuffer implements Disposable {
     }
   }
 
+  /**
+   * Takes up a buffer that {@link DeviceBuffer.detach} or {@link DeviceBuffer.share} has given, in
+   * this or any other worker of the process. Its `ptr` is the giver's. Its memory goes home when the
+   * buffer is disposed or collected, or when this worker ends: the giver frees it, after everything
+   * queued on this buffer's stream. If the giver has ended by then, it is freed all the same.
+   *
+   * The buffer cannot grow: `resize` beyond the capacity throws an {@link UnsupportedError}. Move it
+   * to a resource of this worker with {@link DeviceBuffer.recast} first. It can be detached again,
+   * for the next worker. Does not block.
+   *
+   * Stream order: `stream` waits for everything that the giver queued on its stream before it gave
+   * the buffer. RMM has no counterpart.
+   * @param message from `detach`, which one call can attach; or from `share`, which any number of
+   * calls can attach
+   * @throws LifetimeError (`ERR_CISTERN_STALE_MESSAGE`) if the message was already attached or
+   * discarded, if its giver has ended, or if the giver has disposed a shared buffer;
+   * (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made it.
+   * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a stream of a device
+   * that cannot access the memory; LifetimeError for a disposed stream.
+   * @throws DriverError if the driver refuses the wait; the message can then be attached again.
+   * @example
+   * ```ts
+   * import { parentPort } from 'node:worker_threads';
+   *
+   * parentPort?.on('message', async (message: BufferMessage) => {
+   *   using stream = new Stream();
+   *   using buffer = DeviceBuffer.attach(message, { stream });
+   *   console.log(await buffer.toHost());
+   * });
+   * ```
+   */
+  static attach(message: BufferMessage, options: AttachOptions): DeviceBuffer {
+    const operation = 'attach a buffer';
+    assertMessage(message);
+    assertOptions(options, attachOptionNames);
+    const { stream } = options;
+    assertStream(stream, operation);
+    const { bytes, byteLength, alignment, isShared, ...place } = messageInfo(message, operation);
+    if (place.memoryKind === 'device') assertStreamOf(stream, place.device);
+    const createdAt = creationStack(DeviceBuffer.attach);
+    const { pointer, ...attachment } = attach(message, stream, operation);
+    const resource = new AttachedMemory(place, attachment, isShared ? message : undefined);
+    const memory = new BufferMemory(resource, stream, alignment, message.label, createdAt);
+    const buffer = new DeviceBuffer(0, options, memory);
+    memory.adopt(pointer, bytes);
+    memory.byteLength = byteLength;
+    return buffer;
+  }
+
+  /**
+   * Gives up a message without attaching it: the memory goes home, or, if the buffer is shared, nobody
+   * else can attach it. The giver and everybody who has the message can call this, for example when
+   * the worker that it was sent to has ended.
+   *
+   * A message that is lost cannot be noticed: its memory stays allocated until the giver's
+   * environment ends.
+   * @returns whether the message could still be attached before; if it is false, nothing has changed
+   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made the
+   * message; ArgumentTypeError for any other value.
+   * @example
+   * ```ts
+   * const message = buffer.detach();
+   * worker.once('exit', () => DeviceBuffer.discard(message));
+   * worker.postMessage(message);
+   * ```
+   */
+  static discard(message: BufferMessage): boolean {
+    assertMessage(message);
+    currentBackend();
+    const wasOpen = discardMessage(message, 'discard a message');
+    freeReturned();
+    return wasOpen;
+  }
+
   /** @internal What is watched in place of a buffer; `undefined` once the buffer is disposed. */
   static standInOf(buffer: DeviceBuffer): StandIn | undefined {
     return buffer.#standIn;
@@ -532,6 +621,7 @@ export class DeviceBuffer implements Disposable {
    */
   copyFrom(source: HostData | DeviceMemory, options: BufferCopyOptions = {}): void {
     this.#assertUsable('copy to a buffer');
+    this.#assertNotShared('copy to a buffer');
     assertNoMemory(options, copyOptions, 'options');
     const data = readable(source);
     if (data instanceof DeviceBuffer) data.#assertUsable('copy from a buffer');
@@ -634,6 +724,7 @@ export class DeviceBuffer implements Disposable {
    */
   fill(value: number, range: Partial<ByteRange> = {}): void {
     this.#assertUsable('fill a buffer');
+    this.#assertNotShared('fill a buffer');
     if (typeof value !== 'number') throw new ArgumentTypeError(`value must be a number, got ${formatValue(value)}`);
     if (!Number.isInteger(value) || value < 0 || value > 255) {
       throw new ArgumentRangeError(`value must be an integer from 0 to 255, got ${value}`);
@@ -900,6 +991,83 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
+   * Gives the buffer to another worker: returns a message for {@link DeviceBuffer.attach}, which one
+   * call in any worker of the process can attach. This buffer is disposed. Does not block, and copies
+   * nothing.
+   *
+   * The memory comes home when the other worker has disposed the buffer, or has ended, and is then
+   * freed through the buffer's resource in stream order: at the next turn of this worker's event
+   * loop, at the next `detach`, `share` or `discard`, or earlier if memory runs out. Until then the
+   * resource cannot be disposed if it owns the memory below, such as a pool: that throws
+   * (`ERR_CISTERN_INVALID_STATE`). A message that was not attached is recalled then.
+   *
+   * The message can be attached as long as this worker lives. If it is never attached, the memory
+   * stays allocated until this worker ends or {@link DeviceBuffer.discard} is called. Memory of a run
+   * of a cache leaves the run.
+   *
+   * Stream order: the other worker's stream waits for everything queued on this buffer's stream by
+   * now. RMM has no counterpart.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed;
+   * CisternError (`ERR_CISTERN_INVALID_STATE`) if it is shared.
+   * @throws UnsupportedError if its memory was wrapped ({@link DeviceBuffer.wrap}).
+   * @throws DriverError if the driver records no event; the buffer is then unchanged.
+   * @example
+   * ```ts
+   * worker.postMessage(buffer.detach());
+   * ```
+   */
+  detach(): BufferMessage {
+    const operation = 'detach a buffer';
+    freeReturned();
+    this.#assertCanBeGiven(operation);
+    this.#assertNotShared(operation);
+    const memory = this.#memory;
+    const { resource, byteLength, stream, label } = memory;
+    let message: BufferMessage;
+    if (resource instanceof AttachedMemory) {
+      message = resource.handOn(byteLength, stream, label);
+      memory.release();
+    } else {
+      message = memory.handOver(false).message;
+    }
+    disown(this.#standIn as StandIn);
+    this.#standIn = undefined;
+    memory.byteLength = 0;
+    return message;
+  }
+
+  /**
+   * Lets other workers read the buffer: returns a message that any number of calls of
+   * {@link DeviceBuffer.attach} can attach, until this buffer is disposed. From now on nobody may
+   * write to the memory: `copyFrom`, `fill` and `detach` throw. This buffer keeps its contents, and
+   * its `resource` is now the shared memory; dispose it as any other. The memory is freed after the
+   * last of its buffers in any worker has been disposed, as for {@link DeviceBuffer.detach}. A second
+   * call returns the same message. Does not block, and copies nothing.
+   *
+   * Stream order: the streams of other workers wait for everything queued on this buffer's stream by
+   * now. RMM has no counterpart.
+   * @throws as {@link DeviceBuffer.detach}
+   * @example
+   * ```ts
+   * worker.postMessage(buffer.share());
+   * ```
+   */
+  share(): BufferMessage {
+    freeReturned();
+    this.#assertCanBeGiven('share a buffer');
+    const { resource, byteLength, bytes, pointer, stream, alignment, label, createdAt } = this.#memory;
+    if (resource instanceof AttachedMemory) return resource.share(byteLength, stream, label);
+    const { message, ...attachment } = this.#memory.handOver(true);
+    const shared = new BufferMemory(new AttachedMemory(resource, attachment, message), stream, alignment, label, createdAt);
+    shared.adopt(pointer, bytes);
+    shared.byteLength = byteLength;
+    disown(this.#standIn as StandIn);
+    this.#memory = shared;
+    this.#standIn = own(shared);
+    return message;
+  }
+
+  /**
    * Frees the memory in the order of `stream`; work already queued there runs before the memory is
    * reused. Does not block by itself, unless `stream` is already disposed; it then waits for the
    * device first. A second call does nothing.
@@ -989,6 +1157,18 @@ export class DeviceBuffer implements Disposable {
   #assertLive(operation: string): void {
     if (!this.isDisposed) return;
     throw new LifetimeError('ERR_CISTERN_DISPOSED', `cannot ${operation}: ${this.#memory.endReason ?? 'the buffer is already disposed'}`);
+  }
+
+  #assertCanBeGiven(operation: string): void {
+    this.#assertUsable(operation);
+    if (!(this.#memory.resource instanceof ForeignMemoryResource)) return;
+    throw new UnsupportedError(`cannot ${operation}: its memory was wrapped, and its owner may take it back while others use it`);
+  }
+
+  #assertNotShared(operation: string): void {
+    const { resource } = this.#memory;
+    if (!(resource instanceof AttachedMemory && resource.isShared)) return;
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is shared, so that other workers may be reading it`);
   }
 
   #assertUsable(operation: string): void {

@@ -40,8 +40,10 @@
 import { channel } from 'node:diagnostics_channel';
 import { DeviceWaits, type StreamFor } from '../bulk-frees.js';
 import { captureStack } from '../call-stack.js';
+import { onReturned } from '../driver/hand-over.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/object-watch.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
+import { type AwayMemory, keepAway, takeHome } from './returned-memory.js';
 
 /** What remains of a collected buffer. Must not refer to the buffer. */
 export interface OwnedMemory {
@@ -203,20 +205,37 @@ function retryRefused(): void {
 }
 
 /**
- * Frees the memory of every buffer that has been collected, in the order of its stream, and what
- * was refused before. Returns the bytes that were freed. Never throws.
+ * Frees the memory of every buffer that has been collected, in the order of its stream, what other
+ * workers have given back, and what was refused before. Returns the bytes that were freed. Never throws.
  */
 export function freeUnreachableBuffers(): number {
   if (isSweeping) return freeTaken(takeUnreachable());
   isSweeping = true;
   try {
     const unreachable = takeUnreachable();
-    return freeRefused() + freeTaken(unreachable);
+    return freeReturned() + freeRefused() + freeTaken(unreachable);
   } finally {
     isSweeping = false;
     giveUpUnneeded();
     registerToken();
   }
+}
+
+let isListening = false;
+
+/** Frees memory that was handed over once it has come home. */
+export function expectReturn(handOver: number, memory: AwayMemory): void {
+  keepAway(handOver, memory);
+  if (isListening) return;
+  isListening = true;
+  onReturned(freeReturned);
+}
+
+/** Frees the memory that other workers have given back. Returns its bytes. Never throws. */
+export function freeReturned(): number {
+  let freedBytes = 0;
+  for (let memory = takeHome(); memory !== undefined; memory = takeHome()) freedBytes += freeSoonerOrLater(memory);
+  return freedBytes;
 }
 
 /** Ends the watch of those that were spare ever since the last sweep. */

@@ -51,6 +51,10 @@ export const NativeStatus = {
   invalidRange: -10,
   /** No free range of reserved addresses is large enough. */
   outOfAddresses: -11,
+  /** The message of a hand-over was attached or discarded, or the environment that made it has ended. */
+  staleMessage: -12,
+  /** No environment of this process made the message. */
+  foreignMessage: -13,
 } as const;
 
 /** Kinds of plain memory, as the addon numbers them. */
@@ -358,6 +362,58 @@ export interface NativeBinding {
   declareAllocation(address: number, bytes: number, stream: number): void;
   /** Ends what `declareAllocation` began. */
   declareFree(address: number, bytes: number, stream: number): void;
+
+  /**
+   * Calls the function from the event loop when memory that this environment handed over has come
+   * home. Does not keep the process alive. The function must not throw.
+   */
+  onReturned(callback: () => void): void;
+  /**
+   * Hands memory over to other environments, ordered after what is queued on the stream. Its message
+   * can be attached once, or, if it is shared, until this environment gives its own attachment back.
+   * `[1]`: the hand-over, `[2]` the message, `[3]` its nonce, `[4]` this environment's attachment if
+   * it is shared.
+   */
+  handOver(
+    address: number,
+    bytes: number,
+    byteLength: number,
+    alignment: number,
+    kind: number,
+    device: number,
+    stream: number,
+    isShared: boolean,
+  ): void;
+  /**
+   * `[1]` bytes, `[2]` length of the contents, `[3]` alignment, `[4]` kind, `[5]` device, `[6]` 1 if
+   * it is shared. `staleMessage` or `foreignMessage` if it cannot be attached.
+   */
+  handOverInfo(message: number, nonce: number): void;
+  /**
+   * Takes the memory up, and makes the stream wait for what was queued before it was given. `[1]`:
+   * the hand-over, `[2]` the attachment, `[3]` the address.
+   */
+  attachHandOver(message: number, nonce: number, stream: number): void;
+  /**
+   * Makes a new message of an attachment, which ends; or, if the memory is to be shared, remains the
+   * giver's own. `[1]`: the message, `[2]` its nonce.
+   */
+  handOn(handOver: number, attachment: number, byteLength: number, stream: number, isShared: boolean): void;
+  /** Ends an attachment, after everything queued on the stream. */
+  giveBack(handOver: number, attachment: number, stream: number): void;
+  /** Nobody can attach the message any more. `[1]`: 1 if somebody could before. */
+  discardMessage(message: number, nonce: number): void;
+  /** For the environment that the memory belongs to: closes its message, unless it is attached. */
+  recallHandOver(handOver: number): void;
+  /**
+   * Takes the next memory of this environment that has come home. Waits for the devices if an
+   * environment ended while it used the memory; if something stalls a stream, that memory is left for
+   * later. `[1]`: the hand-over, 0 if there is none; `[2]`: 1 if everything that used the memory has
+   * run. Otherwise call `followReturned` next.
+   */
+  takeReturned(): void;
+  /** Makes a stream wait for everything that used the memory. On failure it can be taken again. */
+  followReturned(handOver: number, stream: number): void;
 
   /**
    * Watches an object without keeping it alive. `[1]`: a slot, from 0, dense, reused after

@@ -159,6 +159,16 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   endView: () => [new ArrayBuffer(8)],
   openPool: (run) => [run.device(), run.poolAddress()],
   poolAddress: (run) => [run.handle('pool')],
+  onReturned: (run) => [run.callback()],
+  handOver: (run) => [run.address(), run.size(), run.size(), 256, run.reader.byte() % 5, run.device(), run.handle('stream'), run.boolean()],
+  handOverInfo: (run) => [...run.message()],
+  attachHandOver: (run) => [...run.message(), run.handle('stream')],
+  handOn: (run) => [...run.attachment(), run.size(), run.handle('stream'), run.boolean()],
+  giveBack: (run) => [...run.attachment(), run.handle('stream')],
+  discardMessage: (run) => [...run.message()],
+  recallHandOver: (run) => [run.attachment()[0]],
+  takeReturned: () => [],
+  followReturned: (run) => [run.attachment()[0], run.handle('stream')],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -176,6 +186,9 @@ class Run {
   readonly #poolAddresses: number[] = [0, 3];
   readonly #promises: Promise<unknown>[] = [];
   readonly #watched: number[] = [];
+  /** The number and the nonce of every message, and the hand-over and the number of every attachment. */
+  readonly #messages: (readonly [number, number])[] = [];
+  readonly #attachments: (readonly [number, number])[] = [];
   readonly #latencies = new Set<string>();
   readonly #failures = new Set<string>();
   /** Counted as calls, as all allocations are. */
@@ -235,7 +248,7 @@ class Run {
     }
     const status = mailbox[0] as number;
     call.status = status;
-    assert.ok(Number.isInteger(status) && status >= NativeStatus.outOfAddresses && status <= 999, `${name} left the status ${status}`);
+    assert.ok(Number.isInteger(status) && status >= NativeStatus.foreignMessage && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
     else if (name === 'poolAllocations')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
@@ -282,6 +295,16 @@ class Run {
       case 'destroyPool':
         for (const [address, { pool }] of this.#pooled) if (pool === number) this.#pooled.delete(address);
         this.#remove('pool', number);
+        return;
+      case 'handOver':
+        this.#messages.push([mailbox[2] as number, mailbox[3] as number]);
+        this.#attachments.push([output, mailbox[4] as number]);
+        return;
+      case 'attachHandOver':
+        this.#attachments.push([output, mailbox[2] as number]);
+        return;
+      case 'handOn':
+        this.#messages.push([output, mailbox[2] as number]);
         return;
       case 'reserveAddresses':
         this.#add('reservation', output);
@@ -409,6 +432,7 @@ class Run {
       this.#endInjection();
     }
     await Promise.all(this.#promises);
+    this.#endHandOvers();
     for (const [address, { bytes, kind, device }] of [...this.#plain]) this.#succeed('deallocate', address, bytes, kind, device);
     // The default pools outlive the run, and must not keep memory.
     for (let device = 0; device < deviceCount; device++) {
@@ -426,6 +450,21 @@ class Run {
     // Twice, because a pool of one device may have been freed in the order of another device's
     // stream.
     for (let device = 0; device < 2 * deviceCount; device++) this.#succeed('synchronizeDevice', device % deviceCount);
+  }
+
+  /** Until then, memory that others may use stays. */
+  #endHandOvers(): void {
+    this.#succeed('createStream', 0, true, 0);
+    const stream = this.#live.stream.at(-1);
+    for (const message of this.#messages) this.#succeed('discardMessage', ...message);
+    for (const attachment of this.#attachments) this.#call('giveBack', [...attachment, stream]);
+    for (;;) {
+      this.#succeed('takeReturned');
+      const [, handOver, isComplete] = mailbox;
+      if (handOver === 0) break;
+      if (isComplete === 0) this.#succeed('followReturned', handOver, stream);
+    }
+    for (const [handOver] of this.#attachments) this.#call('followReturned', [handOver, stream]);
   }
 
   /** The free bytes on each device, and the number of live blocks of host memory. */
@@ -502,6 +541,14 @@ class Run {
     if (allocations.length === 0) return [0, 0, 0];
     const [address, { bytes, pool }] = this.oneOf(allocations);
     return [address, bytes, pool];
+  }
+
+  message(): readonly [number, number] {
+    return this.oneOf([...this.#messages, [1, this.size()]]);
+  }
+
+  attachment(): readonly [number, number] {
+    return this.oneOf([...this.#attachments, [1, 1]]);
   }
 
   /** An allocation, or a part of it that may not begin or end where it can be cut. */

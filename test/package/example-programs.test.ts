@@ -11,6 +11,7 @@ const findings: Readonly<Record<string, RegExp>> = {
   'reclaiming.mjs': /out of memory after \d+ steps[\s\S]*all 512 steps/,
   'scratch-pipeline.mjs': /monotonic, a mark per tile +│ '12 MiB'/,
   'training-recording.mjs': /events in 4 phases and \d+ stacks[\s\S]*cistern report /,
+  'worker-pipeline.mjs': /200 buffers of 256 KiB through 4 workers, 200 of them right/,
 };
 
 test('every program in examples/ is run here', () => {

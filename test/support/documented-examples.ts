@@ -45,6 +45,7 @@ const givens: Readonly<Record<string, readonly [type: string, value: string]>> =
     '(resource: cistern.MemoryResource) => void',
     '(resource) => new cistern.DeviceBuffer(4096, { resource, stream: cistern.Stream.perThreadDefault() }).dispose()',
   ],
+  worker: ["import('node:worker_threads').Worker", "new (process.getBuiltinModule('node:worker_threads').Worker)('', { eval: true })"],
   MyResource: ['new () => cistern.MemoryResource', 'cistern.CudaAsyncMemoryResource'],
 };
 

@@ -27,6 +27,8 @@ describe('the names and codes of errors', () => {
       | 'ERR_CISTERN_FOREIGN_POINTER'
       | 'ERR_CISTERN_DOUBLE_FREE'
       | 'ERR_CISTERN_WRONG_SIZE'
+      | 'ERR_CISTERN_STALE_MESSAGE'
+      | 'ERR_CISTERN_FOREIGN_MESSAGE'
       | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
       | 'ERR_CISTERN_ADDON_MISSING'
       | 'ERR_CISTERN_INVALID_STATE'
@@ -84,7 +86,12 @@ describe('OutOfMemoryError', () => {
 
 test('LifetimeError and DriverError have codes and fields of their own types', () => {
   expectTypeOf<ConstructorParameters<typeof LifetimeError>[0]>().toEqualTypeOf<
-    'ERR_CISTERN_DISPOSED' | 'ERR_CISTERN_FOREIGN_POINTER' | 'ERR_CISTERN_DOUBLE_FREE' | 'ERR_CISTERN_WRONG_SIZE'
+    | 'ERR_CISTERN_DISPOSED'
+    | 'ERR_CISTERN_FOREIGN_POINTER'
+    | 'ERR_CISTERN_DOUBLE_FREE'
+    | 'ERR_CISTERN_WRONG_SIZE'
+    | 'ERR_CISTERN_STALE_MESSAGE'
+    | 'ERR_CISTERN_FOREIGN_MESSAGE'
   >();
   expectTypeOf<DriverError>().toHaveProperty('driverStatus').toEqualTypeOf<number>();
   expectTypeOf<DriverError>().toHaveProperty('driverName').toEqualTypeOf<string>();

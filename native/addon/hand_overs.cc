@@ -1,0 +1,584 @@
+#include "addon/hand_overs.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <utility>
+
+#include "addon/bindings.h"
+#include "addon/orphans.h"
+
+namespace cistern {
+namespace {
+
+struct Attachment {
+  std::uint64_t number;
+  std::uint64_t environment;  // the id of the one that has it
+};
+
+struct HandOver {
+  std::uint64_t origin = 0;  // the id of the environment that allocated the memory
+  const DriverTable* backend = nullptr;
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t byte_length = 0;
+  std::uint64_t alignment = 0;
+  std::uint64_t kind = 0;
+  int device = 0;
+  bool is_shared = false;
+
+  std::uint64_t message = 0;  // zero: no message is open
+  std::uint64_t nonce = 0;
+  std::uint64_t sender = 0;  // the id of the environment that made the message
+  std::vector<Attachment> attachments;
+
+  // Recorded after everything that was queued before the memory was given. If the hand-over is not
+  // shared, also the event of its return.
+  DeviceEvent ready{};
+  // Of a shared hand-over: recorded where buffers were given back.
+  std::vector<DeviceEvent> uses;
+  bool is_pruning = false;
+  // An environment ended while it used the memory: only a wait for the devices covers that.
+  bool needs_idle = false;
+  // Nobody uses it, and its origin has it or will get it.
+  bool is_returned = false;
+};
+
+// An environment that has handed memory over.
+struct Member {
+  std::shared_ptr<EventLoop> loop;
+  std::deque<std::uint64_t> returned;
+};
+
+class HandOvers {
+ public:
+  using Entry = std::map<std::uint64_t, HandOver>::iterator;
+
+  std::mutex mutex;
+
+  // The mutex guards the rest.
+  std::map<std::uint64_t, HandOver> by_number;
+  std::map<std::uint64_t, Member> members;  // those that live, by id
+  std::uint64_t last_attachment = 0;
+
+  Entry Add(HandOver hand_over) {
+    last_number_ += 1;
+    return by_number.emplace(last_number_, std::move(hand_over)).first;
+  }
+
+  void OpenMessage(Entry entry, const Environment& sender) {
+    // Numbers in JavaScript are exact up to 2^53.
+    const std::uint64_t nonce = (std::uint64_t{random_()} << 32 | random_()) & kMaxSafeInteger;
+    messages_.emplace(last_message_ + 1, entry->first);
+    last_message_ += 1;
+    entry->second.message = last_message_;
+    entry->second.nonce = nonce;
+    entry->second.sender = sender.id();
+  }
+
+  // False if the environment that made the message has ended.
+  bool ReopenMessage(Entry entry, std::uint64_t message) {
+    if (members.count(entry->second.sender) == 0) return false;
+    messages_.emplace(message, entry->first);
+    entry->second.message = message;
+    return true;
+  }
+
+  void CloseMessage(HandOver& hand_over) {
+    messages_.erase(hand_over.message);
+    hand_over.message = 0;
+  }
+
+  Status FindMessage(const Environment& environment, std::uint64_t message, std::uint64_t nonce, Entry* entry) {
+    if (message == 0 || message > last_message_) return kForeignMessage;
+    const auto found = messages_.find(message);
+    if (found == messages_.end()) return kStaleMessage;
+    *entry = by_number.find(found->second);
+    if ((*entry)->second.nonce != nonce) return kForeignMessage;
+    return (*entry)->second.backend == environment.backend ? kSuccess : kNoBackend;
+  }
+
+  // The attachment of an environment, or null.
+  Attachment* FindAttachment(const Environment& environment, std::uint64_t number, std::uint64_t attachment, Entry* entry) {
+    *entry = by_number.find(number);
+    if (*entry == by_number.end()) return nullptr;
+    for (Attachment& each : (*entry)->second.attachments) {
+      if (each.number == attachment && each.environment == environment.id()) return &each;
+    }
+    return nullptr;
+  }
+
+  // Ends an attachment. With the giver's own buffer the message of a shared hand-over ends.
+  void Detach(HandOver& hand_over, const Attachment* attachment) {
+    const auto index = attachment - hand_over.attachments.data();
+    hand_over.attachments.erase(hand_over.attachments.begin() + index);
+    if (hand_over.is_shared && index == 0) CloseMessage(hand_over);
+  }
+
+  // Gives the memory back to its origin if nobody uses it, and nobody can attach it. Returns the
+  // next entry.
+  Entry ReturnIfUnused(Entry entry, std::vector<DeviceEvent>* unneeded) {
+    HandOver& hand_over = entry->second;
+    const Entry next = std::next(entry);
+    if (hand_over.message != 0 || !hand_over.attachments.empty() || hand_over.is_returned) return next;
+    const auto origin = members.find(hand_over.origin);
+    if (origin == members.end()) {
+      Erase(entry, unneeded);
+      return next;
+    }
+    origin->second.returned.push_back(entry->first);
+    hand_over.is_returned = true;
+    EventLoop& loop = *origin->second.loop;
+    const std::lock_guard<std::mutex> lock(loop.mutex);
+    loop.PostWake();
+    return next;
+  }
+
+  void Erase(Entry entry, std::vector<DeviceEvent>* unneeded) {
+    const HandOver& hand_over = entry->second;
+    unneeded->push_back(hand_over.ready);
+    unneeded->insert(unneeded->end(), hand_over.uses.begin(), hand_over.uses.end());
+    by_number.erase(entry);
+  }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> messages_;  // the open ones, to the hand-over
+  std::uint64_t last_number_ = 0;
+  std::uint64_t last_message_ = 0;
+  std::random_device random_;
+};
+
+HandOvers& All() {
+  static HandOvers& all = *new HandOvers;
+  return all;
+}
+
+// Destroys events, which may be of other environments. What the driver refuses to destroy is left to
+// the orphans.
+void DestroyEvents(Environment& environment, const std::vector<DeviceEvent>& events) {
+  for (const DeviceEvent& each : events) {
+    const ContextScope context(environment, each.device);
+    if (context.status() == kSuccess && environment.Counted<Call::kEventDestroy>(each.event) == kSuccess) continue;
+    LeaveOrphans(environment, {{OrphanKind::kEvent, each.device, reinterpret_cast<std::uintptr_t>(each.event)}});
+  }
+}
+
+// An event recorded where the stream is now: the known one, if it is of the stream's device, or else
+// a new one. The stream's context must be current.
+Status RecordUse(Environment& environment, const StreamEntry& stream, const DeviceEvent& known, DeviceEvent* recorded) {
+  *recorded = known;
+  const bool is_new = known.event == nullptr || known.device != stream.device;
+  if (is_new) {
+    *recorded = {nullptr, stream.device};
+    const Status status = environment.Counted<Call::kEventCreate>(&recorded->event, unsigned{kEventDisableTiming});
+    if (status != kSuccess) return status;
+  }
+  const Status status = environment.Counted<Call::kEventRecord>(recorded->event, stream.stream);
+  if (status != kSuccess && is_new) DestroyEvents(environment, {*recorded});
+  return status;
+}
+
+// Destroys the events of a shared hand-over that are complete. The caller has attached it, so nobody
+// else destroys them.
+void Prune(Environment& environment, std::uint64_t number) {
+  constexpr std::size_t kEnough = 8;
+  HandOvers& all = All();
+  std::vector<DeviceEvent> uses;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    HandOver& hand_over = all.by_number.at(number);
+    if (hand_over.uses.size() < kEnough || hand_over.is_pruning) return;
+    hand_over.is_pruning = true;
+    uses = hand_over.uses;
+  }
+  const auto is_pending = [&](const DeviceEvent& use) {
+    const ContextScope context(environment, use.device);
+    return context.status() != kSuccess || environment.driver->EventQuery(use.event) != kSuccess;
+  };
+  uses.erase(std::remove_if(uses.begin(), uses.end(), is_pending), uses.end());
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    HandOver& hand_over = all.by_number.at(number);
+    const auto is_complete = [&](const DeviceEvent& use) {
+      return std::any_of(uses.begin(), uses.end(), [&](const DeviceEvent& each) { return each.event == use.event; });
+    };
+    hand_over.uses.erase(std::remove_if(hand_over.uses.begin(), hand_over.uses.end(), is_complete), hand_over.uses.end());
+    hand_over.is_pruning = false;
+  }
+  DestroyEvents(environment, uses);
+}
+
+// Waits for the devices if returned memory of the environment needs that, unless the wait might
+// never end because JavaScript stalls a stream.
+void AwaitEnded(Environment& environment) {
+  HandOvers& all = All();
+  std::vector<std::uint64_t> numbers;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const auto member = all.members.find(environment.id());
+    if (member == all.members.end()) return;
+    for (const std::uint64_t number : member->second.returned) {
+      if (all.by_number.at(number).needs_idle) numbers.push_back(number);
+    }
+  }
+  if (numbers.empty() || !AwaitDevices(environment)) return;
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (const std::uint64_t number : numbers) all.by_number.at(number).needs_idle = false;
+}
+
+struct Message {
+  std::uint64_t number;
+  std::uint64_t nonce;
+};
+
+bool ReadMessage(const Napi::CallbackInfo& info, Message* message) {
+  return ReadInteger(info[0], &message->number) && ReadInteger(info[1], &message->nonce);
+}
+
+}  // namespace
+
+std::vector<DeviceEvent> EndHandOversOf(const Environment& environment) {
+  const std::uint64_t id = environment.id();
+  std::vector<DeviceEvent> unneeded;
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.members.erase(id);
+  for (auto entry = all.by_number.begin(); entry != all.by_number.end();) {
+    HandOver& hand_over = entry->second;
+    if (hand_over.is_returned) {
+      const auto next = std::next(entry);
+      if (hand_over.origin == id) all.Erase(entry, &unneeded);
+      entry = next;
+      continue;
+    }
+    for (std::size_t index = hand_over.attachments.size(); index-- > 0;) {
+      if (hand_over.attachments[index].environment != id) continue;
+      hand_over.needs_idle = true;
+      all.Detach(hand_over, &hand_over.attachments[index]);
+    }
+    if (hand_over.message != 0 && hand_over.sender == id) all.CloseMessage(hand_over);
+    entry = all.ReturnIfUnused(entry, &unneeded);
+  }
+  return unneeded;
+}
+
+void DeliverReturned(Environment& environment) {
+  if (environment.on_returned.IsEmpty()) return;
+  {
+    HandOvers& all = All();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const auto member = all.members.find(environment.id());
+    if (member == all.members.end() || member->second.returned.empty()) return;
+  }
+  const Napi::Env env = environment.env;
+  const Napi::HandleScope scope(env);
+  napi_value error;
+  // Raw, like every call that runs JavaScript: docs/design/001.
+  if (napi_call_function(env, env.Undefined(), environment.on_returned.Value(), 0, nullptr, nullptr) != napi_ok &&
+      env.IsExceptionPending()) {
+    napi_get_and_clear_last_exception(env, &error);
+  }
+}
+
+HandedOverMemory::HandedOverMemory(const DriverTable* backend) {
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (const auto& [number, hand_over] : all.by_number) {
+    if (hand_over.backend == backend && hand_over.bytes > 0) ranges_.push_back({hand_over.address, hand_over.address + hand_over.bytes});
+  }
+  std::sort(ranges_.begin(), ranges_.end(), [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
+}
+
+bool HandedOverMemory::Overlaps(std::uint64_t address, std::uint64_t bytes) const {
+  const auto after = std::upper_bound(ranges_.begin(), ranges_.end(), address + bytes - 1,
+                                      [](std::uint64_t last, const AddressRange& range) { return last < range.begin; });
+  return bytes > 0 && after != ranges_.begin() && std::prev(after)->end > address;
+}
+
+Status OnReturned(Environment& environment, const Napi::CallbackInfo& info) {
+  if (!info[0].IsFunction()) return kInvalidArgument;
+  environment.on_returned = Napi::Persistent(info[0].As<Napi::Function>());
+  return kSuccess;
+}
+
+Status HandOverMemory(Environment& environment, const Napi::CallbackInfo& info) {
+  HandOver hand_over;
+  StreamEntry* stream;
+  if (!ReadInteger(info[0], &hand_over.address) || !ReadInteger(info[1], &hand_over.bytes)) return kInvalidArgument;
+  if (!ReadInteger(info[2], &hand_over.byte_length) || !ReadInteger(info[3], &hand_over.alignment)) return kInvalidArgument;
+  if (!ReadInteger(info[4], &hand_over.kind) || !ReadInt(info[5], &hand_over.device)) return kInvalidArgument;
+  if (!ReadBoolean(info[7], &hand_over.is_shared)) return kInvalidArgument;
+  if (hand_over.bytes > kMaxSafeInteger - hand_over.address || hand_over.byte_length > hand_over.bytes) return kInvalidRange;
+  Status status = FindStream(environment, info[6], &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+  status = RecordUse(environment, *stream, {}, &hand_over.ready);
+  if (status != kSuccess) return status;
+  hand_over.origin = environment.id();
+  hand_over.backend = environment.backend;
+
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  all.members[environment.id()].loop = environment.loop;
+  if (hand_over.is_shared) hand_over.attachments.push_back({++all.last_attachment, environment.id()});
+  const auto entry = all.Add(std::move(hand_over));
+  all.OpenMessage(entry, environment);
+  environment.Out(1, static_cast<double>(entry->first));
+  environment.Out(2, static_cast<double>(entry->second.message));
+  environment.Out(3, static_cast<double>(entry->second.nonce));
+  environment.Out(4, entry->second.is_shared ? static_cast<double>(all.last_attachment) : 0);
+  return kSuccess;
+}
+
+Status HandOverInfo(Environment& environment, const Napi::CallbackInfo& info) {
+  Message message;
+  if (!ReadMessage(info, &message)) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  HandOvers::Entry entry;
+  const Status status = all.FindMessage(environment, message.number, message.nonce, &entry);
+  if (status != kSuccess) return status;
+  const HandOver& hand_over = entry->second;
+  environment.Out(1, static_cast<double>(hand_over.bytes));
+  environment.Out(2, static_cast<double>(hand_over.byte_length));
+  environment.Out(3, static_cast<double>(hand_over.alignment));
+  environment.Out(4, static_cast<double>(hand_over.kind));
+  environment.Out(5, hand_over.device);
+  environment.Out(6, hand_over.is_shared ? 1 : 0);
+  return kSuccess;
+}
+
+Status AttachHandOver(Environment& environment, const Napi::CallbackInfo& info) {
+  Message message;
+  StreamEntry* stream;
+  if (!ReadMessage(info, &message)) return kInvalidArgument;
+  Status status = FindStream(environment, info[2], &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+
+  HandOvers& all = All();
+  HandOvers::Entry entry;
+  DeviceEvent ready;
+  std::uint64_t number, attachment;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    status = all.FindMessage(environment, message.number, message.nonce, &entry);
+    if (status != kSuccess) return status;
+    HandOver& hand_over = entry->second;
+    number = entry->first;
+    attachment = ++all.last_attachment;
+    hand_over.attachments.push_back({attachment, environment.id()});
+    if (!hand_over.is_shared) all.CloseMessage(hand_over);
+    // Nobody records it again while the attachment lasts.
+    ready = hand_over.ready;
+    environment.Out(1, static_cast<double>(number));
+    environment.Out(2, static_cast<double>(attachment));
+    environment.Out(3, static_cast<double>(hand_over.address));
+  }
+  status = environment.Counted<Call::kStreamWaitEvent>(stream->stream, ready.event, 0u);
+  if (status == kSuccess) return status;
+
+  std::vector<DeviceEvent> unneeded;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.Detach(entry->second, all.FindAttachment(environment, number, attachment, &entry));
+    if (!entry->second.is_shared) all.ReopenMessage(entry, message.number);
+    all.ReturnIfUnused(entry, &unneeded);
+  }
+  DestroyEvents(environment, unneeded);
+  return status;
+}
+
+Status HandOn(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t number, attachment, byte_length;
+  bool is_shared;
+  StreamEntry* stream;
+  if (!ReadInteger(info[0], &number) || !ReadInteger(info[1], &attachment) || !ReadInteger(info[2], &byte_length)) return kInvalidArgument;
+  if (!ReadBoolean(info[4], &is_shared)) return kInvalidArgument;
+  Status status = FindStream(environment, info[3], &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+
+  HandOvers& all = All();
+  HandOvers::Entry entry;
+  DeviceEvent known;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (all.FindAttachment(environment, number, attachment, &entry) == nullptr) return kStaleHandle;
+    if (entry->second.is_shared || byte_length > entry->second.bytes) return kInvalidArgument;
+    known = entry->second.ready;
+  }
+  DeviceEvent ready;
+  status = RecordUse(environment, *stream, known, &ready);
+  if (status != kSuccess) return status;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    HandOver& hand_over = entry->second;
+    all.members[environment.id()].loop = environment.loop;
+    all.OpenMessage(entry, environment);
+    hand_over.is_shared = is_shared;
+    if (!is_shared) hand_over.attachments.clear();
+    hand_over.byte_length = byte_length;
+    hand_over.ready = ready;
+    environment.Out(1, static_cast<double>(hand_over.message));
+    environment.Out(2, static_cast<double>(hand_over.nonce));
+  }
+  if (known.event != ready.event) DestroyEvents(environment, {known});
+  return kSuccess;
+}
+
+Status GiveBack(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t number, attachment;
+  StreamEntry* stream;
+  if (!ReadInteger(info[0], &number) || !ReadInteger(info[1], &attachment)) return kInvalidArgument;
+  Status status = FindStream(environment, info[2], &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+
+  HandOvers& all = All();
+  HandOvers::Entry entry;
+  DeviceEvent known{};
+  bool is_shared;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (all.FindAttachment(environment, number, attachment, &entry) == nullptr) return kStaleHandle;
+    is_shared = entry->second.is_shared;
+    if (!is_shared) known = entry->second.ready;
+  }
+  DeviceEvent use;
+  status = RecordUse(environment, *stream, known, &use);
+  if (status != kSuccess) return status;
+  if (is_shared) Prune(environment, number);
+  std::vector<DeviceEvent> unneeded;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    HandOver& hand_over = entry->second;
+    if (is_shared) {
+      hand_over.uses.push_back(use);
+    } else {
+      if (known.event != use.event) unneeded.push_back(known);
+      hand_over.ready = use;
+    }
+    all.Detach(hand_over, all.FindAttachment(environment, number, attachment, &entry));
+    all.ReturnIfUnused(entry, &unneeded);
+  }
+  DestroyEvents(environment, unneeded);
+  return kSuccess;
+}
+
+Status DiscardMessage(Environment& environment, const Napi::CallbackInfo& info) {
+  Message message;
+  if (!ReadMessage(info, &message)) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  HandOvers& all = All();
+  std::vector<DeviceEvent> unneeded;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    HandOvers::Entry entry;
+    const Status status = all.FindMessage(environment, message.number, message.nonce, &entry);
+    environment.Out(1, status == kSuccess ? 1 : 0);
+    if (status == kStaleMessage) return kSuccess;
+    if (status != kSuccess) return status;
+    all.CloseMessage(entry->second);
+    all.ReturnIfUnused(entry, &unneeded);
+  }
+  DestroyEvents(environment, unneeded);
+  return kSuccess;
+}
+
+Status RecallHandOver(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t number;
+  if (!ReadInteger(info[0], &number)) return kInvalidArgument;
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto entry = all.by_number.find(number);
+  if (entry == all.by_number.end() || entry->second.origin != environment.id()) return kStaleHandle;
+  HandOver& hand_over = entry->second;
+  if (!hand_over.attachments.empty() || hand_over.message == 0) return kSuccess;
+  all.CloseMessage(hand_over);
+  // The origin lives: nothing is erased.
+  std::vector<DeviceEvent> none;
+  all.ReturnIfUnused(entry, &none);
+  return kSuccess;
+}
+
+Status TakeReturned(Environment& environment, const Napi::CallbackInfo&) {
+  environment.Out(1, 0);
+  environment.Out(2, 0);
+  AwaitEnded(environment);
+  HandOvers& all = All();
+  HandOvers::Entry entry;
+  std::vector<DeviceEvent> events;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const auto member = all.members.find(environment.id());
+    if (member == all.members.end()) return kSuccess;
+    std::deque<std::uint64_t>& returned = member->second.returned;
+    const auto found =
+        std::find_if(returned.begin(), returned.end(), [&](std::uint64_t number) { return !all.by_number.at(number).needs_idle; });
+    if (found == returned.end()) return kSuccess;
+    entry = all.by_number.find(*found);
+    returned.erase(found);
+    // From here on only this thread uses the entry.
+    events = entry->second.uses;
+    events.push_back(entry->second.ready);
+  }
+  environment.Out(1, static_cast<double>(entry->first));
+  const bool is_complete = std::all_of(events.begin(), events.end(), [&](const DeviceEvent& each) {
+    const ContextScope context(environment, each.device);
+    return context.status() == kSuccess && environment.Counted<Call::kEventQuery>(each.event) == kSuccess;
+  });
+  if (!is_complete) return kSuccess;
+  environment.Out(2, 1);
+  std::vector<DeviceEvent> unneeded;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    all.Erase(entry, &unneeded);
+  }
+  DestroyEvents(environment, unneeded);
+  return kSuccess;
+}
+
+Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t number;
+  if (!ReadInteger(info[0], &number)) return kInvalidArgument;
+  HandOvers& all = All();
+  HandOvers::Entry entry;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    entry = all.by_number.find(number);
+    if (entry == all.by_number.end() || entry->second.origin != environment.id() || !entry->second.is_returned) return kStaleHandle;
+  }
+  StreamEntry* stream;
+  Status status = FindStream(environment, info[1], &stream);
+  if (status == kSuccess) {
+    const ContextScope context(environment, stream->device);
+    status = context.status();
+    std::vector<DeviceEvent> events = entry->second.uses;
+    events.push_back(entry->second.ready);
+    for (const DeviceEvent& each : events) {
+      if (status == kSuccess) status = environment.Counted<Call::kStreamWaitEvent>(stream->stream, each.event, 0u);
+    }
+  }
+  std::vector<DeviceEvent> unneeded;
+  {
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    if (status == kSuccess) {
+      all.Erase(entry, &unneeded);
+    } else {
+      all.members.at(environment.id()).returned.push_back(number);
+    }
+  }
+  DestroyEvents(environment, unneeded);
+  return status;
+}
+
+}  // namespace cistern

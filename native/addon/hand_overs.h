@@ -1,0 +1,53 @@
+// Memory handed from one environment of the process to others.
+//
+//     giver                              table of the process                     taker
+//     HandOverMemory ── event, message ──► message ── AttachHandOver ──► the taker's stream waits for the event
+//                                            │                              │
+//     TakeReturned ◄── returned ◄────────────┴──── event ◄───────────── GiveBack
+//
+// Only the environment that allocated the memory, its origin, can free it, because the resource may
+// be a pool in JavaScript. So memory that nobody uses any more is put into a list of the origin, with
+// the events of its last uses, and the origin's event loop is woken. If the origin has ended, its
+// memory is with the orphans, which are not freed while a hand-over covers them.
+//
+// A hand-over is live from HandOverMemory until its origin has taken it back, or until nobody uses it
+// and its origin has ended. An open message can be attached. A shared hand-over has any number of
+// attachments, of which the first is the giver's own buffer, and its message is open as long as that
+// one lives. Any other has either an open message or one attachment.
+//
+// One mutex guards the table, and no driver is called while it is held.
+#ifndef CISTERN_ADDON_HAND_OVERS_H_
+#define CISTERN_ADDON_HAND_OVERS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "addon/environment.h"
+
+namespace cistern {
+
+// The environment ends: its messages can no longer be attached, and what it has attached goes home.
+// Returns events that nobody needs any more. Calls no driver.
+std::vector<DeviceEvent> EndHandOversOf(const Environment& environment);
+
+// Calls JavaScript if memory has come home. Called by the event loop.
+void DeliverReturned(Environment& environment);
+
+struct AddressRange {
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+
+// The memory of all live hand-overs, by address.
+class HandedOverMemory {
+ public:
+  explicit HandedOverMemory(const DriverTable* backend);
+  bool Overlaps(std::uint64_t address, std::uint64_t bytes) const;
+
+ private:
+  std::vector<AddressRange> ranges_;
+};
+
+}  // namespace cistern
+
+#endif  // CISTERN_ADDON_HAND_OVERS_H_

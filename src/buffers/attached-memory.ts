@@ -1,0 +1,66 @@
+import type { Device } from '../driver/device.js';
+import { type Attachment, type BufferMessage, giveBack, handOn } from '../driver/hand-over.js';
+import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
+import type { MemoryKind } from '../driver/plain-memory.js';
+import type { Stream } from '../driver/stream.js';
+import { UnsupportedError } from '../errors.js';
+import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+
+/**
+ * The resource of a buffer that was attached, or is shared: a free gives that buffer's memory back to
+ * the environment that allocated it. It has no other memory.
+ */
+export class AttachedMemory implements MemoryResource {
+  readonly memoryKind: MemoryKind;
+  readonly device: Device;
+  readonly #attachment: Attachment;
+  /** The message of shared memory; `undefined` if it is not shared. */
+  #shared: BufferMessage | undefined;
+
+  constructor({ memoryKind, device }: Pick<MemoryResource, 'memoryKind' | 'device'>, attachment: Attachment, shared?: BufferMessage) {
+    this.memoryKind = memoryKind;
+    this.device = device;
+    this.#attachment = attachment;
+    this.#shared = shared;
+    refuseCloning(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    const { memoryKind, isShared } = this;
+    return inspectObject(this, { device: this.device.index, memoryKind, isShared }, depth, options, inspect);
+  }
+
+  get isShared(): boolean {
+    return this.#shared !== undefined;
+  }
+
+  /** The message of shared memory. Memory that is not shared yet is from now on. */
+  share(byteLength: number, stream: Stream, label: string | undefined): BufferMessage {
+    this.#shared ??= handOn(this.#attachment, byteLength, stream, true, label);
+    return this.#shared;
+  }
+
+  /** Hands the memory on: this object no longer has it. */
+  handOn(byteLength: number, stream: Stream, label: string | undefined): BufferMessage {
+    return handOn(this.#attachment, byteLength, stream, false, label);
+  }
+
+  /** @throws UnsupportedError always */
+  allocate(bytes: number): DevicePointer {
+    throw new UnsupportedError(
+      `cannot allocate ${bytes} bytes: the memory of the buffer belongs to another worker; recast the buffer to a resource of this one`,
+    );
+  }
+
+  deallocate(_pointer: DevicePointer, _bytes: number, stream: Stream): void {
+    giveBack(this.#attachment, stream);
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other === this;
+  }
+
+  /** Does nothing: the buffer owns the memory. */
+  [Symbol.dispose](): void {}
+}

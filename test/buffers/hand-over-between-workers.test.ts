@@ -1,0 +1,275 @@
+import { describe, expect, test } from 'vitest';
+import { deviceMemory } from '../support/device-memory.js';
+import { runModule } from '../support/run-module.js';
+
+const device = deviceMemory(256);
+
+/**
+ * A module that starts workers. In both, `cistern` is the package; in a worker, `received()` is the
+ * next message, and `post` answers. `show` prints; `returned(pool)` waits until everything has come
+ * home; `free()` is the free memory of the device once orphans were freed.
+ */
+function runWithWorkers(body: string): unknown {
+  return runModule(
+    `
+    import { once } from 'node:events';
+    import { setTimeout } from 'node:timers/promises';
+    import { Worker } from 'node:worker_threads';
+    import * as cistern from 'cistern';
+    const { CudaAsyncMemoryResource, CudaMemoryResource, Device, DeviceBuffer, KiB, MiB, PoolMemoryResource, Stream } = cistern;
+    const start = (text) => new Worker(\`
+      const { once } = require('node:events');
+      const { parentPort } = require('node:worker_threads');
+      const post = (message) => parentPort.postMessage(message);
+      const received = async () => (await once(parentPort, 'message'))[0];
+      import('cistern').then(async (cistern) => {
+        const { CudaAsyncMemoryResource, CudaMemoryResource, DeviceBuffer, KiB, MiB, PoolMemoryResource, Stream } = cistern;
+        \${text}
+      });\`, { eval: true, execArgv: [] });
+    const received = async (worker) => (await once(worker, 'message'))[0];
+    const show = (...values) => console.log(...values);
+    const codeOf = (action) => { try { action(); return 'nothing'; } catch (error) { return error.code; } };
+    const valuesOf = (buffer) => [...new Set(buffer.toHostSync())].join();
+    const returned = async (pool) => {
+      for (let i = 0; i < 2000 && pool.statistics().allocatedBytes > 0; i++) await setTimeout(1);
+      return pool.statistics().allocatedBytes;
+    };
+    const free = () => {
+      new Stream().dispose();
+      Device.get().synchronizeSync();
+      return Device.get().memoryInfo().freeBytes;
+    };
+    ${body}
+  `,
+    device,
+  );
+}
+
+/** Everything printed, and nothing else. */
+function printed(...lines: readonly string[]): unknown {
+  return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
+}
+
+describe('a buffer that a worker gives to another', () => {
+  test('has its contents there, in stream order, and comes home when it is disposed', () => {
+    const end = runWithWorkers(`
+      const worker = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+        const buffer = new DeviceBuffer(64 * KiB, { resource: pool, stream });
+        buffer.fill(1);
+        stream.synchronizeSync();
+        const hold = stream.hold();
+        buffer.fill(2);
+        post(buffer.detach());
+        await received();
+        hold.release();
+        while (pool.statistics().allocatedBytes > 0) await new Promise(setImmediate);
+        pool.dispose();
+        post('home');
+      \`);
+      const stream = new Stream({ nonBlocking: true });
+      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      const contents = buffer.toHost();
+      await setTimeout(20);
+      show(stream.query());
+      worker.postMessage('go on');
+      show([...new Set(await contents)].join());
+      const ended = received(worker);
+      buffer.dispose();
+      show(await ended);
+    `);
+    expect(end).toEqual(printed('false', '2', 'home'));
+  });
+
+  test.each(['new CudaMemoryResource()', 'new CudaAsyncMemoryResource()', 'new cistern.VirtualMemoryResource()'])(
+    'outlives its giver, in a pool on %s',
+    (upstream) => {
+      const end = runWithWorkers(`
+      const before = free();
+      for (const ending of ['exit', 'terminate', 'throw']) {
+        const worker = start(\`
+          const stream = new Stream({ nonBlocking: true });
+          const pool = new PoolMemoryResource(${upstream}, { initialBytes: 8 * MiB });
+          const buffer = new DeviceBuffer(64 * KiB, { resource: pool, stream });
+          buffer.fill(7);
+          post(buffer.detach());
+          const ending = await received();
+          if (ending === 'exit') process.exit(0);
+          if (ending === 'throw') setImmediate(() => { throw new Error('meant'); });
+          parentPort.on('message', () => {});
+        \`);
+        worker.on('error', () => {});
+        const ended = once(worker, 'exit').catch(() => {});
+        const stream = new Stream({ nonBlocking: true });
+        const buffer = DeviceBuffer.attach(await received(worker), { stream });
+        if (ending === 'terminate') await worker.terminate();
+        else worker.postMessage(ending);
+        await ended;
+        show(ending, before - free() >= 8 * MiB, valuesOf(buffer));
+        buffer.dispose();
+        show(before - free());
+      }
+    `);
+      expect(end).toEqual(printed('exit true 7', '0', 'terminate true 7', '0', 'throw true 7', '0'));
+    },
+  );
+
+  test('comes home if its taker ends, after the work that the taker had queued', () => {
+    const end = runWithWorkers(`
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
+      const stream = new Stream({ nonBlocking: true });
+      for (const ending of ['exit', 'terminate', 'collected']) {
+        const worker = start(\`
+          const message = await received();
+          const stream = new Stream({ nonBlocking: true });
+          let buffer = DeviceBuffer.attach(message, { stream });
+          for (let i = 0; i < 50; i++) buffer.fill(8);
+          post('attached');
+          const ending = await received();
+          if (ending === 'exit') process.exit(0);
+          buffer = undefined;
+          if (ending === 'collected') cistern.reclaimUnreachableBuffers('major');
+          parentPort.on('message', () => {});
+        \`);
+        const buffer = new DeviceBuffer(MiB, { resource: pool, stream });
+        worker.postMessage(buffer.detach());
+        await received(worker);
+        show(ending, codeOf(() => pool.allocate(MiB, stream)), codeOf(() => pool.dispose()));
+        if (ending === 'terminate') await worker.terminate();
+        else worker.postMessage(ending);
+        show(await returned(pool));
+        const next = new DeviceBuffer(MiB, { resource: pool, stream });
+        next.fill(3);
+        show(valuesOf(next));
+        next.dispose();
+        await worker.terminate();
+      }
+      pool.dispose();
+    `);
+    const refused = 'ERR_CISTERN_OUT_OF_MEMORY ERR_CISTERN_INVALID_STATE';
+    expect(end).toEqual(printed(`exit ${refused}`, '0', '3', `terminate ${refused}`, '0', '3', `collected ${refused}`, '0', '3'));
+  });
+
+  test('is lost with its message if nobody discards it, until its giver ends', () => {
+    const end = runWithWorkers(`
+      const before = free();
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+      const stream = new Stream();
+      const lost = new DeviceBuffer(MiB, { resource: pool, stream }).detach();
+      const dead = start('');
+      const ended = once(dead, 'exit');
+      dead.postMessage(lost);
+      await ended;
+      show(pool.statistics().allocatedBytes === MiB, DeviceBuffer.discard(lost), DeviceBuffer.discard(lost), await returned(pool));
+      pool.dispose();
+      const worker = start(\`
+        const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
+        post(new DeviceBuffer(MiB, { resource: pool, stream: new Stream() }).detach());
+      \`);
+      const exit = once(worker, 'exit');
+      const message = await received(worker);
+      await exit;
+      show(codeOf(() => DeviceBuffer.attach(message, { stream })), DeviceBuffer.discard(message), before - free());
+    `);
+    expect(end).toEqual(printed('true true false 0', 'ERR_CISTERN_STALE_MESSAGE false 0'));
+  });
+
+  test('passes through a worker that ends, and comes home from the last one', () => {
+    const end = runWithWorkers(`
+      const pool = new PoolMemoryResource(new CudaAsyncMemoryResource(), { initialBytes: MiB });
+      const stream = new Stream({ nonBlocking: true });
+      const worker = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        for (;;) {
+          const buffer = DeviceBuffer.attach(await received(), { stream });
+          buffer.fill(4);
+          post(buffer.detach());
+        }
+      \`);
+      const buffer = new DeviceBuffer(KiB, { resource: pool, stream });
+      worker.postMessage(buffer.detach());
+      const back = DeviceBuffer.attach(await received(worker), { stream });
+      worker.postMessage(new DeviceBuffer(KiB, { resource: pool, stream }).detach());
+      const lost = await received(worker);
+      await worker.terminate();
+      show(valuesOf(back), codeOf(() => DeviceBuffer.attach(lost, { stream })));
+      back.dispose();
+      show(await returned(pool));
+    `);
+    expect(end).toEqual(printed('4 ERR_CISTERN_STALE_MESSAGE', '0'));
+  });
+
+  test('may be shared by several, and is freed after the last, whoever ends first', () => {
+    const end = runWithWorkers(`
+      const reader = \`
+        const stream = new Stream({ nonBlocking: true });
+        const buffer = DeviceBuffer.attach(await received(), { stream });
+        post([...new Set(buffer.toHostSync())].join());
+        await received();
+        buffer.dispose();
+        post('disposed');
+      \`;
+      const before = free();
+      const giver = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
+        const buffer = new DeviceBuffer(MiB, { resource: pool, stream });
+        buffer.fill(6);
+        post(buffer.share());
+        globalThis.kept = buffer;
+        parentPort.on('message', () => {});
+      \`);
+      const message = await received(giver);
+      const readers = [start(reader), start(reader), start(reader)];
+      for (const each of readers) {
+        each.postMessage(message);
+        show(await received(each));
+      }
+      await giver.terminate();
+      const stream = new Stream();
+      show(codeOf(() => DeviceBuffer.attach(message, { stream })), before - free() >= 8 * MiB);
+      await readers[0].terminate();
+      for (const each of readers.slice(1)) {
+        show(before - free() >= 8 * MiB);
+        each.postMessage('end');
+        await received(each);
+      }
+      for (const each of readers) await each.terminate();
+      show(before - free());
+    `);
+    expect(end).toEqual(printed('6', '6', '6', 'ERR_CISTERN_STALE_MESSAGE true', 'true', 'true', '0'));
+  });
+
+  test('is followed by the order checker, which reports memory that was sent as a bare pointer', () => {
+    const end = runWithWorkers(`
+      const checker = cistern.checkOrder({ stacks: false });
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+      const stream = new Stream({ nonBlocking: true });
+      const worker = start(\`
+        cistern.checkOrder({ stacks: false });
+        const stream = new Stream({ nonBlocking: true });
+        const buffer = DeviceBuffer.attach(await received(), { stream });
+        buffer.fill(1);
+        buffer.dispose();
+        const { ptr, bytes } = await received();
+        cistern.set(ptr, 1, 1, bytes, stream);
+        post('done');
+        parentPort.on('message', () => {});
+      \`);
+      const first = new DeviceBuffer(MiB, { resource: pool, stream });
+      first.fill(2);
+      worker.postMessage(first.detach());
+      show(await returned(pool));
+      const second = new DeviceBuffer(MiB, { resource: pool, stream });
+      second.fill(3);
+      show(checker.reports.length);
+      worker.postMessage({ ptr: second.ptr, bytes: MiB });
+      await received(worker);
+      second.fill(4);
+      show(checker.reports.map(({ kind }) => kind).join());
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('0', '0', 'unordered'));
+  });
+});

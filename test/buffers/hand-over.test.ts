@@ -1,0 +1,480 @@
+import { setImmediate } from 'node:timers/promises';
+import { afterEach, beforeEach, describe, expect, test } from 'vitest';
+import { CachingMemoryResource } from '../../src/adaptors/caching-memory-resource.js';
+import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
+import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
+import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
+import { Device } from '../../src/driver/device.js';
+import type { BufferMessage } from '../../src/driver/hand-over.js';
+import { checkOrder } from '../../src/driver/order-checker.js';
+import { failCall } from '../../src/driver/software-device.js';
+import { Stream } from '../../src/driver/stream.js';
+import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
+import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
+import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
+import { ManagedMemoryResource } from '../../src/resources/managed-memory-resource.js';
+import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { MiB } from '../../src/units.js';
+import { needSecondDevice } from '../support/device-memory.js';
+
+import { caught, code } from '../support/errors.js';
+import { policies } from '../support/stream-order.js';
+
+let upstream: CudaMemoryResource;
+let pool: PoolMemoryResource;
+let giver: Stream;
+let taker: Stream;
+let watched: number;
+
+beforeEach(() => {
+  watched = watchedBuffers().count;
+  upstream = new CudaMemoryResource();
+  pool = new PoolMemoryResource(upstream, { initialBytes: 4 * MiB, maximumBytes: 4 * MiB });
+  giver = new Stream({ nonBlocking: true });
+  taker = new Stream({ nonBlocking: true });
+});
+
+afterEach(async () => {
+  Device.get().synchronizeSync();
+  await home();
+  expect(pool.statistics().allocatedBytes, 'bytes that a test left behind').toBe(0);
+  expect(watchedBuffers().count, 'buffers that a test left behind').toBe(watched);
+  pool.dispose();
+  giver.dispose();
+  taker.dispose();
+});
+
+/** Waits until the event loop has freed what has come home. */
+async function home(resource = pool): Promise<void> {
+  for (let turn = 0; turn < 200 && resource.statistics().allocatedBytes > 0; turn++) await setImmediate();
+}
+
+function given(byteLength = 4096, resource: PoolMemoryResource | CudaMemoryResource = pool): DeviceBuffer {
+  return new DeviceBuffer(byteLength, { resource, stream: giver });
+}
+
+/** Different values in a buffer, as a set. */
+function valuesOf(buffer: DeviceBuffer): number[] {
+  return [...new Set(buffer.toHostSync())];
+}
+
+describe('a detached buffer', () => {
+  test('is disposed for its giver, and has the same contents, address and properties for its taker', () => {
+    const buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { resource: pool, stream: giver, capacityBytes: 512, label: 'a name' });
+    const { ptr } = buffer;
+    const message = structuredClone(buffer.detach());
+    expect(buffer).toMatchObject({ isDisposed: true, byteLength: 0, capacityBytes: 0 });
+    expect(caught(() => buffer.ptr)).toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(caught(() => buffer.detach())).toEqual(code('ERR_CISTERN_DISPOSED'));
+    buffer.dispose();
+
+    using attached = DeviceBuffer.attach(message, { stream: taker });
+    expect(attached).toMatchObject({ ptr, byteLength: 3, capacityBytes: 512, alignment: 256, label: 'a name', isDisposed: false });
+    expect(attached.resource).toMatchObject({ memoryKind: 'device', device: giver.device });
+    expect([...attached.toHostSync()]).toEqual([1, 2, 3]);
+    expect(pool.statistics().allocatedBytes).toBe(512);
+  });
+
+  test('is empty if its giver had no memory', async () => {
+    using attached = DeviceBuffer.attach(given(0).detach(), { stream: taker });
+    expect(attached).toMatchObject({ ptr: 0, byteLength: 0, capacityBytes: 0 });
+  });
+
+  test.each([
+    [new CudaMemoryResource(), 'device'],
+    [new CudaAsyncMemoryResource(), 'device'],
+    [new ManagedMemoryResource(), 'managed'],
+    [new PinnedHostMemoryResource(), 'pinned-host'],
+    [new HostMemoryResource(), 'host'],
+  ])('may be memory of any resource: %s', async (resource, memoryKind) => {
+    const buffer = new DeviceBuffer(Uint8Array.of(1, 2), { resource, stream: giver });
+    using attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    expect(attached.resource.memoryKind).toBe(memoryKind);
+    expect([...(await attached.toHost())]).toEqual([1, 2]);
+  });
+
+  test('keeps its taker from reading before the giver has written', async () => {
+    const buffer = given();
+    buffer.fill(1);
+    giver.synchronizeSync();
+    const hold = giver.hold();
+    buffer.fill(2);
+    using attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    const contents = attached.toHost();
+    await setImmediate();
+    expect(taker.query()).toBe(false);
+    hold.release();
+    expect(new Set(await contents)).toEqual(new Set([2]));
+  });
+
+  test.each(policies)("returns to a pool that waits for the taker's work, with events: %s", async (deallocationEvents) => {
+    using small = new PoolMemoryResource(upstream, { initialBytes: MiB, maximumBytes: MiB, deallocationEvents });
+    const buffer = new DeviceBuffer(MiB, { resource: small, stream: giver });
+    const { ptr } = buffer;
+    buffer.fill(1);
+    const attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    const hold = taker.hold();
+    const contents = attached.toHost();
+    attached.dispose();
+    // A turn of the event loop frees the memory, although the taker has not run.
+    await home(small);
+    expect(small.statistics().allocatedBytes).toBe(0);
+    // Under 'off' the pool waits on the host.
+    if (deallocationEvents === 'off') setTimeout(() => hold.release(), 20);
+    const next = deallocationEvents === 'off' ? undefined : new DeviceBuffer(MiB, { resource: small, stream: giver });
+    next?.fill(2);
+    await setImmediate();
+    if (next !== undefined) expect(giver.query()).toBe(false);
+    hold.release();
+    expect(new Set(await contents)).toEqual(new Set([1]));
+    using last = next ?? new DeviceBuffer(MiB, { resource: small, stream: giver });
+    expect(last.ptr).toBe(ptr);
+  });
+
+  test("does not make the giver's stream wait for the taker", async () => {
+    const attached = DeviceBuffer.attach(given().detach(), { stream: taker });
+    const hold = taker.hold();
+    attached.dispose();
+    await home();
+    using other = given();
+    other.fill(1);
+    giver.synchronizeSync();
+    hold.release();
+  });
+
+  test('is there when memory runs out', () => {
+    const buffer = given(4 * MiB);
+    DeviceBuffer.attach(buffer.detach(), { stream: taker }).dispose();
+    using next = given(4 * MiB);
+    expect(next.byteLength).toBe(4 * MiB);
+  });
+
+  test('returns when its taker is collected', async () => {
+    DeviceBuffer.attach(given().detach(), { stream: taker }).fill(1);
+    reclaimUnreachableBuffers('major');
+    await home();
+    expect(pool.statistics().allocatedBytes).toBe(0);
+  });
+
+  test('may be handed on, in the order of every stream, and returns to where it came from', async () => {
+    const streams = Array.from({ length: 4 }, () => new Stream({ nonBlocking: true }));
+    const holds = streams.map((stream) => stream.hold());
+    let buffer = given();
+    for (const [i, stream] of streams.entries()) {
+      buffer.fill(i);
+      const before = buffer;
+      buffer = DeviceBuffer.attach(before.detach(), { stream });
+      expect(before.isDisposed).toBe(true);
+    }
+    buffer.resize(100);
+    buffer = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    expect(buffer.byteLength).toBe(100);
+    const contents = buffer.toHost();
+    for (const hold of holds.reverse()) {
+      await setImmediate();
+      expect(taker.query()).toBe(false);
+      hold.release();
+    }
+    expect(new Set(await contents)).toEqual(new Set([3]));
+    buffer.dispose();
+    await home();
+    expect(pool.statistics().allocatedBytes).toBe(0);
+    for (const stream of streams) stream.dispose();
+  });
+
+  test('cannot grow, but can be moved to a resource of its taker', () => {
+    using attached = DeviceBuffer.attach(given(256).detach(), { stream: taker });
+    attached.fill(5);
+    attached.resize(100);
+    expect(caught(() => attached.resize(1000))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    expect(attached).toMatchObject({ byteLength: 100, capacityBytes: 256 });
+    attached.recast(pool);
+    attached.resize(1000);
+    expect(valuesOf(attached).length).toBeGreaterThan(0);
+    expect([...attached.toHostSync(new Uint8Array(100))].every((value) => value === 5)).toBe(true);
+  });
+
+  test('may be released and freed through its resource, once', async () => {
+    const { ptr, capacityBytes, resource, stream } = DeviceBuffer.attach(given().detach(), { stream: taker }).release();
+    resource.deallocate(ptr, capacityBytes, stream);
+    expect(caught(() => resource.deallocate(ptr, capacityBytes, stream))).toEqual(code('ERR_CISTERN_DISPOSED'));
+    await home();
+    expect(pool.statistics().allocatedBytes).toBe(0);
+  });
+
+  test('returns if the stream that it was given on, or taken up on, has ended', async () => {
+    const first = new Stream();
+    const second = new Stream();
+    const buffer = new DeviceBuffer(4096, { resource: pool, stream: first });
+    const attached = DeviceBuffer.attach(buffer.detach(), { stream: second });
+    first.dispose();
+    second.dispose();
+    attached.dispose();
+    await home();
+    expect(pool.statistics().allocatedBytes).toBe(0);
+  });
+
+  test('returns although the order checker watches, which reports nothing', async () => {
+    using checker = checkOrder();
+    const buffer = given();
+    buffer.fill(1);
+    const attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
+    attached.fill(2);
+    attached.dispose();
+    await home();
+    using next = given();
+    next.fill(3);
+    expect(checker.reports).toEqual([]);
+  });
+
+  test('leaves the run of a cache that it was allocated in', async () => {
+    using cache = new CachingMemoryResource(upstream);
+    const message = cache.run(() => new DeviceBuffer(Uint8Array.of(1, 2), { stream: giver }).detach());
+    const attached = DeviceBuffer.attach(message, { stream: taker });
+    expect([...attached.toHostSync()]).toEqual([1, 2]);
+    attached.dispose();
+    await setImmediate();
+  });
+});
+
+describe('a message', () => {
+  test('can be attached once', () => {
+    const message = given().detach();
+    using attached = DeviceBuffer.attach(message, { stream: taker });
+    const error = caught<Error>(() => DeviceBuffer.attach(message, { stream: taker }));
+    expect(error).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(error.message).toBe(
+      `cannot attach a buffer: message ${message.number} was already attached or discarded, or the worker that made it has ended`,
+    );
+    expect(attached.isDisposed).toBe(false);
+  });
+
+  test('of an earlier hand-over cannot be attached', () => {
+    const first = given().detach();
+    const second = DeviceBuffer.attach(first, { stream: taker }).detach();
+    expect(caught(() => DeviceBuffer.attach(first, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    DeviceBuffer.attach(second, { stream: taker }).dispose();
+  });
+
+  test('is refused if nobody made it, and the right one stays valid', () => {
+    const message = given().detach();
+    const forged = [
+      { ...message, nonce: message.nonce + 1 },
+      { ...message, number: message.number + 1 },
+      { ...message, number: 0 },
+    ];
+    for (const each of forged) {
+      const error = caught<Error>(() => DeviceBuffer.attach(each, { stream: taker }));
+      expect(error).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
+      expect(error.message).toContain(`message ${each.number} with nonce ${each.nonce}`);
+      expect(caught(() => DeviceBuffer.discard(each))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
+    }
+    DeviceBuffer.attach(message, { stream: taker }).dispose();
+  });
+
+  test.each([
+    undefined,
+    null,
+    7,
+    'message',
+    {},
+    { kind: 'cistern-stream', number: 1, nonce: 1 },
+    { kind: 'cistern-buffer', number: 1.5, nonce: 1 },
+    { kind: 'cistern-buffer', number: 1, nonce: -1 },
+    { kind: 'cistern-buffer', number: 1n, nonce: 1 },
+    { kind: 'cistern-buffer', number: 1, nonce: 1, label: 7 },
+  ])('must have the form of one: %o', (message) => {
+    expect(caught(() => DeviceBuffer.attach(message as BufferMessage, { stream: taker }))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+    expect(caught(() => DeviceBuffer.discard(message as BufferMessage))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+  });
+
+  test('stays valid if attaching it fails', () => {
+    const message = given().detach();
+    const ended = new Stream();
+    ended.dispose();
+    expect(caught(() => DeviceBuffer.attach(message, { stream: ended }))).toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(caught(() => DeviceBuffer.attach(message, {} as { stream: Stream }))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+    failCall('cuStreamWaitEvent');
+    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_DRIVER'));
+    DeviceBuffer.attach(message, { stream: taker }).dispose();
+  });
+
+  test('is refused on a stream of another device, and stays valid', () => {
+    needSecondDevice();
+    using stream = new Stream({ device: Device.get(1) });
+    const message = given().detach();
+    expect(caught(() => DeviceBuffer.attach(message, { stream }))).toEqual(code('ERR_INVALID_ARG_VALUE'));
+    DeviceBuffer.attach(message, { stream: taker }).dispose();
+  });
+
+  test('is not made for memory that was wrapped', () => {
+    using owner = given();
+    using wrapped = DeviceBuffer.wrap({ ptr: owner.ptr, byteLength: owner.byteLength, stream: giver });
+    expect(caught(() => wrapped.detach())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    expect(caught(() => wrapped.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    expect(wrapped.isDisposed).toBe(false);
+  });
+
+  test('is not made if the driver records no event, and the buffer stays as it was', () => {
+    using buffer = given();
+    for (const name of ['cuEventCreate', 'cuEventRecord']) {
+      failCall(name);
+      expect(caught(() => buffer.detach())).toEqual(code('ERR_CISTERN_DRIVER'));
+      failCall(name);
+      expect(caught(() => buffer.share())).toEqual(code('ERR_CISTERN_DRIVER'));
+      expect(buffer).toMatchObject({ isDisposed: false, byteLength: 4096 });
+    }
+  });
+
+  test('that is discarded frees the memory, and cannot be attached', async () => {
+    const message = given().detach();
+    const hold = giver.hold();
+    expect(DeviceBuffer.discard(message)).toBe(true);
+    expect(pool.statistics().allocatedBytes).toBe(0);
+    expect(DeviceBuffer.discard(message)).toBe(false);
+    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    hold.release();
+  });
+
+  test('that is attached cannot be discarded', () => {
+    const message = given().detach();
+    using attached = DeviceBuffer.attach(message, { stream: taker });
+    expect(DeviceBuffer.discard(message)).toBe(false);
+    expect(attached.isDisposed).toBe(false);
+  });
+});
+
+describe('a pool with memory that was given away', () => {
+  test('takes it back when it is disposed, if nobody has attached it', () => {
+    const own = new PoolMemoryResource(upstream);
+    const message = given(4096, own).detach();
+    own.dispose();
+    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+  });
+
+  test('disposes a taker of this worker with its other buffers', () => {
+    const own = new PoolMemoryResource(upstream);
+    const attached = DeviceBuffer.attach(given(4096, own).detach(), { stream: taker });
+    own.dispose();
+    expect(attached.isDisposed).toBe(true);
+    attached.dispose();
+  });
+
+  test('takes back what has come home but was not freed yet', () => {
+    const own = new PoolMemoryResource(upstream);
+    DeviceBuffer.attach(given(4096, own).detach(), { stream: taker }).dispose();
+    own.dispose();
+    expect(own.statistics().allocatedBytes).toBe(0);
+  });
+});
+
+describe('a refused driver call', () => {
+  test('leaves the buffer with its taker if no event can be recorded', async () => {
+    const attached = DeviceBuffer.attach(given().detach(), { stream: taker });
+    failCall('cuEventRecord');
+    expect(caught(() => attached.dispose())).toEqual(code('ERR_CISTERN_DRIVER'));
+    expect(attached.isDisposed).toBe(false);
+    failCall('cuEventRecord');
+    expect(caught(() => attached.detach())).toEqual(code('ERR_CISTERN_DRIVER'));
+    expect(attached.isDisposed).toBe(false);
+    attached.dispose();
+  });
+
+  test('delays the return until the stream can wait', async () => {
+    const attached = DeviceBuffer.attach(given().detach(), { stream: taker });
+    const hold = taker.hold();
+    attached.dispose();
+    failCall('cuStreamWaitEvent');
+    await setImmediate();
+    await setImmediate();
+    expect(pool.statistics().allocatedBytes).toBe(4096);
+    reclaimUnreachableBuffers('minor');
+    expect(pool.statistics().allocatedBytes).toBe(0);
+    hold.release();
+  });
+});
+
+describe('a shared buffer', () => {
+  test('can be attached any number of times, and is freed after the last', async () => {
+    const buffer = given();
+    buffer.fill(7);
+    const message = buffer.share();
+    expect(buffer.share()).toEqual(message);
+    expect(buffer.isDisposed).toBe(false);
+    const attached = [0, 1, 2].map(() => DeviceBuffer.attach(structuredClone(message), { stream: taker }));
+    for (const each of [buffer, ...attached]) expect(valuesOf(each)).toEqual([7]);
+    attached[0]?.dispose();
+    buffer.dispose();
+    await setImmediate();
+    expect(pool.statistics().allocatedBytes).toBe(4096);
+    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    attached[2]?.dispose();
+    attached[1]?.dispose();
+    await home();
+    expect(pool.statistics().allocatedBytes).toBe(0);
+  });
+
+  test('can be attached after others have given it back', () => {
+    const buffer = given();
+    const message = buffer.share();
+    for (let i = 0; i < 30; i++) DeviceBuffer.attach(message, { stream: taker }).dispose();
+    expect(buffer.isDisposed).toBe(false);
+    buffer.dispose();
+  });
+
+  test('is read-only', () => {
+    using buffer = given();
+    const message = buffer.share();
+    using attached = DeviceBuffer.attach(message, { stream: taker });
+    using source = given();
+    for (const each of [buffer, attached]) {
+      expect(caught(() => each.fill(1))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+      expect(caught(() => each.copyFrom(source))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+      expect(caught(() => each.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+      expect(caught(() => each.resize(8192))).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    }
+  });
+
+  test('waits for every taker before its memory is used again', async () => {
+    const streams = Array.from({ length: 12 }, () => new Stream({ nonBlocking: true }));
+    const buffer = given(4 * MiB);
+    buffer.fill(1);
+    const message = buffer.share();
+    const holds = streams.map((stream) => {
+      const attached = DeviceBuffer.attach(message, { stream });
+      const hold = stream.hold();
+      const contents = attached.toHost({ byteLength: 256 });
+      attached.dispose();
+      return { hold, contents };
+    });
+    buffer.dispose();
+    await home();
+    using next = given(4 * MiB);
+    next.fill(2);
+    for (const { hold } of holds.reverse()) {
+      await setImmediate();
+      expect(giver.query()).toBe(false);
+      hold.release();
+    }
+    for (const { contents } of holds) expect(new Set(await contents)).toEqual(new Set([1]));
+    for (const stream of streams) stream.dispose();
+  });
+
+  test('may have been attached itself, and is then shared by its taker', async () => {
+    const attached = DeviceBuffer.attach(given().detach(), { stream: taker });
+    attached.fill(3);
+    const message = attached.share();
+    using other = DeviceBuffer.attach(message, { stream: giver });
+    attached.dispose();
+    expect(valuesOf(other)).toEqual([3]);
+  });
+
+  test('keeps its memory if its message is discarded', () => {
+    using buffer = given();
+    const message = buffer.share();
+    expect(DeviceBuffer.discard(message)).toBe(true);
+    expect(caught(() => DeviceBuffer.attach(message, { stream: taker }))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(buffer.isDisposed).toBe(false);
+  });
+});
