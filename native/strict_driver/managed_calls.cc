@@ -4,6 +4,7 @@
 #include "strict_driver/allocation.h"
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
+#include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
 #include "strict_driver/stream.h"
@@ -11,7 +12,7 @@
 namespace cistern::strict::calls {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+constexpr std::size_t kPage = kManagedPage;
 constexpr int kHostBit = 31;
 
 bool IsLocation(MemLocation location) {

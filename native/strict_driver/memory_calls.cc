@@ -63,7 +63,7 @@ Status MemFree(DevicePointer pointer) {
     return kErrorInvalidValue;
   }
   // Freeing memory that came from a pool waits for nothing.
-  if (allocation->kind == Kind::kPool) return FreeToPool(allocation, nullptr);
+  if (allocation->pool != nullptr) return FreeToPool(allocation, nullptr);
   const Status status = WaitToFree(call, allocation);
   if (status == kSuccess) Release(allocation);
   return status;
@@ -108,11 +108,11 @@ Status MemFreeAsync(DevicePointer pointer, Stream stream) {
   const Status status = FindStream(stream, &state, false);
   if (status != kSuccess) return status;
   const AllocationRef allocation = FindAllocation(pointer);
-  if (allocation == nullptr || allocation->start != pointer || (allocation->kind != Kind::kDevice && allocation->kind != Kind::kPool)) {
-    Report("MISUSE", "cuMemFreeAsync of %#llx, which is not the start of device memory", pointer);
+  if (allocation == nullptr || allocation->start != pointer || (allocation->kind != Kind::kDevice && allocation->pool == nullptr)) {
+    Report("MISUSE", "cuMemFreeAsync of %#llx, which is not the start of device memory or of a pool's", pointer);
     return kErrorInvalidValue;
   }
-  if (allocation->kind == Kind::kPool) return FreeToPool(allocation, state);
+  if (allocation->pool != nullptr) return FreeToPool(allocation, state);
   driver.allocations.erase(allocation->start);
   Operation operation;
   operation.name = call.function;

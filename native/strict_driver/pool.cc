@@ -1,5 +1,7 @@
 #include "strict_driver/pool.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -14,6 +16,7 @@ namespace {
 
 constexpr std::size_t kChunk = std::size_t{32} << 20;
 constexpr std::size_t kLargest = std::size_t{1} << 46;
+constexpr std::size_t kLargestManaged = std::size_t{1} << 44;
 
 void MergeWithNeighbours(PoolChunk& chunk, std::size_t offset) {
   const auto block = chunk.free_blocks.find(offset);
@@ -50,6 +53,24 @@ void DropIfDestroyedAndEmpty(const PoolRef& pool) {
   Observe(*pool);
   ReleaseChunks(*pool, 0);
   if (pool->chunks.empty()) driver.all_pools.erase(pool);
+}
+
+// What the offsets of a pool's chunks count from.
+std::uintptr_t OriginOf(const PoolState& pool) { return pool.IsManaged() ? 0 : driver.MemoryOf(pool.device).start(); }
+
+bool TakeChunk(const PoolState& pool, std::size_t bytes, std::size_t* start) {
+  if (!pool.IsManaged()) return driver.MemoryOf(pool.device).TakeGranules(bytes, start);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  *start = reinterpret_cast<std::size_t>(memory);
+  return memory != MAP_FAILED;
+}
+
+void GiveChunk(const PoolState& pool, std::size_t start, std::size_t bytes) {
+  if (pool.IsManaged()) {
+    munmap(reinterpret_cast<void*>(start), bytes);
+  } else {
+    driver.MemoryOf(pool.device).GiveGranules(start, bytes);
+  }
 }
 
 // The free blocks that an allocation may take.
@@ -91,7 +112,7 @@ bool Grow(PoolState& pool, std::size_t bytes) {
   const std::size_t chunk = std::max(RoundUp(bytes, kGranule), kChunk);
   if (pool.max_bytes != 0 && pool.reserved + chunk > pool.max_bytes) return false;
   std::size_t start;
-  if (!driver.MemoryOf(pool.device).TakeGranules(chunk, &start)) return false;
+  if (!TakeChunk(pool, chunk, &start)) return false;
   pool.chunks[start].bytes = chunk;
   pool.chunks[start].free_blocks[start].bytes = chunk;
   pool.reserved += chunk;
@@ -102,7 +123,7 @@ bool Grow(PoolState& pool, std::size_t bytes) {
 }  // namespace
 
 Status AllocateFromPool(const PoolRef& pool, std::size_t bytes, const StreamRef& stream, DevicePointer* pointer) {
-  if (bytes > kLargest) return kErrorOutOfMemory;
+  if (bytes > (pool->IsManaged() ? kLargestManaged : kLargest)) return kErrorOutOfMemory;
   const std::size_t rounded = RoundUp(bytes, kUnit);
   std::size_t offset = 0;
   Place after;
@@ -115,8 +136,14 @@ Status AllocateFromPool(const PoolRef& pool, std::size_t bytes, const StreamRef&
   pool->used += rounded;
   pool->used_high = std::max(pool->used_high, pool->used);
   pool->live += 1;
-  const AllocationRef allocation = Publish(driver.MemoryOf(pool->device).start() + offset, bytes, rounded, Kind::kPool, pool->device);
+  const bool is_managed = pool->IsManaged();
+  const DeviceOrdinal device = is_managed ? thread.current->device : pool->device;
+  const AllocationRef allocation = Publish(OriginOf(*pool) + offset, bytes, rounded, is_managed ? Kind::kManaged : Kind::kPool, device);
   allocation->pool = pool;
+  if (is_managed) {
+    allocation->pages.resize(RoundUp(rounded, kManagedPage) / kManagedPage);
+    for (PageAdvice& page : allocation->pages) page.preferred = pool->preferred;
+  }
   allocation->is_allocated = false;
   Operation operation;
   operation.name = "cuMemAllocFromPoolAsync";
@@ -145,7 +172,7 @@ Status FreeToPool(const AllocationRef& allocation, const StreamRef& stream) {
     allocation->is_freed = true;
   }
   driver.allocations.erase(allocation->start);
-  const std::size_t offset = allocation->start - driver.MemoryOf(pool->device).start();
+  const std::size_t offset = allocation->start - OriginOf(*pool);
   PoolChunk& chunk = std::prev(pool->chunks.upper_bound(offset))->second;
   chunk.free_blocks[offset] = {allocation->reserved, stream != nullptr, place};
   if (stream == nullptr || settings().used_memory_falls_at_once) pool->used -= allocation->reserved;
@@ -165,7 +192,7 @@ std::size_t ReleaseChunks(PoolState& pool, std::size_t keep) {
       ++chunk;
       continue;
     }
-    driver.MemoryOf(pool.device).GiveGranules(start, state.bytes);
+    GiveChunk(pool, start, state.bytes);
     pool.reserved -= state.bytes;
     released += state.bytes;
     chunk = pool.chunks.erase(chunk);
@@ -176,7 +203,7 @@ std::size_t ReleaseChunks(PoolState& pool, std::size_t keep) {
 void ObserveFrees(DeviceOrdinal device) {
   const std::set<PoolRef> pools = driver.all_pools;
   for (const PoolRef& pool : pools) {
-    if (pool->device != device) continue;
+    if (pool->device != device && !pool->IsManaged()) continue;
     Observe(*pool);
     if (pool->reserved > pool->release_threshold) ReleaseChunks(*pool, pool->release_threshold);
     DropIfDestroyedAndEmpty(pool);

@@ -1,11 +1,14 @@
 // The driver's own pools (cuMemPool…): chunks of 32 MiB, whose blocks become free again only once a
-// synchronization has seen their frees.
+// synchronization has seen their frees. Chunks of managed memory belong to no device: any device's
+// synchronization sees their frees.
 #ifndef CISTERN_STRICT_DRIVER_POOL_H_
 #define CISTERN_STRICT_DRIVER_POOL_H_
 
 #include "strict_driver/state.h"
 
 namespace cistern::strict {
+
+constexpr std::size_t kManagedPage = 4096;
 
 Status AllocateFromPool(const PoolRef& pool, std::size_t bytes, const StreamRef& stream, DevicePointer* pointer);
 

@@ -19,6 +19,24 @@ Status FindPool(Pool handle, PoolRef* pool) {
   return kErrorInvalidValue;
 }
 
+// "For managed memory pools", the location is "the preferred location for all allocations created
+// from the pool", or none; there is no IPC, no maximum, and "all devices on the system must have
+// non-zero concurrentManagedAccess".
+Status CheckManaged(const PoolProperties& properties, int* preferred) {
+  if (settings().version < 13000 || properties.handle_types != 0 || properties.max_size != 0) return kErrorInvalidValue;
+  const auto [type, id] = properties.location;
+  if (type == kLocationNone) {
+    *preferred = kNoLocation;
+  } else if (type == kLocationHost) {
+    *preferred = kHostLocation;
+  } else if (type == kLocationDevice && id >= 0 && id < settings().devices) {
+    *preferred = id;
+  } else {
+    return kErrorInvalidValue;
+  }
+  return settings().has_concurrent_managed_access ? kSuccess : Status{kErrorNotSupported};
+}
+
 bool IsAllZero(const PoolProperties& properties) {
   for (const unsigned char byte : properties.reserved) {
     if (byte != 0) return false;
@@ -31,14 +49,20 @@ bool IsAllZero(const PoolProperties& properties) {
 Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
   STRICT_DRIVER_ENTER("cuMemPoolCreate", kInit);
   if (!settings().has_pools) return kErrorNotSupported;
-  if (pool == nullptr || properties == nullptr || properties->alloc_type != kAllocationTypePinned) return kErrorInvalidValue;
-  const MemLocation location = properties->location;
-  if (location.type != kLocationDevice || location.id < 0 || location.id >= settings().devices) return kErrorInvalidValue;
-  if (!IsAllZero(*properties)) return kErrorInvalidValue;
-  if ((properties->handle_types & ~int{kHandleTypeFileDescriptor}) != 0) return kErrorNotSupported;
+  if (pool == nullptr || properties == nullptr || !IsAllZero(*properties)) return kErrorInvalidValue;
   auto state = std::make_shared<PoolState>();
-  state->device = location.id;
-  state->max_bytes = properties->max_size;
+  const MemLocation location = properties->location;
+  if (properties->alloc_type == kAllocationTypeManaged) {
+    const Status status = CheckManaged(*properties, &state->preferred);
+    if (status != kSuccess) return status;
+    state->device = kNoLocation;
+  } else {
+    const bool is_on_device = location.type == kLocationDevice && location.id >= 0 && location.id < settings().devices;
+    if (properties->alloc_type != kAllocationTypePinned || !is_on_device) return kErrorInvalidValue;
+    if ((properties->handle_types & ~int{kHandleTypeFileDescriptor}) != 0) return kErrorNotSupported;
+    state->device = location.id;
+    state->max_bytes = properties->max_size;
+  }
   driver.all_pools.insert(state);
   *pool = static_cast<Pool>(driver.pools.Add(std::move(state)));
   return kSuccess;

@@ -99,9 +99,9 @@ struct Allocation {
   std::uintptr_t start = 0;
   std::size_t bytes = 0;
   std::size_t reserved = 0;
-  Kind kind = Kind::kDevice;
+  Kind kind = Kind::kDevice;  // kPool: device memory of a pool
   DeviceOrdinal device = 0;
-  PoolRef pool;
+  PoolRef pool;  // null: none
   std::atomic<bool> is_allocated{true};  // in stream order
   std::atomic<bool> is_freed{false};     // likewise
   bool is_accessible = true;             // false for virtual memory until cuMemSetAccess
@@ -120,11 +120,12 @@ struct FreeBlock {
 
 struct PoolChunk {
   std::size_t bytes = 0;
-  std::map<std::size_t, FreeBlock> free_blocks;  // by offset in the device
+  std::map<std::size_t, FreeBlock> free_blocks;  // by offset, as the chunks
 };
 
 struct PoolState {
-  DeviceOrdinal device = 0;
+  DeviceOrdinal device = 0;  // kNoLocation: managed memory
+  int preferred = kNoLocation;
   std::size_t max_bytes = 0;
   std::uint64_t release_threshold = 0;
   int follows_events = 1;
@@ -135,8 +136,9 @@ struct PoolState {
   std::uint64_t reserved = 0;
   std::uint64_t reserved_high = 0;
   bool is_destroyed = false;
-  std::map<std::size_t, PoolChunk> chunks;  // by offset in the device
+  std::map<std::size_t, PoolChunk> chunks;  // by offset in the device; by address if managed
   std::size_t live = 0;
+  bool IsManaged() const { return device == kNoLocation; }
 };
 
 struct Driver {
