@@ -86,7 +86,7 @@ const manyAllocations = 20_000;
  * a million allocations with a thousand live take some seconds.
  *
  * RMM has no counterpart. Halide calls the result an allocation plan.
- * @param source an `AllocationLog`, a `RecordedRun`, what a {@link PlannedMemoryResource} recorded,
+ * @param source an `AllocationLog`, a `RecordedRun`, what a `PlannedMemoryResource` recorded,
  * or several of these
  * @throws OutOfMemoryError if no plan within `maximumBytes` was found.
  * @throws ArgumentTypeError, ArgumentRangeError for invalid options, or logs that do not have the
