@@ -25,7 +25,7 @@ import { lowerBound } from './lower-bound.js';
 import { type Intervals, type Placement, Placer } from './placement.js';
 import { searchWithin, sortedBy } from './search-within.js';
 import { sectionsOf } from './sections.js';
-import { sequenceOfLog, sequenceOfRun } from './sequences.js';
+import { operationsOfRun, sequenceOfLog } from './sequences.js';
 
 /** What a plan can be made from. */
 export type PlanSource = AllocationLog | RecordedRun | OrderedSequence;
@@ -143,7 +143,7 @@ function sequenceOf(source: PlanSource): OrderedSequence {
   if (typeof source !== 'object' || source === null)
     throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
   if ('chunks' in source) return sequenceOfLog(source);
-  if ('kinds' in source) return sequenceOfRun(source);
+  if ('kinds' in source) return operationsOfRun(source).sequence;
   if (!('operations' in source)) throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
   return { ...checkedSequence(source, 'the sequence'), waits: checkedWaits(source, 'the sequence') };
 }

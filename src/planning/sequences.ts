@@ -20,13 +20,23 @@ export function sequenceOfLog(log: AllocationLog): OrderedSequence {
   return builder.finish();
 }
 
+/** The operations of a run, and which of its events each of them is. */
+export interface RunOperations {
+  readonly sequence: OrderedSequence;
+  /** By event: the allocation that it requests, `~number` of the one that it frees, or `notPlanned`. */
+  readonly operationOf: Int32Array;
+}
+
+export const notPlanned = 2 ** 31 - 1;
+
 /** The layer nearest to the program that has allocations, with the events that order streams. */
-export function sequenceOfRun(run: RecordedRun): OrderedSequence {
+export function operationsOfRun(run: RecordedRun): RunOperations {
   const { kinds, layerOf, streamOf, firsts, seconds, eventCount, source } = run;
   const hasAllocations = new Set<number>();
   for (let i = 0; i < eventCount; i++) if (kinds[i] === EventKind.allocate) hasAllocations.add(layerOf[i] as number);
   const layer = nearestLayer(run.layers, (index) => hasAllocations.has(index), undefined) ?? 0;
   const builder = new SequenceBuilder();
+  const operationOf = new Int32Array(eventCount).fill(notPlanned);
   const live = new Map<number, number>();
   const records = new Map<number, EventRecord>();
   for (let i = 0; i < eventCount; i++) {
@@ -42,13 +52,16 @@ export function sequenceOfRun(run: RecordedRun): OrderedSequence {
     if (layerOf[i] !== layer || bytes === 0) continue;
     if (kind === EventKind.allocate) {
       if (live.has(first)) throw new InvalidLogError(source, undefined, `event ${i} allocates memory that is live`);
-      live.set(first, builder.allocate(bytes, stream));
+      const number = builder.allocate(bytes, stream);
+      operationOf[i] = number;
+      live.set(first, number);
     } else if (kind === EventKind.free) {
       const number = live.get(first);
       if (number === undefined) throw new InvalidLogError(source, undefined, `event ${i} frees memory that is not live`);
       live.delete(first);
       builder.free(number, stream);
+      operationOf[i] = ~number;
     }
   }
-  return builder.finish();
+  return { sequence: builder.finish(), operationOf };
 }

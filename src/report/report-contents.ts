@@ -19,4 +19,6 @@ export interface RunOverview {
 export interface ReportContents {
   readonly title: string;
   readonly runs: readonly RunOverview[];
+  /** The run that the first is compared with at first, or `null`. */
+  readonly comparedRun: number | null;
 }

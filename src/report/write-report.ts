@@ -18,11 +18,16 @@ export interface WriteReportOptions {
    * @defaultValue the names of the logs
    */
   readonly title?: string;
+  /**
+   * The index of the run that the page shows beside the first when it is opened.
+   * @defaultValue none
+   */
+  readonly comparedRun?: number;
   /** Called with the share of the work that is done, from 0 to 1, and the current log. */
   readonly onProgress?: (done: number, source: string) => void;
 }
 
-const knownOptions = optionNames<WriteReportOptions>({ onProgress: true, title: true });
+const knownOptions = optionNames<WriteReportOptions>({ comparedRun: true, onProgress: true, title: true });
 
 /**
  * Writes a report: one self-contained HTML file, which needs no network, that shows where the
@@ -51,6 +56,10 @@ export async function writeReport(
   if (!Array.isArray(runs)) throw new ArgumentTypeError(`runs must be an array, got ${formatValue(runs)}`);
   if (runs.length === 0) throw new ArgumentRangeError('runs must hold at least one run, got none');
   assertOptions(options, knownOptions);
+  const { comparedRun } = options;
+  if (comparedRun !== undefined && !(Number.isInteger(comparedRun) && comparedRun > 0 && comparedRun < runs.length)) {
+    throw new ArgumentRangeError(`comparedRun must be the index of a run other than the first, got ${formatValue(comparedRun)}`);
+  }
   if (options.onProgress !== undefined) assertFunction(options.onProgress, 'onProgress');
   if (typeof target === 'string' || target instanceof URL) {
     const path = typeof target === 'string' ? target : fileURLToPath(target);
@@ -79,7 +88,7 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
     await sink.write('</script>\n');
     await report(1);
   }
-  const contents: ReportContents = { title, runs: overviews };
+  const contents: ReportContents = { title, runs: overviews, comparedRun: options.comparedRun ?? null };
   // A script element ends at the first `</script`, even inside a string.
   await sink.write(`<script type="application/json" id="contents">${JSON.stringify(contents).replaceAll('<', '\\u003c')}</script>\n`);
   await sink.write(page.slice(end));

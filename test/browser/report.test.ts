@@ -18,8 +18,9 @@ import {
   RecordingResourceAdaptor,
   Stream,
 } from '../../src/index.js';
+import { planAllocations, plannedRun } from '../../src/planning/index.js';
 import { readAllocationLog } from '../../src/replay/index.js';
-import { writeReport } from '../../src/report/index.js';
+import { type WriteReportOptions, writeReport } from '../../src/report/index.js';
 import { arrowEtl } from '../formats/logs.js';
 import { trainingRun } from '../report/runs.js';
 import { accessibilityFaults, describeInBrowser, type OpenPageOptions, openPage, takeFaults } from './support.js';
@@ -33,9 +34,9 @@ afterAll(() => rm(folder, { recursive: true }));
 let reports = 0;
 
 /** Writes a report and opens it from its file. */
-async function openReport(runs: readonly RecordedRun[], options: OpenPageOptions = {}): Promise<Page> {
+async function openReport(runs: readonly RecordedRun[], options: OpenPageOptions = {}, written: WriteReportOptions = {}): Promise<Page> {
   const path = join(folder, `${reports++}.html`);
-  await writeReport(runs, path);
+  await writeReport(runs, path, written);
   // High enough for the whole page, because invisible parts are not drawn.
   const page = await openPage(pathToFileURL(path).href, { viewport: { width: 1280, height: 4200 }, ...options });
   await page.locator('html[data-ready]').waitFor({ state: 'attached' });
@@ -115,6 +116,21 @@ describeInBrowser('the report of a real trace', () => {
 });
 
 describeInBrowser('the report', () => {
+  test('shows a plan beside the log when it is opened', async () => {
+    const run = trainingRun();
+    const plan = planAllocations(run);
+    const page = await openReport([run, plannedRun(run, plan)], {}, { comparedRun: 1 });
+    expect(await page.locator('.map').count()).toBe(2);
+    expect(await textOf(page.locator('.maps'))).toContain(`plan of ${formatBytes(plan.totalBytes)}, lower bound`);
+    expect(await page.locator('#filter-compared').inputValue()).toBe('1');
+    expect(await picture(page, 1)).not.toBe(await picture(page, 0));
+    const figures = page
+      .locator('section', { has: page.getByText('Comparison', { exact: true }) })
+      .locator('tr', { hasText: 'Peak reserved' });
+    expect(await textOf(figures.locator('td').last())).toBe(formatBytes(plan.totalBytes));
+    expect(takeFaults()).toEqual([]);
+  });
+
   test('shows untrusted texts as plain text', async () => {
     const page = await openReport([trainingRun()]);
     expect(await textOf(page.locator('h1'))).toContain('</script><img src=x');

@@ -30,6 +30,25 @@ describe('cistern report', () => {
     expect(html).toContain(`<title>${first}, ${second}</title>`);
   });
 
+  test('shows a plan beside the log: one that it computes, or one of cistern plan', async () => {
+    const log = join(folder, 'planned.csv');
+    await writeFile(log, logText(row('allocate', 1, 512), row('allocate', 2, 256), row('free', 1, 512), row('allocate', 3, 512)));
+    const output = join(folder, 'planned.html');
+    const computed = await runCistern(['report', log, '--plan', '-o', output]);
+    expect([computed.code, computed.stdout]).toEqual([0, expect.stringContaining('4 events')]);
+    const html = await readFile(output, 'utf8');
+    expect(html).toContain('"source":"plan of 768 B, lower bound 768 B, gap 0.00 %"');
+    expect(html).toContain(`<title>${log}</title>`);
+    const plan = join(folder, 'plan.json');
+    await runCistern(['plan', log, '-o', plan]);
+    const read = await runCistern(['report', log, '--plan', plan, '-o', output]);
+    expect([read.code, await readFile(output, 'utf8')]).toEqual([0, html]);
+    const both = await runCistern(['report', log, log, '--plan', plan, '-o', output]);
+    expect([both.code, both.stderr]).toEqual([2, expect.stringContaining('--plan needs exactly one log')]);
+    const other = await runCistern(['report', arrowEtl, '--plan', plan, '-o', output]);
+    expect([other.code, other.stderr]).toEqual([2, expect.stringContaining('the plan is not one of')]);
+  });
+
   test('warns if a log ends early, and shows the events before that', async () => {
     const log = join(folder, 'cut.csv');
     await writeFile(log, logText(row('allocate', 1, 256), row('allocate', 2, 256)).slice(0, -20));

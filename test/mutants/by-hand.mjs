@@ -468,12 +468,6 @@ const faults = {
       from: 'this.#inFallback++;',
       to: 'this.#inFallback += 0;',
     },
-    {
-      name: 'frees-of-other-passes-are-recorded',
-      fault: 'a free frees the allocation that had its address before',
-      from: '    this.#live.delete(pointer);\n',
-      to: '',
-    },
   ],
   'src/planning/plan-allocations.ts': [
     {

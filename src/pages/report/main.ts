@@ -106,6 +106,8 @@ async function open(): Promise<void> {
   byId('title').textContent = contents.title;
   followTheme();
   const state = new ReportState(contents, await modelOf(0), 0);
+  const { comparedRun } = contents;
+  if (comparedRun !== null) state.compareWith({ index: comparedRun, model: await modelOf(comparedRun) });
   new Toolbar(byId('toolbar'), state, modelOf);
   const views: View[] = [
     new SummaryView(state),

@@ -1,0 +1,83 @@
+import { ArgumentRangeError } from '../errors.js';
+import { EventColumnsBuilder, EventKind } from '../formats/event-columns.js';
+import type { RecordedRun } from '../formats/recorded-run.js';
+import type { Plan } from '../plans/plan.js';
+import { formatBytes } from '../units.js';
+import { notPlanned, operationsOfRun, type RunOperations } from './sequences.js';
+
+/** Where the block of the plan begins: an address other than 0, aligned for every plan. */
+const base = 2 ** 40;
+
+/**
+ * A run as it would be if its allocations lay where a plan puts them, in one block: what `writeReport`
+ * shows beside the run itself. It has the events of the layer nearest to the program, and its
+ * {@link RecordedRun.source} says how large the plan is.
+ * @param plan a plan of this run, or of another with the same operations that are not larger
+ * @throws ArgumentRangeError if the plan is of another program.
+ * @throws InvalidLogError if the run allocates memory that is live, or frees what is not.
+ * @example
+ * ```ts
+ * const run = await readRecordedRun('run.cistern');
+ * await writeReport([run, plannedRun(run, planAllocations(run))], 'report.html', { comparedRun: 1 });
+ * ```
+ */
+export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
+  const operations = operationsOfRun(run);
+  assertFits(run, plan, operations);
+  const { operationOf } = operations;
+  const builder = new EventColumnsBuilder();
+  const { eventCount, kinds, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = run;
+  const copy = (i: number, kind: number, first: number, second: number) =>
+    builder.append(
+      kind as EventKind,
+      0,
+      streamOf[i] as number,
+      threadOf[i] as number,
+      phaseOf[i] as number,
+      stackOf[i] as number,
+      times[i] as number,
+      first,
+      second,
+    );
+  const addressOf = (number: number) => base + (plan.offsets[number] as number);
+  /** By address in the run: what is live there in the plan. */
+  const live = new Map<number, number>();
+  if (plan.totalBytes > 0 && eventCount > 0) copy(0, EventKind.growth, base, plan.totalBytes);
+  for (let i = 0; i < eventCount; i++) {
+    const kind = kinds[i] as number;
+    const first = firsts[i] as number;
+    const operation = operationOf[i] as number;
+    const labelled = kind === EventKind.label ? live.get(first) : undefined;
+    if (labelled !== undefined) copy(i, kind, addressOf(labelled), seconds[i] as number);
+    else if (kind === EventKind.phaseBegin || kind === EventKind.phaseEnd) copy(i, kind, first, seconds[i] as number);
+    if (operation === notPlanned) continue;
+    if (operation >= 0) live.set(first, operation);
+    else live.delete(first);
+    copy(i, kind, addressOf(operation < 0 ? ~operation : operation), seconds[i] as number);
+  }
+  const { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels } = run;
+  const names = { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels };
+  const layers = [{ name: 'plan', upstream: undefined }];
+  return { ...names, ...builder.finish(), layers, source: titleOf(plan), damage: undefined, csv: undefined };
+}
+
+/** Without a slash: reports shorten paths. */
+function titleOf({ totalBytes, lowerBoundBytes, gap }: Plan): string {
+  return `plan of ${formatBytes(totalBytes)}, lower bound ${formatBytes(lowerBoundBytes)}, gap ${(gap * 100).toFixed(2)} %`;
+}
+
+/** A plan may free more at the end: `cistern plan` frees what the log does not. */
+function assertFits({ source }: RecordedRun, plan: Plan, { sequence }: RunOperations): void {
+  const { operations, sizes } = sequence;
+  for (let i = 0; i < operations.length; i++) {
+    const operation = operations[i] as number;
+    if (plan.operations[i] !== operation) throw unfit(source, `operation ${i}`);
+    if (operation >= 0 && (sizes[operation] as number) > (plan.sizes[operation] as number))
+      throw unfit(source, `the size of allocation ${operation}`);
+  }
+  if (plan.sizes.length !== sizes.length) throw unfit(source, 'the number of allocations');
+}
+
+function unfit(source: string, what: string): ArgumentRangeError {
+  return new ArgumentRangeError(`the plan is not one of ${source}: they differ in ${what}`, 'ERR_INVALID_ARG_VALUE');
+}
