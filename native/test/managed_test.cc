@@ -319,6 +319,95 @@ TEST("memory advised as accessed by a device is mapped there without faults") {
   CHECK(memory.At(0) == kPage && ActivityAt(0).faults == 1);
 }
 
+TEST("the preferred location and other advice decide together where an access finds its page") {
+  TestStream stream;
+  OnDevice other(1);
+  TestStream there;
+  const auto write = [](DevicePointer pointer, const TestStream& by) {
+    Write(pointer, 8, by);
+    by.Synchronize();
+  };
+  {
+    // Memory that is not at its preferred location is not mapped: it moves to who uses it.
+    Managed memory(kPage);
+    write(memory, stream);
+    memory.Advise(kAdviseSetPreferredLocation, kToHost);
+    write(memory, there);
+    CHECK(memory.At(1) == kPage && ActivityAt(1).remote_bytes == 0 && ActivityAt(1).bytes_from_devices == kPage);
+    // Back there, it is mapped again, and the first use is a fault: the page has moved meanwhile.
+    CHECK_OK(driver.MemPrefetchAsync(memory, kPage, kToHost, 0, there));
+    write(memory, there);
+    CHECK_OK(driver.MemPrefetchAsync(memory, kPage, kToDevice0, 0, there));
+    CHECK_OK(driver.MemPrefetchAsync(memory, kPage, kToHost, 0, there));
+    write(memory, there);
+    CHECK(memory.At(kHost) == kPage && ActivityAt(1).faults == 3 && ActivityAt(1).remote_bytes == 16);
+  }
+  {
+    // Memory preferred where it is used begins there, and is not mapped from elsewhere.
+    Managed memory(2 * kPage);
+    memory.Advise(kAdviseSetPreferredLocation, kToDevice1);
+    memory.Advise(kAdviseSetAccessedBy, kToDevice1);
+    write(memory, there);
+    software::AccessFromHost(memory + kPage, 1, true);
+    write(memory + kPage, there);
+    CHECK(memory.At(1) == 2 * kPage && ActivityAt(1).remote_bytes == 0 && ActivityAt(1).faults == 2);
+  }
+  {
+    // Read-mostly memory is copied rather than mapped, and a write from elsewhere ends the copies.
+    Managed memory(kPage);
+    software::AccessFromHost(memory, kPage, true);
+    memory.Advise(kAdviseSetReadMostly);
+    memory.Advise(kAdviseSetAccessedBy, kToDevice1);
+    memory.Advise(kAdviseSetPreferredLocation, kToHost);
+    Reader(1).Read(memory, 1, there);
+    there.Synchronize();
+    CHECK(memory.At(1) == kPage && memory.At(kHost) == kPage && ActivityAt(1).remote_bytes == 0);
+    write(memory, stream);
+    CHECK(memory.At(0) == kPage && memory.At(1) == 0 && memory.At(kHost) == 0);
+  }
+}
+
+TEST("pages begin at the host if a device has no room, and mapped pages count as used") {
+  CHECK_OK(software::Configure(8 * kMiB, 0));
+  {
+    TestStream stream;
+    const DevicePointer all = AllocateOn(0, 8 * kMiB);
+    Managed memory(kPage);
+    Write(memory, 8, stream);
+    stream.Synchronize();
+    CHECK(memory.At(kHost) == kPage && ActivityAt(0).remote_bytes == 8 && ActivityAt(0).faults == 1);
+    CHECK_OK(driver.MemFree(all));
+  }
+  {
+    TestStream stream;
+    Managed memory(5 * kPage);
+    memory.Advise(kAdviseSetPreferredLocation, kToDevice0);
+    for (int page = 0; page < 4; ++page) Write(memory + page * kPage, 8, stream);
+    stream.Synchronize();
+    {
+      OnDevice other(1);
+      TestStream there;
+      Write(memory, 8, there);
+      there.Synchronize();
+    }
+    Write(memory + 4 * kPage, 8, stream);
+    stream.Synchronize();
+    CHECK(ResidentBytes(memory, kPage, 0) == kPage && ResidentBytes(memory + kPage, kPage, kHost) == kPage);
+  }
+  {
+    // An eviction copies nothing if another place has the page too.
+    TestStream stream;
+    Managed memory(5 * kPage);
+    software::AccessFromHost(memory, 5 * kPage, true);
+    memory.Advise(kAdviseSetReadMostly);
+    CHECK_OK(driver.MemPrefetchAsync(memory, 5 * kPage, kToDevice0, 0, stream));
+    stream.Synchronize();
+    CHECK(memory.At(0) == 4 * kPage && memory.At(kHost) == 5 * kPage);
+    CHECK(ActivityAt(0).evictions == 1 && ActivityAt(0).evicted_bytes == 0 && ActivityAt(kHost).bytes_from_devices == 0);
+  }
+  CHECK_OK(software::Configure(kTotal, 0));
+}
+
 TEST("advice for a part of a page decides for accesses that begin there") {
   TestStream stream;
   Managed memory(2 * kPage);

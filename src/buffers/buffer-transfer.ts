@@ -87,9 +87,9 @@ export interface TransferableBuffer {
   dispose(): void;
 }
 
-/** Whether the host and every device can use managed memory at the same time. */
-export function hasConcurrentManagedAccess(...devices: readonly Device[]): boolean {
-  return devices.every((device) => device.attribute('concurrentManagedAccess') !== 0);
+/** Whether the host and the device can use managed memory at the same time. */
+export function hasConcurrentManagedAccess(device: Device): boolean {
+  return device.attribute('concurrentManagedAccess') !== 0;
 }
 
 /** The kind of a buffer's memory: a resource may take memory from resources of other kinds. */
@@ -140,7 +140,7 @@ export function transfer<Buffer extends TransferableBuffer>(
   }
   const copy = copyTo(target, options.stream ?? streamFor(target, buffer.stream));
   try {
-    if (kindOfMemory(copy) === 'managed') move(copy, location, { ...options, stream: copy.stream });
+    if (kindOfMemory(copy) === 'managed') move(copy, location, options);
   } catch (error) {
     copy.dispose();
     throw error;

@@ -14,11 +14,13 @@ import {
   Device,
   DeviceBuffer,
   DriverError,
+  FallbackResourceAdaptor,
   failCall,
   GiB,
   HostMemoryResource,
   KiB,
   LifetimeError,
+  LimitingResourceAdaptor,
   ManagedAsyncMemoryResource,
   ManagedMemoryResource,
   type MemoryLocation,
@@ -28,6 +30,7 @@ import {
   PinnedHostMemoryResource,
   PoolMemoryResource,
   PrefetchResourceAdaptor,
+  pointerInfo,
   resetCurrentResource,
   residentBytes,
   Stream,
@@ -100,6 +103,34 @@ describe('a buffer of managed memory', () => {
     expect(buffer.ptr).toBe(ptr);
     expectNumbers(contents(buffer));
     expect(managedRangeAttributes(ptr, bytes)).toMatchObject({ lastPrefetchLocation: 0, preferredLocation: undefined });
+  });
+
+  test('is told by its memory and not by its resource', () => {
+    using limited = new LimitingResourceAdaptor(managed, { limitBytes: bytes });
+    using resource = new FallbackResourceAdaptor(limited, plain);
+    using first = bufferOf(resource);
+    using second = bufferOf(resource);
+    expect(first.to('host')).toEqual({ buffer: first, isCopy: false });
+    const { buffer: copy, isCopy } = second.to('host');
+    expect(isCopy).toBe(true);
+    expect(pointerInfo(copy.ptr).memoryKind).toBe('pinned-host');
+    expectNumbers(copy.hostView(Float32Array));
+    copy.dispose();
+  });
+
+  test('goes to the stream that is given, and so does its copy', () => {
+    using other = new Stream();
+    using buffer = bufferOf(managed);
+    using copy = buffer.to(device, { copy: true, stream: other }).buffer;
+    expect([buffer.stream, copy.stream]).toEqual([stream, other]);
+    using there = bufferOf(plain);
+    expect(there.to(device, { stream: other })).toEqual({ buffer: there, isCopy: false });
+    expect(there.stream).toBe(other);
+    using onHost = there.to('host', { stream }).buffer;
+    expect(onHost.stream).toBe(stream);
+    buffer.to(device, { stream: other });
+    expect(buffer.stream).toBe(other);
+    expectNumbers(contents(copy));
   });
 
   test('is preferred at the location if that is asked for', () => {
@@ -292,7 +323,15 @@ describe('a buffer of other memory', () => {
     expect(() => buffer.to('host', { resource: new CudaMemoryResource() })).toThrow(badValue);
     expect(() => buffer.to(device, { resource: new PinnedHostMemoryResource() })).toThrow(badValue);
     expect(() => buffer.to('moon' as 'host')).toThrow(badValue);
-    expect(() => buffer.to('host', { copy: 1 as unknown as boolean })).toThrow(TypeError);
+    for (const name of ['copy', 'nonBlocking', 'preferredLocation']) {
+      for (const value of [1, null, 'true']) {
+        expect(() => buffer.to('host', { [name]: value })).toThrow(expect.objectContaining({ code: 'ERR_INVALID_ARG_TYPE' }));
+        expect(() => buffer.to('host', { [name]: value })).toThrow(`${name} must be a boolean`);
+      }
+    }
+    const noStream = { stream: {} as Stream };
+    expect(() => buffer.to(device, noStream)).toThrow('stream must be a Stream');
+    expect(buffer.stream).toBe(stream);
   });
 
   test('cannot be copied to what is no resource', () => {

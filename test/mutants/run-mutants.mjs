@@ -49,6 +49,7 @@ const files = [
   'src/adaptors/caching-memory-resource.ts',
   'src/planning/lifetimes.ts',
   'src/buffers/buffer-memory.ts',
+  'src/buffers/buffer-transfer.ts',
   'src/resource-scope.ts',
   'src/driver/event.ts',
   'src/driver/stream.ts',

@@ -1,0 +1,152 @@
+/**
+ * Faults of native code, each with a case of native/test that must find it: `node
+ * test/mutants/run-native-mutants.mjs`. Each text occurs once in its file.
+ */
+export const nativeFaults = {
+  'native/software/managed_memory.cc': [
+    {
+      fault: 'rule 1: a write leaves copies at other places',
+      from: '        mover.KeepOnly(page, processor);\n      }\n      mover.Touch(page, processor);',
+      to: '      }\n      mover.Touch(page, processor);',
+      test: 'read-mostly memory is copied',
+    },
+    {
+      fault: 'rule 1: an access does not make its page the latest used',
+      from: '      }\n      mover.Touch(page, processor);',
+      to: '      }',
+      test: 'a full device gives up',
+    },
+    {
+      fault: 'rule 2: a new page ignores its preferred location',
+      from: 'if (prefers_map && mover.Bring(page, advice.preferred, true, MoveReason::kFirstUse))',
+      to: 'if (prefers_map && false)',
+      test: 'memory at its preferred location',
+    },
+    {
+      fault: 'rule 2: a new page without room begins nowhere',
+      from: '      mover.Bring(page, kHostPlace, true, MoveReason::kFirstUse);\n',
+      to: '',
+      test: 'pages begin at the host',
+    },
+    {
+      fault: 'rule 3: a read moves read-mostly memory',
+      from: 'mover.Bring(page, processor, is_write || !advice.is_read_mostly, reason)',
+      to: 'mover.Bring(page, processor, true, reason)',
+      test: 'read-mostly memory is copied',
+    },
+    {
+      fault: 'rule 3: a write from elsewhere leaves the copies',
+      from: 'mover.Bring(page, processor, is_write || !advice.is_read_mostly, reason)',
+      to: 'mover.Bring(page, processor, !advice.is_read_mostly, reason)',
+      test: 'the preferred location and other advice',
+    },
+    {
+      fault: 'rule 3: a prefetch moves read-mostly memory',
+      from: 'mover.Bring(page, destination, !AdviceAt(*range, first).is_read_mostly, reason)',
+      to: 'mover.Bring(page, destination, true, reason)',
+      test: 'read-mostly memory is copied',
+    },
+    {
+      fault: 'rule 3: read-mostly memory is mapped',
+      from: 'if (!advice.is_read_mostly && CanMap(processor, source)) {',
+      to: 'if (CanMap(processor, source)) {',
+      test: 'the preferred location and other advice',
+    },
+    {
+      fault: 'rule 4: memory away from its preferred location is mapped',
+      from: '(prefers_map && IsAt(page, advice.preferred))',
+      to: 'prefers_map',
+      test: 'the preferred location and other advice',
+    },
+    {
+      fault: 'rule 4: a processor maps memory that is preferred at itself',
+      from: '(advice.accessed_by & BitOf(processor)) != 0 && advice.preferred != processor;',
+      to: '(advice.accessed_by & BitOf(processor)) != 0;',
+      test: 'the preferred location and other advice',
+    },
+    {
+      fault: 'rule 4: the advice accessed-by maps nothing',
+      from: '(advice.accessed_by & BitOf(processor)) != 0 && advice.preferred != processor;',
+      to: 'false;',
+      test: 'memory advised as accessed',
+    },
+    {
+      fault: 'rule 4: each use of mapped memory is a fault',
+      from: 'is_mapped || (page.mapped_by & BitOf(processor)) != 0 ? 0 : 1',
+      to: 'is_mapped ? 0 : 1',
+      test: 'memory at its preferred location',
+    },
+    {
+      fault: 'rule 4: a page stays mapped when it moves',
+      from: '    page.mapped_by = 0;\n',
+      to: '',
+      test: 'the preferred location and other advice',
+    },
+    {
+      fault: 'rule 4: the use of a mapped page does not count as a use',
+      from: '      mover.Touch(page, source);\n',
+      to: '',
+      test: 'pages begin at the host',
+    },
+    {
+      fault: "the host maps a device's memory",
+      from: 'return processor != kHostPlace || place == kHostPlace;',
+      to: 'return processor == processor || place == kHostPlace;',
+      test: 'memory at its preferred location',
+    },
+    {
+      fault: 'rule 5: a fault that brings a page back is no thrash',
+      from: 'const bool returns = page.last_left == processor;',
+      to: 'const bool returns = false;',
+      test: 'a page of managed memory is at the place',
+    },
+    {
+      fault: 'rule 5: memory without room is not counted as used remotely',
+      from: '  } else {\n    activity.remote_bytes += bytes;\n  }',
+      to: '  }',
+      test: 'a full device gives up',
+    },
+    {
+      fault: 'the page used last is evicted',
+      from: 'Page& page = *state_.uses[device].oldest;',
+      to: 'Page& page = *state_.uses[device].newest;',
+      test: 'a full device gives up',
+    },
+    {
+      fault: 'an eviction copies a page that the host has',
+      from: 'if (page.residents == BitOf(device)) {',
+      to: 'if (page.residents != 0) {',
+      test: 'pages begin at the host',
+    },
+    {
+      fault: 'the end of read-mostly keeps a copy away from the preferred location',
+      from: 'preferred != kNoPlace && IsAt(page, preferred) ? preferred : SourceOf(page)',
+      to: 'SourceOf(page)',
+      test: 'read-mostly memory is copied',
+    },
+    {
+      fault: 'freed pages stay at their places',
+      from: '      if (IsAt(page, place)) mover.Leave(page, place);\n',
+      to: '',
+      test: 'freed managed memory leaves',
+    },
+    {
+      fault: 'a page that leaves is not noted',
+      from: '    state_.notes.Add(page, place, MoveReason::kLeft, user_);\n',
+      to: '',
+      test: 'moves are noted for one taker',
+    },
+    {
+      fault: 'a second taker gets the notes of the first',
+      from: '  if (notes.pending != nullptr) return false;\n',
+      to: '',
+      test: 'moves are noted for one taker',
+    },
+    {
+      fault: 'notes seem to be pending after the last was taken',
+      from: '  if (notes.moves.empty()) notes.SetPending(0);\n',
+      to: '',
+      test: 'moves are noted for one taker',
+    },
+  ],
+};
