@@ -265,7 +265,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   /** By stream of the plan: the stream that the pass uses. */
   #bound: (Stream | undefined)[] = [];
   /** Places whose frees are due. */
-  #overdue: number[] = [];
+  readonly #overdue = new Set<number>();
   #unordered: UnorderedRange[] = [];
   /** Lanes of streams that used the block in this pass; and those recorded when the pass began. */
   #touched = new Set<number>();
@@ -558,7 +558,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#bound = [];
     this.#hasWaited = new Set();
     this.#unordered = [];
-    this.#overdue = [];
+    this.#overdue.clear();
     this.#deviated = 0;
     if (this.#isLearning) {
       this.#recorder = new PassRecorder();
@@ -566,7 +566,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
       this.#cursor = this.#plan.operations.length;
     }
     const { asked } = this.#block;
-    for (let place = 0; place < asked.length; place++) if ((asked[place] as number) > 0) this.#overdue.push(place);
+    for (let place = 0; place < asked.length; place++) if ((asked[place] as number) > 0) this.#overdue.add(place);
   }
 
   /** Ends the pass without looking at it. Returns its recorder. */
@@ -669,7 +669,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     if (!this.#isInPass && !this.#repeats) return this.#allocateFromFallback(bytes, stream, alignment);
     if (!this.#isInPass) this.#beginAutomatically();
     if (this.#recorder !== undefined) return this.#allocateRecorded(this.#recorder, bytes, stream, alignment);
-    const before = { cursor: this.#cursor, overdue: this.#overdue.length };
+    const before = { cursor: this.#cursor, overdue: this.#overdue.size };
     this.#passDueFrees();
     if (this.#cursor === this.#plan.operations.length && this.#repeats && this.#cursor > 0) {
       this.#beginAutomatically();
@@ -717,8 +717,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#block.free(place);
     // It was of an earlier plan.
     if (place >= this.#owners.length) return;
-    const wasOverdue = this.#overdue.includes(place);
-    if (wasOverdue) this.#overdue = this.#overdue.filter((each) => each !== place);
+    const wasOverdue = this.#overdue.delete(place);
     if (wasOverdue && this.#isInPass) this.#deviations['late-free']++;
     const a = this.#plan.operations[this.#owners[place] as number] as number;
     const planned = (this.#plan.freeStreams[a] as number) >= 0 ? (this.#plan.freeStreams[a] as number) : (this.#plan.streams[a] as number);
@@ -756,7 +755,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     const { operations } = this.#plan;
     for (; this.#cursor < operations.length && (operations[this.#cursor] as number) < 0; this.#cursor++) {
       const place = this.#places[this.#cursor] as number;
-      if (this.#isLive(~(operations[this.#cursor] as number), place) && !this.#overdue.includes(place)) this.#overdue.push(place);
+      if (this.#isLive(~(operations[this.#cursor] as number), place)) this.#overdue.add(place);
     }
   }
 
@@ -778,11 +777,11 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   /** Whether bytes are in use, or freed without order to a stream. */
   #isTaken(start: number, bytes: number, { identity }: Stream): boolean {
     const end = start + bytes;
-    const isOverdue = this.#overdue.some((place) => {
+    for (const place of this.#overdue) {
       const from = this.#block.offsets[place] as number;
-      return from < end && start < from + (this.#block.asked[place] as number);
-    });
-    return isOverdue || this.#unordered.some((range) => range.start < end && start < range.end && range.identity !== identity);
+      if (from < end && start < from + (this.#block.asked[place] as number)) return true;
+    }
+    return this.#unordered.some((range) => range.start < end && start < range.end && range.identity !== identity);
   }
 
   /** Whether the stream may stand for a stream of the plan that has none yet. */
@@ -864,7 +863,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   #chooseFastPath(stream: Stream, number: number): void {
     const isRegular =
-      this.#isInPass && !this.#isIrregular && this.#overdue.length === 0 && this.#unordered.length === 0 && this.#waits.size === 0;
+      this.#isInPass && !this.#isIrregular && this.#overdue.size === 0 && this.#unordered.length === 0 && this.#waits.size === 0;
     const isServed =
       isRegular && this.#bound[number] === stream && this.#hasWaited.has(this.lane.number) && this.#block.segment !== undefined;
     this.#stream = isServed ? stream : noStream;
@@ -897,7 +896,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#deviations[deviation]++;
     this.#deviated++;
     this.#cursor = before.cursor;
-    this.#overdue.length = before.overdue;
+    for (const place of [...this.#overdue].slice(before.overdue)) this.#overdue.delete(place);
     throw new CisternError(
       'ERR_CISTERN_PLAN_DEVIATION',
       `the PlannedMemoryResource expected ${expected}, got ${bytes} bytes on stream ${stream.id} (${deviation})`,
@@ -981,28 +980,37 @@ function assertCount(value: number, name: string): void {
  */
 function streamChanges({ operations, sizes, streams, freeStreams, offsets }: Plan): Map<number, readonly number[]> {
   const changes = new Map<number, readonly number[]>();
-  /** Disjoint ranges by start, each with its last allocation. */
-  let ranges: { readonly start: number; readonly end: number; readonly a: number }[] = [];
+  /** Disjoint ranges, in order, each with its last allocation. */
+  const ranges: { readonly start: number; readonly end: number; readonly a: number }[] = [];
   for (let k = 0; k < operations.length; k++) {
     const a = operations[k] as number;
     if (a < 0) continue;
     const start = offsets[a] as number;
     const end = start + (sizes[a] as number);
+    const first = firstAfter(ranges, start);
     const from = new Set<number>();
-    const kept: typeof ranges = [];
-    for (const range of ranges) {
-      if (range.end <= start || range.start >= end) {
-        kept.push(range);
-        continue;
-      }
+    const pieces = [{ start, end, a }];
+    let next = first;
+    for (let range = ranges[next]; range !== undefined && range.start < end; range = ranges[++next]) {
       for (const stream of [streams[range.a] as number, freeStreams[range.a] as number])
         if (stream >= 0 && stream !== streams[a]) from.add(stream);
-      if (range.start < start) kept.push({ ...range, end: start });
-      if (range.end > end) kept.push({ ...range, start: end });
+      if (range.start < start) pieces.unshift({ ...range, end: start });
+      if (range.end > end) pieces.push({ ...range, start: end });
     }
-    kept.push({ start, end, a });
-    ranges = kept;
+    ranges.splice(first, next - first, ...pieces);
     if (from.size > 0) changes.set(a, [...from]);
   }
   return changes;
+}
+
+/** The first of disjoint ranges that ends after an offset. */
+function firstAfter(ranges: readonly { readonly end: number }[], offset: number): number {
+  let low = 0;
+  let high = ranges.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((ranges[middle] as { readonly end: number }).end > offset) high = middle;
+    else low = middle + 1;
+  }
+  return low;
 }

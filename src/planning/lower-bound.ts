@@ -55,6 +55,12 @@ function improveCut(lifetimes: Lifetimes, at: number): number {
     const stream = operation >= 0 ? (streams[operation] as number) : (freeStreams[~operation] as number);
     (ofStream[stream] as number[]).push(operation);
   });
+  /** By stream: its allocations that other streams free. */
+  const freedElsewhere: number[][] = Array.from({ length: streamCount }, () => []);
+  streams.forEach((stream, a) => {
+    const by = freeStreams[a] as number;
+    if (by >= 0 && by !== stream) (freedElsewhere[stream] as number[]).push(a);
+  });
   const cut = new Array<number>(streamCount).fill(at);
   let best = -1;
   for (let round = 0; round < mostRounds; round++) {
@@ -108,11 +114,10 @@ function improveCut(lifetimes: Lifetimes, at: number): number {
     for (let other = 0; other < streamCount; other++) {
       if (other === stream) continue;
       for (const { from, seen } of of.clocks(other)) if (from < (all[other] as number)) least = Math.max(least, seen[stream] as number);
-      for (const operation of ofStream[other] as number[]) {
-        if (operation >= 0 || streams[~operation] !== stream) continue;
-        if ((frees[~operation] as number) >= (all[other] as number)) break;
-        least = Math.max(least, (starts[~operation] as number) + 1);
-      }
+    }
+    for (const a of freedElsewhere[stream] as number[]) {
+      const hasRun = (frees[a] as number) < (all[freeStreams[a] as number] as number);
+      if (hasRun) least = Math.max(least, (starts[a] as number) + 1);
     }
     return { least, most };
   }

@@ -34,7 +34,10 @@ export type PlanSource = AllocationLog | RecordedRun | OrderedSequence;
 export interface PlanAttempt {
   /** Its name, such as `size, best fit`. */
   readonly algorithm: string;
-  /** The total that it reached, or `undefined` if it found nothing better than before. */
+  /**
+   * The total that it reached, which may be more than that of an earlier attempt; `undefined` if it
+   * has no plan: the time was over, local search improved nothing, or exact search found nothing.
+   */
   readonly totalBytes: number | undefined;
   readonly milliseconds: number;
 }
@@ -250,19 +253,17 @@ class Planner {
 
   /** Each stream's allocations in a range of their own, the ranges side by side. */
   #planStreams(): Placement {
-    const { count, streamCount, streams, starts, sizes, operationCount } = this.#lifetimes;
+    const { count, streams } = this.#lifetimes;
     const offsets = new Float64Array(count);
+    const ofStream = new Map<number, number[]>();
+    streams.forEach((stream, a) => {
+      const own = ofStream.get(stream);
+      if (own === undefined) ofStream.set(stream, [a]);
+      else own.push(a);
+    });
     let base = 0;
-    for (let stream = 0; stream < streamCount; stream++) {
-      const own = Int32Array.from({ length: count }, (_, a) => a).filter((a) => streams[a] === stream);
-      if (own.length === 0) continue;
-      const intervals: Intervals = {
-        count: own.length,
-        sizes: Float64Array.from(own, (a) => sizes[a] as number),
-        starts: Int32Array.from(own, (a) => starts[a] as number),
-        ends: Int32Array.from(own, (a) => this.#lifetimes.visibleFrom(a, stream)),
-        operationCount,
-      };
+    for (const [stream, own] of ofStream) {
+      const intervals = this.#intervalsOf(own, stream);
       const placer = new Placer(intervals);
       let best: Placement | undefined;
       for (const [, order] of placementOrders(intervals)) {
@@ -277,6 +278,24 @@ class Planner {
       base += placement.totalBytes;
     }
     return { offsets, totalBytes: base };
+  }
+
+  /**
+   * When the allocations of a stream need their bytes, by numbers that count only its own requests and
+   * ends: so many streams take no longer than one.
+   */
+  #intervalsOf(own: readonly number[], stream: number): Intervals {
+    const starts = Int32Array.from(own, (a) => this.#lifetimes.starts[a] as number);
+    const ends = Int32Array.from(own, (a) => this.#lifetimes.visibleFrom(a, stream));
+    const numbers = new Map([...new Set([...starts, ...ends])].sort((a, b) => a - b).map((operation, number) => [operation, number]));
+    const numberOf = (operation: number) => numbers.get(operation) as number;
+    return {
+      count: own.length,
+      sizes: Float64Array.from(own, (a) => this.#lifetimes.sizes[a] as number),
+      starts: starts.map(numberOf),
+      ends: ends.map(numberOf),
+      operationCount: numbers.size,
+    };
   }
 
   /**
