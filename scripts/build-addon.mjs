@@ -59,7 +59,13 @@ export async function buildAddon({ folder = join(root, 'build'), addon, linking 
   const objects = join(folder, 'objects');
   if (linkerFlags[platform] === undefined) throw new BuildError(`the native addon does not build on ${platform}`);
   const compiler = findCompiler();
-  const flags = [...compilerFlags, `-I${native}`, ...headerFolders().flatMap((each) => ['-isystem', each]), ...compiling];
+  const flags = [
+    ...compilerFlags,
+    `-I${native}`,
+    `-I${join(root, 'include')}`,
+    ...headerFolders().flatMap((each) => ['-isystem', each]),
+    ...compiling,
+  ];
   const command = [...compiler, ...flags, ...words(env.CXXFLAGS)];
   const units = writeUnits(objects, createHash('sha256').update(command.join('\0')).digest('hex').slice(0, 12));
   removeOthers(objects, units);

@@ -1,6 +1,6 @@
 // Builds what only tests load: the strict driver (a libcuda.so.1, and the addon that controls it),
-// and the addon that launches kernels. `node scripts/build-for-tests.mjs` builds both and prints
-// their paths.
+// the addon that launches kernels, and one that speaks DLPack. `node scripts/build-for-tests.mjs`
+// builds them and prints their paths.
 import { spawnSync } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
@@ -19,6 +19,11 @@ export function buildKernels() {
   return join(build('kernels'), 'kernels.node');
 }
 
+/** @returns {string} the path of dlpack.node, which implements DLPack on its own */
+export function buildDLPackAddon() {
+  return join(build('test/dlpack'), 'dlpack.node');
+}
+
 /** @throws {Error} with the output of CMake if that fails */
 function build(name) {
   const folder = join(root, 'build-tests', name);
@@ -34,4 +39,4 @@ function cmake(...args) {
   if (status !== 0) throw new Error(`$ cmake ${args.join(' ')}\n${stdout}${stderr}`);
 }
 
-if (argv[1] === fileURLToPath(import.meta.url)) console.log(`${buildStrictDriver()}\n${buildKernels()}`);
+if (argv[1] === fileURLToPath(import.meta.url)) console.log(`${buildStrictDriver()}\n${buildKernels()}\n${buildDLPackAddon()}`);

@@ -106,6 +106,12 @@ Status EventCompletion(Environment& environment, const Napi::CallbackInfo& info,
 Status Allocate(Environment& environment);
 Status Deallocate(Environment& environment);
 
+// dlpack.cc
+Status ExportTensor(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status InspectTensor(Environment& environment, const Napi::CallbackInfo& info);
+Status TakeTensor(Environment& environment, const Napi::CallbackInfo& info);
+Status ReleaseTensor(Environment& environment, const Napi::CallbackInfo& info);
+
 // pools.cc
 Status AllocateAsync(Environment& environment);
 Status DeallocateAsync(Environment& environment);

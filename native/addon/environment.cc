@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "addon/completions.h"
+#include "addon/dlpack.h"
 #include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/memory.h"
@@ -49,6 +50,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   RunReadyHostFunctions(*environment);
   DeliverCompletions(*environment);
   DeliverReturned(*environment);
+  DeliverReleasedTensors(*environment);
 }
 
 Environment::Environment(Napi::Env environment) : env(environment), loop(std::make_shared<EventLoop>()), id_(NextId()) {}
@@ -76,6 +78,7 @@ void Environment::Close() {
   EndManagedMoves();
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;
   while (Completion* completion = loop->finished_completions.TakeFirst()) delete completion;
+  CloseExportedTensors(*this);
   if (backend != nullptr) {
     try {
       LeaveToOrphans();
@@ -115,6 +118,10 @@ void Environment::LeaveToOrphans() {
   });
   address_spaces.ForEach([&](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
     orphans.push_back({OrphanKind::kAddressSpace, space->device, space->base, space->bytes, space});
+  });
+  // Any device will do: all of them are waited for.
+  imported_tensors.ForEach([&](std::uint64_t, const std::shared_ptr<ImportedTensor>& tensor) {
+    orphans.push_back({OrphanKind::kTensor, 0, 0, 0, nullptr, 0, tensor});
   });
   // Staging memory is portable: any device's context frees it.
   for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -25,6 +26,8 @@
 namespace cistern {
 
 class AddressSpace;
+class ImportedTensor;
+struct ExportedTensor;
 struct Gate;
 struct WatchedEvent;
 
@@ -174,6 +177,8 @@ class Environment {
   HandleTable<PoolEntry> pools;
   HandleTable<std::shared_ptr<AddressSpace>> address_spaces;
   HandleTable<std::shared_ptr<Gate>> holds;
+  HandleTable<std::shared_ptr<ImportedTensor>> imported_tensors;
+  std::set<ExportedTensor*> exported_tensors;
   AllocationRegistry allocations;
   InternalEvents internal_events;
   std::vector<WatchedEvent*> watched_events;

@@ -22,6 +22,7 @@ namespace cistern {
 
 class Environment;
 struct Completion;
+struct ExportedTensor;
 struct Gate;
 struct QueuedFunction;
 
@@ -85,6 +86,9 @@ struct EventLoop {
   IntrusiveList<QueuedFunction> ready_host_functions;
   IntrusiveList<Completion> pending_completions;
   IntrusiveList<Completion> finished_completions;
+  // Those whose deleters were called; see exported_tensor.h.
+  IntrusiveList<ExportedTensor> released_tensors;
+  bool has_closed_tensors = false;
 
   // Makes the event loop call OnWake soon. The mutex must be held; any thread.
   void PostWake();

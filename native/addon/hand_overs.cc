@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "addon/bindings.h"
+#include "addon/dlpack.h"
 #include "addon/orphans.h"
 
 namespace cistern {
@@ -289,6 +290,7 @@ HandedOverMemory::HandedOverMemory(const DriverTable* backend) {
   for (const auto& [number, hand_over] : all.by_number) {
     if (hand_over.backend == backend && hand_over.bytes > 0) ranges_.push_back({hand_over.address, hand_over.address + hand_over.bytes});
   }
+  AppendExportedMemory(backend, &ranges_);
   std::sort(ranges_.begin(), ranges_.end(), [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
 }
 

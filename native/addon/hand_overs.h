@@ -38,7 +38,8 @@ struct AddressRange {
   std::uint64_t end;
 };
 
-// The memory of all live hand-overs, by address.
+// The memory of all live hand-overs and exported tensors, by address. If one of its parts begins in
+// an allocation, it overlaps that.
 class HandedOverMemory {
  public:
   explicit HandedOverMemory(const DriverTable* backend);

@@ -102,13 +102,6 @@ void EndHostFunction(Environment& environment, QueuedFunction* function) {
   environment.LetGo();
 }
 
-// Whether a call of JavaScript would run: not while a worker is being terminated, or a time-out of
-// node:vm cuts off the running code.
-bool MayRunJavaScript(Napi::Env env) {
-  napi_value text;
-  return napi_coerce_to_string(env, Napi::Number::New(env, 0), &text) == napi_ok;
-}
-
 void Run(Environment& environment, QueuedFunction* function) {
   const Napi::Env env = environment.env;
   // No other thread changes it from here on.
@@ -129,6 +122,11 @@ void Run(Environment& environment, QueuedFunction* function) {
 }
 
 }  // namespace
+
+bool MayRunJavaScript(Napi::Env env) {
+  napi_value text;
+  return napi_coerce_to_string(env, Napi::Number::New(env, 0), &text) == napi_ok;
+}
 
 int RunReadyHostFunctions(Environment& environment) {
   EventLoop& loop = *environment.loop;

@@ -42,6 +42,10 @@ struct QueuedFunction {
 // Runs the host functions that are ready when it begins, and returns how many it ran.
 int RunReadyHostFunctions(Environment& environment);
 
+// Whether a call of JavaScript would run: not while a worker is being terminated, or a time-out of
+// node:vm cuts off the running code.
+bool MayRunJavaScript(Napi::Env env);
+
 // Makes those functions ready that will never get their turn, because their device is in error.
 // Called on the completion thread; the lock, which is the loop's, is released meanwhile.
 void FailLostHostFunctions(EventLoop& loop, const DriverTable& driver, Context* current, std::unique_lock<std::mutex>& lock);

@@ -1,8 +1,11 @@
 #include "addon/host_memory.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <utility>
 #ifdef _WIN32
 #include <malloc.h>
 #endif
@@ -14,6 +17,7 @@ namespace {
 struct Ranges {
   std::mutex mutex;
   std::map<std::uint64_t, std::uint64_t> bytes_by_address;
+  std::multimap<std::uint64_t, std::uint64_t> lent;  // may overlap
 };
 
 // Never destroyed: worker threads may still run while the process's static objects are destroyed.
@@ -69,11 +73,27 @@ void FreeHostMemory(void* pointer) {
 bool InHostMemory(std::uint64_t address, std::uint64_t bytes) {
   Ranges& ranges = AllRanges();
   const std::lock_guard<std::mutex> lock(ranges.mutex);
-  auto range = ranges.bytes_by_address.upper_bound(address);
-  if (range == ranges.bytes_by_address.begin()) return false;
-  --range;
-  const std::uint64_t offset = address - range->first;
-  return offset <= range->second && bytes <= range->second - offset;
+  const auto contains = [=](const std::pair<const std::uint64_t, std::uint64_t>& range) {
+    const std::uint64_t offset = address - range.first;
+    return offset <= range.second && bytes <= range.second - offset;
+  };
+  const auto range = ranges.bytes_by_address.upper_bound(address);
+  if (range != ranges.bytes_by_address.begin() && contains(*std::prev(range))) return true;
+  return std::any_of(ranges.lent.begin(), ranges.lent.upper_bound(address), contains);
+}
+
+void LendHostMemory(std::uint64_t address, std::uint64_t bytes) {
+  Ranges& ranges = AllRanges();
+  const std::lock_guard<std::mutex> lock(ranges.mutex);
+  ranges.lent.emplace(address, bytes);
+}
+
+void TakeBackHostMemory(std::uint64_t address, std::uint64_t bytes) {
+  Ranges& ranges = AllRanges();
+  const std::lock_guard<std::mutex> lock(ranges.mutex);
+  const auto [begin, end] = ranges.lent.equal_range(address);
+  const auto range = std::find_if(begin, end, [=](const auto& each) { return each.second == bytes; });
+  if (range != end) ranges.lent.erase(range);
 }
 
 }  // namespace cistern

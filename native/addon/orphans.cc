@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 
+#include "addon/dlpack.h"
 #include "addon/environment.h"
 #include "addon/hand_overs.h"
 #include "addon/host_memory.h"
@@ -55,6 +56,8 @@ bool Free(Environment& environment, const Orphan& orphan) {
       return true;
     case OrphanKind::kStream:
       return environment.CountedIf<Call::kStreamDestroy>(is_own, AsHandle<Stream>(orphan)) == kSuccess;
+    case OrphanKind::kTensor:
+      return true;  // its deleter is called when the orphan ends
   }
   return true;
 }

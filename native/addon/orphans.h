@@ -16,9 +16,22 @@
 namespace cistern {
 
 class Environment;
+class ImportedTensor;
 
 // In the order in which they are freed.
-enum class OrphanKind { kEvent, kPoolMemory, kPool, kMemory, kPages, kMemoryHandle, kAddressSpace, kPinnedMemory, kHostMemory, kStream };
+enum class OrphanKind {
+  kEvent,
+  kPoolMemory,
+  kPool,
+  kMemory,
+  kPages,
+  kMemoryHandle,
+  kAddressSpace,
+  kPinnedMemory,
+  kHostMemory,
+  kStream,
+  kTensor
+};
 
 struct Orphan {
   OrphanKind kind;
@@ -27,6 +40,7 @@ struct Orphan {
   std::uint64_t bytes = 0;                        // of memory and addresses that another environment may be using; see hand_overs.h
   std::shared_ptr<AddressSpace> space = nullptr;  // of virtual memory
   std::uint64_t environment = 0;                  // the id of the one that left it
+  std::shared_ptr<ImportedTensor> tensor = nullptr;
 };
 
 void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
@@ -34,7 +48,7 @@ void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
 // Frees the orphans of the environment's driver, and counts the calls for those that it left
 // itself. What the driver refuses to free is tried again at the next call. Waits for the work queued on the devices of the
 // process. While JavaScript stalls a stream that wait could last forever, so it then does nothing.
-// Memory of which a part is handed over stays. True if anything was freed.
+// Memory of which a part is handed over, or exported as a tensor, stays. True if anything was freed.
 bool FreeOrphans(Environment& environment);
 
 // Waits for all work queued on the devices of the process. False if JavaScript stalls a stream, so

@@ -51,6 +51,14 @@ export function isCompact({ shape, strides }: ArrayLayout, itemBytes: number): b
   return shape.every((length, i) => length === 1 || strides[i] === compact[i]);
 }
 
+/** @throws ArgumentRangeError if the array does not lie within a buffer. */
+export function assertWithin({ extentBytes }: ArrayLayout, byteOffset: number, byteLength: number): void {
+  if (byteOffset <= byteLength && extentBytes <= byteLength - byteOffset) return;
+  throw new ArgumentRangeError(
+    `the array must lie within the ${byteLength} bytes of the buffer, got ${extentBytes} bytes from offset ${byteOffset}`,
+  );
+}
+
 function compactStrides(shape: readonly number[], itemBytes: number): number[] {
   const strides: number[] = new Array(shape.length);
   let step = itemBytes;

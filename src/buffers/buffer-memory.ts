@@ -11,6 +11,7 @@ import { CisternError, formatPointer, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
+import { ExportedMemory } from './exported-memory.js';
 import { type HostArray, HostArrays } from './host-arrays.js';
 
 /**
@@ -36,6 +37,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
   /** The number of the hand-over while other workers may use the memory, otherwise 0. */
   #away = 0;
   #hostArrays: HostArrays | undefined;
+  /** Uses of the memory by others, which it must outlive. */
+  #exported: ExportedMemory | undefined;
   /** Counts its bytes, so that garbage is collected before memory runs out. */
   readonly #held: HeldMemory;
 
@@ -119,7 +122,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
       target.release();
     }
     this.adopt(pointer, bytes);
-    if (oldPointer === 0) return true;
+    if (oldPointer === 0 || this.#keepForOthers(oldPointer, oldBytes, stream)) return true;
     try {
       this.#deallocate(oldPointer, oldBytes, stream, events);
     } catch (error) {
@@ -191,6 +194,18 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     this.stream = stream;
   }
 
+  /** Whether somebody else uses the memory. */
+  get isExported(): boolean {
+    return this.#exported?.isInUse === true;
+  }
+
+  /** Begins a use of the memory by somebody else: until it ends, the memory is not freed. */
+  export(): ExportedMemory {
+    if (this.#exported?.isInUse !== true) this.#exported = new ExportedMemory(this);
+    this.#exported.begin();
+    return this.#exported;
+  }
+
   /** An array of the host that contains the range. It is detached when the memory is given up. */
   hostArray(byteOffset: number, bytes: number): HostArray {
     this.#hostArrays ??= new HostArrays();
@@ -200,6 +215,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
   endMemory(reason: string, streamFor: StreamFor): void {
     if (this.#away !== 0) this.#bringHome();
     this.#endReason = reason;
+    // The resource does not wait for the others that use the memory.
+    this.#exported = undefined;
     try {
       this.free(streamFor);
     } finally {
@@ -246,6 +263,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     const bytes = this.#bytes;
     if (pointer === 0) return;
     this.#setPointer(0, 0);
+    if (this.#keepForOthers(pointer, bytes, usable)) return;
     this.#isBeingFreed = true;
     try {
       // An event of a stream that has ended has completed.
@@ -256,6 +274,15 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     } finally {
       this.#isBeingFreed = false;
     }
+  }
+
+  /** Leaves memory that others use to them: the last of them frees it. Returns whether there are any. */
+  #keepForOthers(pointer: DevicePointer, bytes: number, stream: Stream): boolean {
+    const exported = this.#exported;
+    this.#exported = undefined;
+    if (exported?.isInUse !== true) return false;
+    exported.keep(this.#separate(pointer, bytes, stream));
+    return true;
   }
 
   /** Frees memory of the resource, even if a host function ends the stream meanwhile. */

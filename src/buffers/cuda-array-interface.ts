@@ -6,7 +6,7 @@
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
 import { assertBytes, optionNames } from '../validation.js';
-import { type ArrayLayout, arrayLayout, isCompact } from './array-layout.js';
+import { arrayLayout, assertWithin, isCompact } from './array-layout.js';
 import { addressOf } from './foreign-memory.js';
 
 /** An object in the form of `__cuda_array_interface__`. */
@@ -121,14 +121,6 @@ export function describeCudaArray({ ptr, byteLength, stream }: DescribedBuffer, 
     stream: options.stream === null ? null : stream.nativeHandle,
     version: 3,
   };
-}
-
-/** @throws ArgumentRangeError if the array does not lie within a buffer. */
-function assertWithin({ extentBytes }: ArrayLayout, byteOffset: number, byteLength: number): void {
-  if (byteOffset <= byteLength && extentBytes <= byteLength - byteOffset) return;
-  throw new ArgumentRangeError(
-    `the array must lie within the ${byteLength} bytes of the buffer, got ${extentBytes} bytes from offset ${byteOffset}`,
-  );
 }
 
 /** The memory that an array occupies. */

@@ -50,6 +50,7 @@ import {
   fromCudaArrayInterfaceOptionNames,
 } from './cuda-array-interface.js';
 import { currentResource } from './current-resource.js';
+import { type DLPackCapsule, type DLPackOptions, dlpackOptionNames, exportBuffer } from './dlpack.js';
 import { foreignMemory, type WrapOptions, wrapOptionNames } from './foreign-memory.js';
 import { type HostViewOptions, hostViewOptionNames, type TypedArrayClass, viewRange } from './host-view.js';
 import { copyOrdered, follow } from './ordered-copy.js';
@@ -967,13 +968,49 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
+   * Gives an array in this buffer to another library, as a DLPack capsule. Nothing is copied, and
+   * the buffer stays usable: its memory is freed once the buffer has given it up and the consumer
+   * has called the deleter. The consumer may call that on any thread; this environment learns of it
+   * from its event loop. If nobody consumes the capsule, the garbage collector calls the deleter. If
+   * this environment ends first, the memory is freed after the deleter's call all the same. The
+   * resource must not be disposed, rewound or, for a cache, end its run before that; and the memory of
+   * an attached buffer goes home when this worker ends. A shared buffer can only be exported with
+   * `readOnly`. An exported buffer can be neither released nor handed to another worker.
+   *
+   * Stream order: the consumer's stream waits for what is queued on the buffer's. When the deleter
+   * is called, the buffer's stream waits for what is queued on the consumer's, so the memory is freed
+   * in stream order. Does not block, except for host memory without a `stream`.
+   *
+   * RMM has no counterpart.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid shape, type, stride or stream, or an
+   * array outside the buffer; UnsupportedError for elements that are not whole bytes.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or a stream is disposed; DriverError
+   * if the driver refuses.
+   * @example
+   * ```ts
+   * const capsule = buffer.toDLPack({ shape: [2, 3], dtype: 'float32', stream: consumer });
+   * ```
+   */
+  toDLPack(options: DLPackOptions): DLPackCapsule {
+    this.#assertUsable('export a buffer');
+    assertOptions(options, dlpackOptionNames);
+    if (options.readOnly !== true) this.#assertNotShared('export a buffer to be written');
+    return exportBuffer(this, options, () => {
+      // Host functions may have run during a wait.
+      this.#assertUsable('export a buffer');
+      return this.#memory.export();
+    });
+  }
+
+  /**
    * Gives up the memory without freeing it. From now on the caller must free it on the resource in
    * the order of the stream, or pass it to {@link DeviceBuffer.adopt}. The buffer is disposed. Does
    * not block, and does nothing on the device.
    *
    * Memory allocated in a run of a cache still goes back when the run ends, unless the cache's
    * `keep` was called for it.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer is disposed.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer is disposed; CisternError
+   * (`ERR_CISTERN_INVALID_STATE`) if the consumer of a DLPack tensor uses the memory.
    * @example
    * ```ts
    * const { ptr, capacityBytes, resource, stream } = buffer.release();
@@ -982,6 +1019,7 @@ export class DeviceBuffer implements Disposable {
    */
   release(): Required<Omit<BufferAllocation, 'label'>> {
     this.#assertLive('release the memory of a buffer');
+    this.#assertNotExported('release the memory of a buffer');
     const { pointer: ptr, bytes: capacityBytes, byteLength, alignment, resource, stream } = this.#memory;
     disown(this.#standIn as StandIn);
     this.#standIn = undefined;
@@ -1161,8 +1199,14 @@ export class DeviceBuffer implements Disposable {
 
   #assertCanBeGiven(operation: string): void {
     this.#assertUsable(operation);
+    this.#assertNotExported(operation);
     if (!(this.#memory.resource instanceof ForeignMemoryResource)) return;
     throw new UnsupportedError(`cannot ${operation}: its memory was wrapped, and its owner may take it back while others use it`);
+  }
+
+  #assertNotExported(operation: string): void {
+    if (!this.#memory.isExported) return;
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the consumer of a DLPack tensor uses its memory`);
   }
 
   #assertNotShared(operation: string): void {

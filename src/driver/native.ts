@@ -250,6 +250,41 @@ export interface NativeBinding {
    */
   createPool(device: number, releaseThresholdBytes: number, isManaged: boolean): void;
   /**
+   * A DLPack capsule for an array at an address, whose strides are in elements. `released` is called
+   * from the event loop after the deleter was called; it must not throw. The status is CUDA's 801
+   * (not supported) if the runtime cannot tag externals.
+   */
+  exportTensor(
+    address: number,
+    deviceType: number,
+    deviceId: number,
+    code: number,
+    bits: number,
+    lanes: number,
+    byteOffset: number,
+    flags: number,
+    isVersioned: boolean,
+    shape: Float64Array,
+    strides: Float64Array,
+    released: () => void,
+  ): object;
+  /**
+   * What a capsule contains: `[1]` 1 if it is versioned, `[2]` the address, `[3]` the type of device,
+   * `[4]` its number, `[5]` the number of dimensions (-1: no shape), `[6]` the code of the elements,
+   * `[7]` their bits, `[8]` their lanes, `[9]` the byte offset, `[10]` the flags, `[11]` the major
+   * and `[12]` the minor version, `[13]` 1 if there are strides. `numbers` (128 or more) gets the
+   * shape from 0 on and the strides from 64 on. NaN stands for an integer that is not exact.
+   * `invalidArgument` for anything but a capsule, `staleHandle` for one that was consumed.
+   */
+  inspectTensor(capsule: unknown, numbers: Float64Array): void;
+  /**
+   * Consumes a capsule. `[1]`: a handle. A tensor in ordinary host memory makes it known until the
+   * handle is released.
+   */
+  takeTensor(capsule: unknown): void;
+  /** Calls the deleter. */
+  releaseTensor(tensor: number): void;
+  /**
    * `[1]`: a handle for a pool that was made elsewhere; address 0 is the device's default pool.
    */
   openPool(device: number, address: number): void;

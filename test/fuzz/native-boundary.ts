@@ -39,7 +39,7 @@ interface VirtualAllocation {
   readonly bytes: number;
   readonly reservation: number;
 }
-type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation';
+type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation' | 'tensor';
 
 /** Thrown by callbacks and proxies. */
 class ThrownOnPurpose extends Error {}
@@ -169,6 +169,13 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   recallHandOver: (run) => [run.attachment()[0]],
   takeReturned: () => [],
   followReturned: (run) => [run.attachment()[0], run.handle('stream')],
+  exportTensor: (run) => [
+    ...[run.address(), 1 + (run.reader.byte() % 14), run.device(), run.reader.byte(), run.reader.byte(), run.reader.short()],
+    ...[run.size(), run.reader.byte(), run.boolean(), ...run.shapeAndStrides(), ignored],
+  ],
+  inspectTensor: (run) => [run.capsule(), new Float64Array(128)],
+  takeTensor: (run) => [run.capsule()],
+  releaseTensor: (run) => [run.handle('tensor')],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -177,13 +184,14 @@ class Run {
   /** The source of values: the input, or the part of it that a callback received. */
   reader: ByteReader;
   readonly #binding = native();
-  readonly #live: Record<HandleKind, number[]> = { stream: [], event: [], pool: [], hold: [], reservation: [] };
+  readonly #live: Record<HandleKind, number[]> = { stream: [], event: [], pool: [], hold: [], reservation: [], tensor: [] };
   readonly #handles: number[] = [1];
   readonly #plain = new Map<number, PlainAllocation>();
   readonly #pooled = new Map<number, PoolAllocation>();
   readonly #virtual = new Map<number, VirtualAllocation>();
   readonly #streamAddresses: number[] = [3];
   readonly #poolAddresses: number[] = [0, 3];
+  readonly #capsules: object[] = [];
   readonly #promises: Promise<unknown>[] = [];
   readonly #watched: number[] = [];
   /** The number and the nonce of every message, and the hand-over and the number of every attachment. */
@@ -252,7 +260,10 @@ class Run {
     if (result instanceof Promise) this.#promises.push(result);
     else if (name === 'poolAllocations')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
-    else if (name === 'viewFromHost')
+    else if (name === 'exportTensor') {
+      assert.ok(result === undefined || typeof result === 'object', `${name} returned ${inspect(result)}`);
+      if (typeof result === 'object' && result !== null) this.#capsules.push(result);
+    } else if (name === 'viewFromHost')
       assert.ok(result === undefined || result instanceof ArrayBuffer, `${name} returned ${inspect(result)}`);
     else assert.ok(result === undefined || typeof result === 'string', `${name} returned ${inspect(result)}`);
     if (status === 0) this.#note(name, inputs, mailbox[1] as number);
@@ -279,6 +290,12 @@ class Run {
       case 'createPool':
       case 'openPool':
         this.#add('pool', output);
+        return;
+      case 'takeTensor':
+        this.#add('tensor', output);
+        return;
+      case 'releaseTensor':
+        this.#remove('tensor', number);
         return;
       case 'holdStream':
         this.#add('hold', output);
@@ -433,6 +450,7 @@ class Run {
     }
     await Promise.all(this.#promises);
     this.#endHandOvers();
+    while (this.#live.tensor.length > 0) this.#succeed('releaseTensor', this.#live.tensor[0]);
     for (const [address, { bytes, kind, device }] of [...this.#plain]) this.#succeed('deallocate', address, bytes, kind, device);
     // The default pools outlive the run, and must not keep memory.
     for (let device = 0; device < deviceCount; device++) {
@@ -512,6 +530,16 @@ class Run {
 
   streamAddress(): number {
     return this.oneOf(this.#streamAddresses);
+  }
+
+  capsule(): unknown {
+    return this.#capsules.length > 0 ? this.oneOf(this.#capsules) : undefined;
+  }
+
+  shapeAndStrides(): [Float64Array, Float64Array] {
+    const numbers = () => Float64Array.from({ length: dimensions }, () => (this.boolean() ? this.oneOf(specialNumbers) : this.size()));
+    const dimensions = this.reader.byte() % 4;
+    return [numbers(), numbers()];
   }
 
   poolAddress(): number {
@@ -671,6 +699,8 @@ function bounded(name: string, args: readonly unknown[]): readonly unknown[] {
     args.map((value, i) => (i === at && typeof value === 'number' && value > most && value < impossible ? most : value));
   if (name === 'allocate' && args[1] !== 0) return limit(0, args[1] === hostKind ? largestHostBytes : totalBytes, impossibleBytes);
   if (name === 'configureSoftware') return limit(0, totalBytes);
+  // It would be called after the run.
+  if (name === 'exportTensor') return args.map((value) => (typeof value === 'function' ? ignored : value));
   if (name === 'setLatency') return limit(1, longestLatencyNanoseconds);
   // A driver has no other statuses; 0 would be a call that succeeds without doing anything.
   const isStatus = (value: unknown) => typeof value === 'number' && value >= 1 && value <= 999;
@@ -678,6 +708,8 @@ function bounded(name: string, args: readonly unknown[]): readonly unknown[] {
   if (name === 'failCallAfter') return isStatus(args[3]) ? args : args.slice(0, 3);
   return args;
 }
+
+function ignored(): void {}
 
 let latest: Run | undefined;
 

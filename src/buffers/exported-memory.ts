@@ -1,0 +1,73 @@
+import { lastingStream } from '../bulk-frees.js';
+import { freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
+import type { Stream } from '../driver/stream.js';
+import { follow } from './ordered-copy.js';
+
+/** Memory with an owner, and the stream that it is ordered on. */
+interface OrderedMemory extends OwnedMemory {
+  readonly stream: Stream;
+}
+
+/** How often the driver may refuse to order a stream before its device counts as in error. */
+const maximumTries = 3;
+
+/**
+ * One piece of memory that others use besides its buffer. The buffer's stream waits for each of them
+ * when it is done. If the buffer gives the memory up before that, the last of them frees it.
+ */
+export class ExportedMemory {
+  #owner: OrderedMemory;
+  readonly #pointer: number;
+  #uses = 0;
+  #isKept = false;
+
+  constructor(owner: OrderedMemory) {
+    this.#owner = owner;
+    this.#pointer = owner.pointer;
+  }
+
+  get isInUse(): boolean {
+    return this.#uses > 0;
+  }
+
+  begin(): void {
+    this.#uses++;
+  }
+
+  /** The buffer gives the memory up: it is freed after the last use. */
+  keep(owner: OrderedMemory): void {
+    this.#owner = owner;
+    this.#isKept = true;
+  }
+
+  /**
+   * Ends a use.
+   * @param consumer the stream that the other worked on; `undefined` if nothing need be waited for
+   */
+  end(consumer: Stream | undefined, triesLeft = maximumTries): void {
+    // Otherwise its resource took it back.
+    if (this.#owner.pointer === this.#pointer && consumer !== undefined) {
+      try {
+        orderAfter(this.#owner.stream, consumer);
+      } catch {
+        if (triesLeft > 1) {
+          setImmediate(() => this.end(consumer, triesLeft - 1)).unref();
+          return;
+        }
+      }
+    }
+    this.#uses--;
+    if (this.#uses === 0 && this.#isKept) freeSoonerOrLater(this.#owner);
+  }
+}
+
+/** Orders whatever is queued on a stream later after what is queued on the consumer's now. */
+function orderAfter(stream: Stream, consumer: Stream): void {
+  if (stream.isDisposed) {
+    consumer.device.synchronizeSync();
+    return;
+  }
+  const leader = lastingStream(consumer);
+  // Otherwise the device was waited for.
+  if (leader === consumer && leader.identity !== stream.identity) follow(stream, leader);
+}
