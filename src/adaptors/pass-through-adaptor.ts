@@ -5,6 +5,7 @@ import type { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
 import {
+  announceConstruction,
   type DeallocationEvents,
   type DeallocationEventsOption,
   type DeallocationFence,
@@ -58,6 +59,7 @@ export abstract class PassThroughAdaptor implements MemoryResourceAdaptor {
     this.device = upstream.device;
     this.deallocationEvents = deallocationEvents;
     refuseCloning(this);
+    announceConstruction(this);
     this.rememberIfTakenBack(upstream);
   }
 

@@ -81,6 +81,7 @@ const knownOptions = optionNames<RecordingResourceAdaptorOptions>({
  * ```
  */
 export class RecordingResourceAdaptor extends PassThroughAdaptor {
+  static readonly #unseen = new WeakMap<MemoryResource, RecordingResourceAdaptor>();
   /** The recording that is written to. */
   readonly recording: Recording;
   readonly #isShared: boolean;
@@ -198,10 +199,16 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
   static labelAllocation(resource: MemoryResource, pointer: DevicePointer, label: string): void {
     let each: MemoryResource | undefined = resource;
     for (; each !== undefined; each = (each as Partial<MemoryResourceAdaptor>).upstream) {
-      if (!(each instanceof RecordingResourceAdaptor)) continue;
-      each.recording.label(each.#layer.index, pointer, label);
+      const adaptor = each instanceof RecordingResourceAdaptor ? each : RecordingResourceAdaptor.#unseen.get(each);
+      if (adaptor === undefined) continue;
+      adaptor.recording.label(adaptor.#layer.index, pointer, label);
       return;
     }
+  }
+
+  /** @internal Makes an adaptor known that records a resource without being part of the stack. */
+  static labelThrough(resource: MemoryResource, adaptor: RecordingResourceAdaptor): void {
+    RecordingResourceAdaptor.#unseen.set(resource, adaptor);
   }
 
   #recordFailure(head: number, bytes: number): void {

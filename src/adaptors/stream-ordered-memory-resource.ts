@@ -15,6 +15,7 @@ import { noStream, Stream } from '../driver/stream.js';
 import { CisternError, formatPointer, OutOfMemoryError } from '../errors.js';
 import { alreadyDisposed, alreadyFreed, insideAllocation, notAllocatedHere, wrongSize } from '../lifetime-errors.js';
 import {
+  announceConstruction,
   type DeallocationEvents,
   type DeallocationFence,
   type DevicePointer,
@@ -112,6 +113,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     const layers = layersOf(upstream);
     if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
     refuseCloning(this);
+    announceConstruction(this);
   }
 
   /** @internal What `console.log` shows. */

@@ -1,5 +1,6 @@
 import { kindOf } from '../adaptors/layers.js';
 import { LimitingResourceAdaptor } from '../adaptors/limiting-resource-adaptor.js';
+import { stackSampleBytes } from '../adaptors/record-everything.js';
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { ArgumentRangeError, formatValue } from '../errors.js';
@@ -23,8 +24,8 @@ const chosenResources: (MemoryResource | undefined)[] = [];
  * `CISTERN_RESOURCE` is the specification of another resource, such as
  * `pool(cuda-async, events=deferred)`; `CISTERN_LIMIT`, a size such as `8GiB` or a share of the
  * device's memory such as `50%`, adds a {@link LimitingResourceAdaptor}; `CISTERN_LOG_FILE` adds a
- * {@link RecordingResourceAdaptor} outside that, which records to the file. Resources that a
- * program sets itself are not affected. An empty variable counts as unset.
+ * {@link RecordingResourceAdaptor} outside that, which records to the file. Other resources of the
+ * program are recorded to it as well. An empty variable counts as unset.
  *
  * Counterpart of `rmm::mr::get_current_device_resource_ref` and `get_per_device_resource_ref`.
  * @param device the first device by default
@@ -130,5 +131,9 @@ function recordedIfAsked(resource: MemoryResource, index: number): MemoryResourc
   const recording = environmentRecording();
   if (recording === undefined) return resource;
   const kind = kindOf(resource);
-  return new RecordingResourceAdaptor(resource, { recording, layer: index === 0 ? kind : `${kind} (device ${index})` });
+  return new RecordingResourceAdaptor(resource, {
+    recording,
+    stackSampleBytes: stackSampleBytes(),
+    layer: index === 0 ? kind : `${kind} (device ${index})`,
+  });
 }

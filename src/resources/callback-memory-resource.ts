@@ -11,7 +11,7 @@ import type { MemoryKind } from '../driver/plain-memory.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import { ArgumentRangeError, formatPointer, OutOfMemoryError } from '../errors.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
-import type { DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { announceConstruction, type DeallocationFence, type DevicePointer, type MemoryResource } from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertFunction, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 
@@ -87,6 +87,7 @@ export class CallbackMemoryResource implements MemoryResource {
     this.#allocate = allocate;
     this.#deallocate = deallocate;
     refuseCloning(this);
+    announceConstruction(this);
   }
 
   /** @internal What `console.log` shows. */

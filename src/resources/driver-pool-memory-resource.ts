@@ -13,6 +13,7 @@ import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory-pool.js
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
 import {
+  announceConstruction,
   type DeallocationFence,
   type DevicePointer,
   type MemoryResource,
@@ -75,6 +76,7 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     this.memoryKind = memoryKind;
     this.device = deviceOption(options.device);
     refuseCloning(this);
+    announceConstruction(this);
     const isManaged = memoryKind === 'managed';
     this.#pool = new DriverMemoryPool(this.device, address === undefined ? { releaseThresholdBytes, isManaged } : { address });
     if (initialBytes > 0) this.#prime(initialBytes);

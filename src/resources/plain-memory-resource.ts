@@ -11,7 +11,13 @@ import type { MemoryKind, PlainMemory } from '../driver/plain-memory.js';
 import { assertStream, type Stream } from '../driver/stream.js';
 import type { VirtualMemory } from '../driver/virtual-memory.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
-import type { DeallocationFence, DevicePointer, MemoryResource, ReservingMemoryResource } from '../memory-resource.js';
+import {
+  announceConstruction,
+  type DeallocationFence,
+  type DevicePointer,
+  type MemoryResource,
+  type ReservingMemoryResource,
+} from '../memory-resource.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertAlignment, assertBytes, assertPointer, optionNames } from '../validation.js';
 
@@ -43,6 +49,7 @@ export abstract class PlainMemoryResource implements ReservingMemoryResource {
     this.#memory = memory;
     this.#maximumAlignment = maximumAlignment;
     refuseCloning(this);
+    announceConstruction(this);
   }
 
   /** @internal What `console.log` shows. */

@@ -357,29 +357,100 @@ describe('CISTERN_LOG_FILE', () => {
     const stream = new Stream();
   `;
 
-  test("records a program's default resource, and none that it chooses", async () => {
+  test('records every resource of a program', async () => {
     const file = newFile();
     const { status, stderr } = runModule(
       `${program}
+      import { PoolMemoryResource, StatisticsResourceAdaptor } from 'cistern';
       const first = new DeviceBuffer(1000, { stream, label: 'first' });
-      const initial = setCurrentResource(new CudaMemoryResource());
-      new DeviceBuffer(2000, { stream }).dispose();
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 ** 20 });
+      const resource = new StatisticsResourceAdaptor(pool);
+      const initial = setCurrentResource(resource);
+      new DeviceBuffer(2000, { stream, label: 'second' }).dispose();
+      pool.deallocate(pool.allocate(2500, stream), 2500, stream);
       resetCurrentResource();
       if (currentResource() !== initial) throw new Error('another resource');
       new DeviceBuffer(3000, { stream }).dispose();
-      first.dispose();`,
+      first.dispose();
+      pool.dispose();`,
       { CISTERN_LOG_FILE: file },
     );
     expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
     const run = await readRecording(file);
-    expect(eventsOf(run).map(({ kind, layer, second }) => `${kind} ${layer} ${second}`)).toEqual([
+    const events = eventsOf(run).filter(({ kind }) => !kind.startsWith('event'));
+    expect(events.map(({ kind, layer, second }) => `${kind} ${layer} ${second}`)).toEqual([
       'allocate cuda 1000',
       'label cuda 1',
+      'growth pool 1048576',
+      'allocate statistics 2000',
+      'label statistics 2',
+      'free statistics 2000',
+      'allocate pool 2500',
+      'free pool 2500',
       'allocate cuda 3000',
       'free cuda 3000',
       'free cuda 1000',
+      'release pool 1048576',
     ]);
-    expect(run.labels).toEqual(['', 'first']);
+    expect(run.labels).toEqual(['', 'first', 'second']);
+  });
+
+  test('records memory that is taken back, and what a resource does on its own, once', async () => {
+    const file = newFile();
+    const { status, stderr } = runModule(
+      `${program}
+      import { CachingMemoryResource, LimitingResourceAdaptor, MonotonicMemoryResource, PoolMemoryResource } from 'cistern';
+      const pool = new PoolMemoryResource(new CudaMemoryResource());
+      const cache = new CachingMemoryResource(pool);
+      const limited = new LimitingResourceAdaptor(cache, { limitBytes: 1e6 });
+      for (let pass = 0; pass < 2; pass++) {
+        cache.run(() => { new DeviceBuffer(1000, { resource: limited, stream }); cache.allocate(500, stream); });
+      }
+      if (limited.allocatedBytes !== 0) throw new Error(limited.allocatedBytes);
+      const scratch = new MonotonicMemoryResource(pool);
+      const mark = scratch.mark();
+      scratch.allocate(300, stream);
+      scratch.rewind(mark);
+      scratch.dispose();
+      cache.dispose();
+      pool.trim(stream);
+      pool.dispose();`,
+      { CISTERN_LOG_FILE: file },
+    );
+    expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+    const events = eventsOf(await readRecording(file)).filter(({ kind }) => kind === 'allocate' || kind === 'free');
+    const live = new Set<string>();
+    for (const { kind, layer, first, second } of events) {
+      const place = `${layer} ${first} ${second}`;
+      expect(kind === 'allocate' ? live.size === live.add(place).size : !live.delete(place), `${kind} ${place}`).toBe(false);
+    }
+    expect([...live]).toEqual([]);
+    expect(events.filter(({ kind }) => kind === 'allocate').map(({ layer, second }) => `${layer} ${second}`)).toEqual([
+      'limiting 1000',
+      'caching 500',
+      'limiting 1000',
+      'caching 500',
+      'monotonic 300',
+    ]);
+  });
+
+  test('takes stacks as CISTERN_LOG_STACKS says', async () => {
+    const file = newFile();
+    const text = `${program}
+      const resource = new CudaMemoryResource();
+      for (const bytes of [1000, 2000]) resource.deallocate(resource.allocate(bytes, stream), bytes, stream);`;
+    for (const [stacks, count] of [
+      ['', 0],
+      ['0', 2],
+      ['2KiB', 1],
+    ] as const) {
+      const { status, stderr } = runModule(text, { CISTERN_LOG_FILE: file, CISTERN_LOG_STACKS: stacks });
+      expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+      const run = await readRecording(file);
+      expect([...run.stackOf].filter((stack) => stack !== 0)).toHaveLength(count);
+    }
+    const { stderr } = runModule(text, { CISTERN_LOG_FILE: file, CISTERN_LOG_STACKS: 'all' });
+    expect(stderr).toContain('CISTERN_LOG_STACKS must be a size such as 16MiB');
   });
 
   test('takes the records of adaptors without a file, and stays open when they end', async () => {
@@ -446,16 +517,19 @@ describe('CISTERN_LOG_FILE', () => {
 
   test('makes no file if nothing is recorded', () => {
     const file = newFile();
-    const { status } = runModule(`${program} new CudaMemoryResource().allocate(5, stream);`, { CISTERN_LOG_FILE: file });
+    const { status } = runModule(`${program} new CudaMemoryResource();`, { CISTERN_LOG_FILE: file });
     expect(status).toBe(0);
     expect(() => statSync(file)).toThrow('ENOENT');
   });
 
-  test.each(['currentResource()', "annotate('x', () => {})"])('that cannot be opened is an error at the first use: %s', (use) => {
-    const { status, stderr } = runModule(`${program} ${use};`, { CISTERN_LOG_FILE: '/no/such/file' });
-    expect(status).toBe(1);
-    expect(stderr).toContain('ERR_CISTERN_LOG_WRITE');
-  });
+  test.each(['currentResource()', 'new CudaMemoryResource().allocate(5, stream)', "annotate('x', () => {})"])(
+    'that cannot be opened is an error at the first use: %s',
+    (use) => {
+      const { status, stderr } = runModule(`${program} ${use};`, { CISTERN_LOG_FILE: '/no/such/file' });
+      expect(status).toBe(1);
+      expect(stderr).toContain('ERR_CISTERN_LOG_WRITE');
+    },
+  );
 });
 
 test('a recording of a resource that is already recorded has no trace of the other recording', async () => {
