@@ -9,6 +9,7 @@ import {
   FixedSizeMemoryResource,
   LimitingResourceAdaptor,
   type MemoryResource,
+  PlannedMemoryResource,
   PoolMemoryResource,
   ReclaimingResourceAdaptor,
   resourceKinds,
@@ -115,8 +116,8 @@ function playStack(run: ScenarioRun, specification: string): void {
     if (!inside.has(layer)) run.checkGivenBack(outstandingBytes(layer) === 0, `the ${layer.constructor.name} counts no memory as live`);
   }
 
-  // A resource that keeps memory gives it back at the end, even if it is in use.
-  if (!isPooling(resource) || resource instanceof CachingMemoryResource) return;
+  // A resource that keeps memory gives it back at the end, even if it is in use, unless it passed the request on.
+  if (!isPooling(resource) || resource instanceof CachingMemoryResource || resource instanceof PlannedMemoryResource) return;
   allocate(3_000, a);
   run.do('synchronize a', () => a.synchronizeSync());
 }
