@@ -133,6 +133,23 @@ describe('a buffer of managed memory', () => {
     expectNumbers(contents(copy));
   });
 
+  test('moves to the host without waiting for other streams', () => {
+    using other = new Stream();
+    using buffer = bufferOf(managed);
+    using hold = other.hold();
+    buffer.to('host');
+    expect(other.query()).toBe(false);
+    hold.release();
+  });
+
+  test('moves if it is a byte long, and stays as it is if it is empty', () => {
+    using byte = new DeviceBuffer(1, { resource: managed, stream });
+    byte.to(device);
+    expect(managedRangeAttributes(byte.ptr, 1).lastPrefetchLocation).toBe(0);
+    using empty = new DeviceBuffer(0, { resource: managed, stream });
+    expect(empty.to(device, { preferredLocation: true })).toEqual({ buffer: empty, isCopy: false });
+  });
+
   test('is preferred at the location if that is asked for', () => {
     using buffer = bufferOf(managed);
     buffer.to(device, { preferredLocation: true });
@@ -315,6 +332,23 @@ describe('a buffer of other memory', () => {
     expect(copy.stream.device).toBe(other);
     expect(copy.resource.device).toBe(other);
     expectNumbers(contents(copy));
+  });
+
+  test('has copies on its own stream, if that can use their memory, and of its own device', () => {
+    using buffer = bufferOf(plain);
+    using copy = buffer.to(device, { copy: true }).buffer;
+    expect(copy.stream).toBe(stream);
+    needSecondDevice();
+    const other = Device.get(1);
+    using there = new Stream({ device: other });
+    using resource = new CudaMemoryResource({ device: other });
+    using far = new DeviceBuffer(numbers, { resource, stream: there });
+    using onHost = far.to('host').buffer;
+    expect([onHost.resource.device, onHost.stream]).toEqual([other, there]);
+    using pinned = new PinnedHostMemoryResource();
+    using near = far.to('host', { resource: pinned }).buffer;
+    expect(near.stream).toBe(there);
+    expectNumbers(contents(near));
   });
 
   test('cannot be copied to a resource elsewhere', () => {

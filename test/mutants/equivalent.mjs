@@ -17,6 +17,10 @@ export const equivalent = {
     'misalignment: 1 -> 2': 'addresses are multiples of 256',
     'addToList: without isSharedField': 'a notice of a lane that is not shared is removed by whoever finds it: it only costs',
   },
+  'src/buffers/buffer-transfer.ts': {
+    'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
+    'move: capacityBytes === 0 -> false': 'the addon makes no driver call for advice or a prefetch of 0 bytes',
+  },
   'src/stream-ordering/stream-lane.ts': {
     'StreamLane.#freedAt: 1 -> 2': notBelowZero,
     'StreamLane.release: 1 -> 2': notBelowZero,
