@@ -21,7 +21,7 @@ const everything = [...resources, 'specification', 'buffers', 'replay', 'plannin
  */
 const parts = [
   { name: 'package', imports: [], node: ['node:fs', 'node:module', 'node:os', 'node:path', 'node:url'] },
-  { name: 'errors', imports: [], node: [] },
+  { name: 'errors', imports: ['package'], node: [] },
   { name: 'lifetime-errors', imports: ['errors'], node: [] },
   { name: 'collect-errors', imports: [], node: [] },
   { name: 'call-stack', imports: ['package'], node: ['node:url'] },

@@ -1,6 +1,6 @@
 // Makes the packages that are published, as tarballs: `npm run package`.
 //
-//   node scripts/package.mjs [main] [platform] [--out folder]
+//   node scripts/package.mjs [main] [platform] [--out folder] [--platforms linux-x64-gnu,…]
 //
 // `platform` is the package with the addon for this machine's platform; without a name, both are
 // made. The main package is this folder without what only a clone needs: it has no script, no
@@ -29,6 +29,17 @@ export const platforms = {
   'win32-x64': { os: 'win32', cpu: 'x64' },
 };
 
+/**
+ * The C++ library goes into a published addon, so that the system's may be older. Then no symbol of
+ * it may be visible: functions of Node that have the same names would use the library's state in
+ * Node for some calls, and the addon's for others.
+ */
+const linking = {
+  linux: ['-static-libstdc++', '-static-libgcc', `-Wl,--version-script=${join(root, 'native', 'addon', 'exports.map')}`, '-s'],
+  darwin: [],
+  win32: ['-s'],
+};
+
 /** The name of this machine's platform. */
 export function ownPlatform() {
   if (platform !== 'linux') return `${platform}-${arch}`;
@@ -55,16 +66,20 @@ export function platformManifest(name) {
   };
 }
 
-/** What package.json of the main package says. */
-export function mainManifest() {
+/**
+ * What package.json of the main package says.
+ * @param {readonly string[]} [names] the platforms whose packages are published with it: Yarn does
+ * not install a package whose optional dependencies do not exist
+ */
+export function mainManifest(names = Object.keys(platforms)) {
   const { private: _, scripts: __, devDependencies: ___, files: ____, ...rest } = manifest;
-  const optionalDependencies = Object.fromEntries(Object.keys(platforms).map((name) => [`@cistern/${name}`, manifest.version]));
+  const optionalDependencies = Object.fromEntries(names.map((name) => [`@cistern/${name}`, manifest.version]));
   // Yarn must unpack it: `cistern build` compiles its sources.
   return { ...rest, optionalDependencies, preferUnplugged: true };
 }
 
 /** @returns {string} the tarball's path */
-export function packMain(out) {
+export function packMain(out, names) {
   return inScratch((scratch) => {
     const [{ files }] = JSON.parse(npm(root, 'pack', '--dry-run', '--json', '--ignore-scripts'));
     for (const { path } of files) {
@@ -77,7 +92,7 @@ export function packMain(out) {
       for (const name of headers) cpSync(join(folder, name), join(scratch, 'native', 'include', name));
     }
     cpSync(importDefinitions(), join(scratch, 'native', 'def', basename(importDefinitions())));
-    return pack(scratch, mainManifest(), out);
+    return pack(scratch, mainManifest(names), out);
   });
 }
 
@@ -85,10 +100,7 @@ export function packMain(out) {
 export async function packPlatform(out) {
   const name = ownPlatform();
   if (platforms[name] === undefined) throw new Error(`there is no package for ${name}: only for ${Object.keys(platforms).join(', ')}`);
-  // The C++ library goes into the addon, so that the system's may be older; symbols stay out.
-  const linking =
-    platform === 'linux' ? ['-static-libstdc++', '-static-libgcc', '-Wl,--exclude-libs,ALL', '-s'] : platform === 'win32' ? ['-s'] : [];
-  const { addon } = await buildAddon({ addon: join(root, 'build', 'package', 'cistern.node'), linking });
+  const { addon } = await buildAddon({ addon: join(root, 'build', 'package', 'cistern.node'), linking: linking[platform] });
   return inScratch((scratch) => {
     for (const file of ['LICENSE', 'NOTICE']) copyFileSync(join(root, file), join(scratch, file));
     copyFileSync(addon, join(scratch, 'cistern.node'));
@@ -125,12 +137,12 @@ function npm(folder, ...args) {
 if (argv[1] === fileURLToPath(import.meta.url)) {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
-    options: { out: { type: 'string', default: join(root, 'packages') } },
+    options: { out: { type: 'string', default: join(root, 'packages') }, platforms: { type: 'string' } },
   });
   const out = resolve(values.out);
   const wanted = positionals.length === 0 ? ['main', 'platform'] : positionals;
   for (const each of wanted) {
     if (each !== 'main' && each !== 'platform') throw new Error(`main or platform, got ${each}`);
-    console.log(relative('.', each === 'main' ? packMain(out) : await packPlatform(out)));
+    console.log(relative('.', each === 'main' ? packMain(out, values.platforms?.split(',')) : await packPlatform(out)));
   }
 }

@@ -3,6 +3,8 @@
  * and `RangeError`, as in Node itself; everything else derives from {@link CisternError}.
  */
 
+import { otherCopyHint } from './package/copy.js';
+
 /** Codes of {@link ArgumentTypeError} and {@link ArgumentRangeError}. */
 export type ArgumentErrorCode = 'ERR_INVALID_ARG_TYPE' | 'ERR_INVALID_ARG_VALUE' | 'ERR_OUT_OF_RANGE';
 
@@ -291,6 +293,6 @@ export function formatValue(value: unknown): string {
   if (typeof value === 'string') return JSON.stringify(value.length > 40 ? `${value.slice(0, 40)}…` : value);
   if (typeof value === 'bigint') return `${value}n`;
   if (typeof value === 'function') return `function ${value.name || '(anonymous)'}`;
-  if (typeof value === 'object' && value !== null) return `an instance of ${value.constructor?.name ?? 'Object'}`;
+  if (typeof value === 'object' && value !== null) return `an instance of ${value.constructor?.name ?? 'Object'}${otherCopyHint(value)}`;
   return String(value);
 }

@@ -19,6 +19,7 @@ import {
   UnsupportedError,
 } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
+import { markCopy } from '../package/copy.js';
 import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
 import { assertFence, deallocationEventsWords } from '../stream-ordering/stream-ordering.js';
 import { ALLOCATION_ALIGNMENT } from '../units.js';
@@ -1220,6 +1221,8 @@ export class DeviceBuffer implements Disposable {
     assertStream(this.#memory.stream, operation);
   }
 }
+
+markCopy(DeviceBuffer);
 
 function changedMeanwhile(operation: string): CisternError {
   return new CisternError(

@@ -1,9 +1,8 @@
-import { createRequire } from 'node:module';
 import { Command } from 'commander';
 import { type Backend, type BackendChoice, cudaUnavailableReason, selectBackend } from '../driver/backend.js';
 import { Device } from '../driver/device.js';
 import { CisternError } from '../errors.js';
-import { packageRoot } from '../package/root.js';
+import { addonPath } from '../package/addon.js';
 import { formatBytes } from '../units.js';
 import { ExitCode, exitCodeOf } from './exit-code.js';
 import { deviceOption, jsonOption } from './options.js';
@@ -104,11 +103,6 @@ function describeDevice(device: Device): DeviceDescription {
     memoryPools: device.attribute('memoryPoolsSupported') === 1,
     managedMemory: device.attribute('managedMemory') === 1,
   };
-}
-
-/** The file from which the addon was loaded. */
-function addonPath(): string | undefined {
-  return Object.keys(createRequire(packageRoot).cache).find((path) => path.endsWith('cistern.node'));
 }
 
 function toText(diagnosis: Diagnosis): string {

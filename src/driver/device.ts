@@ -1,4 +1,5 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { markCopy } from '../package/copy.js';
 import { type Backend, currentBackend } from './backend.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from './local-object.js';
 import { mailbox, NativeStatus, native } from './native.js';
@@ -187,6 +188,8 @@ export class Device {
     complete();
   }
 }
+
+markCopy(Device);
 
 /** @internal The devices that this environment has used. Opens none. */
 export function usedDevices(): Device[] {

@@ -1,5 +1,6 @@
 import { ArgumentTypeError, formatValue } from '../errors.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
+import { markCopy } from '../package/copy.js';
 import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { eventObserver } from './event-observer.js';
@@ -171,6 +172,8 @@ export class Event implements Disposable {
     throw new ArgumentTypeError(`stream must be a Stream, got ${formatValue(stream)}`);
   }
 }
+
+markCopy(Event);
 
 function destroy(handle: number): void {
   native().destroyEvent(handle);

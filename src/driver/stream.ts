@@ -1,5 +1,6 @@
 import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
+import { markCopy, otherCopyHint } from '../package/copy.js';
 import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
@@ -322,6 +323,8 @@ export class Stream implements Disposable {
   }
 }
 
+markCopy(Stream);
+
 /** Keeps a stream paused; see {@link Stream.hold}. */
 export class StreamHold implements Disposable {
   readonly #handle: number;
@@ -371,7 +374,7 @@ export function assertStream(stream: unknown, operation: string): asserts stream
 export function assertStreamOf(stream: Stream, device: Device): void {
   if (stream.device === device) return;
   throw new ArgumentRangeError(
-    `stream must be of device ${device.index}, got one of device ${stream.device.index}`,
+    `stream must be of device ${device.index}${otherCopyHint(device)}, got one of device ${stream.device.index}`,
     'ERR_INVALID_ARG_VALUE',
   );
 }

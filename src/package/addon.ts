@@ -13,6 +13,13 @@ import { installedRoot } from './file.js';
 import { ownFile, packageRoot } from './root.js';
 import { packageVersion } from './version.js';
 
+/** The file from which this copy of cistern has loaded the addon. */
+export function addonPath(): string | undefined {
+  return loadedFrom;
+}
+
+let loadedFrom: string | undefined;
+
 /** Where a built addon lies, below the package's root or the cache. */
 const builtAddon = 'build/Release/cistern.node';
 
@@ -40,15 +47,15 @@ export function loadAddon(fail: (reason: string, cause: unknown) => Error): unkn
   if (explicit !== undefined && explicit !== '') {
     try {
       // The tests load an addon built with sanitizers this way, and a single executable its own copy.
-      return createRequire(ownFile)(explicit);
+      return load(createRequire(ownFile), explicit);
     } catch (cause) {
       throw fail(`CISTERN_ADDON names ${explicit}, which is not an addon that can be loaded here`, cause);
     }
   }
   const failures: unknown[] = [];
-  for (const load of [() => loadBuilt(fileURLToPath(packageRoot)), loadFromPackage, () => loadBuilt(cacheFolder())]) {
+  for (const attempt of [() => loadBuilt(fileURLToPath(packageRoot)), loadFromPackage, () => loadBuilt(cacheFolder())]) {
     try {
-      const addon = load();
+      const addon = attempt();
       if (addon !== undefined) return addon;
     } catch (error) {
       failures.push(error);
@@ -58,9 +65,21 @@ export function loadAddon(fail: (reason: string, cause: unknown) => Error): unkn
   throw fail(reason(isThere), isThere ? failures[0] : undefined);
 }
 
+/**
+ * Loads the file and removes it from Node's cache. Another copy of cistern that finds the same file
+ * must get its own functions, which use its own mailbox: the addon has a state for each time that it
+ * is loaded.
+ */
+function load(require: NodeJS.Require, path: string, requirePath: (path: string) => unknown = require): unknown {
+  const addon = requirePath(path);
+  loadedFrom = require.resolve(path);
+  Reflect.deleteProperty(require.cache, loadedFrom);
+  return addon;
+}
+
 function loadBuilt(folder: string): unknown {
   const path = join(folder, builtAddon);
-  return existsSync(path) ? createRequire(ownFile)(path) : undefined;
+  return existsSync(path) ? load(createRequire(ownFile), path) : undefined;
 }
 
 /** @throws the loader's error if a package for this platform is there, but none can be loaded */
@@ -69,12 +88,12 @@ function loadFromPackage(): unknown {
   const root = installedRoot();
   // The second: a bundle of a program whose package manager shows each package only its own
   // dependencies.
-  for (const load of [requirePlatformPackage, ...(root === undefined ? [] : [createRequire(root)])]) {
+  for (const from of root === undefined ? [ownFile] : [ownFile, root]) {
     for (const name of platformPackages[`${process.platform}-${process.arch}`] ?? []) {
       try {
-        return load(`${name}/cistern.node`);
+        return load(createRequire(from), `${name}/cistern.node`, from === ownFile ? requirePlatformPackage : undefined);
       } catch (error) {
-        if ((error as NodeJS.ErrnoException).code !== 'MODULE_NOT_FOUND') failure ??= error;
+        if (!String((error as NodeJS.ErrnoException).code).endsWith('MODULE_NOT_FOUND')) failure ??= error;
       }
     }
   }

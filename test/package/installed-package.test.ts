@@ -1,5 +1,5 @@
 import { execFile, spawnSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -69,8 +69,14 @@ describe('the package, once installed', () => {
 
   test('holds what it needs and nothing else', () => {
     const folders = new Set(packedFiles.map((file) => (file.startsWith('native/') ? 'native' : dirname(file).split('/')[0])));
-    expect([...folders].sort()).toEqual(['.', 'dist', 'native', 'scripts']);
-    expect(packedFiles.filter((file) => !file.includes('/')).sort()).toEqual(['LICENSE', 'NOTICE', 'README.md', 'package.json']);
+    expect([...folders].sort()).toEqual(['.', 'dist', 'include', 'native', 'scripts']);
+    expect(packedFiles.filter((file) => !file.includes('/')).sort()).toEqual([
+      'CHANGELOG.md',
+      'LICENSE',
+      'NOTICE',
+      'README.md',
+      'package.json',
+    ]);
     const nativeFolders = new Set(packedFiles.filter((file) => file.startsWith('native/')).map((file) => dirname(file)));
     expect([...nativeFolders].sort()).toEqual(['addon', 'cuda', 'def', 'include', 'order', 'software'].map((name) => `native/${name}`));
   });
@@ -82,6 +88,12 @@ describe('the package, once installed', () => {
     const { scripts, dependencies, optionalDependencies } = JSON.parse(readFileSync(join(installed, 'package.json'), 'utf8'));
     expect({ scripts, dependencies }).toEqual({});
     expect(Object.keys(optionalDependencies)).toEqual(Object.keys(platforms).map((name) => `@cistern/${name}`));
+  });
+
+  // A function of Node that has the name of one of the addon's would use another state.
+  test.skipIf(process.platform !== 'linux')('has an addon that shows nothing but its entry points', () => {
+    const symbols = run('nm', ['--dynamic', '--defined-only', '--format=just-symbols', join(platformPackage, 'cistern.node')], root);
+    expect(symbols.trim().split('\n').sort()).toEqual(['napi_register_module_v1', 'node_api_module_get_api_version_v1']);
   });
 
   test('looks for the package of every platform', () => {
@@ -209,6 +221,35 @@ describe('the package, once installed', () => {
        console.log(sampleStatistics().resources.map(({ name }) => name), error instanceof ArgumentRangeError);`,
     );
     expect(run(process.execPath, [program], application)).toBe("[ 'known' ] true\n");
+  });
+
+  test('refuses objects of another copy, and names both', () => {
+    const other = join(application, 'library', 'node_modules', 'cistern');
+    cpSync(join(installed, 'dist'), join(other, 'dist'), { recursive: true });
+    cpSync(join(installed, 'package.json'), join(other, 'package.json'));
+    writeFileSync(join(application, 'library', 'index.js'), "export * from 'cistern';");
+    const program = join(application, 'copies.js');
+    writeFileSync(
+      program,
+      `import * as own from 'cistern';
+       import * as other from './library/index.js';
+       const attempt = (use) => { try { use(); } catch (error) { console.log(error.code, error.message); } };
+       const streams = { own: new own.Stream(), other: new other.Stream() };
+       attempt(() => new own.PoolMemoryResource(new own.CudaMemoryResource()).allocate(8, streams.other));
+       attempt(() => new own.PoolMemoryResource(new other.CudaMemoryResource()).allocate(8, streams.own));
+       attempt(() => new own.Event().record(streams.other));
+       attempt(() => new own.Stream({ device: other.Device.get(0) }));
+       for (const [name, { DeviceBuffer }] of Object.entries({ own, other })) {
+         const bytes = await new DeviceBuffer(Uint8Array.of(7), { stream: streams[name] }).toHost();
+         console.log(name, bytes[0]);
+       }`,
+    );
+    const lines = run(process.execPath, [program], application).trim().split('\n');
+    expect(lines.splice(4)).toEqual(['own 7', 'other 7']);
+    for (const line of lines) {
+      expect(line).toMatch(/^ERR_INVALID_ARG_(TYPE|VALUE) .*another copy of cistern .*peer dependency/);
+      for (const folder of [installed, other]) expect(line).toContain(folder);
+    }
   });
 
   test.each([[[]], [['--enable-source-maps']]])('leaves its own frames out of recorded stacks, with %j', (options) => {
