@@ -1,6 +1,6 @@
 // Builds what only tests load: the strict driver (a libcuda.so.1, and the addon that controls it),
-// the addon that launches kernels, and one that speaks DLPack. `node scripts/build-for-tests.mjs`
-// builds them and prints their paths.
+// the addon that launches kernels, one that speaks DLPack, and the example addons. `node
+// scripts/build-for-tests.mjs` builds them and prints their paths.
 import { spawnSync } from 'node:child_process';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
@@ -24,11 +24,21 @@ export function buildDLPackAddon() {
   return join(build('test/dlpack'), 'dlpack.node');
 }
 
+/** @returns {string} the folder with the addons of examples/addons */
+export function buildExampleAddons() {
+  const require = createRequire(import.meta.url);
+  const folders = [
+    `-DNODE_ADDON_API=${dirname(require.resolve('node-addon-api'))}`,
+    `-DCISTERN=${require(join(root, 'include', 'index.cjs'))}`,
+  ];
+  return build('addons', join(root, 'examples', 'addons'), folders);
+}
+
 /** @throws {Error} with the output of CMake if that fails */
-function build(name) {
+function build(name, source = join(root, 'native', name), definitions = []) {
   const folder = join(root, 'build-tests', name);
   const headers = join(dirname(createRequire(import.meta.url).resolve('node-api-headers')), 'include');
-  cmake('-S', join(root, 'native', name), '-B', folder, `-DNODE_API_HEADERS=${headers}`);
+  cmake('-S', source, '-B', folder, `-DNODE_API_HEADERS=${headers}`, ...definitions);
   cmake('--build', folder, '--parallel', '2');
   return folder;
 }
@@ -39,4 +49,5 @@ function cmake(...args) {
   if (status !== 0) throw new Error(`$ cmake ${args.join(' ')}\n${stdout}${stderr}`);
 }
 
-if (argv[1] === fileURLToPath(import.meta.url)) console.log(`${buildStrictDriver()}\n${buildKernels()}\n${buildDLPackAddon()}`);
+if (argv[1] === fileURLToPath(import.meta.url))
+  console.log(`${buildStrictDriver()}\n${buildKernels()}\n${buildDLPackAddon()}\n${buildExampleAddons()}`);

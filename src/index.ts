@@ -8,6 +8,7 @@ export type { OutstandingAllocation } from './adaptors/outstanding-allocations.j
 export { PassThroughAdaptor } from './adaptors/pass-through-adaptor.js';
 export { StreamOrderedMemoryResource, type StreamOrderedStatistics } from './adaptors/stream-ordered-memory-resource.js';
 export { SuballocatingMemoryResource } from './adaptors/suballocating-memory-resource.js';
+export { type AddonInterface, addonInterface } from './buffers/addon-interface.js';
 export type { BlockingBufferTransferOptions, BufferTransfer, BufferTransferOptions } from './buffers/buffer-transfer.js';
 export type { ByteRange } from './buffers/byte-range.js';
 export type {

@@ -655,6 +655,68 @@ const faults = {
       to: 'if (isSweeping) return freeRefused() + freeTaken(takeUnreachable());',
     },
   ],
+  'src/resources/foreign-memory-resource.ts': [
+    {
+      name: 'foreign-released-while-busy',
+      fault: 'memory of another library is released although the stream still works',
+      from: '} else if (stream.query()) {',
+      to: '} else if (stream.query() || !stream.isDisposed) {',
+    },
+    {
+      name: 'foreign-released-at-failed-wait',
+      fault: 'memory of another library is released when the wait for its event fails once',
+      from: '      try {\n        await event.synchronize();\n      } catch {} // The device',
+      to: '      try {\n        event.query();\n      } catch {} // The device',
+    },
+    {
+      name: 'foreign-released-at-exit-while-busy',
+      fault: 'memory of another library is released at the exit although a device still works',
+      from: 'if (attemptEach(usedDevices(), (device) => device.synchronizeSync()).length > 0) return;',
+      to: 'if (attemptEach(usedDevices(), (device) => device.index).length > 0) return;',
+    },
+  ],
+  'src/buffers/device-buffer.ts': [
+    {
+      name: 'array-not-awaited',
+      fault: 'the stream of a buffer does not wait for that of the array',
+      from: 'if (producer !== undefined && producer.identity !== stream.identity) follow(stream, producer);',
+      to: 'if (producer !== undefined && producer.identity !== stream.identity) follow(producer, stream);',
+    },
+  ],
+  'src/buffers/dlpack.ts': [
+    {
+      name: 'tensor-not-awaited',
+      fault: 'the consumer of a tensor does not wait for its producer',
+      from: 'if (consumer.identity !== producer.identity) follow(consumer, producer);',
+      to: 'if (consumer.identity !== producer.identity) follow(producer, consumer);',
+    },
+    {
+      name: 'host-tensor-not-awaited',
+      fault: 'the host gets a tensor whose producer still works',
+      from: '      producer.synchronizeSync();\n      return undefined;',
+      to: '      return undefined;',
+    },
+  ],
+  'src/buffers/exported-memory.ts': [
+    {
+      name: 'consumer-not-awaited',
+      fault: 'memory is freed although the consumer of a tensor still works',
+      from: 'if (leader === consumer && leader.identity !== stream.identity) follow(stream, leader);',
+      to: 'if (leader !== consumer) follow(stream, leader);',
+    },
+    {
+      name: 'ended-consumer-not-awaited',
+      fault: 'memory is freed although the consumer of a tensor, whose stream has ended, still works',
+      from: 'const leader = lastingStream(consumer);',
+      to: 'const leader = consumer.isDisposed ? stream : consumer;',
+    },
+    {
+      name: 'refused-order-not-repeated',
+      fault: 'memory is freed although the driver refused to order it after the consumer',
+      from: 'if (triesLeft > 1) {',
+      to: 'if (triesLeft > maximumTries) {',
+    },
+  ],
 };
 
 export const byHand = Object.entries(faults).flatMap(([file, list]) => list.map((one) => ({ file, ...one })));

@@ -28,6 +28,10 @@ const handFiles = [
   'src/adaptors/planned-block.ts',
   'src/adaptors/pass-recorder.ts',
   'src/planning/plan-allocations.ts',
+  'src/resources/foreign-memory-resource.ts',
+  'src/buffers/device-buffer.ts',
+  'src/buffers/dlpack.ts',
+  'src/buffers/exported-memory.ts',
 ];
 const files = [
   'src/stream-ordering/stream-lane.ts',

@@ -1,0 +1,76 @@
+/**
+ * What `include/cistern.h` calls. The header's functions are compiled into the addon, so this is the
+ * border between versions: members are only added, and arrays only get longer.
+ */
+import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
+import { Device } from '../driver/device.js';
+import { Stream } from '../driver/stream.js';
+import { ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
+import type { DevicePointer, MemoryResource } from '../memory-resource.js';
+import { kindOfMemory } from './buffer-transfer.js';
+import { DeviceBuffer } from './device-buffer.js';
+
+/**
+ * The interface to addons that are built with `cistern.h`. A program hands it to an addon once, and
+ * the addon opens it with `cistern_open`. Programs do not call its functions.
+ */
+export interface AddonInterface {
+  /** Grows with what the interface has to offer; it never loses anything. */
+  readonly version: number;
+  /** Address, length, capacity, handle of the stream, device, number of the memory kind. */
+  describeBuffer(buffer: DeviceBuffer): Float64Array;
+  /** Device, number of the memory kind. */
+  describeResource(resource: MemoryResource): Float64Array;
+  /** Allocates on a stream, which the driver's handle names. */
+  allocate(resource: MemoryResource, bytes: number, stream: number): DevicePointer;
+  /** Frees on a stream. */
+  deallocate(resource: MemoryResource, pointer: DevicePointer, bytes: number, stream: number): void;
+  /** A buffer with memory that was allocated from the resource. */
+  adopt(resource: MemoryResource, pointer: DevicePointer, bytes: number, stream: number): DeviceBuffer;
+  /** A buffer over memory of the addon's own. */
+  wrap(pointer: DevicePointer, bytes: number, device: number, stream: number, release: (() => void) | undefined): DeviceBuffer;
+}
+
+/** In the order of `enum cistern_memory_kind`. */
+const kinds = ['device', 'managed', 'pinned-host', 'host'] as const;
+
+/**
+ * What an addon built with `cistern.h` needs to take buffers and resources as arguments and to give
+ * buffers back: hand it to the addon once. `require('cistern/include')` is the folder of the header.
+ * Does nothing by itself, and loads no driver.
+ * @example
+ * ```ts
+ * console.log(addonInterface.version); // in a program: addon.open(addonInterface)
+ * ```
+ */
+export const addonInterface: AddonInterface = Object.freeze({
+  version: 1,
+  describeBuffer(buffer: DeviceBuffer): Float64Array {
+    if (!(buffer instanceof DeviceBuffer)) throw new ArgumentTypeError(`buffer must be a DeviceBuffer, got ${formatValue(buffer)}`);
+    const { ptr, byteLength, capacityBytes, stream, resource } = buffer;
+    const kind = kindOfMemory(buffer);
+    if (kind === 'unknown') throw new UnsupportedError('the driver does not know the memory of the buffer any more');
+    return Float64Array.of(ptr, byteLength, capacityBytes, stream.nativeHandle, resource.device.index, kinds.indexOf(kind));
+  },
+  describeResource(resource: MemoryResource): Float64Array {
+    assertMemoryResource(resource, 'resource');
+    return Float64Array.of(resource.device.index, kinds.indexOf(resource.memoryKind));
+  },
+  allocate(resource: MemoryResource, bytes: number, stream: number): DevicePointer {
+    return resource.allocate(bytes, streamOf(stream, resource.device));
+  },
+  deallocate(resource: MemoryResource, pointer: DevicePointer, bytes: number, stream: number): void {
+    resource.deallocate(pointer, bytes, streamOf(stream, resource.device));
+  },
+  adopt(resource: MemoryResource, ptr: DevicePointer, byteLength: number, stream: number): DeviceBuffer {
+    return DeviceBuffer.adopt({ ptr, byteLength, resource, stream: streamOf(stream, resource.device) });
+  },
+  wrap(ptr: DevicePointer, byteLength: number, device: number, stream: number, release: (() => void) | undefined): DeviceBuffer {
+    const memory = { ptr, byteLength, stream: streamOf(stream, Device.get(device)) };
+    return DeviceBuffer.wrap(release === undefined ? memory : { ...memory, release });
+  },
+});
+
+function streamOf(handle: number, device: Device): Stream {
+  return Stream.fromHandle(handle, { device });
+}

@@ -1,0 +1,162 @@
+import { readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { join } from 'node:path';
+import { beforeAll, describe, expect, it } from 'vitest';
+import {
+  type AddonInterface,
+  addonInterface,
+  CudaAsyncMemoryResource,
+  CudaMemoryResource,
+  Device,
+  DeviceBuffer,
+  HostMemoryResource,
+  type MemoryResource,
+  PinnedHostMemoryResource,
+  Stream,
+} from '../../src/index.js';
+import { code } from '../support/errors.js';
+import { runModule } from '../support/run-module.js';
+
+interface Histogram {
+  open(cistern: AddonInterface): void;
+  histogram(buffer: DeviceBuffer, resource: MemoryResource): DeviceBuffer;
+}
+
+interface Arena {
+  readonly live: number;
+  take(bytes: number): DeviceBuffer;
+  close(): void;
+}
+
+interface ArenaAddon {
+  open(cistern: AddonInterface): void;
+  readonly Arena: new (resource: MemoryResource, bytes: number, stream: number) => Arena;
+}
+
+let folder: string;
+let inC: Histogram;
+let inCpp: ArenaAddon;
+const require = createRequire(import.meta.url);
+
+beforeAll(async () => {
+  const { buildExampleAddons } = await import(new URL('../../scripts/build-for-tests.mjs', import.meta.url).href);
+  folder = buildExampleAddons();
+  inC = require(join(folder, 'histogram.node')) as Histogram;
+  inCpp = require(join(folder, 'arena.node')) as ArenaAddon;
+}, 240_000);
+
+describe('an addon before it is opened', () => {
+  it('refuses everything but the interface of cistern', () => {
+    expect(() => inC.histogram({} as DeviceBuffer, {} as MemoryResource)).toThrow('open was not called');
+    for (const wrong of [undefined, null, 1, {}, { version: 0 }, { version: 'x' }] as never[]) {
+      for (const addon of [inC, inCpp]) {
+        expect(() => addon.open(wrong)).toThrow(expect.objectContaining({ name: 'TypeError', code: 'ERR_INVALID_ARG_TYPE' }));
+      }
+    }
+    inC.open({ version: 1 } as AddonInterface);
+    expect(() => inC.histogram({} as DeviceBuffer, {} as MemoryResource)).toThrow(TypeError);
+  });
+});
+
+describe('the addon in C', () => {
+  const stream = new Stream();
+
+  it('takes a buffer and a resource, and gives a buffer back', () => {
+    inC.open(addonInterface);
+    for (const resource of [new PinnedHostMemoryResource(), new HostMemoryResource()]) {
+      using buffer = new DeviceBuffer(Uint8Array.of(7, 1, 7, 7), { resource, stream });
+      stream.synchronizeSync();
+      using counts = inC.histogram(buffer, resource);
+      expect(counts).toBeInstanceOf(DeviceBuffer);
+      expect([counts.byteLength, counts.resource, counts.stream.id]).toEqual([1024, resource, stream.id]);
+      const expected = new Uint32Array(256);
+      expected.set([1], 1);
+      expected.set([3], 7);
+      expect(counts.hostView(Uint32Array)).toEqual(expected);
+    }
+  });
+
+  it('passes the errors of cistern and of a resource on', () => {
+    inC.open(addonInterface);
+    const resource = new PinnedHostMemoryResource();
+    using buffer = new DeviceBuffer(Uint8Array.of(1), { resource, stream });
+    const gone = new DeviceBuffer(1, { resource, stream });
+    gone.dispose();
+    expect(() => inC.histogram(gone, resource)).toThrow(code('ERR_CISTERN_DISPOSED'));
+    for (const wrong of [undefined, 1, {}, resource] as never[]) expect(() => inC.histogram(wrong, resource)).toThrow(TypeError);
+    for (const wrong of [undefined, 1, {}, buffer] as never[]) expect(() => inC.histogram(buffer, wrong)).toThrow(TypeError);
+    const ended = new PinnedHostMemoryResource();
+    ended.dispose();
+    expect(() => inC.histogram(buffer, ended)).toThrow(code('ERR_CISTERN_DISPOSED'));
+    using device = new DeviceBuffer(1, { resource: new CudaMemoryResource(), stream });
+    expect(() => inC.histogram(device, resource)).toThrow('the host cannot use device memory');
+  });
+
+  it('works in several environments', async () => {
+    const script = (load: (names: string, module: string) => string) => `
+      ${load('createRequire', 'node:module')}
+      ${load('addonInterface, DeviceBuffer, PinnedHostMemoryResource, Stream', 'cistern')}
+      const addon = createRequire(${JSON.stringify(import.meta.url)})(${JSON.stringify(join(folder, 'histogram.node'))});
+      addon.open(addonInterface);
+      const resource = new PinnedHostMemoryResource();
+      const stream = new Stream();
+      const buffer = new DeviceBuffer(new Uint8Array(9), { resource, stream });
+      stream.synchronizeSync();
+      console.log(addon.histogram(buffer, resource).hostView(Uint32Array)[0]);`;
+    const inWorker = script((names, module) => `const { ${names} } = await import('${module}');`);
+    const result = runModule(`${script((names, module) => `import { ${names} } from '${module}';`)}
+      const { Worker } = await import('node:worker_threads');
+      new Worker(${JSON.stringify(`(async () => { ${inWorker} })();`)}, { eval: true });`);
+    expect(result).toEqual({ status: 0, signal: null, stdout: '9\n9\n', stderr: '' });
+  });
+});
+
+describe('the addon in C++', () => {
+  it('wraps memory of its own, and learns of its release', () => {
+    inCpp.open(addonInterface);
+    using resource = new CudaAsyncMemoryResource();
+    using stream = new Stream();
+    const arena = new inCpp.Arena(resource, 4096, stream.nativeHandle);
+    const first = arena.take(100);
+    const second = arena.take(300);
+    first.fill(1);
+    second.fill(2);
+    expect([second.ptr - first.ptr, first.byteLength, second.byteLength, first.resource.memoryKind]).toEqual([256, 100, 300, 'device']);
+    expect(first.toHostSync()).toEqual(new Uint8Array(100).fill(1));
+    expect(arena.live).toBe(2);
+    expect(() => arena.close()).toThrow('buffers of the arena are live');
+    expect(() => arena.take(4096)).toThrow('the arena is full');
+    stream.synchronizeSync();
+    first.dispose();
+    second.dispose();
+    expect(arena.live).toBe(0);
+    arena.close();
+    Device.get().synchronizeSync();
+    expect(resource.usage().usedBytes).toBe(0);
+    expect(() => arena.take(1)).toThrow('the arena is full');
+    expect(() => new inCpp.Arena({} as MemoryResource, 1, 1)).toThrow(TypeError);
+    expect(() => new inCpp.Arena(resource, 2 ** 52, 1)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    expect(() => new inCpp.Arena(resource, -1, 1)).toThrow(code('ERR_OUT_OF_RANGE'));
+    expect(() => new inCpp.Arena(resource, 1, -1)).toThrow(code('ERR_OUT_OF_RANGE'));
+  });
+
+  it('has its memory released when the process ends', () => {
+    const result = runModule(`
+      import { createRequire } from 'node:module';
+      import { addonInterface, CudaAsyncMemoryResource, Stream } from 'cistern';
+      const addon = createRequire(import.meta.url)(${JSON.stringify(join(folder, 'arena.node'))});
+      addon.open(addonInterface);
+      const arena = new addon.Arena(new CudaAsyncMemoryResource(), 4096, 1);
+      globalThis.kept = [arena.take(100), arena.take(100)];
+      process.on('exit', () => console.log(arena.live));`);
+    expect(result).toEqual({ status: 0, signal: null, stdout: '0\n', stderr: '' });
+  });
+});
+
+it('the header is found through the package, and its program is the documented one', () => {
+  expect(require('cistern/include')).toBe(join(process.cwd(), 'include'));
+  const page = readFileSync('docs/addons.md', 'utf8');
+  const [, program = ''] = /```js\n(.*?)```/s.exec(page) ?? [];
+  const text = program.replaceAll('./build/', `${folder}/`);
+  expect(runModule(text)).toEqual({ status: 0, signal: null, stdout: '3\n', stderr: '' });
+});
