@@ -11,7 +11,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, s
 import { createRequire } from 'node:module';
 import { availableParallelism } from 'node:os';
 import { dirname, join, relative, resolve } from 'node:path';
-import process, { argv, env, platform, stdout } from 'node:process';
+import process, { arch, argv, env, pid, platform, stdout } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 
@@ -56,9 +56,8 @@ export async function buildAddon({ folder = join(root, 'build'), addon, linking 
   const started = performance.now();
   const seconds = () => (performance.now() - started) / 1000;
   const output = addon ?? join(folder, 'Release', 'cistern.node');
-  const objects = join(folder, 'objects');
   if (linkerFlags[platform] === undefined) throw new BuildError(`the native addon does not build on ${platform}`);
-  const compiler = findCompiler();
+  const { compiler, target } = findCompiler();
   const flags = [
     ...compilerFlags,
     `-I${native}`,
@@ -67,15 +66,21 @@ export async function buildAddon({ folder = join(root, 'build'), addon, linking 
     ...compiling,
   ];
   const command = [...compiler, ...flags, ...words(env.CXXFLAGS)];
-  const units = writeUnits(objects, createHash('sha256').update(command.join('\0')).digest('hex').slice(0, 12));
+  // One folder for each command and target, so that builds of both do not disturb each other.
+  const hash = createHash('sha256')
+    .update([platform, arch, target, ...command].join('\0'))
+    .digest('hex');
+  const objects = join(folder, 'objects', hash.slice(0, 12));
+  const units = writeUnits(objects);
   removeOthers(objects, units);
   const stale = units.filter(isStale);
   const linker = [...compiler, ...linkerFlags[platform], ...importLibrary(objects), ...linking, ...words(env.LDFLAGS)];
+  const record = [hash, ...linker].join('\n');
   const linkerRecord = `${output}.txt`;
   const isLinked =
     stale.length === 0 &&
     existsSync(linkerRecord) &&
-    readFileSync(linkerRecord, 'utf8') === linker.join('\n') &&
+    readFileSync(linkerRecord, 'utf8') === record &&
     units.every(({ object }) => modifiedAt(object) <= modifiedAt(output));
   if (isLinked) return { addon: output, compiled: 0, seconds: seconds() };
 
@@ -90,10 +95,11 @@ export async function buildAddon({ folder = join(root, 'build'), addon, linking 
     const waiting = [...stale];
     const worker = async () => {
       for (let unit = waiting.shift(); unit !== undefined; unit = waiting.shift()) {
-        const depfile = `${unit.object}.d`;
         // The object appears last: an interrupted build leaves none that looks finished.
-        await run([...command, '-MD', '-MF', depfile, '-c', unit.source, '-o', `${unit.object}.part`]);
-        renameSync(`${unit.object}.part`, unit.object);
+        const part = partOf(unit.object);
+        await run([...command, '-MD', '-MF', `${part}.d`, '-c', unit.source, '-o', part]);
+        renameSync(`${part}.d`, `${unit.object}.d`);
+        renameSync(part, unit.object);
         done++;
       }
     };
@@ -106,10 +112,10 @@ export async function buildAddon({ folder = join(root, 'build'), addon, linking 
       ...units.map(({ object }) => object),
       ...linker.slice(compiler.length),
       '-o',
-      `${output}.part`,
+      partOf(output),
     ]);
-    renameSync(`${output}.part`, output);
-    writeFileSync(linkerRecord, linker.join('\n'));
+    renameSync(partOf(output), output);
+    writeFileSync(linkerRecord, record);
   } finally {
     clearInterval(timer);
     if (terminal.isTTY && stale.length > 0) terminal.write('\n');
@@ -117,11 +123,19 @@ export async function buildAddon({ folder = join(root, 'build'), addon, linking 
   return { addon: output, compiled: stale.length, seconds: seconds() };
 }
 
-/** The command of the compiler, which may begin with a launcher: `CXX="ccache g++"`. */
+/** Where this process writes a file until it is whole: another build may be writing the same one. */
+function partOf(file) {
+  return `${file}.${pid}.part`;
+}
+
+/** The command of the compiler and what it says of itself. The command may begin with a launcher: `CXX="ccache g++"`. */
 function findCompiler() {
   const candidates = env.CXX ? [env.CXX] : ['c++', 'clang++', 'g++'];
-  const found = candidates.map(words).find(([command, ...rest]) => spawnSync(command, [...rest, '--version']).status === 0);
-  if (found !== undefined) return found;
+  for (const compiler of candidates.map(words)) {
+    const ask = (option) => spawnSync(compiler[0], [...compiler.slice(1), option], { encoding: 'utf8' });
+    const { status, stdout: version } = ask('--version');
+    if (status === 0) return { compiler, target: `${version}${ask('-dumpmachine').stdout}` };
+  }
   const remedy = { darwin: 'xcode-select --install', win32: 'MinGW-w64 or LLVM-MinGW' }[platform] ?? 'Debian: apt install g++';
   throw new BuildError(`there is no C++ compiler: looked for ${candidates.join(', ')} on PATH. Install one (${remedy}), or set CXX.`);
 }
@@ -135,7 +149,7 @@ export function headerFolders() {
 }
 
 /** One file for each group of sources, which includes them. Files that would not change are left alone. */
-function writeUnits(objects, command) {
+function writeUnits(objects) {
   mkdirSync(objects, { recursive: true });
   return folders.flatMap((folder) => {
     const sources = readdirSync(join(native, folder))
@@ -146,16 +160,20 @@ function writeUnits(objects, command) {
       const own = sources.slice(Math.ceil((index * sources.length) / count), Math.ceil(((index + 1) * sources.length) / count));
       const source = join(objects, `${folder}-${index + 1}.cc`);
       const text = own.map((name) => `#include "${folder}/${name}"\n`).join('');
-      if (!existsSync(source) || readFileSync(source, 'utf8') !== text) writeFileSync(source, text);
-      return { source, object: join(objects, `${folder}-${index + 1}-${command}.o`) };
+      if (!existsSync(source) || readFileSync(source, 'utf8') !== text) {
+        writeFileSync(partOf(source), text);
+        renameSync(partOf(source), source);
+      }
+      return { source, object: join(objects, `${folder}-${index + 1}.o`) };
     });
   });
 }
 
-/** Removes what earlier commands and sources left. */
+/** Removes what earlier sources left. */
 function removeOthers(objects, units) {
   const known = new Set(units.flatMap(({ source, object }) => [source, object, `${object}.d`]));
-  for (const name of readdirSync(objects)) if (!known.has(join(objects, name))) rmSync(join(objects, name));
+  for (const name of readdirSync(objects))
+    if (!name.includes('.part') && !known.has(join(objects, name))) rmSync(join(objects, name), { force: true });
 }
 
 function isStale({ source, object }) {
@@ -163,7 +181,7 @@ function isStale({ source, object }) {
   if (built === 0 || !existsSync(`${object}.d`)) return true;
   const files = readFileSync(`${object}.d`, 'utf8')
     .replaceAll('\\\n', ' ')
-    .replace(/^.*?\.o(\.part)?:/, '')
+    .replace(/^.*?\.o(\.\d+\.part)?:/, '')
     .match(/(?:\\ |\S)+/g);
   return [source, ...(files ?? [])].some((file) => modifiedAt(file.replaceAll('\\ ', ' ')) >= built);
 }

@@ -35,7 +35,8 @@ const platformPackages: Readonly<Record<string, readonly string[]>> = {
 /** Where `cistern build` puts the addon if it cannot write to the package. */
 export function cacheFolder(): string {
   const base = process.env['XDG_CACHE_HOME'] || join(homedir(), '.cache');
-  return join(base, 'cistern', `${packageVersion()}-${process.platform}-${process.arch}`);
+  const libc = process.platform === 'linux' ? (isMusl() ? '-musl' : '-gnu') : '';
+  return join(base, 'cistern', `${packageVersion()}-${process.platform}-${process.arch}${libc}`);
 }
 
 /**
