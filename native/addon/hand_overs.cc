@@ -44,8 +44,9 @@ struct HandOver {
   bool is_pruning = false;
   // An environment ended while it used the memory: only a wait for the devices covers that.
   bool needs_idle = false;
-  // Nobody uses it, and its origin has it or will get it.
+  // Nobody uses it: it is in the origin's list, or, once taken, waits for FollowReturned.
   bool is_returned = false;
+  bool is_taken = false;
 };
 
 // An environment that has handed memory over.
@@ -529,6 +530,7 @@ Status TakeReturned(Environment& environment, const Napi::CallbackInfo&) {
     if (found == returned.end()) return kSuccess;
     entry = all.by_number.find(*found);
     returned.erase(found);
+    entry->second.is_taken = true;
     // From here on only this thread uses the entry.
     events = entry->second.uses;
     events.push_back(entry->second.ready);
@@ -557,7 +559,7 @@ Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info) 
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
     entry = all.by_number.find(number);
-    if (entry == all.by_number.end() || entry->second.origin != environment.id() || !entry->second.is_returned) return kStaleHandle;
+    if (entry == all.by_number.end() || entry->second.origin != environment.id() || !entry->second.is_taken) return kStaleHandle;
   }
   StreamEntry* stream;
   Status status = FindStream(environment, info[1], &stream);
@@ -576,6 +578,7 @@ Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info) 
     if (status == kSuccess) {
       all.Erase(entry, &unneeded);
     } else {
+      entry->second.is_taken = false;
       all.members.at(environment.id()).returned.push_back(number);
     }
   }

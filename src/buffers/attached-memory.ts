@@ -2,8 +2,9 @@ import type { Device } from '../driver/device.js';
 import { type Attachment, type BufferMessage, giveBack, handOn } from '../driver/hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from '../driver/local-object.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
-import type { Stream } from '../driver/stream.js';
-import { UnsupportedError } from '../errors.js';
+import { assertStream, type Stream } from '../driver/stream.js';
+import { formatPointer, UnsupportedError } from '../errors.js';
+import { notAllocatedHere, wrongSize } from '../lifetime-errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 
 /**
@@ -13,11 +14,15 @@ import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 export class AttachedMemory implements MemoryResource {
   readonly memoryKind: MemoryKind;
   readonly device: Device;
-  readonly #attachment: Attachment;
+  readonly #attachment: Attachment & { readonly pointer: DevicePointer; readonly bytes: number };
   /** The message of shared memory; `undefined` if it is not shared. */
   #shared: BufferMessage | undefined;
 
-  constructor({ memoryKind, device }: Pick<MemoryResource, 'memoryKind' | 'device'>, attachment: Attachment, shared?: BufferMessage) {
+  constructor(
+    { memoryKind, device }: Pick<MemoryResource, 'memoryKind' | 'device'>,
+    attachment: Attachment & { readonly pointer: DevicePointer; readonly bytes: number },
+    shared?: BufferMessage,
+  ) {
     this.memoryKind = memoryKind;
     this.device = device;
     this.#attachment = attachment;
@@ -53,7 +58,12 @@ export class AttachedMemory implements MemoryResource {
     );
   }
 
-  deallocate(_pointer: DevicePointer, _bytes: number, stream: Stream): void {
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream): void {
+    if (pointer === 0) return;
+    const refusal = `the memory of another worker cannot free ${formatPointer(pointer)}`;
+    if (pointer !== this.#attachment.pointer) throw notAllocatedHere(refusal);
+    if (bytes !== this.#attachment.bytes) throw wrongSize(refusal, bytes, this.#attachment.bytes);
+    assertStream(stream, 'deallocate');
     giveBack(this.#attachment, stream);
   }
 

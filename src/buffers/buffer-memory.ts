@@ -169,7 +169,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
 
   /**
    * Hands the memory over to other workers, and gives it up. Another object stands for it until it
-   * has come home. If it throws, the state is unchanged.
+   * has come home. If it throws, the state is unchanged, except that host views have no bytes.
    */
   handOver(isShared: boolean): HandOver {
     const { resource, stream, alignment, byteLength } = this;
@@ -178,14 +178,15 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     const bytes = this.#bytes;
     const given = { pointer, bytes, byteLength, alignment, memoryKind, device };
     const away = new BufferMemory(resource, stream, alignment, this.#label, this.createdAt);
+    this.#hostArrays?.end();
     const handedOver = handOver(given, stream, isShared, this.#label);
+    away.#away = handedOver.handOver;
+    expectReturn(handedOver.handOver, away);
     this.release();
     away.#setPointer(pointer, bytes);
-    away.#away = handedOver.handOver;
     // The end of a run must not take it back.
     away.leaveScopes();
     if (pointer !== 0) adoptInScope(pointer, away);
-    expectReturn(handedOver.handOver, away);
     return handedOver;
   }
 

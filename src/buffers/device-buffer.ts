@@ -3,7 +3,7 @@ import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { creationStack, disown, freeReturned, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
 import { currentBackend } from '../driver/backend.js';
 import { Event } from '../driver/event.js';
-import { assertMessage, attach, type BufferMessage, discardMessage, messageInfo } from '../driver/hand-over.js';
+import { assertMessage, attach, type BufferMessage, discardMessage, giveBack, messageInfo } from '../driver/hand-over.js';
 import { accessFromHost } from '../driver/host-view.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
 import type { MemoryLocation } from '../driver/managed-memory.js';
@@ -410,7 +410,7 @@ export class DeviceBuffer implements Disposable {
    * buffer is disposed or collected, or when this worker ends: the giver frees it, after everything
    * queued on this buffer's stream. If the giver has ended by then, it is freed all the same.
    *
-   * The buffer cannot grow: `resize` beyond the capacity throws an {@link UnsupportedError}. Move it
+   * The buffer cannot grow, unless it was given without memory: `resize` beyond the capacity throws an {@link UnsupportedError}. Move it
    * to a resource of this worker with {@link DeviceBuffer.recast} first. It can be detached again,
    * for the next worker. Does not block.
    *
@@ -444,8 +444,13 @@ export class DeviceBuffer implements Disposable {
     const { bytes, byteLength, alignment, isShared, ...place } = messageInfo(message, operation);
     if (place.memoryKind === 'device') assertStreamOf(stream, place.device);
     const createdAt = creationStack(DeviceBuffer.attach);
-    const { pointer, ...attachment } = attach(message, stream, operation);
-    const resource = new AttachedMemory(place, attachment, isShared ? message : undefined);
+    const attached = attach(message, stream, operation);
+    if (bytes === 0) {
+      giveBack(attached, stream);
+      return new DeviceBuffer(0, { stream, alignment, ...(message.label === undefined ? {} : { label: message.label }) });
+    }
+    const { pointer } = attached;
+    const resource = new AttachedMemory(place, { ...attached, bytes }, isShared ? message : undefined);
     const memory = new BufferMemory(resource, stream, alignment, message.label, createdAt);
     const buffer = new DeviceBuffer(0, options, memory);
     memory.adopt(pointer, bytes);
@@ -1085,7 +1090,7 @@ export class DeviceBuffer implements Disposable {
    *
    * Stream order: the streams of other workers wait for everything queued on this buffer's stream by
    * now. RMM has no counterpart.
-   * @throws as {@link DeviceBuffer.detach}
+   * @throws as {@link DeviceBuffer.detach}; UnsupportedError also if the capacity is 0.
    * @example
    * ```ts
    * worker.postMessage(buffer.share());
@@ -1096,8 +1101,15 @@ export class DeviceBuffer implements Disposable {
     this.#assertCanBeGiven('share a buffer');
     const { resource, byteLength, bytes, pointer, stream, alignment, label, createdAt } = this.#memory;
     if (resource instanceof AttachedMemory) return resource.share(byteLength, stream, label);
+    if (pointer === 0) throw new UnsupportedError('cannot share a buffer: it has no memory');
     const { message, ...attachment } = this.#memory.handOver(true);
-    const shared = new BufferMemory(new AttachedMemory(resource, attachment, message), stream, alignment, label, createdAt);
+    const shared = new BufferMemory(
+      new AttachedMemory(resource, { ...attachment, pointer, bytes }, message),
+      stream,
+      alignment,
+      label,
+      createdAt,
+    );
     shared.adopt(pointer, bytes);
     shared.byteLength = byteLength;
     disown(this.#standIn as StandIn);

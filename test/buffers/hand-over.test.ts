@@ -1,10 +1,11 @@
-import { setImmediate } from 'node:timers/promises';
+import { setImmediate, setTimeout } from 'node:timers/promises';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { CachingMemoryResource } from '../../src/adaptors/caching-memory-resource.js';
 import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
+import { driverCallCounts } from '../../src/driver/call-counts.js';
 import { Device } from '../../src/driver/device.js';
 import type { BufferMessage } from '../../src/driver/hand-over.js';
 import { checkOrder } from '../../src/driver/order-checker.js';
@@ -77,8 +78,16 @@ describe('a detached buffer', () => {
   });
 
   test('is empty if its giver had no memory', async () => {
-    using attached = DeviceBuffer.attach(given(0).detach(), { stream: taker });
+    const message = given(0).detach();
+    const before = driverCallCounts().byFunction['cuEventDestroy'] as number;
+    using attached = DeviceBuffer.attach(message, { stream: taker });
     expect(attached).toMatchObject({ ptr: 0, byteLength: 0, capacityBytes: 0 });
+    // Nothing of it is left.
+    using next = given(0);
+    DeviceBuffer.discard(next.detach());
+    expect(driverCallCounts().byFunction['cuEventDestroy']).toBe(before + 2);
+    using empty = given(0);
+    expect(caught(() => empty.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
   });
 
   test.each([
@@ -103,9 +112,10 @@ describe('a detached buffer', () => {
     using attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
     const contents = attached.toHost();
     await setImmediate();
-    expect(taker.query()).toBe(false);
+    const isWaiting = !taker.query();
     hold.release();
     expect(new Set(await contents)).toEqual(new Set([2]));
+    expect(isWaiting).toBe(true);
   });
 
   test.each(policies)("returns to a pool that waits for the taker's work, with events: %s", async (deallocationEvents) => {
@@ -121,15 +131,17 @@ describe('a detached buffer', () => {
     await home(small);
     expect(small.statistics().allocatedBytes).toBe(0);
     // Under 'off' the pool waits on the host.
-    if (deallocationEvents === 'off') setTimeout(() => hold.release(), 20);
+    if (deallocationEvents === 'off') void setTimeout(20).then(() => hold.release());
     const next = deallocationEvents === 'off' ? undefined : new DeviceBuffer(MiB, { resource: small, stream: giver });
     next?.fill(2);
     await setImmediate();
-    if (next !== undefined) expect(giver.query()).toBe(false);
+    const isWaiting = !giver.query();
     hold.release();
-    expect(new Set(await contents)).toEqual(new Set([1]));
+    const values = new Set(await contents);
     using last = next ?? new DeviceBuffer(MiB, { resource: small, stream: giver });
     expect(last.ptr).toBe(ptr);
+    expect(values).toEqual(new Set([1]));
+    if (next !== undefined) expect(isWaiting).toBe(true);
   });
 
   test("does not make the giver's stream wait for the taker", async () => {
@@ -139,8 +151,10 @@ describe('a detached buffer', () => {
     await home();
     using other = given();
     other.fill(1);
-    giver.synchronizeSync();
+    const hasRun = giver.synchronize().then(() => true);
+    const isFree = await Promise.race([hasRun, setTimeout(5000, false)]);
     hold.release();
+    expect(isFree).toBe(true);
   });
 
   test('is there when memory runs out', () => {
@@ -171,12 +185,14 @@ describe('a detached buffer', () => {
     buffer = DeviceBuffer.attach(buffer.detach(), { stream: taker });
     expect(buffer.byteLength).toBe(100);
     const contents = buffer.toHost();
+    let waits = 0;
     for (const hold of holds.reverse()) {
       await setImmediate();
-      expect(taker.query()).toBe(false);
+      if (!taker.query()) waits++;
       hold.release();
     }
     expect(new Set(await contents)).toEqual(new Set([3]));
+    expect(waits).toBe(4);
     buffer.dispose();
     await home();
     expect(pool.statistics().allocatedBytes).toBe(0);
@@ -197,6 +213,9 @@ describe('a detached buffer', () => {
 
   test('may be released and freed through its resource, once', async () => {
     const { ptr, capacityBytes, resource, stream } = DeviceBuffer.attach(given().detach(), { stream: taker }).release();
+    expect(caught(() => resource.deallocate(ptr + 256, capacityBytes, stream))).toEqual(code('ERR_CISTERN_FOREIGN_POINTER'));
+    expect(caught(() => resource.deallocate(ptr, capacityBytes - 1, stream))).toEqual(code('ERR_CISTERN_WRONG_SIZE'));
+    expect(caught(() => resource.deallocate(ptr, capacityBytes, {} as Stream))).toEqual(code('ERR_INVALID_ARG_TYPE'));
     resource.deallocate(ptr, capacityBytes, stream);
     expect(caught(() => resource.deallocate(ptr, capacityBytes, stream))).toEqual(code('ERR_CISTERN_DISPOSED'));
     await home();
@@ -388,10 +407,11 @@ describe('a refused driver call', () => {
     failCall('cuStreamWaitEvent');
     await setImmediate();
     await setImmediate();
-    expect(pool.statistics().allocatedBytes).toBe(4096);
+    const { allocatedBytes } = pool.statistics();
     reclaimUnreachableBuffers('minor');
-    expect(pool.statistics().allocatedBytes).toBe(0);
     hold.release();
+    expect(allocatedBytes).toBe(4096);
+    expect(pool.statistics().allocatedBytes).toBe(0);
   });
 });
 
@@ -452,11 +472,15 @@ describe('a shared buffer', () => {
     await home();
     using next = given(4 * MiB);
     next.fill(2);
-    for (const { hold } of holds.reverse()) {
-      await setImmediate();
-      expect(giver.query()).toBe(false);
+    let waits = 0;
+    // The last one to run is neither the first taker nor the last.
+    for (const [i, { hold }] of [...holds.slice(6), ...holds.slice(0, 6)].entries()) {
+      // Long enough for work that does not wait to finish.
+      if (i === 11) await setTimeout(30);
+      if (!giver.query()) waits++;
       hold.release();
     }
+    expect(waits).toBe(12);
     for (const { contents } of holds) expect(new Set(await contents)).toEqual(new Set([1]));
     for (const stream of streams) stream.dispose();
   });

@@ -85,6 +85,20 @@ const faults = {
       to: 'known.version <= event.version',
     },
   ],
+  'src/collector/returned-memory.ts': [
+    {
+      name: 'returned-without-wait',
+      fault: "memory that has come home is freed although another worker's work has not run",
+      from: '  if (!isComplete && !followReturned(handOver, orderedOn)) return undefined;\n',
+      to: '',
+    },
+    {
+      name: 'returned-on-the-giving-stream',
+      fault: "the giver's stream waits for another worker's work",
+      from: 'const isUsable = isComplete && ',
+      to: 'const isUsable = ',
+    },
+  ],
   'src/driver/event.ts': [
     {
       name: 'refused-event-disposed',

@@ -21,6 +21,7 @@ export const equivalent = {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
     'move: capacityBytes === 0 -> false': 'the addon makes no driver call for advice or a prefetch of 0 bytes',
   },
+  'src/collector/returned-memory.ts': { 'takeHome: away.size === 0 -> false': 'nothing comes home if nothing is away' },
   'src/stream-ordering/stream-lane.ts': {
     'StreamLane.#freedAt: 1 -> 2': notBelowZero,
     'StreamLane.release: 1 -> 2': notBelowZero,

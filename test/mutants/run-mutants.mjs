@@ -54,6 +54,7 @@ const files = [
   'src/planning/lifetimes.ts',
   'src/buffers/buffer-memory.ts',
   'src/buffers/buffer-transfer.ts',
+  'src/collector/returned-memory.ts',
   'src/resource-scope.ts',
   'src/driver/event.ts',
   'src/driver/stream.ts',
