@@ -3,10 +3,12 @@ import type { RecordedLayer } from './recorded-run.js';
 /**
  * The index of the layer nearest to the program among those that `hasEvents` accepts or, if a name
  * is given, among those with this name; `undefined` if there is none. Ties go to the layer recorded
- * first. Places of managed memory come after all resources.
+ * first. Places of managed memory are only found by name, after all resources.
  */
 export function nearestLayer(layers: readonly RecordedLayer[], hasEvents: (layer: number) => boolean, name?: string): number | undefined {
-  return layersFromTop(layers).find((layer) => (name === undefined ? hasEvents(layer) : layers[layer]?.name === name));
+  return layersFromTop(layers).find((layer) =>
+    name === undefined ? !layers[layer]?.isPlace && hasEvents(layer) : layers[layer]?.name === name,
+  );
 }
 
 /**

@@ -34,7 +34,7 @@ export function operationsOfRun(run: RecordedRun): RunOperations {
   const { kinds, layerOf, streamOf, firsts, seconds, eventCount, source } = run;
   const hasAllocations = new Set<number>();
   for (let i = 0; i < eventCount; i++) if (kinds[i] === EventKind.allocate) hasAllocations.add(layerOf[i] as number);
-  const layer = nearestLayer(run.layers, (index) => hasAllocations.has(index), undefined) ?? 0;
+  const layer = nearestLayer(run.layers, (index) => hasAllocations.has(index));
   const builder = new SequenceBuilder();
   const operationOf = new Int32Array(eventCount).fill(notPlanned);
   const live = new Map<number, number>();

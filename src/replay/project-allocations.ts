@@ -96,9 +96,10 @@ export class AllocationProjection implements EventSink {
       const known = [...new Set(layers.map(({ name }) => name))].join(', ');
       throw new InvalidLogError(this.#source, undefined, `has no layer ${formatValue(this.#wanted)}; there are: ${known || 'none'}`);
     }
-    const fault = this.#faults[layer ?? 0];
+    const fault = layer === undefined ? undefined : this.#faults[layer];
     if (fault !== undefined) throw new InvalidLogError(this.#source, undefined, fault);
-    return (this.#layers[layer ?? 0] ?? new LayerProjection(this.#names)).finish(this.#source, damage);
+    const projection = layer === undefined ? undefined : this.#layers[layer];
+    return (projection ?? new LayerProjection(this.#names)).finish(this.#source, damage);
   }
 
   #addLayer(layer: number): LayerProjection | undefined {

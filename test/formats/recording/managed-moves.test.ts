@@ -23,6 +23,7 @@ import {
   Stream,
   set,
 } from '../../../src/index.js';
+import { notPlanned, operationsOfRun } from '../../../src/planning/sequences.js';
 import { readAllocationLog } from '../../../src/replay/index.js';
 import { phasePath, readRecording } from '../../support/read-recording.js';
 
@@ -274,6 +275,29 @@ describe('a recording of managed memory', () => {
     expect(run.layers.map(({ name }) => name)).toEqual(['pool', 'managed', 'managed at device 0']);
     expect((await readAllocationLog(file)).allocationCount).toBe(3);
     expect((await readAllocationLog(file, { layer: 'managed at device 0' })).allocationCount).toBe(1);
+  });
+
+  test('never takes the pages of a place for allocations unless asked', async () => {
+    const file = newFile();
+    using managed = new ManagedMemoryResource();
+    using buffer = new DeviceBuffer(page, { resource: managed, stream });
+    buffer.fill(1);
+    stream.synchronizeSync();
+    {
+      using recording = new Recording({ file });
+      using _resource = new RecordingResourceAdaptor(managed, { recording });
+      prefetch(buffer.ptr, page, 'host', stream);
+      stream.synchronizeSync();
+    }
+    const run = await readRecording(file);
+    expect(run.layers.map(({ name }) => name)).toEqual(['managed', 'managed at device 0', 'managed at the host']);
+    expect(movesOf(run)).toHaveLength(3);
+    expect((await readAllocationLog(file)).allocationCount).toBe(0);
+    expect((await readAllocationLog(file, { layer: 'managed at the host' })).allocationCount).toBe(1);
+    expect(new Set(operationsOfRun(run).operationOf)).toEqual(new Set([notPlanned]));
+    const csv = join(folder, 'empty.csv');
+    await convertLog(file, csv);
+    expect(readFileSync(csv, 'utf8').trim().split('\n')).toHaveLength(1);
   });
 
   test('converts to Chrome traces, and to recordings that are the same', async () => {
