@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <deque>
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <new>
+#include <utility>
 #include <vector>
 
 #include "software/device.h"
@@ -38,6 +39,7 @@ struct Range;
 struct Page {
   Range* range = nullptr;
   unsigned residents = 0;      // bits of places
+  unsigned noted = 0;          // the residents according to the notes; meaningless while nobody asks for them
   unsigned mapped_by = 0;      // bits of processors that use it where it is, since it last moved
   int last_left = kNoPlace;    // the place that it last moved away from
   Page* older[kMaxDevices]{};  // neighbours in the order of use, for each device that it is at
@@ -63,20 +65,135 @@ struct Uses {
   Page* newest = nullptr;
 };
 
+// Notes in order. They are held in pieces, so that a note costs no allocation of its own.
+class NoteQueue {
+ public:
+  NoteQueue() = default;
+  NoteQueue(const NoteQueue&) = delete;
+  ~NoteQueue() { Clear(); }
+
+  bool IsEmpty() const { return oldest_ == nullptr || oldest_->taken == oldest_->added; }
+
+  // False if the queue is full or memory is exhausted.
+  bool Add(const ManagedMove& note) noexcept {
+    if ((newest_ == nullptr || newest_->added == kNotesOfPiece) && !AddPiece()) return false;
+    newest_->notes[newest_->added++] = note;
+    return true;
+  }
+
+  // Takes the oldest notes, at most `count`, and returns how many.
+  std::size_t Take(ManagedMove* notes, std::size_t count) {
+    std::size_t taken = 0;
+    while (taken < count && !IsEmpty()) {
+      Piece& piece = *oldest_;
+      const std::size_t step = std::min(count - taken, piece.added - piece.taken);
+      std::copy_n(piece.notes + piece.taken, step, notes + taken);
+      taken += step;
+      piece.taken += step;
+      if (piece.taken != piece.added) continue;
+      if (oldest_ == newest_) {
+        piece.taken = piece.added = 0;
+      } else {
+        RemoveOldest();
+      }
+    }
+    return taken;
+  }
+
+  void Clear() {
+    while (oldest_ != nullptr) RemoveOldest();
+    newest_ = nullptr;
+  }
+
+ private:
+  static constexpr std::size_t kNotesOfPiece = 4096;
+  struct Piece {
+    Piece* next;
+    std::size_t taken;
+    std::size_t added;
+    ManagedMove notes[kNotesOfPiece];
+  };
+
+  bool AddPiece() noexcept {
+    if (pieces_ == kMostNotes / kNotesOfPiece) return false;
+    auto* piece = new (std::nothrow) Piece;
+    if (piece == nullptr) return false;
+    piece->next = nullptr;
+    piece->taken = piece->added = 0;
+    (newest_ == nullptr ? oldest_ : newest_->next) = piece;
+    newest_ = piece;
+    pieces_ += 1;
+    return true;
+  }
+
+  void RemoveOldest() {
+    delete std::exchange(oldest_, oldest_->next);
+    pieces_ -= 1;
+  }
+
+  Piece* oldest_ = nullptr;
+  Piece* newest_ = nullptr;
+  std::size_t pieces_ = 0;
+};
+
 // The moves that nobody has taken yet.
 struct MoveNotes {
   std::int32_t* pending = nullptr;  // null: nobody asks
   std::chrono::steady_clock::time_point begin;
-  std::deque<ManagedMove> moves;
+  NoteQueue queue;
+  std::uint64_t lost = 0;                       // moves; from the first one on, none is noted until ListAnew
+  std::uint64_t lost_at = 0;                    // nanoseconds: the time of the last one
+  std::multimap<std::uint64_t, Range> removed;  // ranges whose pages are at places according to the notes
 
-  void Add(const Page& page, int place, MoveReason reason, PageUser user) {
+  // The page came to the place or left it.
+  void Add(Page& page, int place, MoveReason reason, PageUser user) {
     if (pending == nullptr) return;
     const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin);
-    moves.push_back({static_cast<std::uint64_t>(now.count()), page.Address(), page.Bytes(), place, reason, user.device, user.stream});
+    const auto nanoseconds = static_cast<std::uint64_t>(now.count());
+    if (lost != 0 || !Note(page, place, reason, nanoseconds, user)) {
+      lost += 1;
+      lost_at = nanoseconds;
+    }
     SetPending(1);
   }
+
+  // All pages leave the places where the notes have them, and come to those where they are. Nothing
+  // has moved since the last lost move, so these notes bear its time. If there is no room for one,
+  // that is a loss again.
+  void ListAnew(std::map<std::uint64_t, Range>& ranges) {
+    if (!queue.Add({lost_at, 0, lost, kHostPlace, MoveReason::kLost, 0, 0})) return;
+    lost = 1;
+    for (auto each = removed.begin(); each != removed.end();) {
+      if (!ListAnew(each->second)) return;
+      each = removed.erase(each);
+    }
+    for (auto& [address, range] : ranges) {
+      if (!ListAnew(range)) return;
+    }
+    lost = 0;
+  }
+
   // JavaScript reads it without a lock.
   void SetPending(std::int32_t value) const { __atomic_store_n(pending, value, __ATOMIC_RELEASE); }
+
+ private:
+  bool ListAnew(Range& range) {
+    for (Page& page : range.pages) {
+      for (int place = kHostPlace; place < kMaxDevices; ++place) {
+        const bool leaves = (page.noted & BitOf(place)) != 0;
+        const bool is_there = (page.residents & BitOf(place)) != 0;
+        if (leaves && !Note(page, place, MoveReason::kLeft, lost_at, {})) return false;
+        if (is_there && !Note(page, place, MoveReason::kPresent, lost_at, {})) return false;
+      }
+    }
+    return true;
+  }
+
+  bool Note(Page& page, int place, MoveReason reason, std::uint64_t nanoseconds, PageUser user) {
+    if (!queue.Add({nanoseconds, page.Address(), page.Bytes(), place, reason, user.device, user.stream})) return false;
+    page.noted ^= BitOf(place);
+    return true;
+  }
 };
 
 struct State {
@@ -108,7 +225,7 @@ void TakeTimeFor(std::uint64_t pages) {
 }
 
 // Moves pages. The state's mutex must be held during each call except Settle, which takes as long as
-// the moves cost. Only notes allocate memory here.
+// the moves cost. Nothing here throws.
 class Mover {
  public:
   explicit Mover(State& state, PageUser user = {}) : state_(state), user_(user) {}
@@ -337,7 +454,14 @@ void RemoveManagedRange(std::uint64_t address) {
       if (IsAt(page, place)) mover.Leave(page, place);
     }
   }
-  state.ranges.erase(found);
+  // Its moves may have been lost.
+  const bool is_noted = state.notes.pending != nullptr && std::any_of(found->second.pages.begin(), found->second.pages.end(),
+                                                                      [](const Page& page) { return page.noted != 0; });
+  if (is_noted) {
+    state.notes.removed.insert(state.ranges.extract(found));
+  } else {
+    state.ranges.erase(found);
+  }
 }
 
 Status AdviseManaged(std::uint64_t address, std::uint64_t bytes, int advice, MemLocation location) {
@@ -523,8 +647,9 @@ bool BeginManagedMoves(std::int32_t* pending) {
   if (notes.pending != nullptr) return false;
   notes.pending = pending;
   notes.begin = std::chrono::steady_clock::now();
-  for (const auto& [address, range] : state.ranges) {
-    for (const Page& page : range.pages) {
+  for (auto& [address, range] : state.ranges) {
+    for (Page& page : range.pages) {
+      page.noted = 0;
       for (int place = kHostPlace; place < kMaxDevices; ++place) {
         if (IsAt(page, place)) notes.Add(page, place, MoveReason::kPresent, {});
       }
@@ -538,10 +663,9 @@ std::size_t TakeManagedMoves(const std::int32_t* pending, ManagedMove* moves, st
   std::lock_guard<std::mutex> guard(state.mutex);
   MoveNotes& notes = state.notes;
   if (notes.pending == nullptr || notes.pending != pending) return 0;
-  count = std::min(count, notes.moves.size());
-  std::copy_n(notes.moves.begin(), count, moves);
-  notes.moves.erase(notes.moves.begin(), notes.moves.begin() + static_cast<std::ptrdiff_t>(count));
-  if (notes.moves.empty()) notes.SetPending(0);
+  if (notes.queue.IsEmpty() && notes.lost != 0) notes.ListAnew(state.ranges);
+  count = notes.queue.Take(moves, count);
+  if (notes.queue.IsEmpty() && notes.lost == 0) notes.SetPending(0);
   return count;
 }
 
@@ -552,7 +676,9 @@ void EndManagedMoves(const std::int32_t* pending) {
   if (notes.pending == nullptr || notes.pending != pending) return;
   notes.SetPending(0);
   notes.pending = nullptr;
-  notes.moves = {};
+  notes.queue.Clear();
+  notes.lost = 0;
+  notes.removed.clear();
 }
 
 }  // namespace cistern::software

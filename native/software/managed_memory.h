@@ -27,11 +27,19 @@
 // mapped.
 //
 // Moves are noted while somebody asks for them (BeginManagedMoves): each arrival of a page, with the
-// reason and the stream, and each departure. The notes wait in order until they are taken.
+// reason and the stream, and each departure. The notes wait in order until they are taken. If they
+// are not taken as fast as pages move, there is a most (kMostNotes): further moves are counted and
+// otherwise lost. When the notes that wait are taken, all pages are listed anew:
+//
+//     moves     a b c d e f g h
+//     notes     a b c     lost(5), pages that left and pages that are present, at the time of h
+//
+// The same happens if memory is exhausted, since a stream's thread could report that to nobody.
 //
 // Invariants: the first run starts at page 0; neighbouring runs may be equal (a query folds them),
 // none is empty; a page is among a device's uses if and only if it is there, and then its bytes
-// are charged to the device's memory.
+// are charged to the device's memory. According to all notes in order, a page is where its `noted`
+// says, which is where it is unless moves are lost.
 // Cost: O(log r) to find a range among r, O(runs touched) to advise or query, O(1) for each page
 // touched or moved.
 #ifndef CISTERN_SOFTWARE_MANAGED_MEMORY_H_

@@ -65,7 +65,7 @@ void ResetManagedActivity();
 // Why a page of managed memory is at a place.
 enum class MoveReason {
   kLeft,           // it no longer is
-  kPresent,        // it was when the noting began
+  kPresent,        // it was when the noting began, or came there by moves that were lost
   kFirstUse,       // a fault, and the page was nowhere
   kFault,          // of a device
   kThrash,         // a fault that brought the page back to the place that it had left last
@@ -73,6 +73,7 @@ enum class MoveReason {
   kFirstPrefetch,  // the page was nowhere
   kPrefetch,
   kEviction,
+  kLost,  // no page: `bytes` is the number of moves that were lost since the note before
 };
 
 // A page that came to a place, or left one.
@@ -85,6 +86,10 @@ struct ManagedMove {
   int device;            // the stream's
   std::uint64_t stream;  // whose work caused it: a handle, or 1 and 2 for default streams; 0: no stream's
 };
+
+// So many notes can wait. Further moves are lost until these are taken; then the notes go on with
+// kLost, and what is needed for them to say again where each page is.
+inline constexpr std::size_t kMostNotes = std::size_t{1} << 20;
 
 // Notes moves from now on, after a note for each page that is somewhere already. *pending is 1 while
 // there are notes to take, and must stay valid until the noting ends; it also identifies the caller.

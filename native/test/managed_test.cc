@@ -1,5 +1,8 @@
 // Where the pages of managed memory are, when they move, and what is counted.
 #include <chrono>
+#include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "fixture.h"
@@ -145,6 +148,71 @@ TEST("notes of several streams on a full device say what is resident after each 
       CHECK(resident <= 8 * kMiB);
     }
     CHECK(resident == ActivityAt(0).resident_bytes && faults == ActivityAt(0).faults);
+  }
+  CHECK_OK(software::Configure(kTotal, 0));
+}
+
+TEST("of more moves than can wait, some are lost, and the notes then say again where each page is") {
+  constexpr std::uint64_t kPages = 256;
+  CHECK_OK(software::Configure(3 * kPages * kPage, 0));
+  {
+    TestStream stream;
+    const auto bring = [&](const Managed& memory, std::uint64_t pages, MemLocation place) {
+      CHECK_OK(driver.MemPrefetchAsync(memory, pages * kPage, place, 0, stream));
+      stream.Synchronize();
+    };
+    auto ends = std::make_unique<Managed>(kPages * kPage);
+    bring(*ends, kPages, kToDevice0);
+    Managed returns(kPages * kPage);
+    Notes notes;
+    // Where the pages are according to the notes.
+    std::set<std::pair<int, std::uint64_t>> places;
+    std::uint64_t lost = 0;
+    const auto follow = [&](const std::vector<ManagedMove>& moves) {
+      for (std::size_t i = 0; i < moves.size(); ++i) {
+        const ManagedMove& move = moves[i];
+        CHECK(i == 0 || move.nanoseconds >= moves[i - 1].nanoseconds);
+        if (move.reason == MoveReason::kLost) {
+          lost += move.bytes;
+        } else if (move.reason == MoveReason::kLeft) {
+          CHECK(places.erase({move.place, move.address}) == 1);
+        } else {
+          CHECK(places.emplace(move.place, move.address).second);
+        }
+      }
+      return moves.size();
+    };
+    const auto pages_at = [&](int place) {
+      std::uint64_t pages = 0;
+      for (const auto& each : places) pages += each.first == place ? 1 : 0;
+      return pages;
+    };
+    bring(returns, kPages, kToDevice0);
+    std::uint64_t added = 2 * kPages;
+    while (added < software::kMostNotes + 1000) {
+      bring(returns, kPages, kToHost);
+      bring(returns, kPages, kToDevice0);
+      added += 4 * kPages;
+    }
+    // The end of a range, another one at its address that nobody will know of, and a third.
+    ends.reset();
+    {
+      Managed unknown(kPages * kPage);
+      bring(unknown, kPages, kToDevice0);
+    }
+    Managed begins(kPages * kPage);
+    bring(begins, 3, kToDevice0);
+    bring(returns, 1, kToHost);
+    added += 3 * kPages + 3 + 2;
+
+    CHECK(follow(notes.Take(software::kMostNotes)) == software::kMostNotes && lost == 0 && notes.ArePending());
+    CHECK(pages_at(0) == kPages && pages_at(kHost) == kPages);
+    CHECK(follow(notes.Take(1)) == 1 && lost == added - software::kMostNotes && notes.ArePending());
+    CHECK(follow(notes.Take(10000)) == 3 * kPages + 3 && !notes.ArePending());
+    CHECK(pages_at(0) == kPages + 2 && pages_at(kHost) == 1 && pages_at(0) * kPage == ActivityAt(0).resident_bytes);
+    // It goes on as before.
+    bring(returns, 1, kToDevice0);
+    CHECK(follow(notes.Take()) == 2 && pages_at(0) == kPages + 3 && pages_at(kHost) == 0);
   }
   CHECK_OK(software::Configure(kTotal, 0));
 }

@@ -8,7 +8,10 @@ import { check } from './status.js';
 /** `pendingMoves[0]` is not 0 while there are moves to take. Native code writes it at any time. */
 export const pendingMoves = new Int32Array(1);
 
-/** Why a page is at a place, in the order of native code's `MoveReason`. `left`: it no longer is. */
+/**
+ * Why a page is at a place, in the order of native code's `MoveReason`. `left`: it no longer is.
+ * `lost`: no page, but that moves were lost, and `bytes` is their number.
+ */
 const reasons = [
   'left',
   'already there',
@@ -19,9 +22,10 @@ const reasons = [
   'prefetch, first use',
   'prefetch',
   'eviction',
+  'lost',
 ] as const;
 
-/** A page that came to a place, or left it. */
+/** A page that came to a place, or left it, or how many moves were lost. */
 export interface ManagedMove {
   /** Since {@link beginManagedMoves}. */
   readonly nanoseconds: number;
@@ -36,7 +40,8 @@ export interface ManagedMove {
 }
 
 const cellsOfMove = 7;
-const cells = new Float64Array(256 * cellsOfMove);
+const movesAtOnce = 256;
+const cells = new Float64Array(movesAtOnce * cellsOfMove);
 
 /**
  * Begins the noting of moves, with an arrival for each page that is somewhere already. Returns
@@ -52,25 +57,27 @@ export function beginManagedMoves(): boolean {
  * Takes the moves that were noted, oldest first.
  * @param until nanoseconds since {@link beginManagedMoves}: later moves may be left, since streams
  * may note moves faster than they are taken
+ * @param most how many to take, rounded up to a multiple of 256
  */
-export function* takeManagedMoves(until: number): Generator<ManagedMove> {
+export function* takeManagedMoves(until: number, most: number): Generator<ManagedMove> {
   let time = 0;
-  while (pendingMoves[0] !== 0 && time <= until) {
+  for (let taken = 0; pendingMoves[0] !== 0 && time <= until && taken < most; taken += movesAtOnce) {
     native().takeManagedMoves(cells);
     check('take the moves of managed memory');
     const count = mailbox[1] as number;
+    // Moves were lost, and there is no memory to say so now.
+    if (count === 0) return;
     for (let at = 0; at < count * cellsOfMove; at += cellsOfMove) {
-      const [nanoseconds, pointer, bytes, place, reason, device, stream] = cells.subarray(at, at + cellsOfMove) as unknown as [
-        number,
-        number,
-        number,
-        number,
-        number,
-        number,
-        number,
-      ];
-      time = nanoseconds;
-      yield { nanoseconds, pointer, bytes, place, reason: reasons[reason] as ManagedMove['reason'], device, stream };
+      time = cells[at] as number;
+      yield {
+        nanoseconds: time,
+        pointer: cells[at + 1] as number,
+        bytes: cells[at + 2] as number,
+        place: cells[at + 3] as number,
+        reason: reasons[cells[at + 4] as number] as ManagedMove['reason'],
+        device: cells[at + 5] as number,
+        stream: cells[at + 6] as number,
+      };
     }
   }
 }

@@ -144,9 +144,27 @@ export const nativeFaults = {
     },
     {
       fault: 'notes seem to be pending after the last was taken',
-      from: '  if (notes.moves.empty()) notes.SetPending(0);\n',
+      from: '  if (notes.queue.IsEmpty() && notes.lost == 0) notes.SetPending(0);\n',
       to: '',
       test: 'moves are noted for one taker',
+    },
+    {
+      fault: 'there is no bound of the notes that wait',
+      from: '    if (pieces_ == kMostNotes / kNotesOfPiece) return false;\n',
+      to: '',
+      test: 'of more moves than can wait',
+    },
+    {
+      fault: 'a range whose end was lost is forgotten',
+      from: '    state.notes.removed.insert(state.ranges.extract(found));',
+      to: '    state.ranges.erase(found);',
+      test: 'of more moves than can wait',
+    },
+    {
+      fault: 'after a loss, pages are not listed as having left',
+      from: '        if (leaves && !Note(page, place, MoveReason::kLeft, lost_at, {})) return false;\n',
+      to: '',
+      test: 'of more moves than can wait',
     },
   ],
 };

@@ -42,6 +42,8 @@ const maximumTextLength = 16_384;
 const lastStack = 16_384;
 const lastLabel = 65_535;
 const lastStream = 65_535;
+/** How many moves a record takes along, so that it stays short; a flush takes all of them. */
+const movesOfRecord = 2048;
 
 const encoder = new TextEncoder();
 
@@ -112,6 +114,10 @@ export class Recording implements Disposable {
   #movesBegan = 0;
   /** The layers of the places of managed memory, by place. */
   readonly #places = new Map<number, number>();
+  /** The reason for pages that are listed without a move. */
+  #presentReason = 'already there';
+  /** Whether the moves may go to this recording. */
+  #asksForMoves = false;
 
   /** The last frame examined, and the phase of the next record unless a record changes it. */
   #frame: ScopeFrame | undefined;
@@ -227,10 +233,13 @@ export class Recording implements Disposable {
 
   /**
    * @internal Records where the pages of the software device's managed memory are, from now on. The
-   * first recording of the process that asks gets them, until it is disposed.
+   * first recording of the process that asks gets them, until it is disposed; then another one of its
+   * thread that asked does.
    */
   recordManagedMemory(): void {
-    if (this.isDisposed || movesGoTo !== undefined || !beginManagedMoves()) return;
+    if (this.isDisposed) return;
+    this.#asksForMoves = true;
+    if (movesGoTo !== undefined || !beginManagedMoves()) return;
     movesGoTo = this;
     this.#movesBegan = this.#now();
   }
@@ -285,7 +294,7 @@ export class Recording implements Disposable {
     if (pendingMoves[0] !== 0 && movesGoTo === this) {
       const before = this.#phase;
       this.#setPhase(phase);
-      this.recordMoves();
+      this.recordMoves(movesOfRecord);
       this.#setPhase(before);
     }
     this.#recordPhase(RecordKind.phaseEnd, phase);
@@ -359,19 +368,26 @@ export class Recording implements Disposable {
     return Number.isNaN(this.#moveTime) ? Math.floor((performance.now() - this.#origin) * 1e6) : this.#moveTime;
   }
 
-  /** @internal Records the moves noted until now, at their own times if no record is later. */
-  recordMoves(): void {
+  /**
+   * @internal Records the moves noted until now, at their own times if no record is later.
+   * @param most about how many
+   */
+  recordMoves(most: number): void {
     const now = this.#now();
     const began = this.#movesBegan;
-    for (const { nanoseconds, pointer, bytes, place, reason, device, stream } of takeManagedMoves(now - began)) {
+    for (const { nanoseconds, pointer, bytes, place, reason, device, stream } of takeManagedMoves(now - began, most)) {
       this.#moveTime = Math.max(this.#last, Math.min(now, began + nanoseconds));
       const layer = this.#placeLayer(place);
       const head = (layer << 8) | (this.#streams.indexOfHandle(device, stream) << 16);
       if (reason === 'left') {
         this.#put(head | RecordKind.free, pointer, bytes);
+      } else if (reason === 'lost') {
+        this.#presentReason = `after ${bytes} lost moves`;
+        this.#put(RecordKind.label | (layer << 8), 0, this.#labels.indexOf(this.#presentReason));
       } else {
         this.#put(head | RecordKind.allocate, pointer, bytes);
-        this.#put(RecordKind.label | (layer << 8), pointer, this.#labels.indexOf(reason));
+        const label = reason === 'already there' ? this.#presentReason : reason;
+        this.#put(RecordKind.label | (layer << 8), pointer, this.#labels.indexOf(label));
       }
     }
     this.#moveTime = Number.NaN;
@@ -379,9 +395,10 @@ export class Recording implements Disposable {
 
   #endMoves(): void {
     if (movesGoTo !== this) return;
-    this.recordMoves();
+    this.recordMoves(Number.POSITIVE_INFINITY);
     movesGoTo = undefined;
     endManagedMoves();
+    for (const other of live) if (other.#asksForMoves) other.recordManagedMemory();
   }
 
   #placeLayer(place: number): number {
@@ -394,7 +411,7 @@ export class Recording implements Disposable {
   }
 
   #writeAll(): void {
-    if (movesGoTo === this) this.recordMoves();
+    if (movesGoTo === this) this.recordMoves(Number.POSITIVE_INFINITY);
     this.#blocks?.close();
     while (this.#unwritten.length > 0) {
       const bytes = this.#unwritten[0] as Uint8Array;
@@ -425,7 +442,7 @@ export function liveRecordings(): readonly Recording[] {
 }
 
 function recordMoves(): void {
-  movesGoTo?.recordMoves();
+  movesGoTo?.recordMoves(movesOfRecord);
 }
 
 const eventObserver = {

@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { afterAll, afterEach, beforeEach, describe, expect, test } from 'vitest';
@@ -210,6 +210,87 @@ describe('a recording of managed memory', () => {
     managed.deallocate(pointer, 2 * page, stream);
     const moves = await Promise.all(names.map(async (file) => inWords(movesOf(await readRecording(file)), pointer)));
     expect(moves).toEqual([['1 device 0: already there', '1 the host: prefetch', '1 device 0: -'], [], ['1 the host: already there']]);
+  });
+
+  test('goes on in another recording of the thread that asked, after the first has ended', async () => {
+    using managed = new ManagedMemoryResource();
+    const names = [newFile(), newFile(), newFile()] as const;
+    const [first, other, second] = names.map((file) => new Recording({ file })) as [Recording, Recording, Recording];
+    const pointer = new RecordingResourceAdaptor(managed, { recording: first }).allocate(page, stream);
+    const resource = new RecordingResourceAdaptor(managed, { recording: second });
+    set(pointer, 1, 1, page, stream);
+    stream.synchronizeSync();
+    first.dispose();
+    prefetch(pointer, page, 'host', stream);
+    stream.synchronizeSync();
+    resource.deallocate(resource.allocate(1, stream), 1, stream);
+    managed.deallocate(pointer, page, stream);
+    for (const recording of [other, second]) recording.dispose();
+    const moves = await Promise.all(names.map(async (file) => inWords(movesOf(await readRecording(file)), pointer)));
+    expect(moves).toEqual([
+      ['0 device 0: first use'],
+      [],
+      ['0 device 0: already there', '0 the host: prefetch', '0 device 0: -', '0 the host: -'],
+    ]);
+  });
+
+  test('says how many moves were lost because too many waited, and where all pages are then', { timeout: 120_000 }, async () => {
+    const count = 512;
+    const waiting = 2 ** 20;
+    configureSoftwareDevice({ totalBytes: 2 * count * page });
+    using managed = new ManagedMemoryResource();
+    const file = newFile();
+    let pointer: number;
+    let moves = count;
+    let written: number;
+    {
+      using recording = new Recording({ file });
+      using resource = new RecordingResourceAdaptor(managed, { recording });
+      pointer = resource.allocate(count * page, stream);
+      prefetch(pointer, count * page, device, stream);
+      while (moves < waiting + 10_000) {
+        prefetch(pointer, count * page, 'host', stream);
+        prefetch(pointer, count * page, device, stream);
+        moves += 4 * count;
+      }
+      prefetch(pointer, page, 'host', stream);
+      moves += 2;
+      stream.synchronizeSync();
+      // The next records take a part of the moves with them each.
+      const before = statSync(file).size;
+      resource.deallocate(resource.allocate(1, stream), 1, stream);
+      written = statSync(file).size - before;
+      recording.flush();
+      prefetch(pointer, page, device, stream);
+      stream.synchronizeSync();
+    }
+    managed.deallocate(pointer, count * page, stream);
+    expect(written).toBeLessThan(4 * MiB);
+    const run = await readRecording(file);
+    const resident = new Map<string, number>();
+    const lost: string[] = [];
+    let [labelled, listed, wrong] = [-1, 0, 0];
+    for (let i = 0; i < run.eventCount; i++) {
+      const layer = run.layers[run.layerOf[i] as number];
+      if (layer?.isPlace !== true) continue;
+      const at = `${layer.name} ${run.firsts[i]}`;
+      const label = run.kinds[i] === EventKind.label ? (run.labels[run.seconds[i] as number] as string) : '';
+      if (run.kinds[i] === EventKind.allocate) {
+        if (resident.has(at)) wrong++;
+        resident.set(at, i);
+      } else if (run.kinds[i] === EventKind.free) {
+        if (!resident.delete(at)) wrong++;
+      } else if (run.firsts[i] === 0) {
+        lost.push(label);
+        labelled = i;
+      } else if (label === lost[0]) {
+        listed++;
+      }
+    }
+    expect({ lost, listed, wrong }).toEqual({ lost: [`after ${moves - waiting} lost moves`], listed: count, wrong: 0 });
+    expect(labelled).toBeGreaterThan(waiting);
+    const places = [...resident.keys()].sort();
+    expect(places).toEqual(Array.from({ length: count }, (_, i) => `managed at device 0 ${pointer + i * page}`).sort());
   });
 
   test('gives moves the phase in which they happened', async () => {
