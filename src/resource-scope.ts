@@ -136,9 +136,11 @@ export function findCachingScope(frame: ScopeFrame | undefined, isWanted: (scope
   return undefined;
 }
 
-/** Notifies the scope that memory was just allocated in of its owner. */
-export function adoptInScope(pointer: DevicePointer, owner: ScopedMemory): void {
-  const frame = innermostFrame();
+/**
+ * Notifies the scope that memory was allocated in of its owner.
+ * @param frame the innermost scope at the allocation; the current one if it was just allocated
+ */
+export function adoptInScope(pointer: DevicePointer, owner: ScopedMemory, frame: ScopeFrame | undefined = innermostFrame()): void {
   if (frame !== undefined) findCachingScope(frame, (scope) => scope.adopt(pointer, owner));
 }
 

@@ -500,10 +500,15 @@ export class CachingMemoryResource extends StreamOrderedMemoryResource {
   }
 
   #adopt(run: Run, pointer: DevicePointer, owner: ScopedMemory): boolean {
-    const block = this.#lastBlockAround(run, pointer);
+    const home = this.#runOf(owner.home);
+    let block = this.#lastBlockAround(run, pointer);
+    if (block === none && home === undefined) {
+      // Older memory may leave the run as well.
+      block = this.#usedBlockAround(pointer);
+      if (block !== none && this.#groupRuns[this.#groups.groupOf(block)] !== run) block = none;
+    }
     if (block === none) return false;
     const group = this.#groups.groupOf(block);
-    const home = this.#runOf(owner.home);
     if (home !== run) {
       this.#groups.remove(block);
       if (home !== undefined) this.#groups.add(block, this.#groupOf(home, this.#groupStreams[group] as Stream));

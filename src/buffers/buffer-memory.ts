@@ -186,7 +186,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     away.#setPointer(pointer, bytes);
     // The end of a run must not take it back.
     away.leaveScopes();
-    if (pointer !== 0) adoptInScope(pointer, away);
+    if (pointer !== 0) adoptInScope(pointer, away, this.home);
     return handedOver;
   }
 
@@ -239,7 +239,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
   /** @throws CisternError if another worker uses the memory. */
   #bringHome(): void {
     recall(this.#away);
-    freeReturned();
+    freeReturned(true);
     if (this.#away === 0) return;
     throw new CisternError(
       'ERR_CISTERN_INVALID_STATE',

@@ -479,7 +479,7 @@ export class DeviceBuffer implements Disposable {
     assertMessage(message);
     currentBackend();
     const wasOpen = discardMessage(message, 'discard a message');
-    freeReturned();
+    freeReturned(false);
     return wasOpen;
   }
 
@@ -1062,7 +1062,7 @@ export class DeviceBuffer implements Disposable {
    */
   detach(): BufferMessage {
     const operation = 'detach a buffer';
-    freeReturned();
+    freeReturned(false);
     this.#assertCanBeGiven(operation);
     this.#assertNotShared(operation);
     const memory = this.#memory;
@@ -1097,7 +1097,7 @@ export class DeviceBuffer implements Disposable {
    * ```
    */
   share(): BufferMessage {
-    freeReturned();
+    freeReturned(false);
     this.#assertCanBeGiven('share a buffer');
     const { resource, byteLength, bytes, pointer, stream, alignment, label, createdAt } = this.#memory;
     if (resource instanceof AttachedMemory) return resource.share(byteLength, stream, label);

@@ -43,7 +43,7 @@ import { captureStack } from '../call-stack.js';
 import { onReturned } from '../driver/hand-over.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/object-watch.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
-import { type AwayMemory, keepAway, takeHome } from './returned-memory.js';
+import { type AwayMemory, bringHome, keepAway } from './returned-memory.js';
 
 /** What remains of a collected buffer. Must not refer to the buffer. */
 export interface OwnedMemory {
@@ -213,7 +213,9 @@ export function freeUnreachableBuffers(): number {
   isSweeping = true;
   try {
     const unreachable = takeUnreachable();
-    return freeReturned() + freeRefused() + freeTaken(unreachable);
+    const freedBytes = freeRefused() + freeTaken(unreachable);
+    // A buffer that was just freed may have been attached here, and its memory has come home by that.
+    return freedBytes + freeReturned(true);
   } finally {
     isSweeping = false;
     giveUpUnneeded();
@@ -228,13 +230,18 @@ export function expectReturn(handOver: number, memory: AwayMemory): void {
   keepAway(handOver, memory);
   if (isListening) return;
   isListening = true;
-  onReturned(freeReturned);
+  onReturned(() => freeReturned(false));
 }
 
-/** Frees the memory that other workers have given back. Returns its bytes. Never throws. */
-export function freeReturned(): number {
+/**
+ * Frees the memory that other workers have given back. Returns its bytes. Never throws.
+ * @param mayWait whether this may wait on the host for other workers' work
+ */
+export function freeReturned(mayWait: boolean): number {
   let freedBytes = 0;
-  for (let memory = takeHome(); memory !== undefined; memory = takeHome()) freedBytes += freeSoonerOrLater(memory);
+  bringHome(mayWait, (memory) => {
+    freedBytes += freeSoonerOrLater(memory);
+  });
   return freedBytes;
 }
 

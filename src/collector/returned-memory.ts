@@ -8,6 +8,10 @@
  * If the other worker's work has run, the memory is freed on the stream that it was given on.
  * Otherwise it is freed on a stream of its own, which waits for that work: the giver's stream would
  * have to wait for work that it does not depend on.
+ *
+ * A free of host memory waits on the host for its stream. So it comes home only when the other worker's
+ * work has run, unless memory has run out; and it is never freed on the giver's stream, which may have
+ * later work. The wait could last for ever, since the work may need an answer of this very thread.
  */
 import type { Device } from '../driver/device.js';
 import { followReturned, takeReturned } from '../driver/hand-over.js';
@@ -25,34 +29,63 @@ export interface AwayMemory extends OwnedMemory {
 const away = new Map<number, AwayMemory>();
 /** By device: the streams that wait for other workers. */
 const homeStreams: (Stream | undefined)[] = [];
+/** By device: streams that never wait, for memory whose free waits for its stream. */
+const idleStreams: (Stream | undefined)[] = [];
+/** Milliseconds until memory that was not yet unused is looked at again, and at most. */
+const firstDelay = 1;
+const longestDelay = 64;
+let delay = firstDelay;
+let timer: NodeJS.Timeout | undefined;
 
 /** Keeps what is needed to free handed memory once it has come home. */
 export function keepAway(handOver: number, memory: AwayMemory): void {
   away.set(handOver, memory);
 }
 
-/** The next memory that has come home, or `undefined`. Never throws. */
-export function takeHome(): AwayMemory | undefined {
-  const returned = away.size === 0 ? undefined : takeReturned();
-  if (returned === undefined) return undefined;
-  const { handOver, isComplete } = returned;
-  const memory = away.get(handOver) as AwayMemory;
-  const { stream } = memory;
-  const isUsable = isComplete && !stream.isDisposed && stream.identity.announcesEnd;
-  const orderedOn = isUsable ? stream : homeStream(stream.device);
-  if (!isComplete && !followReturned(handOver, orderedOn)) return undefined;
-  away.delete(handOver);
-  // Without a stream, the free waits for the device.
-  memory.comeHome(orderedOn ?? stream);
-  return memory;
+/**
+ * Passes each memory that has come home to a function. Never throws if the function does not.
+ * @param mayWait whether host memory comes home although other workers' work has not run
+ */
+export function bringHome(mayWait: boolean, take: (memory: AwayMemory) => void): void {
+  const inUse = new Set<number>();
+  while (away.size > 0) {
+    const returned = takeReturned();
+    if (returned === undefined) break;
+    const { handOver, isComplete } = returned;
+    const memory = away.get(handOver) as AwayMemory;
+    const { stream } = memory;
+    const { memoryKind } = memory.resource;
+    const freeWaits = memoryKind === 'pinned-host' || memoryKind === 'host';
+    if (!isComplete && freeWaits && !mayWait) {
+      // Without a stream, it goes to the end of the list.
+      followReturned(handOver, undefined);
+      if (inUse.has(handOver)) break;
+      inUse.add(handOver);
+      continue;
+    }
+    const isUsable = isComplete && !freeWaits && !stream.isDisposed && stream.identity.announcesEnd;
+    const orderedOn = isUsable ? stream : streamOf(isComplete && freeWaits ? idleStreams : homeStreams, stream.device);
+    if (!isComplete && !followReturned(handOver, orderedOn)) break;
+    away.delete(handOver);
+    delay = firstDelay;
+    // Without a stream, the free waits for the device.
+    memory.comeHome(orderedOn ?? stream);
+    take(memory);
+  }
+  if (inUse.size === 0 || timer !== undefined) return;
+  timer = setTimeout(() => {
+    timer = undefined;
+    bringHome(false, take);
+  }, delay).unref();
+  delay = Math.min(2 * delay, longestDelay);
 }
 
 /** `undefined` if the driver refuses to create it. */
-function homeStream(device: Device): Stream | undefined {
+function streamOf(streams: (Stream | undefined)[], device: Device): Stream | undefined {
   try {
-    homeStreams[device.index] ??= new Stream({ device, nonBlocking: true });
+    streams[device.index] ??= new Stream({ device, nonBlocking: true });
   } catch {
     return undefined;
   }
-  return homeStreams[device.index];
+  return streams[device.index];
 }

@@ -456,3 +456,24 @@ describe('leak detection', () => {
     expect(leaks).toMatchObject([{ bytes: 1000, createdAt: undefined }]);
   });
 });
+
+it.each<[string, (buffer: DeviceBuffer) => DeviceBuffer]>([
+  [
+    'shared',
+    (buffer) => {
+      buffer.share();
+      return buffer;
+    },
+  ],
+  ['attached', (buffer) => DeviceBuffer.attach(buffer.detach(), { stream })],
+])('finds a dropped buffer that was %s when memory runs out', async (_, make) => {
+  using upstream = new CudaMemoryResource();
+  using pool = new PoolMemoryResource(upstream, { initialBytes: MiB, maximumBytes: MiB });
+  let held: DeviceBuffer | undefined = make(new DeviceBuffer(MiB, { resource: pool, stream }));
+  // Only a major collection finds it then.
+  for (let i = 0; i < 2; i++) reclaimUnreachableBuffers('major');
+  expect(held.byteLength).toBe(MiB);
+  held = undefined;
+  await setImmediate();
+  new DeviceBuffer(MiB, { resource: pool, stream }).dispose();
+});

@@ -1,0 +1,97 @@
+import { setImmediate, setTimeout } from 'node:timers/promises';
+import { describe, expect, test } from 'vitest';
+import { AlignedResourceAdaptor } from '../../src/adaptors/aligned-resource-adaptor.js';
+import { CachingMemoryResource } from '../../src/adaptors/caching-memory-resource.js';
+import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { Stream } from '../../src/driver/stream.js';
+import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
+import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
+import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
+import { MiB } from '../../src/units.js';
+
+/** Waits until the event loop has freed what has come home. */
+async function home({ reservedBytes }: { readonly reservedBytes: number }, resource: { readonly reservedBytes: number }): Promise<void> {
+  for (let turn = 0; turn < 200 && resource.reservedBytes > reservedBytes; turn++) await setTimeout(5);
+}
+
+// A free of host memory waits for its stream on the host.
+describe.each([
+  ['pinned', () => new PinnedHostMemoryResource()],
+  ['host', () => new HostMemoryResource()],
+] as const)('%s memory', (_, make) => {
+  test("comes home once the taker's work has run, and not before", async () => {
+    using resource = make();
+    using giver = new Stream({ nonBlocking: true });
+    using taker = new Stream({ nonBlocking: true });
+    const before = { reservedBytes: resource.reservedBytes };
+    const attached = [1, 2].map(() => {
+      return DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker });
+    });
+    const hold = taker.hold();
+    attached[0]?.fill(1);
+    for (const buffer of attached) buffer.dispose();
+    // None of these may wait for the taker.
+    for (let turn = 0; turn < 5; turn++) await setImmediate();
+    new DeviceBuffer(4096, { resource, stream: giver }).detach();
+    const { reservedBytes } = resource;
+    hold.release();
+    expect(reservedBytes).toBe(before.reservedBytes + 3 * 4096);
+    await home({ reservedBytes: before.reservedBytes + 4096 }, resource);
+    expect(resource.reservedBytes).toBe(before.reservedBytes + 4096);
+  });
+
+  test("does not wait for later work of the giver's stream", async () => {
+    using resource = make();
+    using giver = new Stream({ nonBlocking: true });
+    using taker = new Stream({ nonBlocking: true });
+    const before = { reservedBytes: resource.reservedBytes };
+    DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker }).dispose();
+    taker.synchronizeSync();
+    const hold = giver.hold();
+    await home(before, resource);
+    hold.release();
+    expect(resource.reservedBytes).toBe(before.reservedBytes);
+  });
+});
+
+describe('memory of a run of a cache', () => {
+  test('leaves the run if it is detached elsewhere while the run goes on', async () => {
+    using upstream = new CudaMemoryResource();
+    using cache = new CachingMemoryResource(upstream);
+    using stream = new Stream({ nonBlocking: true });
+    let buffer: DeviceBuffer | undefined;
+    let resolve = () => {};
+    const promise = new Promise<void>((resolved) => {
+      resolve = resolved;
+    });
+    const run = cache.run(async () => {
+      buffer = new DeviceBuffer(MiB, { stream });
+      new DeviceBuffer(MiB, { stream });
+      await promise;
+    });
+    const message = (buffer as DeviceBuffer).detach();
+    resolve();
+    await run;
+    using attached = DeviceBuffer.attach(message, { stream });
+    expect(attached.byteLength).toBe(MiB);
+    attached.dispose();
+    await setTimeout(5);
+  });
+
+  test('leaves the run if an adaptor above the cache has aligned it', () => {
+    using upstream = new CudaMemoryResource();
+    using cache = new CachingMemoryResource(upstream);
+    using resource = new AlignedResourceAdaptor(cache, { alignment: 4096 });
+    using stream = new Stream({ nonBlocking: true });
+    const messages = cache.run(() => {
+      new DeviceBuffer(256, { stream });
+      const buffers = [1, 2, 3].map(() => new DeviceBuffer(1024, { resource, stream }));
+      return buffers.map((buffer) => buffer.detach());
+    });
+    const attached = messages.map((message) => DeviceBuffer.attach(message, { stream }));
+    expect(attached.map(({ byteLength }) => byteLength)).toEqual([1024, 1024, 1024]);
+    for (const buffer of attached) buffer.dispose();
+    stream.synchronizeSync();
+    DeviceBuffer.discard(new DeviceBuffer(256, { resource: upstream, stream }).detach());
+  });
+});
