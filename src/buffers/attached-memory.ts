@@ -40,6 +40,11 @@ export class AttachedMemory implements MemoryResource {
     return this.#shared !== undefined;
   }
 
+  /** Whether this is the memory at a pointer, and not that of another buffer of the same resource. */
+  isAt(pointer: DevicePointer): boolean {
+    return pointer === this.#attachment.pointer;
+  }
+
   /** The message of shared memory. Memory that is not shared yet is from now on. */
   share(byteLength: number, stream: Stream, label: string | undefined): BufferMessage {
     this.#shared ??= handOn(this.#attachment, byteLength, stream, true, label);
@@ -61,7 +66,7 @@ export class AttachedMemory implements MemoryResource {
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream): void {
     if (pointer === 0) return;
     const refusal = `the memory of another worker cannot free ${formatPointer(pointer)}`;
-    if (pointer !== this.#attachment.pointer) throw notAllocatedHere(refusal);
+    if (!this.isAt(pointer)) throw notAllocatedHere(refusal);
     if (bytes !== this.#attachment.bytes) throw wrongSize(refusal, bytes, this.#attachment.bytes);
     assertStream(stream, 'deallocate');
     giveBack(this.#attachment, stream);

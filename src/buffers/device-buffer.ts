@@ -3,7 +3,7 @@ import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { creationStack, disown, freeReturned, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
 import { currentBackend } from '../driver/backend.js';
 import { Event } from '../driver/event.js';
-import { assertMessage, attach, type BufferMessage, discardMessage, giveBack, messageInfo } from '../driver/hand-over.js';
+import { attach, type BufferMessage, checkedMessage, discardMessage, giveBack, messageInfo } from '../driver/hand-over.js';
 import { accessFromHost } from '../driver/host-view.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
 import type { MemoryLocation } from '../driver/managed-memory.js';
@@ -437,21 +437,21 @@ export class DeviceBuffer implements Disposable {
    */
   static attach(message: BufferMessage, options: AttachOptions): DeviceBuffer {
     const operation = 'attach a buffer';
-    assertMessage(message);
+    const checked = checkedMessage(message);
     assertOptions(options, attachOptionNames);
     const { stream } = options;
     assertStream(stream, operation);
-    const { bytes, byteLength, alignment, isShared, ...place } = messageInfo(message, operation);
+    const { bytes, byteLength, alignment, isShared, ...place } = messageInfo(checked, operation);
     if (place.memoryKind === 'device') assertStreamOf(stream, place.device);
     const createdAt = creationStack(DeviceBuffer.attach);
-    const attached = attach(message, stream, operation);
+    const attached = attach(checked, stream, operation);
     if (bytes === 0) {
       giveBack(attached, stream);
-      return new DeviceBuffer(0, { stream, alignment, ...(message.label === undefined ? {} : { label: message.label }) });
+      return new DeviceBuffer(0, { stream, alignment, ...(checked.label === undefined ? {} : { label: checked.label }) });
     }
     const { pointer } = attached;
-    const resource = new AttachedMemory(place, { ...attached, bytes }, isShared ? message : undefined);
-    const memory = new BufferMemory(resource, stream, alignment, message.label, createdAt);
+    const resource = new AttachedMemory(place, { ...attached, bytes }, isShared ? checked : undefined);
+    const memory = new BufferMemory(resource, stream, alignment, checked.label, createdAt);
     const buffer = new DeviceBuffer(0, options, memory);
     memory.adopt(pointer, bytes);
     memory.byteLength = byteLength;
@@ -476,9 +476,9 @@ export class DeviceBuffer implements Disposable {
    * ```
    */
   static discard(message: BufferMessage): boolean {
-    assertMessage(message);
+    const checked = checkedMessage(message);
     currentBackend();
-    const wasOpen = discardMessage(message, 'discard a message');
+    const wasOpen = discardMessage(checked, 'discard a message');
     freeReturned(false);
     return wasOpen;
   }
@@ -1066,9 +1066,9 @@ export class DeviceBuffer implements Disposable {
     this.#assertCanBeGiven(operation);
     this.#assertNotShared(operation);
     const memory = this.#memory;
-    const { resource, byteLength, stream, label } = memory;
+    const { resource, byteLength, pointer, stream, label } = memory;
     let message: BufferMessage;
-    if (resource instanceof AttachedMemory) {
+    if (resource instanceof AttachedMemory && resource.isAt(pointer)) {
       message = resource.handOn(byteLength, stream, label);
       memory.release();
     } else {
@@ -1100,7 +1100,7 @@ export class DeviceBuffer implements Disposable {
     freeReturned(false);
     this.#assertCanBeGiven('share a buffer');
     const { resource, byteLength, bytes, pointer, stream, alignment, label, createdAt } = this.#memory;
-    if (resource instanceof AttachedMemory) return resource.share(byteLength, stream, label);
+    if (resource instanceof AttachedMemory && resource.isAt(pointer)) return resource.share(byteLength, stream, label);
     if (pointer === 0) throw new UnsupportedError('cannot share a buffer: it has no memory');
     const { message, ...attachment } = this.#memory.handOver(true);
     const shared = new BufferMemory(

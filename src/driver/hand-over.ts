@@ -82,13 +82,14 @@ export function handOn(
 }
 
 /**
- * Checks that a value has the form of a message.
- * @throws ArgumentTypeError
+ * A copy of a message, whose properties cannot change any more.
+ * @throws ArgumentTypeError if the value does not have the form of a message.
  */
-export function assertMessage(message: unknown): asserts message is BufferMessage {
+export function checkedMessage(message: unknown): BufferMessage {
   const { kind, number, nonce, label } = (typeof message === 'object' && message !== null ? message : {}) as Partial<BufferMessage>;
-  const isMessage = kind === 'cistern-buffer' && isNumber(number) && isNumber(nonce) && (label === undefined || typeof label === 'string');
-  if (!isMessage) throw new ArgumentTypeError(`message must be what detach or share of a buffer returned, got ${formatValue(message)}`);
+  const isLabel = label === undefined || typeof label === 'string';
+  if (kind === 'cistern-buffer' && isNumber(number) && isNumber(nonce) && isLabel) return messageOf(number, nonce, label);
+  throw new ArgumentTypeError(`message must be what detach or share of a buffer returned, got ${formatValue(message)}`);
 }
 
 /** What a message stands for. @throws LifetimeError if it cannot be attached. */
@@ -168,7 +169,7 @@ function messageOf(number: number, nonce: number, label: string | undefined): Bu
   return Object.freeze({ kind: 'cistern-buffer', number, nonce, ...(label === undefined ? {} : { label }) });
 }
 
-function isNumber(value: unknown): boolean {
+function isNumber(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 

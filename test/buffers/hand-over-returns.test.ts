@@ -3,11 +3,13 @@ import { describe, expect, test } from 'vitest';
 import { AlignedResourceAdaptor } from '../../src/adaptors/aligned-resource-adaptor.js';
 import { CachingMemoryResource } from '../../src/adaptors/caching-memory-resource.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import type { BufferMessage } from '../../src/driver/hand-over.js';
 import { Stream } from '../../src/driver/stream.js';
 import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
 import { PinnedHostMemoryResource } from '../../src/resources/pinned-host-memory-resource.js';
 import { MiB } from '../../src/units.js';
+import { caught, code } from '../support/errors.js';
 
 /** Waits until the event loop has freed what has come home. */
 async function home({ reservedBytes }: { readonly reservedBytes: number }, resource: { readonly reservedBytes: number }): Promise<void> {
@@ -93,5 +95,38 @@ describe('memory of a run of a cache', () => {
     for (const buffer of attached) buffer.dispose();
     stream.synchronizeSync();
     DeviceBuffer.discard(new DeviceBuffer(256, { resource: upstream, stream }).detach());
+  });
+});
+
+describe('an attached buffer', () => {
+  test('keeps its memory, whatever other buffers of its resource do', async () => {
+    using upstream = new CudaMemoryResource();
+    using giver = new Stream({ nonBlocking: true });
+    using taker = new Stream({ nonBlocking: true });
+    using attached = DeviceBuffer.attach(new DeviceBuffer(4096, { resource: upstream, stream: giver }).detach(), { stream: taker });
+    const { resource } = attached;
+    DeviceBuffer.discard(new DeviceBuffer(0, { resource, stream: taker }).detach());
+    using empty = new DeviceBuffer(0, { resource, stream: taker });
+    expect(caught(() => empty.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    expect(upstream.reservedBytes).toBe(4096);
+    attached.dispose();
+    await home({ reservedBytes: 0 }, upstream);
+    expect(upstream.reservedBytes).toBe(0);
+  });
+
+  test('is what one reading of the message says', () => {
+    using upstream = new CudaMemoryResource();
+    using stream = new Stream({ nonBlocking: true });
+    const messages = [256, 1 * MiB].map((bytes) => new DeviceBuffer(bytes, { resource: upstream, stream }).detach());
+    let reads = 0;
+    const changing = {
+      ...messages[0],
+      get number() {
+        return messages[Math.min(1, reads++)]?.number;
+      },
+    };
+    using attached = DeviceBuffer.attach(changing as BufferMessage, { stream });
+    expect([attached.capacityBytes, reads]).toEqual([256, 1]);
+    DeviceBuffer.discard(messages[1] as BufferMessage);
   });
 });
