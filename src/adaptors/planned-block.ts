@@ -17,6 +17,12 @@ import { type AddressClass, type BlockView, classifyAddress, none, type Segment 
 import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
 import type { KeptMemory } from './stream-ordered-memory-resource.js';
 
+/** The block of an earlier plan. */
+interface EarlierBlock extends Segment {
+  /** How many allocations are live in it. */
+  live: number;
+}
+
 export class PlannedBlock implements KeptMemory {
   /** The block from the upstream, and where the plan begins in it. */
   segment: Segment | undefined;
@@ -28,7 +34,7 @@ export class PlannedBlock implements KeptMemory {
   asked = new Float64Array(0);
   readonly #placeAt = new Map<number, number>();
   /** Blocks of earlier plans; and what is live in them, by address. */
-  #earlier: readonly Segment[] = [];
+  #earlier: readonly EarlierBlock[] = [];
   readonly #kept = new Map<number, number>();
   /** Called when the stream of a lane has ended. */
   streamEnded: ((lane: number, ended: number) => void) | undefined;
@@ -52,16 +58,28 @@ export class PlannedBlock implements KeptMemory {
   retire(): void {
     const { segment } = this;
     if (segment === undefined) return;
+    let live = 0;
     this.asked.forEach((bytes, place) => {
-      if (bytes > 0) this.#kept.set(this.base + (this.offsets[place] as number), bytes);
+      if (bytes === 0) return;
+      this.#kept.set(this.base + (this.offsets[place] as number), bytes);
+      live++;
     });
-    this.#earlier = [...this.#earlier, segment];
+    this.#earlier = [...this.#earlier, { ...segment, live }];
     this.#clear();
   }
 
-  /** Whether there is a block of an earlier plan in which nothing is live. */
-  get hasSpare(): boolean {
-    return this.#earlier.some((segment) => !this.#isKept(segment));
+  /** Bytes of the blocks of earlier plans in which nothing is live. */
+  get spareBytes(): number {
+    let sum = 0;
+    for (const { bytes, live } of this.#earlier) if (live === 0) sum += bytes;
+    return sum;
+  }
+
+  /** Bytes of the blocks of earlier plans in which something is live. */
+  get pinnedBytes(): number {
+    let sum = 0;
+    for (const { bytes, live } of this.#earlier) if (live > 0) sum += bytes;
+    return sum;
   }
 
   /** How many allocations are live. */
@@ -124,7 +142,7 @@ export class PlannedBlock implements KeptMemory {
   addSegment(address: number, bytes: number, lane: number): void {
     this.use(lane);
     if (this.segment !== undefined || bytes < this.segmentBytes) {
-      this.#earlier = [...this.#earlier, { address, bytes }];
+      this.#earlier = [...this.#earlier, { address, bytes, live: 0 }];
       return;
     }
     this.segment = { address, bytes };
@@ -132,10 +150,10 @@ export class PlannedBlock implements KeptMemory {
   }
 
   removeFreeSegment(_lane: number, maximumBytes: number): Segment | undefined {
-    const spare = this.#earlier.find((each) => each.bytes <= maximumBytes && !this.#isKept(each));
+    const spare = this.#earlier.find((each) => each.bytes <= maximumBytes && each.live === 0);
     if (spare !== undefined) {
       this.#earlier = this.#earlier.filter((each) => each !== spare);
-      return spare;
+      return { address: spare.address, bytes: spare.bytes };
     }
     const { segment } = this;
     if (segment === undefined || segment.bytes > maximumBytes || this.isInUse) return undefined;
@@ -149,7 +167,7 @@ export class PlannedBlock implements KeptMemory {
   }
 
   removeAllSegments(): Segment[] {
-    const segments = [...this.segments];
+    const segments = this.segments.map(({ address, bytes }) => ({ address, bytes }));
     this.#earlier = [];
     this.#kept.clear();
     this.#clear();
@@ -170,8 +188,13 @@ export class PlannedBlock implements KeptMemory {
 
   free(place: number): void {
     const { length } = this.offsets;
-    if (place < length) this.asked[place] = 0;
-    else this.#kept.delete(place - length);
+    if (place < length) {
+      this.asked[place] = 0;
+      return;
+    }
+    const address = place - length;
+    this.#kept.delete(address);
+    for (const block of this.#earlier) if (isIn(block, address)) block.live--;
   }
 
   largestFreeBytes(): number {
@@ -200,10 +223,6 @@ export class PlannedBlock implements KeptMemory {
       if (!isHead && address < before) throw new Error(`two allocations of the plan overlap at ${address}`);
       before = address + bytes;
     }
-  }
-
-  #isKept(segment: Segment): boolean {
-    return this.#keptIn(segment).length > 0;
   }
 
   /** What is live in a block of an earlier plan, by address. */

@@ -29,7 +29,8 @@
  *
  * Learning. A recorded pass is served by the fallback. Once enough passes in a row had the same
  * operations, the planner makes a plan of them, and the next pass is served from it. The block of
- * the plan before goes back to the upstream when nothing is live in it.
+ * the plan before goes back to the upstream when nothing is live in it. While
+ * earlier blocks with live memory have more bytes than the block of the plan, no pass is recorded.
  *
  * Invariants: live allocations do not overlap; an allocation is handed out only if its stream is
  * ordered after every earlier free of its bytes.
@@ -139,7 +140,7 @@ const knownOptions = optionNames<PlannedMemoryResourceOptions>({
 export interface PlannedStatistics extends StreamOrderedStatistics {
   /** Passes that have begun. */
   readonly passes: number;
-  /** Whether the passes that begin are recorded, and served by the fallback. */
+  /** Whether the next pass is recorded, and served by the fallback. */
   readonly isRecording: boolean;
   /** How many plans the planner has made. */
   readonly plans: number;
@@ -150,6 +151,16 @@ export interface PlannedStatistics extends StreamOrderedStatistics {
    * can. More passes are then recorded.
    */
   readonly difference: string | undefined;
+  /**
+   * What the planner threw, or why its plan is invalid; `undefined` if neither. After an error, no
+   * pass is recorded until {@link PlannedMemoryResource.record} is called.
+   */
+  readonly planningError: unknown;
+  /**
+   * Bytes of the blocks of earlier plans in which something is still allocated. While these are more
+   * than the current plan's block has, passes are not recorded again: another plan would add a block.
+   */
+  readonly pinnedBytes: number;
   /** Allocations of a plan that are live. */
   readonly plannedAllocations: number;
   /** Requests that the fallback served, in passes or outside. */
@@ -196,8 +207,9 @@ const deviationWords = ['fallback', 'refuse'] as const;
  *
  * With the option `planner`, it learns: passes are recorded first, and served by the fallback. Once
  * some of them had the same operations, a plan is made of them, and serves the passes that follow.
- * If those deviate again and again, passes are recorded anew. Memory of an earlier plan that is
- * still allocated stays where it is.
+ * If those deviate again and again, passes are recorded again. Memory of an earlier plan that is
+ * still allocated stays where it is, and keeps the whole block of that plan. While such blocks have
+ * more bytes than the current plan's, the current plan goes on serving.
  *
  * Stream order: memory that goes from one stream to another within the plan is waited for, with an
  * event recorded at that point. A stream's first request in a pass waits for the work of all other
@@ -281,6 +293,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   #alike: OrderedSequence[] = [];
   #recordedAlignment: number = ALLOCATION_ALIGNMENT;
   #difference: string | undefined;
+  /** What the planner threw: then nothing is learnt until `record`. */
+  #failure: { readonly error: unknown } | undefined;
   /** Requests that deviated from the plan since this pass began; and passes in a row with some. */
   #deviated = 0;
   #deviatingInRow = 0;
@@ -337,7 +351,12 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.fallback = fallback;
     this.alternates = fallback === upstream ? [] : [fallback];
     this.#block = block;
-    block.streamEnded = (lane, ended) => this.#laneEnded(lane, ended);
+    // Streams keep the block, but not this: its recorder must end if this is dropped within a pass.
+    const self = new WeakRef(this);
+    block.streamEnded = (lane, ended) => {
+      const owner = self.deref();
+      if (owner !== undefined) owner.#laneEnded(lane, ended);
+    };
     this.#refuses = deviations === 'refuse';
     this.#repeats = repeats === true;
     this.#fallbackEvents = deallocationEvents;
@@ -404,20 +423,24 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
    * Begins a pass, and ends the one before: the next request is the first of the plan. Memory that
    * is still allocated stays; requests whose places overlap it are deviations. If several streams
    * used the block, an event is recorded on each. With a planner, a plan may be made first, as in
-   * {@link PlannedMemoryResource.end}.
+   * {@link PlannedMemoryResource.run}.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this is disposed; DriverError if an event
-   * cannot be recorded; and whatever the planner throws: no pass begins then.
+   * cannot be recorded.
    */
   begin(): void {
     this.assertLive('begin a pass');
     this.#finishPass(true);
-    if (this.#isLearning) this.#block.retire();
-    if (this.#block.hasSpare) {
-      this.trim(Stream.legacyDefault(this.device));
+    // The planner may have used this.
+    this.assertLive('begin a pass');
+    if (this.#isLearning && !this.#isPinned) this.#block.retire();
+    const { spareBytes } = this.#block;
+    if (spareBytes > 0) {
+      // Blocks of earlier plans go first, so the one of this plan stays.
+      this.trim(Stream.legacyDefault(this.device), { bytesToKeep: this.reservedBytes - spareBytes });
       // Host functions may have run.
       this.assertLive('begin a pass');
-      this.#leavePass();
     }
+    this.#leavePass();
     const recorded = new Set<number>();
     for (const number of this.#touched.size > 1 ? this.#touched : []) {
       const lane = this.ordering.lane(number);
@@ -440,15 +463,19 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
    * Ends the pass, if there is one. Until the next begins, requests go to the fallback. Memory that
    * is still allocated stays. If enough passes are recorded, a plan is made, which blocks the thread
    * for about `planningMilliseconds`.
-   * @throws whatever the planner throws; recording goes on then.
+   * @throws whatever the planner throws: passes are no longer recorded then, until
+   * {@link PlannedMemoryResource.record}.
    */
   end(): void {
+    const before = this.#failure;
     this.#finishPass(true);
+    if (this.#failure !== undefined && this.#failure !== before) throw this.#failure.error;
   }
 
   /**
    * Records passes again, from the next that begins on, and makes a plan of them. Until then, they
-   * are served by the fallback.
+   * are served by the fallback. While blocks of earlier plans are kept that have more bytes than the
+   * current plan's, recording waits, and the current plan goes on serving.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this is disposed; CisternError
    * (`ERR_CISTERN_INVALID_STATE`) if there is no planner.
    */
@@ -460,13 +487,16 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#isLearning = true;
     this.#alike = [];
     this.#difference = undefined;
+    this.#failure = undefined;
     this.#recordedAlignment = ALLOCATION_ALIGNMENT;
   }
 
   /**
    * Runs a function as a pass: until it returns or throws; for an asynchronous function, until its
    * promise settles. During the call, this is the current resource, as in {@link withResource}. No
-   * plan is made of a pass that fails.
+   * plan is made of a pass that fails. If the planner throws, the result of the pass is returned all
+   * the same; the error is in {@link PlannedStatistics.planningError}, and passes are no longer
+   * recorded until {@link PlannedMemoryResource.record}.
    * @returns what `fn` returns
    * @throws ArgumentTypeError if `fn` is not a function; CisternError (`ERR_CISTERN_INVALID_STATE`)
    * within a pass; as `begin`; and whatever `fn` throws.
@@ -497,10 +527,12 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     return Object.freeze({
       ...this.baseStatistics(),
       passes: this.#passes,
-      isRecording: this.#isLearning,
+      isRecording: this.#isLearning && !this.#isPinned,
       plans: this.#plans,
       deviatingPasses: this.#deviatingTotal,
       difference: this.#difference,
+      planningError: this.#failure?.error,
+      pinnedBytes: this.#block.pinnedBytes,
       plannedAllocations: this.#block.liveCount,
       fallbackAllocations: this.#fallbackAllocations,
       deviations: Object.freeze({ ...this.#deviations }),
@@ -560,8 +592,9 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#unordered = [];
     this.#overdue.clear();
     this.#deviated = 0;
-    if (this.#isLearning) {
-      this.#recorder = new PassRecorder();
+    // It still has the block of a plan if recording waits.
+    if (this.#isLearning && this.#block.segment === undefined) {
+      this.#recorder = new PassRecorder(this);
       // Nothing of the plan is due.
       this.#cursor = this.#plan.operations.length;
     }
@@ -596,10 +629,16 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     }
     this.#deviatingTotal++;
     this.#deviatingInRow++;
+    if (this.#isLearning || this.#isPinned || this.#failure !== undefined) return;
     if (this.#deviatingInRow < this.#replanAfter * 2 ** this.#vainPlans) return;
-    this.#deviatingInRow = 0;
     this.#vainPlans++;
     this.record();
+  }
+
+  /** Whether earlier plans keep so much memory that another plan must wait. */
+  get #isPinned(): boolean {
+    const { segment, pinnedBytes, segmentBytes } = this.#block;
+    return segment !== undefined && pinnedBytes > segmentBytes;
   }
 
   /** Makes a plan once there are enough recorded passes with the same operations. */
@@ -620,11 +659,19 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     const passes = this.#alike;
     this.#alike = [];
     const limits = { alignmentBytes: this.#recordedAlignment, timeLimitMilliseconds: this.#planningMilliseconds };
-    const plan = checkedPlan((this.#planner as Planner)(passes, limits), 'the plan of the planner');
+    let plan: Plan;
+    try {
+      plan = checkedPlan((this.#planner as Planner)(passes, limits), 'the plan of the planner');
+    } catch (error) {
+      this.#isLearning = false;
+      this.#failure = { error };
+      return;
+    }
     // The planner may have used this.
     if (this.isDisposed || this.#isInPass || this.#block.segment !== undefined) return;
     this.#setPlan(plan);
     this.#isLearning = false;
+    this.#deviatingInRow = 0;
     this.#plans++;
   }
 
@@ -669,6 +716,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     if (!this.#isInPass && !this.#repeats) return this.#allocateFromFallback(bytes, stream, alignment);
     if (!this.#isInPass) this.#beginAutomatically();
     if (this.#recorder !== undefined) return this.#allocateRecorded(this.#recorder, bytes, stream, alignment);
+    // The planner threw before there was a plan.
+    if (this.#plan === noPlan) return this.#allocateFromFallback(bytes, stream, alignment);
     const before = { cursor: this.#cursor, overdue: this.#overdue.size };
     this.#passDueFrees();
     if (this.#cursor === this.#plan.operations.length && this.#repeats && this.#cursor > 0) {

@@ -44,7 +44,10 @@ export function operationsOfRun(run: RecordedRun): RunOperations {
     const first = firsts[i] as number;
     const bytes = seconds[i] as number;
     const kind = kinds[i];
-    if (kind === EventKind.eventRecord) records.set(first, builder.record(stream));
+    if (kind === EventKind.eventRecord) {
+      const record = builder.record(stream);
+      if (record !== undefined) records.set(first, record);
+    }
     if (kind === EventKind.eventWait) {
       const record = records.get(first);
       if (record !== undefined) builder.wait(stream, record);

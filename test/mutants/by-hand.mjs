@@ -433,14 +433,14 @@ const faults = {
     {
       name: 'block-of-another-plan',
       fault: 'the block of the plan before, with what is live in it, serves the next plan',
-      from: '    if (this.#isLearning) this.#block.retire();\n',
+      from: '    if (this.#isLearning && !this.#isPinned) this.#block.retire();\n',
       to: '',
     },
     {
       name: 'block-is-kept-for-ever',
       fault: 'the block of an earlier plan does not go back to the upstream when nothing is live in it',
-      from: 'if (this.#block.hasSpare) {',
-      to: 'if (this.#block.hasSpare && this.#isLearning) {',
+      from: 'if (spareBytes > 0) {',
+      to: 'if (spareBytes > 0 && this.#isLearning) {',
     },
     {
       name: 'earlier-plan-frees-a-place',
@@ -471,7 +471,7 @@ const faults = {
     {
       name: 'block-in-use-is-spare',
       fault: 'the block of an earlier plan goes back to the upstream while something in it is live',
-      from: 'find((each) => each.bytes <= maximumBytes && !this.#isKept(each))',
+      from: 'find((each) => each.bytes <= maximumBytes && each.live === 0)',
       to: 'find((each) => each.bytes <= maximumBytes)',
     },
   ],
