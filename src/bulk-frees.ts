@@ -93,7 +93,7 @@ class AllocationList<Holder> {
   }
 
   /** The records in memory that is taken back, the latest first. */
-  among(taken: TakenMemory): number[] {
+  among(taken: Pick<TakenMemory, 'since' | 'has'>): number[] {
     const records: number[] = [];
     for (let record = this.#latest; record !== none; record = this.#earlier[record] as number) {
       const number = this.numberOf(record);
@@ -205,6 +205,8 @@ export type StreamFor = (stream: Stream) => Stream;
 /** Owns memory, and frees it when it is taken back. */
 export interface MemoryOwner {
   readonly pointer: DevicePointer;
+  /** The resource that frees the memory. */
+  readonly resource: MemoryResource;
   /**
    * Frees the memory through all the resources that it was allocated through; the owner then has
    * none. If the free is refused, `pointer` is unchanged, unless the memory is lost for good.
@@ -299,6 +301,19 @@ export function takeBack(taken: TakenMemory, waits = new DeviceWaits()): Refused
     if (latestNumber === before) break;
   }
   return refused.frees;
+}
+
+/** Makes the owners of memory of some resources free it, the latest first. Refused frees are left. */
+export function endOwnersOf(resources: ReadonlySet<MemoryResource>, reason: string): void {
+  const waits = new DeviceWaits();
+  for (const record of owned.among({ since: 0, has: () => true })) {
+    const owner = owned.holderOf(record);
+    if (owner === undefined || !resources.has(owner.resource)) continue;
+    const number = owned.numberOf(record);
+    try {
+      owner.endMemory(reason, (stream) => waits.streamFor(stream, number));
+    } catch {}
+  }
 }
 
 /** The refused frees, by who tried them. */

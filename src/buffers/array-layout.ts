@@ -21,9 +21,9 @@ const maximumDimensions = 64;
  */
 export function arrayLayout(shape: unknown, strides: unknown, itemBytes: number, unitBytes: number): ArrayLayout {
   const lengths = integers(shape, 'shape');
-  const count = lengths.reduce((product, length) => product * length, 1);
-  // Without elements no product can be too large; with some, every factor counts.
-  if (!Number.isSafeInteger(count * itemBytes)) {
+  // As in NumPy, an array without elements must not be too large in its other dimensions, which its
+  // strides are computed from.
+  if (!Number.isSafeInteger(lengths.reduce((product, length) => product * Math.max(1, length), itemBytes))) {
     throw new ArgumentRangeError(`shape must have at most 2^53 - 1 bytes, got ${formatIntegers(lengths)} elements of ${itemBytes} bytes`);
   }
   const steps = strides === undefined ? compactStrides(lengths, itemBytes) : bytesOf(integers(strides, 'strides'), unitBytes);
@@ -33,7 +33,7 @@ export function arrayLayout(shape: unknown, strides: unknown, itemBytes: number,
       'ERR_INVALID_ARG_VALUE',
     );
   }
-  if (count === 0) return { shape: lengths, strides: steps, extentBytes: 0 };
+  if (lengths.includes(0)) return { shape: lengths, strides: steps, extentBytes: 0 };
   let extentBytes = itemBytes;
   for (const [i, length] of lengths.entries()) extentBytes += (length - 1) * (steps[i] as number);
   if (!Number.isSafeInteger(extentBytes)) {

@@ -1,6 +1,6 @@
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { addOwner, lastingStream, type MemoryOwner, removeOwner, type StreamFor, usableStream } from '../bulk-frees.js';
-import { type HeldMemory, heldMemory } from '../collector/early-collection.js';
+import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
 import { expectReturn, freeReturned, freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
 import type { AwayMemory } from '../collector/returned-memory.js';
 import { Event } from '../driver/event.js';
@@ -10,6 +10,7 @@ import { copy } from '../driver/transfer.js';
 import { CisternError, formatPointer, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
+import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
 import { ExportedMemory } from './exported-memory.js';
 import { type HostArray, HostArrays } from './host-arrays.js';
@@ -48,7 +49,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     this.alignment = alignment;
     this.createdAt = createdAt;
     this.#label = label;
-    this.#held = heldMemory(resource.memoryKind, stream.device);
+    const isBorrowed = resource instanceof ForeignMemoryResource && resource.isBorrowed;
+    this.#held = isBorrowed ? uncounted : heldMemory(resource.memoryKind, stream.device);
   }
 
   get pointer(): DevicePointer {
@@ -219,7 +221,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     // The resource does not wait for the others that use the memory.
     this.#exported = undefined;
     try {
-      this.free(streamFor);
+      const isForeign = this.resource instanceof ForeignMemoryResource && !this.resource.isBorrowed;
+      this.free(isForeign ? (stream) => afterWait(streamFor(stream)) : streamFor);
     } finally {
       if (this.#pointer !== 0) this.#endReason = undefined;
     }
@@ -308,6 +311,12 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     memory.#setPointer(pointer, bytes);
     return memory;
   }
+}
+
+/** The stream, once it has run its work: foreign memory is then released at once. */
+function afterWait(stream: Stream): Stream {
+  stream.synchronizeSync();
+  return stream;
 }
 
 function isOfDisposed(error: unknown): boolean {

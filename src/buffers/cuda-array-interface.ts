@@ -59,8 +59,8 @@ export interface CudaArrayInterfaceOptions {
    */
   readonly byteOffset?: number;
   /**
-   * Whether the memory must not be written.
-   * @defaultValue false
+   * Whether the memory must not be written. That of a shared buffer never may be.
+   * @defaultValue whether the buffer is shared
    */
   readonly readOnly?: boolean;
   /**
@@ -102,9 +102,16 @@ interface DescribedBuffer {
   readonly stream: Stream;
 }
 
-/** Describes an array in a buffer. Does nothing on the device. */
-export function describeCudaArray({ ptr, byteLength, stream }: DescribedBuffer, options: CudaArrayInterfaceOptions): CudaArrayInterface {
-  const { shape, typestr, strides, byteOffset = 0, readOnly = false } = options;
+/**
+ * Describes an array in a buffer. Does nothing on the device.
+ * @param isShared the default of `readOnly`
+ */
+export function describeCudaArray(
+  { ptr, byteLength, stream }: DescribedBuffer,
+  options: CudaArrayInterfaceOptions,
+  isShared: boolean,
+): CudaArrayInterface {
+  const { shape, typestr, strides, byteOffset = 0, readOnly = isShared } = options;
   assertBytes(byteOffset, 'byteOffset');
   if (typeof readOnly !== 'boolean') throw new ArgumentTypeError(`readOnly must be a boolean, got ${formatValue(readOnly)}`);
   if (options.stream !== undefined && options.stream !== null) {
@@ -170,8 +177,9 @@ function producerOf(handle: number | bigint | null | undefined, { device }: Stre
 /** The bytes of an element. */
 function itemBytesOf(typestr: unknown): number {
   if (typeof typestr !== 'string') throw new ArgumentTypeError(`typestr must be a string, got ${formatValue(typestr)}`);
-  const [, order, kind, digits = ''] = /^([<>|=])([biufcmMSUV])([1-9]\d{0,8})$/.exec(typestr) ?? [];
-  if (order === undefined) {
+  // Times and intervals may have a unit: `<M8[ns]`, `<m8[25us]`.
+  const [, , kind, digits = '', unit] = /^([<>|=])([biufcmMSUV])([1-9]\d{0,8})(\[\d{0,9}[A-Za-z]{1,2}\])?$/.exec(typestr) ?? [];
+  if (kind === undefined || (unit !== undefined && kind !== 'm' && kind !== 'M')) {
     throw new ArgumentRangeError(
       `typestr must be a byte order, a kind of element and its bytes, such as '<f4', got ${formatValue(typestr)}`,
       'ERR_INVALID_ARG_VALUE',

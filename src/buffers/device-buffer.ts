@@ -18,6 +18,7 @@ import {
   LifetimeError,
   UnsupportedError,
 } from '../errors.js';
+import { flushLast } from '../files/flush-at-exit.js';
 import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { markCopy } from '../package/copy.js';
 import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
@@ -52,7 +53,7 @@ import {
 } from './cuda-array-interface.js';
 import { currentResource } from './current-resource.js';
 import { type DLPackCapsule, type DLPackOptions, dlpackOptionNames, exportBuffer } from './dlpack.js';
-import { foreignMemory, type WrapOptions, wrapOptionNames } from './foreign-memory.js';
+import { type CheckedForeignMemory, foreignMemory, type WrapOptions, wrapOptionNames } from './foreign-memory.js';
 import { type HostViewOptions, hostViewOptionNames, type TypedArrayClass, viewRange } from './host-view.js';
 import { copyOrdered, follow } from './ordered-copy.js';
 
@@ -328,9 +329,13 @@ export class DeviceBuffer implements Disposable {
    * A buffer over memory that another library allocated. Without `release` the memory is borrowed:
    * its owner keeps it until the work queued on `stream` has run. With `release` the buffer owns it,
    * and gives it back exactly once: after it is disposed or collected, or when the process or the
-   * worker exits, and in each case only after the work queued on `stream` has run. That is during the call if
-   * it has run already, otherwise from the event loop; an error of `release` is reported as an
-   * uncaught exception. A worker that is terminated runs no JavaScript, and so no `release`.
+   * worker exits, and in each case only after the work queued on `stream` has run. If that has run
+   * already, `release` is called during `dispose`; if not, later, from the event loop: possibly after
+   * the scope of `stream` has ended. If a resource of cistern takes the memory back, as a pool that
+   * is disposed does, it waits for the work and calls `release` first.
+   *
+   * An error of `release` is reported as an uncaught exception; at the exit it is printed, and the
+   * exit code is 1. A worker that is terminated runs no JavaScript, and so no `release`.
    *
    * The driver must know the memory, or a {@link HostMemoryResource} of this process. The stream
    * must be ordered after whatever wrote the memory. The buffer cannot grow: `resize` beyond
@@ -346,16 +351,20 @@ export class DeviceBuffer implements Disposable {
    * ```ts
    * using stream = new Stream();
    * const ptr = resource.allocate(4096, stream); // of another library
-   * const release = () => resource.deallocate(ptr, 4096, stream);
+   * // May run after `stream` is disposed.
+   * const release = () => resource.deallocate(ptr, 4096, Stream.legacyDefault());
    * using buffer = DeviceBuffer.wrap({ ptr, byteLength: 4096, stream, release });
    * ```
    */
   static wrap(memory: WrapOptions): DeviceBuffer {
     assertOptions(memory, wrapOptionNames, 'memory');
-    const { stream, label } = memory;
-    const foreign = foreignMemory(memory);
+    return DeviceBuffer.#wrap(memory, foreignMemory(memory));
+  }
+
+  static #wrap({ stream, label }: WrapOptions, foreign: CheckedForeignMemory): DeviceBuffer {
     const buffer = DeviceBuffer.adopt({ ...foreign, stream, ...(label === undefined ? {} : { label }) });
     foreign.resource.own();
+    if (!foreign.resource.isBorrowed) flushLast();
     return buffer;
   }
 
@@ -391,7 +400,8 @@ export class DeviceBuffer implements Disposable {
       held.owner = undefined;
     };
     try {
-      const buffer = DeviceBuffer.wrap({ ...options, ptr, byteLength, release });
+      const memory = { ...options, ptr, byteLength, release };
+      const buffer = DeviceBuffer.#wrap(memory, foreignMemory(memory, true));
       try {
         if (producer !== undefined && producer.identity !== stream.identity) follow(stream, producer);
         return buffer;
@@ -961,7 +971,8 @@ export class DeviceBuffer implements Disposable {
    * RMM has no counterpart in C++; its `DeviceBuffer` in Python has the attribute.
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid shape, type or stride, or an array
    * outside the buffer.
-   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed;
+   * CisternError (`ERR_CISTERN_INVALID_STATE`) if `readOnly` is false and the buffer is shared.
    * @example
    * ```ts
    * const { data, stream } = buffer.toCudaArrayInterface({ shape: [2, 3], typestr: '<f4' });
@@ -970,7 +981,8 @@ export class DeviceBuffer implements Disposable {
   toCudaArrayInterface(options: CudaArrayInterfaceOptions): CudaArrayInterface {
     this.#assertUsable('describe an array in a buffer');
     assertOptions(options, cudaArrayInterfaceOptionNames);
-    return describeCudaArray(this, options);
+    if (options.readOnly === false) this.#assertNotShared('describe a buffer as writable');
+    return describeCudaArray(this, options, this.#isShared);
   }
 
   /**
@@ -1222,9 +1234,14 @@ export class DeviceBuffer implements Disposable {
     throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the consumer of a DLPack tensor uses its memory`);
   }
 
-  #assertNotShared(operation: string): void {
+  /** Whether other workers may be reading the memory. */
+  get #isShared(): boolean {
     const { resource } = this.#memory;
-    if (!(resource instanceof AttachedMemory && resource.isShared)) return;
+    return resource instanceof AttachedMemory && resource.isShared;
+  }
+
+  #assertNotShared(operation: string): void {
+    if (!this.#isShared) return;
     throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is shared, so that other workers may be reading it`);
   }
 

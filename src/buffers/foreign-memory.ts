@@ -3,6 +3,7 @@ import { assertStream, type Stream } from '../driver/stream.js';
 import { type PointerInfo, pointerInfo } from '../driver/transfer.js';
 import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../errors.js';
 import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
+import { ALLOCATION_ALIGNMENT } from '../units.js';
 import { assertBytes, assertFunction, optionNames } from '../validation.js';
 
 /** The argument of {@link DeviceBuffer.wrap}. */
@@ -20,8 +21,10 @@ export interface WrapOptions {
   readonly stream: Stream;
   /**
    * Gives the memory back to its owner. It is called exactly once, on the thread of the buffer,
-   * after the work queued on the buffer's stream has run. It must not refer to the buffer, or the
-   * garbage collector never finds that.
+   * after the work queued on the buffer's stream has run. That may be long after the buffer was
+   * disposed, so it must use nothing that is disposed by then, such as the buffer's stream: free in
+   * the order of one that lasts, as `Stream.legacyDefault()`. It must not refer to the buffer, or
+   * the garbage collector never finds that.
    * @defaultValue none: the memory is borrowed, and its owner must keep it until the stream's work
    * has run
    */
@@ -48,6 +51,8 @@ export interface CheckedForeignMemory {
   /** 0 if there are no bytes. */
   readonly ptr: number;
   readonly byteLength: number;
+  /** The power of two that `ptr` is aligned to, up to 256. */
+  readonly alignment: number;
   readonly resource: ForeignMemoryResource;
 }
 
@@ -56,7 +61,8 @@ export interface CheckedForeignMemory {
  * @throws ArgumentTypeError, ArgumentRangeError for invalid options, and for memory that neither
  * the driver nor a host resource of this process knows.
  */
-export function foreignMemory({ ptr: given, byteLength, device, stream, release }: WrapOptions): CheckedForeignMemory {
+export function foreignMemory(memory: WrapOptions, isBorrowed = memory.release === undefined): CheckedForeignMemory {
+  const { ptr: given, byteLength, device, stream, release } = memory;
   const ptr = addressOf(given, 'ptr');
   assertBytes(byteLength, 'byteLength');
   assertStream(stream, 'wrap memory');
@@ -74,7 +80,14 @@ export function foreignMemory({ ptr: given, byteLength, device, stream, release 
   }
   const known = { ptr: place === undefined ? 0 : ptr, byteLength };
   const memoryKind = place?.memoryKind ?? 'device';
-  return { ...known, resource: new ForeignMemoryResource({ ...known, memoryKind, device: owner, release }) };
+  const resource = new ForeignMemoryResource({ ...known, memoryKind, device: owner, release, isBorrowed });
+  return { ...known, alignment: alignmentOf(known.ptr), resource };
+}
+
+/** The power of two that an address is aligned to; 256 if it is more. */
+function alignmentOf(address: number): number {
+  const rest = address % ALLOCATION_ALIGNMENT;
+  return rest === 0 ? ALLOCATION_ALIGNMENT : rest & -rest;
 }
 
 /** An address or a handle of another library, as a number. */

@@ -132,6 +132,10 @@ export class HeldMemory {
   }
 }
 
+/** Where borrowed memory is counted, which no collection would free. Never due. */
+export const uncounted = new HeldMemory(undefined);
+uncounted.dueBytes = Number.POSITIVE_INFINITY;
+
 const ofHost = new HeldMemory(undefined);
 /** Indexed by device. */
 const ofDevices: (HeldMemory | undefined)[] = [];

@@ -23,6 +23,13 @@ export function cancelFlushAtExit(flushable: Flushable): void {
   if (flushables.size === 0) process.off('exit', flushAll);
 }
 
+/** Flushes after the exit listeners that were added since: they may still record something. */
+export function flushLast(): void {
+  if (flushables.size === 0) return;
+  process.off('exit', flushAll);
+  process.on('exit', flushAll);
+}
+
 /** Flushes all of them even if some fail, and throws the first error. */
 function flushAll(): void {
   throwFirst(attemptEach(flushables, (flushable) => flushable.flush()));

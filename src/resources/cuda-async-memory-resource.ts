@@ -13,6 +13,8 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    * `reservedBytes` and its peak are those of the whole pool, whoever uses it, and resetting the
    * peaks resets them for everybody. A handle must stay valid as long as the resource or anything
    * allocated from it; CUDA may not notice one that is wrong.
+   * To see whose memory the pool has, a byte is allocated from it and freed, on the legacy default
+   * stream.
    *
    * Counterpart of `rmm::mr::cuda_async_view_memory_resource`.
    * @defaultValue a new pool, destroyed with the resource
@@ -46,8 +48,9 @@ const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({
  */
 export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
   /**
-   * @throws OutOfMemoryError if `initialBytes` cannot be allocated.
-   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option; DriverError if the driver
+   * @throws OutOfMemoryError if `initialBytes`, or a byte of the given pool, cannot be allocated.
+   * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or a pool of another device
+   * or of managed memory; DriverError if the driver
    * does not know the pool's handle.
    */
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {

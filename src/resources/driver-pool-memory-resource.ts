@@ -11,6 +11,8 @@ import {
 } from '../driver/local-object.js';
 import { DriverMemoryPool, type MemoryPoolUsage } from '../driver/memory-pool.js';
 import { assertStream, assertStreamOf, noStream, Stream } from '../driver/stream.js';
+import { type PointerInfo, pointerInfo } from '../driver/transfer.js';
+import { ArgumentRangeError, formatPointer } from '../errors.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
 import {
   announceConstruction,
@@ -79,6 +81,7 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     announceConstruction(this);
     const isManaged = memoryKind === 'managed';
     this.#pool = new DriverMemoryPool(this.device, address === undefined ? { releaseThresholdBytes, isManaged } : { address });
+    if (address !== undefined && address > 0) this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);
   }
 
@@ -152,8 +155,10 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
    * Gives unused memory back to the device. Does not wait: memory that a stream still uses stays. A
    * free counts only after the driver has seen it complete. CUDA promises this only for a free that
    * something was synchronized after: to give back everything that was freed on `stream`,
-   * synchronize it first. If `stream` has completed all its work, this does so.
-   * @returns the bytes given back
+   * synchronize it first. If `stream` has completed all its work, this does so. A pool that was made
+   * elsewhere gives back what any of its users left unused, and `bytesToKeep` counts the memory of
+   * all of them.
+   * @returns the bytes given back, 0 or more: what the pool has less than before
    */
   trim(stream: Stream, options: TrimOptions = {}): number {
     assertOptions(options, trimOptionNames);
@@ -165,7 +170,8 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     this.#assertLive('trim');
     const before = this.reservedBytes;
     this.#pool.trim(bytesToKeep);
-    return before - this.reservedBytes;
+    // Other users of the pool may have made it grow meanwhile.
+    return Math.max(0, before - this.reservedBytes);
   }
 
   isEqual(other: MemoryResource): boolean {
@@ -210,11 +216,30 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     throwFirst(takeBack(taken).map(({ error }) => error));
   }
 
+  /** Asks for the place of a block, since a driver does not say whose memory a pool has. */
+  #assertPoolOfDevice(address: number): void {
+    let place: PointerInfo | undefined;
+    this.#prime(1, (pointer) => {
+      place = pointerInfo(pointer);
+    });
+    if (place?.memoryKind === 'device' && place.device === this.device.index) return;
+    this.#pool[Symbol.dispose]();
+    throw new ArgumentRangeError(
+      `pool must be a pool of device memory of device ${this.device.index}, got ${formatPointer(address)}, a pool of ${place?.memoryKind} memory of device ${place?.device}`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
+
   /** Makes the pool reserve memory by allocating and freeing it. */
-  #prime(bytes: number): void {
+  #prime(bytes: number, look: (pointer: DevicePointer) => void = () => {}): void {
     const stream = Stream.legacyDefault(this.device);
     try {
-      this.#pool.deallocate(this.#pool.allocate(bytes, stream.handle), bytes, stream.handle);
+      const pointer = this.#pool.allocate(bytes, stream.handle);
+      try {
+        look(pointer);
+      } finally {
+        this.#pool.deallocate(pointer, bytes, stream.handle);
+      }
     } catch (error) {
       this.#pool[Symbol.dispose]();
       throw error;

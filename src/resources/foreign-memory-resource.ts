@@ -8,13 +8,14 @@
  *
  * Whoever lends memory without stream order may reuse it at once, on any stream. So it is released
  * only after the work that was queued on the freeing stream has run. No thread waits for that: an
- * event is recorded, and the event loop goes on.
+ * event is recorded, and the event loop goes on. But if the resource that allocated the memory takes
+ * it back meanwhile, that waits for the event: `release` must have run before.
  *
  * Invariants: `release` is called at most once; owned memory is in `unreleased` from the moment
  * that somebody owns it until `release` is called.
  */
-import { takeBack } from '../bulk-frees.js';
-import { attemptEach, throwFirst } from '../collect-errors.js';
+import { addOwner, endOwnersOf, type MemoryOwner, removeOwner, type StreamFor } from '../bulk-frees.js';
+import { attemptEach } from '../collect-errors.js';
 import { type Device, usedDevices } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import {
@@ -35,8 +36,8 @@ import { assertBytes, assertPointer } from '../validation.js';
 
 /** Owned memory that is still to be released. */
 const unreleased = new Set<ForeignMemoryResource>();
-/** The errors of owners' functions while the environment ends, when nothing is reported later. */
-let errorsAtExit: unknown[] | undefined;
+/** Whether the environment ends, so that nothing can be reported later. */
+let isExiting = false;
 
 /** What a {@link ForeignMemoryResource} stands for. */
 export interface ForeignMemory {
@@ -45,8 +46,10 @@ export interface ForeignMemory {
   readonly byteLength: number;
   readonly memoryKind: MemoryKind;
   readonly device: Device;
-  /** Gives the memory back to its owner; `undefined` for borrowed memory. */
+  /** Gives the memory back to its owner; `undefined` if nothing need be called. */
   readonly release: (() => void) | undefined;
+  /** Whether somebody else keeps the memory, so that its end frees nothing. */
+  readonly isBorrowed: boolean;
 }
 
 /**
@@ -65,21 +68,26 @@ export interface ForeignMemory {
  * console.log(wrapped.resource instanceof ForeignMemoryResource); // true
  * ```
  */
-export class ForeignMemoryResource implements MemoryResource {
+export class ForeignMemoryResource implements MemoryResource, MemoryOwner {
   readonly memoryKind: MemoryKind;
   readonly device: Device;
+  /** @internal Whether somebody else keeps the memory, so that its end frees nothing. */
+  readonly isBorrowed: boolean;
   readonly #pointer: DevicePointer;
   readonly #bytes: number;
   #release: (() => void) | undefined;
   #isFreed = false;
+  /** What the memory is released after, and its record among the owners of memory. */
+  #ending: { readonly event: Event; readonly record: number } | undefined;
 
   /** @internal Buffers make it. Owns nothing before {@link ForeignMemoryResource.own}. */
-  constructor({ ptr, byteLength, memoryKind, device, release }: ForeignMemory) {
+  constructor({ ptr, byteLength, memoryKind, device, release, isBorrowed }: ForeignMemory) {
     this.memoryKind = memoryKind;
     this.device = device;
     this.#pointer = ptr;
     this.#bytes = byteLength;
     this.#release = release;
+    this.isBorrowed = isBorrowed;
     refuseCloning(this);
   }
 
@@ -122,8 +130,9 @@ export class ForeignMemoryResource implements MemoryResource {
 
   /**
    * Releases the memory, once the work queued on `stream` has run: during this call if that is the
-   * case already, otherwise from the event loop. An error of the owner's function is reported as an
-   * uncaught exception. A fence is ignored: the wait covers it.
+   * case already, otherwise from the event loop, which may be after `stream` was disposed. An error
+   * of the owner's function is reported as an uncaught exception, or, while the environment ends,
+   * printed, and the exit code is then 1. A fence is ignored: the wait covers it.
    * @throws LifetimeError for any other memory, or a second free; DriverError if the driver cannot
    * record an event. Nothing is then released.
    */
@@ -159,25 +168,39 @@ export class ForeignMemoryResource implements MemoryResource {
   /** The same as `[Symbol.dispose]()`. */
   dispose(): void {}
 
+  /** @internal The address while somebody must still release the memory. */
+  get pointer(): DevicePointer {
+    return this.#release === undefined ? 0 : this.#pointer;
+  }
+
+  /** @internal The resource that frees the memory. */
+  get resource(): MemoryResource {
+    return this;
+  }
+
+  /** @internal Blocks until the work has run that the release waits for, and releases the memory. */
+  endMemory(_reason: string, _streamFor: StreamFor): void {
+    this.#ending?.event.synchronizeSync();
+    this.end();
+  }
+
   /** @internal Releases the memory, which no work uses any more, unless that has been done. */
   end(): void {
     const release = this.#release;
     if (release === undefined) return;
     this.#release = undefined;
     unreleased.delete(this);
+    if (this.#ending !== undefined) removeOwner(this.#ending.record);
     if (unreleased.size === 0) process.off('exit', releaseAll);
     try {
       release();
     } catch (error) {
-      if (errorsAtExit !== undefined) errorsAtExit.push(error);
-      else
-        process.nextTick(() => {
-          throw error;
-        });
+      report(error);
     }
   }
 
   async #endAfter(event: Event): Promise<void> {
+    this.#ending = { event, record: addOwner(this.#pointer, this.#bytes, this) };
     try {
       await event.synchronize();
     } catch {
@@ -189,11 +212,6 @@ export class ForeignMemoryResource implements MemoryResource {
       event.dispose();
     } catch {} // It is destroyed when the event is collected.
     this.end();
-  }
-
-  /** @internal The address, for those who look it up. */
-  get pointer(): DevicePointer {
-    return this.#pointer;
   }
 }
 
@@ -215,11 +233,20 @@ function recordOn(stream: Stream): Event {
  */
 function releaseAll(): void {
   if (attemptEach(usedDevices(), (device) => device.synchronizeSync()).length > 0) return;
-  const [first] = unreleased;
-  if (first === undefined) return;
-  errorsAtExit = [];
-  const pointers = new Set([...unreleased].map(({ pointer }) => pointer));
-  takeBack({ by: first, since: 0, reason: 'the environment ends', has: (pointer) => pointers.has(pointer) });
+  isExiting = true;
+  endOwnersOf(unreleased, 'the environment ends');
   for (const memory of unreleased) memory.end();
-  throwFirst(errorsAtExit);
+}
+
+/** Reports the error of an owner's function, which nobody can catch. */
+function report(error: unknown): void {
+  if (!isExiting) {
+    process.nextTick(() => {
+      throw error;
+    });
+    return;
+  }
+  // An exception would keep the other listeners from running, which write recordings to their files.
+  console.error(error);
+  if (Number(process.exitCode ?? 0) === 0) process.exitCode = 1;
 }

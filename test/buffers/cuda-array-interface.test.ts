@@ -105,6 +105,38 @@ describe('toCudaArrayInterface', () => {
   });
 });
 
+describe('toCudaArrayInterface of special arrays', () => {
+  it('says that a shared buffer must not be written', () => {
+    buffer.share();
+    const array = { shape: [4], typestr: '<f4' };
+    for (const options of [array, { ...array, readOnly: undefined }, { ...array, readOnly: true }]) {
+      expect(buffer.toCudaArrayInterface(options as never).data[1]).toBe(true);
+    }
+    expect(() => buffer.toCudaArrayInterface({ ...array, readOnly: false })).toThrow(
+      'cannot describe a buffer as writable: it is shared, so that other workers may be reading it',
+    );
+  });
+
+  it('takes times with a unit, and no other units', () => {
+    for (const typestr of ['<M8[ns]', '<m8[us]', '>m8[25s]', '<M8[D]', '<M8']) {
+      expect(buffer.toCudaArrayInterface({ shape: [2], typestr }).typestr).toBe(typestr);
+    }
+    for (const typestr of ['<f8[ns]', '<M8[]', '<M8[ns', '<M8[nsx]', '<M8ns']) {
+      expect(() => buffer.toCudaArrayInterface({ shape: [2], typestr }), typestr).toThrow(ArgumentRangeError);
+    }
+  });
+
+  it('refuses dimensions that are too large beside a 0, and names them', () => {
+    for (const shape of [
+      [2 ** 52, 2 ** 52, 0],
+      [0, ...new Array(40).fill(2 ** 52)],
+    ]) {
+      expect(() => buffer.toCudaArrayInterface({ shape, typestr: '<f4' })).toThrow(/shape must have at most 2\^53 - 1 bytes, got \[/);
+    }
+    expect(buffer.toCudaArrayInterface({ shape: [2 ** 40, 0], typestr: '<f4' }).strides).toBeNull();
+  });
+});
+
 describe('fromCudaArrayInterface', () => {
   it('borrows the memory from the first element to the last', () => {
     const array = buffer.toCudaArrayInterface({ shape: [2, 2], typestr: '|u1', byteOffset: 8, strides: [16, 4] });

@@ -1,15 +1,21 @@
 import { spawnSync } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { setImmediate } from 'node:timers/promises';
 import { inspect } from 'node:util';
 import { Worker } from 'node:worker_threads';
-import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest';
+import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest';
+import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
 import type { WrapOptions } from '../../src/buffers/foreign-memory.js';
+import { heldMemory, uncounted } from '../../src/collector/early-collection.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { Device } from '../../src/driver/device.js';
 import { failCall } from '../../src/driver/software-device.js';
 import { Stream } from '../../src/driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, LifetimeError, UnsupportedError } from '../../src/errors.js';
+import { readRecordedRun } from '../../src/formats/index.js';
 import { CudaAsyncMemoryResource } from '../../src/resources/cuda-async-memory-resource.js';
 import { ForeignMemoryResource } from '../../src/resources/foreign-memory-resource.js';
 import { HostMemoryResource } from '../../src/resources/host-memory-resource.js';
@@ -163,7 +169,67 @@ describe('owned memory', () => {
   });
 });
 
+describe('memory that its resource takes back', () => {
+  const setUp = () => {
+    const pool = new PoolMemoryResource(new CudaAsyncMemoryResource());
+    const lent = pool.allocate(bytes, stream);
+    const release = vi.fn(() => pool.deallocate(lent, bytes, Stream.legacyDefault()));
+    return { pool, lent, release, buffer: DeviceBuffer.wrap({ ptr: lent, byteLength: bytes, stream, release }) };
+  };
+  /** Keeps the stream busy until this thread waits for it. */
+  const keepBusy = () => stream.launchHostFunction(() => {});
+
+  it('is released at once, after a wait for its stream', () => {
+    const { pool, release, buffer } = setUp();
+    keepBusy();
+    pool.dispose();
+    expect([buffer.isDisposed, release.mock.calls.length, release.mock.results[0]?.type]).toEqual([true, 1, 'return']);
+    buffer.dispose();
+  });
+
+  it('is released at once if it was to be released later', async () => {
+    const { pool, release, buffer } = setUp();
+    keepBusy();
+    buffer.dispose();
+    expect(release).not.toHaveBeenCalled();
+    pool.dispose();
+    expect([release.mock.calls.length, release.mock.results[0]?.type]).toEqual([1, 'return']);
+    for (let turn = 0; turn < 20; turn++) await setImmediate();
+    expect(release).toHaveBeenCalledTimes(1);
+  });
+});
+
 describe('a wrapped buffer', () => {
+  it('has the alignment of its address', () => {
+    for (const [offset, alignment] of [
+      [0, 256],
+      [1, 1],
+      [8, 8],
+      [12, 4],
+      [128, 128],
+      [256, 256],
+    ] as const) {
+      using buffer = DeviceBuffer.wrap({ ptr: ptr + offset, byteLength: 1, stream });
+      expect(buffer.alignment, `offset ${offset}`).toBe(alignment);
+    }
+  });
+
+  it('counts as held memory if its memory is owned', () => {
+    const held = heldMemory('device', stream.device);
+    const before = held.heldBytes;
+    const memory = { ptr, byteLength: bytes, stream };
+    const array = { shape: [bytes], typestr: '|u1', data: [ptr, false], version: 3 } as const;
+    using borrowed = DeviceBuffer.wrap(memory);
+    using view = DeviceBuffer.fromCudaArrayInterface(array, { stream });
+    expect([borrowed.byteLength, view.byteLength, held.heldBytes]).toEqual([bytes, bytes, before]);
+    {
+      using owned = DeviceBuffer.wrap({ ...memory, release: () => {} });
+      expect(held.heldBytes).toBe(before + owned.byteLength);
+    }
+    expect(held.heldBytes).toBe(before);
+    expect(uncounted.dueBytes).toBe(Number.POSITIVE_INFINITY);
+  });
+
   it('has a fixed capacity', () => {
     using buffer = DeviceBuffer.wrap({ ptr, byteLength: 64, stream });
     buffer.copyFrom(ramp(64));
@@ -302,6 +368,40 @@ describe('at the end of the process', () => {
       );
       expect([status === 0, stderr.includes('on purpose')], last).toEqual([false, true]);
     }
+  });
+
+  it('an error of a release does not keep recordings from their files', async () => {
+    const directory = mkdtempSync(join(tmpdir(), 'cistern-'));
+    onTestFinished(() => rmSync(directory, { recursive: true }));
+    const file = join(directory, 'recording.cistern');
+    const record = `
+      const recording = new Recording({ file: ${JSON.stringify(file)} });
+      const recorded = new RecordingResourceAdaptor(memory, { recording });`;
+    const use = `
+      for (let i = 0; i < 100; i++) recorded.allocate(256, stream);
+      const pointer = recorded.allocate(4096, stream);`;
+    const wrapped = `
+      const first = DeviceBuffer.wrap({ ptr, byteLength: 64, stream, release: () => { throw new Error('on purpose'); } });
+      const second = DeviceBuffer.wrap({ ptr, byteLength: 64, stream, release: () => recorded.deallocate(pointer, 4096, stream) });`;
+    for (const script of [
+      `${record}${use}${wrapped}`,
+      `let recorded, pointer;${wrapped}{${record.replace('const recorded', 'recorded')}${use.replace('const pointer', 'pointer')}}`,
+    ]) {
+      const { status, stderr } = runWithMemory(`import { Recording, RecordingResourceAdaptor } from 'cistern';${script}`);
+      expect([status, stderr.includes('on purpose')]).toEqual([1, true]);
+      const { eventCount } = await readRecordedRun(file);
+      expect(eventCount).toBe(102);
+    }
+  });
+
+  it('leaves other buffers at the same address alone', () => {
+    const { stdout, stderr } = runWithMemory(`
+      const { CudaMemoryResource: Resource } = await import('cistern');
+      const lender = new DeviceBuffer(64, { resource: new Resource(), stream });
+      const buffer = DeviceBuffer.wrap({ ptr: lender.ptr, byteLength: 16, stream, release });
+      process.on('exit', () => console.log(buffer.isDisposed, lender.isDisposed, lender.toHostSync().length));
+    `);
+    expect([stdout, stderr]).toEqual(['released\ntrue false 64\n', '']);
   });
 
   it('a worker that ends releases its memory; one that is terminated leaves it', async () => {

@@ -1,6 +1,7 @@
 import { Worker } from 'node:worker_threads';
 import { describe, expect, test } from 'vitest';
 import { mailbox, native } from '../../src/driver/native.js';
+import { formatPointer } from '../../src/errors.js';
 import {
   ArgumentRangeError,
   ArgumentTypeError,
@@ -257,6 +258,32 @@ describe('CudaAsyncMemoryResource on a pool that was made elsewhere', () => {
 
   test.runIf(Device.get().backend === 'software')('refuses a handle that the software device does not know', () => {
     expect(() => new CudaAsyncMemoryResource({ pool: 3 })).toThrow('cannot use the memory pool with handle 3: CUDA_ERROR_INVALID_VALUE');
+  });
+
+  test('refuses a pool of managed memory, and leaves it as it was', () => {
+    using owner = new ManagedAsyncMemoryResource();
+    const { nativeHandle } = owner;
+    expect(() => new CudaAsyncMemoryResource({ pool: nativeHandle })).toThrow(
+      `pool must be a pool of device memory of device 0, got ${formatPointer(nativeHandle)}, a pool of managed memory of device 0`,
+    );
+    Device.get().synchronizeSync();
+    expect(owner.usage().usedBytes).toBe(0);
+  });
+
+  test.runIf(Device.count() > 1)('refuses a pool of another device', () => {
+    using owner = new CudaAsyncMemoryResource();
+    const { nativeHandle } = owner;
+    expect(() => new CudaAsyncMemoryResource({ pool: nativeHandle, device: Device.get(1) })).toThrow(
+      `pool must be a pool of device memory of device 1, got ${formatPointer(nativeHandle)}, a pool of device memory of device 0`,
+    );
+  });
+
+  test('never gives back less than nothing', () => {
+    using stream = new Stream();
+    using owner = new CudaAsyncMemoryResource();
+    using guest = new CudaAsyncMemoryResource({ pool: owner.nativeHandle });
+    expect(guest.trim(stream)).toBeGreaterThanOrEqual(0);
+    expect(guest.trim(stream)).toBe(0);
   });
 
   test('leaves the pool alone when its worker ends', async () => {
