@@ -1,4 +1,4 @@
-import { setImmediate } from 'node:timers/promises';
+import { setImmediate, setTimeout } from 'node:timers/promises';
 
 /** Collects all garbage, and runs what waits for that. */
 export async function collectGarbage(): Promise<void> {
@@ -7,9 +7,12 @@ export async function collectGarbage(): Promise<void> {
 }
 
 /**
- * Collects garbage until something is so, at most ten times: a compilation in the background or a
- * value left in a register can keep an object over one collection, but not over all of them.
+ * Collects garbage until something is so, for ten seconds at most: a compilation in the background or a
+ * value left in a register can keep an object over some collections, on a busy machine for a while.
  */
 export async function collectGarbageUntil(isSo: () => boolean): Promise<void> {
-  for (let round = 0; round < 10 && !isSo(); round++) await collectGarbage();
+  for (const end = performance.now() + 10_000; !isSo() && performance.now() < end; ) {
+    await collectGarbage();
+    await setTimeout(10);
+  }
 }
