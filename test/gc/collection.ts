@@ -6,12 +6,9 @@ export async function collectGarbage(): Promise<void> {
   for (let turn = 0; turn < 3; turn++) await setImmediate();
 }
 
-/**
- * Collects garbage until something is so, for ten seconds at most: a compilation in the background or a
- * value left in a register can keep an object over some collections, on a busy machine for a while.
- */
+/** Collects garbage until something is so, for three seconds at most. */
 export async function collectGarbageUntil(isSo: () => boolean): Promise<void> {
-  for (const end = performance.now() + 10_000; !isSo() && performance.now() < end; ) {
+  for (const end = performance.now() + 3000; !isSo() && performance.now() < end; ) {
     await collectGarbage();
     await setTimeout(10);
   }
