@@ -8,7 +8,8 @@ const device = deviceMemory(256);
 /**
  * A module that starts workers. In both, `cistern` is the package; in a worker, `received()` is the
  * next message, and `post` answers. `show` prints; `returned(pool)` waits until everything has come
- * home; `free()` is the free memory of the device once orphans were freed.
+ * home; `free()` is the free memory of the device once orphans were freed, and `held(before)` waits
+ * until all memory is free that was before.
  */
 function runWithWorkers(body: string): unknown {
   return runModule(
@@ -39,6 +40,10 @@ function runWithWorkers(body: string): unknown {
       new Stream().dispose();
       Device.get().synchronizeSync();
       return Device.get().memoryInfo().freeBytes;
+    };
+    const held = async (before) => {
+      for (let i = 0; i < 400 && before > free(); i++) await setTimeout(5);
+      return before - free();
     };
     ${body}
   `,
@@ -109,7 +114,7 @@ describe('a buffer that a worker gives to another', () => {
         await ended;
         show(ending, before - free() >= 8 * MiB, valuesOf(buffer));
         buffer.dispose();
-        show(before - free());
+        show(await held(before));
       }
     `);
       expect(end).toEqual(printed('exit true 7', '0', 'terminate true 7', '0', 'throw true 7', '0'));
