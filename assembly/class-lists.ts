@@ -4,7 +4,7 @@
  *
  *     groups …0110   class 5 -> block   class 9 -> block -> block
  */
-import { divisionBits, divisions, groupBitsField, headsField, listBitsField } from '../src/suballocation/index-layout';
+import { divisionBits, divisions, groupBitsField, groupShift, headsField, listBitsField } from '../src/suballocation/index-layout';
 
 /** The list for blocks of a size. */
 export function classOf(units: i32): u32 {
@@ -23,19 +23,19 @@ export function largestList(table: u32): i32 {
   const groupBits = load<u32>(table, groupBitsField);
   if (groupBits === 0) return -1;
   const group = 31 - clz(groupBits);
-  return (group << divisionBits) + 31 - clz(load<u32>(table + (group << 2), listBitsField));
+  return (group << divisionBits) + 31 - clz(load<u32>(table + (group << groupShift), listBitsField));
 }
 
 /** The next list above one that is not empty, or -1. */
 export function nextList(table: u32, list: u32): i32 {
   let group = list >>> divisionBits;
   // Shifted twice, because a shift by 32 shifts by 0.
-  let bits = load<u32>(table + (group << 2), listBitsField) & ((-1 << (list & (divisions - 1))) << 1);
+  let bits = load<u32>(table + (group << groupShift), listBitsField) & ((-1 << (list & (divisions - 1))) << 1);
   if (bits === 0) {
     const above = load<u32>(table, groupBitsField) & (-2 << group);
     if (above === 0) return -1;
     group = ctz(above);
-    bits = load<u32>(table + (group << 2), listBitsField);
+    bits = load<u32>(table + (group << groupShift), listBitsField);
   }
   return (group << divisionBits) + ctz(bits);
 }
@@ -43,7 +43,7 @@ export function nextList(table: u32, list: u32): i32 {
 /** A list is not empty any more. */
 export function setBit(table: u32, list: u32): void {
   const group = list >>> divisionBits;
-  const word = table + (group << 2);
+  const word = table + (group << groupShift);
   store<u32>(word, load<u32>(word, listBitsField) | (1 << (list & (divisions - 1))), listBitsField);
   store<u32>(table, load<u32>(table, groupBitsField) | (1 << group), groupBitsField);
 }
@@ -51,7 +51,7 @@ export function setBit(table: u32, list: u32): void {
 /** A list is empty. */
 export function clearBit(table: u32, list: u32): void {
   const group = list >>> divisionBits;
-  const word = table + (group << 2);
+  const word = table + (group << groupShift);
   const bits = load<u32>(word, listBitsField) & ~(1 << (list & (divisions - 1)));
   store<u32>(word, bits, listBitsField);
   if (bits === 0) store<u32>(table, load<u32>(table, groupBitsField) & ~(1 << group), groupBitsField);

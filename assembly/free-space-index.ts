@@ -12,12 +12,12 @@ import {
   firstLaneField,
   firstSegmentField,
   groupBitsField,
-  headsField,
   isSharedField,
   laneNoticesField,
   largestFitField,
   lastBlockField,
   lastSegmentField,
+  listBitsField,
   maximumUnits,
   nextCandidateField,
   nextField,
@@ -33,6 +33,7 @@ import {
   segmentCountField,
   sizeField,
   stateField,
+  tableBytes,
   unitBits,
   usedCountField,
   usedUnitsField,
@@ -42,26 +43,24 @@ import { classOf, firstOf, largestList, nextList } from './class-lists';
 import { addFree, anyFree, findAligned, findFree, findLow, hasFewer, largeUnits, misalignment, removeFree, resizeFree } from './lanes';
 import { hasRecords, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
+import { returnTable, takeTable } from './tables';
 import { addUsed, clearBuckets, createBuckets, findUsed, hasBucket, removeUsed, returnBuckets } from './used-blocks';
 
 const none: f64 = -1;
 const noMemory: f64 = -2;
 const indexOrder: u32 = 7;
-/** Of a lane, and of the table of notices. */
-const tableOrder: u32 = 12;
 
 /** Returns a new index, or 0 if there is no memory for it. */
 export function createIndex(): u32 {
   const index = takeArea(indexOrder);
   if (index === 0) return 0;
   memory.fill(index, 0, 1 << indexOrder);
-  const notices = takeArea(tableOrder);
+  const notices = takeTable();
   if (notices === 0 || !createBuckets(index)) {
-    if (notices !== 0) returnArea(notices, tableOrder);
+    if (notices !== 0) returnTable(notices);
     returnArea(index, indexOrder);
     return 0;
   }
-  memory.fill(notices, 0, 1 << tableOrder);
   store<u32>(index, notices, noticesField);
   return index;
 }
@@ -71,10 +70,10 @@ export function destroyIndex(index: u32): void {
   returnBlocks(index);
   returnBuckets(index);
   clearNotices(load<u32>(index, noticesField));
-  returnArea(load<u32>(index, noticesField), tableOrder);
+  returnTable(load<u32>(index, noticesField));
   for (let lane = load<u32>(index, firstLaneField); lane !== 0; ) {
     const next = load<u32>(lane, nextLaneField);
-    returnArea(lane, tableOrder);
+    returnTable(lane);
     lane = next;
   }
   returnArea(index, indexOrder);
@@ -82,9 +81,8 @@ export function destroyIndex(index: u32): void {
 
 /** Adds an empty lane and returns it, or 0 if there is no memory. */
 export function addLane(index: u32): u32 {
-  const lane = takeArea(tableOrder);
+  const lane = takeTable();
   if (lane === 0) return 0;
-  memory.fill(lane, 0, 1 << tableOrder);
   store<u32>(lane, load<u32>(index, firstLaneField), nextLaneField);
   store<u32>(lane, load<u32>(index, noticesField), laneNoticesField);
   store<u32>(index, lane, firstLaneField);
@@ -382,8 +380,8 @@ export function clear(index: u32): void {
   store<u32>(index, 0, nextCandidateField);
   store<u32>(index, 0, segmentCountField);
   for (let lane = load<u32>(index, firstLaneField); lane !== 0; lane = load<u32>(lane, nextLaneField)) {
-    memory.fill(lane, 0, nextLaneField);
-    memory.fill(lane + headsField, 0, (1 << tableOrder) - headsField);
+    store<u32>(lane, 0, groupBitsField);
+    memory.fill(lane + listBitsField, 0, tableBytes - listBitsField);
   }
 }
 

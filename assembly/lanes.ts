@@ -14,6 +14,7 @@ import {
   divisionBits,
   divisions,
   groupBitsField,
+  groupShift,
   headsField,
   isSharedField,
   listBitsField,
@@ -102,7 +103,7 @@ export function anyFree(lane: u32): u32 {
   const groupBits = load<u32>(lane, groupBitsField);
   if (groupBits === 0) return 0;
   const group = ctz(groupBits);
-  return firstOf(lane, (group << divisionBits) + ctz(load<u32>(lane + (group << 2), listBitsField)));
+  return firstOf(lane, (group << divisionBits) + ctz(load<u32>(lane + (group << groupShift), listBitsField)));
 }
 
 /** Whether a lane has fewer free blocks than another. Linear in the number that it has, if it does. */

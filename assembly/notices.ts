@@ -1,6 +1,7 @@
 import {
   divisionBits,
   divisions,
+  groupShift,
   headsField,
   laneNoticesField,
   nextNoticeField,
@@ -12,7 +13,7 @@ import { hasRecords, takeRecord } from './records';
 
 /** Makes a notice of a list of a shared lane that is not empty any more, unless there is one. See `shared-lanes.ts`. */
 export function noteList(lane: u32, list: u32): void {
-  const word = lane + ((list >>> divisionBits) << 2);
+  const word = lane + ((list >>> divisionBits) << groupShift);
   const bit: u32 = 1 << (list & (divisions - 1));
   const bits = load<u32>(word, noticeBitsField);
   if ((bits & bit) !== 0 || !hasRecords(1)) return;

@@ -20,6 +20,7 @@ import {
   divisionBits,
   divisions,
   groupBitsField,
+  groupShift,
   headsField,
   isSharedField,
   nextNoticeField,
@@ -91,7 +92,7 @@ function findIn(notices: u32, list: u32, units: i32, own: u32, second: u32): u32
     const next = load<u32>(notice, nextNoticeField);
     const first = firstOf(lane, list);
     if (first === 0 || load<u32>(lane, isSharedField) === 0) {
-      const word = lane + ((list >>> divisionBits) << 2);
+      const word = lane + ((list >>> divisionBits) << groupShift);
       store<u32>(word, load<u32>(word, noticeBitsField) & ~(1 << (list & (divisions - 1))), noticeBitsField);
       if (previous !== 0) store<u32>(previous, next, nextNoticeField);
       else store<u32>(head, next, headsField);

@@ -6,7 +6,7 @@ import { type Device, deviceOption } from './device.js';
 import { eventObserver } from './event-observer.js';
 import { finalizationRegistry } from './finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
-import { mailbox, native } from './native.js';
+import { keptResult, mailbox, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
 import type { Stream } from './stream.js';
 import { StreamIdentity } from './stream-identity.js';
@@ -59,7 +59,7 @@ export class Event implements Disposable {
     this.device = deviceOption(options.device);
     native().createEvent(this.device.index, options.timing === true);
     check('create an event');
-    this.handle = mailbox[1] as number;
+    this.handle = keptResult(1);
     unreachable.register(this, this.handle, this);
     refuseCloning(this);
   }

@@ -469,6 +469,16 @@ const mailboxLength = 16;
 /** Inputs and outputs of native calls; see the top of this file. */
 export const mailbox = new Float64Array(mailboxLength);
 
+/**
+ * A result of the last call that is kept and used often. V8 keeps a number from a `Float64Array` in a
+ * box on the heap, and copies the box with it; a small integer needs none.
+ */
+export function keptResult(cell: number): number {
+  const value = mailbox[cell] as number;
+  const small = value | 0;
+  return small === value ? small : value;
+}
+
 let addon: NativeBinding | undefined;
 let loaded: NativeBinding | undefined;
 let driverCounters = new Float64Array(0);

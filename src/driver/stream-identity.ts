@@ -41,24 +41,8 @@ export class StreamIdentity {
   /** The number of events recorded since the start, on all streams. */
   static records = 0;
 
-  readonly id: number;
-  /** Tells the streams of all devices apart; on the first device it is the id. */
-  readonly key: number;
+  // What every change of streams reads comes first, in one or two cache lines.
   readonly slot: number;
-  /** A 32-bit integer that none of the last 2^32 streams of this environment had. */
-  readonly serial = ++identities | 0;
-  readonly device: number;
-  /**
-   * The native handle that every `Stream` object of this stream uses; valid until the stream ends.
-   */
-  readonly handle: number;
-  /** Whether cistern created the driver's stream and destroys it. */
-  readonly isOwned: boolean;
-  /**
-   * Whether cistern is notified before the stream ends, so that it can still record events then.
-   * The first object for the stream decides.
-   */
-  readonly announcesEnd: boolean;
   /**
    * Synchronizations of the stream that have begun. Work queued while this is n is known to have
    * run once `synchronized` exceeds n.
@@ -71,6 +55,23 @@ export class StreamIdentity {
    * came into its order. No event up to that number covers what the stream was then ordered after.
    */
   receivedAt = StreamIdentity.records;
+  /**
+   * The native handle that every `Stream` object of this stream uses; valid until the stream ends.
+   */
+  readonly handle: number;
+  readonly id: number;
+  /** Tells the streams of all devices apart; on the first device it is the id. */
+  readonly key: number;
+  /** A 32-bit integer that none of the last 2^32 streams of this environment had. */
+  readonly serial = ++identities | 0;
+  readonly device: number;
+  /** Whether cistern created the driver's stream and destroys it. */
+  readonly isOwned: boolean;
+  /**
+   * Whether cistern is notified before the stream ends, so that it can still record events then.
+   * The first object for the stream decides.
+   */
+  readonly announcesEnd: boolean;
   #isEnding = false;
   /** Weak references to the `Stream` objects for this stream. */
   readonly #streams = new Set<WeakRef<Stream>>();
@@ -257,7 +258,8 @@ export class StreamIdentity {
 
 /** The driver may give the default streams of every device the same ids. */
 function keyOf(id: number, device: number): number {
-  return device * 2 ** 45 + id;
+  // A sum with a number beyond 2^31 would not be a small integer.
+  return device === 0 ? id : device * 2 ** 45 + id;
 }
 
 /** Returns whether the object still exists. */

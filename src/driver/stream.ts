@@ -6,7 +6,7 @@ import { type Device, deviceOption } from './device.js';
 import { Event } from './event.js';
 import { finalizationRegistry } from './finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
-import { mailbox, native } from './native.js';
+import { keptResult, mailbox, native } from './native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from './order-checker.js';
 import { check, checkBlocking } from './status.js';
 import { StreamIdentity } from './stream-identity.js';
@@ -116,7 +116,7 @@ export class Stream implements Disposable {
       native().wrapStream(this.device.index, wrapped.handle);
       check(`use the stream with handle ${wrapped.handle}`);
     }
-    const handle = mailbox[1] as number;
+    const handle = keptResult(1);
     this.id = identify(handle);
     const isOwned = wrapped === undefined;
     const announcesEnd = wrapped?.announcesEnd ?? true;
@@ -408,7 +408,7 @@ function identify(handle: number): number {
     if (mailbox[0] !== 0) undestroyed.register({}, handle);
     throw error;
   }
-  return mailbox[1] as number;
+  return keptResult(1);
 }
 
 function assertPriority(priority: unknown): asserts priority is number {

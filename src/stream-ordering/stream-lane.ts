@@ -30,24 +30,25 @@ interface CallerEvent {
  * ended streams.
  */
 export class StreamLane implements Lane {
+  // What every change of streams touches comes first, in one or two cache lines.
   number: number;
-  readonly identity: StreamIdentity;
   /** The owner number of the stream's allocations in the free-space index. */
   readonly owner: number;
-  /** Whether the memory serves only its own stream until that stream is known to be idle. */
-  readonly isHeld: boolean;
+  readonly identity: StreamIdentity;
+  #isUnrecorded = false;
+  /** How many synchronizations of the stream had begun at the last free. */
+  #freedAt = -1;
   /**
    * Whether an event must be recorded at each free, because nobody will announce the end of the
    * stream.
    */
   readonly mustRecord: boolean;
-  readonly #device: Device;
+  /** Whether the memory serves only its own stream until that stream is known to be idle. */
+  readonly isHeld: boolean;
+  #isRecorded = false;
   #event: Event | undefined;
   #callerEvent: CallerEvent | undefined;
-  #isUnrecorded = false;
-  #isRecorded = false;
-  /** How many synchronizations of the stream had begun at the last free. */
-  #freedAt = -1;
+  readonly #device: Device;
 
   constructor(number: number, identity: StreamIdentity, device: Device, isHeld: boolean) {
     this.number = number;

@@ -48,6 +48,7 @@ import {
   firstLaneField,
   firstSegmentField,
   groupBitsField,
+  groupShift,
   groups,
   headsField,
   isSharedField,
@@ -382,7 +383,7 @@ export class FreeSpaceIndex {
   #validateLists(read: Reader, lane: number): number {
     let units = 0;
     for (let list = 0; list < classes; list++) {
-      const bit = (read.word(lane, listBitsField + 4 * (list >>> divisionBits)) >>> (list & (divisions - 1))) & 1;
+      const bit = (read.word(lane, listBitsField + ((list >>> divisionBits) << groupShift)) >>> (list & (divisions - 1))) & 1;
       const head = read.word(lane, headsField + 4 * list);
       if ((head !== 0) !== (bit === 1)) fail(`lane ${lane}, list ${list}: bit ${bit}, head ${head}`);
       let previous = 0;
@@ -397,7 +398,7 @@ export class FreeSpaceIndex {
     }
     for (let group = 0; group < groups; group++) {
       const bit = (read.word(lane, groupBitsField) >>> group) & 1;
-      if ((read.word(lane, listBitsField + 4 * group) !== 0) !== (bit === 1)) fail(`lane ${lane}: bit of group ${group}`);
+      if ((read.word(lane, listBitsField + (group << groupShift)) !== 0) !== (bit === 1)) fail(`lane ${lane}: bit of group ${group}`);
     }
     return units;
   }
@@ -409,7 +410,7 @@ export class FreeSpaceIndex {
       if (read.word(lane, headsField + 4 * list) === 0) continue;
       let notice = read.word(notices, headsField + 4 * list);
       while (notice !== 0 && read.word(notice, noticeLaneField) !== lane) notice = read.word(notice, nextNoticeField);
-      const bit = (read.word(notices, listBitsField + 4 * (list >>> divisionBits)) >>> (list & (divisions - 1))) & 1;
+      const bit = (read.word(notices, listBitsField + ((list >>> divisionBits) << groupShift)) >>> (list & (divisions - 1))) & 1;
       if (notice === 0 || bit === 0) fail(`lane ${lane} is shared, but list ${list} has no notice`);
     }
   }

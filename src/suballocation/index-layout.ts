@@ -31,7 +31,7 @@ export const lastSegmentField = 20;
 export const nextCandidateField = 24;
 export const segmentCountField = 28;
 export const firstLaneField = 32;
-/** The notices of shared lanes: a table of 4 KiB. */
+/** The notices of shared lanes. */
 export const noticesField = 36;
 /** The reserve, a lane, or 0; and what `keepReserve` was given with it. */
 export const reserveField = 40;
@@ -41,20 +41,27 @@ export const plentyField = 48;
 /** The units of all used blocks, a double. */
 export const usedUnitsField = 56;
 
-// A lane: 4 KiB.
+// A lane. What most calls touch stands in its first cache line.
 /** One bit for each group that has a block. */
 export const groupBitsField = 0;
-/** By group: one bit for each of its lists that has a block. */
-export const listBitsField = 4;
-export const nextLaneField = 112;
 /** Whether other streams may take from the lane. */
-export const isSharedField = 116;
+export const isSharedField = 4;
 /** The table of notices of the lane's index. */
-export const laneNoticesField = 120;
+export const laneNoticesField = 8;
+export const nextLaneField = 12;
+/** By group: one bit for each of its lists that has a block. */
+export const listBitsField = 16;
+/** By group, in turn with those: one bit for each of its lists that a notice names. */
+export const noticeBitsField = 20;
+/** The binary logarithm of the bytes from the bits of one group to those of the next. */
+export const groupShift = 3;
 /** By class: the first free block. */
-export const headsField = 128;
-/** By group: one bit for each list that a notice names. */
-export const noticeBitsField = 3584;
+export const headsField = 256;
+/**
+ * The bytes of a lane or a table of notices: an odd number of cache lines of 64 bytes, so that the same
+ * fields of many lanes do not compete for a few sets of the processor's caches.
+ */
+export const tableBytes = 3776;
 
 // The table of notices: the same bits and heads as in a lane, of lists of notices.
 // A notice: 32 bytes.
