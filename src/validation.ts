@@ -66,6 +66,15 @@ function refuseOption(option: string, names: readonly string[], name: string): n
 }
 
 /**
+ * Throws unless `value` is a text of at least one character.
+ * @throws ArgumentTypeError
+ */
+export function assertName(value: unknown, name: string): asserts value is string {
+  if (typeof value !== 'string' || value === '')
+    throw new ArgumentTypeError(`${name} must be a non-empty string, got ${formatValue(value)}`);
+}
+
+/**
  * Throws unless `value` is a function.
  * @throws ArgumentTypeError
  */

@@ -169,6 +169,15 @@ Status RecallHandOver(Environment& environment, const Napi::CallbackInfo& info);
 Status TakeReturned(Environment& environment, const Napi::CallbackInfo& info);
 Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info);
 
+// shared_counts.cc
+Status OpenShare(Environment& environment, const Napi::CallbackInfo& info);
+Status CloseShare(Environment& environment, const Napi::CallbackInfo& info);
+Status CountAllocation(Environment& environment);
+Status CountFree(Environment& environment);
+Status CountFailure(Environment& environment, const Napi::CallbackInfo& info);
+Status ReadShare(Environment& environment, const Napi::CallbackInfo& info);
+Status SettleShare(Environment& environment, const Napi::CallbackInfo& info);
+
 // weak_references.cc
 Status Watch(Environment& environment, const Napi::CallbackInfo& info);
 Status Unwatch(Environment& environment, const Napi::CallbackInfo& info);

@@ -86,6 +86,7 @@ void Environment::Close() {
       // Without memory for the list, the objects stay allocated until the process ends.
     }
   }
+  EndSharesOf(*this);
   for (WatchedEvent* watched : watched_events) delete watched;
   watched_events.clear();
 }

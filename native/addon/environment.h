@@ -19,6 +19,7 @@
 #include "addon/handle_table.h"
 #include "addon/internal_events.h"
 #include "addon/native_status.h"
+#include "addon/shared_counts.h"
 #include "addon/staging.h"
 #include "addon/weak_references.h"
 #include "cuda/driver_table.h"
@@ -179,6 +180,7 @@ class Environment {
   HandleTable<std::shared_ptr<Gate>> holds;
   HandleTable<std::shared_ptr<ImportedTensor>> imported_tensors;
   std::set<ExportedTensor*> exported_tensors;
+  HandleTable<Share> shares;
   AllocationRegistry allocations;
   InternalEvents internal_events;
   std::vector<WatchedEvent*> watched_events;

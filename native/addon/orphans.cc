@@ -18,12 +18,30 @@ struct OrphanList {
   std::mutex mutex;
   std::map<const DriverTable*, std::vector<Orphan>> by_driver;
   std::atomic<bool> any{false};
+  int freeing = 0;  // how many calls have taken orphans out and not freed them yet
 };
 
 OrphanList& AllOrphans() {
   static OrphanList& list = *new OrphanList;
   return list;
 }
+
+// Counts a call that frees orphans.
+class FreeingOrphans {
+ public:
+  explicit FreeingOrphans(OrphanList& list) : list_(list) { Add(1); }
+  ~FreeingOrphans() { Add(-1); }
+  FreeingOrphans(const FreeingOrphans&) = delete;
+  FreeingOrphans& operator=(const FreeingOrphans&) = delete;
+
+ private:
+  void Add(int amount) {
+    const std::lock_guard<std::mutex> lock(list_.mutex);
+    list_.freeing += amount;
+  }
+
+  OrphanList& list_;
+};
 
 template <typename Handle>
 Handle AsHandle(const Orphan& orphan) {
@@ -89,11 +107,25 @@ void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans) {
   list.any = true;
 }
 
+bool HasLeftMemory(std::uint64_t environment) {
+  OrphanList& list = AllOrphans();
+  const std::lock_guard<std::mutex> lock(list.mutex);
+  if (list.freeing > 0) return true;
+  for (const auto& [driver, orphans] : list.by_driver) {
+    for (const Orphan& orphan : orphans) {
+      const bool is_memory = orphan.kind != OrphanKind::kEvent && orphan.kind != OrphanKind::kStream && orphan.kind != OrphanKind::kTensor;
+      if (is_memory && orphan.environment == environment) return true;
+    }
+  }
+  return false;
+}
+
 bool FreeOrphans(Environment& environment) {
   OrphanList& list = AllOrphans();
   if (!list.any) return false;
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
   if (!no_stalls.owns_lock()) return false;
+  const FreeingOrphans freeing(list);
   std::vector<Orphan> orphans;
   {
     const std::lock_guard<std::mutex> lock(list.mutex);

@@ -51,6 +51,9 @@ void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
 // Memory of which a part is handed over, or exported as a tensor, stays. True if anything was freed.
 bool FreeOrphans(Environment& environment);
 
+// Whether memory that an environment left may still be allocated.
+bool HasLeftMemory(std::uint64_t environment);
+
 // Waits for all work queued on the devices of the process. False if JavaScript stalls a stream, so
 // that the wait could last forever, or if a device cannot be reached.
 bool AwaitDevices(Environment& environment);

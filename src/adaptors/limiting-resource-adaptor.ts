@@ -1,9 +1,10 @@
+import { SharedCounts } from '../driver/shared-counts.js';
 import type { Stream } from '../driver/stream.js';
-import { OutOfMemoryError } from '../errors.js';
+import { ArgumentRangeError, formatValue, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes, optionNames } from '../validation.js';
+import { assertAlignment, assertBytes, assertName, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** Options of {@link LimitingResourceAdaptor}. */
@@ -19,43 +20,70 @@ export interface LimitingResourceAdaptorOptions extends DeallocationEventsOption
    * @defaultValue 256
    */
   readonly alignment?: number;
+  /**
+   * A name, for one limit for all workers of the process: adaptors with the same name, in any of
+   * them, share the limit, and must have the same `limitBytes`.
+   * @defaultValue not set: the limit is this adaptor's own
+   */
+  readonly shared?: string;
 }
 
-const knownOptions = optionNames<LimitingResourceAdaptorOptions>({ alignment: true, deallocationEvents: true, limitBytes: true });
+const knownOptions = optionNames<LimitingResourceAdaptorOptions>({
+  alignment: true,
+  deallocationEvents: true,
+  limitBytes: true,
+  shared: true,
+});
 
 /**
  * Refuses allocations that would bring the memory allocated through it above a limit. Exactly the
  * limit is allowed.
  *
+ * With the option `shared`, the limit holds for the sum over all workers, and is not exceeded even
+ * for a moment. What a worker held when it ended counts until its memory has been freed; if the limit
+ * is reached, that is tried at once.
+ *
  * Stream order, alignment: those of the upstream. Freed memory counts as free at once, even if its
  * stream still uses it.
  *
- * Counterpart of `rmm::mr::limiting_resource_adaptor`.
+ * Counterpart of `rmm::mr::limiting_resource_adaptor`, which all threads of a process can share.
  * @example
  * ```ts
  * using upstream = new CudaAsyncMemoryResource();
  * using resource = new LimitingResourceAdaptor(upstream, { limitBytes: 2 * GiB });
+ * // The same in every worker: together they have 8 GiB.
+ * using budget = new LimitingResourceAdaptor(upstream, { limitBytes: 8 * GiB, shared: 'service' });
  * ```
  */
 export class LimitingResourceAdaptor extends PassThroughAdaptor {
   /** The most bytes that may be allocated at once. */
   readonly limitBytes: number;
   readonly #alignment: number;
+  readonly #shared: SharedCounts | undefined;
+  /** Unless the limit is shared. */
   #allocatedBytes = 0;
 
-  /** @throws ArgumentTypeError, ArgumentRangeError for an option out of its range. */
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or a limit other
+   * than that of the adaptors which share it.
+   */
   constructor(upstream: MemoryResource, options: LimitingResourceAdaptorOptions) {
     super(upstream, options, knownOptions);
-    const { limitBytes, alignment = ALLOCATION_ALIGNMENT } = options;
+    const { limitBytes, alignment = ALLOCATION_ALIGNMENT, shared } = options;
     assertBytes(limitBytes, 'limitBytes');
     assertAlignment(alignment);
+    if (shared !== undefined) assertName(shared, 'shared');
     this.limitBytes = limitBytes;
     this.#alignment = alignment;
+    this.#shared = shared === undefined ? undefined : openLimit(shared, limitBytes);
   }
 
-  /** Bytes allocated through this adaptor and not freed, each allocation rounded up to the alignment. */
+  /**
+   * Bytes allocated through this adaptor and not freed, each allocation rounded up to the alignment;
+   * if the limit is shared, through all adaptors that share it.
+   */
   get allocatedBytes(): number {
-    return this.#allocatedBytes;
+    return this.#shared?.currentBytes ?? this.#allocatedBytes;
   }
 
   /**
@@ -66,30 +94,62 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
     if (this.isDisposed) this.assertLive('allocate');
     assertBytes(bytes);
     const accountedBytes = alignUp(bytes, this.#alignment);
-    if (accountedBytes > this.limitBytes - this.#allocatedBytes) throw this.#limitError(bytes);
     // Counted before the call: while an upstream waits for a stream, host functions run, and may
     // allocate through this adaptor.
-    this.#allocatedBytes += accountedBytes;
+    if (!this.#count(accountedBytes)) throw this.#limitError(bytes);
     try {
       return this.upstream.allocate(bytes, stream, alignment);
     } catch (error) {
-      this.#allocatedBytes -= accountedBytes;
+      this.#uncount(accountedBytes);
       throw this.passOn(error);
     }
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
-    if (pointer !== 0) this.#allocatedBytes -= alignUp(bytes, this.#alignment);
+    if (pointer !== 0) this.#uncount(alignUp(bytes, this.#alignment));
+  }
+
+  /**
+   * Ends allocation through this object. Memory allocated through it can still be freed through it.
+   * The upstream is left to its owner. A second call does nothing.
+   */
+  override [Symbol.dispose](): void {
+    super[Symbol.dispose]();
+    this.#shared?.close();
+  }
+
+  /** Returns false, and counts nothing, if the limit would be exceeded. */
+  #count(bytes: number): boolean {
+    if (this.#shared !== undefined) return bytes === 0 || this.#shared.add(bytes) || (this.#shared.settle() && this.#shared.add(bytes));
+    if (bytes > this.limitBytes - this.#allocatedBytes) return false;
+    this.#allocatedBytes += bytes;
+    return true;
+  }
+
+  #uncount(bytes: number): void {
+    if (this.#shared === undefined) this.#allocatedBytes -= bytes;
+    else if (bytes > 0) this.#shared.subtract(bytes);
   }
 
   #limitError(bytes: number): OutOfMemoryError {
-    const availableBytes = this.limitBytes - this.#allocatedBytes;
+    const availableBytes = Math.max(0, this.limitBytes - this.allocatedBytes);
+    const sharing = this.#shared === undefined ? '' : ` that workers share as ${formatValue(this.#shared.name)}`;
     return new OutOfMemoryError(
-      `the limit of ${formatBytes(this.limitBytes)} is reached: ${formatBytes(bytes)} (${bytes} bytes) were asked for, ${formatBytes(availableBytes)} are left`,
+      `the limit of ${formatBytes(this.limitBytes)}${sharing} is reached: ${formatBytes(bytes)} (${bytes} bytes) were asked for, ${formatBytes(availableBytes)} are left`,
       { requestedBytes: bytes, availableBytes, limitBytes: this.limitBytes, path: [this.constructor.name] },
     );
   }
+}
+
+function openLimit(name: string, limitBytes: number): SharedCounts {
+  const counts = new SharedCounts(name, limitBytes);
+  if (counts.limitBytes === limitBytes) return counts;
+  counts.close();
+  throw new ArgumentRangeError(
+    `limitBytes must be ${counts.limitBytes}, which other adaptors share as ${formatValue(name)}, got ${limitBytes}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
 }
 
 /** `limiting` in a specification. */
@@ -97,9 +157,15 @@ export const limitingKind = defineAdaptor({
   name: 'limiting',
   role: 'pass-through',
   summary: 'refuses allocations that would bring the live bytes above a limit',
-  options: { limit: { type: 'size', summary: 'the most bytes that may be live', required: true } },
+  options: {
+    limit: { type: 'size', summary: 'the most bytes that may be live', required: true },
+    shared: { type: 'text', summary: 'the name of one limit for all workers', default: 'none' },
+  },
   maximum: 'limit',
   example: 'limiting(cuda, limit=64MiB)',
   create: ({ upstream, options }) =>
-    new LimitingResourceAdaptor(upstream, { limitBytes: options.limit, ...definedFields({ deallocationEvents: options.events }) }),
+    new LimitingResourceAdaptor(upstream, {
+      limitBytes: options.limit,
+      ...definedFields({ shared: options.shared, deallocationEvents: options.events }),
+    }),
 });

@@ -1,8 +1,9 @@
+import { SharedCounts, type SharedTally } from '../driver/shared-counts.js';
 import type { Stream } from '../driver/stream.js';
-import { ArgumentTypeError, CisternError, formatValue } from '../errors.js';
+import { CisternError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
-import { optionNames } from '../validation.js';
+import { assertName, optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** One quantity over time. */
@@ -38,9 +39,15 @@ export interface StatisticsResourceAdaptorOptions extends DeallocationEventsOpti
    * @defaultValue `'statistics'`
    */
   readonly name?: string;
+  /**
+   * A name, for counters that all workers of the process share: adaptors with the same name, in any
+   * of them, also count there. {@link StatisticsResourceAdaptor.sharedStatistics} reads them.
+   * @defaultValue not set: nothing is counted beyond this adaptor
+   */
+  readonly shared?: string;
 }
 
-const knownOptions = optionNames<StatisticsResourceAdaptorOptions>({ deallocationEvents: true, name: true });
+const knownOptions = optionNames<StatisticsResourceAdaptorOptions>({ deallocationEvents: true, name: true, shared: true });
 
 /**
  * Counts the bytes and the allocations that pass through it. Allocations of zero bytes, and frees
@@ -52,15 +59,18 @@ const knownOptions = optionNames<StatisticsResourceAdaptorOptions>({ deallocatio
  * Until it is disposed or collected, it appears in `sampleStatistics`, and so in `cistern watch`,
  * Prometheus and OpenTelemetry.
  *
- * Counterpart of `rmm::mr::statistics_resource_adaptor`.
+ * With the option `shared`, the adaptor also counts in counters of the whole process.
+ *
+ * Counterpart of `rmm::mr::statistics_resource_adaptor`, which all threads of a process can share.
  * @example
  * ```ts
  * using upstream = new CudaAsyncMemoryResource();
- * using resource = new StatisticsResourceAdaptor(upstream);
+ * using resource = new StatisticsResourceAdaptor(upstream, { shared: 'training' });
  * resource.pushCounters();
  * train(resource);
  * const { bytes } = resource.popCounters(); // what train() needed
  * console.log(formatBytes(bytes.peak));
+ * console.log(resource.sharedStatistics().bytes.peak); // of all workers together
  * ```
  */
 export class StatisticsResourceAdaptor extends PassThroughAdaptor {
@@ -68,14 +78,17 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   readonly #outer: Counters[] = [];
   /** The name in samples and metrics. */
   readonly name: string;
+  readonly #shared: SharedCounts | undefined;
   readonly #registration: WeakRef<StatisticsResourceAdaptor>;
 
   /** @throws ArgumentTypeError for an invalid resource or name. */
   constructor(upstream: MemoryResource, options: StatisticsResourceAdaptorOptions = {}) {
     super(upstream, options, knownOptions);
-    const { name = 'statistics' } = options;
-    if (typeof name !== 'string' || name === '') throw new ArgumentTypeError(`name must be a non-empty string, got ${formatValue(name)}`);
+    const { name = 'statistics', shared } = options;
+    assertName(name, 'name');
+    if (shared !== undefined) assertName(shared, 'shared');
     this.name = name;
+    this.#shared = shared === undefined ? undefined : new SharedCounts(shared);
     this.#registration = register(this);
   }
 
@@ -85,16 +98,24 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     try {
       pointer = this.upstream.allocate(bytes, stream, alignment);
     } catch (error) {
-      if (isAllocationFailure(error)) this.#counters.failedAllocations++;
+      if (isAllocationFailure(error)) {
+        this.#counters.failedAllocations++;
+        this.#shared?.addFailure();
+      }
       throw this.passOn(error);
     }
-    if (pointer !== 0) this.#counters.add(bytes);
+    if (pointer !== 0) {
+      this.#counters.add(bytes);
+      if (this.#shared !== undefined) this.#shared.add(bytes);
+    }
     return pointer;
   }
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
-    if (pointer !== 0) this.#counters.subtract(bytes);
+    if (pointer === 0) return;
+    this.#counters.subtract(bytes);
+    if (this.#shared !== undefined) this.#shared.subtract(bytes);
   }
 
   /** The counts since construction, or since the latest push that was not popped. */
@@ -107,6 +128,24 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     const overall = new Counters();
     for (const counters of [...this.#outer, this.#counters]) overall.absorb(counters);
     return overall.snapshot();
+  }
+
+  /**
+   * The counts of all adaptors with the same option `shared`, in all workers, since the first of them
+   * was made. Pushes and pops do not matter. Every number is exact: a peak is the greatest value that
+   * `current` had at any moment. Numbers of one result may be of slightly different moments while
+   * other workers allocate. What a worker held when it ended counts as `current` until its memory
+   * has been freed. The counts end with the last of these adaptors, once nothing is counted.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the option `shared` is not set.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if this object is disposed.
+   */
+  sharedStatistics(): AllocationStatistics {
+    if (this.#shared === undefined) {
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot read shared statistics: the option shared is not set');
+    }
+    this.assertLive('read shared statistics');
+    const { bytes, allocations, failures } = this.#shared.read();
+    return Object.freeze({ bytes: frozen(bytes), allocations: frozen(allocations), failedAllocations: failures });
   }
 
   /**
@@ -146,6 +185,7 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
   override [Symbol.dispose](): void {
     super[Symbol.dispose]();
     instances.delete(this.#registration);
+    this.#shared?.close();
   }
 }
 
@@ -154,10 +194,16 @@ export const statisticsKind = defineAdaptor({
   name: 'statistics',
   role: 'pass-through',
   summary: 'counts bytes and allocations',
-  options: { name: { type: 'text', summary: 'its name in samples and metrics', default: 'statistics' } },
+  options: {
+    name: { type: 'text', summary: 'its name in samples and metrics', default: 'statistics' },
+    shared: { type: 'text', summary: 'the name of counters that all workers share', default: 'none' },
+  },
   example: 'statistics(cuda, name=training)',
   create: ({ upstream, options }) =>
-    new StatisticsResourceAdaptor(upstream, definedFields({ name: options.name, deallocationEvents: options.events })),
+    new StatisticsResourceAdaptor(
+      upstream,
+      definedFields({ name: options.name, shared: options.shared, deallocationEvents: options.events }),
+    ),
 });
 
 /**
@@ -187,6 +233,10 @@ export function liveStatisticsAdaptors(): StatisticsResourceAdaptor[] {
     else live.push(adaptor);
   }
   return live;
+}
+
+function frozen({ current, peak, total }: SharedTally): CounterSnapshot {
+  return Object.freeze({ current, peak, total });
 }
 
 class Counters {

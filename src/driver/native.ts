@@ -451,6 +451,31 @@ export interface NativeBinding {
   followReturned(handOver: number, stream: number): void;
 
   /**
+   * Opens counts that all environments of the process share by name; those with a limit and those
+   * without have names of their own. Every environment has one share, opened any number of times.
+   * `[1]`: its handle, `[2]`: the limit, which the first that opens them decides.
+   */
+  openShare(isLimited: boolean, name: string, limitBytes: number): void;
+  /** Closes a share once. It ends after the last close, when nothing is counted in it. */
+  closeShare(share: number): void;
+  /** Hot. In: share, bytes. Counts an allocation, unless it would exceed the limit. `[1]`: 1 if it did. */
+  countAllocation(): void;
+  /** Hot. In: share, bytes. Ends the count of an allocation. */
+  countFree(): void;
+  countFailure(share: number): void;
+  /**
+   * The counts of all environments: `[1]` bytes, `[2]` their peak, `[3]` their total, `[4]` to `[6]`
+   * the same of allocations, `[7]` failures, `[8]` how many environments have a share. What ended
+   * environments held counts until their memory is free.
+   */
+  readShare(share: number): void;
+  /**
+   * Frees what ended environments left, if they have a part in the counts. `[1]`: 1 if anything is
+   * not counted any more.
+   */
+  settleShare(share: number): void;
+
+  /**
    * Watches an object without keeping it alive. `[1]`: a slot, from 0, dense, reused after
    * `unwatch`.
    */

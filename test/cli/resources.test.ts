@@ -28,6 +28,7 @@ test('cistern resources --json lists the same as data', async () => {
     example: 'limiting(cuda, limit=64MiB)',
     options: [
       { name: 'limit', type: 'size', required: true, summary: expect.any(String) },
+      { name: 'shared', type: 'text', required: false, default: 'none', summary: expect.any(String) },
       {
         name: 'events',
         type: 'word',

@@ -39,7 +39,7 @@ interface VirtualAllocation {
   readonly bytes: number;
   readonly reservation: number;
 }
-type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation' | 'tensor';
+type HandleKind = 'stream' | 'event' | 'pool' | 'hold' | 'reservation' | 'tensor' | 'share';
 
 /** Thrown by callbacks and proxies. */
 class ThrownOnPurpose extends Error {}
@@ -66,7 +66,7 @@ const blockingCalls: readonly string[] = [
 /** Calls whose inputs are written to the mailbox. */
 const hotCalls: readonly string[] = [
   ...['queryStream', 'outstandingHostFunctions', 'recordEvent', 'waitEvent', 'queryEvent', 'allocate', 'deallocate'],
-  ...['allocateAsync', 'deallocateAsync'],
+  ...['allocateAsync', 'deallocateAsync', 'countAllocation', 'countFree'],
 ];
 
 /**
@@ -176,6 +176,13 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   inspectTensor: (run) => [run.capsule(), new Float64Array(128)],
   takeTensor: (run) => [run.capsule()],
   releaseTensor: (run) => [run.handle('tensor')],
+  openShare: (run) => [run.boolean(), run.boolean() ? 'a' : 'b', run.size()],
+  closeShare: (run) => [run.handle('share')],
+  countAllocation: (run) => [run.handle('share'), run.size()],
+  countFree: (run) => [run.handle('share'), run.size()],
+  countFailure: (run) => [run.handle('share')],
+  readShare: (run) => [run.handle('share')],
+  settleShare: (run) => [run.handle('share')],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -184,7 +191,7 @@ class Run {
   /** The source of values: the input, or the part of it that a callback received. */
   reader: ByteReader;
   readonly #binding = native();
-  readonly #live: Record<HandleKind, number[]> = { stream: [], event: [], pool: [], hold: [], reservation: [], tensor: [] };
+  readonly #live: Record<HandleKind, number[]> = { stream: [], event: [], pool: [], hold: [], reservation: [], tensor: [], share: [] };
   readonly #handles: number[] = [1];
   readonly #plain = new Map<number, PlainAllocation>();
   readonly #pooled = new Map<number, PoolAllocation>();
@@ -296,6 +303,10 @@ class Run {
         return;
       case 'releaseTensor':
         this.#remove('tensor', number);
+        return;
+      case 'openShare':
+        // A second open of a share has the same handle.
+        if (!this.#live.share.includes(output)) this.#add('share', output);
         return;
       case 'holdStream':
         this.#add('hold', output);

@@ -1,0 +1,239 @@
+#include "addon/shared_counts.h"
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "addon/bindings.h"
+#include "addon/orphans.h"
+
+namespace cistern {
+
+struct SharedCounts {
+  // What a number is, and has been.
+  struct Tally {
+    std::atomic<std::int64_t> current{0};
+    std::atomic<std::int64_t> peak{0};
+    std::atomic<std::int64_t> total{0};
+
+    // `now` was the current value at some moment.
+    void Note(std::int64_t now) {
+      std::int64_t highest = peak;
+      while (now > highest && !peak.compare_exchange_weak(highest, now)) {
+      }
+    }
+    void Add(std::int64_t amount) {
+      Note(current += amount);
+      total += amount;
+    }
+  };
+
+  struct EndedShare {
+    std::uint64_t environment;
+    std::int64_t bytes;
+    std::int64_t allocations;
+  };
+
+  using Key = std::pair<bool, std::string>;  // whether there is a limit, and the name
+
+  SharedCounts(Key its_key, std::int64_t its_limit) : key(std::move(its_key)), limit(its_limit) {}
+
+  const Key key;
+  const std::int64_t limit;  // in bytes
+  Tally bytes;
+  Tally allocations;
+  std::atomic<std::int64_t> failures{0};
+
+  // The mutex of the table guards these.
+  int environments = 0;
+  std::vector<EndedShare> ended;
+};
+
+namespace {
+
+struct SharedCountsTable {
+  std::mutex mutex;
+  std::map<SharedCounts::Key, std::shared_ptr<SharedCounts>> by_key;
+};
+
+SharedCountsTable& AllCounts() {
+  static SharedCountsTable& table = *new SharedCountsTable;
+  return table;
+}
+
+// The table's mutex must be held.
+void ForgetIfUnused(const SharedCounts& counts) {
+  if (counts.environments == 0 && counts.ended.empty()) AllCounts().by_key.erase(SharedCounts::Key(counts.key));
+}
+
+// Stops counting what ended environments held, as far as their memory has been freed. The table's
+// mutex must be held.
+void Settle(SharedCounts& counts) {
+  const auto is_freed = [&](const SharedCounts::EndedShare& share) {
+    if (HasLeftMemory(share.environment)) return false;
+    counts.bytes.current -= share.bytes;
+    counts.allocations.current -= share.allocations;
+    return true;
+  };
+  counts.ended.erase(std::remove_if(counts.ended.begin(), counts.ended.end(), is_freed), counts.ended.end());
+}
+
+// The table's mutex must be held.
+void Leave(Environment& environment, std::uint64_t handle, Share& share) {
+  const std::shared_ptr<SharedCounts> counts = share.counts;
+  counts->environments -= 1;
+  ForgetIfUnused(*counts);
+  environment.shares.Remove(handle);
+}
+
+Status FindShare(Environment& environment, const Napi::CallbackInfo& info, std::uint64_t* handle, Share** share) {
+  if (!ReadInteger(info[0], handle)) return kInvalidArgument;
+  return environment.shares.Find(static_cast<double>(*handle), share);
+}
+
+Status ReadAmount(Environment& environment, Share** share, std::int64_t* bytes) {
+  std::uint64_t amount;
+  if (!environment.In(1, &amount)) return kInvalidArgument;
+  *bytes = static_cast<std::int64_t>(amount);
+  return environment.shares.Find(environment.In(0), share);
+}
+
+}  // namespace
+
+void EndSharesOf(Environment& environment) {
+  SharedCountsTable& table = AllCounts();
+  const std::lock_guard<std::mutex> lock(table.mutex);
+  environment.shares.ForEach([&](std::uint64_t handle, Share& share) {
+    if (share.bytes != 0 || share.allocations != 0) share.counts->ended.push_back({environment.id(), share.bytes, share.allocations});
+    Leave(environment, handle, share);
+  });
+}
+
+Status OpenShare(Environment& environment, const Napi::CallbackInfo& info) {
+  std::string name;
+  bool is_limited;
+  std::uint64_t limit;
+  if (!ReadBoolean(info[0], &is_limited) || !ReadString(info[1], &name) || !ReadInteger(info[2], &limit)) return kInvalidArgument;
+  const SharedCounts::Key key{is_limited, name};
+  SharedCountsTable& table = AllCounts();
+  const std::lock_guard<std::mutex> lock(table.mutex);
+  std::shared_ptr<SharedCounts>& counts = table.by_key[key];
+  if (counts == nullptr) counts = std::make_shared<SharedCounts>(key, static_cast<std::int64_t>(limit));
+  std::uint64_t handle = 0;
+  environment.shares.ForEach([&](std::uint64_t known, const Share& share) {
+    if (share.counts == counts) handle = known;
+  });
+  if (handle == 0) {
+    handle = environment.shares.Add({counts, 0, 0, 0});
+    if (handle == 0) {
+      ForgetIfUnused(*std::shared_ptr<SharedCounts>(counts));
+      return kHostOutOfMemory;
+    }
+    counts->environments += 1;
+  }
+  environment.shares.Peek(handle)->opens += 1;
+  environment.Out(1, static_cast<double>(handle));
+  environment.Out(2, static_cast<double>(counts->limit));
+  return kSuccess;
+}
+
+Status CloseShare(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  Share* share;
+  const Status status = FindShare(environment, info, &handle, &share);
+  if (status != kSuccess) return status;
+  if (share->opens == 0) return kStaleHandle;
+  share->opens -= 1;
+  if (share->opens > 0 || share->bytes != 0 || share->allocations != 0) return kSuccess;
+  const std::lock_guard<std::mutex> lock(AllCounts().mutex);
+  Leave(environment, handle, *share);
+  return kSuccess;
+}
+
+Status CountAllocation(Environment& environment) {
+  Share* share;
+  std::int64_t bytes;
+  const Status status = ReadAmount(environment, &share, &bytes);
+  if (status != kSuccess) return status;
+  SharedCounts& counts = *share->counts;
+  std::int64_t now = counts.bytes.current;
+  do {
+    if (bytes > counts.limit - now) {
+      environment.Out(1, 0);
+      return kSuccess;
+    }
+  } while (!counts.bytes.current.compare_exchange_weak(now, now + bytes));
+  counts.bytes.Note(now + bytes);
+  counts.bytes.total += bytes;
+  counts.allocations.Add(1);
+  share->bytes += bytes;
+  share->allocations += 1;
+  environment.Out(1, 1);
+  return kSuccess;
+}
+
+Status CountFree(Environment& environment) {
+  Share* share;
+  std::int64_t bytes;
+  const Status status = ReadAmount(environment, &share, &bytes);
+  if (status != kSuccess) return status;
+  if (bytes > share->bytes || share->allocations == 0) return kInvalidArgument;
+  share->counts->bytes.current -= bytes;
+  share->counts->allocations.current -= 1;
+  share->bytes -= bytes;
+  share->allocations -= 1;
+  if (share->opens > 0 || share->bytes != 0 || share->allocations != 0) return kSuccess;
+  const std::lock_guard<std::mutex> lock(AllCounts().mutex);
+  Leave(environment, static_cast<std::uint64_t>(environment.In(0)), *share);
+  return kSuccess;
+}
+
+Status CountFailure(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  Share* share;
+  const Status status = FindShare(environment, info, &handle, &share);
+  if (status == kSuccess) share->counts->failures += 1;
+  return status;
+}
+
+Status ReadShare(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  Share* share;
+  const Status status = FindShare(environment, info, &handle, &share);
+  if (status != kSuccess) return status;
+  SharedCounts& counts = *share->counts;
+  const std::lock_guard<std::mutex> lock(AllCounts().mutex);
+  Settle(counts);
+  int cell = 1;
+  for (const SharedCounts::Tally* tally : {&counts.bytes, &counts.allocations}) {
+    environment.Out(cell++, static_cast<double>(tally->current));
+    environment.Out(cell++, static_cast<double>(tally->peak));
+    environment.Out(cell++, static_cast<double>(tally->total));
+  }
+  environment.Out(7, static_cast<double>(counts.failures));
+  environment.Out(8, counts.environments);
+  return kSuccess;
+}
+
+Status SettleShare(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  Share* share;
+  const Status status = FindShare(environment, info, &handle, &share);
+  if (status != kSuccess) return status;
+  environment.Out(1, 0);
+  {
+    const std::lock_guard<std::mutex> lock(AllCounts().mutex);
+    if (share->counts->ended.empty()) return kSuccess;
+  }
+  if (environment.driver != nullptr) environment.ReapOrphans();
+  const std::lock_guard<std::mutex> lock(AllCounts().mutex);
+  const std::size_t before = share->counts->ended.size();
+  Settle(*share->counts);
+  environment.Out(1, share->counts->ended.size() < before ? 1 : 0);
+  return kSuccess;
+}
+
+}  // namespace cistern

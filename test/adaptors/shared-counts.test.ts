@@ -1,0 +1,293 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { CudaMemoryResource, LimitingResourceAdaptor, MiB, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
+import { caught } from '../support/errors.js';
+import { runModule } from '../support/run-module.js';
+import { SpyResource } from '../support/spy-resource.js';
+
+let stream: Stream;
+beforeAll(() => {
+  stream = new Stream();
+});
+afterAll(() => stream.dispose());
+
+function limited(limitBytes: number, shared: string): LimitingResourceAdaptor {
+  return new LimitingResourceAdaptor(new SpyResource(), { limitBytes, shared });
+}
+
+/** A module in which `start(n, text)` starts `n` workers that run a text, each with a number from 0 on. */
+function runWithWorkers(body: string): unknown {
+  return runModule(`
+    import { once } from 'node:events';
+    import { setTimeout } from 'node:timers/promises';
+    import { Worker } from 'node:worker_threads';
+    import * as cistern from 'cistern';
+    const { CudaAsyncMemoryResource, CudaMemoryResource, DeviceBuffer, LimitingResourceAdaptor, MiB, PoolMemoryResource, StatisticsResourceAdaptor, Stream } = cistern;
+    const stream = new Stream();
+    const start = (count, text) => Array.from({ length: count }, (_, number) => new Worker(\`
+      const { once } = require('node:events');
+      const { parentPort, workerData: { number, cells } } = require('node:worker_threads');
+      const post = (message) => parentPort.postMessage(message);
+      const received = async () => (await once(parentPort, 'message'))[0];
+      import('cistern').then(async (cistern) => {
+        const { CallbackMemoryResource, CudaAsyncMemoryResource, CudaMemoryResource, DeviceBuffer, LimitingResourceAdaptor, MiB, StatisticsResourceAdaptor, Stream } = cistern;
+        const stream = new Stream();
+        \${text}
+      });\`, { eval: true, execArgv: [], workerData: { number, cells } }));
+    const cells = new Int32Array(new SharedArrayBuffer(64));
+    const received = async (worker) => (await once(worker, 'message'))[0];
+    const show = (...values) => console.log(...values);
+    ${body}
+  `);
+}
+
+function printed(...lines: readonly string[]): unknown {
+  return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
+}
+
+describe('a limit that adaptors share', () => {
+  test('is one limit for all of them', () => {
+    const first = limited(1024, 'a');
+    const second = limited(1024, 'a');
+    const pointer = first.allocate(768, stream);
+    expect(second.allocatedBytes).toBe(768);
+    expect(caught(() => second.allocate(512, stream))).toMatchObject({
+      code: 'ERR_CISTERN_OUT_OF_MEMORY',
+      message: 'the limit of 1 KiB that workers share as "a" is reached: 512 B (512 bytes) were asked for, 256 B are left',
+      requestedBytes: 512,
+      availableBytes: 256,
+      limitBytes: 1024,
+    });
+    first.deallocate(pointer, 768, stream);
+    const other = second.allocate(1024, stream);
+    expect(first.allocatedBytes).toBe(1024);
+    first.dispose();
+    second.dispose();
+    expect(second.allocatedBytes).toBe(1024);
+    second.deallocate(other, 1024, stream);
+    expect(second.allocatedBytes).toBe(0);
+  });
+
+  test('is not that of another name, nor that of counters with the same name', () => {
+    const first = limited(1024, 'a');
+    const second = limited(1024, 'b');
+    const statistics = new StatisticsResourceAdaptor(new SpyResource(), { shared: 'a' });
+    first.allocate(1024, stream);
+    expect([second.allocatedBytes, statistics.sharedStatistics().bytes.current]).toEqual([0, 0]);
+    for (const each of [first, second, statistics]) each.dispose();
+  });
+
+  test('must be the same for all of them, until the last has ended', () => {
+    const first = limited(1024, 'c');
+    expect(caught(() => limited(2048, 'c'))).toMatchObject({
+      code: 'ERR_INVALID_ARG_VALUE',
+      message: 'limitBytes must be 1024, which other adaptors share as "c", got 2048',
+    });
+    const pointer = first.allocate(1, stream);
+    first.dispose();
+    expect(caught(() => limited(2048, 'c'))).toMatchObject({ code: 'ERR_INVALID_ARG_VALUE' });
+    first.deallocate(pointer, 1, stream);
+    const other = limited(2048, 'c');
+    expect(other.limitBytes).toBe(2048);
+    other.dispose();
+  });
+
+  test('counts nothing that the upstream refuses, and nothing for zero bytes', () => {
+    const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 2 ** 50, shared: 'd' });
+    expect(() => resource.allocate(2 ** 49, stream)).toThrow('out of memory');
+    expect(resource.allocate(0, stream)).toBe(0);
+    expect(resource.allocatedBytes).toBe(0);
+    resource.dispose();
+  });
+
+  test.each(['', 1, null])('cannot be called %j', (shared) => {
+    expect(() => new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 1, shared: shared as string })).toThrow(
+      'shared must be a non-empty string',
+    );
+    expect(() => new StatisticsResourceAdaptor(new SpyResource(), { shared: shared as string })).toThrow(
+      'shared must be a non-empty string',
+    );
+  });
+
+  test('is never exceeded while workers compete, and counts nothing at the end', () => {
+    const end = runWithWorkers(`
+      const workers = start(4, \`
+        const limitBytes = 64 * 256;
+        // Counts, beside the adaptor, what is allocated at this moment.
+        const below = new CallbackMemoryResource(
+          (bytes) => {
+            const live = Atomics.add(cells, 0, bytes) + bytes;
+            if (live > limitBytes) Atomics.store(cells, 1, live);
+            return 256 * (1 + Atomics.add(cells, 2, 1));
+          },
+          (_, bytes) => { Atomics.sub(cells, 0, bytes); },
+        );
+        const resource = new LimitingResourceAdaptor(below, { limitBytes, shared: 'budget' });
+        let refused = 0;
+        const live = [];
+        for (let i = 0; i < 40_000; i++) {
+          const bytes = 256 * (1 + (i * 7 + number) % 13);
+          try { live.push([resource.allocate(bytes, stream), bytes]); } catch { refused++; }
+          if (live.length > 3 || refused % 2 === 1) { const each = live.shift(); if (each) resource.deallocate(...each, stream); }
+        }
+        for (const each of live) resource.deallocate(...each, stream);
+        post(refused > 0);
+        await received();
+        post(resource.allocatedBytes);
+      \`);
+      show((await Promise.all(workers.map(received))).join());
+      for (const worker of workers) worker.postMessage('go on');
+      show((await Promise.all(workers.map(received))).join(), Atomics.load(cells, 0), Atomics.load(cells, 1));
+      for (const worker of workers) await worker.terminate();
+    `);
+    expect(end).toEqual(printed('true,true,true,true', '0,0,0,0 0 0'));
+  });
+
+  test('counts what a terminated worker held until that is free, and frees it if the limit is reached', () => {
+    const end = runWithWorkers(`
+      const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
+      for (const ask of [false, true]) {
+        const [worker] = start(1, \`
+          const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
+          resource.allocate(8 * MiB, stream);
+          post('allocated');
+          await received();
+        \`);
+        await received(worker);
+        const live = resource.allocatedBytes / MiB;
+        await worker.terminate();
+        const ended = resource.allocatedBytes / MiB;
+        let pointer = 0;
+        if (ask) pointer = resource.allocate(10 * MiB, stream);
+        else new Stream().dispose();
+        show(live, ended, resource.allocatedBytes / MiB);
+        resource.deallocate(pointer, 10 * MiB, stream);
+      }
+    `);
+    expect(end).toEqual(printed('8 8 0', '8 8 10'));
+  });
+
+  test('counts a buffer whose giver has ended as long as another worker has it', () => {
+    const end = runWithWorkers(`
+      const options = { limitBytes: 10 * MiB, shared: 'budget' };
+      const resource = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), options);
+      const [worker] = start(1, \`
+        const resource = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
+        post(new DeviceBuffer(8 * MiB, { resource, stream }).detach());
+        await received();
+      \`);
+      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      await worker.terminate();
+      let code;
+      try { resource.allocate(4 * MiB, stream); } catch (error) { code = error.code; }
+      show(code, resource.allocatedBytes / MiB);
+      buffer.dispose();
+      resource.deallocate(resource.allocate(4 * MiB, stream), 4 * MiB, stream);
+      show(resource.allocatedBytes);
+    `);
+    expect(end).toEqual(printed('ERR_CISTERN_OUT_OF_MEMORY 8', '0'));
+  });
+
+  test('is right however workers are terminated', () => {
+    const end = runWithWorkers(`
+      const options = { limitBytes: 64 * MiB, shared: 'budget' };
+      const resource = new StatisticsResourceAdaptor(new LimitingResourceAdaptor(new CudaMemoryResource(), options), { shared: 'budget' });
+      for (let round = 0; round < 12; round++) {
+        const workers = start(2, \`
+          const limited = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: 64 * MiB, shared: 'budget' });
+          const resource = new StatisticsResourceAdaptor(limited, { shared: 'budget' });
+          const live = [];
+          post('running');
+          for (let i = 0; ; i++) {
+            live.push(resource.allocate(1000 + i % 5000, stream));
+            if (live.length > 100) resource.deallocate(live.shift(), 1000 + (i - 100) % 5000, stream);
+          }
+        \`);
+        for (const worker of workers) worker.on('error', (error) => show(error.message));
+        await Promise.all(workers.map(received));
+        await setTimeout(round);
+        await Promise.all(workers.map((worker) => worker.terminate()));
+      }
+      new Stream().dispose();
+      const { bytes, allocations } = resource.sharedStatistics();
+      show(resource.upstream.allocatedBytes, bytes.current, allocations.current, bytes.peak > 0, bytes.total > 1e6);
+    `);
+    expect(end).toEqual(printed('0 0 0 true true'));
+  });
+});
+
+describe('counters that adaptors share', () => {
+  test('count what all of them allocate, and their own counts remain', () => {
+    const first = new StatisticsResourceAdaptor(new SpyResource(), { shared: 'a' });
+    const second = new StatisticsResourceAdaptor(new SpyResource(), { shared: 'a' });
+    const pointer = first.allocate(100, stream);
+    second.pushCounters();
+    const other = second.allocate(50, stream);
+    first.deallocate(pointer, 100, stream);
+    expect(second.sharedStatistics()).toEqual({
+      bytes: { current: 50, peak: 150, total: 150 },
+      allocations: { current: 1, peak: 2, total: 2 },
+      failedAllocations: 0,
+    });
+    expect(first.statistics().bytes).toEqual({ current: 0, peak: 100, total: 100 });
+    second.deallocate(other, 50, stream);
+    expect(first.sharedStatistics().bytes.current).toBe(0);
+    expect(Object.isFrozen(first.sharedStatistics().bytes)).toBe(true);
+    first.dispose();
+    expect(() => first.sharedStatistics()).toThrow('disposed');
+    second.dispose();
+    const third = new StatisticsResourceAdaptor(new SpyResource(), { shared: 'a' });
+    expect(third.sharedStatistics().bytes.total).toBe(0);
+    third.dispose();
+  });
+
+  test('count failures', () => {
+    const limiting = new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 1 * MiB });
+    const resource = new StatisticsResourceAdaptor(limiting, { shared: 'a' });
+    expect(() => resource.allocate(2 * MiB, stream)).toThrow();
+    expect(resource.sharedStatistics().failedAllocations).toBe(1);
+    resource.dispose();
+  });
+
+  test('are refused if they are not there', () => {
+    const resource = new StatisticsResourceAdaptor(new SpyResource());
+    expect(caught(() => resource.sharedStatistics())).toMatchObject({
+      code: 'ERR_CISTERN_INVALID_STATE',
+      message: 'cannot read shared statistics: the option shared is not set',
+    });
+  });
+
+  test('know the exact peak of workers that count at the same time', () => {
+    const end = runWithWorkers(`
+      const resource = new StatisticsResourceAdaptor(new CudaAsyncMemoryResource(), { shared: 'training' });
+      const workers = start(4, \`
+        const resource = new StatisticsResourceAdaptor(new CudaAsyncMemoryResource(), { shared: 'training' });
+        post('ready');
+        for (let round = 1; round <= 20; round++) {
+          await received();
+          const pointers = Array.from({ length: 50 }, () => resource.allocate(round * 256, stream));
+          post('allocated');
+          await received();
+          for (const pointer of pointers) resource.deallocate(pointer, round * 256, stream);
+          post('freed');
+        }
+      \`);
+      await Promise.all(workers.map(received));
+      const step = async () => {
+        const answers = workers.map(received);
+        for (const worker of workers) worker.postMessage('go on');
+        await Promise.all(answers);
+      };
+      let wrong = 0;
+      for (let round = 1; round <= 20; round++) {
+        await step();
+        const { bytes, allocations } = resource.sharedStatistics();
+        if (bytes.current !== 200 * round * 256 || bytes.peak !== bytes.current || allocations.current !== 200) wrong++;
+        await step();
+        if (resource.sharedStatistics().bytes.current !== 0) wrong++;
+      }
+      const { bytes, allocations } = resource.sharedStatistics();
+      show(wrong, bytes.peak / 256, bytes.total / 256, allocations.peak, allocations.total);
+    `);
+    expect(end).toEqual(printed('0 4000 42000 200 4000'));
+  });
+});
