@@ -31,6 +31,7 @@ export {
 export type { DLPackCapsule, DLPackDataType, DLPackOptions, DLPackTypeName } from './buffers/dlpack.js';
 export type { WrapOptions } from './buffers/foreign-memory.js';
 export { type DLPackTensor, type FromDLPackOptions, fromDLPack } from './buffers/from-dlpack.js';
+export type { HandleInJson, OpenOptions } from './buffers/handles.js';
 export type { HostViewOptions, TypedArrayClass } from './buffers/host-view.js';
 export { configureEarlyCollection, type EarlyCollectionOptions } from './collector/early-collection.js';
 export type { BufferLeak } from './collector/free-unreachable-buffers.js';

@@ -178,6 +178,14 @@ Status CountFailure(Environment& environment, const Napi::CallbackInfo& info);
 Status ReadShare(Environment& environment, const Napi::CallbackInfo& info);
 Status SettleShare(Environment& environment, const Napi::CallbackInfo& info);
 
+// ipc.cc
+Status ExportMemory(Environment& environment, const Napi::CallbackInfo& info);
+Status RefreshExport(Environment& environment, const Napi::CallbackInfo& info);
+Status ExportIsUsed(Environment& environment, const Napi::CallbackInfo& info);
+Status CloseExport(Environment& environment, const Napi::CallbackInfo& info);
+Status OpenImport(Environment& environment, const Napi::CallbackInfo& info);
+Status CloseImport(Environment& environment, const Napi::CallbackInfo& info);
+
 // weak_references.cc
 Status Watch(Environment& environment, const Napi::CallbackInfo& info);
 Status Unwatch(Environment& environment, const Napi::CallbackInfo& info);

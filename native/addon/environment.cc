@@ -9,6 +9,7 @@
 #include "addon/dlpack.h"
 #include "addon/hand_overs.h"
 #include "addon/host_functions.h"
+#include "addon/ipc.h"
 #include "addon/memory.h"
 #include "addon/order.h"
 #include "addon/orphans.h"
@@ -79,6 +80,7 @@ void Environment::Close() {
   while (Completion* completion = loop->pending_completions.TakeFirst()) delete completion;
   while (Completion* completion = loop->finished_completions.TakeFirst()) delete completion;
   CloseExportedTensors(*this);
+  EndExportsOf(*this);
   if (backend != nullptr) {
     try {
       LeaveToOrphans();
@@ -124,6 +126,7 @@ void Environment::LeaveToOrphans() {
   imported_tensors.ForEach([&](std::uint64_t, const std::shared_ptr<ImportedTensor>& tensor) {
     orphans.push_back({OrphanKind::kTensor, 0, 0, 0, nullptr, 0, tensor});
   });
+  AppendImportsOf(*this, &orphans);
   // Staging memory is portable: any device's context frees it.
   for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});
   LeaveOrphans(*this, std::move(orphans));

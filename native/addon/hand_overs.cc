@@ -10,6 +10,7 @@
 
 #include "addon/bindings.h"
 #include "addon/dlpack.h"
+#include "addon/ipc.h"
 #include "addon/orphans.h"
 
 namespace cistern {
@@ -292,6 +293,7 @@ HandedOverMemory::HandedOverMemory(const DriverTable* backend) {
     if (hand_over.backend == backend && hand_over.bytes > 0) ranges_.push_back({hand_over.address, hand_over.address + hand_over.bytes});
   }
   AppendExportedMemory(backend, &ranges_);
+  AppendSharedMemory(backend, &ranges_);
   std::sort(ranges_.begin(), ranges_.end(), [](const AddressRange& a, const AddressRange& b) { return a.begin < b.begin; });
 }
 

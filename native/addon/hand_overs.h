@@ -38,7 +38,7 @@ struct AddressRange {
   std::uint64_t end;
 };
 
-// The memory of all live hand-overs and exported tensors, by address. If one of its parts begins in
+// The memory of all live hand-overs, exported tensors and exports to other processes, by address. If one of its parts begins in
 // an allocation, it overlaps that.
 class HandedOverMemory {
  public:

@@ -19,6 +19,13 @@ inline constexpr Status kInvalidRange = -10;
 inline constexpr Status kOutOfAddresses = -11;
 inline constexpr Status kStaleMessage = -12;
 inline constexpr Status kForeignMessage = -13;
+inline constexpr Status kOwnMessage = -14;
+inline constexpr Status kForbiddenProcess = -15;
+inline constexpr Status kUnknownVersion = -16;
+inline constexpr Status kOtherBackend = -17;
+inline constexpr Status kNoSuchDevice = -18;
+inline constexpr Status kTooManyImporters = -19;
+inline constexpr Status kTooManyExports = -20;
 
 }  // namespace cistern
 

@@ -9,6 +9,7 @@
 #include "addon/environment.h"
 #include "addon/hand_overs.h"
 #include "addon/host_memory.h"
+#include "addon/ipc.h"
 #include "addon/virtual_memory.h"
 
 namespace cistern {
@@ -76,6 +77,8 @@ bool Free(Environment& environment, const Orphan& orphan) {
       return environment.CountedIf<Call::kStreamDestroy>(is_own, AsHandle<Stream>(orphan)) == kSuccess;
     case OrphanKind::kTensor:
       return true;  // its deleter is called when the orphan ends
+    case OrphanKind::kImport:
+      return CloseOrphanedImport(environment, orphan.address);
   }
   return true;
 }
@@ -132,6 +135,7 @@ bool FreeOrphans(Environment& environment) {
     orphans.swap(list.by_driver[environment.backend]);
     list.any = std::any_of(list.by_driver.begin(), list.by_driver.end(), [](const auto& entry) { return !entry.second.empty(); });
   }
+  ReleaseUnusedExports(environment);
   // Before the wait, which then covers whatever used memory that has just come home.
   const HandedOverMemory handed_over(environment.backend);
   const auto used = std::stable_partition(orphans.begin(), orphans.end(),

@@ -30,7 +30,8 @@ enum class OrphanKind {
   kPinnedMemory,
   kHostMemory,
   kStream,
-  kTensor
+  kTensor,
+  kImport
 };
 
 struct Orphan {

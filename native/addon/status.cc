@@ -23,6 +23,13 @@ constexpr StatusText kOwnStatuses[] = {
     {kInvalidRange, "CISTERN_INVALID_RANGE", "the range is not inside known memory"},
     {kStaleMessage, "CISTERN_STALE_MESSAGE", "the message can no longer be attached"},
     {kForeignMessage, "CISTERN_FOREIGN_MESSAGE", "no environment of this process made the message"},
+    {kOwnMessage, "CISTERN_OWN_MESSAGE", "this process made the handle"},
+    {kForbiddenProcess, "CISTERN_FORBIDDEN_PROCESS", "the process that made the handle may not be looked into"},
+    {kUnknownVersion, "CISTERN_UNKNOWN_VERSION", "the handle is of another version"},
+    {kOtherBackend, "CISTERN_OTHER_BACKEND", "the handle is of another kind of device"},
+    {kNoSuchDevice, "CISTERN_NO_SUCH_DEVICE", "the handle is of a device that this process does not have"},
+    {kTooManyImporters, "CISTERN_TOO_MANY_IMPORTERS", "too many processes have memory of the process open"},
+    {kTooManyExports, "CISTERN_TOO_MANY_EXPORTS", "too many buffers are exported"},
 };
 
 using Describe = Status (*)(Status, const char**);

@@ -38,6 +38,7 @@ enum : Status {
   kErrorNoDevice = 100,
   kErrorInvalidDevice = 101,
   kErrorInvalidContext = 201,
+  kErrorMapFailed = 205,
   kErrorInvalidHandle = 400,
   kErrorNotFound = 500,
   kErrorNotReady = 600,
@@ -52,7 +53,7 @@ inline Stream LegacyStream() { return reinterpret_cast<Stream>(std::uintptr_t{1}
 inline Stream PerThreadStream() { return reinterpret_cast<Stream>(std::uintptr_t{2}); }
 
 enum : unsigned { kStreamDefault = 0, kStreamNonBlocking = 1 };
-enum : unsigned { kEventDefault = 0, kEventBlockingSync = 1, kEventDisableTiming = 2 };
+enum : unsigned { kEventDefault = 0, kEventBlockingSync = 1, kEventDisableTiming = 2, kEventInterprocess = 4 };
 // CUstreamWaitValue_flags: the stream continues once (int32_t)(*address - value) >= 0.
 enum : unsigned { kWaitValueGreaterOrEqual = 0 };
 enum : unsigned { kMemAttachGlobal = 1 };
@@ -72,6 +73,7 @@ enum : int {
   kAttributeConcurrentManagedAccess = 89,
   kAttributeVirtualMemoryManagementSupported = 102,
   kAttributeMemoryPoolsSupported = 115,
+  kAttributeIpcEventSupported = 125,
 };
 
 // CUmemLocation
@@ -151,9 +153,30 @@ enum : int {
 };
 
 // CUpointer_attribute
-enum : int { kPointerMemoryType = 2, kPointerIsManaged = 8, kPointerDeviceOrdinal = 9, kPointerRangeStart = 11 };
+enum : int {
+  kPointerMemoryType = 2,
+  kPointerIsManaged = 8,
+  kPointerDeviceOrdinal = 9,
+  kPointerIsLegacyIpcCapable = 10,
+  kPointerRangeStart = 11,
+  kPointerPool = 17,
+};
 // CUmemorytype
 enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
+
+// CUipcMemHandle, CUipcEventHandle and CUmemPoolPtrExportData
+struct IpcMemoryHandle {
+  unsigned char bytes[64];
+};
+struct IpcEventHandle {
+  unsigned char bytes[64];
+};
+struct PoolPointerData {
+  unsigned char bytes[64];
+};
+// CUipcMem_flags, CUmemAllocationHandleType
+enum : unsigned { kIpcLazyPeerAccess = 1 };
+enum : int { kHandleTypePosixDescriptor = 1 };
 
 // X(member, driver symbol, version requested from cuGetProcAddress, parameters)
 #define CISTERN_DRIVER_FUNCTIONS(X)                                                                                                  \
@@ -225,7 +248,18 @@ enum : unsigned { kMemoryTypeHost = 1, kMemoryTypeDevice = 2 };
     (DevicePointer pointer, std::size_t bytes, MemLocation location, unsigned flags, Stream stream))                                 \
   X(MemRangeGetAttribute, "cuMemRangeGetAttribute", 8000,                                                                            \
     (void* data, std::size_t data_size, int attribute, DevicePointer pointer, std::size_t bytes))                                    \
-  X(PointerGetAttribute, "cuPointerGetAttribute", 4000, (void* data, int attribute, DevicePointer pointer))
+  X(PointerGetAttribute, "cuPointerGetAttribute", 4000, (void* data, int attribute, DevicePointer pointer))                          \
+  X(IpcGetMemHandle, "cuIpcGetMemHandle", 4010, (IpcMemoryHandle * handle, DevicePointer pointer))                                   \
+  X(IpcOpenMemHandle, "cuIpcOpenMemHandle", 11000, (DevicePointer * pointer, IpcMemoryHandle handle, unsigned flags))                \
+  X(IpcCloseMemHandle, "cuIpcCloseMemHandle", 4010, (DevicePointer pointer))                                                         \
+  X(IpcGetEventHandle, "cuIpcGetEventHandle", 4010, (IpcEventHandle * handle, Event event))                                          \
+  X(IpcOpenEventHandle, "cuIpcOpenEventHandle", 4010, (Event * event, IpcEventHandle handle))                                        \
+  X(MemPoolExportToShareableHandle, "cuMemPoolExportToShareableHandle", 11020,                                                       \
+    (void* handle, Pool pool, int type, unsigned long long flags))                                                                   \
+  X(MemPoolImportFromShareableHandle, "cuMemPoolImportFromShareableHandle", 11020,                                                   \
+    (Pool * pool, void* handle, int type, unsigned long long flags))                                                                 \
+  X(MemPoolExportPointer, "cuMemPoolExportPointer", 11020, (PoolPointerData * data, DevicePointer pointer))                          \
+  X(MemPoolImportPointer, "cuMemPoolImportPointer", 11020, (DevicePointer * pointer, Pool pool, PoolPointerData* data))
 
 struct DriverTable {
 #define CISTERN_MEMBER(member, symbol, version, parameters) Status(*member) parameters;

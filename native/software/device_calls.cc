@@ -102,6 +102,7 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeManagedMemory:
     case kAttributeVirtualMemoryManagementSupported:
     case kAttributeMemoryPoolsSupported:
+    case kAttributeIpcEventSupported:
     case kAttributeMultiprocessorCount:
       *value = 1;
       return kSuccess;

@@ -87,7 +87,7 @@ void DeviceMemory::ReturnBlock(std::uint32_t id) {
   Block* all = blocks();
   std::uint64_t start = all[id].start;
   std::uint64_t end = start + all[id].size;
-  bool is_touched = all[id].is_touched;
+  bool is_touched = all[id].is_touched || shared_pages_.Any();
   if (!all[id].is_paged) used_ -= all[id].size * kGranule;
   all[id].state = BlockState::kFree;
   std::uint32_t next = all[id].next;
@@ -121,13 +121,15 @@ void DeviceMemory::ReturnBlock(std::uint32_t id) {
   free_.Insert(all, id);
 }
 
-void DeviceMemory::ReleasePages(std::uint64_t first, std::uint64_t last) const {
-  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+void DeviceMemory::ReleasePages(std::uint64_t first, std::uint64_t last) {
+  if (first >= last) return;
+  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  if (shared_pages_.Any()) shared_pages_.Unshare(first, last);
 }
 
 // The lock must not be held, and nobody else may use the block yet: for a large range the kernel
 // takes a while.
-void DeviceMemory::ReleaseInnerPages(const Block& block) const {
+void DeviceMemory::ReleaseInnerPages(const Block& block) {
   std::uint64_t page = PageBytes();
   ReleasePages(RoundUp(AddressOf(block.start), page), AddressOf(block.start + block.size) / page * page);
 }
@@ -160,7 +162,7 @@ Status DeviceMemory::BeginFree(std::uint64_t address, std::uint32_t* id) {
 }
 
 void DeviceMemory::FinishFree(std::uint32_t id) {
-  if (blocks()[id].is_touched) ReleaseInnerPages(blocks()[id]);
+  if (blocks()[id].is_touched || shared_pages_.Any()) ReleaseInnerPages(blocks()[id]);
   std::lock_guard<SpinLock> guard(lock_);
   ReturnBlock(id);
 }
@@ -178,10 +180,36 @@ Status DeviceMemory::AllocateSegment(std::uint64_t bytes, SegmentName name, bool
 void DeviceMemory::FreeSegment(std::uint32_t id, bool is_touched) {
   Block& block = blocks()[id];
   block.is_touched = is_touched;
-  if (is_touched) ReleaseInnerPages(block);
+  if (is_touched || shared_pages_.Any()) ReleaseInnerPages(block);
   std::lock_guard<SpinLock> guard(lock_);
   segments_.erase(block.start);
   ReturnBlock(id);
+}
+
+Status DeviceMemory::ShareAllocation(std::uint64_t address, std::uint64_t* bytes) {
+  if (!Contains(address) || address % kGranule != 0) return kErrorInvalidValue;
+  std::uint32_t id;
+  {
+    std::lock_guard<SpinLock> guard(lock_);
+    id = StartingAt(GranuleOf(address)).load(std::memory_order_acquire);
+    if (id == 0) return kErrorInvalidValue;
+    const Block& block = blocks()[id];
+    if (block.owner.load(std::memory_order_relaxed) != 0 || block.state != BlockState::kUsed) return kErrorInvalidValue;
+    *bytes = block.size * kGranule;
+  }
+  return Share(blocks()[id]);
+}
+
+Status DeviceMemory::ShareSegment(std::uint32_t id) { return Share(blocks()[id]); }
+
+// Whole pages: those at the ends may be shared with neighbours.
+Status DeviceMemory::Share(const Block& block) {
+  const std::uint64_t page = PageBytes();
+  Status status = OpenSharedPages();
+  if (status == kSuccess) {
+    status = shared_pages_.Share(AddressOf(block.start) / page * page, RoundUp(AddressOf(block.start + block.size), page));
+  }
+  return status;
 }
 
 bool DeviceMemory::Charge(std::uint64_t bytes) {
@@ -225,7 +253,7 @@ bool DeviceMemory::Describe(std::uint64_t address, std::uint64_t bytes, bool wil
   if (segment != segments_.begin()) {
     --segment;
     if (granule - segment->first < segment->second.first) {
-      *info = {true, segment->second.second};
+      *info = {true, segment->second.second, 0, 0};
       return true;
     }
   }
@@ -235,7 +263,7 @@ bool DeviceMemory::Describe(std::uint64_t address, std::uint64_t bytes, bool wil
   std::uint64_t end = AddressOf(block.start + block.size);
   if (address >= end || bytes > end - address) return false;
   if (will_write) block.is_touched = true;
-  *info = {false, {}};
+  *info = {false, {}, AddressOf(block.start), block.size * kGranule};
   return true;
 }
 

@@ -28,6 +28,7 @@
 #include "software/bit_tree.h"
 #include "software/block.h"
 #include "software/free_index.h"
+#include "software/shared_pages.h"
 #include "software/spin_lock.h"
 #include "software/zeroed_array.h"
 
@@ -43,6 +44,8 @@ struct SegmentName {
 struct AddressInfo {
   bool is_segment;
   SegmentName segment;
+  std::uint64_t start;  // of the plain allocation
+  std::uint64_t bytes;
 };
 
 class DeviceMemory {
@@ -62,6 +65,13 @@ class DeviceMemory {
   // memory does not count against the total; its pages do, while they are here.
   Status AllocateSegment(std::uint64_t bytes, SegmentName name, bool is_managed, std::uint32_t* id);
   void FreeSegment(std::uint32_t id, bool is_touched);
+
+  // Makes the pages of the plain allocation that starts at the address shared (shared_pages.h), and
+  // returns its size. The next one does so with a segment.
+  Status ShareAllocation(std::uint64_t address, std::uint64_t* bytes);
+  Status ShareSegment(std::uint32_t id);
+  Status OpenSharedPages() { return shared_pages_.Open(base_, range_bytes_.load(std::memory_order_relaxed)); }
+  SharedPages& shared_pages() { return shared_pages_; }
 
   // Memory that has its addresses elsewhere (virtual_memory.h) counts against the total only. False
   // if there is not as much left.
@@ -103,13 +113,15 @@ class DeviceMemory {
   std::uint64_t Left() const { return total_ - used_ - paged_; }
   std::uint32_t TakeBlock(std::uint64_t bytes, bool is_paged, Status* status);
   void ReturnBlock(std::uint32_t id);
-  void ReleasePages(std::uint64_t first, std::uint64_t last) const;
-  void ReleaseInnerPages(const Block& block) const;
+  void ReleasePages(std::uint64_t first, std::uint64_t last);
+  void ReleaseInnerPages(const Block& block);
+  Status Share(const Block& block);
 
   std::uint64_t base_ = 0;
   std::atomic<std::uint64_t> range_bytes_{0};
   ZeroedArray<std::atomic<std::uint32_t>> starting_at_;
   BlockTable block_table_;
+  SharedPages shared_pages_;
 
   SpinLock lock_;  // guards all below
   std::uint64_t total_;

@@ -1,8 +1,11 @@
 #include "software/event.h"
 
+#include <algorithm>
 #include <ctime>
 #include <mutex>
+#include <utility>
 
+#include "software/device.h"
 #include "software/legacy_order.h"
 
 namespace cistern::software {
@@ -30,6 +33,36 @@ Status RecordWithTime(EventState& event, StreamState& stream) {
   return kSuccess;
 }
 
+// The event's time_lock must be held.
+void CompleteRecording(EventState& event, std::uint64_t recording) {
+  event.early.push_back(recording);
+  std::uint64_t completed = event.slot->completed.load(std::memory_order_relaxed);
+  for (;;) {
+    const auto next = std::find(event.early.begin(), event.early.end(), completed + 1);
+    if (next == event.early.end()) break;
+    event.early.erase(next);
+    ++completed;
+  }
+  event.slot->completed.store(completed, std::memory_order_release);
+}
+
+// One that other processes can wait for. Recordings of one event may happen out of order, on two
+// streams; others are told of them in order.
+Status RecordForOthers(EventState& event, StreamState& stream) {
+  std::lock_guard<SpinLock> guard(event.time_lock);
+  const Mark mark = CurrentMark(stream);
+  const std::uint64_t recording = event.slot->recorded.load(std::memory_order_relaxed) + 1;
+  const bool is_over = IsReached(mark);
+  if (!is_over) {
+    const Status status = Submit(stream, SignalWork{&event, event.generation, recording}, nullptr);
+    if (status != kSuccess) return status;
+  }
+  event.slot->recorded.store(recording, std::memory_order_release);
+  event.mark.store(mark, std::memory_order_release);
+  if (is_over) CompleteRecording(event, recording);
+  return kSuccess;
+}
+
 }  // namespace
 
 Status CreateEvent(Device& device, unsigned flags, EventState** event) {
@@ -41,6 +74,17 @@ Status CreateEvent(Device& device, unsigned flags, EventState** event) {
     state->device = &device;
     state->flags = flags;
     state->timed_mark = 0;
+    state->slot = nullptr;
+    state->early.clear();
+    if ((flags & kEventInterprocess) != 0) {
+      Status status = device.memory.OpenSharedPages();
+      if (status == kSuccess) state->slot = device.memory.shared_pages().TakeEvent(&state->slot_index);
+      if (state->slot == nullptr) {
+        event_table.Recycle(*state);
+        return status == kSuccess ? kErrorOutOfMemory : status;
+      }
+      state->generation = state->slot->generation.load(std::memory_order_relaxed);
+    }
   }
   event_table.Publish(*state);
   *event = state;
@@ -49,6 +93,12 @@ Status CreateEvent(Device& device, unsigned flags, EventState** event) {
 
 Status DestroyEvent(EventState& event, std::uint64_t handle) {
   if (!EventTable::Close(event, handle)) return kErrorInvalidHandle;
+  {
+    std::lock_guard<SpinLock> guard(event.time_lock);
+    if (event.slot != nullptr) event.device->memory.shared_pages().GiveEvent(event.slot_index);
+    event.slot = nullptr;
+    event.foreign = nullptr;
+  }
   event_table.Recycle(event);
   return kSuccess;
 }
@@ -57,6 +107,8 @@ Status RecordEvent(EventState& event, StreamState& stream) {
   Status status = OrderWithLegacy(stream);
   if (status != kSuccess) return status;
   if (event.HasTiming()) return RecordWithTime(event, stream);
+  if (event.slot != nullptr) return RecordForOthers(event, stream);
+  if (event.foreign != nullptr) return kErrorNotSupported;  // only its own process records it here
   event.mark.store(CurrentMark(stream), std::memory_order_release);
   return kSuccess;
 }
@@ -74,6 +126,19 @@ Status ElapsedTime(EventState& start, EventState& end, float* milliseconds) {
     times[i] = events[i]->nanoseconds;
   }
   *milliseconds = static_cast<float>(static_cast<double>(times[1] - times[0]) / 1e6);
+  return kSuccess;
+}
+
+// The event may have been destroyed, and its slot used again, since the work was queued.
+void SignalEvent(EventState& event, std::uint64_t generation, std::uint64_t recording) {
+  std::lock_guard<SpinLock> guard(event.time_lock);
+  if (event.slot != nullptr && event.generation == generation) CompleteRecording(event, recording);
+}
+
+Status OpenForeignEvent(Device& device, ForeignEvent foreign, EventState** event) {
+  const Status status = CreateEvent(device, kEventDisableTiming, event);
+  if (status != kSuccess) return status;
+  (*event)->foreign = std::make_shared<const ForeignEvent>(std::move(foreign));
   return kSuccess;
 }
 

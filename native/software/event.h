@@ -9,9 +9,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "cuda/driver_table.h"
 #include "software/handle_table.h"
+#include "software/ipc.h"
 #include "software/spin_lock.h"
 #include "software/stream.h"
 
@@ -26,6 +29,15 @@ struct alignas(64) EventState : HandleSlot {
   Mark timed_mark = 0;
   std::int64_t nanoseconds = 0;
 
+  // Of an event that other processes can wait for: its slot, and recordings that have happened before
+  // earlier ones. Guarded by time_lock.
+  EventSlot* slot = nullptr;
+  std::uint32_t slot_index = 0;
+  std::uint64_t generation = 0;  // of the slot
+  std::vector<std::uint64_t> early;
+  // Set if it is an event of another process.
+  std::shared_ptr<const ForeignEvent> foreign;
+
   bool HasTiming() const { return (flags & kEventDisableTiming) == 0; }
 };
 
@@ -37,10 +49,15 @@ Status DestroyEvent(EventState& event, std::uint64_t handle);
 Status RecordEvent(EventState& event, StreamState& stream);
 Status ElapsedTime(EventState& start, EventState& end, float* milliseconds);
 
-// Runs on the stream's thread.
+// These run on the stream's thread.
 void StampEvent(EventState& event, Mark mark);
+void SignalEvent(EventState& event, std::uint64_t generation, std::uint64_t recording);
+
+// An event of another process.
+Status OpenForeignEvent(Device& device, ForeignEvent foreign, EventState** event);
 
 inline bool IsComplete(const EventState& event) {
+  if (event.foreign != nullptr) return event.foreign->IsOver(event.foreign->Latest()) || event.foreign->file->HasOwnerEnded();
   Mark mark = event.mark.load(std::memory_order_acquire);
   return mark == 0 || IsReached(mark);
 }

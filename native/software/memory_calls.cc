@@ -1,5 +1,6 @@
 #include "software/calls.h"
 #include "software/host_memory.h"
+#include "software/ipc.h"
 #include "software/legacy_order.h"
 #include "software/managed_memory.h"
 #include "software/resolve.h"
@@ -37,6 +38,27 @@ Status FreePlainAsync(Device& device, DevicePointer pointer, StreamState& stream
   }
   device.memory.FinishFree(block);
   return kSuccess;
+}
+
+struct DeviceAllocation {
+  std::uint64_t start;
+  bool is_plain;
+  Pool pool;  // null for plain memory
+};
+
+// Memory of a device, except virtual and imported memory.
+bool FindDeviceAllocation(std::uint64_t address, DeviceAllocation* allocation) {
+  Device* device = FindDeviceByAddress(address);
+  AddressInfo info;
+  if (device == nullptr || !device->memory.Describe(address, 1, false, &info)) return false;
+  if (!info.is_segment) {
+    *allocation = {info.start, true, nullptr};
+    return true;
+  }
+  PoolAllocation of_pool;
+  if (!FindPoolAllocation(*device, address, &of_pool)) return false;
+  *allocation = {of_pool.start, false, HandleOf<Pool>(*of_pool.pool)};
+  return true;
 }
 
 // The device that the properties of virtual memory name.
@@ -82,6 +104,8 @@ Status MemFree(DevicePointer pointer) {
   Status status = RequireDevice(&current);
   if (status != kSuccess) return status;
   Device* device = FindDeviceByAddress(pointer);
+  ImportedRangeInfo imported;
+  if (device == nullptr && FindImportedRange(pointer, &imported)) return EndImport(pointer);
   if (device == nullptr) return FreeHostMemory(HostMemoryKind::kManaged, pointer);
   std::uint32_t block;
   if (device->memory.BeginFree(pointer, &block) == kSuccess) {
@@ -138,12 +162,14 @@ Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
   if (properties->location.type == kLocationNone && is_managed)
     device = thread_state.current != nullptr ? thread_state.current : FindDevice(0);
   if (device == nullptr) return kErrorInvalidValue;
-  if (properties->handle_types != 0) return kErrorNotSupported;
+  const bool is_exportable = properties->handle_types == kHandleTypePosixDescriptor && !is_managed;
+  if (properties->handle_types != 0 && !is_exportable) return kErrorNotSupported;
   if (is_managed && properties->max_size != 0) return kErrorInvalidValue;
   if (is_managed && !HasConcurrentManagedAccess()) return kErrorNotSupported;
   Status status = device->Prepare();
+  if (status == kSuccess && is_exportable) status = device->memory.OpenSharedPages();
   MemoryPool* state;
-  if (status == kSuccess) status = CreatePool(*device, properties->max_size, is_managed, &state);
+  if (status == kSuccess) status = CreatePool(*device, properties->max_size, is_managed, is_exportable, &state);
   if (status == kSuccess) *pool = HandleOf<Pool>(*state);
   return status;
 }
@@ -161,6 +187,7 @@ Status DeviceGetDefaultMemPool(Pool* pool, DeviceOrdinal ordinal) {
 }
 
 Status MemPoolDestroy(Pool pool) {
+  if (EndImportedPool(HandleBits(pool))) return kSuccess;
   MemoryPool* state;
   Status status = ResolvePool(pool, &state);
   return status == kSuccess ? DestroyPool(*state, HandleBits(pool)) : status;
@@ -314,11 +341,22 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
     case kPointerDeviceOrdinal:
       *static_cast<int*>(data) = range.device;
       return kSuccess;
+    case kPointerIsLegacyIpcCapable: {
+      DeviceAllocation found;
+      *static_cast<int*>(data) = FindDeviceAllocation(pointer, &found) && found.is_plain ? 1 : 0;
+      return kSuccess;
+    }
+    case kPointerPool: {
+      DeviceAllocation found;
+      *static_cast<Pool*>(data) = FindDeviceAllocation(pointer, &found) ? found.pool : nullptr;
+      return kSuccess;
+    }
     case kPointerRangeStart: {
-      // Only for host memory; nothing asks for this about device memory.
+      DeviceAllocation found;
       HostRangeInfo info;
-      if (!FindHostMemory(pointer, &info)) return kErrorNotSupported;
-      *static_cast<DevicePointer*>(data) = info.start;
+      const bool is_device = FindDeviceAllocation(pointer, &found);
+      if (!is_device && !FindHostMemory(pointer, &info)) return kErrorNotSupported;
+      *static_cast<DevicePointer*>(data) = is_device ? found.start : info.start;
       return kSuccess;
     }
     default:

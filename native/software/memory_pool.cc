@@ -208,6 +208,11 @@ bool Grow(MemoryPool& pool, std::uint64_t granules) {
     pool.source.Give(id);
     return false;
   }
+  if (pool.is_exportable && pool.device->memory.ShareSegment(segment->device_block) != kSuccess) {
+    pool.device->memory.FreeSegment(segment->device_block, false);
+    pool.source.Give(id);
+    return false;
+  }
   pool.free_segment_indexes.pop_back();
   const Block& reserved = pool.device->memory.blocks()[segment->device_block];
   segment->start = reserved.start;
@@ -312,7 +317,7 @@ void Finish(MemoryPool& pool) {
 
 }  // namespace
 
-Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, MemoryPool** pool) {
+Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, bool is_exportable, MemoryPool** pool) {
   MemoryPool* state = pool_table.Take();
   if (state == nullptr) return kErrorOutOfMemory;
   std::lock_guard<std::mutex> device_guard(device.pools_mutex);
@@ -320,6 +325,7 @@ Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, Memo
     std::lock_guard<SpinLock> guard(state->lock);
     state->device = &device;
     state->is_managed = is_managed;
+    state->is_exportable = is_exportable;
     state->follows_events = true;
     state->is_opportunistic = true;
     state->inserts_dependencies = true;
@@ -342,7 +348,7 @@ Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, Memo
 Status DefaultPool(Device& device, MemoryPool** pool) {
   std::lock_guard<std::mutex> guard(device.default_pool_mutex);
   Status status = kSuccess;
-  if (device.default_pool == nullptr) status = CreatePool(device, 0, false, &device.default_pool);
+  if (device.default_pool == nullptr) status = CreatePool(device, 0, false, false, &device.default_pool);
   *pool = device.default_pool;
   return status;
 }
@@ -505,6 +511,22 @@ bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t addr
   if (will_write) segment.is_touched = true;
   *is_managed = pool.is_managed;
   return true;
+}
+
+bool FindPoolAllocation(Device& device, std::uint64_t address, PoolAllocation* allocation) {
+  AddressInfo info;
+  if (!device.memory.Describe(address, 1, false, &info) || !info.is_segment) return false;
+  MemoryPool& pool = pool_table.At(info.segment.pool);
+  const std::uint64_t granule = device.memory.GranuleOf(address);
+  std::lock_guard<SpinLock> guard(pool.lock);
+  if (pool.device != &device || info.segment.index >= pool.segments.size() || pool.segments[info.segment.index] == nullptr) return false;
+  const Segment& segment = *pool.segments[info.segment.index];
+  if (granule - segment.start >= segment.size) return false;
+  const std::uint64_t start = segment.used_starts.FindAtOrBelow(granule - segment.start);
+  if (start == BitTree::kNone) return false;
+  const Block& block = device.memory.blocks()[device.memory.StartingAt(segment.start + start).load(std::memory_order_relaxed)];
+  *allocation = {&pool, device.memory.AddressOf(block.start), block.size * kGranule};
+  return address - allocation->start < allocation->bytes;
 }
 
 bool ReclaimPools(Device& device, Reclaim what) {

@@ -63,6 +63,7 @@ struct alignas(64) MemoryPool : HandleSlot {
   SpinLock lock;  // guards all below
   Device* device = nullptr;
   bool is_managed = false;  // its segments are managed memory
+  bool is_exportable = false;  // its segments are shared pages
   bool follows_events = true;
   bool is_opportunistic = true;
   bool inserts_dependencies = true;
@@ -85,7 +86,7 @@ struct alignas(64) MemoryPool : HandleSlot {
 using PoolTable = HandleTable<MemoryPool, HandleKind::kPool>;
 inline PoolTable pool_table;
 
-Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, MemoryPool** pool);
+Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, bool is_exportable, MemoryPool** pool);
 // The pool that the device has by itself, and that cannot be destroyed.
 Status DefaultPool(Device& device, MemoryPool** pool);
 // Allocations from the pool stay valid until they are freed; the pool ends with the last of them.
@@ -103,6 +104,14 @@ Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream);
 // Whether the range lies within one allocation in the segment; if so, *is_managed says what it is.
 bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t address, std::uint64_t bytes, bool will_write,
                             bool* is_managed);
+
+struct PoolAllocation {
+  MemoryPool* pool;
+  std::uint64_t start;
+  std::uint64_t bytes;
+};
+// False if the address is in no allocation of a pool.
+bool FindPoolAllocation(Device& device, std::uint64_t address, PoolAllocation* allocation);
 
 // Gives empty segments whose frees have happened back to the device: those above the pools' release
 // thresholds, or all. False if there were none.

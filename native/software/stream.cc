@@ -12,9 +12,11 @@
 
 #include "software/device.h"
 #include "software/event.h"
+#include "software/ipc.h"
 #include "software/legacy_order.h"
 #include "software/managed_memory.h"
 #include "software/settings.h"
+#include "software/write_gate.h"
 
 namespace cistern::software {
 namespace {
@@ -57,6 +59,8 @@ struct Executor {
     thread_state.is_in_host_function = false;
   }
   void operator()(const StampWork& work) const { StampEvent(*work.event, mark); }
+  void operator()(const SignalWork& work) const { SignalEvent(*work.event, work.generation, work.recording); }
+  void operator()(const ForeignWaitWork& work) const { work.event->Await(work.recording); }
   void operator()(const FreeWork& work) const { work.device->memory.FinishFree(work.block); }
 };
 
@@ -248,7 +252,10 @@ void Run(const CopyWork& work, const StreamState& stream) {
   const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
   if (work.reads_managed) AccessManaged(device, address(work.source), work.bytes, false, UserOf(stream));
   if (work.writes_managed) AccessManaged(device, address(work.destination), work.bytes, true, UserOf(stream));
-  std::memmove(work.destination, work.source, work.bytes);
+  {
+    const WriteGate::Writer writer(write_gate, stream.index);
+    std::memmove(work.destination, work.source, work.bytes);
+  }
   std::free(work.staged);
 }
 
@@ -257,6 +264,7 @@ void Run(const FillWork& work, const StreamState& stream) {
   if (work.writes_managed) {
     AccessManaged(stream.device->ordinal, reinterpret_cast<std::uintptr_t>(work.destination), bytes, true, UserOf(stream));
   }
+  const WriteGate::Writer writer(write_gate, stream.index);
   if (work.is_bytes) {
     std::memset(work.destination, static_cast<int>(work.value), work.count);
   } else {

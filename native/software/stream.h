@@ -29,6 +29,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <variant>
 #include <vector>
@@ -41,6 +42,7 @@ namespace cistern::software {
 
 class Device;
 struct EventState;
+struct ForeignEvent;
 
 // [stream slot 20 bits | count 44 bits]; 0 is no mark.
 using Mark = std::uint64_t;
@@ -87,12 +89,24 @@ struct HostFunctionWork {
 struct StampWork {
   EventState* event;
 };
+// Tells other processes that a recording has happened.
+struct SignalWork {
+  EventState* event;
+  std::uint64_t generation;
+  std::uint64_t recording;
+};
+// Lasts until a recording of another process has happened.
+struct ForeignWaitWork {
+  std::shared_ptr<const ForeignEvent> event;
+  std::uint64_t recording;
+};
 // Gives plain memory back that was freed in stream order.
 struct FreeWork {
   Device* device;
   std::uint32_t block;
 };
-using Work = std::variant<WaitWork, ValueWork, CopyWork, FillWork, PrefetchWork, HostFunctionWork, StampWork, FreeWork>;
+using Work = std::variant<WaitWork, ValueWork, CopyWork, FillWork, PrefetchWork, HostFunctionWork, StampWork, SignalWork, ForeignWaitWork,
+                          FreeWork>;
 
 enum class StreamRole { kCreated, kLegacy, kPerThread };
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "software/calls.h"
 #include "software/legacy_order.h"
@@ -98,6 +100,11 @@ Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
   if (status == kSuccess) status = ResolveEvent(event, &event_state);
   if (status != kSuccess) return status;
   if (flags != 0) return kErrorInvalidValue;
+  if (event_state->foreign != nullptr) {
+    const std::uint64_t recording = event_state->foreign->Latest();
+    if (event_state->foreign->IsOver(recording)) return kSuccess;
+    return Submit(*state, ForeignWaitWork{event_state->foreign, recording}, nullptr);
+  }
   Mark mark = event_state->mark.load(std::memory_order_acquire);
   return mark == 0 ? kSuccess : SubmitWait(*state, mark);
 }
@@ -125,7 +132,9 @@ Status EventCreate(Event* event, unsigned flags) {
   Device* device;
   Status status = RequireDevice(&device);
   if (status != kSuccess) return status;
-  if (event == nullptr || (flags & ~unsigned{kEventBlockingSync | kEventDisableTiming}) != 0) return kErrorInvalidValue;
+  constexpr unsigned kAllFlags = kEventBlockingSync | kEventDisableTiming | kEventInterprocess;
+  if (event == nullptr || (flags & ~kAllFlags) != 0) return kErrorInvalidValue;
+  if ((flags & kEventInterprocess) != 0 && (flags & kEventDisableTiming) == 0) return kErrorInvalidValue;
   EventState* state;
   status = CreateEvent(*device, flags, &state);
   if (status == kSuccess) *event = HandleOf<Event>(*state);
@@ -160,6 +169,7 @@ Status EventSynchronize(Event event) {
   Status status = ResolveEvent(event, &state);
   if (status != kSuccess) return status;
   Device& device = *state->device;
+  if (const std::shared_ptr<const ForeignEvent> foreign = state->foreign) foreign->Await(foreign->Latest());
   Mark mark = state->mark.load(std::memory_order_acquire);
   if (mark != 0) WaitForMark(mark);
   ReclaimPools(device, Reclaim::kAboveThreshold);
@@ -175,6 +185,27 @@ Status EventElapsedTime(float* milliseconds, Event start, Event end) {
   if (milliseconds == nullptr) return kErrorInvalidValue;
   if (start_state->device != end_state->device) return kErrorInvalidHandle;
   return ElapsedTime(*start_state, *end_state, milliseconds);
+}
+
+Status IpcGetEventHandle(IpcEventHandle* handle, Event event) {
+  EventState* state;
+  Status status = ResolveEvent(event, &state);
+  if (status != kSuccess) return status;
+  if (handle == nullptr || state->slot == nullptr) return kErrorInvalidValue;
+  return ExportEvent(*state->device, state->slot_index, state->generation, handle);
+}
+
+Status IpcOpenEventHandle(Event* event, IpcEventHandle handle) {
+  Device* device;
+  Status status = RequireDevice(&device);
+  if (status != kSuccess) return status;
+  if (event == nullptr) return kErrorInvalidValue;
+  ForeignEvent foreign;
+  status = ImportEvent(handle, &foreign);
+  EventState* state;
+  if (status == kSuccess) status = OpenForeignEvent(*device, std::move(foreign), &state);
+  if (status == kSuccess) *event = HandleOf<Event>(*state);
+  return status;
 }
 
 Status LaunchHostFunc(Stream stream, HostFunction function, void* user_data) {

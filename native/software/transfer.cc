@@ -5,6 +5,7 @@
 
 #include "software/device.h"
 #include "software/host_memory.h"
+#include "software/ipc.h"
 #include "software/legacy_order.h"
 #include "software/memory_pool.h"
 #include "software/virtual_memory.h"
@@ -23,6 +24,11 @@ AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_writ
   VirtualRangeInfo range;
   if (FindVirtualMemory(address, bytes, &range)) {
     return {range.is_accessible ? AddressKind::kDevice : AddressKind::kInvalid, range.device};
+  }
+  ImportedRangeInfo imported;
+  if (FindImportedRange(address, &imported)) {
+    const bool is_within = bytes <= imported.bytes - (address - imported.start);
+    return {is_within ? AddressKind::kDevice : AddressKind::kInvalid, imported.device};
   }
   HostRangeInfo info;
   if (!FindHostMemory(address, &info)) return {AddressKind::kPageable, -1};

@@ -19,13 +19,9 @@ enum : int {
   kAttributeCanUseStreamWaitValueNor = 123,
 };
 
-// CUevent_flags, CUmemAttach_flags, CU_MEMHOSTALLOC_
-enum : unsigned { kEventInterprocess = 4 };
+// CUmemAttach_flags, CU_MEMHOSTALLOC_
 enum : unsigned { kMemAttachHost = 2 };
 enum : unsigned { kHostAllocWriteCombined = 4 };
-
-// CUmemAllocationHandleType
-enum : int { kHandleTypeFileDescriptor = 1 };
 
 // CUstreamWaitValue_flags, CUstreamWriteValue_flags
 enum : unsigned { kWaitValueGreaterOrEqual = 0, kWaitValueEqual = 1, kWaitValueAnd = 2, kWaitValueNor = 3 };

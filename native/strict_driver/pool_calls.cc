@@ -59,7 +59,7 @@ Status MemPoolCreate(Pool* pool, const PoolProperties* properties) {
   } else {
     const bool is_on_device = location.type == kLocationDevice && location.id >= 0 && location.id < settings().devices;
     if (properties->alloc_type != kAllocationTypePinned || !is_on_device) return kErrorInvalidValue;
-    if ((properties->handle_types & ~int{kHandleTypeFileDescriptor}) != 0) return kErrorNotSupported;
+    if ((properties->handle_types & ~int{kHandleTypePosixDescriptor}) != 0) return kErrorNotSupported;
     state->device = location.id;
     state->max_bytes = properties->max_size;
   }

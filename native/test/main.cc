@@ -9,6 +9,7 @@
 int main(int argc, char** argv) {
   using namespace cistern;
   const char* only = argc == 3 && std::strcmp(argv[1], "--only") == 0 ? argv[2] : "";
+  if (argc == 3 && *only == '\0') return test::PlayScene(argv[1], argv[2]);
   if (argc == 2) return test::PlayScene(argv[1]);
   CHECK_OK(software::Configure(test::kTotal, 2));
   CHECK_OK(test::driver.Init(0));

@@ -5,6 +5,8 @@ namespace cistern::test {
 
 // Runs one of the scenes for which the process tests start this program. Returns the exit status.
 int PlayScene(const char* scene);
+// The same for the tests of memory that processes share, which give the scene handles as text.
+int PlayScene(const char* scene, const char* given);
 
 }  // namespace cistern::test
 

@@ -2,6 +2,7 @@ import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor
 import { addOwner, lastingStream, type MemoryOwner, removeOwner, type StreamFor, usableStream } from '../bulk-frees.js';
 import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
 import { expectReturn, freeReturned, freeSoonerOrLater, type OwnedMemory } from '../collector/free-unreachable-buffers.js';
+import { endLater, type Waiting } from '../collector/other-processes.js';
 import type { AwayMemory } from '../collector/returned-memory.js';
 import { Event } from '../driver/event.js';
 import { type HandOver, handOver, recall } from '../driver/hand-over.js';
@@ -14,12 +15,14 @@ import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
 import { ExportedMemory } from './exported-memory.js';
 import { type HostArray, HostArrays } from './host-arrays.js';
+import { ImportedMemory } from './imported-memory.js';
+import { ProcessExport } from './process-export.js';
 
 /**
  * The memory that a buffer owns, with everything needed to free it. Outlives a buffer that is
  * dropped.
  */
-export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, AwayMemory {
+export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, AwayMemory, Waiting {
   readonly resource: MemoryResource;
   readonly alignment: number;
   readonly createdAt: string | undefined;
@@ -40,6 +43,8 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
   #hostArrays: HostArrays | undefined;
   /** Uses of the memory by others, which it must outlive. */
   #exported: ExportedMemory | undefined;
+  /** Set while other processes can open the memory, or use it. */
+  #processExport: ProcessExport | undefined;
   /** Counts its bytes, so that garbage is collected before memory runs out. */
   readonly #held: HeldMemory;
 
@@ -49,7 +54,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     this.alignment = alignment;
     this.createdAt = createdAt;
     this.#label = label;
-    const isBorrowed = resource instanceof ForeignMemoryResource && resource.isBorrowed;
+    const isBorrowed = resource instanceof ImportedMemory || (resource instanceof ForeignMemoryResource && resource.isBorrowed);
     this.#held = isBorrowed ? uncounted : heldMemory(resource.memoryKind, stream.device);
   }
 
@@ -209,6 +214,36 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     return this.#exported;
   }
 
+  /**
+   * Lets other processes open the memory, after what is queued on the stream by now. Returns the
+   * handle; `undefined` if the driver cannot share the memory.
+   */
+  exportToProcesses(): Buffer | undefined {
+    const { stream, alignment, byteLength } = this;
+    if (this.#processExport !== undefined) this.#processExport.refresh(byteLength, stream);
+    else this.#processExport = ProcessExport.begin({ pointer: this.#pointer, bytes: this.#bytes, byteLength, alignment }, stream);
+    return this.#processExport?.handle;
+  }
+
+  /** Whether another process uses the memory. */
+  get isUsedElsewhere(): boolean {
+    return this.#processExport?.isUsed === true;
+  }
+
+  /** Ends the export to other processes, unless one uses the memory. Returns false if one does. */
+  endExportIfUnused(): boolean {
+    if (this.#processExport?.endIfUnused() === false) return false;
+    this.#processExport = undefined;
+    return true;
+  }
+
+  /** Frees memory that no buffer has any more, and that is kept for other processes. */
+  endIfOver(): boolean {
+    if (this.#pointer !== 0 && this.isUsedElsewhere) return false;
+    freeSoonerOrLater(this);
+    return true;
+  }
+
   /** An array of the host that contains the range. It is detached when the memory is given up. */
   hostArray(byteOffset: number, bytes: number): HostArray {
     this.#hostArrays ??= new HostArrays();
@@ -217,6 +252,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
 
   endMemory(reason: string, streamFor: StreamFor): void {
     if (this.#away !== 0) this.#bringHome();
+    this.#takeFromProcesses();
     this.#endReason = reason;
     // The resource does not wait for the others that use the memory.
     this.#exported = undefined;
@@ -237,6 +273,15 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     const held = this.#held;
     if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
     return allocateReclaiming(this.resource, bytes, this.stream, this.alignment);
+  }
+
+  /** @throws CisternError if another process uses the memory. */
+  #takeFromProcesses(): void {
+    if (this.endExportIfUnused()) return;
+    throw new CisternError(
+      'ERR_CISTERN_INVALID_STATE',
+      `cannot take ${formatPointer(this.#pointer)} back: another process uses these ${this.#bytes} bytes`,
+    );
   }
 
   /** @throws CisternError if another worker uses the memory. */
@@ -283,9 +328,15 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
   /** Leaves memory that others use to them: the last of them frees it. Returns whether there are any. */
   #keepForOthers(pointer: DevicePointer, bytes: number, stream: Stream): boolean {
     const exported = this.#exported;
+    const processExport = this.#processExport;
     this.#exported = undefined;
-    if (exported?.isInUse !== true) return false;
-    exported.keep(this.#separate(pointer, bytes, stream));
+    this.#processExport = undefined;
+    const isUsedElsewhere = processExport?.end() === false;
+    if (exported?.isInUse !== true && !isUsedElsewhere) return false;
+    const kept = this.#separate(pointer, bytes, stream);
+    if (isUsedElsewhere) kept.#processExport = processExport;
+    if (exported?.isInUse === true) exported.keep(kept);
+    else endLater(kept);
     return true;
   }
 

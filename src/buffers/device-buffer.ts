@@ -7,6 +7,7 @@ import { attach, type BufferMessage, checkedMessage, discardMessage, giveBack, m
 import { accessFromHost } from '../driver/host-view.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedPointer, inspectObject, refuseCloning } from '../driver/local-object.js';
 import type { MemoryLocation } from '../driver/managed-memory.js';
+import { openImport } from '../driver/process-memory.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
 import { assertStillHolds, copy, copyFromHost, copyIntoHost, copyToHost, copyToHostSync, set } from '../driver/transfer.js';
 import {
@@ -54,7 +55,9 @@ import {
 import { currentResource } from './current-resource.js';
 import { type DLPackCapsule, type DLPackOptions, dlpackOptionNames, exportBuffer } from './dlpack.js';
 import { type CheckedForeignMemory, foreignMemory, type WrapOptions, wrapOptionNames } from './foreign-memory.js';
+import { bytesOfHandle, type HandleInJson, leafOf, type OpenOptions, openOptionNames, untilUnused } from './handles.js';
 import { type HostViewOptions, hostViewOptionNames, type TypedArrayClass, viewRange } from './host-view.js';
+import { ImportedMemory } from './imported-memory.js';
 import { copyOrdered, follow } from './ordered-copy.js';
 
 /**
@@ -491,6 +494,56 @@ export class DeviceBuffer implements Disposable {
     const wasOpen = discardMessage(checked, 'discard a message');
     freeReturned(false);
     return wasOpen;
+  }
+
+  /**
+   * A buffer over memory that another process exported with {@link DeviceBuffer.export}. Nothing is
+   * copied, and both processes may read and write. Its `ptr` is another one than there. When it is
+   * disposed or collected, the memory is unmapped after everything queued on its stream has run. If
+   * this process ends instead, in whatever way, the system does it. Until then the other process keeps
+   * the memory. A handle can be opened any number of times.
+   *
+   * The buffer cannot grow: {@link DeviceBuffer.recast} moves it to a resource of this process. It can
+   * be neither exported nor given to another worker. If the exporting process ends, the contents stay
+   * readable on a software device; NVIDIA leaves undefined what happens on CUDA.
+   *
+   * Stream order: `stream` waits for everything that the other process had queued on the buffer's
+   * stream when it called `export`. If that process ends before this has run, the wait ends. Does not
+   * block. RMM has no counterpart.
+   * @param handle what `export` returned, in any typed array, or as JSON makes it of a `Buffer`
+   * @throws LifetimeError (`ERR_CISTERN_STALE_HANDLE`) if the other process has ended or disposed its
+   * buffer; (`ERR_CISTERN_FOREIGN_HANDLE`) for any other bytes, or memory of another kind of device.
+   * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) in the process that exported the buffer, or if
+   * 64 processes have memory of that process open.
+   * @throws UnsupportedError for a handle of another version, or of a process that this one may not
+   * look into, such as another user's; DeviceUnavailableError if this process does not have the device.
+   * @throws ArgumentTypeError, ArgumentRangeError for any other argument, or a stream of another
+   * device; LifetimeError for a disposed stream; DriverError if the driver refuses.
+   * @example
+   * ```ts
+   * process.once('message', (handle: Uint8Array) => {
+   *   using stream = new Stream();
+   *   using buffer = DeviceBuffer.open(handle, { stream });
+   *   buffer.fill(1);
+   * });
+   * ```
+   */
+  static open(handle: Uint8Array | HandleInJson, options: OpenOptions): DeviceBuffer {
+    const bytes = bytesOfHandle(handle);
+    assertOptions(options, openOptionNames);
+    const { stream, label } = options;
+    assertStream(stream, 'open a buffer');
+    assertLabel(label);
+    const createdAt = creationStack(DeviceBuffer.open);
+    const imported = openImport(bytes, stream);
+    stream.identity.outdateFences();
+    const resource = new ImportedMemory(imported);
+    const memory = new BufferMemory(resource, stream, imported.alignment, label, createdAt);
+    const buffer = new DeviceBuffer(0, options, memory);
+    if (imported.bytes === 0) resource.close(stream);
+    memory.adopt(imported.pointer, imported.bytes);
+    memory.byteLength = imported.byteLength;
+    return buffer;
   }
 
   /** @internal What is watched in place of a buffer; `undefined` once the buffer is disposed. */
@@ -1021,6 +1074,84 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
+   * Lets other processes of the same user use the buffer: returns a handle of 56 bytes, which travels
+   * through any channel, and which {@link DeviceBuffer.open} takes there. Nothing is copied, and this
+   * buffer stays as it is. A second call returns the same handle.
+   *
+   * The handle can be opened as long as this buffer has its memory: until it is disposed, collected,
+   * moved or given away, or this process ends. So keep the buffer until the other process has answered.
+   * Memory that another process still uses then stays allocated until the last one has let go of it or
+   * has ended, and is freed in stream order from this process's event loop. Meanwhile resources that
+   * own it cannot be disposed or rewound (`ERR_CISTERN_INVALID_STATE`), and the buffer can be neither
+   * released nor given to another worker.
+   *
+   * Device memory of a {@link CudaMemoryResource} can be exported, also in pools and other adaptors on
+   * top of it. CUDA shares whole allocations of the driver: the other process could reach what lies in the
+   * same one. The software device shares whole pages.
+   *
+   * Stream order: the streams of other processes wait for everything queued on this buffer's stream at
+   * the latest call. Does not block. What other processes write is ordered before work that is queued
+   * here after {@link DeviceBuffer.importersDone}. RMM has no counterpart, except that its pools can be
+   * created with a handle type.
+   * @throws UnsupportedError for any other memory; the message names the resource, and what to use.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed; CisternError
+   * (`ERR_CISTERN_INVALID_STATE`) if it is shared with workers, or 65,536 buffers are exported;
+   * DriverError if the driver refuses. The buffer is then unchanged.
+   * @example
+   * ```ts
+   * using stream = new Stream();
+   * using buffer = new DeviceBuffer(Float32Array.of(1, 2, 3), { resource: new CudaMemoryResource(), stream });
+   * const handle = buffer.export();
+   * process.send?.(handle);
+   * ```
+   */
+  export(): Uint8Array {
+    const operation = 'export a buffer';
+    this.#assertUsable(operation);
+    this.#assertNotShared(operation);
+    const { resource, pointer } = this.#memory;
+    const leaf = leafOf(resource);
+    const name = leaf.constructor.name;
+    if (leaf instanceof ImportedMemory) {
+      throw new UnsupportedError(`cannot ${operation}: its memory belongs to another process, which alone can export it`);
+    }
+    if (leaf instanceof ForeignMemoryResource) {
+      throw new UnsupportedError(`cannot ${operation}: its memory was wrapped, and its owner may take it back while others use it`);
+    }
+    if (leaf.memoryKind !== 'device') {
+      throw new UnsupportedError(
+        `cannot ${operation}: the ${leaf.memoryKind} memory of a ${name} cannot be shared with other processes; recast it to a CudaMemoryResource`,
+      );
+    }
+    const handle = this.#memory.exportToProcesses();
+    if (handle !== undefined) return handle;
+    throw new UnsupportedError(
+      `cannot ${operation}: the driver cannot share ${formatPointer(pointer)}, memory of a ${name}, with other processes; recast it to a CudaMemoryResource`,
+    );
+  }
+
+  /**
+   * Resolves once no other process uses the memory of an exported buffer: each has disposed its
+   * buffer and run what it had queued, or has ended. What is queued here afterwards, on any stream, is
+   * ordered after that work. Resolves at once if nobody has opened the buffer yet. Others may open it
+   * again later.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer is disposed.
+   * @example
+   * ```ts
+   * using stream = new Stream();
+   * using buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
+   * const handle = buffer.export(); // send it, and wait until the other process has opened it
+   * await buffer.importersDone();
+   * console.log(await buffer.toHost()); // with what the other process has written
+   * ```
+   */
+  async importersDone(): Promise<void> {
+    this.#assertLive('wait for other processes');
+    const memory = this.#memory;
+    await untilUnused(() => memory.isUsedElsewhere);
+  }
+
+  /**
    * Gives up the memory without freeing it. From now on the caller must free it on the resource in
    * the order of the stream, or pass it to {@link DeviceBuffer.adopt}. The buffer is disposed. Does
    * not block, and does nothing on the device.
@@ -1225,13 +1356,19 @@ export class DeviceBuffer implements Disposable {
   #assertCanBeGiven(operation: string): void {
     this.#assertUsable(operation);
     this.#assertNotExported(operation);
+    if (this.#memory.resource instanceof ImportedMemory) {
+      throw new UnsupportedError(`cannot ${operation}: its memory belongs to another process`);
+    }
     if (!(this.#memory.resource instanceof ForeignMemoryResource)) return;
     throw new UnsupportedError(`cannot ${operation}: its memory was wrapped, and its owner may take it back while others use it`);
   }
 
   #assertNotExported(operation: string): void {
-    if (!this.#memory.isExported) return;
-    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the consumer of a DLPack tensor uses its memory`);
+    if (this.#memory.isExported) {
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the consumer of a DLPack tensor uses its memory`);
+    }
+    if (this.#memory.endExportIfUnused()) return;
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: another process uses its memory`);
   }
 
   /** Whether other workers may be reading the memory. */

@@ -43,6 +43,7 @@ import { captureStack } from '../call-stack.js';
 import { onReturned } from '../driver/hand-over.js';
 import { collectedSlots, unwatchObject, watchObject } from '../driver/object-watch.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
+import { endWaits } from './other-processes.js';
 import { type AwayMemory, bringHome, keepAway } from './returned-memory.js';
 
 /** What remains of a collected buffer. Must not refer to the buffer. */
@@ -214,6 +215,7 @@ export function freeUnreachableBuffers(): number {
   try {
     const unreachable = takeUnreachable();
     const freedBytes = freeRefused() + freeTaken(unreachable);
+    endWaits();
     // A buffer that was just freed may have been attached here, and its memory has come home by that.
     return freedBytes + freeReturned(true);
   } finally {

@@ -179,3 +179,15 @@ function destroy(handle: number): void {
   native().destroyEvent(handle);
   check('destroy an event');
 }
+
+/** A new event, recorded on a stream. */
+export function recordedEvent(stream: Stream): Event {
+  const event = new Event({ device: stream.device });
+  try {
+    event.record(stream);
+    return event;
+  } catch (error) {
+    event.dispose();
+    throw error;
+  }
+}

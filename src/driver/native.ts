@@ -55,6 +55,20 @@ export const NativeStatus = {
   staleMessage: -12,
   /** No environment of this process made the message. */
   foreignMessage: -13,
+  /** This process exported the memory of the handle. */
+  ownMessage: -14,
+  /** The process that made the handle belongs to somebody else. */
+  forbiddenProcess: -15,
+  /** The handle is of another version: `mailbox[1]`. */
+  unknownVersion: -16,
+  /** The handle is of memory of another backend: `mailbox[1]`, numbered as for `openBackend`. */
+  otherBackend: -17,
+  /** The handle is of a device that this process does not have. */
+  noSuchDevice: -18,
+  /** 64 processes have memory of the exporting process open. */
+  tooManyImporters: -19,
+  /** This process exports as many buffers as it can. */
+  tooManyExports: -20,
 } as const;
 
 /** Kinds of plain memory, as the addon numbers them. */
@@ -474,6 +488,29 @@ export interface NativeBinding {
    * not counted any more.
    */
   settleShare(share: number): void;
+
+  /**
+   * Lets other processes open memory, ordered after what is queued on the stream. Writes 56 bytes.
+   * `[1]`: the export. The status is CUDA's 801 (not supported) for memory that cannot be shared.
+   */
+  exportMemory(address: number, bytes: number, byteLength: number, alignment: number, stream: number, handle: Uint8Array): void;
+  /** Later opens are also ordered after what is queued on the stream now. */
+  refreshExport(number: number, byteLength: number, stream: number): void;
+  /** `[1]`: 1 if other processes use the memory. */
+  exportIsUsed(number: number): void;
+  /**
+   * Nobody can open the memory any more, unless somebody uses it and `mayReopen` is true. `[1]`: 1 if
+   * nobody uses it; the export has then ended.
+   */
+  closeExport(number: number, mayReopen: boolean): void;
+  /**
+   * Maps memory of another process, and makes the stream wait for what was queued there. `[1]`: the
+   * import, `[2]` the address, `[3]` the length of the contents, `[4]` the bytes, `[5]` the device,
+   * `[6]` the alignment. If it fails, `[1]` is the process, and `[2]` 1 if that has ended.
+   */
+  openImport(handle: Uint8Array, stream: number): void;
+  /** Unmaps memory that no work uses. CUDA's 600 (not ready) if something stalls a stream. */
+  closeImport(number: number): void;
 
   /**
    * Watches an object without keeping it alive. `[1]`: a slot, from 0, dense, reused after

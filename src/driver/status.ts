@@ -11,6 +11,8 @@ export const outOfMemoryStatus = 2;
 export const invalidDeviceStatus = 101;
 /** CUDA_ERROR_NOT_SUPPORTED. */
 export const notSupportedStatus = 801;
+/** CUDA_ERROR_NOT_READY. */
+export const notReadyStatus = 600;
 /** CUDA_ERROR_NOT_PERMITTED: the answer to a wait from inside a host function. */
 const notPermittedStatus = 800;
 

@@ -17,7 +17,7 @@
 import { addOwner, endOwnersOf, type MemoryOwner, removeOwner, type StreamFor } from '../bulk-frees.js';
 import { attemptEach } from '../collect-errors.js';
 import { type Device, usedDevices } from '../driver/device.js';
-import { Event } from '../driver/event.js';
+import { type Event, recordedEvent } from '../driver/event.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -152,7 +152,7 @@ export class ForeignMemoryResource implements MemoryResource, MemoryOwner {
       this.#isFreed = true;
       this.end();
     } else {
-      const event = recordOn(stream);
+      const event = recordedEvent(stream);
       this.#isFreed = true;
       this.#endAfter(event);
     }
@@ -212,17 +212,6 @@ export class ForeignMemoryResource implements MemoryResource, MemoryOwner {
       event.dispose();
     } catch {} // It is destroyed when the event is collected.
     this.end();
-  }
-}
-
-function recordOn(stream: Stream): Event {
-  const event = new Event({ device: stream.device });
-  try {
-    event.record(stream);
-    return event;
-  } catch (error) {
-    event.dispose();
-    throw error;
   }
 }
 

@@ -183,6 +183,15 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   countFailure: (run) => [run.handle('share')],
   readShare: (run) => [run.handle('share')],
   settleShare: (run) => [run.handle('share')],
+  exportMemory: (run) => {
+    const [address, bytes] = run.plainAllocation();
+    return [address, bytes, bytes, 256, run.handle('stream'), new Uint8Array(56)];
+  },
+  refreshExport: (run) => [run.reader.byte(), run.size(), run.handle('stream')],
+  exportIsUsed: (run) => [run.reader.byte()],
+  closeExport: (run) => [run.reader.byte(), run.boolean()],
+  openImport: (run) => [run.view(), run.handle('stream')],
+  closeImport: (run) => [run.reader.byte()],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 

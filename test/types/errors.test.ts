@@ -29,6 +29,8 @@ describe('the names and codes of errors', () => {
       | 'ERR_CISTERN_WRONG_SIZE'
       | 'ERR_CISTERN_STALE_MESSAGE'
       | 'ERR_CISTERN_FOREIGN_MESSAGE'
+      | 'ERR_CISTERN_STALE_HANDLE'
+      | 'ERR_CISTERN_FOREIGN_HANDLE'
       | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
       | 'ERR_CISTERN_ADDON_MISSING'
       | 'ERR_CISTERN_INVALID_STATE'
@@ -92,6 +94,8 @@ test('LifetimeError and DriverError have codes and fields of their own types', (
     | 'ERR_CISTERN_WRONG_SIZE'
     | 'ERR_CISTERN_STALE_MESSAGE'
     | 'ERR_CISTERN_FOREIGN_MESSAGE'
+    | 'ERR_CISTERN_STALE_HANDLE'
+    | 'ERR_CISTERN_FOREIGN_HANDLE'
   >();
   expectTypeOf<DriverError>().toHaveProperty('driverStatus').toEqualTypeOf<number>();
   expectTypeOf<DriverError>().toHaveProperty('driverName').toEqualTypeOf<string>();

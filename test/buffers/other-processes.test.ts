@@ -1,0 +1,543 @@
+import { describe, expect, test } from 'vitest';
+import { printed, runProcesses } from '../support/processes.js';
+
+describe('a buffer that another process opens', () => {
+  test('has its contents there, in stream order, and those that the other process writes come back', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const buffer = DeviceBuffer.open(await received(), { stream, label: 'theirs' });
+        const contents = buffer.toHost();
+        const isDone = await Promise.race([contents.then(() => true), sleep(50).then(() => false)]);
+        await post([buffer.byteLength, buffer.capacityBytes, buffer.alignment, buffer.label, isDone].join());
+        await post([...new Set(await contents)].join());
+        const hold = stream.hold();
+        buffer.fill(3);
+        buffer.dispose();
+        await post('disposed');
+        await received();
+        hold.release();
+        await received();
+        process.disconnect();
+      \`);
+      const stream = new Stream({ nonBlocking: true });
+      const resource = new CudaMemoryResource();
+      const buffer = new DeviceBuffer(64 * KiB, { resource, stream, capacityBytes: 65 * KiB, alignment: 256 });
+      buffer.fill(1);
+      stream.synchronizeSync();
+      const hold = stream.hold();
+      buffer.fill(2);
+      child.post(buffer.export());
+      show(await child.received());
+      hold.release();
+      show(await child.received());
+      show(await child.received());
+      const done = buffer.importersDone();
+      show(await Promise.race([done.then(() => 'past'), sleep(50).then(() => 'in use')]));
+      child.post('go on');
+      await done;
+      show(valuesOf(buffer));
+      child.post('end');
+      await child.ended;
+      buffer.dispose();
+      show(resource.reservedBytes);
+    `);
+    expect(end).toEqual(printed('65536,66560,256,theirs,false', '2', 'disposed', 'in use', '3', '0'));
+  });
+
+  test('keeps its memory after it was disposed until the other process is past its use', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const buffer = DeviceBuffer.open(await received(), { stream });
+        await post('open');
+        await received();
+        await post(valuesOf(buffer));
+        const hold = stream.hold();
+        buffer.fill(9);
+        buffer.dispose();
+        await post('disposed');
+        await received();
+        hold.release();
+        await received();
+        process.disconnect();
+      \`);
+      const stream = new Stream({ nonBlocking: true });
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 1 * MiB, maximumBytes: 1 * MiB });
+      const first = new DeviceBuffer(300 * KiB, { resource: pool, stream });
+      const buffer = new DeviceBuffer(400 * KiB, { resource: pool, stream });
+      buffer.fill(5);
+      const { ptr } = buffer;
+      const handle = buffer.export();
+      child.post(handle);
+      await child.received();
+      buffer.dispose();
+      show(pool.statistics().allocatedBytes === 700 * KiB);
+      show(codeOf(() => new DeviceBuffer(400 * KiB, { resource: pool, stream })));
+      child.post('read');
+      show(await child.received(), await child.received());
+      await sleep(100);
+      show(pool.statistics().allocatedBytes === 700 * KiB);
+      child.post('release');
+      show(await until(() => pool.statistics().allocatedBytes === 300 * KiB));
+      const next = new DeviceBuffer(400 * KiB, { resource: pool, stream });
+      show(next.ptr === ptr, valuesOf(next));
+      child.post('end');
+      await child.ended;
+    `);
+    expect(end).toEqual(printed('true', 'ERR_CISTERN_OUT_OF_MEMORY', '5 disposed', 'true', 'true', 'true 9'));
+  });
+
+  test('keeps a pool from being disposed while the other process uses its memory', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream();
+        const buffer = DeviceBuffer.open(await received(), { stream });
+        await post('open');
+        await received();
+        buffer.dispose();
+        await post('disposed');
+        await received();
+        process.disconnect();
+      \`);
+      const stream = new Stream();
+      const upstream = new CudaMemoryResource();
+      const pool = new PoolMemoryResource(upstream, { initialBytes: 1 * MiB });
+      const buffer = new DeviceBuffer(4096, { resource: pool, stream });
+      child.post(buffer.export());
+      await child.received();
+      show(errorOf(() => pool.dispose()).replace(/0x\\w+/, 'P'));
+      buffer.dispose();
+      show(codeOf(() => pool.dispose()));
+      child.post('dispose');
+      await child.received();
+      show(codeOf(() => pool.dispose()), upstream.reservedBytes);
+      child.post('end');
+      await child.ended;
+    `);
+    const refused = 'ERR_CISTERN_INVALID_STATE: cannot take P back: another process uses these 4096 bytes';
+    expect(end).toEqual(printed(refused, 'ERR_CISTERN_INVALID_STATE', 'nothing 0'));
+  });
+
+  test('is part of a block of a pool: the offset travels, and neighbours stay as they are', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const buffers = (await received()).map((handle) => DeviceBuffer.open(handle, { stream }));
+        await post(buffers.map(valuesOf).join());
+        for (const buffer of buffers) buffer.fill(100 + buffers.indexOf(buffer));
+        for (const buffer of buffers) buffer.dispose();
+        await post('done');
+        process.disconnect();
+      \`);
+      const stream = new Stream({ nonBlocking: true });
+      const pool = new LimitingResourceAdaptor(new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 1 * MiB }), { limitBytes: 1 * MiB });
+      const buffers = Array.from({ length: 8 }, (_, index) => {
+        const buffer = new DeviceBuffer(1000 * (index + 1), { resource: pool, stream });
+        buffer.fill(index);
+        return buffer;
+      });
+      child.post([1, 4, 6].map((index) => buffers[index].export()));
+      show(await child.received());
+      await child.received();
+      for (const buffer of buffers) await buffer.importersDone();
+      show(buffers.map(valuesOf).join());
+      await child.ended;
+    `);
+    expect(end).toEqual(printed('1,4,6', '0,100,2,3,101,5,102,7'));
+  });
+
+  test('can be opened twice, and by two processes', () => {
+    const end = runProcesses(`
+      const text = \`
+        const stream = new Stream({ nonBlocking: true });
+        const handle = await received();
+        const [first, second] = [DeviceBuffer.open(handle, { stream }), DeviceBuffer.open(handle, { stream })];
+        first.dispose();
+        await post(valuesOf(second));
+        await received();
+        second.dispose();
+        await received();
+        process.disconnect();
+      \`;
+      const children = [start(text), start(text)];
+      const stream = new Stream({ nonBlocking: true });
+      const resource = new CudaMemoryResource();
+      const buffer = new DeviceBuffer(4096, { resource, stream });
+      buffer.fill(6);
+      const handle = buffer.export();
+      show(Buffer.compare(handle, buffer.export()), handle.byteLength);
+      for (const child of children) child.post(handle);
+      for (const child of children) show(await child.received());
+      buffer.dispose();
+      children[0].post('dispose');
+      await sleep(100);
+      show(resource.reservedBytes);
+      children[1].post('dispose');
+      show(await until(() => resource.reservedBytes === 0));
+      for (const child of children) child.post('end');
+      for (const child of children) await child.ended;
+    `);
+    expect(end).toEqual(printed('0 56', '6', '6', '4096', 'true'));
+  });
+
+  test('travels without memory, and with a capacity that is not used', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream();
+        for (const handle of await received()) {
+          const buffer = DeviceBuffer.open(handle, { stream });
+          await post([buffer.byteLength, buffer.capacityBytes, buffer.ptr === 0].join());
+          buffer.dispose();
+        }
+        await received();
+        process.disconnect();
+      \`);
+      const stream = new Stream();
+      const resource = new CudaMemoryResource();
+      const buffers = [new DeviceBuffer(0, { resource, stream }), new DeviceBuffer(0, { resource, stream, capacityBytes: 512 })];
+      child.post(buffers.map((buffer) => buffer.export()));
+      show(await child.received(), await child.received());
+      for (const buffer of buffers) await buffer.importersDone();
+      for (const buffer of buffers) buffer.dispose();
+      show(resource.reservedBytes);
+      child.post('end');
+      await child.ended;
+    `);
+    expect(end).toEqual(printed('0,0,true 0,512,false', '0'));
+  });
+
+  test('leaves no descriptor and no mapping behind', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream();
+        for (;;) {
+          const handle = await received();
+          if (handle === 'end') break;
+          const buffer = DeviceBuffer.open(handle, { stream });
+          buffer.fill(1);
+          buffer.dispose();
+          await until(() => filesOf() === 0);
+          await post([filesOf(), mappingsOf()].join());
+        }
+        process.disconnect();
+      \`);
+      const stream = new Stream();
+      const resource = new CudaMemoryResource();
+      const seen = new Set();
+      for (let i = 0; i < 20; i++) {
+        const buffer = new DeviceBuffer(100 * KiB, { resource, stream });
+        child.post(buffer.export());
+        seen.add(await child.received());
+        await buffer.importersDone();
+        buffer.dispose();
+        seen.add('here ' + [filesOf(), mappingsOf()].join());
+      }
+      show([...seen].join(' '));
+      show(readdirSync('/dev/shm').filter((name) => name.includes('cistern')).length, resource.reservedBytes);
+      child.post('end');
+      await child.ended;
+    `);
+    expect(end).toEqual(printed('0,0 here 2,2', '0 0'));
+  });
+
+  test('can be detached or released only while no other process uses it', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream();
+        const buffer = DeviceBuffer.open(await received(), { stream });
+        await post([codeOf(() => buffer.detach()), codeOf(() => buffer.export()), codeOf(() => buffer.resize(8192))].join());
+        await received();
+        buffer.recast(new CudaMemoryResource());
+        await post(valuesOf(buffer));
+        await received();
+        process.disconnect();
+      \`);
+      const stream = new Stream();
+      const resource = new CudaMemoryResource();
+      const buffer = new DeviceBuffer(4096, { resource, stream });
+      buffer.fill(4);
+      child.post(buffer.export());
+      show(await child.received());
+      show(codeOf(() => buffer.detach()), codeOf(() => buffer.release()), codeOf(() => buffer.share()));
+      child.post('recast');
+      show(await child.received());
+      await buffer.importersDone();
+      show(DeviceBuffer.discard(buffer.detach()), resource.reservedBytes);
+      child.post('end');
+      await child.ended;
+    `);
+    const unsupported = 'ERR_CISTERN_NOT_SUPPORTED';
+    const invalid = 'ERR_CISTERN_INVALID_STATE';
+    expect(end).toEqual(printed(`${unsupported},${unsupported},${unsupported}`, `${invalid} ${invalid} ${invalid}`, '4', 'true 0'));
+  });
+});
+
+describe('a process that ends', () => {
+  const endings = {
+    'exits without disposing the buffer': 'process.exit(0);',
+    crashes: 'process.abort();',
+    'is killed': "process.kill(process.pid, 'SIGKILL');",
+    'is killed behind a hold': "stream.hold(); buffer.fill(7); buffer.dispose(); process.kill(process.pid, 'SIGKILL');",
+  };
+  test.for(Object.entries(endings))('and %s gives the memory back', ([, ending]) => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const buffer = DeviceBuffer.open(await received(), { stream });
+        await post('open');
+        await received();
+        ${ending}
+      \`);
+      const stream = new Stream();
+      const resource = new CudaMemoryResource();
+      const buffer = new DeviceBuffer(4096, { resource, stream });
+      child.post(buffer.export());
+      await child.received();
+      buffer.dispose();
+      await sleep(20);
+      show(resource.reservedBytes);
+      child.post('end');
+      await child.ended;
+      show(await until(() => resource.reservedBytes === 0));
+    `);
+    expect((end as { stdout: string }).stdout).toBe('4096\ntrue\n');
+  });
+
+  test('leaves its contents to those that have opened its buffers, and ends their waits', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const resource = new CudaMemoryResource();
+        const buffers = [new DeviceBuffer(4096, { resource, stream }), new DeviceBuffer(4096, { resource, stream })];
+        for (const buffer of buffers) buffer.fill(1);
+        stream.synchronizeSync();
+        const first = buffers[0].export();
+        stream.hold();
+        buffers[1].fill(2);
+        await post([first, buffers[1].export()]);
+        await received();
+        process.kill(process.pid, 'SIGKILL');
+      \`);
+      const stream = new Stream({ nonBlocking: true });
+      const handles = await child.received();
+      const buffers = handles.map((handle) => DeviceBuffer.open(handle, { stream }));
+      const contents = buffers[1].toHost();
+      child.post('end');
+      await child.ended;
+      show([...new Set(await contents)].join(), valuesOf(buffers[0]));
+      for (const handle of handles) show(errorOf(() => DeviceBuffer.open(handle, { stream })).replaceAll(child.pid, 'N'));
+      buffers[0].fill(5);
+      show(valuesOf(buffers[0]));
+      for (const buffer of buffers) buffer.dispose();
+      show(await until(() => filesOf() === 0), mappingsOf());
+    `);
+    const stale = 'ERR_CISTERN_STALE_HANDLE: cannot open a buffer: process N, which exported it, has ended';
+    expect(end).toEqual(printed('1 1', stale, stale, '5', 'true 0'));
+  });
+
+  test('as a worker leaves what it exported, and what it opened, to the rest of its process', () => {
+    const end = runProcesses(`
+      import { Worker } from 'node:worker_threads';
+      const child = start(\`
+        const { Worker } = await import('node:worker_threads');
+        const handle = await received();
+        const worker = new Worker(\\\`
+          const { parentPort, workerData } = require('node:worker_threads');
+          import('cistern').then(({ DeviceBuffer, Stream }) => {
+            globalThis.buffer = DeviceBuffer.open(workerData, { stream: new Stream() });
+            setInterval(() => {}, 1000);
+            parentPort.postMessage('open');
+          });
+        \\\`, { eval: true, execArgv: [], workerData: handle });
+        await once(worker, 'message');
+        await post('open');
+        await received();
+        await worker.terminate();
+        await until(() => { new Stream().dispose(); return filesOf() === 0; });
+        await post([filesOf(), mappingsOf()].join());
+        await received();
+        process.disconnect();
+      \`);
+      const before = Device.get().memoryInfo().freeBytes;
+      const worker = new Worker(\`
+        const { parentPort } = require('node:worker_threads');
+        import('cistern').then(({ CudaMemoryResource, DeviceBuffer, Stream }) => {
+          const stream = new Stream();
+          globalThis.buffer = new DeviceBuffer(1 << 20, { resource: new CudaMemoryResource(), stream });
+          parentPort.postMessage(globalThis.buffer.export());
+          setInterval(() => {}, 1000);
+        });
+      \`, { eval: true, execArgv: [] });
+      const [handle] = await once(worker, 'message');
+      child.post(handle);
+      await child.received();
+      await worker.terminate();
+      const free = () => { new Stream().dispose(); return before - Device.get().memoryInfo().freeBytes; };
+      show(free());
+      child.post('end the worker');
+      show(await child.received());
+      show(await until(() => free() === 0));
+      child.post('end');
+      await child.ended;
+    `);
+    expect(end).toEqual(printed('1048576', '0,0', 'true'));
+  });
+});
+
+describe('a handle that cannot be opened', () => {
+  test('is refused: forged, cut, changed, of another version, or of another type', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream();
+        const handle = await received();
+        const open = (bytes) => codeOf(() => DeviceBuffer.open(bytes, { stream }));
+        const codes = new Set();
+        for (let i = 0; i < 8; i++) codes.add(open(Buffer.from(handle.map((byte, at) => (at === i ? byte ^ 1 : byte)))));
+        await post([...codes].join());
+        codes.clear();
+        for (let i = 12; i < 56; i++) codes.add(open(Buffer.from(handle.map((byte, at) => (at === i ? byte ^ 1 : byte)))));
+        await post([...codes].join());
+        codes.clear();
+        for (let i = 0; i < 64; i++) codes.add(open(crypto.getRandomValues(new Uint8Array(i))));
+        codes.add(open(handle.subarray(0, 55)));
+        codes.add(open(Buffer.concat([handle, handle])));
+        await post([...codes].join());
+        await post(errorOf(() => DeviceBuffer.open(Buffer.from(handle.map((byte, at) => (at === 8 ? 2 : byte))), { stream })));
+        codes.clear();
+        for (const value of [undefined, null, 'handle', 1, {}, [], { type: 'Buffer' }]) codes.add(open(value));
+        await post([...codes].join());
+        const buffer = DeviceBuffer.open(JSON.parse(JSON.stringify(Buffer.from(handle))), { stream });
+        await post(valuesOf(buffer));
+        buffer.dispose();
+        await post([filesOf(), mappingsOf()].join());
+        process.disconnect();
+      \`);
+      const stream = new Stream();
+      const buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
+      buffer.fill(8);
+      child.post(buffer.export());
+      for (let i = 0; i < 7; i++) show(await child.received());
+      await child.ended;
+    `);
+    const foreign = 'ERR_CISTERN_FOREIGN_HANDLE';
+    const version =
+      'ERR_CISTERN_NOT_SUPPORTED: cannot open a buffer: its handle is of version 2, and this version of cistern reads version 1';
+    expect(end).toEqual(printed(foreign, foreign, foreign, version, 'ERR_INVALID_ARG_TYPE', '8', '0,0'));
+  });
+
+  test('is refused in the process that exported it, and once its buffer has given the memory up', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream();
+        for (let i = 0; i < 3; i++) await post(errorOf(() => DeviceBuffer.open(handle = globalThis.handle ?? (globalThis.handle = null), { stream })));
+      \`.replace(/for .*/, \`
+        for (let i = 0; i < 2; i++) {
+          const handle = await received();
+          await post(errorOf(() => DeviceBuffer.open(handle, { stream })));
+        }
+        process.disconnect();
+      \`));
+      const stream = new Stream();
+      const resource = new CudaMemoryResource();
+      const buffer = new DeviceBuffer(4096, { resource, stream });
+      const handle = buffer.export();
+      const name = (text) => text.replaceAll(process.pid, 'N');
+      show(name(errorOf(() => DeviceBuffer.open(handle, { stream }))));
+      buffer.resize(8192);
+      child.post(handle);
+      show(name(await child.received()));
+      const second = buffer.export();
+      buffer.dispose();
+      child.post(second);
+      show(name(await child.received()));
+      show(errorOf(() => buffer.export()));
+      show(resource.reservedBytes);
+      await child.ended;
+    `);
+    const stale = 'ERR_CISTERN_STALE_HANDLE: cannot open a buffer: process N, which exported it, has given its memory up';
+    expect(end).toEqual(
+      printed(
+        'ERR_CISTERN_INVALID_STATE: cannot open a buffer: this process, N, exported it; use the buffer itself, or share it with other workers',
+        stale,
+        stale,
+        'ERR_CISTERN_DISPOSED: cannot export a buffer: the buffer is already disposed',
+        '0',
+      ),
+    );
+  });
+
+  test('is refused for a device that this process does not have, and a stream of another device', () => {
+    const end = runProcesses(
+      `
+      process.env.CISTERN_SOFTWARE_DEVICES = '1';
+      const child = start(\`
+        const stream = new Stream();
+        await post(errorOf(() => DeviceBuffer.open(handle, { stream })));
+        process.disconnect();
+      \`.replace('await post', 'const handle = await received(); await post'));
+      process.env.CISTERN_SOFTWARE_DEVICES = '2';
+      const other = start(\`
+        const stream = new Stream();
+        const handle = await received();
+        await post(codeOf(() => DeviceBuffer.open(handle, { stream })));
+        process.disconnect();
+      \`);
+      const device = Device.get(1);
+      const stream = new Stream({ device });
+      const buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource({ device }), stream });
+      child.post(buffer.export());
+      show((await child.received()).replaceAll(process.pid, 'N'));
+      other.post(buffer.export());
+      show(await other.received());
+      await child.ended;
+      await other.ended;
+      await buffer.importersDone();
+    `,
+      { CISTERN_SOFTWARE_DEVICES: '2' },
+    );
+    expect(end).toEqual(
+      printed(
+        'ERR_CISTERN_DEVICE_UNAVAILABLE: cannot open a buffer: this process has no device with the UUID of the one that process N exported it on',
+        'ERR_INVALID_ARG_VALUE',
+      ),
+    );
+  });
+});
+
+test('memory that cannot be exported is refused with a sentence that names its resource', () => {
+  const end = runProcesses(`
+    const stream = new Stream();
+    const resources = [
+      new ManagedMemoryResource(), new HostMemoryResource(), new PinnedHostMemoryResource(), new CudaAsyncMemoryResource(),
+      new PoolMemoryResource(new VirtualMemoryResource({ reservationBytes: 4 * MiB }), { initialBytes: 2 * MiB }),
+    ];
+    for (const resource of resources) {
+      const buffer = new DeviceBuffer(4096, { resource, stream });
+      show(errorOf(() => buffer.export()).replace(/0x\\w+/, 'P'));
+      buffer.dispose();
+    }
+    const owner = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
+    const wrapped = DeviceBuffer.wrap({ ptr: owner.ptr, byteLength: 4096, stream });
+    show(errorOf(() => wrapped.export()));
+    owner.share();
+    show(codeOf(() => owner.export()));
+    show(filesOf());
+  `);
+  const host = (kind: string, name: string) =>
+    `ERR_CISTERN_NOT_SUPPORTED: cannot export a buffer: the ${kind} memory of a ${name} cannot be shared with other processes; recast it to a CudaMemoryResource`;
+  const device = (name: string) =>
+    `ERR_CISTERN_NOT_SUPPORTED: cannot export a buffer: the driver cannot share P, memory of a ${name}, with other processes; recast it to a CudaMemoryResource`;
+  expect(end).toEqual(
+    printed(
+      host('managed', 'ManagedMemoryResource'),
+      host('host', 'HostMemoryResource'),
+      host('pinned-host', 'PinnedHostMemoryResource'),
+      device('CudaAsyncMemoryResource'),
+      device('VirtualMemoryResource'),
+      'ERR_CISTERN_NOT_SUPPORTED: cannot export a buffer: its memory was wrapped, and its owner may take it back while others use it',
+      'ERR_CISTERN_INVALID_STATE',
+      '0',
+    ),
+  );
+});
