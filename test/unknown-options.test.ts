@@ -61,6 +61,7 @@ function takerOf(kind: cistern.ResourceKind): [string, (bogus: unknown) => unkno
 const takers: readonly [string, (bogus: any) => unknown][] = [
   ...cistern.resourceKinds.filter(({ role, name }) => role !== 'upstream' && !named.includes(name)).map(takerOf),
   ['AttachOptions', (bogus) => DeviceBuffer.attach({ kind: 'cistern-buffer', number: 1, nonce: 1 }, { stream, ...bogus })],
+  ['OpenOptions', (unknown) => DeviceBuffer.open(new Uint8Array(56), { stream, ...unknown })],
   ['Bin', (bogus) => new BinningMemoryResource(cuda, { bins: [{ bytes: 512, resource: cuda, ...bogus }] })],
   ['BlockingBufferTransferOptions', (bogus) => buffer.to('host', bogus)],
   ['BufferAllocation', (bogus) => DeviceBuffer.adopt({ ptr: 256, byteLength: 1, resource: cuda, stream, ...bogus })],
