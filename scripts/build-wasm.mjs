@@ -53,8 +53,8 @@ function inlined(bytes) {
   module.setFeatures(BulkMemory | BulkMemoryOpt | MutableGlobals | NontrappingFPToInt | SignExt);
   binaryen.setOptimizeLevel(3);
   binaryen.setShrinkLevel(0);
-  binaryen.setAlwaysInlineMaxSize(300);
-  binaryen.setFlexibleInlineMaxSize(300);
+  binaryen.setAlwaysInlineMaxSize(700);
+  binaryen.setFlexibleInlineMaxSize(700);
   binaryen.setOneCallerInlineMaxSize(1000);
   module.optimize();
   return module.emitBinary();
