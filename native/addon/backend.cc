@@ -42,7 +42,7 @@ Status CudaUnavailableReason(Environment&, const Napi::CallbackInfo& info, Napi:
 Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   std::uint64_t total_bytes;
   int device_count;
-  bool is_strict, has_access;
+  bool is_strict, has_access, is_coherent;
   std::uint64_t nanoseconds;
   if (!ReadInteger(info[0], &total_bytes) || !ReadInt(info[1], &device_count) || device_count < 0) return kInvalidArgument;
   const Status status = software::Configure(total_bytes, device_count);
@@ -50,6 +50,7 @@ Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   if (ReadBoolean(info[2], &is_strict)) software::SetStrict(is_strict);
   if (ReadBoolean(info[3], &has_access)) software::SetConcurrentManagedAccess(has_access);
   if (ReadInteger(info[4], &nanoseconds)) software::SetMigrationCost(nanoseconds);
+  if (ReadBoolean(info[5], &is_coherent)) software::SetCoherent(is_coherent);
   return kSuccess;
 }
 

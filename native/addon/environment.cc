@@ -187,11 +187,10 @@ bool Environment::IsInUse(int device) const {
 }
 
 bool Environment::ReadsPageableMemory(int device) {
-  constexpr int kPageableMemoryAccessUsesHostPageTables = 100;
   signed char& known = reads_pageable_memory_[static_cast<std::size_t>(device)];
   if (known < 0) {
     int value = 0;
-    const Status status = driver->DeviceGetAttribute(&value, kPageableMemoryAccessUsesHostPageTables, DriverDevice(device));
+    const Status status = driver->DeviceGetAttribute(&value, kAttributePageableMemoryAccessUsesHostPageTables, DriverDevice(device));
     known = status == kSuccess && value != 0;
   }
   return known != 0;

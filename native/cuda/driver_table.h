@@ -71,6 +71,8 @@ enum : int {
   kAttributeManagedMemory = 83,
   kAttributePageableMemoryAccess = 88,
   kAttributeConcurrentManagedAccess = 89,
+  kAttributePageableMemoryAccessUsesHostPageTables = 100,
+  kAttributeDirectManagedMemAccessFromHost = 101,
   kAttributeVirtualMemoryManagementSupported = 102,
   kAttributeMemoryPoolsSupported = 115,
   kAttributeIpcEventSupported = 125,

@@ -95,6 +95,7 @@ Status Configure(std::uint64_t total_bytes, int count) {
 
 void SetStrict(bool strict) { is_strict = strict; }
 void SetConcurrentManagedAccess(bool has_access) { has_concurrent_managed_access = has_access; }
+void SetCoherent(bool now_coherent) { is_coherent = now_coherent; }
 void SetMigrationCost(std::uint64_t nanoseconds) { migration_nanoseconds = nanoseconds; }
 
 Status Device::Prepare() {

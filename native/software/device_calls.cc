@@ -110,6 +110,10 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
     case kAttributeConcurrentManagedAccess:
       *value = HasConcurrentManagedAccess() ? 1 : 0;
       return kSuccess;
+    case kAttributePageableMemoryAccessUsesHostPageTables:
+    case kAttributeDirectManagedMemAccessFromHost:
+      *value = IsCoherent() ? 1 : 0;
+      return kSuccess;
     case kAttributeComputeCapabilityMajor:
     case kAttributeComputeCapabilityMinor:
       *value = 0;

@@ -12,6 +12,7 @@
 #include "software/device.h"
 #include "software/injection.h"
 #include "software/settings.h"
+#include "software/transfer.h"
 
 namespace cistern::software {
 namespace {
@@ -390,8 +391,14 @@ int CommonPlace(Runs::const_iterator first, Runs::const_iterator last, Value val
   return common;
 }
 
-// A device maps every memory, the host only its own.
-bool CanMap(int processor, int place) { return processor != kHostPlace || place == kHostPlace; }
+// A device maps every memory; the host only its own, unless it is coherent with the devices.
+bool CanMap(int processor, int place) { return processor != kHostPlace || place == kHostPlace || IsCoherent(); }
+
+// Ordinary host memory of coherent devices is prefetched and advised without a refusal, and without an
+// effect: where its pages are is not simulated.
+bool IsCoherentHostMemory(std::uint64_t address, std::uint64_t bytes) {
+  return IsCoherent() && bytes > 0 && Classify(address, bytes, false).kind == AddressKind::kPageable;
+}
 
 // Rules 2 to 5 of the header.
 void Fault(State& state, Mover& mover, Page& page, const Advice& advice, int processor, std::uint64_t bytes, bool is_write) {
@@ -411,7 +418,8 @@ void Fault(State& state, Mover& mover, Page& page, const Advice& advice, int pro
   }
   const int source = SourceOf(page);
   if (!advice.is_read_mostly && CanMap(processor, source)) {
-    const bool is_mapped = (advice.accessed_by & BitOf(processor)) != 0 && advice.preferred != processor;
+    const bool maps_all = processor == kHostPlace && IsCoherent();
+    const bool is_mapped = (maps_all || (advice.accessed_by & BitOf(processor)) != 0) && advice.preferred != processor;
     if (is_mapped || (prefers_map && IsAt(page, advice.preferred))) {
       activity.faults += is_mapped || (page.mapped_by & BitOf(processor)) != 0 ? 0 : 1;
       page.mapped_by |= BitOf(processor);
@@ -469,6 +477,7 @@ Status AdviseManaged(std::uint64_t address, std::uint64_t bytes, int advice, Mem
   int place = PlaceOf(location);
   if (advice < kAdviseSetReadMostly || advice > kAdviseUnsetAccessedBy || (needs_place && place == kNoPlace)) return kErrorInvalidValue;
   if (needs_place && place != kHostPlace && !HasConcurrentManagedAccess()) return kErrorInvalidDevice;
+  if (IsCoherentHostMemory(address, bytes)) return kSuccess;
   unsigned bit = needs_place ? BitOf(place) : 0;
   State& state = TheState();
   std::lock_guard<std::mutex> guard(state.mutex);
@@ -507,6 +516,7 @@ Status AdviseManaged(std::uint64_t address, std::uint64_t bytes, int advice, Mem
 Status NotePrefetch(std::uint64_t address, std::uint64_t bytes, MemLocation location) {
   int place = PlaceOf(location);
   if (place == kNoPlace) return kErrorInvalidValue;
+  if (IsCoherentHostMemory(address, bytes)) return kSuccess;
   State& state = TheState();
   std::lock_guard<std::mutex> guard(state.mutex);
   std::uint64_t offset;

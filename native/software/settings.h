@@ -29,6 +29,10 @@ inline bool IsStrict() { return is_strict.load(std::memory_order_relaxed); }
 extern std::atomic<bool> has_concurrent_managed_access;
 inline bool HasConcurrentManagedAccess() { return has_concurrent_managed_access.load(std::memory_order_relaxed); }
 
+// Whether the devices use the host's page tables, and the host maps their memory.
+extern std::atomic<bool> is_coherent;
+inline bool IsCoherent() { return is_coherent.load(std::memory_order_relaxed); }
+
 extern std::atomic<std::uint64_t> migration_nanoseconds;  // for each page of managed memory that moves
 
 // Fills in what is not set. kErrorInvalidValue if CISTERN_SOFTWARE_MEMORY or

@@ -42,6 +42,11 @@ void FailCallAfter(Call first, Call call, std::uint64_t nth, Status status);
 // CISTERN_SOFTWARE_CONCURRENT_MANAGED is 0.
 void SetConcurrentManagedAccess(bool has_access);
 
+// Whether the host and the devices are coherent, as on Grace Hopper: the devices use the host's page
+// tables, so that ordinary host memory can be prefetched and advised, and the host maps managed memory
+// that is at a device. May change at any time; initially whether CISTERN_SOFTWARE_COHERENT is 1.
+void SetCoherent(bool is_coherent);
+
 // Every operation takes at least this long for each page of managed memory that it moves. Initially
 // CISTERN_SOFTWARE_MIGRATION_NS, or 0.
 void SetMigrationCost(std::uint64_t nanoseconds);

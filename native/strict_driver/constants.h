@@ -14,7 +14,6 @@ enum : int {
   kAttributeCanUseStreamMemoryOperationsV1 = 92,
   kAttributeCanUse64BitStreamMemoryOperationsV1 = 93,
   kAttributeCanUseStreamWaitValueNorV1 = 94,
-  kAttributePageableMemoryAccessUsesHostPageTables = 100,
   kAttributeCanUse64BitStreamMemoryOperations = 122,
   kAttributeCanUseStreamWaitValueNor = 123,
 };

@@ -143,6 +143,7 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
       break;
     case kAttributePageableMemoryAccess:
     case kAttributePageableMemoryAccessUsesHostPageTables:
+    case kAttributeDirectManagedMemAccessFromHost:
       *value = settings().reads_pageable_memory;
       break;
     case kAttributeCanUseStreamMemoryOperationsV1:

@@ -23,10 +23,12 @@ int OrdinalOf(MemLocation location) { return location.type == kLocationHost ? in
 
 MemLocation LocationOf(DeviceOrdinal device) { return {device == kHostLocation ? int{kLocationHost} : int{kLocationDevice}, device}; }
 
-// Calls visit(page) for each page of a range of managed memory.
+// Calls visit(page) for each page of a range of managed memory. Ordinary memory of the host, which a
+// device with the host's page tables treats alike, has no pages here.
 template <typename Visit>
 Status ForPages(DevicePointer address, std::size_t bytes, Visit&& visit) {
   const AllocationRef allocation = bytes == 0 ? nullptr : FindAllocation(address);
+  if (allocation == nullptr && bytes > 0 && settings().reads_pageable_memory) return kSuccess;
   if (allocation == nullptr || allocation->kind != Kind::kManaged || !allocation->Contains(address, bytes)) return kErrorInvalidValue;
   const std::size_t offset = address - allocation->start;
   for (std::size_t page = offset / kPage; page <= (offset + bytes - 1) / kPage; ++page) visit(allocation->pages[page]);
@@ -61,7 +63,9 @@ Status Prefetch(ApiCall& call, DevicePointer address, std::size_t bytes, MemLoca
   if (status != kSuccess) return status;
   Operation operation;
   operation.name = call.function;
-  operation.run = [allocation = FindAllocation(address)] { CheckLife(allocation, "a prefetch"); };
+  operation.run = [allocation = FindAllocation(address)] {
+    if (allocation != nullptr) CheckLife(allocation, "a prefetch");
+  };
   return Submit(stream, std::move(operation));
 }
 

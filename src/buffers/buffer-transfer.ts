@@ -19,7 +19,7 @@ export interface BufferTransferOptions {
    */
   readonly copy?: boolean;
   /**
-   * Also makes the location the preferred one of managed memory: see {@link advise}. Ignored for
+   * Also makes the location the preferred one of memory that moves: see {@link advise}. Ignored for
    * any other kind of memory.
    *
    * The advice is about pages and outlives the buffer. If the memory comes from a pool, the next
@@ -87,6 +87,15 @@ export interface TransferableBuffer {
   dispose(): void;
 }
 
+/**
+ * Whether memory moves to a location at its address: managed memory does, and ordinary host memory if
+ * the device uses the host's page tables.
+ */
+function canMove(kind: MemoryKind | 'unknown', { device }: Stream, location: MemoryLocation): boolean {
+  if (kind !== 'host') return kind === 'managed';
+  return (location === 'host' ? device : location).attribute('pageableMemoryAccessUsesHostPageTables') !== 0;
+}
+
 /** Whether the host and the device can use managed memory at the same time. */
 export function hasConcurrentManagedAccess(device: Device): boolean {
   return device.attribute('concurrentManagedAccess') !== 0;
@@ -104,8 +113,8 @@ export function kindOfMemory({
 }
 
 /**
- * Moves managed memory, leaves memory that is at the location already, and copies any other. Blocks
- * only if a copy does.
+ * Moves managed memory, and host memory on coherent devices; leaves memory that is at the location
+ * already, and copies any other. Blocks only if a copy does.
  * @param copyTo makes a copy with the resource and the stream
  */
 export function transfer<Buffer extends TransferableBuffer>(
@@ -124,9 +133,10 @@ export function transfer<Buffer extends TransferableBuffer>(
   if (options.stream !== undefined) assertStream(options.stream, 'move a buffer');
   const kind = kindOfMemory(buffer);
   const isManaged = kind === 'managed';
+  const moves = canMove(kind, buffer.stream, location);
   const { resource = buffer.resource } = options;
-  if (options.copy !== true && resource === buffer.resource && (isManaged || isAt(kind, buffer.resource, location))) {
-    if (isManaged) move(buffer, location, options);
+  if (options.copy !== true && resource === buffer.resource && (moves || isAt(kind, buffer.resource, location))) {
+    if (moves) move(buffer, location, options);
     else if (options.stream !== undefined) changeStream(buffer, options.stream);
     return { buffer, isCopy: false };
   }

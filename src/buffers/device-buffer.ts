@@ -811,8 +811,8 @@ export class DeviceBuffer implements Disposable {
    * Brings the contents to a device or the host.
    *
    * Managed memory is moved: the result is this buffer, with the same `ptr`, and a prefetch is
-   * queued in stream order. Memory that is at the location already is left as it is. Any other
-   * memory is copied, in the order of both streams, to a new buffer with memory there. `isCopy`
+   * queued in stream order. So is ordinary host memory, if the device uses the host's page tables, as
+   * on Grace Hopper. Memory that is at the location already is left as it is. Any other memory is copied, in the order of both streams, to a new buffer with memory there. `isCopy`
    * tells which; only then the result is another buffer, which the caller must dispose.
    *
    * For the host this blocks until the contents can be read, unless `nonBlocking` is set. Memory

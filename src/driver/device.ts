@@ -21,6 +21,8 @@ export type DeviceAttribute =
   | 'managedMemory'
   | 'pageableMemoryAccess'
   | 'concurrentManagedAccess'
+  | 'pageableMemoryAccessUsesHostPageTables'
+  | 'directManagedMemoryAccessFromHost'
   | 'virtualMemoryManagementSupported'
   | 'memoryPoolsSupported';
 
@@ -33,6 +35,8 @@ const attributes: Readonly<Record<DeviceAttribute, number>> = {
   managedMemory: 83,
   pageableMemoryAccess: 88,
   concurrentManagedAccess: 89,
+  pageableMemoryAccessUsesHostPageTables: 100,
+  directManagedMemoryAccessFromHost: 101,
   virtualMemoryManagementSupported: 102,
   memoryPoolsSupported: 115,
 };

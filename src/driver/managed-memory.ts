@@ -40,7 +40,8 @@ export interface ManagedRangeAttributes {
 }
 
 /**
- * Advises the driver about a range of managed memory. Takes effect at once, in no stream's order.
+ * Advises the driver about a range of managed memory, or of ordinary host memory if a device uses the
+ * host's page tables. Takes effect at once, in no stream's order.
  * The range is widened to whole pages.
  *
  * - `'set-read-mostly'`: each device that reads the memory, or prefetches it, gets a copy; a write
@@ -69,7 +70,8 @@ export function advise(pointer: number, bytes: number, advice: MemoryAdvice, loc
 }
 
 /**
- * Moves a range of managed memory to a location before it is used, in the stream's order. Does not
+ * Moves a range of managed memory to a location before it is used, or of ordinary host memory if the
+ * device uses the host's page tables, in the stream's order. Does not
  * block. Does nothing for zero bytes, for memory that is not managed, and on a device without
  * concurrent managed access, which cannot prefetch. Code that handles every kind of memory can
  * therefore call it unconditionally.

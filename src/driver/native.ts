@@ -107,6 +107,7 @@ export interface NativeBinding {
     isStrict?: boolean,
     hasConcurrentManagedAccess?: boolean,
     migrationNanoseconds?: number,
+    isCoherent?: boolean,
   ): void;
   /**
    * What happened to managed memory on the software device at a place: a device, or -1 for the

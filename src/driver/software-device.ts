@@ -31,6 +31,13 @@ export interface SoftwareDeviceSettings {
    */
   readonly concurrentManagedAccess?: boolean;
   /**
+   * Whether the host and the devices are coherent, as on Grace Hopper: a device uses the host's page
+   * tables, so that ordinary host memory can move to it, and the host reads managed memory that is at a
+   * device without moving it. May change at any time.
+   * @defaultValue whether `CISTERN_SOFTWARE_COHERENT` is 1
+   */
+  readonly coherent?: boolean;
+  /**
    * How long each page of managed memory takes to move, in nanoseconds: an integer from 0 to 10^15.
    * The stream whose work needs the page waits. May change at any time.
    * @defaultValue `CISTERN_SOFTWARE_MIGRATION_NS`, or 0
@@ -39,6 +46,7 @@ export interface SoftwareDeviceSettings {
 }
 
 const knownSettings = optionNames<SoftwareDeviceSettings>({
+  coherent: true,
   concurrentManagedAccess: true,
   devices: true,
   migrationNanoseconds: true,
@@ -54,7 +62,7 @@ const longestMigration = 1e15;
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
-  const { totalBytes, devices, strict, concurrentManagedAccess, migrationNanoseconds: cost } = settings;
+  const { totalBytes, devices, strict, concurrentManagedAccess, coherent, migrationNanoseconds: cost } = settings;
   if (totalBytes !== undefined && (!Number.isSafeInteger(totalBytes) || totalBytes < 1)) {
     throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^53 - 1, got ${formatValue(totalBytes)}`);
   }
@@ -66,7 +74,8 @@ export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void 
   }
   assertBoolean(strict, 'strict');
   assertBoolean(concurrentManagedAccess, 'concurrentManagedAccess');
-  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost);
+  assertBoolean(coherent, 'coherent');
+  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent);
   check('configure the software device');
 }
 

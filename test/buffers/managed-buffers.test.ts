@@ -638,6 +638,61 @@ describe('a host view', () => {
   });
 });
 
+describe('coherent devices', () => {
+  /** The other tests run on devices that are not. */
+  beforeEach(() => {
+    if (currentBackend() === 'software') configureSoftwareDevice({ coherent: true });
+    if (device.attribute('pageableMemoryAccessUsesHostPageTables') !== 1) skipTest("the device does not use the host's page tables");
+  });
+  afterEach(() => {
+    if (currentBackend() === 'software') configureSoftwareDevice({ coherent: false });
+  });
+
+  test('move ordinary host memory', () => {
+    using buffer = bufferOf(new HostMemoryResource());
+    const { ptr } = buffer;
+    expect(buffer.to(device, { preferredLocation: true })).toEqual({ buffer, isCopy: false });
+    expectNumbers(contents(buffer));
+    expect(buffer.to('host')).toEqual({ buffer, isCopy: false });
+    expect(stream.query()).toBe(true);
+    expect(buffer.ptr).toBe(ptr);
+    expectNumbers(contents(buffer));
+  });
+
+  test('order the move, and the change of streams, like those of managed memory', () => {
+    using buffer = bufferOf(new HostMemoryResource());
+    stream.synchronizeSync();
+    using other = new Stream();
+    using hold = stream.hold();
+    expect(buffer.to(device, { stream: other })).toEqual({ buffer, isCopy: false });
+    expect(other.query()).toBe(false);
+    hold.release();
+    other.synchronizeSync();
+  });
+
+  test('copy host memory if asked to', () => {
+    using buffer = bufferOf(new HostMemoryResource());
+    using copy = buffer.to(device, { copy: true }).buffer;
+    expect(pointerInfo(copy.ptr).memoryKind).toBe('device');
+    expectNumbers(contents(copy));
+  });
+
+  test('take advice about host memory, and refuse it for memory of a device', () => {
+    using buffer = bufferOf(new HostMemoryResource());
+    advise(buffer.ptr, bytes, 'set-accessed-by', device);
+    using other = bufferOf(plain);
+    expect(() => advise(other.ptr, bytes, 'set-accessed-by', device)).toThrow(DriverError);
+  });
+
+  test('let the host see managed memory where it is', () => {
+    needSoftwareDevice();
+    using buffer = bufferOf(managed);
+    buffer.to(device);
+    expectNumbers(buffer.hostView(Float32Array));
+    expectAt(buffer, device);
+  });
+});
+
 describe('a device without concurrent managed access', () => {
   beforeEach(() => {
     if (currentBackend() !== 'software') skipTest('a GPU cannot lose concurrent managed access');
