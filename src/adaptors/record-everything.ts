@@ -7,7 +7,7 @@
  * variable pay nothing. At its first allocation it gets a `RecordingResourceAdaptor`, which the
  * program does not see.
  */
-import { captureStack } from '../call-stack.js';
+import { wholeStack } from '../call-stack.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, formatValue } from '../errors.js';
 import { environmentRecording } from '../formats/recording/shared-recordings.js';
@@ -25,7 +25,7 @@ let constructed: MemoryResource | undefined;
 /** Whether a resource is called by the constructor of one that is built on it, for an initial block. */
 function isForConstruction(resource: MemoryResource): boolean {
   if (constructed === undefined || !layersOf(constructed).includes(resource)) return false;
-  if (captureStack(resource.allocate, 16).includes(`at new ${constructed.constructor.name} `)) return true;
+  if (wholeStack(resource.allocate, 16).includes(`at new ${constructed.constructor.name} `)) return true;
   constructed = undefined;
   return false;
 }

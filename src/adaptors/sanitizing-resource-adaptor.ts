@@ -1,3 +1,4 @@
+import { captureStack } from '../call-stack.js';
 import { Event } from '../driver/event.js';
 import {
   callReporter,
@@ -207,7 +208,14 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
     let free: OrderReportSide;
     try {
       if (isDeclared) declareFree(pointer, bytes, stream);
-      free = sideOf('free', pointer, bytes, stream.id, number, isDeclared || !this.#wantsStacks ? stackOf(number) : framesOf(new Error()));
+      free = sideOf(
+        'free',
+        pointer,
+        bytes,
+        stream.id,
+        number,
+        isDeclared || !this.#wantsStacks ? stackOf(number) : captureStack(undefined),
+      );
       this.upstream.deallocate(pointer, bytes, stream, fence ?? this.deallocationEvents);
     } catch (error) {
       allocations.undoFree(pointer, record);
@@ -244,7 +252,7 @@ export class SanitizingResourceAdaptor extends PassThroughAdaptor {
       bytes,
       stream instanceof Stream ? stream.id : undefined,
       0,
-      this.#wantsStacks ? framesOf(error) : undefined,
+      this.#wantsStacks ? captureStack(undefined) : undefined,
     );
     this.#report({
       kind: refusalKinds[error.code as keyof typeof refusalKinds],
@@ -316,9 +324,4 @@ function sideOf(
   stack: string | undefined,
 ): OrderReportSide {
   return Object.freeze({ operation, access: undefined, streamId, pointer, bytes, number, stack });
-}
-
-/** The stack of an error without its message, one frame per line. */
-function framesOf({ stack }: Error): string | undefined {
-  return stack?.match(/^ {4}at .*$/gm)?.join('\n');
 }

@@ -3,12 +3,17 @@ import { basename, dirname, join, resolve } from 'node:path';
 import { DeviceUnavailableError, InvalidLogError } from '../errors.js';
 import { nearestWord } from '../nearest-word.js';
 
+/** What a user can do about a log without allocations. */
+export const emptyLogAdvice =
+  'the program allocated nothing through a resource that was recorded; CISTERN_LOG_FILE=run.cistern records all of its resources';
+
 /** What a user can do about an error, unless its message already says so. */
 export function adviceFor(error: unknown): string | undefined {
   if (error instanceof InvalidLogError && error.message.includes(': has no layer ')) return undefined;
   if (error instanceof InvalidLogError && error.message.includes(': is damaged at byte ')) {
     return '"cistern report" shows the part of a recording before the damage';
   }
+  if (error instanceof InvalidLogError && error.message.endsWith('has no events to replay')) return emptyLogAdvice;
   if (error instanceof InvalidLogError && (error.line === undefined || error.line === 1)) {
     return 'LoggingResourceAdaptor, RecordingResourceAdaptor and RMM\'s logging_resource_adaptor write logs; "cistern generate" makes one to try';
   }

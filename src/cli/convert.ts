@@ -2,6 +2,7 @@ import { Command, Option } from 'commander';
 import { type ConvertedFormat, convertedFormats, convertLog } from '../formats/convert-log.js';
 import type { LogFormat } from '../formats/log-source.js';
 import { formatBytes } from '../units.js';
+import { logArgument, logArgumentHelp } from './log-argument.js';
 import { type ProgressBar, progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
 
@@ -28,7 +29,7 @@ interface ConvertCommandOptions {
 export function convertCommand(terminal: Terminal): Command {
   return new Command('convert')
     .description("Write a log in another format: RMM's CSV, a recording, a snapshot for PyTorch's viewer, or a trace for Perfetto.")
-    .argument('<input>', 'the path of the log')
+    .argument('<input>', logArgumentHelp)
     .argument('<output>', 'the path of the file to write')
     .addOption(
       new Option('--from <format>', 'the format of the input (default: detected from its bytes)').choices([
@@ -46,7 +47,8 @@ export function convertCommand(terminal: Terminal): Command {
 async function convert(input: string, output: string, options: ConvertCommandOptions, terminal: Terminal): Promise<void> {
   let step: string | undefined;
   let bar: ProgressBar | undefined;
-  const conversion = await convertLog(input, output, {
+  const { source, name } = logArgument(input);
+  const conversion = await convertLog(source, output, {
     ...options,
     onProgress: (progress) => {
       if (progress.step !== step) {
@@ -62,7 +64,7 @@ async function convert(input: string, output: string, options: ConvertCommandOpt
   if (truncation !== undefined) {
     warn(
       terminal,
-      `${input} ends early, at byte ${formatCount(truncation.offset)}: ${truncation.fault}; the events before that are converted`,
+      `${name} ends early, at byte ${formatCount(truncation.offset)}: ${truncation.fault}; the events before that are converted`,
     );
   }
   const told = [

@@ -16,7 +16,7 @@ interface Diagnosis {
   readonly addon: string | null;
   /** The backend in use, or null if none works. */
   readonly backend: Backend | null;
-  /** In CUDA's numbering: 13000 is 13.0. */
+  /** In CUDA's numbering: 13000 is 13.0. Null if the device in use is not a CUDA device. */
   readonly driverVersion: number | null;
   /** Why CUDA cannot be used; null if it can, or if the reason is unknown. */
   readonly cudaUnavailableReason: string | null;
@@ -89,7 +89,7 @@ function openDevices(
   // The output includes the reason, so the warning of 'auto' is suppressed.
   const backend = selectBackend(wanted === 'auto' && cudaReason !== undefined ? 'software' : (wanted as BackendChoice));
   const devices = Array.from({ length: Device.count() }, (_, index) => describeDevice(Device.get(index)));
-  return { backend, driverVersion: Device.driverVersion(), devices };
+  return { backend, driverVersion: backend === 'cuda' ? Device.driverVersion() : null, devices };
 }
 
 function describeDevice(device: Device): DeviceDescription {
@@ -115,7 +115,8 @@ function toText(diagnosis: Diagnosis): string {
   if (diagnosis.driverVersion !== null) rows.push(['driver', formatDriverVersion(diagnosis.driverVersion)]);
   for (const device of diagnosis.devices) {
     const memory = `${formatBytes(device.totalBytes)}, of which ${formatBytes(device.freeBytes)} free`;
-    rows.push([`device ${device.index}`, `${device.name} (compute capability ${device.computeCapability}), ${memory}`]);
+    const capability = diagnosis.backend === 'cuda' ? ` (compute capability ${device.computeCapability})` : '';
+    rows.push([`device ${device.index}`, `${device.name}${capability}, ${memory}`]);
   }
   return rows.map(([title, value]) => `${`${title}:`.padEnd(11)}${value}\n`).join('');
 }

@@ -7,6 +7,7 @@ import { parseSpecification } from '../specification/parse-specification.js';
 import { formatBytes } from '../units.js';
 import { ExitCode } from './exit-code.js';
 import { type FailedReplay, orError } from './failed-replay.js';
+import { logArgumentHelp } from './log-argument.js';
 import {
   type DeviceOptions,
   describeStreams,
@@ -59,7 +60,7 @@ interface FitCommandOptions extends DeviceOptions, FormatOptions {
 export function fitCommand(terminal: Terminal, exitWith: (code: number) => void): Command {
   const command = new Command('fit')
     .description('Find the smallest maximum with which stacks of resources complete a log, and the time it costs.')
-    .argument('<log>', 'the path of the log')
+    .argument('<log>', logArgumentHelp)
     .addOption(resourceOption('a stack without a maximum', defaultSpecifications))
     .addOption(streamsOption())
     .addOption(layerOption())
@@ -90,7 +91,7 @@ async function runFit(path: string, options: FitCommandOptions, terminal: Termin
   }
   const failed = results.find((result) => 'error' in result || result.fitted === null);
   if (failed === undefined) return ExitCode.success;
-  hint(terminal, `"cistern replay ${log.source} --resource '${failed.resource}' --until-failure" says why`);
+  hint(terminal, `"cistern replay ${path} --resource '${failed.resource}' --until-failure" says why`);
   return ExitCode.failure;
 }
 

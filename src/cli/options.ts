@@ -102,3 +102,10 @@ export function parseSize(text: string): number {
   if (bytes === undefined || bytes < 1) throw new InvalidArgumentError('It must be a size such as 512MiB.');
   return bytes;
 }
+
+/** Parses an option's argument as a time, in milliseconds. */
+export function parseTime(text: string): number {
+  const [, value, unit = 's'] = /^(\d+(?:\.\d+)?)(ms|s|min)?$/.exec(text) ?? [];
+  if (value === undefined) throw new InvalidArgumentError('It must be a time, such as 60s or 500ms.');
+  return Number(value) * { ms: 1, s: 1000, min: 60_000 }[unit as 'ms' | 's' | 'min'];
+}

@@ -1,12 +1,13 @@
 import { readFile } from 'node:fs/promises';
-import { Command, InvalidArgumentError, Option } from 'commander';
+import { Command, Option } from 'commander';
 import { writeWhole } from '../files/write-whole.js';
 import { isMinimallocCsv, type MinimallocProblem, readMinimallocCsv, writeMinimallocCsv } from '../planning/minimalloc-csv.js';
 import { type PlanAttempt, planAllocations } from '../planning/plan-allocations.js';
 import { formatPlan, type Plan } from '../plans/plan.js';
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { formatBytes } from '../units.js';
-import { layerOption, parseSize } from './options.js';
+import { logArgument } from './log-argument.js';
+import { layerOption, parseSize, parseTime } from './options.js';
 import { readLog } from './read-log.js';
 import { type Column, formatTable } from './table.js';
 import { formatCount, type Terminal, tellOfFile } from './terminal.js';
@@ -38,7 +39,7 @@ interface PlanCommandOptions {
 export function planCommand(terminal: Terminal): Command {
   return new Command('plan')
     .description('Compute where each allocation of a log lies, so that nothing is searched at run time.')
-    .argument('<logs...>', 'the paths of the logs')
+    .argument('<logs...>', 'the paths of the logs; - is standard input')
     .addOption(new Option('-o, --output <file>', 'the file to write the plan to'))
     .addOption(new Option('--time-limit <time>', 'how long to search, such as 60s or 500ms').argParser(parseTime).default(5000, '5s'))
     .addOption(new Option('--max <size>', 'the most bytes that the plan may need').argParser(parseSize))
@@ -75,7 +76,7 @@ async function makePlan(paths: readonly string[], options: PlanCommandOptions, t
     return;
   }
   terminal.stdout.write(
-    `${paths.join(', ')}: ${describe(plan)}\n\n${formatTable(columns, attempts.map(rowOf(plan)), 'table', terminal.stdout)}`,
+    `${paths.map((path) => logArgument(path).name).join(', ')}: ${describe(plan)}\n\n${formatTable(columns, attempts.map(rowOf(plan)), 'table', terminal.stdout)}`,
   );
   if (output !== undefined) await tellOfFile(terminal, output, `${output}: ${formatCount(plan.sizes.length)} allocations\n`);
 }
@@ -105,10 +106,4 @@ function rowOf({ lowerBoundBytes }: Plan): (attempt: PlanAttempt) => string[] {
     totalBytes === undefined ? '-' : `${((totalBytes / Math.max(lowerBoundBytes, 1) - 1) * 100).toFixed(3)} %`,
     `${(milliseconds / 1000).toFixed(2)} s`,
   ];
-}
-
-function parseTime(text: string): number {
-  const [, value, unit = 's'] = /^(\d+(?:\.\d+)?)(ms|s|min)?$/.exec(text) ?? [];
-  if (value === undefined) throw new InvalidArgumentError('It must be a time, such as 60s or 500ms.');
-  return Number(value) * { ms: 1, s: 1000, min: 60_000 }[unit as 'ms' | 's' | 'min'];
 }

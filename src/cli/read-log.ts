@@ -1,6 +1,7 @@
 import type { AllocationLog } from '../replay/allocation-log.js';
 import { readAllocationLog } from '../replay/read-allocation-log.js';
 import { formatBytes } from '../units.js';
+import { logArgument } from './log-argument.js';
 import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, warn } from './terminal.js';
 
@@ -9,22 +10,24 @@ import { formatCount, type Terminal, warn } from './terminal.js';
  * was.
  * @param layer the layer of a recording
  */
-export async function readLog(path: string, terminal: Terminal, layer?: string): Promise<AllocationLog> {
+export async function readLog(argument: string, terminal: Terminal, layer?: string): Promise<AllocationLog> {
+  const { source, name } = logArgument(argument);
   const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
   try {
-    const log = await readAllocationLog(path, {
+    const log = await readAllocationLog(source, {
+      name,
       ...(layer === undefined ? {} : { layer }),
       onProgress: ({ bytesRead, totalBytes, events }) => bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
     });
     bar.stop();
     if (log.truncation !== undefined) {
       const { offset, fault } = log.truncation;
-      warn(terminal, `${path} ends early, at byte ${formatCount(offset)}: ${fault}; the events before that are used`);
+      warn(terminal, `${name} ends early, at byte ${formatCount(offset)}: ${fault}; the events before that are used`);
     }
-    if (log.failureCount > 0) warn(terminal, `${path} reports ${formatCount(log.failureCount)} failed allocations, which are skipped`);
+    if (log.failureCount > 0) warn(terminal, `${name} reports ${formatCount(log.failureCount)} failed allocations, which are skipped`);
     if (log.unfreedCount > 0) {
       const what = `${formatCount(log.unfreedCount)} allocations (${formatBytes(log.unfreedBytes)})`;
-      warn(terminal, `${path} never frees ${what}; they are freed at the end`);
+      warn(terminal, `${name} never frees ${what}; they are freed at the end`);
     }
     return log;
   } finally {

@@ -12,6 +12,7 @@ import { formatBytes } from '../units.js';
 import { ExitCode } from './exit-code.js';
 import { type FailedReplay, orError } from './failed-replay.js';
 import { failureText } from './failure-text.js';
+import { logArgumentHelp } from './log-argument.js';
 import {
   type DeviceOptions,
   describeStreams,
@@ -74,7 +75,7 @@ export function replayCommand(terminal: Terminal, exitWith: (code: number) => vo
     .description(
       'Replay an allocation log (RMM CSV, recording or PyTorch snapshot, plain or gzip) through stacks of resources, and compare them.',
     )
-    .argument('<log>', 'the path of the log')
+    .argument('<log>', logArgumentHelp)
     .addOption(resourceOption('a stack to replay through', defaultSpecifications))
     .addOption(streamsOption())
     .addOption(layerOption())

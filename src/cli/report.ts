@@ -1,15 +1,23 @@
 import { readFile, stat } from 'node:fs/promises';
 import { Command, Option } from 'commander';
 import { ArgumentRangeError } from '../errors.js';
-import { type ReadRecordedRunOptions, readRecordedRun } from '../formats/read-recorded-run.js';
+import { appendEvents, EventKind } from '../formats/event-columns.js';
+import type { LogProgress } from '../formats/log-source.js';
+import { readRecordedRun } from '../formats/read-recorded-run.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import { planAllocations } from '../planning/plan-allocations.js';
 import { plannedRun } from '../planning/planned-run.js';
 import { parsePlan } from '../plans/plan.js';
-import type { PackedReportRun } from '../report/pack-report-run.js';
-import { readReportRun } from '../report/read-report-run.js';
+import type { AllocationLog } from '../replay/allocation-log.js';
+import { AllocationProjection } from '../replay/project-allocations.js';
+import { PackedReportRun } from '../report/pack-report-run.js';
+import { readReportRunAnd } from '../report/read-report-run.js';
 import { writeReport } from '../report/write-report.js';
 import { formatBytes } from '../units.js';
+import { emptyLogAdvice } from './advice.js';
+import { fitForReport, ReplayedEvents } from './fit-for-report.js';
+import { logArgument } from './log-argument.js';
+import { parseTime } from './options.js';
 import { progressBar } from './progress-bar.js';
 import { formatCount, type Terminal, tellOfFile, warn } from './terminal.js';
 
@@ -21,6 +29,10 @@ Examples:
   $ cistern report run.cistern -o run.html --title 'Training, batch 64'
   $ cistern report pool.cistern arena.cistern -o both.html   # side by side
   $ cistern report run.cistern --plan                        # beside a plan of the same allocations
+  $ zcat trace.csv.gz | cistern report - --time-limit 30s     # from another program
+
+The page also says how much memory other stacks need for the log. That takes up to five seconds, on the
+software device; "cistern fit" searches to the end.
 `;
 
 interface ReportCommandOptions {
@@ -28,36 +40,53 @@ interface ReportCommandOptions {
   readonly title?: string;
   /** The path of a plan; `true` if one is to be computed. */
   readonly plan?: string | true;
+  /** In milliseconds. */
+  readonly timeLimit: number;
 }
 
 /** `cistern report`: writes a page that shows where memory went. */
 export function reportCommand(terminal: Terminal): Command {
   return new Command('report')
     .description('Write a page that shows where memory went: curves, a map of addresses over time, fragmentation, call sites.')
-    .argument('<logs...>', 'the paths of logs (RMM CSV, recordings or PyTorch snapshots, plain or gzip); several are shown side by side')
+    .argument(
+      '<logs...>',
+      'the paths of logs (RMM CSV, recordings or PyTorch snapshots, plain or gzip), - is standard input; several are shown side by side',
+    )
     .addOption(new Option('-o, --output <file>', 'the page to write').default('report.html'))
     .addOption(new Option('--title <text>', "the page's title (default: the names of the logs)"))
+    .addOption(
+      new Option('--time-limit <time>', 'how long to search for the least memory that other stacks need; 0s: do not')
+        .argParser(parseTime)
+        .default(5000, '5s'),
+    )
     .addOption(new Option('--plan [file]', 'show a plan of the log beside it: one that cistern plan wrote, or one that is computed now'))
     .addHelpText('after', examples)
     .action((paths: readonly string[], options: ReportCommandOptions) => report(paths, options, terminal));
 }
 
-async function report(paths: readonly string[], { output, title, plan }: ReportCommandOptions, terminal: Terminal): Promise<void> {
+async function report(paths: readonly string[], options: ReportCommandOptions, terminal: Terminal): Promise<void> {
+  const { output, title, plan, timeLimit } = options;
+  if (plan !== undefined && paths.length > 1) throw new ArgumentRangeError('--plan needs exactly one log', 'ERR_INVALID_ARG_VALUE');
   const runs: (PackedReportRun | RecordedRun)[] = [];
+  const logs: (AllocationLog | undefined)[] = [];
   for (const path of paths) {
-    runs.push(plan === undefined ? await readRun(path, terminal, readReportRun) : await readRun(path, terminal, readRecordedRun));
+    const { run, log } = plan === undefined ? await readPacked(path, terminal) : await readWhole(path, terminal);
+    runs.push(run);
+    logs.push(log);
+    if (log === undefined && !hasAllocations(run)) warn(terminal, `${run.source} has no allocations: ${emptyLogAdvice}`);
   }
-  const [first, second] = runs;
+  const [first] = runs as [PackedReportRun | RecordedRun];
   if (plan !== undefined) {
-    if (second !== undefined) throw new ArgumentRangeError('--plan needs exactly one log', 'ERR_INVALID_ARG_VALUE');
     const run = first as RecordedRun;
     runs.push(plannedRun(run, plan === true ? planAllocations(run) : parsePlan(await readFile(plan, 'utf8'), plan)));
   }
+  const fits = fitForReport(logs, timeLimit, terminal);
   const bar = progressBar(terminal, 'writing', 1);
   try {
     await writeReport(runs, output, {
       ...(title === undefined ? {} : { title }),
-      ...(plan === undefined ? {} : { comparedRun: 1, title: title ?? (first as RecordedRun).source }),
+      ...(plan === undefined ? {} : { comparedRun: 1, title: title ?? first.source }),
+      fits,
       onProgress: (done, source) => bar.update(done, source),
     });
   } finally {
@@ -67,21 +96,53 @@ async function report(paths: readonly string[], { output, title, plan }: ReportC
   await tellOfFile(terminal, output, `${output}: ${formatCount(events)} events in ${formatBytes((await stat(output)).size)}\n`);
 }
 
-async function readRun<Run extends PackedReportRun | RecordedRun>(
-  path: string,
+function hasAllocations(run: PackedReportRun | RecordedRun): boolean {
+  if (run instanceof PackedReportRun)
+    return run.overview.layers.some(({ allocationCount, failureCount }) => allocationCount + failureCount > 0);
+  return run.kinds.some((kind) => kind === EventKind.allocate || kind === EventKind.failure);
+}
+
+/** A log for the page, and for replays if it can be replayed. */
+interface ReadLog {
+  readonly run: PackedReportRun | RecordedRun;
+  readonly log: AllocationLog | undefined;
+}
+
+async function readPacked(path: string, terminal: Terminal): Promise<ReadLog> {
+  const { source, name } = logArgument(path);
+  let events: ReplayedEvents | undefined;
+  const run = await withProgress(terminal, (onProgress) =>
+    readReportRunAnd(source, { name, onProgress }, (names) => {
+      events = new ReplayedEvents(new AllocationProjection(name, names, undefined));
+      return events;
+    }),
+  );
+  return { run, log: events?.finish(run.damage) };
+}
+
+async function readWhole(path: string, terminal: Terminal): Promise<ReadLog> {
+  const { source, name } = logArgument(path);
+  const run = await withProgress(terminal, (onProgress) => readRecordedRun(source, { name, onProgress }));
+  const events = new ReplayedEvents(new AllocationProjection(name, run, undefined));
+  appendEvents(run, events);
+  return { run, log: events.finish(run.damage) };
+}
+
+/** Shows the progress of reading, and warns of a log that is not read to its end. */
+async function withProgress<Run extends PackedReportRun | RecordedRun>(
   terminal: Terminal,
-  read: (path: string, options: ReadRecordedRunOptions) => Promise<Run>,
+  read: (onProgress: (progress: LogProgress) => void) => Promise<Run>,
 ): Promise<Run> {
   const bar = progressBar(terminal, 'reading', 1, (bytesPerSecond) => `${formatBytes(Math.round(bytesPerSecond))}/s`);
   try {
-    const run = await read(path, {
-      onProgress: ({ bytesRead, totalBytes, events }) => bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
-    });
+    const run = await read(({ bytesRead, totalBytes, events }) =>
+      bar.update(bytesRead, `${formatCount(events)} events`, totalBytes ?? bytesRead),
+    );
     bar.stop();
     if (run.damage !== undefined) {
       const { offset, fault, isTruncation } = run.damage;
       const what = isTruncation ? 'ends early' : 'is damaged';
-      warn(terminal, `${path} ${what}, at byte ${formatCount(offset)}: ${fault}; the report shows the events before that`);
+      warn(terminal, `${run.source} ${what}, at byte ${formatCount(offset)}: ${fault}; the report shows the events before that`);
     }
     return run;
   } finally {

@@ -103,7 +103,7 @@ export function appendEvent(columns: EventColumns, index: number, sink: Pick<Eve
 }
 
 /** Passes every event of a log that is in columns to a sink, in order. */
-export function appendEvents(columns: EventColumns, sink: EventSink): void {
+export function appendEvents(columns: EventColumns, sink: Pick<EventSink, 'append'>): void {
   for (let i = 0; i < columns.eventCount; i++) appendEvent(columns, i, sink);
 }
 

@@ -1,5 +1,5 @@
 import { Device } from '../driver/device.js';
-import { OutOfMemoryError, SpecificationError } from '../errors.js';
+import { ArgumentRangeError, formatValue, OutOfMemoryError, SpecificationError } from '../errors.js';
 import { formatSpecification } from '../specification/format-specification.js';
 import { parseSpecification } from '../specification/parse-specification.js';
 import { createResourceStack } from '../specification/resource-stack.js';
@@ -33,11 +33,17 @@ export interface FitOptions {
    * @defaultValue {@link defaultRepeat}
    */
   readonly repeat?: number;
+  /**
+   * How long to search, in milliseconds. After that, the smallest maximum that was found is the
+   * result. The replay that runs then and the measured ones are finished.
+   * @defaultValue no limit
+   */
+  readonly timeLimitMilliseconds?: number;
   /** Called after each replay. */
   readonly onProgress?: (progress: FitProgress) => void;
 }
 
-const knownOptions = optionNames<FitOptions>({ onProgress: true, repeat: true, streams: true });
+const knownOptions = optionNames<FitOptions>({ onProgress: true, repeat: true, streams: true, timeLimitMilliseconds: true });
 
 /** The smallest maximum with which a stack completes a log. */
 export interface FittedMaximum {
@@ -73,6 +79,8 @@ export interface FitResult {
   readonly peakLiveBytes: number;
   /** The smallest maximum that completes the log, a multiple of 256, or null if none does. */
   readonly smallestMaximumBytes: number | null;
+  /** Whether the search was complete. If not, the time was up, and a smaller maximum may do. */
+  readonly isComplete: boolean;
   /**
    * The excess over `peakLiveBytes`: 0.05 is 5 % more. Null if there is no such maximum, or nothing
    * is ever live.
@@ -120,7 +128,7 @@ interface Candidate {
  * Guaranteed: a replay with the result completed, and one with 256 bytes less did not. Completion
  * is not monotonic, because a pool with a larger maximum grows in other steps and may be more
  * fragmented. So a much smaller maximum may be enough, too, and a larger one may not. The call
- * blocks until the search is done.
+ * blocks until the search is done or the time is up.
  * @param specification text or object, without a maximum of its own
  * @throws SpecificationError if the specification is invalid; ArgumentRangeError if it has a
  * maximum.
@@ -135,7 +143,11 @@ interface Candidate {
 export function fitLog(log: AllocationLog, specification: string | Specification, options: FitOptions = {}): FitResult {
   assertOptions(options, knownOptions);
   assertReplayable(log, options);
-  const { streams = 'log', repeat = defaultRepeat(log), onProgress } = options;
+  const { streams = 'log', repeat = defaultRepeat(log), timeLimitMilliseconds: timeLimit = Number.POSITIVE_INFINITY, onProgress } = options;
+  if (!(typeof timeLimit === 'number' && timeLimit >= 0)) {
+    throw new ArgumentRangeError(`timeLimitMilliseconds must be a number from 0, got ${formatValue(timeLimit)}`);
+  }
+  const began = performance.now();
   const unlimited = parseSpecification(specification);
   const peak = alignUp(log.peakLiveBytes, maximumGranularityBytes);
   const candidates = [...withMaxima(unlimited)].map(
@@ -149,13 +161,21 @@ export function fitLog(log: AllocationLog, specification: string | Specification
     replays++;
     onProgress?.({ replays, left });
   };
+  let isComplete = true;
   const search = (candidate: Candidate, searchesLeft: number) => {
+    const end = began + timeLimit / (1 + searchesLeft);
+    const isTimeUp = () => {
+      const isUp = performance.now() >= end;
+      if (isUp) isComplete = false;
+      return isUp;
+    };
     candidate.smallest = smallestMaximum(
       (bytes) => completes(log, candidate.limited(bytes), streams),
       candidate.least,
       most,
       // The searches that follow take about as long.
       ({ tried, left }) => replayed(left + searchesLeft * (tried + left) + 2 * repeat),
+      isTimeUp,
     );
   };
   for (const [i, candidate] of candidates.entries()) search(candidate, candidates.length - 1 - i);
@@ -185,6 +205,7 @@ export function fitLog(log: AllocationLog, specification: string | Specification
       operations: log.eventCount,
       peakLiveBytes: log.peakLiveBytes,
       smallestMaximumBytes: smallest ?? null,
+      isComplete,
       overheadRatio: (best.taking === 'at-once' ? maxima.atOnce : maxima.asNeeded)?.overheadRatio ?? null,
       maxima,
       nanosecondsPerOperation: times,

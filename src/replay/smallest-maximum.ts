@@ -25,13 +25,16 @@ export function mostBytes(device: Device): number {
  * it (beyond twice `least`, in steps that double) to the first maximum that is enough, and then
  * bisects the last step.
  * @param least where to start: a lower bound as a rule, and a multiple of the granularity
- * @returns `undefined` if not even `most` is enough
+ * @param isTimeUp asked before each further attempt; if true, the search ends with the smallest maximum
+ * that was found to be enough
+ * @returns `undefined` if not even `most` is enough, or none was found in time
  */
 export function smallestMaximum(
   isEnough: (bytes: number) => boolean,
   least: number,
   most: number,
   onProgress: (progress: SearchProgress) => void = () => {},
+  isTimeUp: () => boolean = () => false,
 ): number | undefined {
   const granule = maximumGranularityBytes;
   let tried = 0;
@@ -47,18 +50,18 @@ export function smallestMaximum(
   let low = least - granule;
   let step = Math.max(granule, Math.floor(least / 64 / granule) * granule);
   if (attempt(high, 1 + halvings(step))) {
-    if (low < 0 || !attempt(low, 0)) return high;
+    if (low < 0 || isTimeUp() || !attempt(low, 0)) return high;
     high = low;
     low = -granule;
   } else {
     do {
-      if (high === most) return undefined;
+      if (high === most || isTimeUp()) return undefined;
       low = high;
       if (low >= 2 * least) step *= 2;
       high = Math.min(low + step, most);
     } while (!attempt(high, halvings(high - low)));
   }
-  while (high - low > granule) {
+  while (high - low > granule && !isTimeUp()) {
     const middle = low + Math.floor((high - low) / 2 / granule) * granule;
     if (attempt(middle, halvings(high - low) - 1)) high = middle;
     else low = middle;

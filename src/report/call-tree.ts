@@ -1,4 +1,4 @@
-import type { ReportRun } from './report-run.js';
+import { neverEnds, type ReportRun } from './report-run.js';
 
 /** A function in a call tree, below the function that called it. */
 export interface CallNode {
@@ -53,10 +53,10 @@ export class CallTree {
 }
 
 /**
- * The measures of a stack: total bytes allocated, number of allocations, or bytes live after a
- * change.
+ * The measures of a stack: bytes allocated, those never freed, number of allocations, or bytes live
+ * after a change.
  */
-export type StackMeasure = { readonly kind: 'allocated' } | { readonly kind: 'count' } | { readonly kind: 'live'; readonly change: number };
+export type StackMeasure = { readonly kind: 'allocated' | 'held' | 'count' } | { readonly kind: 'live'; readonly change: number };
 
 /**
  * The weight of each stack: of the allocations in `mask` made from change `from` up to, but not
@@ -70,7 +70,7 @@ export function weighStacks(run: ReportRun, mask: Uint8Array, measure: StackMeas
     const start = spans.starts[span] as number;
     const isMeant =
       measure.kind === 'live' ? start <= measure.change && (spans.ends[span] as number) > measure.change : start >= from && start < to;
-    if (!isMeant) continue;
+    if (!isMeant || (measure.kind === 'held' && spans.ends[span] !== neverEnds)) continue;
     const stack = spans.stackOf[span] as number;
     weights[stack] = (weights[stack] as number) + (measure.kind === 'count' ? 1 : (spans.bytes[span] as number));
   }

@@ -1,4 +1,5 @@
 import { formatBytes, KiB, MiB } from '../units.js';
+import { callSites } from './call-sites.js';
 import { poolOf, type ReportRun } from './report-run.js';
 
 /** Which allocations the reader wants to see. */
@@ -8,6 +9,8 @@ export interface SpanFilter {
   readonly stream?: number | undefined;
   /** An index into {@link ReportRun.phases}; phases within it are included. */
   readonly phase?: number | undefined;
+  /** Some allocations, such as those that were never freed. */
+  readonly only?: { readonly name: string; readonly mask: Uint8Array } | undefined;
 }
 
 /** 1 for each phase that is `phase` or within it. */
@@ -23,7 +26,7 @@ export function phasesWithin(run: ReportRun, phase: number): Uint8Array {
 }
 
 /** 1 for each allocation that passes the filter; 0 for other allocations and for all blocks. */
-export function matchingAllocations(run: ReportRun, { layer, stream, phase }: SpanFilter): Uint8Array {
+export function matchingAllocations(run: ReportRun, { layer, stream, phase, only }: SpanFilter): Uint8Array {
   const { spans } = run;
   const isWithin = phase === undefined ? undefined : phasesWithin(run, phase);
   const mask = new Uint8Array(spans.count);
@@ -31,6 +34,7 @@ export function matchingAllocations(run: ReportRun, { layer, stream, phase }: Sp
     if (spans.isBlock[span] === 1 || spans.layerOf[span] !== layer) continue;
     if (stream !== undefined && spans.streamOf[span] !== stream) continue;
     if (isWithin !== undefined && isWithin[spans.phaseOf[span] as number] !== 1) continue;
+    if (only !== undefined && only.mask[span] !== 1) continue;
     mask[span] = 1;
   }
   return mask;
@@ -60,7 +64,7 @@ export function heldBytes(run: ReportRun, mask: Uint8Array): Float64Array {
 }
 
 /** What allocations can be grouped by. */
-export type Grouping = 'stream' | 'phase' | 'size' | 'thread' | 'label';
+export type Grouping = 'site' | 'stream' | 'phase' | 'size' | 'thread' | 'label';
 
 /** The groups of allocations: the largest groups, and one for the rest. */
 export interface SpanGroups {
@@ -70,23 +74,42 @@ export interface SpanGroups {
 }
 
 const sizeClasses = [4 * KiB, 64 * KiB, MiB, 16 * MiB, 256 * MiB];
+const sizeNames = [...sizeClasses.map((bytes) => `up to ${formatBytes(bytes)}`), `over ${formatBytes(sizeClasses.at(-1) as number)}`];
+
+/** A number for the group of each span, and the names of the groups. */
+export interface GroupKeys {
+  readonly keys: Uint8Array | Uint16Array | Uint32Array;
+  readonly name: (key: number) => string;
+}
+
+/** The group of each span. */
+export function groupKeys(run: ReportRun, by: Grouping): GroupKeys {
+  const { spans } = run;
+  switch (by) {
+    case 'site': {
+      const sites = callSites(run.stacks);
+      return { keys: spans.stackOf.map((stack) => sites.of[stack] as number), name: (key) => sites.names[key] ?? `call site ${key}` };
+    }
+    case 'stream':
+      return { keys: spans.streamOf, name: (key) => `stream ${run.streams[key]}` };
+    case 'thread':
+      return { keys: spans.threadOf, name: (key) => `thread ${run.threads[key]}` };
+    case 'label':
+      return { keys: spans.labelOf, name: (key) => (key === 0 ? 'no label' : (run.labels[key] ?? `label ${key}`)) };
+    case 'phase':
+      return { keys: spans.phaseOf, name: (key) => (key === 0 ? 'no phase' : (run.phases[key]?.name ?? `phase ${key}`)) };
+    case 'size':
+      return { keys: Uint8Array.from(spans.bytes, classOf), name: (key) => sizeNames[key] as string };
+  }
+}
 
 /**
  * At most `limit` groups of the allocations in `mask`, by the bytes of each at its own peak, in
  * descending order; size classes ascend.
  */
 export function groupSpans(run: ReportRun, mask: Uint8Array, by: Grouping, limit = 6): SpanGroups {
-  const { spans } = run;
-  if (by === 'size') {
-    const names = [...sizeClasses.map((bytes) => `up to ${formatBytes(bytes)}`), `over ${formatBytes(sizeClasses.at(-1) as number)}`];
-    return { names, of: Uint8Array.from(spans.bytes, (bytes) => classOf(bytes)) };
-  }
-  const { keys, name } = {
-    stream: { keys: spans.streamOf, name: (key: number) => `stream ${run.streams[key]}` },
-    thread: { keys: spans.threadOf, name: (key: number) => `thread ${run.threads[key]}` },
-    label: { keys: spans.labelOf, name: (key: number) => (key === 0 ? 'no label' : (run.labels[key] ?? `label ${key}`)) },
-    phase: { keys: spans.phaseOf, name: (key: number) => (key === 0 ? 'no phase' : (run.phases[key]?.name ?? `phase ${key}`)) },
-  }[by];
+  const { keys, name } = groupKeys(run, by);
+  if (by === 'size') return { names: sizeNames, of: keys as Uint8Array };
   const peaks = peaksByKey(run, mask, keys);
   const ranked = [...peaks.keys()].filter((key) => (peaks[key] as number) > 0).sort((a, b) => (peaks[b] as number) - (peaks[a] as number));
   const hasRest = ranked.length > limit;
@@ -96,7 +119,7 @@ export function groupSpans(run: ReportRun, mask: Uint8Array, by: Grouping, limit
   const names = named.map(name);
   if (hasRest) names.push(`${ranked.length - named.length} others`);
   if (names.length === 0) names.push('nothing');
-  return { names, of: Uint8Array.from(keys as ArrayLike<number>, (key) => groupOf[key] as number) };
+  return { names, of: Uint8Array.from(keys, (key) => groupOf[key] as number) };
 }
 
 function classOf(bytes: number): number {
@@ -104,7 +127,7 @@ function classOf(bytes: number): number {
   return index < 0 ? sizeClasses.length : index;
 }
 
-function peaksByKey(run: ReportRun, mask: Uint8Array, keys: Uint16Array | Uint32Array): Float64Array {
+function peaksByKey(run: ReportRun, mask: Uint8Array, keys: GroupKeys['keys']): Float64Array {
   let count = 1;
   for (const key of keys) count = Math.max(count, key + 1);
   const held = new Float64Array(count);

@@ -27,12 +27,12 @@ export class PackedReportRun {
   /** Set if the log cannot be read to its end; the events are those before that point. */
   readonly damage: RecordingDamage | undefined;
   /** @internal */
-  readonly overview: RunOverview;
+  readonly overview: Omit<RunOverview, 'fits'>;
   readonly #texts: ReportTexts;
   readonly #columns: ReportColumns<PackedColumn>;
 
   /** @internal */
-  constructor(texts: ReportTexts, columns: ReportColumns<PackedColumn>, overview: RunOverview) {
+  constructor(texts: ReportTexts, columns: ReportColumns<PackedColumn>, overview: Omit<RunOverview, 'fits'>) {
     this.source = texts.source;
     this.eventCount = texts.eventCount;
     this.damage = texts.damage;

@@ -1,7 +1,8 @@
+import { appendEvents, type EventSink } from '../formats/event-columns.js';
 import { orderLayers } from '../formats/layers.js';
 import { type LogSource, OpenLog } from '../formats/log-source.js';
 import { type ReadRecordedRunOptions, readEvents, readRecordedRunOptionNames, readWholeSnapshot } from '../formats/read-recorded-run.js';
-import { RecordedNames } from '../formats/recorded-run.js';
+import { RecordedNames, type RecordedRun } from '../formats/recorded-run.js';
 import { assertOptions } from '../validation.js';
 import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-report-run.js';
 
@@ -19,12 +20,53 @@ import { type PackedReportRun, packReportRun, ReportRunPacker } from './pack-rep
  * ```
  */
 export async function readReportRun(source: LogSource, options: ReadRecordedRunOptions = {}): Promise<PackedReportRun> {
+  return readReportRunAnd(source, options);
+}
+
+/**
+ * The same; each event is also passed to the sink that `alsoFor` makes for the log's names.
+ * @internal
+ */
+export async function readReportRunAnd(
+  source: LogSource,
+  options: ReadRecordedRunOptions,
+  alsoFor?: (names: ReplayedNames) => Pick<EventSink, 'append'>,
+): Promise<PackedReportRun> {
   assertOptions(options, readRecordedRunOptionNames);
   const log = await OpenLog.open(source, options);
-  if (log.format === 'pytorch-snapshot') return packReportRun(await readWholeSnapshot(log));
+  if (log.format === 'pytorch-snapshot') {
+    const run = await readWholeSnapshot(log);
+    const also = alsoFor?.(run);
+    if (also !== undefined) appendEvents(run, also);
+    return packReportRun(run);
+  }
   const names = new RecordedNames();
   const packer = new ReportRunPacker(names.layers);
-  const origin = await readEvents(log, names, packer);
+  const also = alsoFor?.(names);
+  const origin = await readEvents(log, names, also === undefined ? packer : new Both(packer, also));
   const { layers, places } = orderLayers(names.layers);
   return packer.finish({ ...origin, ...names, layers }, places);
+}
+
+/** The names that an event refers to; they may still grow. */
+type ReplayedNames = Pick<RecordedRun, 'layers' | 'streams' | 'threads'>;
+
+/** Passes each event to two sinks. */
+class Both implements EventSink {
+  readonly #first: EventSink;
+  readonly #second: Pick<EventSink, 'append'>;
+
+  constructor(first: EventSink, second: Pick<EventSink, 'append'>) {
+    this.#first = first;
+    this.#second = second;
+  }
+
+  get eventCount(): number {
+    return this.#first.eventCount;
+  }
+
+  append(...event: Parameters<EventSink['append']>): void {
+    this.#first.append(...event);
+    this.#second.append(...event);
+  }
 }

@@ -1,5 +1,19 @@
 import type { LayerSummary } from './summary.js';
 
+/** What a stack of resources needs to complete a run; see {@link WriteReportOptions.fits}. */
+export interface ReportFit {
+  /** The stack's specification. */
+  readonly resource: string;
+  /** The specification with the smallest maximum, or `null` if none was found. */
+  readonly fitted: string | null;
+  /** In bytes. */
+  readonly smallestMaximumBytes: number | null;
+  /** The excess over the peak of live bytes: 0.05 is 5 % more. */
+  readonly overheadRatio: number | null;
+  /** Whether no smaller maximum than `smallestMaximumBytes` needs to be looked for. */
+  readonly isComplete: boolean;
+}
+
 /** The facts about a run that a report shows before unpacking its data. */
 export interface RunOverview {
   readonly source: string;
@@ -13,6 +27,7 @@ export interface RunOverview {
   /** The layer shown first. */
   readonly layer: number;
   readonly layers: readonly (LayerSummary & { readonly name: string })[];
+  readonly fits: readonly ReportFit[];
 }
 
 /** The JSON in a report. */

@@ -9,7 +9,7 @@ import type { RecordedRun } from '../formats/recorded-run.js';
 import { packageFile } from '../package/file.js';
 import { assertFunction, assertOptions, optionNames } from '../validation.js';
 import { PackedReportRun, packReportRun } from './pack-report-run.js';
-import type { ReportContents, RunOverview } from './report-contents.js';
+import type { ReportContents, ReportFit, RunOverview } from './report-contents.js';
 
 /** Options of {@link writeReport}. */
 export interface WriteReportOptions {
@@ -23,11 +23,17 @@ export interface WriteReportOptions {
    * @defaultValue none
    */
   readonly comparedRun?: number;
+  /**
+   * For each run, what stacks of resources need to complete it: results of `fitLog`. The page shows
+   * them beside what was reserved.
+   * @defaultValue none
+   */
+  readonly fits?: readonly (readonly ReportFit[])[];
   /** Called with the share of the work that is done, from 0 to 1, and the current log. */
   readonly onProgress?: (done: number, source: string) => void;
 }
 
-const knownOptions = optionNames<WriteReportOptions>({ comparedRun: true, onProgress: true, title: true });
+const knownOptions = optionNames<WriteReportOptions>({ comparedRun: true, fits: true, onProgress: true, title: true });
 
 /**
  * Writes a report: one self-contained HTML file, which needs no network, that shows where the
@@ -60,6 +66,9 @@ export async function writeReport(
   if (comparedRun !== undefined && !(Number.isInteger(comparedRun) && comparedRun > 0 && comparedRun < runs.length)) {
     throw new ArgumentRangeError(`comparedRun must be the index of a run other than the first, got ${formatValue(comparedRun)}`);
   }
+  if (options.fits !== undefined && !(Array.isArray(options.fits) && options.fits.every(Array.isArray))) {
+    throw new ArgumentTypeError(`fits must be an array of arrays, got ${formatValue(options.fits)}`);
+  }
   if (options.onProgress !== undefined) assertFunction(options.onProgress, 'onProgress');
   if (typeof target === 'string' || target instanceof URL) {
     const path = typeof target === 'string' ? target : fileURLToPath(target);
@@ -82,7 +91,7 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
     };
     await report(0);
     const packed = run instanceof PackedReportRun ? run : packReportRun(run);
-    overviews.push(packed.overview);
+    overviews.push({ ...packed.overview, fits: (options.fits?.[index] ?? []).map(fitOf) });
     await sink.write('<script type="application/octet-stream" class="run">');
     await writeData(packed, sink, report);
     await sink.write('</script>\n');
@@ -92,6 +101,11 @@ async function writePage(runs: readonly (RecordedRun | PackedReportRun)[], sink:
   // A script element ends at the first `</script`, even inside a string.
   await sink.write(`<script type="application/json" id="contents">${JSON.stringify(contents).replaceAll('<', '\\u003c')}</script>\n`);
   await sink.write(page.slice(end));
+}
+
+/** The fields that the page shows. */
+function fitOf({ resource, fitted, smallestMaximumBytes, overheadRatio, isComplete }: ReportFit): ReportFit {
+  return { resource, fitted, smallestMaximumBytes, overheadRatio, isComplete };
 }
 
 /** Writes the data of a run: gzip in base64, piece by piece. */

@@ -22,7 +22,7 @@ import { planAllocations, plannedRun } from '../../src/planning/index.js';
 import { readAllocationLog } from '../../src/replay/index.js';
 import { type WriteReportOptions, writeReport } from '../../src/report/index.js';
 import { arrowEtl } from '../formats/logs.js';
-import { trainingRun } from '../report/runs.js';
+import { RunWriter, trainingRun } from '../report/runs.js';
 import { accessibilityFaults, describeInBrowser, type OpenPageOptions, openPage, takeFaults } from './support.js';
 
 let folder: string;
@@ -51,6 +51,11 @@ async function textOf(element: Locator): Promise<string> {
 /** The value of a card in the summary. */
 function card(page: Page, name: string): Promise<string> {
   return textOf(page.locator('.cards > div', { has: page.getByText(name, { exact: true }) }).locator('strong'));
+}
+
+/** One of the answers at the top of the page. */
+function answer(page: Page, name: 'held' | 'peak' | 'unused' | 'fits'): Locator {
+  return page.locator('.panel', { has: page.locator(`#answer-${name}`) });
 }
 
 /** A number that differs between two pictures of a map. */
@@ -102,7 +107,9 @@ describeInBrowser('the report of a real trace', () => {
         expect(await card(page, 'Peak live')).toBe(formatBytes(log.peakLiveBytes));
         expect(await card(page, 'Allocations')).toBe(log.allocationCount.toLocaleString('en-US'));
         expect(await card(page, 'Never freed')).toBe(log.unfreedCount.toLocaleString('en-US'));
-        await expect.poll(() => card(page, 'Fragmentation')).toMatch(/%$/);
+        // These logs do not say what was reserved.
+        expect(await page.getByText('Fragmentation', { exact: false }).filter({ visible: true }).count()).toBe(0);
+        expect(await textOf(answer(page, 'held'))).toContain(formatBytes(log.unfreedBytes));
         const before = await picture(page);
         const map = await focusMap(page);
         await map.press('+');
@@ -142,9 +149,69 @@ describeInBrowser('the report', () => {
     expect(takeFaults()).toEqual([]);
   });
 
+  test('answers first: what was never freed, the peak, what was not used, what others need', async () => {
+    const fits = [{ resource: 'arena(cuda)', fitted: 'x', smallestMaximumBytes: 192 * MiB, overheadRatio: 0.25, isComplete: true }];
+    const page = await openReport([trainingRun()], {}, { fits: [fits] });
+    await expect
+      .poll(() => textOf(answer(page, 'unused')))
+      .toMatch(/of \d+ MiB.*never used by any allocation.*taken when too little was free/s);
+    expect(await textOf(answer(page, 'held'))).toMatch(/24 MiB in 3 allocations.*new Weights \(model\.js:31:17\)24 MiB3 ×100\.0 %/);
+    expect(await textOf(answer(page, 'peak'))).toContain(await card(page, 'Peak live'));
+    expect(await textOf(answer(page, 'fits'))).toMatch(/192 MiB is the least.*arena\(cuda\)192 MiB25\.0 % over the peak/);
+    await page.locator('#answers-grouping').selectOption('label');
+    await expect.poll(() => textOf(answer(page, 'held'))).toMatch(/weights\.11.*weights\.10.*weights\.9/);
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('leads from an answer to its boxes, the stack and the curve', async () => {
+    const page = await openReport([trainingRun()]);
+    const before = await picture(page);
+    await answer(page, 'held').getByRole('button', { name: 'new Weights' }).click();
+    await expect.poll(() => textOf(page.locator('#filter-only'))).toBe('new Weights (model.js:31:17), never freed');
+    await expect.poll(() => found(page)).toBe('1 to 3 of 3, 24 MiB in all');
+    expect(await picture(page)).not.toBe(before);
+    expect(await page.locator('#map-grouping').inputValue()).toBe('site');
+    expect(await textOf(details(page))).toContain('new Weights (model.js:31:17)\nbuildLayer');
+    await expect.poll(() => card(page, 'Peak live')).toBe('24 MiB');
+    const sites = page.locator('section:has(#calls-title) table');
+    expect(await textOf(sites)).toMatch(/Never freedAt the peakAllocatedAllocationsnew Weights \(model\.js:31:17\)24 MiB24 MiB24 MiB3$/);
+    await page.locator('#reset-only').click();
+    await expect.poll(() => found(page)).not.toContain('of 3,');
+    await answer(page, 'peak').getByRole('button', { name: /ms$/ }).click();
+    await expect.poll(() => selectedTime(page)).toMatch(/ to /);
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('says that a log is empty', async () => {
+    const page = await openReport([new RunWriter().finish()]);
+    expect(await textOf(page.locator('section:has(#answers-title)'))).toContain('The log has no allocations');
+    expect(takeFaults()).toEqual([]);
+  });
+
+  test('reads the same values at the crosshair before and after it moves back, zoomed or not', async () => {
+    const page = await openReport([trainingRun()]);
+    const plot = page.locator('.chart-plot').first();
+    const readout = () => textOf(page.locator('.chart-legend').first());
+    const box = (await plot.boundingBox()) as { x: number; y: number; width: number; height: number };
+    const at = (share: number) => page.mouse.move(box.x + 84 + (box.width - 100) * share, box.y + 150, { steps: 3 });
+    await at(0.3);
+    const first = await readout();
+    expect(first).toMatch(/ms$/);
+    await page.mouse.down();
+    await at(0.5);
+    await page.mouse.up();
+    await expect.poll(readout).not.toBe(first);
+    await expect.poll(() => selectedTime(page)).toMatch(/ to /);
+    await page.waitForTimeout(300);
+    const zoomed = await readout();
+    await at(0.4);
+    await at(0.5);
+    expect(await readout()).toBe(zoomed);
+  });
+
   test('shows where a log is cut off', async () => {
     const page = await openReport([trainingRun()]);
-    expect(await textOf(page.getByRole('note'))).toBe(
+    expect(await textOf(page.getByRole('note').first())).toBe(
       'The log is cut off at byte 4,800: the block ends early. Events after that are missing here.',
     );
   });

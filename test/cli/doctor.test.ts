@@ -12,7 +12,7 @@ describe('cistern doctor', () => {
     const diagnosis = JSON.parse(stdout);
     expect(diagnosis).toMatchObject({ node: process.version, backend: 'software', error: null });
     expect(diagnosis.addon).toMatch(/cistern\.node$/);
-    expect(diagnosis.driverVersion).toBeGreaterThanOrEqual(12_000);
+    expect(diagnosis.driverVersion, 'a version of the CUDA driver').toBeNull();
     expect(diagnosis.devices).toHaveLength(2);
     expect(diagnosis.devices[1]).toMatchObject({ index: 1, totalBytes: 2 ** 31, memoryPools: true, managedMemory: true });
   });
@@ -22,9 +22,11 @@ describe('cistern doctor', () => {
     expect([code, stderr]).toEqual([0, '']);
     expect(stdout).toMatch(/^node: +v\d+/m);
     expect(stdout).toMatch(/^addon: +.*cistern\.node$/m);
-    expect(stdout).toMatch(/^driver: +CUDA \d+\.\d+$/m);
     expect(stdout).toMatch(/^device 0: +.* free$/m);
-    if (/^backend: +software$/m.test(stdout)) expect(stdout).toMatch(/^no CUDA: +\S/m);
+    if (/^backend: +software$/m.test(stdout)) {
+      expect(stdout).toMatch(/^no CUDA: +\S/m);
+      expect(stdout).not.toMatch(/driver: |compute capability/);
+    } else expect(stdout).toMatch(/^driver: +CUDA \d+\.\d+$/m);
   });
 
   test('exits with 1 if the requested device is missing, and still prints what it knows', async () => {

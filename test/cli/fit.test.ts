@@ -18,6 +18,7 @@ describe('cistern fit', () => {
     expect(JSON.parse(stdout)).toEqual({
       resource: 'pool(host)',
       fitted: 'pool(host, initial=4KiB, max=4KiB)',
+      isComplete: true,
       taking: 'at-once',
       streams: 'log',
       operations: 4,

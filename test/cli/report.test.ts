@@ -1,6 +1,7 @@
 import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { gzipSync } from 'node:zlib';
 import { afterAll, describe, expect, test } from 'vitest';
 import { arrowEtl, logText, row } from '../formats/logs.js';
 import { runCistern } from './run-cistern.js';
@@ -8,10 +9,34 @@ import { runCistern } from './run-cistern.js';
 const folder = await mkdtemp(join(tmpdir(), 'cistern-report-command-'));
 afterAll(() => rm(folder, { recursive: true }));
 
+describe('standard input', () => {
+  test.each([
+    ['report', ['-o', join(folder, 'stdin.html')], 'stdin.html: 3 events'],
+    ['replay', ['--resource', 'cuda', '--repeat', '1'], 'standard input: 3 events'],
+    ['fit', ['--resource', 'cuda', '--repeat', '1'], 'standard input: 3 events'],
+    ['plan', [], 'standard input: 2 allocations in 768 B'],
+    ['convert', [join(folder, 'stdin.cistern')], 'stdin.cistern: 3 events as recording'],
+  ])('is read by cistern %s if the log is -', async (command, args, wanted) => {
+    const text = gzipSync(logText(row('allocate', 1, 512), row('allocate', 2, 256), row('free', 1, 512)));
+    const { code, stdout } = await runCistern([command, '-', ...args], undefined, {}, {}, text);
+    expect(stdout).toContain(wanted);
+    expect(code).toBe(0);
+  });
+});
+
 describe('cistern report', () => {
   test('writes a page about one log and says what is in it', async () => {
     const output = join(folder, 'arrow.html');
-    const { code, stdout, stderr } = await runCistern(['report', arrowEtl, '-o', output, '--title', 'Arrow & <ETL>']);
+    const { code, stdout, stderr } = await runCistern([
+      'report',
+      arrowEtl,
+      '-o',
+      output,
+      '--title',
+      'Arrow & <ETL>',
+      '--time-limit',
+      '500ms',
+    ]);
     expect(stderr).toBe('');
     expect(stdout).toMatch(/arrow\.html: 194,854 events in \d+\.\d KiB\n$/);
     expect(code).toBe(0);
@@ -49,6 +74,40 @@ describe('cistern report', () => {
     expect([other.code, other.stderr]).toEqual([2, expect.stringContaining('the plan is not one of')]);
   });
 
+  test('says what other stacks need, unless it may take no time for that', async () => {
+    const log = join(folder, 'fitted.csv');
+    await writeFile(log, logText(row('allocate', 1, 512), row('allocate', 2, 256), row('free', 1, 512)));
+    const output = join(folder, 'fitted.html');
+    const fitsIn = async () => JSON.parse(/"fits":(\[.*?\])/.exec(await readFile(output, 'utf8'))?.[1] ?? '');
+    expect(await runCistern(['report', log, '-o', output])).toMatchObject({ code: 0, stderr: '' });
+    const fits = await fitsIn();
+    expect(fits.map(({ resource }: { resource: string }) => resource)).toContain('pool(cuda, events=deferred)');
+    expect(fits[0]).toEqual({
+      resource: 'cuda',
+      fitted: 'limiting(cuda, limit=768)',
+      smallestMaximumBytes: 768,
+      overheadRatio: 0,
+      isComplete: true,
+    });
+    expect(await runCistern(['report', log, '-o', output, '--time-limit', '0s'])).toMatchObject({ code: 0, stderr: '' });
+    expect(await fitsIn()).toEqual([]);
+  });
+
+  test('says that a log is empty', async () => {
+    const log = join(folder, 'empty.csv');
+    await writeFile(log, logText());
+    const report = await runCistern(['report', log, '-o', join(folder, 'empty.html')]);
+    expect([report.code, report.stderr]).toEqual([
+      0,
+      expect.stringMatching(/^warning: .*empty\.csv has no allocations: the program allocated/),
+    ]);
+    const replay = await runCistern(['replay', log]);
+    expect([replay.code, replay.stderr]).toEqual([
+      2,
+      expect.stringMatching(/has no events to replay\nhint: the program allocated nothing/),
+    ]);
+  });
+
   test('warns if a log ends early, and shows the events before that', async () => {
     const log = join(folder, 'cut.csv');
     await writeFile(log, logText(row('allocate', 1, 256), row('allocate', 2, 256)).slice(0, -20));
@@ -73,7 +132,7 @@ describe('cistern report', () => {
 
   test('leaves no half-written page when it is interrupted', async () => {
     const output = join(folder, 'interrupted.html');
-    const { signal } = await runCistern(['report', ...Array<string>(8).fill(arrowEtl), '-o', output], (child) => {
+    const { signal } = await runCistern(['report', ...Array<string>(8).fill(arrowEtl), '-o', output, '--time-limit', '0s'], (child) => {
       setTimeout(() => child.kill('SIGINT'), 700);
     });
     if (signal === 'SIGINT') expect((await readdir(folder)).filter((name) => name.includes('interrupted'))).toEqual([]);

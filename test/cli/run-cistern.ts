@@ -19,16 +19,20 @@ export interface CommandOutput {
 
 /**
  * Runs the built command (`npm run build`) and waits for its end; `act` receives the process once
- * it runs.
+ * it runs, and `input` is its standard input.
  */
 export function runCistern(
   args: readonly string[],
   act: (child: ChildProcess) => void = () => {},
   environment = {},
   output: CommandOutput = {},
+  input?: Buffer,
 ): Promise<CommandRun> {
   const env = { ...process.env, CISTERN_DEVICE: 'software', NO_COLOR: '1', ...environment };
-  const child = spawn(process.execPath, [main, ...args], { env, stdio: ['ignore', output.stdout ?? 'pipe', output.stderr ?? 'pipe'] });
+  const child = spawn(process.execPath, [main, ...args], {
+    env,
+    stdio: [input === undefined ? 'ignore' : 'pipe', output.stdout ?? 'pipe', output.stderr ?? 'pipe'],
+  });
   let stdout = '';
   let stderr = '';
   child.stdout?.on('data', (text) => {
@@ -38,6 +42,7 @@ export function runCistern(
     stderr += text;
   });
   act(child);
+  child.stdin?.end(input);
   return new Promise((resolve, reject) => {
     child.on('error', reject);
     child.on('close', (code, signal) => resolve({ code, signal, stdout, stderr }));

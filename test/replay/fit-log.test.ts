@@ -185,3 +185,17 @@ describe('fitLog', () => {
     expect(withMaximum.length).toBeGreaterThan(3);
   });
 });
+
+describe('a time limit', () => {
+  test('ends the search with the smallest maximum found, which completes the log', () => {
+    const complete = fitLog(columns, 'pool(host)', { repeat: 1 });
+    expect(complete.isComplete).toBe(true);
+    const hasty = fitLog(columns, 'arena(host)', { repeat: 1, timeLimitMilliseconds: 0 });
+    expect(hasty.isComplete).toBe(false);
+    if (hasty.fitted !== null) expect(failures(columns, hasty.fitted)).toBe(0);
+  });
+
+  test.each([-1, Number.NaN, '1' as never])('of %s is refused', (timeLimitMilliseconds) => {
+    expect(() => fitLog(small, 'host', { timeLimitMilliseconds })).toThrow(/^timeLimitMilliseconds must be a number from 0/);
+  });
+});

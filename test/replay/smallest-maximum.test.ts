@@ -61,3 +61,16 @@ test('a search never reports fewer replays left than still come', () => {
   for (const { tried, left } of halving) expect(left).toBeGreaterThanOrEqual(total - tried);
   expect(told.at(-1)?.left).toBeLessThanOrEqual(1);
 });
+
+test('the search ends when the time is up, with what it has found', () => {
+  let attempts = 0;
+  const isTimeUp = () => attempts >= 3;
+  const isEnough = (bytes: number) => {
+    attempts++;
+    return bytes >= 101 * granule;
+  };
+  const found = smallestMaximum(isEnough, 100 * granule, 1000 * granule, undefined, isTimeUp);
+  expect(found).toBe(101 * granule);
+  attempts = 3;
+  expect(smallestMaximum(isEnough, 64 * granule, 1000 * granule, undefined, isTimeUp)).toBeUndefined();
+});

@@ -32,9 +32,10 @@ describe('the call tree', () => {
     ]);
   });
 
-  test('weighs by bytes allocated, by count, and by bytes live after a change', () => {
+  test('weighs by bytes allocated, never freed or live after a change, and by count', () => {
     expect(weightsBy({ kind: 'allocated' })).toMatchObject({ all: 36, '(no stack)': 1, 'main (a.js:9:1)': 35, 'leaf (a.js:1:1)': 15 });
     expect(weightsBy({ kind: 'count' })).toMatchObject({ all: 4, 'leaf (a.js:1:1)': 2 });
+    expect(weightsBy({ kind: 'held' })).toMatchObject({ all: 26, 'leaf (a.js:1:1)': 5, 'other (a.js:2:1)': 20 });
     expect(weightsBy({ kind: 'live', change: 1 })).toMatchObject({ all: 30, 'leaf (a.js:1:1)': 10, 'other (a.js:2:1)': 20 });
     expect(weightsBy({ kind: 'live', change: 2 })).toMatchObject({ all: 20, 'leaf (a.js:1:1)': 0 });
   });

@@ -74,6 +74,7 @@ describe('writing a report', () => {
     const path = join(folder, 'refused.html');
     await expect(writeReport([], path)).rejects.toThrow('runs must hold at least one run, got none');
     await expect(writeReport(trainingRun() as unknown as RecordedRun[], path)).rejects.toMatchObject({ code: 'ERR_INVALID_ARG_TYPE' });
+    await expect(writeReport([trainingRun()], path, { fits: [1] as never })).rejects.toMatchObject({ code: 'ERR_INVALID_ARG_TYPE' });
     await expect(writeReport([trainingRun()], path, { onProgress: 1 as never })).rejects.toMatchObject({ code: 'ERR_INVALID_ARG_TYPE' });
     const failing = () => {
       throw new Error('stopped');

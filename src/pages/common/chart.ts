@@ -1,5 +1,6 @@
 import uPlot from 'uplot';
 import 'uplot/dist/uPlot.min.css';
+import { lastAtMost } from '../../report/extremes.js';
 import { element } from './dom.js';
 import { formatBytes } from './format.js';
 import { onColorSchemeChange, resolveColor, seriesDash, seriesSwatch, seriesVariable } from './series-style.js';
@@ -71,6 +72,12 @@ export class Chart {
   readonly #plot: uPlot;
   readonly #plotPlace: HTMLElement;
   readonly #readouts: HTMLOutputElement[] = [];
+  /** Where the cursor is. */
+  readonly #position = element('output', { class: 'chart-position' });
+  /** Whether each value applies until the next one. */
+  readonly #isStepped: boolean;
+  /** Where the keys have moved the cursor, until the mouse moves it. */
+  #keyX: number | undefined;
   readonly #announcement: HTMLElement;
   readonly #ends: (() => void)[] = [];
   /** The data passed to `setData`. */
@@ -79,6 +86,7 @@ export class Chart {
 
   constructor(options: ChartOptions) {
     this.#options = options;
+    this.#isStepped = options.series.every(({ isStepped }) => isStepped === true);
     this.#data = [[], ...options.series.map(() => [])];
     this.#plotPlace = element('div', {
       class: 'chart-plot',
@@ -97,6 +105,9 @@ export class Chart {
       this.#announcement,
     );
     this.#plotPlace.addEventListener('keydown', (event) => this.#onKey(event));
+    this.#plotPlace.addEventListener('pointermove', () => {
+      this.#keyX = undefined;
+    });
     const resizes = new ResizeObserver(() => {
       if (this.#plotPlace.clientWidth > 0) this.#plot.setSize({ width: this.#plotPlace.clientWidth, height: options.height });
     });
@@ -117,8 +128,11 @@ export class Chart {
     this.#data = data;
     this.#plot.setData(this.#drawnData(), this.#zoomed === undefined);
     if (this.#zoomed !== undefined) this.#show(this.#zoomed);
-    const { idx } = this.#plot.cursor;
-    this.#readOut(idx !== null && idx !== undefined && idx < data[0].length ? idx : data[0].length - 1);
+    // uPlot moves to the new range in a microtask of its own, queued above.
+    queueMicrotask(() => {
+      if (this.#keyX === undefined) this.#readAtCursor();
+      else this.#placeCursor(this.#keyX);
+    });
   }
 
   /** Shows other values and another range, without calling `onZoom`. */
@@ -215,7 +229,7 @@ export class Chart {
       padding: [topSpace, 16, 0, 0],
       hooks: {
         ...(onDraw === undefined ? {} : { draw: [onDraw] }),
-        setCursor: [(plot) => this.#readOut(plot.cursor.idx ?? plot.data[0].length - 1)],
+        setCursor: [() => this.#readAtCursor()],
         setSelect: [
           (plot) => {
             const { left, width } = plot.select;
@@ -241,10 +255,38 @@ export class Chart {
       });
       return element('li', {}, button);
     });
-    return element('ul', { class: 'chart-legend', 'aria-label': `${this.#options.title}: lines, and the values at the cursor` }, ...items);
+    return element(
+      'ul',
+      { class: 'chart-legend', 'aria-label': `${this.#options.title}: lines, and the values at the cursor` },
+      ...items,
+      element('li', {}, this.#position),
+    );
   }
 
-  #readOut(index: number): void {
+  /** Reads the values at the cursor or, if there is none, the last ones. */
+  #readAtCursor(): void {
+    const { left = -1 } = this.#plot.cursor;
+    if (left < 0) this.#readOut(this.#data[0].length - 1, undefined);
+    else {
+      const x = this.#plot.posToVal(left, 'x');
+      this.#readOut(this.#indexAt(x), x);
+    }
+  }
+
+  /** The index of the values that are drawn at an x. */
+  #indexAt(x: number): number {
+    return this.#isStepped ? lastAtMost(this.#data[0], x) : this.#plot.valToIdx(x);
+  }
+
+  #placeCursor(x: number): void {
+    this.#keyX = x;
+    this.#plot.setCursor({ left: this.#plot.valToPos(x, 'x'), top: 0 });
+    this.#readOut(this.#indexAt(x), x);
+  }
+
+  /** Shows the values at an index, and an x beside them. */
+  #readOut(index: number, x: number | undefined): void {
+    this.#position.textContent = x === undefined ? '' : this.#options.formatX(x);
     for (const [i, readout] of this.#readouts.entries()) {
       const value = this.#data[i + 1]?.[index];
       readout.textContent = typeof value === 'number' ? this.#options.formatY(value) : '–';
@@ -259,7 +301,7 @@ export class Chart {
     const [minimum, maximum] = [min as number, max as number];
     const first = this.#plot.valToIdx(minimum);
     const last = this.#plot.valToIdx(maximum);
-    const current = this.#plot.cursor.idx ?? last;
+    const current = this.#keyX === undefined ? (this.#plot.cursor.idx ?? last) : this.#indexAt(this.#keyX);
     const center = x[Math.min(Math.max(current, first), last)] as number;
     const moves: Readonly<Record<string, () => void>> = {
       ArrowLeft: () => this.#moveTo(Math.max(first, current - (event.shiftKey ? 10 : 1))),
@@ -290,7 +332,7 @@ export class Chart {
   #moveTo(index: number): void {
     const { formatX, formatY, series } = this.#options;
     const x = this.#plot.data[0][index] as number;
-    this.#plot.setCursor({ left: this.#plot.valToPos(x, 'x'), top: 0 });
+    this.#placeCursor(x);
     const values = series.map(({ label }, i) => {
       const value = this.#data[i + 1]?.[index];
       return `${label} ${typeof value === 'number' ? formatY(value) : 'no value'}`;

@@ -1,14 +1,16 @@
+import { type GroupSum, liveAfter, neverFreed, sumGroups } from '../../report/answers.js';
 import { type CallNode, type StackMeasure, weighStacks } from '../../report/call-tree.js';
 import { element } from '../common/dom.js';
 import { formatBytes, formatCount, formatShare } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
-import { dataTable, Folded, labelledSelect, numberCell } from './tables.js';
+import { labelledSelect, scrollable } from './tables.js';
 
 type Measure = StackMeasure['kind'];
 
 const measures: readonly (readonly [Measure, string])[] = [
   ['allocated', 'bytes allocated'],
   ['live', 'bytes live at the peak'],
+  ['held', 'bytes never freed'],
   ['count', 'allocations'],
 ];
 
@@ -42,7 +44,7 @@ export class CallSitesView implements View {
   readonly #found = element('p', { role: 'status' });
   readonly #body: HTMLElement;
   readonly #none = element('p', { class: 'muted' }, 'The log has no stacks.');
-  readonly #table: Folded;
+  readonly #table = element('div');
   #measure: Measure = 'allocated';
   #root = 0;
   #text = '';
@@ -64,13 +66,12 @@ export class CallSitesView implements View {
     });
     const reset = element('button', { type: 'button' }, 'Show all');
     reset.addEventListener('click', () => this.#zoom(0));
-    this.#table = new Folded('The heaviest call sites as a table', () => this.#makeTable());
     this.#body = element(
       'div',
       {},
       element('div', { class: 'section-head' }, measure, element('label', {}, 'find ', search), reset, this.#found),
       this.#place,
-      this.#table.root,
+      this.#table,
     );
     this.root = element(
       'section',
@@ -100,7 +101,7 @@ export class CallSitesView implements View {
     const measure: StackMeasure = kind === 'live' ? { kind, change: model.peakIn(range) } : { kind };
     this.#weights = model.callTree.weigh(weighStacks(model.run, model.mask, measure, from, to));
     this.#draw();
-    this.#table.refresh();
+    this.#table.replaceChildren(this.#makeTable());
   }
 
   #weightText(node: number): string {
@@ -241,29 +242,56 @@ export class CallSitesView implements View {
     }
   }
 
+  /** The call sites with the greatest measure. A name leads to its allocations. */
   #makeTable(): HTMLElement {
-    const { nodes } = this.#state.model.callTree;
-    const own = this.#weights.slice();
-    for (let node = 1; node < nodes.length; node++) {
-      const { parent } = nodes[node] as CallNode;
-      own[parent] = (own[parent] as number) - (this.#weights[node] as number);
-    }
-    const byName = new Map<string, number>();
-    for (const [node, { name }] of nodes.entries()) byName.set(name, (byName.get(name) ?? 0) + (own[node] as number));
-    const heaviest = [...byName]
-      .filter(([, weight]) => weight > 0)
-      .sort(([, a], [, b]) => b - a)
-      .slice(0, tableRows);
-    const all = this.#weights[0] as number;
-    return dataTable(
-      `The ${heaviest.length} functions that allocate the most themselves`,
-      [{ text: 'Function' }, numberCell(this.#measure === 'count' ? 'Allocations' : 'Bytes'), numberCell('Share')],
-      heaviest.map(([name, weight]) => [
-        name,
-        numberCell(this.#measure === 'count' ? formatCount(weight) : formatBytes(weight)),
-        numberCell(formatShare(weight / all)),
-      ]),
+    const { model, range } = this.#state;
+    const { run, mask } = model;
+    const { from, to } = model.changesIn(range);
+    const isInRange = (start: number) => start >= from && start < to;
+    const allocated = mask.map((is, span) => (is === 1 && isInRange(run.spans.starts[span] as number) ? 1 : 0));
+    const sums = {
+      held: sumGroups(run, neverFreed(run, mask, from, to), 'site'),
+      live: sumGroups(run, liveAfter(run, mask, model.peakIn(range)), 'site'),
+      allocated: sumGroups(run, allocated, 'site'),
+    };
+    const bytesOf = (of: keyof typeof sums) => new Map(sums[of].map(({ name, bytes }) => [name, bytes]));
+    const [held, live, whole] = [bytesOf('held'), bytesOf('live'), bytesOf('allocated')];
+    const counts = new Map(sums.allocated.map(({ name, count }) => [name, count]));
+    const groups = new Map([...sums.live, ...sums.allocated].map((group) => [group.name, group]));
+    const measure = { held, live, allocated: whole, count: counts }[this.#measure];
+    const sites = [...groups.keys()].sort((a, b) => (measure.get(b) ?? 0) - (measure.get(a) ?? 0)).slice(0, tableRows);
+    const rows = sites.map((site) => {
+      const button = element('button', { type: 'button', class: 'link' }, site);
+      button.addEventListener('click', () => this.#state.showOnly(site, groups.get(site) as GroupSum, 'site'));
+      const number = (text: string) => element('td', { class: 'number' }, text);
+      return element(
+        'tr',
+        {},
+        element('th', { scope: 'row' }, button),
+        number(formatBytes(held.get(site) ?? 0)),
+        number(formatBytes(live.get(site) ?? 0)),
+        number(formatBytes(whole.get(site) ?? 0)),
+        number(formatCount(counts.get(site) ?? 0)),
+      );
+    });
+    const heads = ['Never freed', 'At the peak', 'Allocated', 'Allocations'];
+    const table = element(
+      'table',
+      {},
+      element('caption', {}, 'Call sites in the selected time'),
+      element(
+        'thead',
+        {},
+        element(
+          'tr',
+          {},
+          element('th', { scope: 'col' }, 'Call site'),
+          ...heads.map((head) => element('th', { scope: 'col', class: 'number' }, head)),
+        ),
+      ),
+      element('tbody', {}, ...rows),
     );
+    return scrollable(table, 'Call sites');
   }
 }
 

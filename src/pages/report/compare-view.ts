@@ -22,8 +22,14 @@ const rows: readonly (readonly [title: string, textOf: (run: RunOverview, summar
     (_, { peakReservedBytes, peakLiveBytes }) =>
       peakReservedBytes === null || peakLiveBytes === 0 ? '–' : (peakReservedBytes / peakLiveBytes).toFixed(3),
   ],
-  ['Fragmentation at the peak', (_, { fragmentationAtPeak }) => formatShare(fragmentationAtPeak)],
-  ['Largest hole at the peak', (_, { largestHoleAtPeak }) => formatBytes(largestHoleAtPeak)],
+  [
+    'Fragmentation at the peak',
+    (_, { fragmentationAtPeak, peakReservedBytes }) => (peakReservedBytes === null ? '–' : formatShare(fragmentationAtPeak)),
+  ],
+  [
+    'Largest hole at the peak',
+    (_, { largestHoleAtPeak, peakReservedBytes }) => orNothing(peakReservedBytes === null ? null : largestHoleAtPeak),
+  ],
   ['Allocations', (_, { allocationCount }) => formatCount(allocationCount)],
   ['Failed', (_, { failureCount }) => formatCount(failureCount)],
   ['Never freed', (_, { neverFreedCount, neverFreedBytes }) => `${formatCount(neverFreedCount)} (${formatBytes(neverFreedBytes)})`],

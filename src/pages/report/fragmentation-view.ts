@@ -55,10 +55,17 @@ export class FragmentationView implements View {
       this.#bytes.root,
       this.#table.root,
     );
+    // A part that is hidden is never updated.
+    const hideWithoutBlocks = () => {
+      this.root.hidden = state.model.blocks === undefined;
+    };
+    state.onChange(hideWithoutBlocks);
+    hideWithoutBlocks();
   }
 
   update(): void {
     const { model, range } = this.#state;
+    if (model.blocks === undefined) return;
     const { layer } = model.filter;
     if (this.#curves?.model !== model || this.#curves.layer !== layer) {
       this.#note.textContent = 'Finding the holes …';
@@ -66,9 +73,7 @@ export class FragmentationView implements View {
         if (this.#state.model !== model || model.filter.layer !== layer) return;
         this.#curves = { model, layer, curves };
         this.#note.textContent =
-          model.blocks === undefined
-            ? 'The log does not say what was reserved, so holes are the free ranges between live allocations near each other. All allocations of the layer count, whatever the filter.'
-            : 'Holes are the parts of each reserved block that are not live. All allocations of the layer count, whatever the filter.';
+          'Holes are the parts of each reserved block that are not live. All allocations of the layer count, whatever the filter.';
         this.update();
       });
       return;

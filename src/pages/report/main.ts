@@ -4,6 +4,7 @@ import type { ReportContents } from '../../report/report-contents.js';
 import { byId, element } from '../common/dom.js';
 import { colorSchemeEvent } from '../common/series-style.js';
 import { AllocationsView } from './allocations-view.js';
+import { AnswersView } from './answers-view.js';
 import { CallSitesView } from './call-sites-view.js';
 import { CompareView } from './compare-view.js';
 import { FragmentationView } from './fragmentation-view.js';
@@ -13,7 +14,7 @@ import { MapView } from './map-view.js';
 import { MemoryView } from './memory-view.js';
 import { ReportState, type View } from './report-state.js';
 import { RunModel } from './run-model.js';
-import { SummaryView } from './summary-view.js';
+import { FactsView, SummaryView } from './summary-view.js';
 import { Toolbar } from './toolbar.js';
 
 /** Patient views are updated after this many milliseconds without a change. */
@@ -110,6 +111,8 @@ async function open(): Promise<void> {
   if (comparedRun !== null) state.compareWith({ index: comparedRun, model: await modelOf(comparedRun) });
   new Toolbar(byId('toolbar'), state, modelOf);
   const views: View[] = [
+    new FactsView(state),
+    new AnswersView(state),
     new SummaryView(state),
     ...(contents.runs.length > 1 ? [new CompareView(state)] : []),
     new MemoryView(state),

@@ -13,6 +13,7 @@ const groupings: readonly (readonly [Grouping, string])[] = [
   ['phase', 'phase'],
   ['thread', 'thread'],
   ['label', 'label'],
+  ['site', 'call site'],
 ];
 
 /** The maps of the run and the compared run, and the facts about one allocation. */
@@ -67,12 +68,18 @@ export class MapView implements View {
       this.#details,
       this.#announcement,
     );
-    state.showOnMap = (span) => {
+    state.showOnMap = (span, how) => {
       const [map] = this.#maps;
       if (map === undefined) return;
+      if (how !== undefined) {
+        this.#grouping = how.grouping;
+        select.value = how.grouping;
+        map.showAll();
+        this.update(false);
+      }
       const isReduced = matchMedia('(prefers-reduced-motion: reduce)').matches;
       this.root.scrollIntoView({ behavior: isReduced ? 'auto' : 'smooth', block: 'start' });
-      map.showSpan(span, true);
+      map.showSpan(span, how === undefined);
       map.focus();
     };
     this.#describe(undefined, undefined, false);
@@ -83,7 +90,7 @@ export class MapView implements View {
     const wanted = compared === undefined ? [model] : [model, compared.model];
     if (this.#maps.length !== wanted.length || this.#maps.some((map, i) => map.model !== wanted[i])) this.#makeMaps(wanted);
     for (const map of this.#maps) map.draw(this.#grouping);
-    if (data) this.#describe(undefined, undefined, false);
+    if (data) this.#describe(model, this.#maps[0]?.focused, false);
     this.#showLegend();
   }
 

@@ -21,6 +21,7 @@ const shownOptions: readonly (readonly [Shown, string])[] = [
   ['size', 'live, by size class'],
   ['thread', 'live, by thread'],
   ['label', 'live, by label'],
+  ['site', 'live, by call site'],
   ['layer', 'every layer'],
 ];
 
@@ -29,6 +30,15 @@ const mostPhaseDepths = 3;
 /** At most this many lines are shown, so that they stay distinguishable. */
 const mostLines = 6;
 const tableRows = 24;
+
+const groupingNames: Readonly<Record<Grouping, string>> = {
+  stream: 'stream',
+  phase: 'phase',
+  size: 'size class',
+  thread: 'thread',
+  label: 'label',
+  site: 'call site',
+};
 
 /** A line of a chart that is not stacked. */
 interface Line {
@@ -103,7 +113,7 @@ export class MemoryView implements View {
     }
     this.#chart?.destroy();
     this.#chart = new Chart({
-      title: isStacked ? `Live bytes by ${shown === 'size' ? 'size class' : shown}` : 'Live and reserved bytes',
+      title: isStacked ? `Live bytes by ${groupingNames[shown]}` : 'Live and reserved bytes',
       series,
       height: 300 + stripHeight * this.#phaseDepths,
       formatY: formatBytes,

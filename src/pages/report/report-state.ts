@@ -1,3 +1,5 @@
+import type { GroupSum } from '../../report/answers.js';
+import type { Grouping } from '../../report/held-bytes.js';
 import type { ReportContents } from '../../report/report-contents.js';
 import type { RunModel, TimeRange } from './run-model.js';
 
@@ -16,6 +18,12 @@ export interface View {
   readonly isPatient?: boolean;
 }
 
+/** How an allocation is shown on the map. */
+export interface ShownOnMap {
+  /** Colours the map by this, and zooms to everything; without it, the map zooms to the allocation. */
+  readonly grouping: Grouping;
+}
+
 /** The state of the whole page: which runs, allocations and time it shows. */
 export class ReportState {
   readonly contents: ReportContents;
@@ -25,7 +33,7 @@ export class ReportState {
   #range: TimeRange | undefined;
   readonly #listeners: ((kind: ChangeKind) => void)[] = [];
   /** Shows an allocation on the map; set by the map. */
-  showOnMap: (span: number) => void = () => {};
+  showOnMap: (span: number, how?: ShownOnMap) => void = () => {};
 
   constructor(contents: ReportContents, model: RunModel, runIndex: number) {
     this.contents = contents;
@@ -83,6 +91,12 @@ export class ReportState {
   setFilter(filter: RunModel['filter']): void {
     this.#model.setFilter(filter);
     this.#tell('data');
+  }
+
+  /** Restricts the page to some allocations, and shows the largest of them on the map. */
+  showOnly(name: string, { mask, largest }: Pick<GroupSum, 'mask' | 'largest'>, grouping: Grouping): void {
+    this.setFilter({ ...this.#model.filter, only: { name, mask } });
+    this.showOnMap(largest, { grouping });
   }
 
   /** Selects a time range, clipped to the extent. */

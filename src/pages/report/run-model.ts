@@ -1,4 +1,5 @@
 import { type AddressLayout, layOutAddresses } from '../../report/address-layout.js';
+import { explainGrowth, type Growth } from '../../report/answers.js';
 import { CallTree } from '../../report/call-tree.js';
 import { Extremes, lastAtMost } from '../../report/extremes.js';
 import { externalFragmentation, FragmentationSweep } from '../../report/fragmentation.js';
@@ -56,9 +57,15 @@ export class RunModel {
   }
 
   get mask(): Uint8Array {
-    const { stream, phase } = this.#filter;
-    if (stream === undefined && phase === undefined) return this.layerMask;
+    if (this.#filter.only === undefined) return this.wholeMask;
     return this.#once('mask', () => matchingAllocations(this.run, this.#filter));
+  }
+
+  /** The same, not restricted to a group that the reader chose. */
+  get wholeMask(): Uint8Array {
+    const { layer, stream, phase } = this.#filter;
+    if (stream === undefined && phase === undefined) return this.layerMask;
+    return this.#once('whole mask', () => matchingAllocations(this.run, { layer, stream, phase }));
   }
 
   get blocks(): Uint8Array | undefined {
@@ -75,6 +82,12 @@ export class RunModel {
 
   get live(): Extremes {
     return this.#once('live', () => new Extremes(heldBytes(this.run, this.mask)));
+  }
+
+  /** Live bytes, not restricted to a group that the reader chose. */
+  get wholeLive(): Extremes {
+    if (this.#filter.only === undefined) return this.live;
+    return this.#once('whole live', () => new Extremes(heldBytes(this.run, this.wholeMask)));
   }
 
   get reserved(): Extremes | undefined {
@@ -131,6 +144,16 @@ export class RunModel {
 
   get callTree(): CallTree {
     return this.#forever('calls', () => new CallTree(this.run.stacks));
+  }
+
+  /** Why each block was taken. */
+  growths(): Promise<readonly Growth[]> {
+    return this.#forever(`growths ${this.#filter.layer}`, async () => {
+      const { blocks, layerMask, run } = this;
+      if (blocks === undefined) return [];
+      const { holes, largestHole } = await this.fragmentation();
+      return explainGrowth(run, layerMask, blocks, holes.values, largestHole.values);
+    });
   }
 
   /** The fragmentation curves. Computing them takes a while, during which the page stays usable. */

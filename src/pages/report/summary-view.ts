@@ -5,31 +5,56 @@ import { formatBytes, formatCount, formatShare } from '../common/format.js';
 import type { ReportState, View } from './report-state.js';
 import { formatTime } from './time-format.js';
 
+/** What the log is, and what is wrong with it. */
+export class FactsView implements View {
+  readonly root = element('div');
+  readonly #state: ReportState;
+  readonly #damage = element('p', { class: 'damage', role: 'note' });
+  readonly #facts = element('p', { class: 'muted' });
+
+  constructor(state: ReportState) {
+    this.#state = state;
+    this.root.append(this.#facts, this.#damage);
+  }
+
+  update(): void {
+    const { run } = this.#state.model;
+    const began =
+      run.startedAt === undefined
+        ? 'The log has no date.'
+        : `It began on ${new Date(run.startedAt + run.utcOffsetMinutes * 60_000).toISOString().slice(0, 19).replace('T', ' at ')} local time.`;
+    const duration = formatTime(run.durationNanoseconds, run.durationNanoseconds);
+    this.#facts.textContent = `${run.source}: ${formatCount(run.eventCount)} events in ${duration}. ${began}`;
+    const notes = [];
+    if (run.damage !== undefined) {
+      const { offset, fault, isTruncation } = run.damage;
+      notes.push(
+        `${isTruncation ? 'The log is cut off' : 'The log is damaged'} at byte ${formatCount(offset)}: ${fault}. Events after that are missing here.`,
+      );
+    }
+    if (run.unmatchedFreeCount > 0) {
+      notes.push(`${formatCount(run.unmatchedFreeCount)} frees are of memory that the log never allocated, because it began late.`);
+    }
+    this.#damage.textContent = notes.join(' ');
+    this.#damage.hidden = notes.length === 0;
+  }
+}
+
 /** The key figures for the selection. */
 export class SummaryView implements View {
   readonly root: HTMLElement;
   readonly isPatient = true;
   readonly #state: ReportState;
-  readonly #damage = element('p', { class: 'damage', role: 'note' });
-  readonly #facts = element('p', { class: 'muted' });
   readonly #cards = element('dl', { class: 'cards' });
 
   constructor(state: ReportState) {
     this.#state = state;
-    this.root = element(
-      'section',
-      { 'aria-labelledby': 'summary-title' },
-      element('h2', { id: 'summary-title' }, 'Summary'),
-      this.#facts,
-      this.#damage,
-      this.#cards,
-    );
+    this.root = element('section', { 'aria-labelledby': 'summary-title' }, element('h2', { id: 'summary-title' }, 'Figures'), this.#cards);
   }
 
-  update(data: boolean): void {
+  update(): void {
     const { model, range, extent, selection } = this.#state;
     const { run, mask, live, reserved, filter } = model;
-    if (data) this.#showFacts();
     const { from, to } = model.changesIn(range);
     const peak = model.peakIn(range);
     let allocations = 0;
@@ -70,7 +95,7 @@ export class SummaryView implements View {
     ];
     this.#cards.replaceChildren(...cards.map((card) => this.#card(...card)));
     this.#cards.setAttribute('aria-label', selection === undefined ? 'Figures of the whole log' : 'Figures of the selected time');
-    if (peak >= 0) this.#addFragmentation(peak);
+    if (peak >= 0 && reserved !== undefined) this.#addFragmentation(peak);
   }
 
   #card(name: string, value: string, note: string): HTMLElement {
@@ -95,27 +120,5 @@ export class SummaryView implements View {
       const strong = card.querySelector('strong');
       if (strong !== null) strong.textContent = formatShare(share);
     });
-  }
-
-  #showFacts(): void {
-    const { run } = this.#state.model;
-    const began =
-      run.startedAt === undefined
-        ? 'The log has no date.'
-        : `It began on ${new Date(run.startedAt + run.utcOffsetMinutes * 60_000).toISOString().slice(0, 19).replace('T', ' at ')} local time.`;
-    const duration = formatTime(run.durationNanoseconds, run.durationNanoseconds);
-    this.#facts.textContent = `${run.source}: ${formatCount(run.eventCount)} events in ${duration}. ${began}`;
-    const notes = [];
-    if (run.damage !== undefined) {
-      const { offset, fault, isTruncation } = run.damage;
-      notes.push(
-        `${isTruncation ? 'The log is cut off' : 'The log is damaged'} at byte ${formatCount(offset)}: ${fault}. Events after that are missing here.`,
-      );
-    }
-    if (run.unmatchedFreeCount > 0) {
-      notes.push(`${formatCount(run.unmatchedFreeCount)} frees are of memory that the log never allocated, because it began late.`);
-    }
-    this.#damage.textContent = notes.join(' ');
-    this.#damage.hidden = notes.length === 0;
   }
 }

@@ -14,6 +14,9 @@ export class Toolbar {
   readonly #state: ReportState;
   readonly #model: (index: number) => Promise<RunModel>;
   readonly #selects: Record<'run' | 'compared' | 'layer' | 'stream' | 'phase', { root: HTMLElement; select: HTMLSelectElement }>;
+  readonly #only = element('output', { id: 'filter-only' });
+  readonly #anything = element('button', { type: 'button', id: 'reset-only' }, 'All allocations');
+  readonly #onlyPlace = element('span', { class: 'only' }, 'Only: ', this.#only, ' ', this.#anything);
   readonly #time = element('output', { id: 'selected-time' });
   readonly #reset = element('button', { type: 'button', id: 'reset-time' }, 'Show all');
 
@@ -36,8 +39,10 @@ export class Toolbar {
     };
     for (const [name, { select }] of Object.entries(this.#selects)) select.id = `filter-${name}`;
     this.#reset.addEventListener('click', () => state.select(undefined));
+    this.#anything.addEventListener('click', () => state.setFilter({ ...state.model.filter, only: undefined }));
     root.append(
       ...Object.values(this.#selects).map((each) => each.root),
+      this.#onlyPlace,
       element('span', { class: 'time' }, 'Time: ', this.#time, ' ', this.#reset),
     );
     const { runs } = state.contents;
@@ -84,6 +89,8 @@ export class Toolbar {
     this.#selects.layer.select.value = String(filter.layer);
     this.#selects.stream.select.value = filter.stream === undefined ? '' : String(filter.stream);
     this.#selects.phase.select.value = filter.phase === undefined ? '' : String(filter.phase);
+    this.#onlyPlace.hidden = filter.only === undefined;
+    this.#only.textContent = filter.only?.name ?? '';
     this.#selects.layer.root.hidden = this.#selects.layer.select.options.length < 2;
     this.#selects.stream.root.hidden = run.streams.length < 2;
     this.#selects.phase.root.hidden = run.phases.length < 2;

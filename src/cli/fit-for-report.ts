@@ -1,0 +1,94 @@
+/**
+ * What `cistern report` says about other stacks: the smallest maximum with which each of them completes
+ * the log, found by replaying it on the software device.
+ */
+import { selectBackend } from '../driver/backend.js';
+import { configureSoftwareDevice } from '../driver/software-device.js';
+import { CisternError } from '../errors.js';
+import type { EventKind, EventSink } from '../formats/event-columns.js';
+import type { RecordingDamage } from '../formats/recorded-run.js';
+import type { AllocationLog } from '../replay/allocation-log.js';
+import { fitLog } from '../replay/fit-log.js';
+import type { AllocationProjection } from '../replay/project-allocations.js';
+import type { ReportFit } from '../report/report-contents.js';
+import { GiB } from '../units.js';
+import { progressBar } from './progress-bar.js';
+import type { Terminal } from './terminal.js';
+
+/** The stacks that a report compares with what was reserved. */
+const specifications = ['cuda', 'pool(cuda, events=deferred)', 'pool(cuda, events=off)', 'arena(cuda)'];
+
+/** Longer logs take more than a second for each replay. */
+const mostEvents = 4_000_000;
+
+/** Collects the allocations of a log while it is read, as long as they can be replayed. */
+export class ReplayedEvents implements Pick<EventSink, 'append'> {
+  #projection: AllocationProjection | undefined;
+
+  constructor(projection: AllocationProjection) {
+    this.#projection = projection;
+  }
+
+  append(
+    kind: EventKind,
+    layer: number,
+    stream: number,
+    thread: number,
+    phase: number,
+    stack: number,
+    time: number,
+    first: number,
+    second: number,
+  ): void {
+    this.#projection?.append(kind, layer, stream, thread, phase, stack, time, first, second);
+    if ((this.#projection?.eventCount ?? 0) > mostEvents) this.#projection = undefined;
+  }
+
+  /** The allocations, unless they are too many, none, or contradict each other. */
+  finish(damage: RecordingDamage | undefined): AllocationLog | undefined {
+    try {
+      const log = this.#projection?.finish(damage);
+      return log === undefined || log.eventCount === 0 ? undefined : log;
+    } catch (error) {
+      if (error instanceof CisternError) return undefined;
+      throw error;
+    }
+  }
+}
+
+/**
+ * What each stack needs for each log; an empty list for a log that cannot be replayed. Fits none if
+ * the addon is missing.
+ * @param milliseconds how long this may take
+ */
+export function fitForReport(logs: readonly (AllocationLog | undefined)[], milliseconds: number, terminal: Terminal): ReportFit[][] {
+  const none = logs.map(() => []);
+  const peak = logs.reduce((most, log) => Math.max(most, log?.peakLiveBytes ?? 0), 0);
+  if (peak === 0 || milliseconds === 0) return none;
+  try {
+    // Its memory is not touched, so it may be larger than the machine's.
+    configureSoftwareDevice({ totalBytes: 8 * peak + 4 * GiB });
+    selectBackend('software');
+  } catch (error) {
+    if (error instanceof CisternError) return none;
+    throw error;
+  }
+  const end = performance.now() + milliseconds;
+  const total = logs.length * specifications.length;
+  const bar = progressBar(terminal, 'fitting', total);
+  let done = 0;
+  try {
+    return logs.map((log) => {
+      const fits: ReportFit[] = [];
+      for (const specification of log === undefined ? [] : specifications) {
+        bar.update(done, specification);
+        const left = Math.max(0, end - performance.now());
+        fits.push(fitLog(log as AllocationLog, specification, { repeat: 1, timeLimitMilliseconds: left / (total - done) }));
+        done++;
+      }
+      return fits;
+    });
+  } finally {
+    bar.stop();
+  }
+}

@@ -1,0 +1,310 @@
+import { type GroupSum, type GrowthReason, liveAfter, neverFreed, neverUsedBytes, sumGroups } from '../../report/answers.js';
+import { callSites } from '../../report/call-sites.js';
+import type { Extremes } from '../../report/extremes.js';
+import type { Grouping } from '../../report/held-bytes.js';
+import { element } from '../common/dom.js';
+import { formatBytes, formatCount, formatShare } from '../common/format.js';
+import type { ReportState, View } from './report-state.js';
+import { labelledSelect, scrollable } from './tables.js';
+import { formatTime } from './time-format.js';
+
+const groupings: readonly (readonly [Grouping, string])[] = [
+  ['site', 'call site'],
+  ['label', 'label'],
+  ['phase', 'phase'],
+  ['stream', 'stream'],
+  ['thread', 'thread'],
+  ['size', 'size class'],
+];
+
+/** Each list shows so many groups, and sums up the rest. */
+const shownGroups = 5;
+
+const growthTexts: Readonly<Record<GrowthReason, string>> = {
+  full: 'taken when too little was free',
+  holes: 'taken although enough was free: no hole was large enough',
+  apart: 'taken although a hole was large enough: it was for another stream or for other sizes',
+};
+
+/** What a person opens a report for. Each figure leads to its place in the page. */
+export class AnswersView implements View {
+  readonly root: HTMLElement;
+  readonly isPatient = true;
+  readonly #state: ReportState;
+  readonly #held = panel('held', 'Never freed');
+  readonly #peak = panel('peak', 'The peak, and what it was made of');
+  readonly #unused = panel('unused', 'Reserved and not used');
+  readonly #fits = panel('fits', 'What other stacks would need');
+  readonly #empty = element('p', { class: 'damage', role: 'note' });
+  readonly #panels = element('div', { class: 'answers' }, this.#held.root, this.#peak.root, this.#unused.root, this.#fits.root);
+  #grouping: Grouping;
+
+  constructor(state: ReportState) {
+    this.#state = state;
+    this.#grouping = tellingGrouping(state);
+    const { root: grouping, select } = labelledSelect('By', groupings, (value) => {
+      this.#grouping = value as Grouping;
+      this.update();
+    });
+    select.id = 'answers-grouping';
+    select.value = this.#grouping;
+    this.root = element(
+      'section',
+      { 'aria-labelledby': 'answers-title' },
+      element('div', { class: 'section-head' }, element('h2', { id: 'answers-title' }, 'At a glance'), grouping),
+      this.#empty,
+      this.#panels,
+    );
+  }
+
+  update(): void {
+    const { model } = this.#state;
+    const { spans, failures } = model.run;
+    const isEmpty = spans.count + failures.count === 0;
+    this.#empty.hidden = !isEmpty;
+    this.#panels.hidden = isEmpty;
+    this.#empty.textContent =
+      'The log has no allocations: the program allocated nothing through a resource that was recorded. CISTERN_LOG_FILE=run.cistern records all resources of a program.';
+    if (isEmpty) return;
+    this.#showHeld();
+    this.#showPeak();
+    this.#showUnused();
+    this.#showFits();
+  }
+
+  #showHeld(): void {
+    const { model, range } = this.#state;
+    const { run, wholeMask } = model;
+    const { from, to } = model.changesIn(range);
+    const groups = sumGroups(run, neverFreed(run, wholeMask, from, to), this.#grouping);
+    const bytes = groups.reduce((sum, group) => sum + group.bytes, 0);
+    const count = groups.reduce((sum, group) => sum + group.count, 0);
+    if (count === 0) {
+      this.#held.show('0 B', 'Everything was freed.');
+      return;
+    }
+    const what = `in ${formatCount(count)} ${count === 1 ? 'allocation' : 'allocations'}, live when the log ends`;
+    this.#held.show(formatBytes(bytes), what, this.#list(groups, bytes, 'never freed'), ...this.#hintAtStacks());
+  }
+
+  #showPeak(): void {
+    const { model, range, extent } = this.#state;
+    const { run, wholeMask, wholeLive } = model;
+    const { from, to } = model.changesIn(range);
+    const peak = wholeLive.indexOfMaximum(from, to);
+    if (peak < 0 || wholeLive.values[peak] === 0) {
+      this.#peak.show('0 B', 'Nothing was live.');
+      return;
+    }
+    const bytes = wholeLive.values[peak] as number;
+    const groups = sumGroups(run, liveAfter(run, wholeMask, peak), this.#grouping);
+    const time = run.times[peak] as number;
+    this.#peak.show(
+      formatBytes(bytes),
+      element('span', {}, 'live at ', this.#timeLink(time, formatTime(time, extent.to, range.to - range.from))),
+      this.#list(groups, bytes, 'at the peak'),
+    );
+  }
+
+  #showUnused(): void {
+    const { model, range, extent } = this.#state;
+    const { run, reserved, blocks, layerMask } = model;
+    const { from, to } = model.changesIn(range);
+    const live = model.liveOf(model.filter.layer);
+    const peak = reserved === undefined ? -1 : fullest(reserved, live, from, to);
+    if (reserved === undefined || blocks === undefined || peak < 0) {
+      this.#unused.show(
+        'not in the log',
+        'The log does not say what was reserved. Recordings of cistern do, and so does "cistern replay --timeline".',
+      );
+      return;
+    }
+    const held = reserved.values[peak] as number;
+    const unused = Math.max(0, held - (live.values[peak] as number));
+    const time = run.times[peak] as number;
+    const rows: (readonly [bytes: number, text: string, show: () => void])[] = [];
+    if (unused > 0) {
+      const never = Math.min(unused, neverUsedBytes(run, layerMask, liveAfter(run, blocks, peak)));
+      const showMap = () => this.#scrollTo('map-title');
+      if (never > 0) rows.push([never, 'never used by any allocation: blocks are larger than what was asked for', showMap]);
+      if (unused > never) rows.push([unused - never, 'used only before or after that time', showMap]);
+    }
+    const place = element('tbody');
+    const list = element('table', { class: 'answer' }, place);
+    const show = (more: typeof rows) => place.replaceChildren(...[...rows, ...more].map((row) => unusedRow(...row)));
+    show([]);
+    this.#unused.show(
+      formatBytes(unused),
+      element(
+        'span',
+        {},
+        `of ${formatBytes(held)} (${formatShare(held === 0 ? 0 : unused / held)}) when most was reserved and live, at `,
+        this.#timeLink(time, formatTime(time, extent.to, range.to - range.from)),
+      ),
+      list,
+    );
+    void model.growths().then((growths) => {
+      if (this.#state.model !== model) return;
+      const reasons = (['full', 'holes', 'apart'] as const).flatMap((reason) => {
+        const those = growths.filter((growth) => growth.reason === reason && growth.change >= from && growth.change < to);
+        if (those.length === 0) return [];
+        const largest = those.reduce((most, growth) => (growth.bytes > most.bytes ? growth : most));
+        const sum = those.reduce((total, { bytes }) => total + bytes, 0);
+        const count = those.length === 1 ? 'in a block' : `in ${formatCount(those.length)} blocks`;
+        const showGrowth = () => {
+          this.#zoomTo(run.times[largest.change] as number);
+          this.#scrollTo(reason === 'full' ? 'memory-title' : 'fragmentation-title');
+        };
+        return [[sum, `${count}, ${growthTexts[reason]}`, showGrowth] as const];
+      });
+      show(reasons);
+    });
+  }
+
+  #showFits(): void {
+    const { contents, runIndex } = this.#state;
+    const { fits = [], layer, layers, source } = contents.runs[runIndex] ?? {};
+    if (fits.length === 0) {
+      this.#fits.show('', `"cistern fit ${source}" finds out how much memory other stacks need for this log.`);
+      return;
+    }
+    const reserved = layers?.[layer ?? 0]?.peakReservedBytes ?? null;
+    const least = fits.reduce((most, { smallestMaximumBytes }) => Math.min(most, smallestMaximumBytes ?? most), Number.POSITIVE_INFINITY);
+    const rows = [
+      ...(reserved === null ? [] : [needRow('this log', formatBytes(reserved), 'was reserved')]),
+      ...fits.map(({ resource, fitted, smallestMaximumBytes: bytes, overheadRatio, isComplete }) =>
+        bytes === null
+          ? needRow(resource, '–', isComplete ? 'no maximum is enough' : 'the time was up')
+          : needRow(
+              resource,
+              formatBytes(bytes),
+              `${isComplete ? '' : 'or less; '}${overheadRatio === null ? '' : `${formatShare(overheadRatio)} over the peak`}`,
+              fitted ?? undefined,
+            ),
+      ),
+    ];
+    this.#fits.show(
+      Number.isFinite(least) ? formatBytes(least) : '–',
+      'is the least of these maxima with which the log can be replayed',
+      scrollable(element('table', { class: 'answer' }, element('tbody', {}, ...rows)), 'What other stacks would need'),
+    );
+  }
+
+  #list(groups: readonly GroupSum[], bytes: number, suffix: string): HTMLElement {
+    const shown = groups.slice(0, groups.length > shownGroups + 1 ? shownGroups : groups.length);
+    const rest = groups.slice(shown.length);
+    const stackOf = (group: GroupSum) => this.#callers(group.largest);
+    const rows = shown.map((group) => {
+      const button = element('button', { type: 'button', class: 'link', title: stackOf(group) }, group.name);
+      button.addEventListener('click', () => this.#state.showOnly(`${group.name}, ${suffix}`, group, this.#grouping));
+      return groupRow(button, group.bytes, group.count, bytes);
+    });
+    if (rest.length > 0) {
+      const restBytes = rest.reduce((sum, group) => sum + group.bytes, 0);
+      const restCount = rest.reduce((sum, group) => sum + group.count, 0);
+      rows.push(groupRow(`${formatCount(rest.length)} others`, restBytes, restCount, bytes));
+    }
+    return element('table', { class: 'answer' }, element('tbody', {}, ...rows));
+  }
+
+  /** The stack of an allocation, for the tip of its call site. */
+  #callers(span: number): string {
+    const { run } = this.#state.model;
+    return run.stacks[run.spans.stackOf[span] as number] ?? '';
+  }
+
+  #hintAtStacks(): HTMLElement[] {
+    if (this.#state.model.run.stacks.length > 1) return [];
+    return [element('p', { class: 'muted' }, 'The log has no stacks; CISTERN_LOG_STACKS=0 records that of every allocation.')];
+  }
+
+  #timeLink(time: number, text: string): HTMLElement {
+    const button = element('button', { type: 'button', class: 'link' }, text);
+    button.addEventListener('click', () => {
+      this.#zoomTo(time);
+      this.#scrollTo('memory-title');
+    });
+    return button;
+  }
+
+  #zoomTo(time: number): void {
+    const { range } = this.#state;
+    const length = (range.to - range.from) / 10;
+    this.#state.select({ from: time - length / 2, to: time + length / 2 });
+  }
+
+  #scrollTo(title: string): void {
+    const isReduced = matchMedia('(prefers-reduced-motion: reduce)').matches;
+    const place = document.getElementById(title)?.closest('section');
+    place?.scrollIntoView({ behavior: isReduced ? 'auto' : 'smooth', block: 'start' });
+  }
+}
+
+/** The first grouping that divides the allocations; if none does, one that names them all. */
+function tellingGrouping({ model }: ReportState): Grouping {
+  const { stacks, labels, phases } = model.run;
+  const named: readonly (readonly [Grouping, number])[] = [
+    ['site', callSites(stacks).names.length - 1],
+    ['label', labels.length - 1],
+    ['phase', phases.length - 1],
+  ];
+  return (named.find(([, count]) => count > 1) ?? named.find(([, count]) => count > 0) ?? ['size'])[0];
+}
+
+/** The change at which most was reserved; of several, the one at which most was live. */
+function fullest(reserved: Extremes, live: Extremes, from: number, to: number): number {
+  const first = reserved.indexOfMaximum(from, to);
+  let found = first;
+  for (let change = first + 1; first >= 0 && change < to; change++) {
+    if (reserved.values[change] === reserved.values[first] && (live.values[change] as number) > (live.values[found] as number))
+      found = change;
+  }
+  return found;
+}
+
+interface Panel {
+  readonly root: HTMLElement;
+  show(figure: string, note: string | HTMLElement, ...more: readonly HTMLElement[]): void;
+}
+
+function panel(name: string, title: string): Panel {
+  const place = element('div');
+  return {
+    root: element(
+      'section',
+      { class: 'panel', 'aria-labelledby': `answer-${name}` },
+      element('h3', { id: `answer-${name}` }, title),
+      place,
+    ),
+    show: (figure, note, ...more) =>
+      place.replaceChildren(element('p', {}, ...(figure === '' ? [] : [element('strong', {}, figure), ' ']), note), ...more),
+  };
+}
+
+function groupRow(name: HTMLElement | string, bytes: number, count: number, all: number): HTMLElement {
+  const share = all === 0 ? 0 : bytes / all;
+  return element(
+    'tr',
+    {},
+    element('th', { scope: 'row' }, name),
+    element('td', { class: 'number' }, formatBytes(bytes)),
+    element('td', { class: 'number' }, `${formatCount(count)} ×`),
+    element('td', { class: 'number' }, formatShare(share)),
+  );
+}
+
+function unusedRow(bytes: number, text: string, show: () => void): HTMLElement {
+  const button = element('button', { type: 'button', class: 'link' }, text);
+  button.addEventListener('click', show);
+  return element('tr', {}, element('td', { class: 'number' }, formatBytes(bytes)), element('th', { scope: 'row' }, button));
+}
+
+function needRow(resource: string, bytes: string, note: string, fitted?: string): HTMLElement {
+  return element(
+    'tr',
+    {},
+    element('th', { scope: 'row', title: fitted }, resource),
+    element('td', { class: 'number' }, bytes),
+    element('td', {}, note),
+  );
+}
