@@ -40,7 +40,7 @@ const parts = [
   { name: 'collector', imports: [...interfaces, 'bulk-frees'] },
   { name: 'formats', imports: [...interfaces, 'suballocation', 'resource-scope', 'files'], hasFolders: true },
   // A resource that calls the driver does not suballocate; it lists segments.
-  { name: 'resources', imports: [...interfaces, 'suballocation/blocks', 'bulk-frees', 'resource-kind'] },
+  { name: 'resources', imports: [...interfaces, 'suballocation/blocks', 'bulk-frees', 'collector', 'resource-kind'] },
   // An adaptor names no driver resource.
   { name: 'adaptors', imports: [...ordered, 'files', 'formats', 'plans', 'resource-kind'] },
   { name: 'resource-kinds', imports: ['resource-kind', 'resources', 'adaptors'], node: [] },

@@ -147,6 +147,14 @@ export interface TrimmingMemoryResource extends MemoryResource {
   trim(stream: Stream, options?: TrimOptions): number;
 }
 
+/** @internal An upstream resource that takes memory back for other workers when it runs out. */
+export interface SharedMemoryResource extends MemoryResource {
+  /** Trims a resource above this whenever memory is needed. Does not keep it alive. */
+  trimOnRequest(user: TrimmingMemoryResource): void;
+  /** Trims the resources above this if another worker has asked for memory. Returns whether one has. */
+  answerRequests(): boolean;
+}
+
 /** A resource that is built on another. */
 export interface MemoryResourceAdaptor extends MemoryResource {
   /** The resource below. Counterpart of `get_upstream_resource`. */

@@ -19,6 +19,7 @@ import { trackingKind } from './adaptors/tracking-resource-adaptor.js';
 import type { ResourceKind } from './resource-kind.js';
 import { cudaAsyncKind } from './resources/cuda-async-memory-resource.js';
 import { cudaKind } from './resources/cuda-memory-resource.js';
+import { globalArenaKind } from './resources/global-arena-memory-resource.js';
 import { hostKind } from './resources/host-memory-resource.js';
 import { managedAsyncKind } from './resources/managed-async-memory-resource.js';
 import { managedKind } from './resources/managed-memory-resource.js';
@@ -83,6 +84,11 @@ export { TrackingResourceAdaptor, type TrackingResourceAdaptorOptions } from './
 export { CudaAsyncMemoryResource, type CudaAsyncMemoryResourceOptions } from './resources/cuda-async-memory-resource.js';
 export { CudaMemoryResource } from './resources/cuda-memory-resource.js';
 export { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './resources/driver-pool-memory-resource.js';
+export {
+  GlobalArenaMemoryResource,
+  type GlobalArenaMemoryResourceOptions,
+  type GlobalArenaStatistics,
+} from './resources/global-arena-memory-resource.js';
 export { HostMemoryResource } from './resources/host-memory-resource.js';
 export { ManagedAsyncMemoryResource } from './resources/managed-async-memory-resource.js';
 export { ManagedMemoryResource } from './resources/managed-memory-resource.js';
@@ -96,6 +102,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   cudaAsyncKind,
   managedAsyncKind,
   virtualKind,
+  globalArenaKind,
   pinnedHostKind,
   hostKind,
   poolKind,

@@ -105,6 +105,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['ForeignStreamOptions', (bogus) => Stream.fromHandle(1, bogus)],
   ['FromDLPackOptions', (bogus) => cistern.fromDLPack(buffer.toDLPack({ shape: [4], dtype: 'float32' }), { stream, ...bogus })],
   ['GenerateLogOptions', (bogus) => cistern.generateLog('small-hot', bogus)],
+  ['GlobalArenaMemoryResourceOptions', (bogus) => new cistern.GlobalArenaMemoryResource(bogus)],
   ['HostViewOptions', (bogus) => buffer.hostView(Uint8Array, bogus)],
   ['LoggingResourceAdaptorOptions', (bogus) => new LoggingResourceAdaptor(cuda, { file, ...bogus })],
   ['PlainMemoryResourceOptions', (bogus) => new CudaMemoryResource(bogus)],

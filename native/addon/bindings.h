@@ -169,6 +169,18 @@ Status RecallHandOver(Environment& environment, const Napi::CallbackInfo& info);
 Status TakeReturned(Environment& environment, const Napi::CallbackInfo& info);
 Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info);
 
+// global_arena.cc
+Status OnArenaRequest(Environment& environment, const Napi::CallbackInfo& info);
+Status OpenArena(Environment& environment, const Napi::CallbackInfo& info);
+Status CloseArena(Environment& environment, const Napi::CallbackInfo& info);
+Status AllocateSuperblocks(Environment& environment, const Napi::CallbackInfo& info);
+Status FreeSuperblocks(Environment& environment, const Napi::CallbackInfo& info);
+Status ArenaInfo(Environment& environment, const Napi::CallbackInfo& info);
+Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result);
+Status IsAskedForSuperblocks(Environment& environment);
+Status TakeArenaRequest(Environment& environment, const Napi::CallbackInfo& info);
+Status AnswerArenaRequest(Environment& environment, const Napi::CallbackInfo& info);
+
 // shared_counts.cc
 Status OpenShare(Environment& environment, const Napi::CallbackInfo& info);
 Status CloseShare(Environment& environment, const Napi::CallbackInfo& info);

@@ -7,6 +7,7 @@
 
 #include "addon/completions.h"
 #include "addon/dlpack.h"
+#include "addon/global_arena.h"
 #include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/ipc.h"
@@ -51,6 +52,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   RunReadyHostFunctions(*environment);
   DeliverCompletions(*environment);
   DeliverReturned(*environment);
+  DeliverArenaRequests(*environment);
   DeliverReleasedTensors(*environment);
 }
 
@@ -129,6 +131,7 @@ void Environment::LeaveToOrphans() {
   AppendImportsOf(*this, &orphans);
   // Staging memory is portable: any device's context frees it.
   for (const StagingBlock& block : staging.all()) orphans.push_back({OrphanKind::kPinnedMemory, 0, AsAddress(block.pointer)});
+  EndGlobalArenasOf(*this, &orphans);
   LeaveOrphans(*this, std::move(orphans));
 }
 
@@ -204,6 +207,9 @@ void Environment::LetGo() {
   if (--pending_ == 0) loop->wake.Unref(env);
 }
 
-bool Environment::ReapOrphans() { return FreeOrphans(*this); }
+bool Environment::ReapOrphans() {
+  const bool freed = FreeOrphans(*this);
+  return FreeEndedSuperblocks(*this) || freed;
+}
 
 }  // namespace cistern

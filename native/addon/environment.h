@@ -190,6 +190,7 @@ class Environment {
   std::thread poller;
   Napi::FunctionReference array_buffer_constructor;
   Napi::FunctionReference on_returned;  // called when memory has come home; empty: nothing was handed over
+  Napi::FunctionReference on_arena_request;
 
   // The cell in which JavaScript sees that moves of managed memory wait to be taken; null unless this
   // environment takes them.

@@ -75,6 +75,7 @@ struct EventLoop {
   std::condition_variable for_streams;     // a gate was opened
   std::condition_variable for_poller;      // a completion needs polling
   std::condition_variable for_close;       // the poller is out of the driver
+  std::atomic<bool> is_asked{false};       // for superblocks, see global_arena.h
 
   // The mutex guards the rest.
   bool closed = false;

@@ -20,28 +20,6 @@ Status AllocateHost(Environment& environment, std::uint64_t bytes, std::uint64_t
   return kSuccess;
 }
 
-Status AllocateFromDriver(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address) {
-  const Status ready = BeforeAllocating(environment);
-  if (ready != kSuccess) return ready;
-  const ContextScope context(environment, device);
-  if (context.status() != kSuccess) return context.status();
-  return environment.WithReclaim([&] {
-    if (kind == MemoryKind::kPinnedHost) {
-      void* pointer = nullptr;
-      const unsigned flags = kHostAllocPortable | kHostAllocDeviceMap;
-      const Status status = environment.Counted<Call::kMemHostAlloc>(&pointer, static_cast<std::size_t>(bytes), flags);
-      *address = reinterpret_cast<std::uintptr_t>(pointer);
-      return status;
-    }
-    DevicePointer pointer = 0;
-    const Status status = kind == MemoryKind::kManaged ? environment.Counted<Call::kMemAllocManaged>(
-                                                             &pointer, static_cast<std::size_t>(bytes), unsigned{kMemAttachGlobal})
-                                                       : environment.Counted<Call::kMemAlloc>(&pointer, static_cast<std::size_t>(bytes));
-    *address = pointer;
-    return status;
-  });
-}
-
 Status Free(Environment& environment, MemoryKind kind, int device, std::uint64_t address) {
   void* pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(address));
   if (kind == MemoryKind::kHost) {
@@ -63,19 +41,46 @@ Status FreeLive(Environment& environment, MemoryKind kind, int device, Allocatio
 
 }  // namespace
 
+Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address) {
+  const Status ready = BeforeAllocating(environment);
+  if (ready != kSuccess) return ready;
+  const ContextScope context(environment, device);
+  if (context.status() != kSuccess) return context.status();
+  return environment.WithReclaim([&] {
+    if (kind == MemoryKind::kPinnedHost) {
+      void* pointer = nullptr;
+      const unsigned flags = kHostAllocPortable | kHostAllocDeviceMap;
+      const Status status = environment.Counted<Call::kMemHostAlloc>(&pointer, static_cast<std::size_t>(bytes), flags);
+      *address = reinterpret_cast<std::uintptr_t>(pointer);
+      return status;
+    }
+    DevicePointer pointer = 0;
+    const Status status = kind == MemoryKind::kManaged ? environment.Counted<Call::kMemAllocManaged>(
+                                                             &pointer, static_cast<std::size_t>(bytes), unsigned{kMemAttachGlobal})
+                                                       : environment.Counted<Call::kMemAlloc>(&pointer, static_cast<std::size_t>(bytes));
+    *address = pointer;
+    return status;
+  });
+}
+
+Orphan OrphanOfPlain(MemoryKind kind, int device, std::uint64_t address, std::uint64_t bytes) {
+  switch (kind) {
+    case MemoryKind::kPinnedHost:
+      return {OrphanKind::kPinnedMemory, device, address, bytes};
+    case MemoryKind::kHost:
+      return {OrphanKind::kHostMemory, device, address, bytes};
+    default:
+      return {OrphanKind::kMemory, device, address, bytes};
+  }
+}
+
 Orphan OrphanOf(Environment& environment, const Allocation& allocation) {
   if ((allocation.owner & kPlainOwnerFlag) == 0) {
     return {OrphanKind::kPoolMemory, environment.pools.Peek(allocation.owner)->device, allocation.address, allocation.bytes};
   }
   const int device = static_cast<int>(allocation.owner & 0xFFFFFFFF);
-  switch (static_cast<MemoryKind>((allocation.owner & ~kPlainOwnerFlag) >> 32)) {
-    case MemoryKind::kPinnedHost:
-      return {OrphanKind::kPinnedMemory, device, allocation.address, allocation.bytes};
-    case MemoryKind::kHost:
-      return {OrphanKind::kHostMemory, device, allocation.address, allocation.bytes};
-    default:
-      return {OrphanKind::kMemory, device, allocation.address, allocation.bytes};
-  }
+  const auto kind = static_cast<MemoryKind>((allocation.owner & ~kPlainOwnerFlag) >> 32);
+  return OrphanOfPlain(kind, device, allocation.address, allocation.bytes);
 }
 
 Status Allocate(Environment& environment) {
@@ -92,7 +97,7 @@ Status Allocate(Environment& environment) {
 
   std::uint64_t address = 0;
   const Status status = kind == MemoryKind::kHost ? AllocateHost(environment, bytes, alignment, &address)
-                                                  : AllocateFromDriver(environment, kind, device, bytes, &address);
+                                                  : AllocatePlain(environment, kind, device, bytes, &address);
   if (status != kSuccess) return status;
   if (address > kMaxSafeInteger) {
     Free(environment, kind, device, address);

@@ -33,6 +33,10 @@ inline Status FindAllocation(Environment& environment, std::uint64_t address, st
   return kSuccess;
 }
 
+// Allocates memory of a kind other than host. May stop with kHostFunctionReady.
+Status AllocatePlain(Environment& environment, MemoryKind kind, int device, std::uint64_t bytes, std::uint64_t* address);
+
+Orphan OrphanOfPlain(MemoryKind kind, int device, std::uint64_t address, std::uint64_t bytes);
 Orphan OrphanOf(Environment& environment, const Allocation& allocation);
 
 }  // namespace cistern

@@ -7,6 +7,7 @@
 
 #include "addon/dlpack.h"
 #include "addon/environment.h"
+#include "addon/global_arena.h"
 #include "addon/hand_overs.h"
 #include "addon/host_memory.h"
 #include "addon/ipc.h"
@@ -111,6 +112,7 @@ void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans) {
 }
 
 bool HasLeftMemory(std::uint64_t environment) {
+  if (HasEndedSuperblocks(environment)) return true;
   OrphanList& list = AllOrphans();
   const std::lock_guard<std::mutex> lock(list.mutex);
   if (list.freeing > 0) return true;

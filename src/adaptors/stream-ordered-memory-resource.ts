@@ -22,6 +22,7 @@ import {
   type MemoryResource,
   type MemoryResourceAdaptor,
   type ReservingMemoryResource,
+  type SharedMemoryResource,
   type TrimmingMemoryResource,
   type TrimOptions,
   trimOptionNames,
@@ -96,6 +97,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
   /** The blocks held of the upstream. */
   protected readonly held: UpstreamBlocks;
   readonly #memory: KeptMemory;
+  /** The resources below that may take memory back for other workers. */
+  readonly #shared: readonly SharedMemoryResource[];
   #isDisposed = false;
   #releases = 0;
   #reuses = 0;
@@ -112,6 +115,8 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.held = new UpstreamBlocks(upstream);
     const layers = layersOf(upstream);
     if (layers.some(takesBack)) this.#giveBackWhenTaken(layers);
+    this.#shared = layers.filter(isShared);
+    for (const layer of this.#shared) layer.trimOnRequest(this);
     refuseCloning(this);
     announceConstruction(this);
   }
@@ -322,6 +327,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    * @throws the error that `outOfMemory` returns
    */
   protected allocateElsewhere(bytes: number, stream: Stream, alignment: number): DevicePointer {
+    for (const layer of this.#shared) if (layer.answerRequests()) this.enter(stream, 'allocate');
     for (;;) {
       const releases = this.#releases;
       const address = this.#allocateWithoutWaiting(bytes, stream, alignment);
@@ -647,6 +653,10 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this.#reuses++;
     return address;
   }
+}
+
+function isShared(resource: MemoryResource): resource is SharedMemoryResource {
+  return typeof (resource as Partial<SharedMemoryResource>).trimOnRequest === 'function';
 }
 
 /**

@@ -466,6 +466,51 @@ export interface NativeBinding {
   followReturned(handOver: number, stream: number): void;
 
   /**
+   * Calls the function from the event loop when another environment needs superblocks. Does not keep
+   * the process alive. The function must not throw.
+   */
+  onArenaRequest(callback: () => void): void;
+  /**
+   * Opens the arena of a name on a device, or makes it from one allocation. `bytes` is a multiple of
+   * `superblockBytes`, a power of two of at least 256. `thread` is Node's number of this thread.
+   * `[1]`: the arena, which every environment knows by this number; `[2]` its bytes, `[3]` those of a
+   * superblock, `[4]` its kind: as the first that opened it gave them. May stop like `allocate`.
+   */
+  openArena(name: string, device: number, kind: number, bytes: number, superblockBytes: number, thread: number): void;
+  /**
+   * Closes the arena once. It ends when no environment has it open, or memory of it. Then its block
+   * is freed like memory of an ended environment.
+   */
+  closeArena(arena: number): void;
+  /**
+   * Takes whole superblocks, and makes the stream wait for their earlier frees. `[1]`: the address.
+   * CUDA's status 2 (out of memory) if there is no room.
+   */
+  allocateSuperblocks(arena: number, bytes: number, stream: number): void;
+  /**
+   * Frees an allocation, or whole superblocks of adjacent ones, after everything queued on the
+   * stream. On `wrongSize`, `[1]` is the size from this address to the end of the allocation.
+   */
+  freeSuperblocks(arena: number, address: number, bytes: number, stream: number): void;
+  /**
+   * `[1]` used bytes, `[2]` their peak, `[3]` the largest free bytes in one piece, `[4]` how many
+   * environments have it open or use it, `[5]` the bytes that this one uses.
+   */
+  arenaInfo(arena: number): void;
+  /**
+   * Asks all environments that have superblocks to free what they can, and blocks until there is room
+   * for `bytes`, all have answered, or the time is over. One that let a request time out is not waited
+   * for until it has answered. `[1]`: how many were asked, `[2]` the bytes that were freed meanwhile,
+   * `[3]` 1 if there is room now. Returns the threads of those that have not answered.
+   */
+  askForSuperblocks(arena: number, bytes: number, milliseconds: number): Float64Array;
+  /** Hot. `[1]`: 1 if `takeArenaRequest` may have something. */
+  isAskedForSuperblocks(): void;
+  /** `[1]`: an arena of which superblocks are needed, or 0; `[2]`: the request to answer. */
+  takeArenaRequest(): void;
+  answerArenaRequest(arena: number, request: number): void;
+
+  /**
    * Opens counts that all environments of the process share by name; those with a limit and those
    * without have names of their own. Every environment has one share, opened any number of times.
    * `[1]`: its handle, `[2]`: the limit, which the first that opens them decides.

@@ -35,6 +35,7 @@ const claims: Readonly<Record<string, (options: Options, below: ResourceSupport)
   'cuda-async': () => ({ streamOrdered: true }),
   'managed-async': () => ({ streamOrdered: true }),
   host: () => ({ maximumAlignment: GiB }),
+  'global-arena': ({ size }) => ({ maximumAlignment: MiB, streamOrdered: true, capacityBytes: size }),
   virtual: () => ({ maximumAlignment: 2 * MiB }),
   // Blocks taken one by one are not in one piece.
   pool: ({ initial, max }) => ({
@@ -110,6 +111,7 @@ const compositions: Readonly<Record<KindRole, readonly string[]>> = {
     return [
       pool,
       `pool(cuda-async, initial=64MiB, max=64MiB, events=${events})`,
+      `pool(global-arena(size=64MiB), max=64MiB, events=${events})`,
       `statistics(pool(cuda, initial=64MiB, max=64MiB, events=${other}), events=${events})`,
       `aligned(${pool}, alignment=4KiB)`,
       `sanitizing(pool(sanitizing(cuda), initial=64MiB, max=64MiB, events=${events}), stacks=false)`,

@@ -66,7 +66,7 @@ const blockingCalls: readonly string[] = [
 /** Calls whose inputs are written to the mailbox. */
 const hotCalls: readonly string[] = [
   ...['queryStream', 'outstandingHostFunctions', 'recordEvent', 'waitEvent', 'queryEvent', 'allocate', 'deallocate'],
-  ...['allocateAsync', 'deallocateAsync', 'countAllocation', 'countFree'],
+  ...['allocateAsync', 'deallocateAsync', 'countAllocation', 'countFree', 'isAskedForSuperblocks'],
 ];
 
 /**
@@ -192,6 +192,16 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   closeExport: (run) => [run.reader.byte(), run.boolean()],
   openImport: (run) => [run.view(), run.handle('stream')],
   closeImport: (run) => [run.reader.byte()],
+  onArenaRequest: (run) => [run.callback()],
+  openArena: (run) => [run.boolean() ? 'a' : 'b', run.device(), run.reader.byte() % 4, 256 << (run.reader.byte() % 12), 256, 0],
+  closeArena: (run) => [run.arena()],
+  allocateSuperblocks: (run) => [run.arena(), run.size(), run.handle('stream')],
+  freeSuperblocks: (run) => [...run.superblocks(), run.handle('stream')],
+  arenaInfo: (run) => [run.arena()],
+  askForSuperblocks: (run) => [run.arena(), run.size(), run.reader.byte() % 3],
+  isAskedForSuperblocks: () => [],
+  takeArenaRequest: () => [],
+  answerArenaRequest: (run) => [run.arena(), run.reader.byte() % 4],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -205,6 +215,8 @@ class Run {
   readonly #plain = new Map<number, PlainAllocation>();
   readonly #pooled = new Map<number, PoolAllocation>();
   readonly #virtual = new Map<number, VirtualAllocation>();
+  /** An arena for each time that it was opened. Memory of arena n is in `#virtual`, with reservation -n. */
+  readonly #arenas: number[] = [];
   readonly #streamAddresses: number[] = [3];
   readonly #poolAddresses: number[] = [0, 3];
   readonly #capsules: object[] = [];
@@ -274,7 +286,7 @@ class Run {
     call.status = status;
     assert.ok(Number.isInteger(status) && status >= NativeStatus.foreignMessage && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
-    else if (name === 'poolAllocations')
+    else if (name === 'poolAllocations' || name === 'askForSuperblocks')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
     else if (name === 'exportTensor') {
       assert.ok(result === undefined || typeof result === 'object', `${name} returned ${inspect(result)}`);
@@ -349,6 +361,19 @@ class Run {
       case 'freeAddresses':
         for (const [address, { reservation }] of this.#virtual) if (reservation === number) this.#virtual.delete(address);
         this.#remove('reservation', number);
+        return;
+      case 'openArena':
+        this.#arenas.push(output);
+        return;
+      case 'closeArena':
+        this.#arenas.splice(this.#arenas.indexOf(number), 1);
+        return;
+      case 'allocateSuperblocks':
+        this.#checkFresh(output, inputs[1] as number);
+        this.#virtual.set(output, { bytes: inputs[1] as number, reservation: -number });
+        return;
+      case 'freeSuperblocks':
+        this.#freeVirtual(-number, inputs[1] as number, inputs[2] as number);
         return;
       case 'allocateVirtual':
         this.#checkFresh(output, inputs[1] as number);
@@ -477,6 +502,10 @@ class Run {
       this.#succeed('openPool', device, 0);
       this.#succeed('setPoolAttribute', this.#live.pool.at(-1), releaseThreshold, 0);
     }
+    for (const [address, { bytes, reservation }] of [...this.#virtual]) {
+      if (reservation < 0) this.#succeed('freeSuperblocks', -reservation, address, bytes, this.#live.stream[0] ?? 0);
+    }
+    while (this.#arenas.length > 0) this.#succeed('closeArena', this.#arenas[0]);
     while (this.#live.pool.length > 0) this.#succeed('destroyPool', this.#live.pool[0]);
     while (this.#live.reservation.length > 0) this.#succeed('freeAddresses', this.#live.reservation[0]);
     while (this.#live.event.length > 0) this.#succeed('destroyEvent', this.#live.event[0]);
@@ -601,11 +630,23 @@ class Run {
 
   /** An allocation, or a part of it that may not begin or end where it can be cut. */
   virtualAllocation(): number[] {
-    const allocations = [...this.#virtual];
+    const allocations = [...this.#virtual].filter(([, { reservation }]) => reservation > 0);
     if (allocations.length === 0) return [this.handle('reservation'), 0, 0];
     const [address, { bytes, reservation }] = this.oneOf(allocations);
     const offset = this.boolean() ? 0 : this.oneOf(sizes);
     return [reservation, address + offset, this.boolean() ? bytes : this.oneOf(sizes)];
+  }
+
+  arena(): number {
+    return this.#arenas.length === 0 ? this.reader.byte() % 4 : this.oneOf(this.#arenas);
+  }
+
+  superblocks(): number[] {
+    const allocations = [...this.#virtual].filter(([, { reservation }]) => reservation < 0);
+    if (allocations.length === 0) return [this.arena(), 0, 0];
+    const [address, { bytes, reservation }] = this.oneOf(allocations);
+    const offset = this.boolean() ? 0 : this.oneOf(sizes);
+    return [-reservation, address + offset, this.boolean() ? bytes : this.oneOf(sizes)];
   }
 
   /** A function that also makes calls, and may throw. */

@@ -40,6 +40,7 @@ const compositions = [
   'binning(pool(cuda),bins=[64KiB,1MiB],count=1)',
   'pool(arena(cuda,size=8MiB,events=eager))',
   'pool(pool(cuda-async,events=off),events=eager)',
+  'pool(global-arena(size=4MiB,superblock=256KiB),events=deferred)',
   'monotonic(pool(cuda),initial=64KiB,fallback=cuda)',
   'caching(rounding(pool(cuda,max=8MiB),top-bits=3))',
   'fallback(pool(cuda,max=256KiB),to=pool(managed))',
@@ -60,6 +61,7 @@ export function exhaustionScenarios(): Scenario[] {
   const stacks = policies.flatMap((events) => [
     `pool(cuda,max=1MiB,events=${events})`,
     `arena(cuda-async,size=1MiB,events=${events})`,
+    `pool(global-arena(size=1MiB,superblock=64KiB),events=${events})`,
     `fixed-size(limiting(cuda,limit=1MiB),block=600KB,count=1,events=${events})`,
     `binning(limiting(cuda,limit=1MiB),bins=[600KB],events=${events})`,
     `monotonic(cuda,initial=64KiB,max=1MiB,events=${events})`,

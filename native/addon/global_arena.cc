@@ -1,0 +1,674 @@
+#include "addon/global_arena.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "addon/bindings.h"
+#include "addon/hand_overs.h"
+#include "addon/host_functions.h"
+#include "addon/memory.h"
+
+namespace cistern {
+namespace {
+
+constexpr std::uint64_t kNobody = 0;
+constexpr std::uint64_t kLeastAlignment = 256;
+
+// An event that stands for frees.
+struct FreeEvent {
+  DeviceEvent event;
+  int users;  // free ranges, and calls that wait for it
+};
+
+struct Superblocks {
+  std::uint64_t end = 0;          // a multiple of superblocks from the beginning of the block
+  std::uint64_t asked_end = 0;    // where the allocation ends that they belong to
+  std::uint64_t owner = kNobody;  // the id of an environment, which may have ended
+  FreeEvent* freed = nullptr;     // of free ones; null: nothing to wait for
+};
+
+// An environment that has an arena open, or superblocks of it.
+struct Tenant {
+  std::shared_ptr<EventLoop> loop;
+  double thread = 0;  // as Node numbers threads
+  std::uint64_t opens = 0;
+  std::uint64_t bytes = 0;
+  // Numbers of requests: the last for which it was asked, which it has taken, and which it has
+  // answered.
+  std::uint64_t asked = 0;
+  std::uint64_t taken = 0;
+  std::uint64_t answered = 0;
+  bool is_silent = false;  // let a request time out, and has not answered since
+  bool is_asking = false;  // waits for others, after it gave back what it could
+};
+
+struct GlobalArena {
+  std::string name;
+  const DriverTable* backend = nullptr;
+  int device = 0;
+  MemoryKind kind = MemoryKind::kDevice;
+  std::uint64_t bytes = 0;
+  std::uint64_t superblock_bytes = 0;
+  std::uint64_t opener = kNobody;  // the environment that is allocating the block
+  std::uint64_t allocation = 0;    // what the driver gave
+  std::uint64_t allocated_bytes = 0;
+  std::uint64_t base = 0;
+  std::map<std::uint64_t, Superblocks> ranges;  // by beginning
+  std::map<std::uint64_t, Tenant> tenants;      // by the id of the environment
+  std::list<FreeEvent> events;
+  std::uint64_t used_bytes = 0;  // of living and ended environments
+  std::uint64_t peak_used_bytes = 0;
+  std::uint64_t requests = 0;
+  std::uint64_t freed_bytes = 0;  // since the start
+
+  bool IsReady() const { return allocation != 0; }
+  std::uint64_t RoundUp(std::uint64_t size) const { return (size + superblock_bytes - 1) / superblock_bytes * superblock_bytes; }
+  bool IsBoundary(std::uint64_t address) const { return (address - base) % superblock_bytes == 0; }
+};
+
+using Ranges = std::map<std::uint64_t, Superblocks>;
+
+struct GlobalArenas {
+  std::mutex mutex;
+  std::condition_variable changed;  // superblocks were freed, or an environment has answered or ended
+  std::map<std::uint64_t, std::unique_ptr<GlobalArena>> by_number;
+  std::uint64_t last_number = 0;
+  std::atomic<bool> any_ended{false};  // whether ended environments may have superblocks
+};
+
+GlobalArenas& AllArenas() {
+  static GlobalArenas& arenas = *new GlobalArenas;
+  return arenas;
+}
+
+// The functions below need the mutex, unless they take an Environment&.
+
+// The range that an address lies in, or the end.
+Ranges::iterator RangeAt(GlobalArena& arena, std::uint64_t address) {
+  const auto after = arena.ranges.upper_bound(address);
+  if (after == arena.ranges.begin()) return arena.ranges.end();
+  const auto range = std::prev(after);
+  return address < range->second.end ? range : arena.ranges.end();
+}
+
+void ReleaseEvent(FreeEvent* freed) {
+  if (freed != nullptr) freed->users -= 1;
+}
+
+// Makes a range begin at an address.
+void CutRange(GlobalArena& arena, std::uint64_t at) {
+  const auto found = RangeAt(arena, at);
+  if (found == arena.ranges.end() || found->first == at) return;
+  Superblocks rest = found->second;
+  found->second.end = at;
+  found->second.asked_end = at;
+  if (rest.freed != nullptr) rest.freed->users += 1;
+  arena.ranges.emplace(at, rest);
+}
+
+// The smallest run of free superblocks that has room, the lowest of them; zero if there is none. Also
+// the largest run.
+std::uint64_t FindRoom(const GlobalArena& arena, std::uint64_t size, std::uint64_t* largest) {
+  std::uint64_t best = 0, best_bytes = 0;
+  *largest = 0;
+  for (auto range = arena.ranges.begin(); range != arena.ranges.end();) {
+    const std::uint64_t begin = range->first;
+    std::uint64_t end = begin;
+    for (; range != arena.ranges.end() && range->second.owner == kNobody; ++range) end = range->second.end;
+    const std::uint64_t run = end - begin;
+    *largest = std::max(*largest, run);
+    if (run >= size && (best == 0 || run < best_bytes)) {
+      best = begin;
+      best_bytes = run;
+    }
+    if (run == 0) ++range;
+  }
+  return best;
+}
+
+bool HasRoom(const GlobalArena& arena, std::uint64_t size) {
+  std::uint64_t largest;
+  return FindRoom(arena, size, &largest) != 0;
+}
+
+// Makes [begin, end) free after an event, of which the range becomes a user.
+void FreeRange(GlobalArena& arena, std::uint64_t begin, std::uint64_t end, FreeEvent* freed) {
+  CutRange(arena, begin);
+  CutRange(arena, end);
+  arena.ranges.erase(arena.ranges.lower_bound(begin), arena.ranges.lower_bound(end));
+  if (freed != nullptr) freed->users += 1;
+  const auto range = arena.ranges.emplace(begin, Superblocks{end, end, kNobody, freed}).first;
+  const auto join = [&](Ranges::iterator first, Ranges::iterator second) {
+    if (first->second.owner != kNobody || second->second.owner != kNobody || first->second.freed != second->second.freed) return;
+    ReleaseEvent(second->second.freed);
+    first->second.end = first->second.asked_end = second->second.end;
+    arena.ranges.erase(second);
+  };
+  if (std::next(range) != arena.ranges.end()) join(range, std::next(range));
+  if (range != arena.ranges.begin()) join(std::prev(range), range);
+  arena.used_bytes -= end - begin;
+  arena.freed_bytes += end - begin;
+}
+
+// What has to be freed at the end of an arena goes to `orphans`.
+void EndArena(GlobalArenas& arenas, std::uint64_t number, std::vector<Orphan>* orphans) {
+  const GlobalArena& arena = *arenas.by_number.at(number);
+  if (arena.IsReady()) orphans->push_back(OrphanOfPlain(arena.kind, arena.device, arena.allocation, arena.allocated_bytes));
+  for (const FreeEvent& each : arena.events) {
+    orphans->push_back({OrphanKind::kEvent, each.event.device, reinterpret_cast<std::uintptr_t>(each.event.event)});
+  }
+  arenas.by_number.erase(number);
+}
+
+// Forgets an environment that needs an arena no more, and the arena after its last.
+void LeaveIfUnneeded(GlobalArenas& arenas, std::uint64_t number, std::uint64_t environment, std::vector<Orphan>* orphans) {
+  GlobalArena& arena = *arenas.by_number.at(number);
+  const auto tenant = arena.tenants.find(environment);
+  if (tenant == arena.tenants.end() || tenant->second.opens > 0 || tenant->second.bytes > 0) return;
+  arena.tenants.erase(tenant);
+  arenas.changed.notify_all();
+  if (arena.tenants.empty()) EndArena(arenas, number, orphans);
+}
+
+// Frees what an arena had, now if possible.
+void FreeArenaMemory(Environment& environment, std::vector<Orphan> orphans) {
+  if (orphans.empty()) return;
+  LeaveOrphans(environment, std::move(orphans));
+  environment.ReapOrphans();
+}
+
+// An arena that the environment has open, or memory of.
+Status FindArena(const Environment& environment, const Napi::Value& value, GlobalArena** arena, std::uint64_t* number) {
+  if (!ReadInteger(value, number)) return kInvalidArgument;
+  const auto found = AllArenas().by_number.find(*number);
+  if (found == AllArenas().by_number.end() || found->second->tenants.count(environment.id()) == 0) return kStaleHandle;
+  *arena = found->second.get();
+  return kSuccess;
+}
+
+struct ArenaSettings {
+  std::string name;
+  int device;
+  MemoryKind kind;
+  std::uint64_t bytes;
+  std::uint64_t superblock_bytes;
+  double thread;
+};
+
+// Allocates the block of an arena at a multiple of superblocks.
+Status AllocateBlock(Environment& environment, const ArenaSettings& settings, std::uint64_t* allocation, std::uint64_t* bytes) {
+  *bytes = settings.bytes;
+  const Status status = AllocatePlain(environment, settings.kind, settings.device, *bytes, allocation);
+  if (status != kSuccess || *allocation % settings.superblock_bytes == 0) return status;
+  LeaveOrphans(environment, {OrphanOfPlain(settings.kind, settings.device, *allocation, *bytes)});
+  *bytes += settings.superblock_bytes - kLeastAlignment;
+  return AllocatePlain(environment, settings.kind, settings.device, *bytes, allocation);
+}
+
+void JoinArena(Environment& environment, std::uint64_t number, GlobalArena& arena, double thread) {
+  Tenant& tenant = arena.tenants[environment.id()];
+  tenant.loop = environment.loop;
+  tenant.thread = thread;
+  tenant.opens += 1;
+  environment.Out(1, static_cast<double>(number));
+  environment.Out(2, static_cast<double>(arena.bytes));
+  environment.Out(3, static_cast<double>(arena.superblock_bytes));
+  environment.Out(4, static_cast<double>(arena.kind));
+}
+
+// Free superblocks that were taken, each with a use of its event, which passes to the caller.
+using TakenRanges = std::vector<std::pair<std::uint64_t, Superblocks>>;
+
+// Takes free superblocks for an environment. Returns their address, or zero.
+std::uint64_t TakeSuperblocks(const Environment& environment, GlobalArena& arena, std::uint64_t size, TakenRanges* taken) {
+  const std::uint64_t rounded = arena.RoundUp(size);
+  std::uint64_t largest;
+  const std::uint64_t begin = FindRoom(arena, rounded, &largest);
+  if (begin == 0) return 0;
+  const std::uint64_t end = begin + rounded;
+  CutRange(arena, end);
+  taken->assign(arena.ranges.find(begin), arena.ranges.lower_bound(end));
+  arena.ranges.erase(arena.ranges.find(begin), arena.ranges.lower_bound(end));
+  arena.ranges.emplace(begin, Superblocks{end, begin + size, environment.id(), nullptr});
+  arena.tenants.at(environment.id()).bytes += rounded;
+  arena.used_bytes += rounded;
+  arena.peak_used_bytes = std::max(arena.peak_used_bytes, arena.used_bytes);
+  return begin;
+}
+
+// Undoes TakeSuperblocks.
+void PutBack(const Environment& environment, GlobalArena& arena, std::uint64_t address, const TakenRanges& taken) {
+  const std::uint64_t bytes = arena.ranges.at(address).end - address;
+  arena.ranges.erase(address);
+  arena.ranges.insert(taken.begin(), taken.end());
+  arena.tenants.at(environment.id()).bytes -= bytes;
+  arena.used_bytes -= bytes;
+}
+
+// Makes a stream wait for the events of free superblocks. The context of its device must be current.
+Status WaitForFrees(Environment& environment, const StreamEntry& stream, const TakenRanges& taken) {
+  std::vector<const FreeEvent*> seen;
+  for (const auto& [begin, range] : taken) {
+    const FreeEvent* const freed = range.freed;
+    if (freed == nullptr || std::find(seen.begin(), seen.end(), freed) != seen.end()) continue;
+    seen.push_back(freed);
+    const Status status = environment.Counted<Call::kStreamWaitEvent>(stream.stream, freed->event.event, 0u);
+    if (status != kSuccess) return status;
+  }
+  return kSuccess;
+}
+
+Status CheckArenaFree(const Environment& environment, GlobalArena& arena, std::uint64_t address, std::uint64_t size,
+                      std::uint64_t* right_bytes) {
+  const auto first = RangeAt(arena, address);
+  if (first == arena.ranges.end() || !arena.IsBoundary(address)) return kForeignPointer;
+  if (first->second.owner == kNobody) return kDoubleFree;
+  if (first->second.owner != environment.id()) return kForeignPointer;
+  *right_bytes = first->second.asked_end - address;
+  if (size == 0 || size > arena.bytes) return kWrongSize;
+  const std::uint64_t end = address + size;
+  auto last = first;
+  while (last->second.asked_end < end) {
+    const auto next = std::next(last);
+    const bool is_adjacent = last->second.asked_end == last->second.end && next != arena.ranges.end() &&
+                             next->second.owner == environment.id();
+    if (!is_adjacent) return kWrongSize;
+    last = next;
+  }
+  return end == last->second.asked_end || arena.IsBoundary(end) ? kSuccess : kWrongSize;
+}
+
+// An idle event of a device, or a new one, with the caller as its user.
+Status AcquireFreeEvent(Environment& environment, std::uint64_t number, int device, FreeEvent** freed) {
+  GlobalArenas& arenas = AllArenas();
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    for (FreeEvent& each : arenas.by_number.at(number)->events) {
+      if (each.users > 0 || each.event.device != device) continue;
+      each.users = 1;
+      *freed = &each;
+      return kSuccess;
+    }
+  }
+  Event event = nullptr;
+  const Status status = environment.Counted<Call::kEventCreate>(&event, unsigned{kEventDisableTiming});
+  if (status != kSuccess) return status;
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  std::list<FreeEvent>& events = arenas.by_number.at(number)->events;
+  events.push_back({{event, device}, 1});
+  *freed = &events.back();
+  return kSuccess;
+}
+
+}  // namespace
+
+void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orphans) {
+  GlobalArenas& arenas = AllArenas();
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  std::vector<std::uint64_t> empty;
+  for (auto& [number, arena] : arenas.by_number) {
+    const auto tenant = arena->tenants.find(environment.id());
+    if (tenant != arena->tenants.end()) {
+      if (tenant->second.bytes > 0) arenas.any_ended = true;
+      arena->tenants.erase(tenant);
+    }
+    if (arena->tenants.empty() && (arena->IsReady() || arena->opener == environment.id())) empty.push_back(number);
+  }
+  for (const std::uint64_t number : empty) EndArena(arenas, number, orphans);
+  arenas.changed.notify_all();
+}
+
+bool FreeEndedSuperblocks(Environment& environment) {
+  GlobalArenas& arenas = AllArenas();
+  if (!arenas.any_ended) return false;
+  struct Ended {
+    std::uint64_t arena, begin, end, owner;
+  };
+  std::vector<Ended> ended;
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    arenas.any_ended = false;
+    for (const auto& [number, arena] : arenas.by_number) {
+      for (const auto& [begin, range] : arena->ranges) {
+        if (range.owner == kNobody || arena->tenants.count(range.owner) != 0) continue;
+        arenas.any_ended = true;
+        if (arena->backend == environment.backend) ended.push_back({number, begin, range.end, range.owner});
+      }
+    }
+  }
+  if (ended.empty()) return false;
+  // Before the wait, which then covers whatever used memory that has just come home.
+  const HandedOverMemory handed_over(environment.backend);
+  if (!AwaitDevices(environment)) return false;
+  bool freed = false;
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  for (const Ended& each : ended) {
+    const auto found = arenas.by_number.find(each.arena);
+    if (found == arenas.by_number.end()) continue;
+    GlobalArena& arena = *found->second;
+    for (std::uint64_t begin = each.begin; begin < each.end; begin += arena.superblock_bytes) {
+      const auto range = RangeAt(arena, begin);
+      // Another environment may have freed it meanwhile, and somebody may have taken it.
+      if (range->second.owner != each.owner) continue;
+      if (handed_over.Overlaps(begin, arena.superblock_bytes)) continue;
+      FreeRange(arena, begin, begin + arena.superblock_bytes, nullptr);
+      freed = true;
+    }
+  }
+  if (freed) arenas.changed.notify_all();
+  return freed;
+}
+
+bool HasEndedSuperblocks(std::uint64_t environment) {
+  GlobalArenas& arenas = AllArenas();
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  for (const auto& [number, arena] : arenas.by_number) {
+    for (const auto& [begin, range] : arena->ranges) {
+      if (range.owner == environment) return true;
+    }
+  }
+  return false;
+}
+
+void DeliverArenaRequests(Environment& environment) {
+  if (!environment.loop->is_asked || environment.on_arena_request.IsEmpty()) return;
+  const Napi::Env env = environment.env;
+  const Napi::HandleScope scope(env);
+  napi_value error;
+  // Raw, like every call that runs JavaScript: docs/design/001.
+  if (napi_call_function(env, env.Undefined(), environment.on_arena_request.Value(), 0, nullptr, nullptr) != napi_ok &&
+      env.IsExceptionPending()) {
+    napi_get_and_clear_last_exception(env, &error);
+  }
+}
+
+Status OnArenaRequest(Environment& environment, const Napi::CallbackInfo& info) {
+  if (!info[0].IsFunction()) return kInvalidArgument;
+  environment.on_arena_request = Napi::Persistent(info[0].As<Napi::Function>());
+  return kSuccess;
+}
+
+Status OpenArena(Environment& environment, const Napi::CallbackInfo& info) {
+  ArenaSettings settings;
+  std::uint64_t kind;
+  if (!ReadString(info[0], &settings.name) || !ReadInt(info[1], &settings.device) || !ReadInteger(info[2], &kind)) return kInvalidArgument;
+  if (!ReadInteger(info[3], &settings.bytes) || !ReadInteger(info[4], &settings.superblock_bytes)) return kInvalidArgument;
+  if (!ReadNumber(info[5], &settings.thread) || kind >= static_cast<std::uint64_t>(MemoryKind::kHost)) return kInvalidArgument;
+  const std::uint64_t superblock = settings.superblock_bytes;
+  if (superblock < kLeastAlignment || (superblock & (superblock - 1)) != 0) return kInvalidArgument;
+  if (settings.bytes == 0 || settings.bytes % superblock != 0) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  if (!environment.HasDevice(settings.device)) return kInvalidArgument;
+  settings.kind = static_cast<MemoryKind>(kind);
+
+  GlobalArenas& arenas = AllArenas();
+  std::uint64_t number = 0;
+  {
+    std::unique_lock<std::mutex> lock(arenas.mutex);
+    for (const auto& [each, arena] : arenas.by_number) {
+      if (arena->backend != environment.backend || arena->name != settings.name || arena->device != settings.device) continue;
+      if (arena->IsReady()) {
+        JoinArena(environment, each, *arena, settings.thread);
+        return kSuccess;
+      }
+      number = each;
+      if (arena->opener == environment.id()) break;
+      // Another environment allocates the block, which may need host functions of this one.
+      arenas.changed.wait_for(lock, std::chrono::milliseconds(5));
+      return kHostFunctionReady;
+    }
+    if (number == 0) {
+      number = ++arenas.last_number;
+      auto arena = std::make_unique<GlobalArena>();
+      arena->name = settings.name;
+      arena->backend = environment.backend;
+      arena->device = settings.device;
+      arena->kind = settings.kind;
+      arena->bytes = settings.bytes;
+      arena->superblock_bytes = superblock;
+      arena->opener = environment.id();
+      arenas.by_number.emplace(number, std::move(arena));
+    }
+  }
+  std::uint64_t allocation = 0, allocated_bytes = 0;
+  Status status = AllocateBlock(environment, settings, &allocation, &allocated_bytes);
+  if (status == kHostFunctionReady) return status;
+  std::vector<Orphan> orphans;
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    GlobalArena& arena = *arenas.by_number.at(number);
+    if (status == kSuccess && allocation + allocated_bytes > kMaxSafeInteger) {
+      orphans.push_back(OrphanOfPlain(settings.kind, settings.device, allocation, allocated_bytes));
+      status = kAddressTooLarge;
+    }
+    if (status == kSuccess) {
+      arena.allocation = allocation;
+      arena.allocated_bytes = allocated_bytes;
+      arena.base = (allocation + superblock - 1) / superblock * superblock;
+      arena.ranges.emplace(arena.base, Superblocks{arena.base + arena.bytes, arena.base + arena.bytes, kNobody, nullptr});
+      JoinArena(environment, number, arena, settings.thread);
+    } else {
+      arenas.by_number.erase(number);
+    }
+    arenas.changed.notify_all();
+  }
+  FreeArenaMemory(environment, std::move(orphans));
+  return status;
+}
+
+Status CloseArena(Environment& environment, const Napi::CallbackInfo& info) {
+  GlobalArenas& arenas = AllArenas();
+  std::vector<Orphan> orphans;
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    GlobalArena* arena;
+    std::uint64_t number;
+    const Status status = FindArena(environment, info[0], &arena, &number);
+    if (status != kSuccess) return status;
+    Tenant& tenant = arena->tenants.at(environment.id());
+    if (tenant.opens == 0) return kStaleHandle;
+    tenant.opens -= 1;
+    LeaveIfUnneeded(arenas, number, environment.id(), &orphans);
+  }
+  FreeArenaMemory(environment, std::move(orphans));
+  return kSuccess;
+}
+
+Status AllocateSuperblocks(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t bytes;
+  StreamEntry* stream;
+  if (!ReadInteger(info[1], &bytes) || bytes == 0) return kInvalidArgument;
+  Status status = FindStream(environment, info[2], &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+
+  GlobalArenas& arenas = AllArenas();
+  GlobalArena* arena;
+  std::uint64_t number, address = 0;
+  TakenRanges taken;
+  for (const bool is_last : {false, true}) {
+    {
+      const std::lock_guard<std::mutex> lock(arenas.mutex);
+      status = FindArena(environment, info[0], &arena, &number);
+      if (status != kSuccess) return status;
+      if (bytes > arena->bytes) return kErrorOutOfMemory;
+      address = TakeSuperblocks(environment, *arena, bytes, &taken);
+    }
+    if (address != 0) break;
+    if (is_last || !environment.ReapOrphans()) return kErrorOutOfMemory;
+  }
+  // Nobody records these events again while this call uses them.
+  status = WaitForFrees(environment, *stream, taken);
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  if (status != kSuccess) {
+    PutBack(environment, *arena, address, taken);
+    arenas.changed.notify_all();
+    return status;
+  }
+  for (const auto& [begin, range] : taken) ReleaseEvent(range.freed);
+  environment.Out(1, static_cast<double>(address));
+  return status;
+}
+
+Status FreeSuperblocks(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t address, bytes;
+  StreamEntry* stream;
+  if (!ReadInteger(info[1], &address) || !ReadInteger(info[2], &bytes)) return kInvalidArgument;
+  Status status = FindStream(environment, info[3], &stream);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, stream->device);
+  if (context.status() != kSuccess) return context.status();
+
+  GlobalArenas& arenas = AllArenas();
+  GlobalArena* arena;
+  std::uint64_t number;
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    status = FindArena(environment, info[0], &arena, &number);
+    // The environment has nothing there.
+    if (status == kStaleHandle) return kForeignPointer;
+    if (status != kSuccess) return status;
+    std::uint64_t right_bytes = 0;
+    status = CheckArenaFree(environment, *arena, address, bytes, &right_bytes);
+    if (status == kWrongSize) environment.Out(1, static_cast<double>(right_bytes));
+    if (status != kSuccess) return status;
+  }
+  // This environment has superblocks there, so the arena lasts.
+  FreeEvent* freed;
+  status = AcquireFreeEvent(environment, number, stream->device, &freed);
+  if (status != kSuccess) return status;
+  status = environment.Counted<Call::kEventRecord>(freed->event.event, stream->stream);
+  std::vector<Orphan> orphans;
+  {
+    const std::lock_guard<std::mutex> lock(arenas.mutex);
+    if (status == kSuccess) {
+      const std::uint64_t end = address + arena->RoundUp(bytes);
+      FreeRange(*arena, address, end, freed);
+      arena->tenants.at(environment.id()).bytes -= end - address;
+      arenas.changed.notify_all();
+    }
+    ReleaseEvent(freed);
+    LeaveIfUnneeded(arenas, number, environment.id(), &orphans);
+  }
+  FreeArenaMemory(environment, std::move(orphans));
+  return status;
+}
+
+Status ArenaInfo(Environment& environment, const Napi::CallbackInfo& info) {
+  GlobalArenas& arenas = AllArenas();
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  GlobalArena* arena;
+  std::uint64_t number, largest;
+  const Status status = FindArena(environment, info[0], &arena, &number);
+  if (status != kSuccess) return status;
+  FindRoom(*arena, 0, &largest);
+  environment.Out(1, static_cast<double>(arena->used_bytes));
+  environment.Out(2, static_cast<double>(arena->peak_used_bytes));
+  environment.Out(3, static_cast<double>(largest));
+  environment.Out(4, static_cast<double>(arena->tenants.size()));
+  environment.Out(5, static_cast<double>(arena->tenants.at(environment.id()).bytes));
+  return kSuccess;
+}
+
+Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
+  std::uint64_t bytes;
+  double milliseconds;
+  if (!ReadInteger(info[1], &bytes) || bytes == 0 || !ReadNumber(info[2], &milliseconds) || !(milliseconds >= 0)) return kInvalidArgument;
+  GlobalArenas& arenas = AllArenas();
+  std::unique_lock<std::mutex> lock(arenas.mutex);
+  GlobalArena* arena;
+  std::uint64_t number;
+  const Status status = FindArena(environment, info[0], &arena, &number);
+  if (status != kSuccess) return status;
+  const std::uint64_t id = environment.id();
+  const std::uint64_t request = ++arena->requests;
+  const std::uint64_t freed_before = arena->freed_bytes;
+  int asked = 0;
+  for (auto& [tenant_id, tenant] : arena->tenants) {
+    if (tenant_id == id || tenant.bytes == 0) continue;
+    asked += 1;
+    tenant.asked = request;
+    EventLoop& loop = *tenant.loop;
+    loop.is_asked = true;
+    const std::lock_guard<std::mutex> loop_lock(loop.mutex);
+    loop.PostWake();
+  }
+  const auto is_awaited = [&](const Tenant& tenant) {
+    return tenant.asked >= request && tenant.answered < request && !tenant.is_asking;
+  };
+  const std::uint64_t rounded = arena->RoundUp(std::min(bytes, arena->bytes));
+  const auto is_over = [&] {
+    if (HasRoom(*arena, rounded)) return true;
+    return std::none_of(arena->tenants.begin(), arena->tenants.end(), [&](const auto& entry) {
+      return entry.first != id && is_awaited(entry.second) && !entry.second.is_silent;
+    });
+  };
+  arena->tenants.at(id).is_asking = true;
+  arenas.changed.notify_all();
+  const auto patience = std::chrono::duration<double, std::milli>(std::min(milliseconds, 60'000.0));
+  const bool is_complete = arenas.changed.wait_for(lock, patience, is_over);
+  arena->tenants.at(id).is_asking = false;
+  std::vector<double> silent;
+  for (auto& [tenant_id, tenant] : arena->tenants) {
+    if (tenant_id == id || !is_awaited(tenant)) continue;
+    if (!is_complete) tenant.is_silent = true;
+    silent.push_back(tenant.thread);
+  }
+  environment.Out(1, asked);
+  environment.Out(2, static_cast<double>(arena->freed_bytes - freed_before));
+  environment.Out(3, HasRoom(*arena, rounded) ? 1 : 0);
+  lock.unlock();
+  Napi::Float64Array threads = Napi::Float64Array::New(info.Env(), silent.size());
+  for (std::size_t index = 0; index < silent.size(); ++index) threads[index] = silent[index];
+  *result = threads;
+  return kSuccess;
+}
+
+Status IsAskedForSuperblocks(Environment& environment) {
+  environment.Out(1, environment.loop->is_asked ? 1 : 0);
+  return kSuccess;
+}
+
+Status TakeArenaRequest(Environment& environment, const Napi::CallbackInfo&) {
+  GlobalArenas& arenas = AllArenas();
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  environment.Out(1, 0);
+  for (auto& [number, arena] : arenas.by_number) {
+    const auto tenant = arena->tenants.find(environment.id());
+    if (tenant == arena->tenants.end() || tenant->second.taken == tenant->second.asked) continue;
+    tenant->second.taken = tenant->second.asked;
+    environment.Out(1, static_cast<double>(number));
+    environment.Out(2, static_cast<double>(tenant->second.asked));
+    return kSuccess;
+  }
+  environment.loop->is_asked = false;
+  return kSuccess;
+}
+
+Status AnswerArenaRequest(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t request;
+  if (!ReadInteger(info[1], &request)) return kInvalidArgument;
+  GlobalArenas& arenas = AllArenas();
+  const std::lock_guard<std::mutex> lock(arenas.mutex);
+  GlobalArena* arena;
+  std::uint64_t number;
+  const Status status = FindArena(environment, info[0], &arena, &number);
+  if (status != kSuccess) return status;
+  Tenant& tenant = arena->tenants.at(environment.id());
+  if (request > tenant.taken) return kInvalidArgument;
+  tenant.answered = std::max(tenant.answered, request);
+  tenant.is_silent = false;
+  arenas.changed.notify_all();
+  return kSuccess;
+}
+
+}  // namespace cistern

@@ -1,0 +1,343 @@
+import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';
+import { type Device, deviceOption } from '../driver/device.js';
+import { answerRequests, GlobalArena, type GlobalArenaMemoryKind, globalArenaMemoryKinds, isAsked } from '../driver/global-arena.js';
+import {
+  type Inspect,
+  type InspectionOptions,
+  inspected,
+  inspectedDisposal,
+  inspectObject,
+  refuseCloning,
+} from '../driver/local-object.js';
+import { assertStream, assertStreamOf, Stream } from '../driver/stream.js';
+import { ArgumentRangeError } from '../errors.js';
+import { alreadyDisposed } from '../lifetime-errors.js';
+import {
+  announceConstruction,
+  type DeallocationFence,
+  type DevicePointer,
+  type GrowingMemoryResource,
+  type MemoryResource,
+  type TrimmingMemoryResource,
+} from '../memory-resource.js';
+import { definedFields, defineUpstream } from '../resource-kind.js';
+import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
+import { assertAlignment, assertBytes, assertName, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
+
+/** Options of {@link GlobalArenaMemoryResource}. */
+export interface GlobalArenaMemoryResourceOptions {
+  /**
+   * The arena's name in the process. Resources with the same name and device, in any worker, use the
+   * same arena.
+   * @defaultValue `'default'`
+   */
+  readonly name?: string;
+  /** @defaultValue the first device */
+  readonly device?: Device;
+  /**
+   * Bytes that the arena takes from the driver when it is first opened, in one block, and the most
+   * that all workers together can have of it; at least 1, rounded up to whole superblocks. Every
+   * resource of an arena that gives this option must give the same.
+   * @defaultValue half of the device's free memory, or what the arena has
+   */
+  readonly arenaBytes?: number;
+  /**
+   * Bytes of a superblock: a power of two from 256 on. Workers take whole superblocks. Smaller ones
+   * waste less, and are taken more often. Every resource of an arena that gives this option must give
+   * the same.
+   * @defaultValue 1 MiB, or what the arena has
+   */
+  readonly superblockBytes?: number;
+  /**
+   * The kind of memory. Every resource of an arena that gives this option must give the same.
+   * @defaultValue `'device'`, or what the arena has
+   */
+  readonly memoryKind?: GlobalArenaMemoryKind;
+  /**
+   * If there is no room: the milliseconds that `allocate` waits at most, while it blocks this thread,
+   * for other workers to give back what they have free; from 0 to 60,000. Each resource has its own.
+   * @defaultValue 20
+   */
+  readonly waitMilliseconds?: number;
+}
+
+const knownOptions = optionNames<GlobalArenaMemoryResourceOptions>({
+  arenaBytes: true,
+  device: true,
+  memoryKind: true,
+  name: true,
+  superblockBytes: true,
+  waitMilliseconds: true,
+});
+
+/** Statistics of a {@link GlobalArenaMemoryResource}: those of the whole arena. */
+export interface GlobalArenaStatistics {
+  /** Bytes that all workers have of the arena, in whole superblocks. */
+  readonly usedBytes: number;
+  /** The peak of `usedBytes` since the arena was first opened. */
+  readonly peakUsedBytes: number;
+  /** The largest free range, in bytes. */
+  readonly largestFreeBytes: number;
+  /** How many workers have the arena open, or memory of it. */
+  readonly workers: number;
+}
+
+const defaultWaitMilliseconds = 20;
+const longestWaitMilliseconds = 60_000;
+
+/**
+ * One block of memory for all workers of the process, from which pools take superblocks.
+ *
+ * Each worker makes a resource with the same name, and a pool on it. A pool takes the superblocks that
+ * it needs, and serves requests from them without a lock. When the arena has no room, the pools of
+ * all workers give back the superblocks that are entirely free: this worker's at once, the others'
+ * when they next need more themselves, or at the next turn of their event loops. `allocate` waits for
+ * them for a short time (`waitMilliseconds`), and its error says who has answered. So memory that one
+ * worker needs at its peak serves another one at another time.
+ *
+ * `deallocate` frees an allocation, or whole superblocks of adjacent ones.
+ *
+ * Stream order: a stream that takes superblocks waits for the events with which they were freed, on
+ * any stream of any worker. Every free records an event, whatever the fence says, since other workers
+ * cannot record one later. The host waits only for superblocks of a worker that has ended: they can
+ * be taken again after a wait for the devices, which `allocate` makes if there is no room otherwise.
+ * Superblocks are never smaller than asked, and aligned to 256 bytes or to their size, if it is
+ * greater.
+ *
+ * `reservedBytes` counts what this worker has, in whole superblocks; `statistics` those of all. The
+ * arena ends, and its block goes back to the driver, when no worker has it open, or memory of it. A
+ * worker that ends closes it.
+ *
+ * RMM's `arena_memory_resource` has a global arena, too, from which the arenas of threads and streams
+ * take superblocks. It is a part of that resource, behind one lock for all of them, and an arena that
+ * runs out stops all others and waits for the device. Here it is a resource of its own, for any pool;
+ * its lock is held for some steps, and superblocks come with events.
+ * @example
+ * ```ts
+ * // The same in every worker.
+ * using arena = new GlobalArenaMemoryResource({ name: 'service', arenaBytes: 1 * GiB });
+ * using pool = new PoolMemoryResource(arena, { deallocationEvents: 'deferred' });
+ * using buffer = new DeviceBuffer(1 * MiB, { resource: pool, stream: Stream.perThreadDefault() });
+ * console.log(arena.reservedBytes, arena.statistics().usedBytes); // of this worker, and of all
+ * ```
+ */
+export class GlobalArenaMemoryResource implements GrowingMemoryResource {
+  readonly memoryKind: GlobalArenaMemoryKind;
+  readonly device: Device;
+  /** The arena's name in the process. */
+  readonly name: string;
+  /** The bytes of the arena's block. */
+  readonly arenaBytes: number;
+  /** The bytes of a superblock. */
+  readonly granularityBytes: number;
+  /** The milliseconds that `allocate` waits at most for other workers. */
+  readonly waitMilliseconds: number;
+  readonly #arena: GlobalArena;
+  #isDisposed = false;
+
+  /**
+   * @throws ArgumentTypeError, ArgumentRangeError for an option out of its range, or other than the
+   * arena's.
+   * @throws OutOfMemoryError if the arena's block cannot be allocated.
+   */
+  constructor(options: GlobalArenaMemoryResourceOptions = {}) {
+    assertOptions(options, knownOptions);
+    const { name = 'default', arenaBytes, superblockBytes, memoryKind, waitMilliseconds = defaultWaitMilliseconds } = options;
+    assertName(name, 'name');
+    if (arenaBytes !== undefined) assertBytes(arenaBytes, 'arenaBytes');
+    if (arenaBytes === 0) throw new ArgumentRangeError('arenaBytes must be at least 1, got 0');
+    if (superblockBytes !== undefined) assertSuperblock(superblockBytes);
+    if (memoryKind !== undefined) assertOneOf(memoryKind, globalArenaMemoryKinds, 'memoryKind');
+    if (!(Number.isFinite(waitMilliseconds) && waitMilliseconds >= 0 && waitMilliseconds <= longestWaitMilliseconds)) {
+      throw new ArgumentRangeError(`waitMilliseconds must be a number from 0 to ${longestWaitMilliseconds}, got ${waitMilliseconds}`);
+    }
+    const device = deviceOption(options.device);
+    const arena = GlobalArena.open({ name, device, kind: memoryKind, arenaBytes, superblockBytes });
+    this.#arena = arena;
+    this.memoryKind = arena.kind;
+    this.device = device;
+    this.name = name;
+    this.arenaBytes = arena.arenaBytes;
+    this.granularityBytes = arena.superblockBytes;
+    this.waitMilliseconds = waitMilliseconds;
+    refuseCloning(this);
+    announceConstruction(this);
+  }
+
+  /** @internal What `console.log` shows. */
+  [inspected](depth: number, options: InspectionOptions, inspect: Inspect): string {
+    return inspectObject(
+      this,
+      {
+        name: this.name,
+        device: this.device.index,
+        memoryKind: this.memoryKind,
+        arenaBytes: this.arenaBytes,
+        reservedBytes: this.reservedBytes,
+        isDisposed: inspectedDisposal(this.#isDisposed),
+      },
+      depth,
+      options,
+      inspect,
+    );
+  }
+
+  /** Bytes that this worker has of the arena, in whole superblocks. */
+  get reservedBytes(): number {
+    return this.#arena.liveBytes;
+  }
+
+  get peakReservedBytes(): number {
+    return this.#arena.peakBytes;
+  }
+
+  resetPeakReservedBytes(): void {
+    this.#arena.resetPeak();
+  }
+
+  /**
+   * @throws OutOfMemoryError if the arena has no room even after all workers were asked to give back
+   * what they have free. Its message says how many were asked, who has not answered in time, and how
+   * much came back; its `stages` name the last as `'other-workers'`.
+   */
+  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+    assertBytes(bytes);
+    assertAlignment(alignment, this.granularityBytes);
+    this.#enter(stream, 'allocate');
+    if (this.#isDisposed) throw alreadyDisposed('allocate', `the ${this.constructor.name}`);
+    return bytes === 0 ? 0 : this.#arena.allocate(bytes, stream, this.waitMilliseconds);
+  }
+
+  deallocate(pointer: DevicePointer, bytes: number, stream: Stream, _fence?: DeallocationFence): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
+    this.#enter(stream, 'deallocate');
+    if (pointer !== 0) this.#arena.deallocate(pointer, bytes, stream);
+  }
+
+  /** The state of the whole arena. Linear in the number of ranges that workers have. */
+  statistics(): GlobalArenaStatistics {
+    if (this.#isDisposed) throw alreadyDisposed('read the statistics', `the ${this.constructor.name}`);
+    const { environments, ...usage } = this.#arena.usage();
+    return Object.freeze({ ...usage, workers: environments });
+  }
+
+  isEqual(other: MemoryResource): boolean {
+    return other instanceof GlobalArenaMemoryResource && other.#arena === this.#arena;
+  }
+
+  /** @internal */
+  trimOnRequest(user: TrimmingMemoryResource): void {
+    usersOf(this.#arena).add(user);
+  }
+
+  /** @internal */
+  answerRequests(): boolean {
+    if (!isAsked()) return false;
+    answerRequests();
+    return true;
+  }
+
+  /**
+   * Ends allocation through this object. Its allocations stay, and can still be freed by it or by an
+   * equal resource of this worker.
+   */
+  [Symbol.dispose](): void {
+    if (this.#isDisposed) return;
+    this.#isDisposed = true;
+    this.#arena.close();
+  }
+
+  /** The same as `[Symbol.dispose]()`. */
+  dispose(): void {
+    this[Symbol.dispose]();
+  }
+
+  #enter(stream: Stream, operation: string): void {
+    assertStream(stream, operation);
+    if (this.memoryKind === 'device') assertStreamOf(stream, this.device);
+  }
+}
+
+/** The resources above an arena that can give superblocks back. Does not keep them alive. */
+class ArenaUsers {
+  readonly #arena: GlobalArena;
+  #users: WeakRef<TrimmingMemoryResource>[] = [];
+  /** The stream on which superblocks are given back, so that the program's streams do not wait for each other. */
+  #stream: Stream | undefined;
+  #isTrimming = false;
+
+  constructor(arena: GlobalArena) {
+    this.#arena = arena;
+    arena.giveBack = () => this.#giveBack();
+  }
+
+  add(user: TrimmingMemoryResource): void {
+    this.#users = [...this.#users.filter((each) => each.deref() !== undefined), new WeakRef(user)];
+  }
+
+  #giveBack(): void {
+    if (this.#isTrimming) return;
+    this.#isTrimming = true;
+    try {
+      freeUnreachableBuffers();
+      this.#stream ??= new Stream({ device: this.#arena.device, nonBlocking: true });
+      // A resource is made after those that it takes memory from.
+      for (const user of [...this.#users].reverse()) trimIfPossible(user.deref(), this.#stream);
+    } catch {
+      // Without a stream, nothing is given back.
+    } finally {
+      this.#isTrimming = false;
+    }
+  }
+}
+
+const users = new WeakMap<GlobalArena, ArenaUsers>();
+
+function usersOf(arena: GlobalArena): ArenaUsers {
+  const found = users.get(arena) ?? new ArenaUsers(arena);
+  users.set(arena, found);
+  return found;
+}
+
+function trimIfPossible(user: TrimmingMemoryResource | undefined, stream: Stream): void {
+  try {
+    user?.trim(stream);
+  } catch {
+    // It is disposed, or the driver refuses: it gives back nothing more.
+  }
+}
+
+function assertSuperblock(superblockBytes: number): void {
+  assertBytes(superblockBytes, 'superblockBytes');
+  if (superblockBytes >= ALLOCATION_ALIGNMENT && Number.isInteger(Math.log2(superblockBytes))) return;
+  throw new ArgumentRangeError(
+    `superblockBytes must be a power of two of at least ${formatBytes(ALLOCATION_ALIGNMENT)}, got ${superblockBytes}`,
+    'ERR_INVALID_ARG_VALUE',
+  );
+}
+
+/** `global-arena` in a specification. */
+export const globalArenaKind = defineUpstream({
+  name: 'global-arena',
+  summary: 'one block of memory for all workers, which take superblocks of it',
+  options: {
+    name: { type: 'text', summary: 'its name in the process', default: 'default' },
+    size: { type: 'size', summary: 'the bytes for all workers', default: "half of the device's free memory" },
+    superblock: { type: 'size', summary: 'the bytes that a worker takes at once, a power of two', default: '1MiB' },
+    memory: { type: 'word', words: globalArenaMemoryKinds, summary: 'the kind of memory', default: 'device' },
+    wait: { type: 'number', summary: 'the milliseconds to wait for other workers to give memory back', default: '20' },
+  },
+  example: 'global-arena(size=64MiB)',
+  create: ({ device, options }) =>
+    new GlobalArenaMemoryResource({
+      device,
+      ...definedFields({
+        name: options.name,
+        arenaBytes: options.size,
+        superblockBytes: options.superblock,
+        memoryKind: options.memory,
+        waitMilliseconds: options.wait,
+      }),
+    }),
+});

@@ -1,0 +1,327 @@
+import { describe, expect, test } from 'vitest';
+import { deviceMemory } from '../support/device-memory.js';
+import { runModule } from '../support/run-module.js';
+
+const device = deviceMemory(64);
+
+/**
+ * A module in which `start(text, n)` starts workers that run a text, each with a number from 0 on, and
+ * `cells` are shared. In all of them, `open()` opens the same arena of 8 MiB. `free()` is the free
+ * memory of the device once orphans were freed.
+ */
+function runWithWorkers(body: string, timeoutMilliseconds?: number): unknown {
+  return runModule(
+    `
+    import { once } from 'node:events';
+    import { setTimeout } from 'node:timers/promises';
+    import { Worker } from 'node:worker_threads';
+    import * as cistern from 'cistern';
+    const { Device, DeviceBuffer, GlobalArenaMemoryResource, KiB, MiB, PoolMemoryResource, Stream, checkOrder, set } = cistern;
+    const open = (options) => new GlobalArenaMemoryResource({ name: 'test', arenaBytes: 8 * MiB, superblockBytes: 256 * KiB, ...options });
+    const cells = new Int32Array(new SharedArrayBuffer(64));
+    const start = (text, count = 1) => Array.from({ length: count }, (_, number) => new Worker(\`
+      const { once } = require('node:events');
+      const { parentPort, workerData: { number, cells } } = require('node:worker_threads');
+      const post = (message) => parentPort.postMessage(message);
+      const received = async () => (await once(parentPort, 'message'))[0];
+      import('cistern').then(async (cistern) => {
+        const { DeviceBuffer, GlobalArenaMemoryResource, KiB, MiB, PoolMemoryResource, Stream, checkOrder, set } = cistern;
+        const open = (options) => new GlobalArenaMemoryResource({ name: 'test', arenaBytes: 8 * MiB, superblockBytes: 256 * KiB, ...options });
+        const stream = new Stream({ nonBlocking: true });
+        \${text}
+      });\`, { eval: true, execArgv: [], workerData: { number, cells } }));
+    const received = async (worker) => (await once(worker, 'message'))[0];
+    const show = (...values) => console.log(...values);
+    const messageOf = (action) => { try { action(); return 'nothing'; } catch (error) { return error.message; } };
+    const stream = new Stream({ nonBlocking: true });
+    const free = () => {
+      new Stream().dispose();
+      Device.get().synchronizeSync();
+      return Device.get().memoryInfo().freeBytes;
+    };
+    ${body}
+  `,
+    device,
+    timeoutMilliseconds,
+  );
+}
+
+/** Everything printed, and nothing else. */
+function printed(...lines: readonly string[]): unknown {
+  return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
+}
+
+/** A worker whose pool has 6 MiB free, and then runs a text. */
+function withFreeMemory(text: string): string {
+  return `
+    const pool = new PoolMemoryResource(open(), { deallocationEvents: 'deferred' });
+    pool.deallocate(pool.allocate(6 * MiB, stream), 6 * MiB, stream);
+    post(pool.reservedBytes);
+    ${text}`;
+}
+
+describe('one arena for all workers', () => {
+  test('gives one worker what another has free, without a call of either', () => {
+    const end = runWithWorkers(`
+      const [worker] = start(\`${withFreeMemory(`
+        await received();
+        post(pool.reservedBytes);
+      `)}\`);
+      show((await received(worker)) / 2 ** 20);
+      const arena = open({ waitMilliseconds: 5000 });
+      const pool = new PoolMemoryResource(arena);
+      const pointer = pool.allocate(8 * MiB, stream);
+      show(arena.statistics().usedBytes / MiB, arena.statistics().workers);
+      worker.postMessage('go on');
+      show(await received(worker));
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('6', '8 2', '0'));
+  });
+
+  test('makes the taker wait for the stream that freed the memory, in another worker', () => {
+    const end = runWithWorkers(`
+      const checker = checkOrder();
+      const [worker] = start(\`
+        const checker = checkOrder();
+        const pool = new PoolMemoryResource(open(), { deallocationEvents: 'deferred' });
+        const buffer = new DeviceBuffer(8 * MiB, { resource: pool, stream });
+        const hold = stream.hold();
+        buffer.fill(1);
+        buffer.dispose();
+        post('freed');
+        await received();
+        hold.release();
+        post(checker.reports.length);
+      \`);
+      await received(worker);
+      const pool = new PoolMemoryResource(open({ waitMilliseconds: 5000 }));
+      const buffer = new DeviceBuffer(8 * MiB, { resource: pool, stream });
+      buffer.fill(2);
+      await setTimeout(20);
+      show(stream.query());
+      const contents = buffer.toHost();
+      worker.postMessage('go on');
+      show(await received(worker), [...new Set(await contents)].join(), checker.reports.length);
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('false', '0 2 0'));
+  });
+
+  test('waits for a worker that does not answer only once, and says so', () => {
+    const end = runWithWorkers(`
+      const [worker] = start(\`${withFreeMemory(`
+        Atomics.wait(cells, 0, 0);
+        await received();
+      `)}\`);
+      await received(worker);
+      const arena = open({ waitMilliseconds: 200 });
+      const times = [];
+      let message;
+      for (let i = 0; i < 2; i++) {
+        const before = performance.now();
+        message = messageOf(() => arena.allocate(4 * MiB, stream));
+        times.push(performance.now() - before);
+      }
+      show(message);
+      show(times[0] > 190, times[1] < 150);
+      Atomics.store(cells, 0, 1);
+      Atomics.notify(cells, 0);
+      while (arena.statistics().usedBytes > 0) await setTimeout(1);
+      arena.deallocate(arena.allocate(8 * MiB, stream), 8 * MiB, stream);
+      await worker.terminate();
+    `);
+    expect(end).toEqual(
+      printed(
+        'global arena "test" is out of memory: 4 MiB (4194304 bytes) were asked for; of its 8 MiB, 6 MiB are in use by 2 workers, 0 B by this one, and the largest free range has 2 MiB; 1 other worker was asked to give back what is free, 0 answered within 200 ms (not: worker 1), and 0 B came back',
+        'true true',
+      ),
+    );
+  });
+
+  test('is answered by a worker that never returns to its event loop, when it needs more', () => {
+    const end = runWithWorkers(`
+      const [worker] = start(\`${withFreeMemory(`
+        const arena = open();
+        // Serves itself from its pool until it has been asked.
+        while (Atomics.load(cells, 0) === 0) pool.deallocate(pool.allocate(MiB, stream), MiB, stream);
+        Atomics.wait(cells, 1, 0, 100);
+        pool.deallocate(pool.allocate(MiB, new Stream({ nonBlocking: true })), MiB, stream);
+        Atomics.wait(cells, 1, 0, 2000);
+      `)}\`);
+      await received(worker);
+      const arena = open({ waitMilliseconds: 5000 });
+      Atomics.store(cells, 0, 1);
+      const pointer = arena.allocate(7 * MiB, stream);
+      show(pointer > 0);
+      Atomics.store(cells, 1, 1);
+      Atomics.notify(cells, 1);
+      arena.deallocate(pointer, 7 * MiB, stream);
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('true'));
+  });
+
+  test('does not lock up if all workers ask each other', () => {
+    const end = runWithWorkers(`
+      const workers = start(\`
+        const pool = new PoolMemoryResource(open({ waitMilliseconds: 50 }), { deallocationEvents: 'deferred' });
+        let served = 0;
+        let refused = 0;
+        for (let i = 0; i < 60; i++) {
+          const bytes = (1 + (i + number) % 5) * MiB;
+          try {
+            const pointer = pool.allocate(bytes, stream);
+            set(pointer, number, 1, bytes, stream);
+            await new Promise(setImmediate);
+            pool.deallocate(pointer, bytes, stream);
+            served++;
+          } catch (error) {
+            if (error.code !== 'ERR_CISTERN_OUT_OF_MEMORY') throw error;
+            refused++;
+          }
+        }
+        pool.validate();
+        post([served, refused]);
+        await received();
+      \`, 3);
+      const results = await Promise.all(workers.map(received));
+      show(results.every(([served, refused]) => served > 0 && served + refused === 60));
+      for (const worker of workers) await worker.terminate();
+      show(free() === Device.get().memoryInfo().totalBytes);
+    `);
+    expect(end).toEqual(printed('true', 'true'));
+  });
+
+  test('is opened once by workers that open it at the same time', () => {
+    const end = runWithWorkers(`
+      const before = free();
+      // Two of these do not fit.
+      const workers = start(\`
+        post(new GlobalArenaMemoryResource({ name: 'large', arenaBytes: 40 * MiB }).arenaBytes);
+        await received();
+      \`, 4);
+      show((await Promise.all(workers.map(received))).map((bytes) => bytes / MiB).join());
+      show((before - free()) / MiB);
+      for (const worker of workers) await worker.terminate();
+      show(before - free());
+    `);
+    expect(end).toEqual(printed('40,40,40,40', '40', '0'));
+  });
+
+  test.each(['exit', 'terminate', 'throw'])('takes back what a worker had that ends by %s', (ending) => {
+    const end = runWithWorkers(`
+      const before = free();
+      const arena = open();
+      const [worker] = start(\`
+        const pool = new PoolMemoryResource(open());
+        const buffer = new DeviceBuffer(6 * MiB, { resource: pool, stream });
+        buffer.fill(1);
+        post('allocated');
+        const ending = await received();
+        if (ending === 'exit') process.exit(0);
+        if (ending === 'throw') setImmediate(() => { throw new Error('meant'); });
+        parentPort.on('message', () => {});
+      \`);
+      worker.on('error', () => {});
+      const ended = new Promise((resolve) => worker.once('exit', resolve));
+      await received(worker);
+      show(arena.statistics().usedBytes / MiB);
+      if ('${ending}' === 'terminate') await worker.terminate();
+      else worker.postMessage('${ending}');
+      await ended;
+      show(arena.statistics().usedBytes / MiB, arena.statistics().workers);
+      const pointer = arena.allocate(8 * MiB, stream);
+      arena.deallocate(pointer, 8 * MiB, stream);
+      arena.dispose();
+      show(before - free());
+    `);
+    expect(end).toEqual(printed('6', '6 1', '0'));
+  });
+
+  test('keeps superblocks of an ended worker while another has a buffer in them', () => {
+    const end = runWithWorkers(`
+      const arena = open({ waitMilliseconds: 0 });
+      const [worker] = start(\`
+        const pool = new PoolMemoryResource(open());
+        const first = new DeviceBuffer(3 * MiB, { resource: pool, stream });
+        const buffer = new DeviceBuffer(100 * KiB, { resource: pool, stream });
+        buffer.fill(7);
+        post(buffer.detach());
+        await received();
+      \`);
+      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      await worker.terminate();
+      const message = messageOf(() => arena.allocate(8 * MiB, stream));
+      show(message.includes('out of memory'), arena.statistics().usedBytes <= 512 * KiB);
+      show([...new Set(buffer.toHostSync())].join());
+      buffer.dispose();
+      const pointer = arena.allocate(8 * MiB, stream);
+      show(pointer > 0);
+      arena.deallocate(pointer, 8 * MiB, stream);
+    `);
+    expect(end).toEqual(printed('true true', '7', 'true'));
+  });
+
+  test('loses nothing if workers are terminated at any moment', () => {
+    const end = runWithWorkers(
+      `
+      const before = free();
+      const arena = open({ waitMilliseconds: 1000 });
+      const checker = checkOrder({ stacks: false });
+      for (let round = 0; round < 15; round++) {
+        const workers = start(\`
+          const pool = new PoolMemoryResource(open(), { deallocationEvents: ['eager', 'deferred', 'off'][number] });
+          const streams = [stream, new Stream({ nonBlocking: true })];
+          const live = [];
+          post('running');
+          for (let i = 0; ; i++) {
+            try {
+              const bytes = 1000 + (i * 7919) % 700_000;
+              const on = streams[i % 2];
+              const pointer = pool.allocate(bytes, on);
+              set(pointer, number, 1, bytes, on);
+              live.push([pointer, bytes, on]);
+            } catch (error) {
+              if (error.code !== 'ERR_CISTERN_OUT_OF_MEMORY') throw error;
+            }
+            if (live.length > 2) pool.deallocate(...live.shift());
+            if (i % 8 === 0) await new Promise(setImmediate);
+          }
+        \`, 3);
+        for (const worker of workers) worker.on('error', (error) => show(error.message));
+        await Promise.all(workers.map(received));
+        await setTimeout((round * 7) % 30);
+        await Promise.all(workers.map((worker) => worker.terminate()));
+        const pointer = arena.allocate(8 * MiB, stream);
+        set(pointer, 9, 1, 8 * MiB, stream);
+        arena.deallocate(pointer, 8 * MiB, stream);
+      }
+      show(arena.statistics().usedBytes, arena.statistics().workers, checker.reports.length);
+      arena.dispose();
+      show(before - free());
+    `,
+      60_000,
+    );
+    expect(end).toEqual(printed('0 1 0', '0'));
+  });
+
+  test('counts in a shared limit what an ended worker had, until it is free', () => {
+    const end = runWithWorkers(`
+      const arena = open();
+      const limited = new cistern.LimitingResourceAdaptor(arena, { limitBytes: 8 * MiB, shared: 'budget' });
+      const [worker] = start(\`
+        const limited = new cistern.LimitingResourceAdaptor(open(), { limitBytes: 8 * MiB, shared: 'budget' });
+        limited.allocate(6 * MiB, stream);
+        post('allocated');
+        await received();
+      \`);
+      await received(worker);
+      await worker.terminate();
+      show(limited.allocatedBytes / MiB);
+      limited.deallocate(limited.allocate(8 * MiB, stream), 8 * MiB, stream);
+      show(limited.allocatedBytes);
+    `);
+    expect(end).toEqual(printed('6', '0'));
+  });
+});

@@ -1,0 +1,245 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import {
+  CudaMemoryResource,
+  checkOrder,
+  DeviceBuffer,
+  driverCallCounts,
+  GlobalArenaMemoryResource,
+  KiB,
+  MiB,
+  PoolMemoryResource,
+  Stream,
+  set,
+} from '../../src/index.js';
+import { caught } from '../support/errors.js';
+
+let stream: Stream;
+beforeAll(() => {
+  stream = new Stream({ nonBlocking: true });
+});
+afterAll(() => stream.dispose());
+
+const arenaBytes = 4 * MiB;
+const superblockBytes = 256 * KiB;
+
+function open(name = 'test'): GlobalArenaMemoryResource {
+  return new GlobalArenaMemoryResource({ name, arenaBytes, superblockBytes });
+}
+
+describe('a global arena', () => {
+  test('is one for all resources of its name, and ends with the last', () => {
+    const before = driverCallCounts();
+    const first = open();
+    const second = open();
+    const other = open('other');
+    const pointer = first.allocate(1, stream);
+    expect(first.isEqual(second)).toBe(true);
+    expect(first.isEqual(other)).toBe(false);
+    expect([first.reservedBytes, second.reservedBytes, other.reservedBytes]).toEqual([superblockBytes, superblockBytes, 0]);
+    expect(second.statistics()).toEqual({
+      usedBytes: superblockBytes,
+      peakUsedBytes: superblockBytes,
+      largestFreeBytes: arenaBytes - superblockBytes,
+      workers: 1,
+    });
+    first.dispose();
+    second.dispose();
+    expect(() => second.allocate(1, stream)).toThrow('disposed');
+    expect(driverCallCounts().frees).toBe(before.frees);
+    second.deallocate(pointer, 1, stream);
+    other.dispose();
+    expect(driverCallCounts().frees - before.frees).toBe(2);
+    expect(driverCallCounts().allocations - before.allocations).toBe(2);
+  });
+
+  test('keeps the settings with which it was opened', () => {
+    using first = open();
+    using second = new GlobalArenaMemoryResource({ name: 'test' });
+    expect([second.arenaBytes, second.granularityBytes, second.memoryKind]).toEqual([arenaBytes, superblockBytes, 'device']);
+    for (const [option, found] of [
+      [{ arenaBytes: 8 * MiB }, arenaBytes],
+      [{ superblockBytes: 512 * KiB }, superblockBytes],
+      [{ memoryKind: 'managed' }, '"device"'],
+    ] as const) {
+      expect(caught(() => new GlobalArenaMemoryResource({ name: 'test', ...option }))).toMatchObject({
+        code: 'ERR_INVALID_ARG_VALUE',
+        message: `${Object.keys(option)[0]} must be ${found}, with which global arena "test" was opened, got ${JSON.stringify(Object.values(option)[0])}`,
+      });
+    }
+    expect(first.statistics().workers).toBe(1);
+  });
+
+  test.each([
+    [{ name: '' }, 'name must be a non-empty string'],
+    [{ arenaBytes: 0 }, 'arenaBytes must be at least 1, got 0'],
+    [{ arenaBytes: 1.5 }, 'arenaBytes must be'],
+    [{ superblockBytes: 3000 }, 'superblockBytes must be a power of two of at least 256 B, got 3000'],
+    [{ superblockBytes: 128 }, 'superblockBytes must be a power of two'],
+    [{ memoryKind: 'host' }, "memoryKind must be 'device', 'managed', 'pinned-host'"],
+    [{ waitMilliseconds: -1 }, 'waitMilliseconds must be a number from 0 to 60000, got -1'],
+    [{ waitMilliseconds: Number.NaN }, 'waitMilliseconds must be a number'],
+  ])('refuses the options %o', (options, message) => {
+    expect(() => new GlobalArenaMemoryResource(options as never)).toThrow(message);
+  });
+
+  test('of a size that the device does not have is not opened', () => {
+    expect(caught(() => new GlobalArenaMemoryResource({ name: 'huge', arenaBytes: 2 ** 48 }))).toMatchObject({
+      code: 'ERR_CISTERN_OUT_OF_MEMORY',
+      message: expect.stringMatching(/^global arena "huge" is out of memory/),
+    });
+    using arena = open('huge');
+    expect(arena.arenaBytes).toBe(arenaBytes);
+  });
+
+  test.each(['device', 'managed', 'pinned-host'] as const)('has memory of kind %s', (memoryKind) => {
+    using arena = new GlobalArenaMemoryResource({ name: memoryKind, memoryKind, arenaBytes });
+    expect(arena.memoryKind).toBe(memoryKind);
+    using buffer = new DeviceBuffer(100, { resource: arena, stream });
+    buffer.fill(5);
+    expect(buffer.toHostSync()).toEqual(new Uint8Array(100).fill(5));
+  });
+
+  test('gives adjacent superblocks, and takes them back in pieces', () => {
+    using arena = open();
+    const first = arena.allocate(4 * superblockBytes, stream);
+    const second = arena.allocate(superblockBytes + 1, stream);
+    expect(second).toBe(first + 4 * superblockBytes);
+    expect(first % superblockBytes).toBe(0);
+    expect(arena.reservedBytes).toBe(6 * superblockBytes);
+    arena.deallocate(first + superblockBytes, 4 * superblockBytes, stream);
+    expect(arena.reservedBytes).toBe(2 * superblockBytes);
+    for (const [pointer, bytes, code] of [
+      [first, 2 * superblockBytes, 'ERR_CISTERN_WRONG_SIZE'],
+      [first + 256, 256, 'ERR_CISTERN_FOREIGN_POINTER'],
+      [first + superblockBytes, superblockBytes, 'ERR_CISTERN_DOUBLE_FREE'],
+      [first - superblockBytes * 100, superblockBytes, 'ERR_CISTERN_FOREIGN_POINTER'],
+      [second + superblockBytes, 2, 'ERR_CISTERN_WRONG_SIZE'],
+    ] as const) {
+      expect(caught(() => arena.deallocate(pointer, bytes, stream))).toMatchObject({ code });
+    }
+    arena.deallocate(second + superblockBytes, 1, stream);
+    arena.deallocate(first, superblockBytes, stream);
+    expect(arena.statistics()).toMatchObject({ usedBytes: 0, largestFreeBytes: arenaBytes, peakUsedBytes: 6 * superblockBytes });
+  });
+
+  test('takes the smallest free range that has room', () => {
+    using arena = open();
+    const pieces = Array.from({ length: 16 }, () => arena.allocate(superblockBytes, stream));
+    const [a, b, c, d, e] = pieces as [number, number, number, number, number];
+    for (const each of [a, b, c]) arena.deallocate(each, superblockBytes, stream);
+    arena.deallocate(e, superblockBytes, stream);
+    expect(arena.allocate(1, stream)).toBe(e);
+    expect(arena.allocate(2 * superblockBytes, stream)).toBe(a);
+    arena.deallocate(a, 2 * superblockBytes, stream);
+    arena.deallocate(d, superblockBytes, stream);
+    // Ranges that were freed with several events are one range.
+    expect(arena.allocate(4 * superblockBytes, stream)).toBe(a);
+    arena.deallocate(a, 4 * superblockBytes, stream);
+    for (const each of pieces.slice(4)) arena.deallocate(each, each === e ? 1 : superblockBytes, stream);
+  });
+
+  test('makes a stream wait for every stream that freed what it takes', () => {
+    using arena = open();
+    using checker = checkOrder();
+    using other = new Stream({ nonBlocking: true });
+    using third = new Stream({ nonBlocking: true });
+    const first = arena.allocate(superblockBytes, other);
+    const second = arena.allocate(superblockBytes, third);
+    const rest = arena.allocate(arenaBytes - 2 * superblockBytes, stream);
+    const holds = [other.hold(), third.hold()];
+    set(first, 1, 1, 100, other);
+    set(second, 1, 1, 100, third);
+    arena.deallocate(first, superblockBytes, other);
+    arena.deallocate(second, superblockBytes, third);
+    const both = arena.allocate(2 * superblockBytes, stream);
+    set(both, 2, 1, 2 * superblockBytes, stream);
+    for (const hold of holds) {
+      expect(stream.query()).toBe(false);
+      hold.release();
+    }
+    stream.synchronizeSync();
+    expect(checker.reports).toEqual([]);
+    arena.deallocate(both, 2 * superblockBytes, stream);
+    arena.deallocate(rest, arenaBytes - 2 * superblockBytes, stream);
+  });
+
+  test('serves memory whose stream has ended', () => {
+    using arena = open();
+    using checker = checkOrder();
+    const other = new Stream({ nonBlocking: true });
+    const all = arena.allocate(arenaBytes, other);
+    set(all, 1, 1, arenaBytes, other);
+    arena.deallocate(all, arenaBytes, other);
+    other.dispose();
+    const again = arena.allocate(arenaBytes, stream);
+    set(again, 2, 1, arenaBytes, stream);
+    arena.deallocate(again, arenaBytes, stream);
+    expect(checker.reports).toEqual([]);
+  });
+
+  test('says why it has no memory', () => {
+    using arena = open();
+    const pointer = arena.allocate(3 * MiB, stream);
+    expect(caught(() => arena.allocate(2 * MiB, stream))).toMatchObject({
+      code: 'ERR_CISTERN_OUT_OF_MEMORY',
+      message:
+        'global arena "test" is out of memory: 2 MiB (2097152 bytes) were asked for; of its 4 MiB, 3 MiB are in use by 1 worker, 3 MiB by this one, and the largest free range has 1 MiB; no other worker has any of it',
+      requestedBytes: 2 * MiB,
+      availableBytes: 1 * MiB,
+      limitBytes: arenaBytes,
+      stages: [{ stage: 'other-workers', recoveredBytes: 0 }],
+    });
+    arena.deallocate(pointer, 3 * MiB, stream);
+  });
+
+  test.each(['eager', 'deferred', 'off'] as const)('takes back what pools have free, under %s', (deallocationEvents) => {
+    using arena = open();
+    using checker = checkOrder();
+    using first = new PoolMemoryResource(arena, { deallocationEvents });
+    using second = new PoolMemoryResource(arena, { deallocationEvents });
+    using other = new Stream({ nonBlocking: true });
+    const pointers = Array.from({ length: 12 }, (_, i) => first.allocate(300_000, i % 2 === 0 ? stream : other));
+    for (const [i, pointer] of pointers.entries()) {
+      const each = i % 2 === 0 ? stream : other;
+      set(pointer, 1, 1, 300_000, each);
+      first.deallocate(pointer, 300_000, each);
+    }
+    expect(first.reservedBytes).toBeGreaterThan(3 * MiB);
+    const all = second.allocate(arenaBytes, other);
+    set(all, 2, 1, arenaBytes, other);
+    second.deallocate(all, arenaBytes, other);
+    expect(first.reservedBytes).toBe(0);
+    first.validate();
+    const again = first.allocate(arenaBytes, stream);
+    set(again, 3, 1, arenaBytes, stream);
+    first.deallocate(again, arenaBytes, stream);
+    expect(checker.reports).toEqual([]);
+  });
+
+  test('leaves a pool what is in use', () => {
+    using arena = open();
+    using pool = new PoolMemoryResource(arena);
+    using other = new PoolMemoryResource(arena);
+    const used = pool.allocate(1000, stream);
+    pool.deallocate(pool.allocate(2 * MiB, stream), 2 * MiB, stream);
+    const pointer = other.allocate(arenaBytes - superblockBytes, stream);
+    expect(pool.reservedBytes).toBe(superblockBytes);
+    expect(() => other.allocate(superblockBytes, stream)).toThrow('out of memory');
+    pool.deallocate(used, 1000, stream);
+    const last = other.allocate(superblockBytes, stream);
+    other.deallocate(last, superblockBytes, stream);
+    other.deallocate(pointer, arenaBytes - superblockBytes, stream);
+  });
+
+  test('frees buffers that were dropped', () => {
+    using arena = open();
+    using cuda = new CudaMemoryResource();
+    expect(arena.isEqual(cuda)).toBe(false);
+    using pool = new PoolMemoryResource(arena);
+    let buffer: DeviceBuffer | undefined = new DeviceBuffer(arenaBytes, { resource: pool, stream });
+    expect(buffer.byteLength).toBe(arenaBytes);
+    buffer = undefined;
+    using again = new DeviceBuffer(arenaBytes, { resource: pool, stream });
+    expect(again.byteLength).toBe(arenaBytes);
+  });
+});
