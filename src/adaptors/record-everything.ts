@@ -95,10 +95,9 @@ function record(resource: MemoryResource): void {
 function adaptorOf(resource: MemoryResource): RecordingResourceAdaptor {
   const { index } = resource.device;
   const kind = kindOf(resource);
-  const adaptor = new RecordingResourceAdaptor(resource, {
-    layer: index === 0 ? kind : `${kind} (device ${index})`,
-    stackSampleBytes: stackSampleBytes(),
-  });
+  const layer = index === 0 ? kind : `${kind} (device ${index})`;
+  // A server may have a limit for each request: they are one layer, or a reader would see one request.
+  const adaptor = new RecordingResourceAdaptor(resource, { layer, stackSampleBytes: stackSampleBytes() }, true);
   RecordingResourceAdaptor.labelThrough(resource, adaptor);
   return adaptor;
 }

@@ -25,8 +25,14 @@ export interface AdaptorLayer {
 /**
  * Adds a layer to a recording for a new adaptor. Each pooling resource below it gets a layer as
  * well, in which its current blocks and its growth from now on are recorded.
+ * @param isShared whether adaptors on resources of the same name, above the same layer, share one
  */
-export function addAdaptorLayer(recording: Recording, adaptor: MemoryResourceAdaptor, name: string | undefined): AdaptorLayer {
+export function addAdaptorLayer(
+  recording: Recording,
+  adaptor: MemoryResourceAdaptor,
+  name: string | undefined,
+  isShared: boolean,
+): AdaptorLayer {
   if (adaptor.device.backend === 'software') recording.recordManagedMemory();
   let layers = layersByRecording.get(recording);
   if (layers === undefined) {
@@ -42,7 +48,7 @@ export function addAdaptorLayer(recording: Recording, adaptor: MemoryResourceAda
     resource.observeGrowth(new GrowthRecorder(recording, index));
   }
   const ofPool = upstream instanceof StreamOrderedMemoryResource ? layers.get(upstream) : undefined;
-  const index = ofPool ?? recording.addLayer(nameOf(upstream), layerBelow(layers, adaptor));
+  const index = ofPool ?? recording.addLayer(nameOf(upstream), layerBelow(layers, adaptor), isShared);
   layers.set(adaptor, index);
   return { index, isOwn: ofPool === undefined };
 }

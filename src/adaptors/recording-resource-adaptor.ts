@@ -99,7 +99,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
    * recording nor a file.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the recording is disposed.
    */
-  constructor(upstream: MemoryResource, options: RecordingResourceAdaptorOptions = {}) {
+  constructor(upstream: MemoryResource, options: RecordingResourceAdaptorOptions = {}, /** @internal */ sharesLayer = false) {
     super(upstream, options, knownOptions);
     const { layer, stackSampleBytes = Number.POSITIVE_INFINITY } = options;
     if (layer !== undefined && typeof layer !== 'string') throw new ArgumentTypeError(`layer must be a string, got ${formatValue(layer)}`);
@@ -109,7 +109,7 @@ export class RecordingResourceAdaptor extends PassThroughAdaptor {
     this.#bytesToStack = wantsStacks ? stackSampleBytes : undefined;
     this.#isShared = options.recording === undefined && options.file !== undefined;
     this.recording = recordingOf(options);
-    this.#layer = addAdaptorLayer(this.recording, this, layer);
+    this.#layer = addAdaptorLayer(this.recording, this, layer, sharesLayer);
   }
 
   /**

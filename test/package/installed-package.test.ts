@@ -297,4 +297,69 @@ describe('the package, once installed', () => {
   test('has a command that a shell can run', () => {
     expect(readFileSync(join(installed, 'dist', 'cli', 'main.js'), 'utf8')).toMatch(/^#!\/usr\/bin\/env node\n/);
   });
+
+  describe('runs the projects of examples/', () => {
+    const project = (name: string) => join(application, 'examples', name);
+
+    beforeAll(() => {
+      for (const name of ['application', 'arrow', 'library', 'server'])
+        cpSync(join(root, 'examples', name), project(name), { recursive: true });
+      // Their other dependencies come from the clone.
+      for (const name of ['apache-arrow', 'fastify'])
+        symlinkSync(join(root, 'node_modules', name), join(application, 'node_modules', name));
+    });
+
+    test('a program with a stack from a file', () => {
+      const output = run(process.execPath, ['main.js', 'memory.json'], project('application'));
+      expect(output).toMatch(/^memory from limiting\(pool\(cuda-async, .*\n24 MiB, of which all arrived\n$/);
+    });
+
+    test('a library, by its own tests', () => {
+      expect(run(process.execPath, ['--test', '--test-reporter=tap'], project('library'))).toMatch(/^# pass 2$/m);
+    });
+
+    test('columns of Arrow', () => {
+      const output = run(process.execPath, ['main.js'], project('arrow'));
+      expect(output).toMatch(/^city: Dictionary<Int32, Utf8>, 2500 nulls, [\s\S]*every column came back as it was\n$/m);
+    });
+
+    test('a server with a limit for each request, and the way to the lines of a leak in it', { timeout: 60_000 }, () => {
+      const handlers = join(project('server'), 'handlers.js');
+      const program = join(project('server'), 'visit.js');
+      writeFileSync(
+        program,
+        `import { createServer } from './server.js';
+         const server = createServer();
+         const status = async (size) => (await server.inject('/picture/' + size)).statusCode;
+         const sum = await server.inject({ method: 'POST', url: '/sum', headers: { 'content-type': 'application/octet-stream' }, payload: Buffer.of(1, 2, 4) });
+         console.log(await status(65536), await status(6553600), await status(65536), sum.body, (await server.inject('/memory')).body);
+         process.exit();`,
+      );
+      expect(run(process.execPath, [program], project('server'))).toBe('200 503 200 {"sum":7} {"liveBytes":0}\n');
+
+      const source = readFileSync(handlers, 'utf8');
+      const leaky = source
+        .replace('const scratch = ', "kept.push(new DeviceBuffer(size, { stream: memory.stream, label: 'kept' }));\n  const scratch = ")
+        .replace('const bytes = ', 'kept.push(new DeviceBuffer(body, { stream: memory.stream }));\n  const bytes = ');
+      writeFileSync(handlers, `import { DeviceBuffer } from 'cistern';\nconst kept = [];\n${leaky}`);
+      run(process.execPath, [program], project('server'), { CISTERN_LOG_FILE: 'run.cistern', CISTERN_LOG_STACKS: '0' });
+      writeFileSync(handlers, source);
+      const reader = join(application, 'leaks.js');
+      writeFileSync(
+        reader,
+        `import { readRecordedRun } from 'cistern/logs';
+         const { kinds, firsts, layerOf, layers, stackOf, stacks } = await readRecordedRun(process.argv[2]);
+         const live = new Map();
+         for (const [event, kind] of kinds.entries()) {
+           if (kind === 1) live.set(firsts[event], stacks[stackOf[event]].split('\\n')[0]);
+           if (kind === 2) live.delete(firsts[event]);
+         }
+         console.log(layers.map(({ name }) => name).join(), [...live.values()].sort().join());`,
+      );
+      const found = run(process.execPath, [reader, join(project('server'), 'run.cistern')], application);
+      expect(found).toMatch(/^limiting,pool render \(.*handlers\.js:\d+:13\),render \(.*\),sum \(.*handlers\.js:\d+:13\)\n$/);
+      const command = join(installed, 'dist', 'cli', 'main.js');
+      expect(run(process.execPath, [command, 'report', 'run.cistern'], project('server'))).toMatch(/^report\.html: \d+ events/);
+    });
+  });
 });

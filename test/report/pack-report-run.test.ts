@@ -95,7 +95,7 @@ describe('the run of a report', () => {
       'h (a.js:1:1)',
       'odd (/c',
     ]);
-    expect(shortenPaths(['f (file:///a/$&.js:1:1)', 'g (/b/y.js:1:1)'])).toEqual(['f (file:///a/$&.js:1:1)', 'g (/b/y.js:1:1)']);
+    expect(shortenPaths(['f (file:///a/$&.js:1:1)', 'g (/b/y.js:1:1)'])).toEqual(['f (a/$&.js:1:1)', 'g (b/y.js:1:1)']);
   });
 
   test('is unpacked as it was packed, whatever is recorded', () => {

@@ -6,13 +6,14 @@ interface Layer {
   readonly name: string;
   readonly upstream: number | undefined;
   readonly isPlace: boolean;
+  readonly isShared: boolean;
   /** Whether a resource uses it. */
   isTaken: boolean;
 }
 
 /**
  * Numbers for layers, from 0 on. When a resource ends, its layer goes to the next resource with the
- * same name and upstream. When all numbers are in use, further resources share the last one.
+ * same name and upstream; a shared layer is for all of them at the same time. When all numbers are in use, further resources share the last one.
  */
 export class LayerTable {
   readonly #layers: Layer[] = [];
@@ -23,9 +24,13 @@ export class LayerTable {
     this.#define = define;
   }
 
-  /** @param isPlace see {@link RecordedLayer.isPlace}; never ends */
-  add(name: string, upstream: number | undefined, isPlace = false): number {
-    const vacant = this.#layers.findIndex((layer) => !layer.isTaken && layer.name === name && layer.upstream === upstream);
+  /**
+   * @param isPlace see {@link RecordedLayer.isPlace}; never ends
+   * @param isShared whether all resources of this name and upstream that ask for it share the layer
+   */
+  add(name: string, upstream: number | undefined, isPlace = false, isShared = false): number {
+    const isOpen = (layer: Layer) => !layer.isTaken || (isShared && layer.isShared);
+    const vacant = this.#layers.findIndex((layer) => isOpen(layer) && layer.name === name && layer.upstream === upstream);
     if (vacant >= 0) {
       (this.#layers[vacant] as Layer).isTaken = true;
       return vacant;
@@ -34,8 +39,8 @@ export class LayerTable {
     const index = this.#layers.length;
     const isLast = index === lastLayer;
     const layer: Layer = isLast
-      ? { name: lastLayerName, upstream: undefined, isPlace: false, isTaken: true }
-      : { name, upstream, isPlace, isTaken: true };
+      ? { name: lastLayerName, upstream: undefined, isPlace: false, isShared: false, isTaken: true }
+      : { name, upstream, isPlace, isShared, isTaken: true };
     this.#layers.push(layer);
     this.#define(index, layer.name, layer.upstream, layer.isPlace);
     return index;

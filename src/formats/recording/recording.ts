@@ -221,9 +221,10 @@ export class Recording implements Disposable {
   /**
    * @internal Adds a layer, or reuses that of an ended resource with the same name and upstream.
    * @param upstream the layer below
+   * @param isShared whether resources of this name and upstream share one layer
    */
-  addLayer(name: string, upstream: number | undefined): number {
-    return this.isDisposed ? 0 : this.#layers.add(name, upstream);
+  addLayer(name: string, upstream: number | undefined, isShared = false): number {
+    return this.isDisposed ? 0 : this.#layers.add(name, upstream, false, isShared);
   }
 
   /** @internal Ends the use of a layer. */
