@@ -31,7 +31,42 @@ export function escapeMarkdown(text: string): string {
   return text.replace(/[\\`*_|<>[\]]/g, '\\$&');
 }
 
+/**
+ * On a terminal, a table that is too wide for it continues in another one below, which begins with
+ * the same first column. Elsewhere, each row is one line.
+ */
 function formatText(columns: readonly Column[], rows: readonly (readonly string[])[], stream: OutputStream): string {
+  const widest = stream.isTTY === true ? (stream.columns ?? 100) : Number.POSITIVE_INFINITY;
+  const widthOf = (column: number) => {
+    const heads = (columns[column] as Column).title.split('\n');
+    // The last cell of a short row may be wider than its column.
+    const cells = rows.filter((row) => row.length === columns.length || column === 0).map((row) => row[column] as string);
+    return Math.max(...[...heads, ...cells].map(({ length }) => length)) + gap;
+  };
+  const parts: number[][] = [];
+  let width = Number.POSITIVE_INFINITY;
+  for (let column = 1; column < columns.length; column++) {
+    width += widthOf(column);
+    if (width - gap <= widest) (parts.at(-1) as number[]).push(column);
+    else {
+      parts.push([0, column]);
+      width = widthOf(0) + widthOf(column);
+    }
+  }
+  const texts = parts.map((part, index) => {
+    const shown = rows.map((row) =>
+      row.length === columns.length ? part.map((column) => row[column] as string) : index === 0 ? row : [row[0] as string, ''],
+    );
+    return plainTable(
+      part.map((column) => columns[column] as Column),
+      shown,
+      stream,
+    );
+  });
+  return texts.join('\n');
+}
+
+function plainTable(columns: readonly Column[], rows: readonly (readonly string[])[], stream: OutputStream): string {
   const table = new Table({
     head: columns.map(({ title }) =>
       title
@@ -41,7 +76,7 @@ function formatText(columns: readonly Column[], rows: readonly (readonly string[
     ),
     colAligns: columns.map(({ align }) => align),
     chars: { ...noLines, mid: '', 'left-mid': '', 'mid-mid': '', 'right-mid': '' },
-    style: { head: [], border: [], 'padding-left': 0, 'padding-right': 2 },
+    style: { head: [], border: [], 'padding-left': 0, 'padding-right': gap },
   });
   for (const row of rows) {
     const rest = columns.length - row.length;
@@ -57,6 +92,9 @@ function formatMarkdown(columns: readonly Column[], rows: readonly (readonly str
     { align: columns.map(({ align }) => align) },
   )}\n`;
 }
+
+/** Spaces between columns. */
+const gap = 2;
 
 const noLines = {
   top: '',

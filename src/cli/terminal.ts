@@ -4,6 +4,8 @@ import { styleText } from 'node:util';
 /** Where text goes: the part of `process.stdout` that commands use. */
 export interface OutputStream extends NodeJS.WritableStream {
   readonly isTTY?: boolean;
+  /** The width of a terminal. */
+  readonly columns?: number;
 }
 
 /** The streams that a command writes to. Standard output gets the result and nothing else. */
