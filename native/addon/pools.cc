@@ -81,7 +81,9 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   int device;
   std::uint64_t release_threshold;
   bool is_managed;
+  bool is_exportable;
   if (!ReadInt(info[0], &device) || !ReadLimit(info[1], &release_threshold) || !ReadBoolean(info[2], &is_managed)) return kInvalidArgument;
+  if (!ReadBoolean(info[3], &is_exportable)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   if (!environment.HasDevice(device)) return kInvalidArgument;
   environment.ReapOrphans();
@@ -91,6 +93,7 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   PoolProperties properties{};
   properties.alloc_type = is_managed ? kAllocationTypeManaged : kAllocationTypePinned;
   if (!is_managed) properties.location = {kLocationDevice, environment.DriverDevice(device)};
+  if (is_exportable) properties.handle_types = kHandleTypePosixDescriptor;
   Pool pool = nullptr;
   Status status = environment.Counted<Call::kMemPoolCreate>(&pool, static_cast<const PoolProperties*>(&properties));
   if (status != kSuccess) return status;

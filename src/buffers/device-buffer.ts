@@ -1085,8 +1085,9 @@ export class DeviceBuffer implements Disposable {
    * own it cannot be disposed or rewound (`ERR_CISTERN_INVALID_STATE`), and the buffer can be neither
    * released nor given to another worker.
    *
-   * Device memory of a {@link CudaMemoryResource} can be exported, also in pools and other adaptors on
-   * top of it. CUDA shares whole allocations of the driver: the other process could reach what lies in the
+   * Device memory of a {@link CudaMemoryResource} can be exported, and of a
+   * {@link CudaAsyncMemoryResource} that is `exportable`, also in pools and other adaptors on top of
+   * these. CUDA shares whole allocations of the driver: the other process could reach what lies in the
    * same one. The software device shares whole pages.
    *
    * Stream order: the streams of other processes wait for everything queued on this buffer's stream at
@@ -1126,7 +1127,7 @@ export class DeviceBuffer implements Disposable {
     const handle = this.#memory.exportToProcesses();
     if (handle !== undefined) return handle;
     throw new UnsupportedError(
-      `cannot ${operation}: the driver cannot share ${formatPointer(pointer)}, memory of a ${name}, with other processes; recast it to a CudaMemoryResource`,
+      `cannot ${operation}: the driver cannot share ${formatPointer(pointer)}, memory of a ${name}, with other processes; recast it to a CudaMemoryResource, or to a CudaAsyncMemoryResource with exportable: true`,
     );
   }
 

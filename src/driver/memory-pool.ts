@@ -25,6 +25,8 @@ export type PoolSource =
       readonly releaseThresholdBytes: number;
       /** Whether it has managed memory, which drivers before CUDA 13 refuse. */
       readonly isManaged: boolean;
+      /** Whether its memory can be exported to other processes. */
+      readonly isExportable: boolean;
     }
   | {
       /** The driver's own handle (`CUmemoryPool`); 0 for the device's default pool. */
@@ -48,9 +50,9 @@ export class DriverMemoryPool implements Disposable {
       native().openPool(device.index, address);
       check(address === 0 ? `open the default pool of device ${device.index}` : `use the memory pool with handle ${address}`);
     } else {
-      const { releaseThresholdBytes, isManaged } = source;
+      const { releaseThresholdBytes, isManaged, isExportable } = source;
       this.#name = `the stream-ordered pool of ${isManaged ? 'managed memory of ' : ''}device ${device.index}`;
-      native().createPool(device.index, releaseThresholdBytes, isManaged);
+      native().createPool(device.index, releaseThresholdBytes, isManaged, isExportable);
       check('create a memory pool');
     }
     this.#handle = mailbox[1] as number;

@@ -1,4 +1,5 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
+import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, UnsupportedError } from '../errors.js';
 import { definedFields, defineUpstream } from '../resource-kind.js';
 import { assertOptions, optionNames } from '../validation.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
@@ -20,10 +21,21 @@ export interface CudaAsyncMemoryResourceOptions extends ManagedAsyncMemoryResour
    * @defaultValue a new pool, destroyed with the resource
    */
   readonly pool?: 'default' | number | bigint;
+  /**
+   * Whether buffers in the pool's memory can be exported to other processes
+   * ({@link DeviceBuffer.export}). CUDA then creates the pool with a handle type, POSIX file
+   * descriptors; the software device takes shared pages for it. Cannot be given with a `pool`, whose
+   * creator has decided that.
+   *
+   * Counterpart of the handle type of `rmm::mr::cuda_async_memory_resource`.
+   * @defaultValue false
+   */
+  readonly exportable?: boolean;
 }
 
 const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({
   device: true,
+  exportable: true,
   initialBytes: true,
   pool: true,
   releaseThresholdBytes: true,
@@ -48,14 +60,23 @@ const knownOptions = optionNames<CudaAsyncMemoryResourceOptions>({
  */
 export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
   /**
-   * @throws OutOfMemoryError if `initialBytes`, or a byte of the given pool, cannot be allocated.
+   * @throws OutOfMemoryError if `initialBytes`, or a byte of the given pool, cannot be allocated;
+   * UnsupportedError if the driver has no exportable pools.
    * @throws ArgumentTypeError, ArgumentRangeError for an invalid option, or a pool of another device
    * or of managed memory; DriverError if the driver
    * does not know the pool's handle.
    */
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
-    super('device', options, poolAddress(options));
+    const { exportable = false } = options;
+    if (typeof exportable !== 'boolean') throw new ArgumentTypeError(`exportable must be a boolean, got ${formatValue(exportable)}`);
+    try {
+      super('device', options, poolAddress(options), exportable);
+    } catch (error) {
+      if (!exportable || !(error instanceof DriverError) || ![invalidValueStatus, notSupportedStatus].includes(error.driverStatus))
+        throw error;
+      throw new UnsupportedError('the driver has no pools that can be exported to other processes: use a pool over CudaMemoryResource');
+    }
   }
 }
 
@@ -70,7 +91,7 @@ function poolAddress(options: CudaAsyncMemoryResourceOptions): number | undefine
   if (typeof pool === 'string' ? pool !== 'default' : !Number.isSafeInteger(address) || address <= 0) {
     throw new ArgumentRangeError(`pool must be 'default' or a handle from 1 to 2^53 - 1, got ${formatValue(pool)}`);
   }
-  for (const name of ['initialBytes', 'releaseThresholdBytes'] as const) {
+  for (const name of ['exportable', 'initialBytes', 'releaseThresholdBytes'] as const) {
     if (options[name] === undefined) continue;
     throw new ArgumentRangeError(
       `${name} must not be given with a pool, whose settings are its owner's, got ${formatValue(options[name])}`,

@@ -71,7 +71,12 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
    * default pool; `undefined` makes a pool
    * @throws OutOfMemoryError if `initialBytes` cannot be allocated.
    */
-  protected constructor(memoryKind: 'device' | 'managed', options: ManagedAsyncMemoryResourceOptions, address?: number) {
+  protected constructor(
+    memoryKind: 'device' | 'managed',
+    options: ManagedAsyncMemoryResourceOptions,
+    address: number | undefined,
+    isExportable: boolean,
+  ) {
     const { initialBytes = 0, releaseThresholdBytes = Number.POSITIVE_INFINITY } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (releaseThresholdBytes !== Number.POSITIVE_INFINITY) assertBytes(releaseThresholdBytes, 'releaseThresholdBytes');
@@ -80,7 +85,10 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
     refuseCloning(this);
     announceConstruction(this);
     const isManaged = memoryKind === 'managed';
-    this.#pool = new DriverMemoryPool(this.device, address === undefined ? { releaseThresholdBytes, isManaged } : { address });
+    this.#pool = new DriverMemoryPool(
+      this.device,
+      address === undefined ? { releaseThresholdBytes, isManaged, isExportable } : { address },
+    );
     if (address !== undefined && address > 0) this.#assertPoolOfDevice(address);
     if (initialBytes > 0) this.#prime(initialBytes);
   }

@@ -31,7 +31,7 @@ export class ManagedAsyncMemoryResource extends DriverPoolMemoryResource {
   constructor(options: ManagedAsyncMemoryResourceOptions = {}) {
     assertOptions(options, ownPoolOptionNames);
     try {
-      super('managed', options);
+      super('managed', options, undefined, false);
     } catch (error) {
       if (!(error instanceof DriverError) || ![invalidValueStatus, notSupportedStatus].includes(error.driverStatus)) throw error;
       throw new UnsupportedError(

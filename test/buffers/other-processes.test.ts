@@ -1,3 +1,4 @@
+import { spawnSync } from 'node:child_process';
 import { describe, expect, test } from 'vitest';
 import { printed, runProcesses } from '../support/processes.js';
 
@@ -25,6 +26,7 @@ describe('a buffer that another process opens', () => {
       const buffer = new DeviceBuffer(64 * KiB, { resource, stream, capacityBytes: 65 * KiB, alignment: 256 });
       buffer.fill(1);
       stream.synchronizeSync();
+      buffer.export();
       const hold = stream.hold();
       buffer.fill(2);
       child.post(buffer.export());
@@ -145,6 +147,72 @@ describe('a buffer that another process opens', () => {
       await child.ended;
     `);
     expect(end).toEqual(printed('1,4,6', '0,100,2,3,101,5,102,7'));
+  });
+
+  test('is memory of an exportable pool of the driver, alone or in a pool on top of it', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const buffers = (await received()).map((handle) => DeviceBuffer.open(handle, { stream }));
+        await post(buffers.map(valuesOf).join());
+        for (const buffer of buffers) buffer.fill(100 + buffers.indexOf(buffer));
+        for (const buffer of buffers) buffer.dispose();
+        await until(() => filesOf() === 0);
+        await post([filesOf(), mappingsOf()].join());
+        await received();
+        process.disconnect();
+      \`);
+      const stream = new Stream({ nonBlocking: true });
+      const upstream = new CudaAsyncMemoryResource({ exportable: true });
+      const pool = new PoolMemoryResource(upstream, { initialBytes: 64 * KiB });
+      const buffers = [upstream, pool, pool, pool].map((resource, index) => {
+        const buffer = new DeviceBuffer(1000 * (index + 1), { resource, stream });
+        buffer.fill(index);
+        return buffer;
+      });
+      const files = filesOf();
+      child.post([0, 1, 3].map((index) => buffers[index].export()));
+      show(await child.received());
+      show(await child.received());
+      for (const buffer of buffers) await buffer.importersDone();
+      show(buffers.map(valuesOf).join());
+      for (const buffer of buffers) buffer.dispose();
+      stream.synchronizeSync();
+      show(upstream.usage().usedBytes === 64 * KiB, filesOf() - files, codeOf(() => new CudaAsyncMemoryResource({ exportable: 1 })));
+      pool.dispose();
+      upstream.dispose();
+      child.post('end');
+      await child.ended;
+    `);
+    expect(end).toEqual(printed('0,1,3', '0,0', '100,101,2,102', 'true 1 ERR_INVALID_ARG_TYPE'));
+  });
+
+  test('is let go of without a wait, while the work of its owner has not run', () => {
+    const end = runProcesses(`
+      const child = start(\`
+        const stream = new Stream({ nonBlocking: true });
+        const buffer = DeviceBuffer.open(await received(), { stream });
+        buffer.fill(2);
+        buffer.dispose();
+        await post('disposed');
+        await received();
+        process.disconnect();
+      \`);
+      const stream = new Stream({ nonBlocking: true });
+      const buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
+      const hold = stream.hold();
+      buffer.fill(1);
+      child.post(buffer.export());
+      show(await child.received());
+      const done = buffer.importersDone();
+      show(await Promise.race([done.then(() => 'past'), sleep(50).then(() => 'in use')]));
+      hold.release();
+      await done;
+      show(valuesOf(buffer));
+      child.post('end');
+      await child.ended;
+    `);
+    expect(end).toEqual(printed('disposed', 'in use', '2'));
   });
 
   test('can be opened twice, and by two processes', () => {
@@ -527,7 +595,7 @@ test('memory that cannot be exported is refused with a sentence that names its r
   const host = (kind: string, name: string) =>
     `ERR_CISTERN_NOT_SUPPORTED: cannot export a buffer: the ${kind} memory of a ${name} cannot be shared with other processes; recast it to a CudaMemoryResource`;
   const device = (name: string) =>
-    `ERR_CISTERN_NOT_SUPPORTED: cannot export a buffer: the driver cannot share P, memory of a ${name}, with other processes; recast it to a CudaMemoryResource`;
+    `ERR_CISTERN_NOT_SUPPORTED: cannot export a buffer: the driver cannot share P, memory of a ${name}, with other processes; recast it to a CudaMemoryResource, or to a CudaAsyncMemoryResource with exportable: true`;
   expect(end).toEqual(
     printed(
       host('managed', 'ManagedMemoryResource'),
@@ -540,4 +608,11 @@ test('memory that cannot be exported is refused with a sentence that names its r
       '0',
     ),
   );
+});
+
+test('two processes exchange buffers, either is killed at random, and nothing is left', { timeout: 90_000 }, () => {
+  const program = ['test/stress/exchange-between-processes.mjs', '--buffers', '120', '--kills', '5'];
+  const { status, stdout, stderr } = spawnSync(process.execPath, program, { encoding: 'utf8', timeout: 80_000 });
+  expect({ status, stderr }).toEqual({ status: 0, stderr: '' });
+  expect(JSON.parse(stdout)).toMatchObject({ wrong: 0, kills: 5, leaks: 0 });
 });

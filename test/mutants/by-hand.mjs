@@ -697,6 +697,34 @@ const faults = {
       to: 'if (producer !== undefined && producer.identity !== stream.identity) follow(producer, stream);',
     },
   ],
+  'src/buffers/imported-memory.ts': [
+    {
+      name: 'importer-not-awaited',
+      fault: 'memory of another process is unmapped although work that uses it has not run',
+      from: 'const event = stream.query() ? undefined : recordedEvent(stream);',
+      to: 'const event = stream.isDisposed ? recordedEvent(stream) : undefined;',
+    },
+  ],
+  'src/buffers/process-export.ts': [
+    {
+      name: 'exported-freed-while-used',
+      fault: 'memory is freed although another process uses it',
+      from: 'return closeExport(this.#number, false);',
+      to: 'return closeExport(this.#number, false) || true;',
+    },
+    {
+      name: 'exported-taken-while-used',
+      fault: 'a resource takes memory back that another process uses',
+      from: 'return closeExport(this.#number, true);',
+      to: 'return closeExport(this.#number, true) || true;',
+    },
+    {
+      name: 'later-work-not-awaited',
+      fault: 'a second export is not ordered after what was queued since the first',
+      from: 'refreshExport(this.#number, byteLength, stream);',
+      to: 'if (stream.isDisposed) refreshExport(this.#number, byteLength, stream);',
+    },
+  ],
   'src/buffers/dlpack.ts': [
     {
       name: 'tensor-not-awaited',

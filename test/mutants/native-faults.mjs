@@ -167,4 +167,42 @@ export const nativeFaults = {
       test: 'of more moves than can wait',
     },
   ],
+  'native/software/stream_calls.cc': [
+    {
+      fault: 'a stream does not wait for an event of another process',
+      from: '    return Submit(*state, ForeignWaitWork{event_state->foreign, recording}, nullptr);\n',
+      to: '    return kSuccess;\n',
+      test: 'another process maps an allocation',
+    },
+  ],
+  'native/software/event.cc': [
+    {
+      fault: 'other processes are told of a recording before it has happened',
+      from: '  if (is_over) CompleteRecording(event, recording);\n',
+      to: '  CompleteRecording(event, recording);\n',
+      test: 'another process maps an allocation',
+    },
+  ],
+  'native/software/shared_pages.cc': [
+    {
+      fault: 'shared pages begin without contents',
+      from: 'if (!CopyTouched(begin, to) ||\n        mmap(',
+      to: 'if (mmap(',
+      test: 'neighbours of an exported allocation',
+    },
+    {
+      fault: 'device work writes while pages are exchanged',
+      from: '  const WriteGate::Shut nobody_writes(write_gate);\n',
+      to: '',
+      test: 'an export loses no write',
+    },
+  ],
+  'native/software/device_memory.cc': [
+    {
+      fault: 'pages stay shared when they are free',
+      from: '  if (shared_pages_.Any()) shared_pages_.Unshare(first, last);\n',
+      to: '',
+      test: 'neighbours of an exported allocation',
+    },
+  ],
 };

@@ -32,6 +32,8 @@ const handFiles = [
   'src/buffers/device-buffer.ts',
   'src/buffers/dlpack.ts',
   'src/buffers/exported-memory.ts',
+  'src/buffers/imported-memory.ts',
+  'src/buffers/process-export.ts',
 ];
 const files = [
   'src/stream-ordering/stream-lane.ts',

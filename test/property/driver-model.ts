@@ -659,8 +659,8 @@ export class DriverModel implements Disposable {
         this.#forget(address, bytes);
         holdings.pooled.delete(address);
       },
-      createPool: (device, releaseThresholdBytes, isManaged) => {
-        own.createPool(device, releaseThresholdBytes, isManaged);
+      createPool: (device, releaseThresholdBytes, isManaged, isExportable) => {
+        own.createPool(device, releaseThresholdBytes, isManaged, isExportable);
         if (isDone()) holdings.pools.add(mailbox[1] as number);
       },
       destroyPool: (pool) => {
