@@ -573,6 +573,47 @@ describe('a handle that cannot be opened', () => {
   });
 });
 
+test('a driver that refuses a call of an export or an open leaves everything as it was', () => {
+  const end = runProcesses(`
+    const child = start(\`
+      const stream = new Stream();
+      const handle = await received();
+      for (const name of ['cuIpcOpenMemHandle', 'cuIpcOpenEventHandle', 'cuStreamWaitEvent']) {
+        cistern.failCall(name, 1, 999);
+        await post([name, codeOf(() => DeviceBuffer.open(handle, { stream })), filesOf(), mappingsOf()].join(' '));
+      }
+      const buffer = DeviceBuffer.open(handle, { stream });
+      cistern.failCall('cuIpcCloseMemHandle', 1, 999);
+      await post(valuesOf(buffer));
+      buffer.dispose();
+      await until(() => filesOf() === 0);
+      await post([filesOf(), mappingsOf()].join());
+      await received();
+      process.disconnect();
+    \`);
+    const stream = new Stream();
+    const resource = new CudaMemoryResource();
+    const buffer = new DeviceBuffer(4096, { resource, stream });
+    buffer.fill(3);
+    for (const name of ['cuIpcGetMemHandle', 'cuEventCreate', 'cuEventRecord', 'cuIpcGetEventHandle']) {
+      cistern.failCall(name, 1, 999);
+      show(name, codeOf(() => buffer.export()));
+    }
+    child.post(buffer.export());
+    for (let i = 0; i < 5; i++) show(await child.received());
+    await buffer.importersDone();
+    buffer.dispose();
+    show(resource.reservedBytes);
+    child.post('end');
+    await child.ended;
+  `);
+  const refused = ['cuIpcGetMemHandle', 'cuEventCreate', 'cuEventRecord', 'cuIpcGetEventHandle'].map(
+    (name) => `${name} ERR_CISTERN_DRIVER`,
+  );
+  const notOpened = ['cuIpcOpenMemHandle', 'cuIpcOpenEventHandle', 'cuStreamWaitEvent'].map((name) => `${name} ERR_CISTERN_DRIVER 0 0`);
+  expect(end).toEqual(printed(...refused, ...notOpened, '3', '0,0', '0'));
+});
+
 test('memory that cannot be exported is refused with a sentence that names its resource', () => {
   const end = runProcesses(`
     const stream = new Stream();
