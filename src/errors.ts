@@ -20,6 +20,7 @@ export type CisternErrorCode =
   | 'ERR_CISTERN_FOREIGN_MESSAGE'
   | 'ERR_CISTERN_STALE_HANDLE'
   | 'ERR_CISTERN_FOREIGN_HANDLE'
+  | 'ERR_CISTERN_NO_PEER_ACCESS'
   | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
   | 'ERR_CISTERN_ADDON_MISSING'
   | 'ERR_CISTERN_INVALID_STATE'
@@ -148,6 +149,27 @@ export class DriverError extends CisternError {
     this.operation = operation;
     this.driverName = driverName;
     this.driverStatus = driverStatus;
+  }
+}
+
+/**
+ * A stream of one device would use memory of another, to which its device has no access. Nothing was
+ * queued. The message says what to call.
+ */
+export class PeerAccessError extends CisternError {
+  /** The ordinal of the stream's device. */
+  readonly device: number;
+  /** The ordinal of the device that has the memory. */
+  readonly memoryDevice: number;
+
+  constructor(operation: string, device: number, memoryDevice: number) {
+    super(
+      'ERR_CISTERN_NO_PEER_ACCESS',
+      `cannot ${operation}: device ${device} has no access to this memory of device ${memoryDevice}; call Device.get(${device}).enablePeerAccess(Device.get(${memoryDevice})) ` +
+        `where the memory was allocated, or use a stream of device ${memoryDevice}`,
+    );
+    this.device = device;
+    this.memoryDevice = memoryDevice;
   }
 }
 

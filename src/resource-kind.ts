@@ -50,6 +50,8 @@ export interface KindArguments<Values> {
   /** The resource below; a leaf has none. */
   readonly upstream: MemoryResource;
   readonly device: Device;
+  /** Makes the resource below again, for another device. */
+  readonly upstreamOf: (device: Device) => MemoryResource;
   readonly options: Values;
 }
 

@@ -7,6 +7,7 @@ import { fixedSizeKind } from './adaptors/fixed-size-memory-resource.js';
 import { limitingKind } from './adaptors/limiting-resource-adaptor.js';
 import { loggingKind } from './adaptors/logging-resource-adaptor.js';
 import { monotonicKind } from './adaptors/monotonic-memory-resource.js';
+import { perDeviceKind } from './adaptors/per-device-resource-adaptor.js';
 import { plannedKind } from './adaptors/planned-memory-resource.js';
 import { poolKind } from './adaptors/pool-memory-resource.js';
 import { prefetchKind } from './adaptors/prefetch-resource-adaptor.js';
@@ -45,6 +46,7 @@ export {
   type MonotonicMemoryResourceOptions,
   type MonotonicStatistics,
 } from './adaptors/monotonic-memory-resource.js';
+export { PerDeviceResourceAdaptor } from './adaptors/per-device-resource-adaptor.js';
 export {
   type PlanDeviation,
   PlannedMemoryResource,
@@ -121,6 +123,7 @@ export const resourceKinds: readonly ResourceKind[] = [
   roundingKind,
   prefetchKind,
   fallbackKind,
+  perDeviceKind,
   loggingKind,
   recordingKind,
 ];

@@ -45,12 +45,15 @@ Status ConfigureSoftware(Environment&, const Napi::CallbackInfo& info) {
   bool is_strict, has_access, is_coherent;
   std::uint64_t nanoseconds;
   if (!ReadInteger(info[0], &total_bytes) || !ReadInt(info[1], &device_count) || device_count < 0) return kInvalidArgument;
+  std::string peers;
+  const bool has_peers = ReadString(info[6], &peers);
   const Status status = software::Configure(total_bytes, device_count);
   if (status != kSuccess) return status;
   if (ReadBoolean(info[2], &is_strict)) software::SetStrict(is_strict);
   if (ReadBoolean(info[3], &has_access)) software::SetConcurrentManagedAccess(has_access);
   if (ReadInteger(info[4], &nanoseconds)) software::SetMigrationCost(nanoseconds);
   if (ReadBoolean(info[5], &is_coherent)) software::SetCoherent(is_coherent);
+  if (has_peers && !software::SetPeers(peers.c_str())) return kErrorInvalidValue;
   return kSuccess;
 }
 

@@ -130,6 +130,11 @@ Status FreeAddresses(Environment& environment, const Napi::CallbackInfo& info);
 Status AllocateVirtual(Environment& environment, const Napi::CallbackInfo& info);
 Status DeallocateVirtual(Environment& environment, const Napi::CallbackInfo& info);
 
+// peers.cc
+Status CanAccessPeer(Environment& environment, const Napi::CallbackInfo& info);
+Status EnablePeerAccess(Environment& environment, const Napi::CallbackInfo& info);
+Status DisablePeerAccess(Environment& environment, const Napi::CallbackInfo& info);
+
 // copies.cc
 Status Copy(Environment& environment, const Napi::CallbackInfo& info);
 Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info);

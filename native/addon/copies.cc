@@ -34,11 +34,11 @@ Status Copy(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess || bytes == 0) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  Place to, from;
+  Location to, from;
   status = CheckRange(environment, destination, bytes, &to);
   if (status == kSuccess) status = CheckRange(environment, source, bytes, &from);
   if (status != kSuccess) return status;
-  return QueueCopy(environment, {destination, to}, {source, from}, bytes, *stream);
+  return QueueCopy(environment, to, from, bytes, *stream);
 }
 
 Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info) {
@@ -51,8 +51,9 @@ Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess || bytes == 0) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  Place to;
+  Location to;
   status = CheckRange(environment, destination, bytes, &to);
+  if (status == kSuccess) status = CheckAccess(environment, to, *stream);
   if (status != kSuccess) return status;
   // The driver may wait for a stream that waits for this thread, or may read the array after
   // returning.
@@ -62,7 +63,7 @@ Status CopyFromHost(Environment& environment, const Napi::CallbackInfo& info) {
     status = AcquireStaging(environment, bytes, &block);
     if (status != kSuccess) return status;
     std::memcpy(block.pointer, source.data, bytes);
-    status = QueueCopy(environment, {destination, to}, {AddressOf(block.pointer), Place::kPinnedHost}, bytes, *stream);
+    status = QueueCopy(environment, to, {AddressOf(block.pointer), Place::kPinnedHost}, bytes, *stream);
     if (status == kSuccess) {
       ReleaseStagingLater(environment, block, *stream);
     } else {
@@ -89,10 +90,11 @@ Status CopyToHostSync(Environment& environment, const Napi::CallbackInfo& info) 
     if (status != kSuccess || bytes == 0) return status;
     const ContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
-    Place from;
+    Location from;
     status = CheckRange(environment, source, bytes, &from);
+    if (status == kSuccess) status = CheckAccess(environment, from, *stream);
     if (status != kSuccess) return status;
-    if (environment.outstanding_host_functions == 0 && !ReadsTooEarly(from)) {
+    if (environment.outstanding_host_functions == 0 && !ReadsTooEarly(from.place)) {
       status = environment.Counted<Call::kMemcpyAsync>(DevicePointer{AddressOf(destination.data)}, DevicePointer{source},
                                                        static_cast<std::size_t>(bytes), stream->stream);
       return status == kSuccess ? environment.Counted<Call::kStreamSynchronize>(stream->stream) : status;
@@ -100,7 +102,7 @@ Status CopyToHostSync(Environment& environment, const Napi::CallbackInfo& info) 
     // The driver would block in the copy itself, and could not be notified that a host function is
     // ready; or it would not see what is still to be written.
     StagedCopy copy;
-    status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
+    status = StageForHost(environment, from, bytes, *stream, &copy);
     if (status != kSuccess) return status;
     call.event = copy.event;
     call.device = stream->device;
@@ -139,14 +141,15 @@ Status CopyToHost(Environment& environment, const Napi::CallbackInfo& info, Napi
     }
     const ContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
-    Place from;
+    Location from;
     status = CheckRange(environment, source, bytes, &from);
+    if (status == kSuccess) status = CheckAccess(environment, from, *stream);
     if (status != kSuccess) return status;
 
     auto completion = std::make_unique<Completion>();
     if (has_destination) completion->destination = Napi::Persistent(info[3].As<Napi::Object>());
     StagedCopy copy;
-    status = StageForHost(environment, {source, from}, bytes, *stream, &copy);
+    status = StageForHost(environment, from, bytes, *stream, &copy);
     if (status != kSuccess) return status;
     completion->event = copy.event;
     completion->device = stream->device;
@@ -172,8 +175,9 @@ Status Set(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess || count == 0) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  Place place;
-  status = CheckRange(environment, destination, count * element_bytes, &place);
+  Location to;
+  status = CheckRange(environment, destination, count * element_bytes, &to);
+  if (status == kSuccess) status = CheckAccess(environment, to, *stream);
   if (status != kSuccess) return status;
   if (element_bytes == 1) {
     return environment.Counted<Call::kMemsetD8Async>(DevicePointer{destination}, static_cast<unsigned char>(value),

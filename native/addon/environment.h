@@ -19,6 +19,7 @@
 #include "addon/handle_table.h"
 #include "addon/internal_events.h"
 #include "addon/native_status.h"
+#include "addon/peers.h"
 #include "addon/shared_counts.h"
 #include "addon/staging.h"
 #include "addon/weak_references.h"
@@ -49,6 +50,7 @@ struct PoolEntry {
   Pool pool = nullptr;
   int device = 0;
   bool owned = false;
+  bool is_managed = false;
 };
 
 // A blocking call that has stopped for a host function; see stopped_calls.h.
@@ -139,7 +141,15 @@ class Environment {
   // Different for every environment of the process, and never 0.
   std::uint64_t id() const { return id_; }
 
+  int device_count() const { return static_cast<int>(devices_.size()); }
   bool HasDevice(int device) const { return device >= 0 && static_cast<std::size_t>(device) < devices_.size(); }
+  // The number of a driver's device, or -1.
+  int IndexOf(DeviceOrdinal ordinal) const {
+    for (int device = 0; device < device_count(); ++device) {
+      if (DriverDevice(device) == ordinal) return device;
+    }
+    return -1;
+  }
   DeviceOrdinal DriverDevice(int device) const { return devices_[static_cast<std::size_t>(device)]; }
   // The primary context of an existing device, retained when the process first uses the device.
   Status ContextOf(int device, Context* context) {
@@ -182,6 +192,7 @@ class Environment {
   std::set<ExportedTensor*> exported_tensors;
   HandleTable<Share> shares;
   AllocationRegistry allocations;
+  Peers peers;
   InternalEvents internal_events;
   std::vector<WatchedEvent*> watched_events;
   Staging staging;

@@ -14,10 +14,10 @@ Status ViewFromHost(Environment& environment, const Napi::CallbackInfo& info, Na
   if (environment.driver == nullptr) return kNoBackend;
   const ContextScope context(environment, 0);
   if (context.status() != kSuccess) return context.status();
-  Place place;
-  const Status status = CheckRange(environment, address, bytes, &place);
+  Location range;
+  const Status status = CheckRange(environment, address, bytes, &range);
   if (status != kSuccess) return status;
-  if (place == Place::kDevice) {
+  if (range.place == Place::kDevice) {
     unsigned managed = 0;
     const Status known = environment.driver->PointerGetAttribute(&managed, kPointerIsManaged, address);
     if (known != kSuccess) return known;

@@ -25,12 +25,12 @@ Status Advise(Environment& environment, const Napi::CallbackInfo& info) {
   if (advice < kAdviseSetReadMostly || advice > kAdviseUnsetAccessedBy) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   MemLocation location;
-  Place place;
+  Location range;
   Status status = ReadLocation(environment, info, 3, &location);
   if (status != kSuccess || bytes == 0) return status;
   const ContextScope context(environment, 0);
   if (context.status() != kSuccess) return context.status();
-  status = CheckRange(environment, address, bytes, &place);
+  status = CheckRange(environment, address, bytes, &range);
   if (status != kSuccess) return status;
   return environment.Counted<Call::kMemAdvise>(DevicePointer{address}, static_cast<std::size_t>(bytes), advice, location);
 }
@@ -41,14 +41,14 @@ Status Prefetch(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadInteger(info[0], &address) || !ReadInteger(info[1], &bytes) || !ReadNumber(info[4], &handle)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   MemLocation location;
-  Place place;
+  Location range;
   StreamEntry* stream;
   Status status = ReadLocation(environment, info, 2, &location);
   if (status == kSuccess) status = environment.streams.Find(handle, &stream);
   if (status != kSuccess || bytes == 0) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  status = CheckRange(environment, address, bytes, &place);
+  status = CheckRange(environment, address, bytes, &range);
   if (status != kSuccess) return status;
   return environment.Counted<Call::kMemPrefetchAsync>(DevicePointer{address}, static_cast<std::size_t>(bytes), location, 0u,
                                                       stream->stream);
@@ -62,8 +62,8 @@ Status RangeAttribute(Environment& environment, const Napi::CallbackInfo& info) 
   if (environment.driver == nullptr) return kNoBackend;
   const ContextScope context(environment, 0);
   if (context.status() != kSuccess) return context.status();
-  Place place;
-  Status status = CheckRange(environment, address, bytes, &place);
+  Location range;
+  Status status = CheckRange(environment, address, bytes, &range);
   if (status != kSuccess) return status;
   std::int32_t value = 0;
   status = environment.Counted<Call::kMemRangeGetAttribute>(static_cast<void*>(&value), sizeof(value), attribute, DevicePointer{address},

@@ -26,6 +26,7 @@ inline constexpr Status kOtherBackend = -17;
 inline constexpr Status kNoSuchDevice = -18;
 inline constexpr Status kTooManyImporters = -19;
 inline constexpr Status kTooManyExports = -20;
+inline constexpr Status kNoAccess = -21;
 
 }  // namespace cistern
 

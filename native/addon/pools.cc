@@ -99,8 +99,9 @@ Status CreatePool(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   std::uint64_t handle = 0;
   status = environment.Counted<Call::kMemPoolSetAttribute>(pool, int{kPoolReleaseThreshold}, static_cast<void*>(&release_threshold));
+  if (status == kSuccess && !is_managed) status = GivePoolAccess(environment, pool, device);
   if (status == kSuccess) {
-    handle = environment.pools.Add({pool, device, true});
+    handle = environment.pools.Add({pool, device, true, is_managed});
     if (handle == 0) status = kHostOutOfMemory;
   }
   if (status != kSuccess) {
@@ -128,7 +129,7 @@ Status OpenPool(Environment& environment, const Napi::CallbackInfo& info) {
     status = environment.Counted<Call::kMemPoolGetAttribute>(pool, int{kPoolReleaseThreshold}, static_cast<void*>(&threshold));
   }
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.pools.Add({pool, device, false});
+  const std::uint64_t handle = environment.pools.Add({pool, device, false, false});
   if (handle == 0) return kHostOutOfMemory;
   environment.Out(1, static_cast<double>(handle));
   return kSuccess;

@@ -43,6 +43,20 @@ Status QueueHostCopy(Environment& environment, Location destination, std::uint64
   return kSuccess;
 }
 
+bool IsOfOther(const Location& location, const StreamEntry& stream) { return location.device >= 0 && location.device != stream.device; }
+
+// Between the memory of two devices, or within that of another device than the stream's. The driver
+// copies through the host if the devices have no access to each other's memory.
+Status QueuePeerCopy(Environment& environment, const Location& destination, const Location& source, std::uint64_t bytes,
+                     const StreamEntry& stream) {
+  Context to, from;
+  Status status = environment.ContextOf(destination.device, &to);
+  if (status == kSuccess) status = environment.ContextOf(source.device, &from);
+  if (status != kSuccess) return status;
+  return environment.Counted<Call::kMemcpyPeerAsync>(DevicePointer{destination.address}, to, DevicePointer{source.address}, from,
+                                                     static_cast<std::size_t>(bytes), stream.stream);
+}
+
 Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std::uint64_t source, std::uint64_t bytes,
                        const StreamEntry& stream) {
   return environment.Counted<Call::kMemcpyAsync>(DevicePointer{destination}, DevicePointer{source}, static_cast<std::size_t>(bytes),
@@ -54,6 +68,12 @@ Status QueueDriverCopy(Environment& environment, std::uint64_t destination, std:
 bool ReadsTooEarly(Place source) { return source == Place::kPageableHost && queued_host_writes > 0; }
 
 Status QueueCopy(Environment& environment, Location destination, Location source, std::uint64_t bytes, const StreamEntry& stream) {
+  if (IsOfOther(destination, stream) || IsOfOther(source, stream)) {
+    if (destination.device >= 0 && source.device >= 0) return QueuePeerCopy(environment, destination, source, bytes, stream);
+    Status status = CheckAccess(environment, destination, stream);
+    if (status == kSuccess) status = CheckAccess(environment, source, stream);
+    if (status != kSuccess) return status;
+  }
   if (!environment.MayStall() && !ReadsTooEarly(source.place)) {
     return QueueDriverCopy(environment, destination.address, source.address, bytes, stream);
   }

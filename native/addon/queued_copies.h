@@ -17,11 +17,6 @@
 
 namespace cistern {
 
-struct Location {
-  std::uint64_t address;
-  Place place;
-};
-
 // Whether the driver's copy from there would miss queued writes: it reads pageable memory at the
 // time of the call.
 bool ReadsTooEarly(Place source);

@@ -25,7 +25,9 @@ bool InOnePiece(Environment& environment, std::uint64_t first, std::uint64_t las
 
 }  // namespace
 
-Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Place* place) {
+Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Location* location) {
+  *location = {address, Place::kDevice};
+  Place* const place = &location->place;
   if (address == 0 || bytes > kMaxSafeInteger || bytes - 1 > kMaxSafeInteger - address) return kInvalidRange;
   unsigned type;
   unsigned managed = 0;
@@ -37,10 +39,24 @@ Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t
   if (status == kSuccess) status = environment.driver->PointerGetAttribute(&managed, kPointerIsManaged, address);
   if (status != kSuccess) return status;
   *place = type == kMemoryTypeHost && managed == 0 ? Place::kPinnedHost : Place::kDevice;
+  if (*place == Place::kDevice && managed == 0 && environment.device_count() > 1) {
+    DeviceOrdinal ordinal;
+    status = environment.driver->PointerGetAttribute(&ordinal, kPointerDeviceOrdinal, address);
+    if (status != kSuccess) return status;
+    location->device = environment.IndexOf(ordinal);
+  }
   const std::uint64_t last = address + bytes - 1;
   status = MemoryTypeOf(environment, last, &type);
   if (status == kSuccess && *place == Place::kPinnedHost && !InOnePiece(environment, address, last)) return kInvalidRange;
   return status == kErrorInvalidValue ? kInvalidRange : status;
+}
+
+Status CheckAccess(Environment& environment, const Location& location, const StreamEntry& stream) {
+  if (location.device < 0 || location.device == stream.device) return kSuccess;
+  int flags = kAccessNone;
+  // A driver that cannot say it refuses the use itself.
+  const Status status = environment.driver->PointerGetAttribute(&flags, kPointerAccessFlags, location.address);
+  return status == kSuccess && flags != kAccessReadWrite ? kNoAccess : kSuccess;
 }
 
 Status PointerInfo(Environment& environment, const Napi::CallbackInfo& info) {

@@ -11,10 +11,20 @@ namespace cistern {
 // Where a range lies. kDevice includes managed memory; only kPageableHost is unknown to the driver.
 enum class Place { kDevice, kPinnedHost, kPageableHost };
 
+struct Location {
+  std::uint64_t address;
+  Place place;
+  int device = -1;  // of memory that belongs to one device, if there are several
+};
+
 // kSuccess if the driver knows the first and the last byte of a range, as one piece if it is
 // pinned, or if the range lies in host memory of this process's resources; else kInvalidRange. A
 // context must be current.
-Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Place* place);
+Status CheckRange(Environment& environment, std::uint64_t address, std::uint64_t bytes, Location* location);
+
+// kNoAccess if the memory belongs to another device than the stream, which has no access to it. The
+// stream's context must be current.
+Status CheckAccess(Environment& environment, const Location& location, const StreamEntry& stream);
 
 }  // namespace cistern
 

@@ -22,6 +22,7 @@ constexpr StatusText kOwnStatuses[] = {
     {kHostOutOfMemory, "CISTERN_HOST_OUT_OF_MEMORY", "the host has no memory left"},
     {kInvalidRange, "CISTERN_INVALID_RANGE", "the range is not inside known memory"},
     {kStaleMessage, "CISTERN_STALE_MESSAGE", "the message can no longer be attached"},
+    {kNoAccess, "CISTERN_NO_ACCESS", "the stream's device has no access to the memory"},
     {kForeignMessage, "CISTERN_FOREIGN_MESSAGE", "no environment of this process made the message"},
     {kOwnMessage, "CISTERN_OWN_MESSAGE", "this process made the handle"},
     {kForbiddenProcess, "CISTERN_FORBIDDEN_PROCESS", "the process that made the handle may not be looked into"},

@@ -81,9 +81,9 @@ class NewPages {
       if (status != kSuccess) return status;
       *end += space_.page_bytes;
     }
-    const AccessDescription access{{kLocationDevice, environment_.DriverDevice(space_.device)}, kAccessReadWrite};
-    return environment_.Counted<Call::kMemSetAccess>(DevicePointer{address}, static_cast<std::size_t>(*end - address), &access,
-                                                     std::size_t{1});
+    const std::vector<AccessDescription> access = AccessTo(environment_, space_.device);
+    return environment_.Counted<Call::kMemSetAccess>(DevicePointer{address}, static_cast<std::size_t>(*end - address), access.data(),
+                                                     access.size());
   }
 
  private:

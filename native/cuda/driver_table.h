@@ -39,10 +39,13 @@ enum : Status {
   kErrorInvalidDevice = 101,
   kErrorInvalidContext = 201,
   kErrorMapFailed = 205,
+  kErrorPeerAccessUnsupported = 217,
   kErrorInvalidHandle = 400,
   kErrorNotFound = 500,
   kErrorNotReady = 600,
   kErrorIllegalAddress = 700,
+  kErrorPeerAccessAlreadyEnabled = 704,
+  kErrorPeerAccessNotEnabled = 705,
   kErrorNotPermitted = 800,
   kErrorNotSupported = 801,
   kErrorUnknown = 999,
@@ -161,6 +164,7 @@ enum : int {
   kPointerDeviceOrdinal = 9,
   kPointerIsLegacyIpcCapable = 10,
   kPointerRangeStart = 11,
+  kPointerAccessFlags = 16,  // CUmemAccess_flags of the current context's device
   kPointerPool = 17,
 };
 // CUmemorytype
@@ -197,6 +201,9 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(CtxGetCurrent, "cuCtxGetCurrent", 4000, (Context * context))                                                                     \
   X(CtxSetCurrent, "cuCtxSetCurrent", 4000, (Context context))                                                                       \
   X(CtxSynchronize, "cuCtxSynchronize", 2000, ())                                                                                    \
+  X(DeviceCanAccessPeer, "cuDeviceCanAccessPeer", 4000, (int* can_access, DeviceOrdinal device, DeviceOrdinal peer))                  \
+  X(CtxEnablePeerAccess, "cuCtxEnablePeerAccess", 4000, (Context peer, unsigned flags))                                              \
+  X(CtxDisablePeerAccess, "cuCtxDisablePeerAccess", 4000, (Context peer))                                                            \
   X(CtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", 5050, (int* least, int* greatest))                                     \
   X(StreamCreateWithPriority, "cuStreamCreateWithPriority", 5050, (Stream * stream, unsigned flags, int priority))                   \
   X(StreamDestroy, "cuStreamDestroy", 4000, (Stream stream))                                                                         \
@@ -227,6 +234,7 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(MemPoolTrimTo, "cuMemPoolTrimTo", 11020, (Pool pool, std::size_t bytes_to_keep))                                                 \
   X(MemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, (Pool pool, int attribute, void* value))                                    \
   X(MemPoolGetAttribute, "cuMemPoolGetAttribute", 11020, (Pool pool, int attribute, void* value))                                    \
+  X(MemPoolSetAccess, "cuMemPoolSetAccess", 11020, (Pool pool, const AccessDescription* descriptions, std::size_t count))            \
   X(MemAllocFromPoolAsync, "cuMemAllocFromPoolAsync", 11020, (DevicePointer * pointer, std::size_t bytes, Pool pool, Stream stream)) \
   X(MemFreeAsync, "cuMemFreeAsync", 11020, (DevicePointer pointer, Stream stream))                                                   \
   X(MemGetAllocationGranularity, "cuMemGetAllocationGranularity", 10020,                                                             \
@@ -243,6 +251,9 @@ enum : int { kHandleTypePosixDescriptor = 1 };
   X(MemSetAccess, "cuMemSetAccess", 10020,                                                                                           \
     (DevicePointer address, std::size_t bytes, const AccessDescription* descriptions, std::size_t count))                            \
   X(MemcpyAsync, "cuMemcpyAsync", 4000, (DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream))         \
+  X(MemcpyPeerAsync, "cuMemcpyPeerAsync", 4000,                                                                                      \
+    (DevicePointer destination, Context destination_context, DevicePointer source, Context source_context, std::size_t bytes,        \
+     Stream stream))                                                                                                                 \
   X(MemsetD8Async, "cuMemsetD8Async", 3020, (DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream))      \
   X(MemsetD32Async, "cuMemsetD32Async", 3020, (DevicePointer destination, unsigned value, std::size_t count, Stream stream))         \
   X(MemAdvise, "cuMemAdvise", 12020, (DevicePointer pointer, std::size_t bytes, int advice, MemLocation location))                   \

@@ -182,6 +182,12 @@ struct Functions {
     return Noted(Next().MemcpyAsync(destination, source, bytes, stream), [=] { Checker().Copied(stream, destination, source, bytes); });
   }
 
+  static Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, DevicePointer source, Context source_context,
+                                std::size_t bytes, Stream stream) {
+    return Noted(Next().MemcpyPeerAsync(destination, destination_context, source, source_context, bytes, stream),
+                 [=] { Checker().Copied(stream, destination, source, bytes); });
+  }
+
   static Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {
     return Noted(Next().MemsetD8Async(destination, value, bytes, stream),
                  [=] { Checker().Used(stream, Action::kSet, Access::kWrite, destination, bytes); });
@@ -219,6 +225,7 @@ struct Functions {
     CISTERN_REPLACE(MemMap)
     CISTERN_REPLACE(MemUnmap)
     CISTERN_REPLACE(MemcpyAsync)
+    CISTERN_REPLACE(MemcpyPeerAsync)
     CISTERN_REPLACE(MemsetD8Async)
     CISTERN_REPLACE(MemsetD32Async)
 #undef CISTERN_REPLACE

@@ -96,6 +96,7 @@ Status Configure(std::uint64_t total_bytes, int count) {
 void SetStrict(bool strict) { is_strict = strict; }
 void SetConcurrentManagedAccess(bool has_access) { has_concurrent_managed_access = has_access; }
 void SetCoherent(bool now_coherent) { is_coherent = now_coherent; }
+bool SetPeers(const char* text) { return SetReachablePeers(text); }
 void SetMigrationCost(std::uint64_t nanoseconds) { migration_nanoseconds = nanoseconds; }
 
 Status Device::Prepare() {
@@ -118,6 +119,17 @@ Status Device::Release() {
   if (!IsRetained()) return kErrorInvalidContext;
   retain_count_.fetch_sub(1, std::memory_order_relaxed);
   return kSuccess;
+}
+
+Status Device::EnablePeer(const Device& peer) {
+  if (!CanReach(ordinal, peer.ordinal)) return kErrorPeerAccessUnsupported;
+  const std::uint32_t bit = 1U << peer.ordinal;
+  return (peers_.fetch_or(bit) & bit) == 0 ? kSuccess : Status{kErrorPeerAccessAlreadyEnabled};
+}
+
+Status Device::DisablePeer(const Device& peer) {
+  const std::uint32_t bit = 1U << peer.ordinal;
+  return (peers_.fetch_and(~bit) & bit) != 0 ? kSuccess : Status{kErrorPeerAccessNotEnabled};
 }
 
 void Device::Synchronize() {

@@ -36,6 +36,11 @@ class Device {
   void Synchronize();
   bool IsIdle() const { return busy_streams.load(std::memory_order_acquire) == 0; }
 
+  // Whether the context was given access to the plain memory of another device's.
+  bool HasPeer(int peer) const { return (peers_.load(std::memory_order_relaxed) >> peer & 1) != 0; }
+  Status EnablePeer(const Device& peer);
+  Status DisablePeer(const Device& peer);
+
   void AddStream(StreamState* stream);
   void RemoveStream(StreamState* stream);
   // Marks of work that was submitted to the device's streams and has not completed.
@@ -62,6 +67,7 @@ class Device {
  private:
   std::mutex context_mutex_;
   std::atomic<int> retain_count_{0};
+  std::atomic<std::uint32_t> peers_{0};
   bool is_prepared_ = false;
 
   std::mutex streams_mutex_;

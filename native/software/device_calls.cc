@@ -17,6 +17,15 @@ Status ResolveOrdinal(int ordinal, Device** device) {
   return *device != nullptr ? kSuccess : kErrorInvalidDevice;
 }
 
+// The current context's device, and that of another context.
+Status ResolvePeer(Context peer, Device** device, Device** peer_device) {
+  const Status status = RequireDevice(device);
+  if (status != kSuccess) return status;
+  *peer_device = FindDeviceOf(peer);
+  const bool is_valid = *peer_device != nullptr && *peer_device != *device && (*peer_device)->IsRetained();
+  return is_valid ? kSuccess : Status{kErrorInvalidContext};
+}
+
 }  // namespace
 
 Status Init(unsigned flags) { return flags == 0 ? Initialize() : kErrorInvalidValue; }
@@ -152,6 +161,31 @@ Status CtxSetCurrent(Context context) {
   if (context != nullptr && (device == nullptr || !device->IsRetained())) return kErrorInvalidContext;
   thread_state.current = device;
   return kSuccess;
+}
+
+Status DeviceCanAccessPeer(int* can_access, DeviceOrdinal device, DeviceOrdinal peer) {
+  Device* state;
+  Status status = ResolveOrdinal(device, &state);
+  if (status == kSuccess) status = ResolveOrdinal(peer, &state);
+  if (status != kSuccess) return status;
+  if (can_access == nullptr) return kErrorInvalidValue;
+  *can_access = CanReach(device, peer) ? 1 : 0;
+  return kSuccess;
+}
+
+Status CtxEnablePeerAccess(Context peer, unsigned flags) {
+  Device* device;
+  Device* peer_device;
+  const Status status = ResolvePeer(peer, &device, &peer_device);
+  if (status != kSuccess) return status;
+  return flags == 0 ? device->EnablePeer(*peer_device) : Status{kErrorInvalidValue};
+}
+
+Status CtxDisablePeerAccess(Context peer) {
+  Device* device;
+  Device* peer_device;
+  const Status status = ResolvePeer(peer, &device, &peer_device);
+  return status == kSuccess ? device->DisablePeer(*peer_device) : status;
 }
 
 Status CtxSynchronize() {

@@ -71,6 +71,11 @@ Status ResolveProperties(const AllocationProperties* properties, Device** device
   return properties->handle_types == 0 ? kSuccess : kErrorNotSupported;
 }
 
+bool IsMemoryOf(const Device& device, DevicePointer pointer) {
+  const AddressRange range = Classify(pointer, 1, false);
+  return range.kind == AddressKind::kDevice && range.device == device.ordinal;
+}
+
 }  // namespace
 
 Status MemGetInfo(std::size_t* free, std::size_t* total) {
@@ -199,6 +204,18 @@ Status MemPoolTrimTo(Pool pool, std::size_t bytes_to_keep) {
   return status == kSuccess ? TrimPool(*state, bytes_to_keep) : status;
 }
 
+Status MemPoolSetAccess(Pool pool, const AccessDescription* descriptions, std::size_t count) {
+  MemoryPool* state;
+  Status status = ResolvePool(pool, &state);
+  if (status != kSuccess) return status;
+  if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
+  for (std::size_t i = 0; i < count; ++i) {
+    status = SetPoolAccess(*state, descriptions[i]);
+    if (status != kSuccess) return status;
+  }
+  return kSuccess;
+}
+
 Status MemPoolSetAttribute(Pool pool, int attribute, void* value) {
   MemoryPool* state;
   Status status = ResolvePool(pool, &state);
@@ -278,20 +295,40 @@ Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, Memo
 
 Status MemUnmap(DevicePointer address, std::size_t bytes) { return IsInitialized() ? UnmapMemory(address, bytes) : kErrorNotInitialized; }
 
-// Only the memory's own device can be given access, to read and write.
+// Access is to read and to write.
 Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescription* descriptions, std::size_t count) {
   if (!IsInitialized()) return kErrorNotInitialized;
   if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
-  if (count > 1 || descriptions->flags == kAccessRead) return kErrorNotSupported;
-  if (descriptions->flags != kAccessNone && descriptions->flags != kAccessReadWrite) return kErrorInvalidValue;
-  if (descriptions->location.type != kLocationDevice) return kErrorInvalidValue;
-  return GrantAccess(address, bytes, descriptions->location.id, descriptions->flags == kAccessReadWrite);
+  std::uint32_t granted = 0;
+  std::uint32_t taken = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto [location, flags] = descriptions[i];
+    if (flags == kAccessRead) return kErrorNotSupported;
+    if (location.type != kLocationDevice || (flags != kAccessNone && flags != kAccessReadWrite)) return kErrorInvalidValue;
+    if (FindDevice(location.id) == nullptr) return kErrorInvalidDevice;
+    (flags == kAccessReadWrite ? granted : taken) |= 1U << location.id;
+  }
+  return GrantAccess(address, bytes, granted, taken);
 }
 
 Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t bytes, Stream stream) {
   StreamState* state;
   Status status = ResolveStream(stream, &state);
-  return status == kSuccess ? Copy(destination, source, bytes, *state) : status;
+  return status == kSuccess ? Copy(destination, source, bytes, *state, false) : status;
+}
+
+// Needs no access of one device to the other: the driver can copy through the host.
+Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, DevicePointer source, Context source_context,
+                       std::size_t bytes, Stream stream) {
+  StreamState* state;
+  Status status = ResolveStream(stream, &state);
+  if (status != kSuccess) return status;
+  const Device* to = FindDeviceOf(destination_context);
+  const Device* from = FindDeviceOf(source_context);
+  if (to == nullptr || from == nullptr || !to->IsRetained() || !from->IsRetained()) return kErrorInvalidContext;
+  if (bytes == 0) return kSuccess;
+  if (!IsMemoryOf(*to, destination) || !IsMemoryOf(*from, source)) return kErrorInvalidValue;
+  return Copy(destination, source, bytes, *state, true);
 }
 
 Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {
@@ -349,6 +386,13 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
     case kPointerPool: {
       DeviceAllocation found;
       *static_cast<Pool*>(data) = FindDeviceAllocation(pointer, &found) ? found.pool : nullptr;
+      return kSuccess;
+    }
+    case kPointerAccessFlags: {
+      Device* current;
+      const Status status = RequireDevice(&current);
+      if (status != kSuccess) return status;
+      *static_cast<int*>(data) = HasAccess(*current, range) ? kAccessReadWrite : kAccessNone;
       return kSuccess;
     }
     case kPointerRangeStart: {

@@ -330,6 +330,7 @@ Status CreatePool(Device& device, std::uint64_t max_bytes, bool is_managed, bool
     state->is_opportunistic = true;
     state->inserts_dependencies = true;
     state->is_closing = false;
+    state->accessors = 0;
     state->release_threshold = 0;
     state->max_bytes = max_bytes;
     state->reserved = 0;
@@ -377,6 +378,21 @@ Status TrimPool(MemoryPool& pool, std::uint64_t bytes_to_keep) {
     TakeEmptySegments(pool, bytes_to_keep, &released);
   }
   GiveBack(*pool.device, released);
+  return kSuccess;
+}
+
+Status SetPoolAccess(MemoryPool& pool, const AccessDescription& access) {
+  if (pool.is_managed || access.location.type != kLocationDevice) return kErrorInvalidValue;
+  const int device = access.location.id;
+  if (FindDevice(device) == nullptr) return kErrorInvalidDevice;
+  if (access.flags == kAccessRead) return kErrorNotSupported;
+  const bool has_access = access.flags == kAccessReadWrite;
+  if (!has_access && access.flags != kAccessNone) return kErrorInvalidValue;
+  // The pool's own device always has access.
+  if (device == pool.device->ordinal) return has_access ? kSuccess : Status{kErrorInvalidValue};
+  if (has_access && !CanReach(device, pool.device->ordinal)) return kErrorInvalidDevice;
+  std::lock_guard<SpinLock> guard(pool.lock);
+  pool.accessors = has_access ? pool.accessors | 1U << device : pool.accessors & ~(1U << device);
   return kSuccess;
 }
 
@@ -495,7 +511,7 @@ Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream) {
 }
 
 bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t address, std::uint64_t bytes, bool will_write,
-                            bool* is_managed) {
+                            PoolMemoryInfo* info) {
   MemoryPool& pool = pool_table.At(name.pool);
   std::uint64_t granule = device.memory.GranuleOf(address);
   std::lock_guard<SpinLock> guard(pool.lock);
@@ -509,7 +525,7 @@ bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t addr
   std::uint64_t end = device.memory.AddressOf(block.start + block.size);
   if (address >= end || bytes > end - address) return false;
   if (will_write) segment.is_touched = true;
-  *is_managed = pool.is_managed;
+  *info = {pool.is_managed, pool.accessors | 1U << device.ordinal};
   return true;
 }
 

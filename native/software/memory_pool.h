@@ -68,6 +68,7 @@ struct alignas(64) MemoryPool : HandleSlot {
   bool is_opportunistic = true;
   bool inserts_dependencies = true;
   bool is_closing = false;
+  std::uint32_t accessors = 0;  // a bit for each other device that was given access
   std::uint64_t release_threshold = 0;
   std::uint64_t max_bytes = 0;  // 0: no limit
   std::uint64_t reserved = 0;
@@ -92,6 +93,8 @@ Status DefaultPool(Device& device, MemoryPool** pool);
 // Allocations from the pool stay valid until they are freed; the pool ends with the last of them.
 Status DestroyPool(MemoryPool& pool, std::uint64_t handle);
 Status TrimPool(MemoryPool& pool, std::uint64_t bytes_to_keep);
+// Whether another device has access to what is allocated from the pool, now and later.
+Status SetPoolAccess(MemoryPool& pool, const AccessDescription& access);
 Status SetPoolAttribute(MemoryPool& pool, int attribute, const void* value);
 Status GetPoolAttribute(MemoryPool& pool, int attribute, void* value);
 
@@ -101,9 +104,14 @@ bool StartsPoolAllocation(Device& device, std::uint64_t address);
 // Frees in the order of the stream, or at once if it is null. kErrorInvalidValue if no pool
 // allocation starts at the address.
 Status FreeToPool(Device& device, std::uint64_t address, StreamState* stream);
-// Whether the range lies within one allocation in the segment; if so, *is_managed says what it is.
+// What is known of pool memory.
+struct PoolMemoryInfo {
+  bool is_managed;
+  std::uint32_t accessors;  // a bit for each device with access
+};
+// Whether the range lies within one allocation in the segment; if so, *info says what it is.
 bool IsWithinPoolAllocation(Device& device, SegmentName name, std::uint64_t address, std::uint64_t bytes, bool will_write,
-                            bool* is_managed);
+                            PoolMemoryInfo* info);
 
 struct PoolAllocation {
   MemoryPool* pool;

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -71,7 +72,41 @@ std::uint64_t NumberFromEnvironment(const char* variable) {
   return std::strtoull(text, nullptr, 10);
 }
 
+using PeerMasks = std::array<std::uint32_t, kMaxDevices>;
+
+bool ReadDevice(const char** text, int* device) {
+  if (**text < '0' || **text >= '0' + kMaxDevices) return false;
+  *device = *(*text)++ - '0';
+  return true;
+}
+
+bool ParsePeers(const char* text, PeerMasks* masks) {
+  const bool is_all = std::strcmp(text, "all") == 0;
+  masks->fill(is_all ? ~0U : 0);
+  if (is_all || std::strcmp(text, "none") == 0) return true;
+  for (;;) {
+    int first;
+    int second;
+    if (!ReadDevice(&text, &first) || *text++ != '-' || !ReadDevice(&text, &second) || first == second) return false;
+    (*masks)[static_cast<std::size_t>(first)] |= 1U << second;
+    (*masks)[static_cast<std::size_t>(second)] |= 1U << first;
+    if (*text == '\0') return true;
+    if (*text++ != ',') return false;
+  }
+}
+
 }  // namespace
+
+std::atomic<std::uint32_t> reachable_peers[kMaxDevices];
+std::atomic<bool> are_peers_set{false};
+
+bool SetReachablePeers(const char* text) {
+  PeerMasks masks;
+  if (!ParsePeers(text, &masks)) return false;
+  for (std::size_t i = 0; i < masks.size(); ++i) reachable_peers[i] = masks[i];
+  are_peers_set = true;
+  return true;
+}
 
 std::atomic<bool> is_strict{IsSetTo("CISTERN_SOFTWARE_STRICT", "1")};
 std::atomic<bool> has_concurrent_managed_access{!IsSetTo("CISTERN_SOFTWARE_CONCURRENT_MANAGED", "0")};
@@ -98,6 +133,10 @@ Status CompleteSettings(Settings* settings) {
       if (text[0] < '1' || text[0] > '0' + kMaxDevices || text[1] != '\0') return kErrorInvalidValue;
       complete.device_count = text[0] - '0';
     }
+  }
+  if (!are_peers_set) {
+    const char* text = std::getenv("CISTERN_SOFTWARE_PEERS");
+    if (!SetReachablePeers(text == nullptr ? "all" : text)) return kErrorInvalidValue;
   }
   *settings = complete;
   return kSuccess;

@@ -35,8 +35,17 @@ inline bool IsCoherent() { return is_coherent.load(std::memory_order_relaxed); }
 
 extern std::atomic<std::uint64_t> migration_nanoseconds;  // for each page of managed memory that moves
 
+// By device: a bit for each device whose memory its streams can be given access to.
+extern std::atomic<std::uint32_t> reachable_peers[];
+inline bool CanReach(int device, int peer) {
+  return device != peer && (reachable_peers[device].load(std::memory_order_relaxed) >> peer & 1) != 0;
+}
+// "all", "none", or pairs such as "0-1,2-3", each in both directions. False if the text is none of them;
+// nothing has changed then.
+bool SetReachablePeers(const char* text);
+
 // Fills in what is not set. kErrorInvalidValue if CISTERN_SOFTWARE_MEMORY or
-// CISTERN_SOFTWARE_DEVICES is needed and malformed.
+// CISTERN_SOFTWARE_DEVICES is needed and malformed, or CISTERN_SOFTWARE_PEERS is malformed.
 Status CompleteSettings(Settings* settings);
 
 }  // namespace cistern::software

@@ -47,6 +47,11 @@ void SetConcurrentManagedAccess(bool has_access);
 // that is at a device. May change at any time; initially whether CISTERN_SOFTWARE_COHERENT is 1.
 void SetCoherent(bool is_coherent);
 
+// Which devices can be given access to each other's memory; see SetReachablePeers in settings.h. May
+// change at any time, and takes no access away; initially CISTERN_SOFTWARE_PEERS, or all. False if the
+// text is malformed.
+bool SetPeers(const char* text);
+
 // Every operation takes at least this long for each page of managed memory that it moves. Initially
 // CISTERN_SOFTWARE_MIGRATION_NS, or 0.
 void SetMigrationCost(std::uint64_t nanoseconds);

@@ -16,14 +16,14 @@ AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_writ
   if (Device* device = FindDeviceByAddress(address)) {
     AddressInfo info;
     bool is_valid = device->memory.Describe(address, bytes, will_write, &info);
-    bool is_managed = false;
-    if (is_valid && info.is_segment) is_valid = IsWithinPoolAllocation(*device, info.segment, address, bytes, will_write, &is_managed);
+    PoolMemoryInfo pool{false, 0};
+    if (is_valid && info.is_segment) is_valid = IsWithinPoolAllocation(*device, info.segment, address, bytes, will_write, &pool);
     if (!is_valid) return {AddressKind::kInvalid, device->ordinal};
-    return {is_managed ? AddressKind::kManaged : AddressKind::kDevice, device->ordinal};
+    return {pool.is_managed ? AddressKind::kManaged : AddressKind::kDevice, device->ordinal, pool.accessors};
   }
   VirtualRangeInfo range;
   if (FindVirtualMemory(address, bytes, &range)) {
-    return {range.is_accessible ? AddressKind::kDevice : AddressKind::kInvalid, range.device};
+    return {range.accessors != 0 ? AddressKind::kDevice : AddressKind::kInvalid, range.device, range.accessors};
   }
   ImportedRangeInfo imported;
   if (FindImportedRange(address, &imported)) {
@@ -36,12 +36,23 @@ AddressRange Classify(std::uint64_t address, std::uint64_t bytes, bool will_writ
   return {info.kind == HostMemoryKind::kManaged ? AddressKind::kManaged : AddressKind::kPinned, info.device};
 }
 
-Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, StreamState& stream) {
+bool HasAccess(const Device& device, const AddressRange& range) {
+  if (range.kind != AddressKind::kDevice) return true;
+  if (range.accessors != 0) return (range.accessors >> device.ordinal & 1) != 0;
+  return range.device == device.ordinal || device.HasPeer(range.device);
+}
+
+Status Copy(std::uint64_t destination, std::uint64_t source, std::uint64_t bytes, StreamState& stream, bool is_between_contexts) {
   if (bytes == 0) return kSuccess;
   if (destination == 0 || source == 0) return kErrorInvalidValue;
-  AddressKind to = Classify(destination, bytes, true).kind;
-  AddressKind from = Classify(source, bytes, false).kind;
+  const AddressRange to_range = Classify(destination, bytes, true);
+  const AddressRange from_range = Classify(source, bytes, false);
+  const AddressKind to = to_range.kind;
+  const AddressKind from = from_range.kind;
   if (to == AddressKind::kInvalid || from == AddressKind::kInvalid) return kErrorInvalidValue;
+  for (const AddressRange& range : {to_range, from_range}) {
+    if (!is_between_contexts && range.accessors != 0 && !HasAccess(*stream.device, range)) return kErrorInvalidValue;
+  }
   CopyWork work{reinterpret_cast<void*>(destination), reinterpret_cast<const void*>(source), bytes, nullptr,
                 to == AddressKind::kManaged,          from == AddressKind::kManaged};
   bool is_pageable = to == AddressKind::kPageable || from == AddressKind::kPageable;
@@ -76,8 +87,9 @@ Status Fill(std::uint64_t destination, std::uint32_t value, bool is_bytes, std::
   if (count == 0) return kSuccess;
   std::uint64_t width = is_bytes ? 1 : sizeof value;
   if (destination % width != 0 || count > ~std::uint64_t{0} / width) return kErrorInvalidValue;
-  AddressKind to = Classify(destination, count * width, true).kind;
-  if (to == AddressKind::kInvalid || to == AddressKind::kPageable) return kErrorInvalidValue;
+  const AddressRange range = Classify(destination, count * width, true);
+  const AddressKind to = range.kind;
+  if (to == AddressKind::kInvalid || to == AddressKind::kPageable || !HasAccess(*stream.device, range)) return kErrorInvalidValue;
   return Submit(stream, FillWork{reinterpret_cast<void*>(destination), value, count, is_bytes, to == AddressKind::kManaged}, nullptr);
 }
 

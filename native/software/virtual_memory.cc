@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "software/device.h"
+#include "software/settings.h"
 
 namespace cistern::software {
 namespace {
@@ -30,7 +31,7 @@ struct Memory {
 
 struct Mapping {
   std::shared_ptr<Memory> memory;
-  bool is_accessible = false;
+  std::uint32_t accessors = 0;  // a bit for each device
 };
 using Mappings = std::map<std::uint64_t, Mapping>;  // by address
 
@@ -152,17 +153,25 @@ Status MapMemory(std::uint64_t address, std::uint64_t bytes, MemoryHandle memory
   return kSuccess;
 }
 
-Status GrantAccess(std::uint64_t address, std::uint64_t bytes, int device, bool is_accessible) {
+Status GrantAccess(std::uint64_t address, std::uint64_t bytes, std::uint32_t granted, std::uint32_t taken) {
   AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
   Mappings* mappings = FindTiled(registry, address, bytes);
   if (mappings == nullptr) return kErrorInvalidValue;
   const auto end = mappings->lower_bound(address + bytes);
   for (auto mapping = mappings->find(address); mapping != end; ++mapping) {
-    if (mapping->second.memory->device.ordinal != device) return kErrorInvalidDevice;
+    const int owner = mapping->second.memory->device.ordinal;
+    for (int device = 0; device < kMaxDevices; ++device) {
+      if ((granted >> device & 1) != 0 && device != owner && !CanReach(device, owner)) return kErrorInvalidDevice;
+    }
   }
-  if (!Protect(address, bytes, is_accessible ? PROT_READ | PROT_WRITE : PROT_NONE)) return kErrorOutOfMemory;
-  for (auto mapping = mappings->find(address); mapping != end; ++mapping) mapping->second.is_accessible = is_accessible;
+  for (auto mapping = mappings->find(address); mapping != end; ++mapping) {
+    Mapping& each = mapping->second;
+    const std::uint32_t accessors = (each.accessors | granted) & ~taken;
+    const bool has_changed = (accessors == 0) != (each.accessors == 0);
+    if (has_changed && !Protect(mapping->first, each.memory->bytes, accessors != 0 ? PROT_READ | PROT_WRITE : PROT_NONE)) return kErrorOutOfMemory;
+    each.accessors = accessors;
+  }
   return kSuccess;
 }
 
@@ -189,7 +198,7 @@ bool FindVirtualMemory(std::uint64_t address, std::uint64_t bytes, VirtualRangeI
   const std::lock_guard<std::mutex> guard(registry.mutex);
   const auto reservation = Find(registry, address, 1);
   if (reservation == registry.reservations.end()) return false;
-  *info = {false, -1};
+  *info = {0, -1};
   const Mappings& mappings = reservation->second.mappings;
   auto mapping = mappings.upper_bound(address);
   if (mapping == mappings.begin()) return true;
@@ -197,10 +206,12 @@ bool FindVirtualMemory(std::uint64_t address, std::uint64_t bytes, VirtualRangeI
   if (address - mapping->first >= mapping->second.memory->bytes) return true;
   info->device = mapping->second.memory->device.ordinal;
   std::uint64_t next = mapping->first;
-  for (; mapping != mappings.end() && mapping->first == next && mapping->second.is_accessible; ++mapping) {
+  std::uint32_t accessors = ~0U;
+  for (; mapping != mappings.end() && mapping->first == next; ++mapping) {
+    accessors &= mapping->second.accessors;
     next += mapping->second.memory->bytes;
     if (next - address >= bytes) {
-      info->is_accessible = true;
+      info->accessors = accessors;
       break;
     }
   }

@@ -32,13 +32,14 @@ Status ReleaseMemory(MemoryHandle memory);
 
 // Mapped memory is accessible only after GrantAccess.
 Status MapMemory(std::uint64_t address, std::uint64_t bytes, MemoryHandle memory);
-Status GrantAccess(std::uint64_t address, std::uint64_t bytes, int device, bool is_accessible);
+// A bit for each device that gets access, or loses it.
+Status GrantAccess(std::uint64_t address, std::uint64_t bytes, std::uint32_t granted, std::uint32_t taken);
 // Whole mappings only. Synchronizes every device first: work in a queue may refer to the memory.
 Status UnmapMemory(std::uint64_t address, std::uint64_t bytes);
 
 struct VirtualRangeInfo {
-  bool is_accessible;  // the whole range
-  int device;          // of the first byte, -1 if nothing is mapped there
+  std::uint32_t accessors;  // a bit for each device with access to the whole range
+  int device;               // of the first byte, -1 if nothing is mapped there
 };
 // False if the address is in no reservation.
 bool FindVirtualMemory(std::uint64_t address, std::uint64_t bytes, VirtualRangeInfo* info);

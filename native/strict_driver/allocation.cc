@@ -35,6 +35,13 @@ AllocationRef FindAllocation(std::uintptr_t address) {
   return allocation->Contains(address, 1) ? allocation : nullptr;
 }
 
+bool HasAccess(DeviceOrdinal device, const Allocation& allocation) {
+  if (allocation.kind == Kind::kPinned || allocation.kind == Kind::kManaged) return true;
+  if (allocation.kind == Kind::kVirtual) return allocation.accessors.count(device) != 0;
+  if (allocation.device == device) return true;
+  return (allocation.pool != nullptr ? allocation.pool->accessors.count(device) : driver.ContextOf(device)->peers.count(allocation.device)) != 0;
+}
+
 char* HostView(const Allocation& allocation, std::uintptr_t address) {
   if (allocation.kind == Kind::kVirtual) return VirtualHostView(address);
   return IsInDeviceMemory(allocation) ? driver.MemoryOf(allocation.device).HostView(address) : reinterpret_cast<char*>(address);

@@ -9,6 +9,9 @@ namespace cistern::strict {
 // The allocation that contains an address, or null.
 AllocationRef FindAllocation(std::uintptr_t address);
 
+// Whether the streams of a device can use the memory.
+bool HasAccess(DeviceOrdinal device, const Allocation& allocation);
+
 // The address through which the driver itself reads and writes the allocation.
 char* HostView(const Allocation& allocation, std::uintptr_t address);
 

@@ -4,6 +4,7 @@
 #include "strict_driver/calls.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
+#include "strict_driver/settings.h"
 #include "strict_driver/wait.h"
 
 namespace cistern::strict::calls {
@@ -13,6 +14,14 @@ ContextState* ContextOf(Context handle) {
   for (ContextState* context : driver.contexts) {
     if (reinterpret_cast<Context>(context) == handle) return context;
   }
+  return nullptr;
+}
+
+// A live context other than the current one, or null.
+const ContextState* PeerOf(Context handle) {
+  const ContextState* state = ContextOf(handle);
+  if (state != nullptr && state->retained > 0 && state != thread.current) return state;
+  Report("MISUSE", "%s: %p is not another live context", thread.function, static_cast<void*>(handle));
   return nullptr;
 }
 
@@ -34,6 +43,22 @@ Status CtxSetCurrent(Context context) {
   }
   thread.current = state;
   return kSuccess;
+}
+
+Status CtxEnablePeerAccess(Context peer, unsigned flags) {
+  STRICT_DRIVER_ENTER("cuCtxEnablePeerAccess", kContext);
+  const ContextState* state = PeerOf(peer);
+  if (state == nullptr) return kErrorInvalidContext;
+  if (flags != 0) return kErrorInvalidValue;
+  if (!CanReach(thread.current->device, state->device)) return kErrorPeerAccessUnsupported;
+  return thread.current->peers.insert(state->device).second ? kSuccess : Status{kErrorPeerAccessAlreadyEnabled};
+}
+
+Status CtxDisablePeerAccess(Context peer) {
+  STRICT_DRIVER_ENTER("cuCtxDisablePeerAccess", kContext);
+  const ContextState* state = PeerOf(peer);
+  if (state == nullptr) return kErrorInvalidContext;
+  return thread.current->peers.erase(state->device) != 0 ? kSuccess : Status{kErrorPeerAccessNotEnabled};
 }
 
 Status CtxSynchronize() {

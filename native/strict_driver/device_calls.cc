@@ -159,6 +159,14 @@ Status DeviceGetAttribute(int* value, int attribute, DeviceOrdinal device) {
   return kSuccess;
 }
 
+Status DeviceCanAccessPeer(int* can_access, DeviceOrdinal device, DeviceOrdinal peer) {
+  STRICT_DRIVER_ENTER("cuDeviceCanAccessPeer", kInit);
+  if (!IsDevice(device) || !IsDevice(peer)) return kErrorInvalidDevice;
+  if (can_access == nullptr) return kErrorInvalidValue;
+  *can_access = CanReach(device, peer);
+  return kSuccess;
+}
+
 Status DevicePrimaryCtxRetain(Context* context, DeviceOrdinal device) {
   STRICT_DRIVER_ENTER("cuDevicePrimaryCtxRetain", kInit);
   if (!IsDevice(device)) return kErrorInvalidDevice;

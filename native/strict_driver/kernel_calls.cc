@@ -40,8 +40,9 @@ Words FindWords(std::uint64_t address, std::uint64_t count) {
   const bool is_virtual = words.allocation != nullptr && words.allocation->kind == Kind::kVirtual;
   const bool is_within = is_virtual ? !FindMappings(address, count * 4).empty()
                                     : words.allocation != nullptr && words.allocation->Contains(address, count * 4);
-  if (!is_within || address % 4 != 0) {
-    Report("MISUSE", "%s: %llu words at %#llx are not in an allocation", thread.function, static_cast<unsigned long long>(count),
+  const bool has_access = is_within && HasAccess(thread.current->device, *words.allocation);
+  if (!has_access || address % 4 != 0) {
+    Report("MISUSE", "%s: %llu words at %#llx are not in an allocation that the device has access to", thread.function, static_cast<unsigned long long>(count),
            static_cast<unsigned long long>(address));
     thread.pending_fault = kErrorIllegalAddress;
     return words;

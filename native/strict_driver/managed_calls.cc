@@ -162,6 +162,9 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
     case kPointerDeviceOrdinal:
       *static_cast<int*>(data) = allocation->device;
       return kSuccess;
+    case kPointerAccessFlags:
+      *static_cast<int*>(data) = HasAccess(thread.current->device, *allocation) ? kAccessReadWrite : kAccessNone;
+      return kSuccess;
     case kPointerRangeStart:
       if (is_pinned && !settings().pinned_memory_has_range) return kErrorInvalidValue;
       *static_cast<DevicePointer*>(data) = allocation->start;

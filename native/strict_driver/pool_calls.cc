@@ -107,6 +107,33 @@ Status MemPoolTrimTo(Pool pool, std::size_t bytes_to_keep) {
   return status;
 }
 
+// "Default accessibility of the pool from the host or the device itself cannot be revoked": nor is a device
+// given access that it cannot have.
+Status MemPoolSetAccess(Pool pool, const AccessDescription* descriptions, std::size_t count) {
+  STRICT_DRIVER_ENTER("cuMemPoolSetAccess", kInit);
+  PoolRef state;
+  const Status status = FindPool(pool, &state);
+  if (status != kSuccess) return status;
+  if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto [location, flags] = descriptions[i];
+    if (state->IsManaged() || location.type != kLocationDevice || (flags != kAccessNone && flags != kAccessReadWrite)) return kErrorInvalidValue;
+    if (location.id < 0 || location.id >= settings().devices) return kErrorInvalidDevice;
+    if (location.id == state->device && flags == kAccessNone) return kErrorInvalidValue;
+    if (location.id == state->device || flags == kAccessNone || CanReach(location.id, state->device)) continue;
+    Report("MISUSE", "cuMemPoolSetAccess for device %d, which cannot access memory of device %d", location.id, state->device);
+    return kErrorInvalidDevice;
+  }
+  for (std::size_t i = 0; i < count; ++i) {
+    if (descriptions[i].flags == kAccessReadWrite) {
+      state->accessors.insert(descriptions[i].location.id);
+    } else {
+      state->accessors.erase(descriptions[i].location.id);
+    }
+  }
+  return kSuccess;
+}
+
 Status MemPoolSetAttribute(Pool pool, int attribute, void* value) {
   STRICT_DRIVER_ENTER("cuMemPoolSetAttribute", kInit);
   PoolRef state;

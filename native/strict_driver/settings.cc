@@ -46,6 +46,7 @@ Settings ReadAll() {
   Read("DEVICES", &read.devices);
   ReadMegabytes("MEMORY_MB", &read.memory_bytes);
   ReadMegabytes("CONTEXT_MB", &read.context_bytes);
+  if (const char* text = Text("PEERS")) read.peers = text;
   read.missing = Split(Text("MISSING"), ',');
   Read("POOLS", &read.has_pools);
   Read("VIRTUAL_MEMORY", &read.has_virtual_memory);
@@ -77,6 +78,17 @@ Settings ReadAll() {
 }
 
 }  // namespace
+
+bool CanReach(DeviceOrdinal device, DeviceOrdinal peer) {
+  if (device == peer || settings().peers == "none") return false;
+  if (settings().peers == "all") return true;
+  const std::string one = std::to_string(device) + "-" + std::to_string(peer);
+  const std::string other = std::to_string(peer) + "-" + std::to_string(device);
+  for (const std::string& pair : Split(settings().peers.c_str(), ',')) {
+    if (pair == one || pair == other) return true;
+  }
+  return false;
+}
 
 const Settings& settings() {
   static const Settings& read = *new Settings(ReadAll());

@@ -25,6 +25,7 @@ struct Settings {
   int devices = 1;                                    // DEVICES
   std::size_t memory_bytes = std::size_t{4} << 30;    // MEMORY_MB, of each device
   std::size_t context_bytes = std::size_t{64} << 20;  // CONTEXT_MB, the memory that a context takes of it
+  std::string peers = "all";                          // PEERS: all, none, or pairs of devices with access to each other: 0-1,2-3
   std::vector<std::string> missing;                   // MISSING=a,b: symbols that cuGetProcAddress does not find
   bool has_pools = true;                              // POOLS
   bool has_virtual_memory = true;                     // VIRTUAL_MEMORY
@@ -61,6 +62,9 @@ struct Settings {
 };
 
 const Settings& settings();
+
+// Whether the streams of one device can be given access to the memory of another.
+bool CanReach(DeviceOrdinal device, DeviceOrdinal peer);
 
 }  // namespace cistern::strict
 

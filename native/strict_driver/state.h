@@ -70,6 +70,7 @@ struct ContextState {
   DeviceOrdinal device = 0;
   int retained = 0;
   Status sticky_error = kSuccess;
+  std::set<DeviceOrdinal> peers;  // whose plain memory it can access
   StreamRef legacy;
   std::set<StreamRef> streams;  // those that have a handle or work
   long locked_by = 0;           // the thread whose wait keeps all others out
@@ -104,7 +105,7 @@ struct Allocation {
   PoolRef pool;  // null: none
   std::atomic<bool> is_allocated{true};  // in stream order
   std::atomic<bool> is_freed{false};     // likewise
-  bool is_accessible = true;             // false for virtual memory until cuMemSetAccess
+  std::set<DeviceOrdinal> accessors;     // of virtual memory
   std::vector<PageAdvice> pages;
   bool Contains(std::uintptr_t address, std::size_t length) const {
     return address >= start && length <= bytes && address - start <= bytes - length;
@@ -136,6 +137,7 @@ struct PoolState {
   std::uint64_t reserved = 0;
   std::uint64_t reserved_high = 0;
   bool is_destroyed = false;
+  std::set<DeviceOrdinal> accessors;  // besides its own device
   std::map<std::size_t, PoolChunk> chunks;  // by offset in the device; by address if managed
   std::size_t live = 0;
   bool IsManaged() const { return device == kNoLocation; }

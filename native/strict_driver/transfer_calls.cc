@@ -65,6 +65,28 @@ void CheckLife(const Side& side, const char* use) {
   }
 }
 
+// Whether the device of a stream has access to a side, which pageable memory needs no rule for here.
+bool CanUse(const StreamRef& stream, const Side& side) {
+  const DeviceOrdinal device = stream->context->device;
+  if (side.allocation == nullptr) return true;
+  bool has_access = HasAccess(device, *side.allocation);
+  for (const AllocationRef& each : side.spans) has_access = has_access && HasAccess(device, *each);
+  if (!has_access) {
+    Report("MISUSE", "%s: a stream of device %d uses memory of device %d, and has no access to it", thread.function, device,
+           side.allocation->device);
+  }
+  return has_access;
+}
+
+// Whether memory is that of a context's device.
+bool IsMemoryOf(Context context, const Side& side) {
+  const auto* state = reinterpret_cast<const ContextState*>(context);
+  const bool is_known = std::find(driver.contexts.begin(), driver.contexts.end(), state) != driver.contexts.end();
+  if (is_known && state->retained > 0 && side.allocation != nullptr && !side.IsHost() && side.allocation->device == state->device) return true;
+  Report("MISUSE", "%s: %p is not the context of memory that is copied", thread.function, static_cast<void*>(context));
+  return false;
+}
+
 template <typename Word>
 Status Set(ApiCall& call, DevicePointer destination, Word value, std::size_t count, Stream handle) {
   StreamRef stream;
@@ -74,6 +96,7 @@ Status Set(ApiCall& call, DevicePointer destination, Word value, std::size_t cou
   Side to;
   status = Resolve(destination, count * sizeof(Word), false, &to);
   if (status != kSuccess) return status;
+  if (!CanUse(stream, to)) return kErrorInvalidValue;
   Operation operation;
   operation.name = call.function;
   operation.run = [to, value, count] {
@@ -95,6 +118,7 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
   status = Resolve(destination, bytes, true, &to);
   if (status == kSuccess) status = Resolve(source, bytes, true, &from);
   if (status != kSuccess) return status;
+  if (!CanUse(stream, to) || !CanUse(stream, from)) return kErrorInvalidValue;
   std::shared_ptr<char[]> staged;
   if (from.allocation == nullptr && !to.IsHost() && !settings().reads_pageable_memory) {
     if (settings().copy_from_pageable_waits) {
@@ -116,6 +140,29 @@ Status MemcpyAsync(DevicePointer destination, DevicePointer source, std::size_t 
   // A copy from host to host is synchronous, and one to pageable memory may be.
   const bool is_synchronous = (to.IsHost() && from.IsHost()) || (to.allocation == nullptr && !settings().reads_pageable_memory);
   return status == kSuccess && is_synchronous ? WaitForPlace(call.lock, stream->context, call.function, place) : status;
+}
+
+// Copies without access of one device to the other too, through the host.
+Status MemcpyPeerAsync(DevicePointer destination, Context destination_context, DevicePointer source, Context source_context,
+                       std::size_t bytes, Stream handle) {
+  STRICT_DRIVER_ENTER("cuMemcpyPeerAsync", kContext);
+  StreamRef stream;
+  Status status = FindStream(handle, &stream, true);
+  if (status != kSuccess || bytes == 0) return status;
+  Side to;
+  Side from;
+  status = Resolve(destination, bytes, false, &to);
+  if (status == kSuccess) status = Resolve(source, bytes, false, &from);
+  if (status != kSuccess) return status;
+  if (!IsMemoryOf(destination_context, to) || !IsMemoryOf(source_context, from)) return kErrorInvalidContext;
+  Operation operation;
+  operation.name = call.function;
+  operation.run = [to, from, bytes] {
+    CheckLife(to, "a copy to memory");
+    CheckLife(from, "a copy from memory");
+    std::memmove(to.view, from.view, bytes);
+  };
+  return Submit(stream, std::move(operation));
 }
 
 Status MemsetD8Async(DevicePointer destination, unsigned char value, std::size_t bytes, Stream stream) {

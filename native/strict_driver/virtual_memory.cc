@@ -89,7 +89,7 @@ std::vector<AllocationRef> FindMappings(std::uintptr_t address, std::size_t byte
   std::uintptr_t next = address;
   while (next < address + bytes) {
     const AllocationRef allocation = FindAllocation(next);
-    if (allocation == nullptr || allocation->kind != Kind::kVirtual || !allocation->is_accessible) return {};
+    if (allocation == nullptr || allocation->kind != Kind::kVirtual || allocation->accessors.empty()) return {};
     next = allocation->start + allocation->bytes;
     found.push_back(allocation);
   }
@@ -179,7 +179,6 @@ Status MemMap(DevicePointer address, std::size_t bytes, std::size_t offset, Memo
       device.MapView(reservation->second.view + (address - reservation->first), handle->second->offset, bytes);
       FillWithGarbage(VirtualHostView(address), bytes);
       const AllocationRef allocation = Publish(address, bytes, bytes, Kind::kVirtual, handle->second->device);
-      allocation->is_accessible = false;
       reservation->second.mappings[address] = {handle->second, allocation};
       return kSuccess;
     }
@@ -217,26 +216,44 @@ Status MemUnmap(DevicePointer address, std::size_t bytes) {
 Status MemSetAccess(DevicePointer address, std::size_t bytes, const AccessDescription* descriptions, std::size_t count) {
   STRICT_DRIVER_ENTER("cuMemSetAccess", kInit);
   if (descriptions == nullptr || count == 0) return kErrorInvalidValue;
-  if (count > 1 || descriptions->flags == kAccessRead || descriptions->location.type != kLocationDevice) {
-    Report("NOTE", "access other than reading and writing by one device is not modelled");
-    return kErrorNotSupported;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (descriptions[i].flags == kAccessRead || descriptions[i].location.type != kLocationDevice) {
+      Report("NOTE", "access other than reading and writing by devices is not modelled");
+      return kErrorNotSupported;
+    }
+    if (descriptions[i].location.id < 0 || descriptions[i].location.id >= settings().devices) return kErrorInvalidDevice;
   }
   std::vector<AllocationRef> mapped;
   std::uintptr_t next = address;
   while (next < address + bytes) {
     const AllocationRef allocation = FindAllocation(next);
-    if (allocation == nullptr || allocation->kind != Kind::kVirtual || allocation->start != next ||
-        allocation->device != descriptions->location.id) {
-      break;
-    }
+    if (allocation == nullptr || allocation->kind != Kind::kVirtual || allocation->start != next) break;
     next += allocation->bytes;
     mapped.push_back(allocation);
   }
   if (mapped.empty() || next != address + bytes) {
-    Report("MISUSE", "cuMemSetAccess for %zu bytes at %#llx, which are not whole mappings of the device", bytes, address);
+    Report("MISUSE", "cuMemSetAccess for %zu bytes at %#llx, which are not whole mappings", bytes, address);
     return kErrorInvalidValue;
   }
-  for (const AllocationRef& allocation : mapped) allocation->is_accessible = descriptions->flags == kAccessReadWrite;
+  for (const AllocationRef& allocation : mapped) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const DeviceOrdinal device = descriptions[i].location.id;
+      if (descriptions[i].flags == kAccessReadWrite && device != allocation->device && !CanReach(device, allocation->device)) {
+        Report("MISUSE", "cuMemSetAccess for device %d, which cannot access memory of device %d", device, allocation->device);
+        return kErrorInvalidDevice;
+      }
+    }
+  }
+  for (const AllocationRef& allocation : mapped) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const DeviceOrdinal device = descriptions[i].location.id;
+      if (descriptions[i].flags == kAccessReadWrite) {
+        allocation->accessors.insert(device);
+      } else {
+        allocation->accessors.erase(device);
+      }
+    }
+  }
   return kSuccess;
 }
 

@@ -20,6 +20,7 @@ import { setImmediate } from 'node:timers/promises';
 import { freeUnreachableBuffers } from '../collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../collector/reclaim-unreachable-buffers.js';
 import { formatReclaimTimings, type ReclaimStage, type ReclaimTimings, reclaimStages, StageSums } from '../collector/stage-timings.js';
+import { mayUseMemoryOf } from '../driver/device.js';
 import { isNotPermitted } from '../driver/status.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, OutOfMemoryError, type RecoveryStage } from '../errors.js';
@@ -379,7 +380,7 @@ export class ReclaimingResourceAdaptor extends PassThroughAdaptor {
    * gave back, and how many of those did not go to another layer that keeps memory.
    */
   *#trim(layers: readonly MemoryResource[], stream: Stream): Steps<{ bytes: number; toBottomBytes: number }> {
-    const trimming = layers.filter(isTrimming).filter(({ device }) => device === stream.device);
+    const trimming = layers.filter(isTrimming).filter(({ device }) => mayUseMemoryOf(stream.device, device));
     const released = { bytes: 0, toBottomBytes: 0 };
     for (const layer of trimming) {
       const { upstream } = layer as Partial<MemoryResourceAdaptor>;

@@ -1,6 +1,6 @@
 import { type TakenMemory, takeBack, takesBack } from '../bulk-frees.js';
 import { throwFirst } from '../collect-errors.js';
-import { type Device, usedDevices } from '../driver/device.js';
+import { type Device, devicesUsing } from '../driver/device.js';
 import {
   type Inspect,
   type InspectionOptions,
@@ -568,7 +568,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
 
   /** Waits for every device whose streams are served. */
   #waitForDevices(): void {
-    for (const device of this.memoryKind === 'device' ? [this.device] : usedDevices()) device.synchronizeSync();
+    for (const device of devicesUsing(this.memoryKind, this.device)) device.synchronizeSync();
   }
 
   /**

@@ -12,6 +12,7 @@
  */
 import { addRemembering, LiveAllocations, rememberedSoFar } from '../bulk-frees.js';
 import { attemptEach, throwFirst } from '../collect-errors.js';
+import { type Device, devicesUsing } from '../driver/device.js';
 import { Event } from '../driver/event.js';
 import type { Stream } from '../driver/stream.js';
 import { StreamIdentity } from '../driver/stream-identity.js';
@@ -217,7 +218,9 @@ export class UpstreamBlocks {
     const errors = attemptEach(blocks, (block) => {
       try {
         // The upstream may free in the order of this stream.
-        if (this.#isLeftInUse) followEveryStream(stream);
+        if (this.#isLeftInUse) {
+          for (const device of devicesUsing(this.#upstream.memoryKind, this.#upstream.device)) followEveryStream(stream, device);
+        }
         this.#isLeftInUse = false;
         this.deallocate(block, stream);
       } catch (error) {
@@ -278,18 +281,18 @@ export class UpstreamBlocks {
 }
 
 /**
- * Makes a stream wait for all other streams of its device. For a stream that has ended, no event
+ * Makes a stream wait for all other streams of a device. For a stream that has ended, no event
  * can be recorded, and one whose end is not announced may be gone: then the host waits for the
  * device.
  */
-function followEveryStream(stream: Stream): void {
-  const others = StreamIdentity.ofDevice(stream.device.index).filter((identity) => identity !== stream.identity);
-  if (StreamIdentity.mayHaveEndedBusy(stream.device.index) || others.some(({ announcesEnd }) => !announcesEnd)) {
-    stream.device.synchronizeSync();
+function followEveryStream(stream: Stream, device: Device): void {
+  const others = StreamIdentity.ofDevice(device.index).filter((identity) => identity !== stream.identity);
+  if (StreamIdentity.mayHaveEndedBusy(device.index) || others.some(({ announcesEnd }) => !announcesEnd)) {
+    device.synchronizeSync();
     return;
   }
   for (const identity of others) {
-    const event = new Event({ device: stream.device });
+    const event = new Event({ device });
     try {
       event.recordOn(identity);
       stream.identity.wait(event);

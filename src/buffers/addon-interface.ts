@@ -2,7 +2,9 @@
  * What `include/cistern.h` calls. The header's functions are compiled into the addon, so this is the
  * border between versions: members are only added, and arrays only get longer.
  */
+
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
+import { deviceOfMemory } from '../adaptors/per-device-resource-adaptor.js';
 import { Device } from '../driver/device.js';
 import { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
@@ -50,7 +52,7 @@ export const addonInterface: AddonInterface = Object.freeze({
     const { ptr, byteLength, capacityBytes, stream, resource } = buffer;
     const kind = kindOfMemory(buffer);
     if (kind === 'unknown') throw new UnsupportedError('the driver does not know the memory of the buffer any more');
-    return Float64Array.of(ptr, byteLength, capacityBytes, stream.nativeHandle, resource.device.index, kinds.indexOf(kind));
+    return Float64Array.of(ptr, byteLength, capacityBytes, stream.nativeHandle, deviceOfMemory(resource, ptr).index, kinds.indexOf(kind));
   },
   describeResource(resource: MemoryResource): Float64Array {
     assertMemoryResource(resource, 'resource');

@@ -1,3 +1,4 @@
+import { deviceOfMemory } from '../adaptors/per-device-resource-adaptor.js';
 import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
 import { addOwner, lastingStream, type MemoryOwner, removeOwner, type StreamFor, usableStream } from '../bulk-frees.js';
 import { type HeldMemory, heldMemory, uncounted } from '../collector/early-collection.js';
@@ -180,8 +181,9 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
    */
   handOver(isShared: boolean): HandOver {
     const { resource, stream, alignment, byteLength } = this;
-    const { memoryKind, device } = resource;
+    const { memoryKind } = resource;
     const pointer = this.#pointer;
+    const device = deviceOfMemory(resource, pointer);
     const bytes = this.#bytes;
     const given = { pointer, bytes, byteLength, alignment, memoryKind, device };
     const away = new BufferMemory(resource, stream, alignment, this.#label, this.createdAt);

@@ -1,4 +1,5 @@
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
+import { deviceOfMemory, hasMemoryOf } from '../adaptors/per-device-resource-adaptor.js';
 import { Device, usedDevices } from '../driver/device.js';
 import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
@@ -135,7 +136,11 @@ export function transfer<Buffer extends TransferableBuffer>(
   const isManaged = kind === 'managed';
   const moves = canMove(kind, buffer.stream, location);
   const { resource = buffer.resource } = options;
-  if (options.copy !== true && resource === buffer.resource && (moves || isAt(kind, buffer.resource, location))) {
+  if (
+    options.copy !== true &&
+    resource === buffer.resource &&
+    (moves || isAt(kind, deviceOfMemory(buffer.resource, buffer.ptr), location))
+  ) {
     if (moves) move(buffer, location, options);
     else if (options.stream !== undefined) changeStream(buffer, options.stream);
     return { buffer, isCopy: false };
@@ -148,7 +153,7 @@ export function transfer<Buffer extends TransferableBuffer>(
       'ERR_INVALID_ARG_VALUE',
     );
   }
-  const copy = copyTo(target, options.stream ?? streamFor(target, buffer.stream));
+  const copy = copyTo(target, options.stream ?? streamFor(target, location, buffer.stream));
   try {
     if (kindOfMemory(copy) === 'managed') move(copy, location, options);
   } catch (error) {
@@ -203,19 +208,20 @@ export function changeStream(buffer: TransferableBuffer, stream: Stream): void {
   buffer.setStream(stream);
 }
 
-function isAt(kind: MemoryKind | 'unknown', { device }: MemoryResource, location: MemoryLocation): boolean {
+function isAt(kind: MemoryKind | 'unknown', device: Device, location: MemoryLocation): boolean {
   if (location === 'host') return kind === 'pinned-host' || kind === 'host';
   return kind === 'device' && device === location;
 }
 
 function isManagedOrAt(resource: MemoryResource, location: MemoryLocation): boolean {
-  return resource.memoryKind === 'managed' || isAt(resource.memoryKind, resource, location);
+  const device = location instanceof Device && hasMemoryOf(resource, location) ? location : resource.device;
+  return resource.memoryKind === 'managed' || isAt(resource.memoryKind, device, location);
 }
 
 function defaultResource(location: MemoryLocation, stream: Stream): MemoryResource {
   return location === 'host' ? new PinnedHostMemoryResource({ device: stream.device }) : currentResource(location);
 }
 
-function streamFor({ memoryKind, device }: MemoryResource, stream: Stream): Stream {
-  return memoryKind === 'device' && device !== stream.device ? Stream.perThreadDefault(device) : stream;
+function streamFor({ memoryKind }: MemoryResource, location: MemoryLocation, stream: Stream): Stream {
+  return memoryKind === 'device' && location instanceof Device && location !== stream.device ? Stream.perThreadDefault(location) : stream;
 }

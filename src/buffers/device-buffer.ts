@@ -1,5 +1,6 @@
 import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
+import { deviceOfMemory, hasMemoryOf } from '../adaptors/per-device-resource-adaptor.js';
 import { creationStack, disown, freeReturned, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
 import { currentBackend } from '../driver/backend.js';
 import { Event } from '../driver/event.js';
@@ -620,7 +621,8 @@ export class DeviceBuffer implements Disposable {
   setStream(stream: Stream): void {
     this.#assertLive('set the stream of a buffer');
     assertStream(stream, 'set the stream of a buffer');
-    assertReached(this.#memory.resource, stream);
+    const { resource, pointer } = this.#memory;
+    if (resource.memoryKind === 'device') assertStreamOf(stream, deviceOfMemory(resource, pointer));
     this.#memory.stream = stream;
   }
 
@@ -1449,8 +1451,8 @@ function hostBytes(data: HostData, name: string): Uint8Array {
 }
 
 /** @throws ArgumentRangeError for a stream of a device that cannot access the resource's memory. */
-function assertReached({ memoryKind, device }: MemoryResource, stream: Stream): void {
-  if (memoryKind === 'device') assertStreamOf(stream, device);
+function assertReached(resource: MemoryResource, stream: Stream): void {
+  if (resource.memoryKind === 'device' && !hasMemoryOf(resource, stream.device)) assertStreamOf(stream, resource.device);
 }
 
 function assertEvents(events: unknown): void {

@@ -2,6 +2,7 @@
  * Arrays in buffers, in the form of DLPack: what a buffer gives to another library, and what both
  * directions share.
  */
+import { deviceOfMemory } from '../adaptors/per-device-resource-adaptor.js';
 import { dlpackDeviceType, exportTensor, readOnlyFlag } from '../driver/dlpack-capsule.js';
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
@@ -170,7 +171,7 @@ export function exportBuffer(buffer: ExportableBuffer, options: DLPackOptions, b
     // An array without elements has no memory.
     address: layout.extentBytes === 0 ? 0 : buffer.ptr,
     deviceType: dlpackDeviceType[kind],
-    deviceId: kind === 'device' || kind === 'managed' ? buffer.resource.device.index : 0,
+    deviceId: kind === 'device' || kind === 'managed' ? deviceOfMemory(buffer.resource, buffer.ptr).index : 0,
     ...dataType,
     byteOffset: layout.extentBytes === 0 ? 0 : byteOffset,
     flags: readOnly ? readOnlyFlag : 0,

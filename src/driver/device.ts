@@ -1,9 +1,10 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
 import { markCopy } from '../package/copy.js';
 import { type Backend, currentBackend } from './backend.js';
 import { type Inspect, type InspectionOptions, inspected, inspectObject, refuseCloning } from './local-object.js';
 import { mailbox, NativeStatus, native } from './native.js';
-import { check, checkBlocking, statusError } from './status.js';
+import type { MemoryKind } from './plain-memory.js';
+import { check, checkBlocking, peerAccessUnsupportedStatus, statusError } from './status.js';
 import { StreamIdentity } from './stream-identity.js';
 
 /** How much memory a device has. */
@@ -68,6 +69,8 @@ export class Device {
   readonly uuid: string;
   /** The total memory of the device, in bytes. */
   readonly totalBytes: number;
+  /** The devices to whose memory this worker has enabled access, and whether it has not disabled it. */
+  readonly #peers = new Map<Device, boolean>();
 
   private constructor(index: number) {
     refuseCloning(this);
@@ -191,9 +194,107 @@ export class Device {
     checkBlocking(`synchronize device ${this.index}`, () => native().synchronizeDevice(this.index));
     complete();
   }
+
+  /**
+   * Whether streams of this device can be given access to device memory of another one. False for
+   * the device itself. Copies between devices need no access: without it the driver copies through
+   * the host.
+   * @throws ArgumentTypeError if `peer` is not a device.
+   */
+  canAccessPeer(peer: Device): boolean {
+    const { index } = assertDevice(peer);
+    native().canAccessPeer(this.index, index);
+    check(`ask whether device ${this.index} can access memory of device ${index}`);
+    return mailbox[1] === 1;
+  }
+
+  /**
+   * Lets streams of this device use device memory of `peer`: in kernels and fills, and as streams of
+   * its resources and buffers. The other direction needs a call of its own. The access is to
+   *
+   * - plain memory (`cuMemAlloc`) of the whole process, since the driver sets this for contexts;
+   * - memory of this worker's {@link CudaAsyncMemoryResource}s and {@link VirtualMemoryResource}s, now
+   *   and later, but not of pools that were made elsewhere.
+   *
+   * So a worker that gives memory of a pool to another one enables the access, and the worker that
+   * uses the memory with its streams does so, too. Enabling access twice does nothing.
+   * @returns whether this worker had not enabled it before
+   * @throws ArgumentTypeError, ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if `peer` is not another device.
+   * @throws UnsupportedError if the devices cannot reach each other; DriverError. The access is then
+   * as it was.
+   * @example
+   * ```ts
+   * const [first, second] = [Device.get(0), Device.get(1)];
+   * if (second.canAccessPeer(first)) second.enablePeerAccess(first);
+   * ```
+   */
+  enablePeerAccess(peer: Device): boolean {
+    const { index } = assertPeer(this, peer);
+    native().enablePeerAccess(this.index, index);
+    if (mailbox[0] === peerAccessUnsupportedStatus) {
+      throw new UnsupportedError(
+        `device ${this.index} cannot be given access to memory of device ${index}: the devices cannot reach each other; copies between them work all the same`,
+      );
+    }
+    check(`enable access of device ${this.index} to memory of device ${index}`);
+    const isNew = mailbox[1] === 1;
+    this.#peers.set(peer, true);
+    return isNew;
+  }
+
+  /**
+   * Takes the access away that {@link Device.enablePeerAccess} gave, for plain memory from the whole
+   * process. Blocks until everything queued on this device has run; host functions of this thread run
+   * meanwhile. Resources go on taking frees on streams of this device.
+   * @returns whether this worker had enabled it
+   * @throws ArgumentTypeError, ArgumentRangeError (`ERR_INVALID_ARG_VALUE`) if `peer` is not another device.
+   * @throws DriverError. The access to some of the memory may have ended then; the call can be repeated.
+   */
+  disablePeerAccess(peer: Device): boolean {
+    const { index } = assertPeer(this, peer);
+    checkBlocking(`disable access of device ${this.index} to memory of device ${index}`, () =>
+      native().disablePeerAccess(this.index, index),
+    );
+    const wasEnabled = mailbox[1] === 1;
+    if (wasEnabled) this.#peers.set(peer, false);
+    return wasEnabled;
+  }
+
+  /** @internal Whether this worker has enabled access to memory of another device. */
+  hasAccessTo(peer: Device): boolean {
+    return this.#peers.get(peer) === true;
+  }
+
+  /** @internal The same, even if the access was disabled since. */
+  hasHadAccessTo(peer: Device): boolean {
+    return this.#peers.has(peer);
+  }
+}
+
+function assertDevice(device: unknown): Device {
+  if (device instanceof Device) return device;
+  throw new ArgumentTypeError(`peer must be a Device, got ${formatValue(device)}`);
+}
+
+function assertPeer(device: Device, peer: unknown): Device {
+  if (assertDevice(peer) !== device) return peer as Device;
+  throw new ArgumentRangeError(`peer must be another device than device ${device.index}, got itself`, 'ERR_INVALID_ARG_VALUE');
 }
 
 markCopy(Device);
+
+/**
+ * @internal Whether streams of a device may have used memory of another, and may have to free it: access
+ * that was disabled counts.
+ */
+export function mayUseMemoryOf(device: Device, owner: Device): boolean {
+  return device === owner || device.hasHadAccessTo(owner);
+}
+
+/** @internal The devices whose streams may use memory. */
+export function devicesUsing(memoryKind: MemoryKind, owner: Device): Device[] {
+  return usedDevices().filter((device) => memoryKind !== 'device' || mayUseMemoryOf(device, owner));
+}
 
 /** @internal The devices that this environment has used. Opens none. */
 export function usedDevices(): Device[] {

@@ -69,6 +69,8 @@ export const NativeStatus = {
   tooManyImporters: -19,
   /** This process exports as many buffers as it can. */
   tooManyExports: -20,
+  /** The memory belongs to another device than the stream, which has no access to it. */
+  noAccess: -21,
 } as const;
 
 /** Kinds of plain memory, as the addon numbers them. */
@@ -108,6 +110,7 @@ export interface NativeBinding {
     hasConcurrentManagedAccess?: boolean,
     migrationNanoseconds?: number,
     isCoherent?: boolean,
+    peers?: string,
   ): void;
   /**
    * What happened to managed memory on the software device at a place: a device, or -1 for the
@@ -170,6 +173,19 @@ export interface NativeBinding {
   deviceMemoryInfo(device: number): void;
   /** Blocks until everything queued on the device has run, or `hostFunctionReady`. */
   synchronizeDevice(device: number): void;
+  /** `[1]`: 1 if streams of the device can be given access to memory of the peer. */
+  canAccessPeer(device: number, peer: number): void;
+  /**
+   * Gives the streams of a device access to the peer's memory: plain memory, which is a setting of
+   * the process, and what this environment has and will have in pools and virtual memory. `[1]`: 1 if
+   * this environment had not done so before.
+   */
+  enablePeerAccess(device: number, peer: number): void;
+  /**
+   * Takes the access away, once everything queued on the device has run, or `hostFunctionReady`.
+   * `[1]`: 1 if this environment had given it.
+   */
+  disablePeerAccess(device: number, peer: number): void;
 
   /** `[1]`: a handle. */
   createStream(device: number, nonBlocking: boolean, priority: number): void;

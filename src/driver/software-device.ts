@@ -43,6 +43,13 @@ export interface SoftwareDeviceSettings {
    * @defaultValue `CISTERN_SOFTWARE_MIGRATION_NS`, or 0
    */
   readonly migrationNanoseconds?: number;
+  /**
+   * Which devices can be given access to each other's memory ({@link Device.enablePeerAccess}):
+   * `'all'`, `'none'`, or pairs such as `[[0, 1], [2, 3]]`, each in both directions. May change at any
+   * time; access that was given stays.
+   * @defaultValue `CISTERN_SOFTWARE_PEERS`, which is `all`, `none`, or pairs such as `0-1,2-3`; or `'all'`
+   */
+  readonly peers?: 'all' | 'none' | readonly (readonly [number, number])[];
 }
 
 const knownSettings = optionNames<SoftwareDeviceSettings>({
@@ -50,6 +57,7 @@ const knownSettings = optionNames<SoftwareDeviceSettings>({
   concurrentManagedAccess: true,
   devices: true,
   migrationNanoseconds: true,
+  peers: true,
   strict: true,
   totalBytes: true,
 });
@@ -62,7 +70,7 @@ const longestMigration = 1e15;
  */
 export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void {
   assertOptions(settings, knownSettings, 'settings');
-  const { totalBytes, devices, strict, concurrentManagedAccess, coherent, migrationNanoseconds: cost } = settings;
+  const { totalBytes, devices, strict, concurrentManagedAccess, coherent, migrationNanoseconds: cost, peers } = settings;
   if (totalBytes !== undefined && (!Number.isSafeInteger(totalBytes) || totalBytes < 1)) {
     throw new ArgumentRangeError(`totalBytes must be an integer from 1 to 2^53 - 1, got ${formatValue(totalBytes)}`);
   }
@@ -75,8 +83,23 @@ export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void 
   assertBoolean(strict, 'strict');
   assertBoolean(concurrentManagedAccess, 'concurrentManagedAccess');
   assertBoolean(coherent, 'coherent');
-  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent);
+  const pairs = peers === undefined ? undefined : textOfPeers(peers);
+  native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent, pairs);
   check('configure the software device');
+}
+
+/** Pairs as `CISTERN_SOFTWARE_PEERS` has them. */
+function textOfPeers(peers: NonNullable<SoftwareDeviceSettings['peers']>): string {
+  if (peers === 'all' || peers === 'none') return peers;
+  const isDevice = (device: unknown) => Number.isInteger(device) && (device as number) >= 0 && (device as number) <= 7;
+  const isPair = (pair: unknown) => Array.isArray(pair) && pair.length === 2 && pair.every(isDevice) && pair[0] !== pair[1];
+  if (!Array.isArray(peers) || !peers.every(isPair)) {
+    throw new ArgumentRangeError(
+      `peers must be 'all', 'none' or pairs of different devices from 0 to 7, got ${formatValue(peers)}`,
+      'ERR_INVALID_ARG_VALUE',
+    );
+  }
+  return peers.length === 0 ? 'none' : peers.map((pair) => pair.join('-')).join(',');
 }
 
 /**

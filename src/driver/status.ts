@@ -7,6 +7,8 @@ import { mailbox, NativeStatus, native } from './native.js';
 export const invalidValueStatus = 1;
 /** CUDA_ERROR_OUT_OF_MEMORY. */
 export const outOfMemoryStatus = 2;
+/** CUDA_ERROR_PEER_ACCESS_UNSUPPORTED. */
+export const peerAccessUnsupportedStatus = 217;
 /** CUDA_ERROR_INVALID_DEVICE. */
 export const invalidDeviceStatus = 101;
 /** CUDA_ERROR_NOT_SUPPORTED. */
@@ -27,9 +29,14 @@ export function check(operation: string): void {
  * done; then checks its status.
  */
 export function checkBlocking(operation: string, call: () => void): void {
+  repeatWhileStopped(call);
+  check(operation);
+}
+
+/** Repeats a native call, running host functions whenever it stops for them, until it is done. */
+export function repeatWhileStopped(call: () => void): void {
   do call();
   while (runHostFunctionsIfReady());
-  check(operation);
 }
 
 /**

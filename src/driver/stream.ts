@@ -2,7 +2,7 @@ import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } fro
 import { alreadyDisposed } from '../lifetime-errors.js';
 import { markCopy, otherCopyHint } from '../package/copy.js';
 import { assertOptions, optionNames } from '../validation.js';
-import { type Device, deviceOption } from './device.js';
+import { type Device, deviceOption, mayUseMemoryOf } from './device.js';
 import { Event } from './event.js';
 import { finalizationRegistry } from './finalization.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
@@ -370,11 +370,17 @@ export function assertStream(stream: unknown, operation: string): asserts stream
   if (stream.isDisposed) throw alreadyDisposed(operation, `stream ${stream.id}`);
 }
 
-/** @throws ArgumentRangeError for a stream of another device. */
-export function assertStreamOf(stream: Stream, device: Device): void {
-  if (stream.device === device) return;
+/**
+ * @param operation what needs the stream; any but `'allocate'` may follow the end of access
+ * @throws ArgumentRangeError for a stream of another device that has no access to the device's memory.
+ */
+export function assertStreamOf(stream: Stream, device: Device, operation?: string): void {
+  if (stream.device === device || stream.device.hasAccessTo(device)) return;
+  if (operation !== undefined && operation !== 'allocate' && mayUseMemoryOf(stream.device, device)) return;
+  const { index } = stream.device;
+  const cure = `; Device.get(${index}).enablePeerAccess(Device.get(${device.index})) gives it access`;
   throw new ArgumentRangeError(
-    `stream must be of device ${device.index}${otherCopyHint(device)}, got one of device ${stream.device.index}`,
+    `stream must be of device ${device.index}${otherCopyHint(device)}, got one of device ${index}${index === device.index ? '' : cure}`,
     'ERR_INVALID_ARG_VALUE',
   );
 }

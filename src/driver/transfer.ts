@@ -1,13 +1,16 @@
-import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, formatPointer, formatValue, PeerAccessError } from '../errors.js';
 import { assertBytes, assertPointer } from '../validation.js';
 import { mailbox, NativeStatus, native } from './native.js';
-import { check, checkBlocking, runHostFunctionsIfReady, statusError } from './status.js';
+import { check, repeatWhileStopped, runHostFunctionsIfReady, statusError } from './status.js';
 import { assertStream, type Stream } from './stream.js';
 
 /**
  * Copies `bytes` between two pointers, of any kind and device, in the stream's order. Does not
- * block.
+ * block. Between the memory of two devices, the driver copies through the host unless one was given
+ * access to the other ({@link Device.enablePeerAccess}).
  * @throws DriverError if a range is not inside live memory; nothing is then copied.
+ * @throws PeerAccessError for a copy between the host and memory of a device to which the stream's has
+ * no access.
  */
 export function copy(destination: number, source: number, bytes: number, stream: Stream): void {
   assertStream(stream, 'copy');
@@ -15,7 +18,8 @@ export function copy(destination: number, source: number, bytes: number, stream:
   assertPointer(source, 'source');
   assertBytes(bytes);
   const { handle } = stream;
-  checkBlocking(`copy ${bytes} bytes`, () => native().copy(destination, source, bytes, handle));
+  repeatWhileStopped(() => native().copy(destination, source, bytes, handle));
+  checkTransfer(`copy ${bytes} bytes`, stream, destination, source);
 }
 
 /** Copies between two pointers and blocks until the copy is done. */
@@ -35,7 +39,8 @@ export function copyFromHost(destination: number, source: ArrayBufferView, strea
   const bytes = viewBytes(source);
   const { handle } = stream;
   try {
-    checkBlocking(`copy ${bytes} bytes from the host`, () => native().copyFromHost(destination, source, bytes, handle));
+    repeatWhileStopped(() => native().copyFromHost(destination, source, bytes, handle));
+    checkTransfer(`copy ${bytes} bytes from the host`, stream, destination);
   } catch (error) {
     assertStillHolds('source', viewBytes(source), bytes);
     throw error;
@@ -55,7 +60,8 @@ export function copyToHostSync(destination: ArrayBufferView, source: number, str
   const bytes = viewBytes(destination);
   const { handle } = stream;
   try {
-    checkBlocking(`copy ${bytes} bytes to the host`, () => native().copyToHostSync(destination, source, bytes, handle));
+    repeatWhileStopped(() => native().copyToHostSync(destination, source, bytes, handle));
+    checkTransfer(`copy ${bytes} bytes to the host`, stream, source);
   } catch (error) {
     assertStillHolds('destination', viewBytes(destination), bytes);
     throw error;
@@ -71,7 +77,7 @@ export async function copyToHost(source: number, bytes: number, stream: Stream):
   assertPointer(source, 'source');
   assertBytes(bytes);
   const result = await queueCopyToHost(source, bytes, stream);
-  if (typeof result === 'number') throw statusError(`copy ${bytes} bytes to the host`, result);
+  if (typeof result === 'number') throw transferError(`copy ${bytes} bytes to the host`, result, stream, source);
   return result;
 }
 
@@ -89,7 +95,7 @@ export async function copyIntoHost(destination: ArrayBufferView, source: number,
   const status = await queueCopyToHost(source, bytes, stream, destination);
   if (status === NativeStatus.success) return;
   assertStillHolds('destination', viewBytes(destination), bytes);
-  throw statusError(`copy ${bytes} bytes to the host`, status as number);
+  throw transferError(`copy ${bytes} bytes to the host`, status as number, stream, source);
 }
 
 function queueCopyToHost(source: number, bytes: number, stream: Stream, destination?: ArrayBufferView): Promise<ArrayBuffer | number> {
@@ -104,6 +110,7 @@ function queueCopyToHost(source: number, bytes: number, stream: Stream, destinat
  * Sets `count` elements of `elementBytes` bytes to a value in the stream's order. Does not block.
  * Ordinary host memory cannot be set, since the driver does not know it; copy to it instead.
  * @param value an unsigned integer that fits the element
+ * @throws PeerAccessError for memory of another device, to which the stream's has no access.
  */
 export function set(destination: number, value: number, elementBytes: 1 | 4, count: number, stream: Stream): void {
   assertStream(stream, 'set memory');
@@ -120,7 +127,20 @@ export function set(destination: number, value: number, elementBytes: 1 | 4, cou
     throw new ArgumentRangeError(`value must be an integer from 0 to ${limit}, got ${formatValue(value)}`);
   }
   native().set(destination, value, elementBytes, count, stream.handle);
-  check(`set ${count} elements`);
+  checkTransfer(`set ${count} elements`, stream, destination);
+}
+
+function checkTransfer(operation: string, stream: Stream, ...pointers: number[]): void {
+  const status = mailbox[0] as number;
+  if (status !== NativeStatus.success) throw transferError(operation, status, stream, ...pointers);
+}
+
+/** The error of a copy or a fill, whose status may be that the stream's device has no access. */
+function transferError(operation: string, status: number, { device }: Stream, ...pointers: number[]): Error {
+  if (status !== NativeStatus.noAccess) return statusError(operation, status);
+  const owners = pointers.map((pointer) => pointerInfo(pointer)).filter(({ memoryKind }) => memoryKind === 'device');
+  const owner = owners.find((each) => each.device !== device.index);
+  return new PeerAccessError(operation, device.index, owner?.device ?? device.index);
 }
 
 /** Sets memory and blocks until the work is done. */

@@ -164,6 +164,6 @@ export class CallbackMemoryResource implements MemoryResource {
       throw alreadyDisposed(operation, `the ${this.constructor.name}`);
     }
     assertStream(stream, operation);
-    if (this.memoryKind === 'device') assertStreamOf(stream, this.device);
+    if (this.memoryKind === 'device') assertStreamOf(stream, this.device, operation);
   }
 }

@@ -258,7 +258,7 @@ export abstract class DriverPoolMemoryResource implements ReservingMemoryResourc
   #enter(stream: Stream, operation: string): void {
     this.#assertLive(operation);
     assertStream(stream, operation);
-    if (this.memoryKind === 'device') assertStreamOf(stream, this.device);
+    if (this.memoryKind === 'device') assertStreamOf(stream, this.device, operation);
     this.#lastStream = stream;
   }
 

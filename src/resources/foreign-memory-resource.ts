@@ -140,7 +140,7 @@ export class ForeignMemoryResource implements MemoryResource, MemoryOwner {
     assertPointer(pointer);
     assertBytes(bytes);
     assertStream(stream, 'deallocate');
-    if (this.memoryKind === 'device') assertStreamOf(stream, this.device);
+    if (this.memoryKind === 'device') assertStreamOf(stream, this.device, 'deallocate');
     if (pointer === 0) return;
     const refusal = `the ${this.constructor.name} cannot free ${formatPointer(pointer)}`;
     if (pointer !== this.#pointer) throw notAllocatedHere(refusal);

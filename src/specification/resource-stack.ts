@@ -156,7 +156,7 @@ export function createResourceStack(specification: string | Specification, optio
   const text = typeof specification === 'string' ? specification.trim() : undefined;
   const parsed = parseSpecification(text ?? specification);
   const device = deviceOption(options.device);
-  return new StackBuilder(text ?? formatSpecification(parsed), device).build(resolveShares(parsed, device));
+  return new StackBuilder(text ?? formatSpecification(parsed), device).build(parsed);
 }
 
 /**
@@ -183,7 +183,7 @@ class StackBuilder {
 
   build(specification: Specification): ResourceStack {
     try {
-      const resource = this.#build(specification, new PathPlace());
+      const resource = this.#build(specification, this.#device, new PathPlace());
       return ResourceStack.of(resource, {
         name: this.#text,
         owned: this.#made,
@@ -196,15 +196,18 @@ class StackBuilder {
     }
   }
 
-  /** Creates a resource and everything below it. */
-  #build({ kind, upstream, options = {}, range }: Specification, path: Place): MemoryResource {
-    const below = upstream === undefined ? undefined : this.#build(upstream, path.at('upstream'));
+  /** Creates a resource of a device, and everything below it. */
+  #build(specification: Specification, device: Device, path: Place): MemoryResource {
+    const { kind, upstream, range } = specification;
+    const { options = {} } = resolveShares(specification, device);
+    const upstreamOf = (of: Device) => this.#build(upstream as Specification, of, path.at('upstream'));
+    const below = upstream === undefined ? undefined : upstreamOf(device);
     const values: Record<string, unknown> = {};
     for (const [name, value] of Object.entries(options)) {
-      values[name] = isSpecification(value) ? this.#build(value, path.at('options').at(name)) : value;
+      values[name] = isSpecification(value) ? this.#build(value, device, path.at('options').at(name)) : value;
     }
     const place = range === undefined ? path : new TextPlace(this.#text, ...range);
-    const input = { upstream: below as MemoryResource, device: this.#device, options: values as never };
+    const input = { upstream: below as MemoryResource, device, upstreamOf, options: values as never };
     const resource = make(resourceKind(kind) as ResourceKind, input, place);
     // Leaves of one kind and device share their count, which includes what this stack took through
     // an earlier leaf.

@@ -121,7 +121,7 @@ export class StreamOrdering implements StreamObserver {
    */
   laneOf(stream: Stream, operation: string): StreamLane {
     assertStream(stream, operation);
-    if (this.#device !== undefined) assertStreamOf(stream, this.#device);
+    if (this.#device !== undefined) assertStreamOf(stream, this.#device, operation);
     return this.#lane(stream.identity, this.policy === 'off');
   }
 

@@ -67,7 +67,12 @@ function adaptorOf(kind: ResourceKind): Adaptor {
   ]);
   const wrap: Adaptor['wrap'] = (upstream, events) => {
     const options = { ...Object.fromEntries(values), ...(events && { events }) };
-    return kind.create({ upstream, device: Device.get(), options: options as never }) as MemoryResourceAdaptor;
+    return kind.create({
+      upstream,
+      device: Device.get(),
+      upstreamOf: (of: Device) => new CudaMemoryResource({ device: of }),
+      options: options as never,
+    }) as MemoryResourceAdaptor;
   };
   return { name: wrap(new SpyResource()).constructor.name, wrap };
 }

@@ -60,7 +60,15 @@ const injectedStatuses = [1, 2, 3, 201, 400, 600, 700, 719, 800, 999];
 
 /** Calls that may wait for a stream, and would wait forever for a stream that this thread holds. */
 const blockingCalls: readonly string[] = [
-  ...['synchronizeDevice', 'synchronizeStream', 'synchronizeEvent', 'copyToHostSync', 'waitForHostFunction', 'deallocate'],
+  ...[
+    'synchronizeDevice',
+    'synchronizeStream',
+    'synchronizeEvent',
+    'copyToHostSync',
+    'disablePeerAccess',
+    'waitForHostFunction',
+    'deallocate',
+  ],
 ];
 
 /** Calls whose inputs are written to the mailbox. */
@@ -78,6 +86,9 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   openBackend: (run) => [run.reader.byte() % 3],
   cudaUnavailableReason: () => [],
   configureSoftware: (run) => [run.size(), run.reader.byte() % 4],
+  canAccessPeer: (run) => [run.device(), run.device()],
+  enablePeerAccess: (run) => [run.device(), run.device()],
+  disablePeerAccess: (run) => [run.device(), run.device()],
   setLatency: (run) => [run.functionName(), run.reader.short()],
   failCall: (run) => [run.functionName(), run.reader.byte() % 8, run.oneOf(injectedStatuses)],
   driverVersion: () => [],

@@ -44,7 +44,7 @@ test('every example in the pages and in the comments runs', { timeout: 120_000 }
   const output = join(folder, 'failures.json');
   await run(process.execPath, [join(root, 'test/support/run-examples.mjs'), output, ...files], {
     cwd: folder,
-    env: { PATH: process.env['PATH'], CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '4GiB' },
+    env: { PATH: process.env['PATH'], CISTERN_DEVICE: 'software', CISTERN_SOFTWARE_MEMORY: '4GiB', CISTERN_SOFTWARE_DEVICES: '2' },
     timeout: 110_000,
   });
   const failures = Object.entries(JSON.parse(readFileSync(output, 'utf8')) as Record<string, string>);

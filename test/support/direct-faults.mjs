@@ -32,7 +32,7 @@ export function directFaults(binding, mailbox, skip) {
   if (process.env.CISTERN_DEVICE !== 'cuda') return;
   Object.assign(
     binding,
-    controlPath === undefined ? refused(mailbox, skip) : controlled(binding, mailbox),
+    controlPath === undefined ? refused(mailbox, skip) : controlled(binding, mailbox, skip),
     skipped(binding, mailbox, skip),
     allocationsMayWait ? heldBack(binding, mailbox, skip) : {},
   );
@@ -82,7 +82,7 @@ function refused(mailbox, skip) {
   };
 }
 
-function controlled(binding, mailbox) {
+function controlled(binding, mailbox, skip) {
   const control = createRequire(import.meta.url)(controlPath);
   // Loads the driver that injects the failures.
   binding.cudaUnavailableReason();
@@ -101,8 +101,10 @@ function controlled(binding, mailbox) {
       answer(success);
     },
     // The number of devices is fixed when the driver is loaded.
-    configureSoftware: (totalBytes, devices) =>
-      answer(devices > 0 || (totalBytes > 0 && !control.setTotalMemory(totalBytes)) ? invalidValue : success),
+    configureSoftware: (totalBytes, devices, _isStrict, _hasConcurrentAccess, _nanoseconds, _isCoherent, peers) => {
+      if (peers !== undefined && peers !== 'all') skip('which devices reach each other is fixed when the driver is loaded');
+      answer(devices > 0 || (totalBytes > 0 && !control.setTotalMemory(totalBytes)) ? invalidValue : success);
+    },
   };
 }
 

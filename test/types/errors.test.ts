@@ -31,6 +31,7 @@ describe('the names and codes of errors', () => {
       | 'ERR_CISTERN_FOREIGN_MESSAGE'
       | 'ERR_CISTERN_STALE_HANDLE'
       | 'ERR_CISTERN_FOREIGN_HANDLE'
+      | 'ERR_CISTERN_NO_PEER_ACCESS'
       | 'ERR_CISTERN_DEVICE_UNAVAILABLE'
       | 'ERR_CISTERN_ADDON_MISSING'
       | 'ERR_CISTERN_INVALID_STATE'

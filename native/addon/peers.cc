@@ -1,0 +1,122 @@
+#include "addon/peers.h"
+
+#include <cstdint>
+#include <memory>
+
+#include "addon/address_space.h"
+#include "addon/bindings.h"
+#include "addon/host_functions.h"
+
+namespace cistern {
+namespace {
+
+struct Pair {
+  int device;  // whose streams get access
+  int peer;    // whose memory it is
+};
+
+Status ReadPair(Environment& environment, const Napi::CallbackInfo& info, Pair* pair) {
+  if (!ReadInt(info[0], &pair->device) || !ReadInt(info[1], &pair->peer)) return kInvalidArgument;
+  if (environment.driver == nullptr) return kNoBackend;
+  return environment.HasDevice(pair->device) && environment.HasDevice(pair->peer) ? kSuccess : kInvalidArgument;
+}
+
+AccessDescription Describe(const Environment& environment, int device, int flags) {
+  return {{kLocationDevice, environment.DriverDevice(device)}, flags};
+}
+
+// The access to pools and virtual memory that exist. Pools that were made elsewhere belong to others.
+Status SetAccess(Environment& environment, Pair pair, int flags) {
+  const AccessDescription access = Describe(environment, pair.device, flags);
+  const AccessDescription* first = &access;
+  Status status = kSuccess;
+  environment.pools.ForEach([&](std::uint64_t, const PoolEntry& entry) {
+    if (status != kSuccess || entry.device != pair.peer || !entry.owned || entry.is_managed) return;
+    status = environment.Counted<Call::kMemPoolSetAccess>(entry.pool, first, std::size_t{1});
+  });
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  environment.address_spaces.ForEach([&](std::uint64_t, const std::shared_ptr<AddressSpace>& space) {
+    if (space->device != pair.peer) return;
+    space->ForEachMapped([&](std::uint64_t begin, std::uint64_t end) { ranges.emplace_back(begin, end); });
+  });
+  for (const auto& [begin, end] : ranges) {
+    if (status != kSuccess) return status;
+    status = environment.Counted<Call::kMemSetAccess>(DevicePointer{begin}, static_cast<std::size_t>(end - begin), first, std::size_t{1});
+  }
+  return status;
+}
+
+}  // namespace
+
+std::vector<AccessDescription> AccessTo(const Environment& environment, int device) {
+  std::vector<AccessDescription> access{Describe(environment, device, kAccessReadWrite)};
+  for (auto pair = environment.peers.lower_bound({device, 0}); pair != environment.peers.end() && pair->first == device; ++pair) {
+    access.push_back(Describe(environment, pair->second, kAccessReadWrite));
+  }
+  return access;
+}
+
+Status GivePoolAccess(Environment& environment, Pool pool, int device) {
+  const std::vector<AccessDescription> access = AccessTo(environment, device);
+  if (access.size() == 1) return kSuccess;
+  const AccessDescription* of_peers = access.data() + 1;
+  return environment.Counted<Call::kMemPoolSetAccess>(pool, of_peers, access.size() - 1);
+}
+
+Status CanAccessPeer(Environment& environment, const Napi::CallbackInfo& info) {
+  Pair pair;
+  Status status = ReadPair(environment, info, &pair);
+  if (status != kSuccess) return status;
+  int can_access = 0;
+  status = environment.Counted<Call::kDeviceCanAccessPeer>(&can_access, environment.DriverDevice(pair.device),
+                                                           environment.DriverDevice(pair.peer));
+  if (status == kSuccess) environment.Out(1, can_access != 0 ? 1 : 0);
+  return status;
+}
+
+Status EnablePeerAccess(Environment& environment, const Napi::CallbackInfo& info) {
+  Pair pair;
+  Status status = ReadPair(environment, info, &pair);
+  if (status != kSuccess) return status;
+  Context peer;
+  status = environment.ContextOf(pair.peer, &peer);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, pair.device);
+  if (context.status() != kSuccess) return context.status();
+  const bool is_known = environment.peers.count({pair.peer, pair.device}) != 0;
+  const Status enabled = environment.Counted<Call::kCtxEnablePeerAccess>(peer, 0U);
+  // Another environment, or another library, may have done this for the context.
+  if (enabled != kSuccess && enabled != kErrorPeerAccessAlreadyEnabled) return enabled;
+  status = SetAccess(environment, pair, kAccessReadWrite);
+  if (status == kSuccess) {
+    environment.peers.insert({pair.peer, pair.device});
+  } else if (!is_known) {
+    SetAccess(environment, pair, kAccessNone);
+    if (enabled == kSuccess) environment.Counted<Call::kCtxDisablePeerAccess>(peer);
+  }
+  environment.Out(1, is_known ? 0 : 1);
+  return status;
+}
+
+Status DisablePeerAccess(Environment& environment, const Napi::CallbackInfo& info) {
+  Pair pair;
+  Status status = ReadPair(environment, info, &pair);
+  if (status == kSuccess) status = BeforeWaitingForDevice(environment);
+  if (status != kSuccess) return status;
+  Context peer;
+  status = environment.ContextOf(pair.peer, &peer);
+  if (status != kSuccess) return status;
+  const ContextScope context(environment, pair.device);
+  if (context.status() != kSuccess) return context.status();
+  // The device's work may still use the memory.
+  status = environment.Counted<Call::kCtxSynchronize>();
+  if (status == kSuccess) status = SetAccess(environment, pair, kAccessNone);
+  if (status != kSuccess) return status;
+  status = environment.Counted<Call::kCtxDisablePeerAccess>(peer);
+  if (status == kErrorPeerAccessNotEnabled) status = kSuccess;
+  if (status != kSuccess) return status;
+  environment.Out(1, environment.peers.erase({pair.peer, pair.device}) != 0 ? 1 : 0);
+  return kSuccess;
+}
+
+}  // namespace cistern
