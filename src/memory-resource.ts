@@ -72,7 +72,7 @@ export interface MemoryResource extends Disposable {
   readonly memoryKind: MemoryKind;
   /**
    * The device that the memory belongs to. Memory of kind `'device'` serves only the streams of
-   * this device. Memory of any other kind serves the streams of every device, and this is where it
+   * this device, and of devices with access to its memory ({@link Device.enablePeerAccess}). Memory of any other kind serves the streams of every device, and this is where it
    * was allocated.
    */
   readonly device: Device;
