@@ -47,7 +47,7 @@ const csv = () => cistern.generateLog('small-hot', { events: 10 });
  * Kinds that are not constructed from an upstream and options, or whose option names depend on
  * another option.
  */
-const named = ['fallback', 'planned', 'rounding'];
+const named = ['fallback', 'per-device', 'planned', 'rounding'];
 
 /** The constructor of an adaptor: it checks the names of its options before it uses them. */
 function takerOf(kind: cistern.ResourceKind): [string, (bogus: unknown) => unknown] {
@@ -94,6 +94,7 @@ const takers: readonly [string, (bogus: any) => unknown][] = [
   ['CudaAsyncMemoryResourceOptions', (bogus) => new CudaAsyncMemoryResource(bogus)],
   ['ManagedAsyncMemoryResourceOptions', (bogus) => new cistern.ManagedAsyncMemoryResource(bogus)],
   ['DeallocationEventsOption', (bogus) => new FallbackResourceAdaptor(cuda, managed, bogus)],
+  ['DeallocationEventsOption', (bogus) => new cistern.PerDeviceResourceAdaptor([cuda], bogus)],
   ['DeviceBufferOptions', (bogus) => new DeviceBuffer(64, { resource: cuda, stream, ...bogus })],
   ['DLPackOptions', (bogus) => buffer.toDLPack({ shape: [4], dtype: 'float32', ...bogus })],
   ['EarlyCollectionOptions', (bogus) => cistern.configureEarlyCollection(bogus)],
