@@ -1248,9 +1248,10 @@ export class DeviceBuffer implements Disposable {
     const { resource, byteLength, bytes, pointer, stream, alignment, label, createdAt } = this.#memory;
     if (resource instanceof AttachedMemory && resource.isAt(pointer)) return resource.share(byteLength, stream, label);
     if (pointer === 0) throw new UnsupportedError('cannot share a buffer: it has no memory');
+    const device = deviceOfMemory(resource, pointer);
     const { message, ...attachment } = this.#memory.handOver(true);
     const shared = new BufferMemory(
-      new AttachedMemory(resource, { ...attachment, pointer, bytes }, message),
+      new AttachedMemory({ memoryKind: resource.memoryKind, device }, { ...attachment, pointer, bytes }, message),
       stream,
       alignment,
       label,

@@ -107,6 +107,9 @@ describe('buffers', () => {
     const attached = DeviceBuffer.attach(other.detach(), { stream: streams[1] as Stream });
     expect(attached.resource.device).toBe(Device.get(1));
     attached.dispose();
+    using shared = new DeviceBuffer(16, { resource, stream: streams[1] as Stream });
+    shared.share();
+    expect(shared.resource.device).toBe(Device.get(1));
   });
 });
 
