@@ -508,7 +508,8 @@ void AppendSharedMemory(const DriverTable* backend, std::vector<AddressRange>* r
   Exports& all = AllExports();
   const std::lock_guard<std::mutex> lock(all.mutex);
   for (const auto& [number, each] : all.by_number) {
-    if (each.backend == backend && each.bytes > 0) ranges->push_back({each.address, each.address + each.bytes});
+    if (each.backend != backend || each.bytes == 0 || (each.is_orphaned && !all.IsUsed(each.record))) continue;
+    ranges->push_back({each.address, each.address + each.bytes});
   }
 }
 
