@@ -20,6 +20,7 @@ import * as pool from './benchmarks/pool.mjs';
 import * as reports from './benchmarks/report.mjs';
 import * as start from './benchmarks/start.mjs';
 import * as streams from './benchmarks/streams.mjs';
+import * as workers from './benchmarks/workers.mjs';
 import { loadCistern, root } from './support/cistern.mjs';
 import { Context } from './support/context.mjs';
 import { environment } from './support/environment.mjs';
@@ -32,6 +33,7 @@ const benchmarks = [
   asynchronous,
   events,
   streams,
+  workers,
   managed,
   layers,
   planned,
@@ -137,7 +139,7 @@ function tracesFor(chosen) {
   return traceNames.filter(
     (name) =>
       (name === 'dl-training' && chosen.includes('layers')) ||
-      (name === 'arrow-etl' && chosen.includes('streams')) ||
+      (name === 'arrow-etl' && (chosen.includes('streams') || chosen.includes('workers'))) ||
       (planned.traces.includes(name) && chosen.includes('planned')) ||
       (parse.traces.includes(name) && chosen.includes('parse')) ||
       (reports.traces.includes(name) && chosen.includes('report')),

@@ -1,0 +1,107 @@
+/** One arena for all workers, beside a pool in each, and beside one pool of the driver. */
+import { formatNumber } from '../support/figures.mjs';
+import { runSubject } from '../support/processes.mjs';
+import { formatTable } from '../support/table.mjs';
+
+/** @typedef {import('../support/context.mjs').Context} Context */
+
+/**
+ * @typedef {object} WorkersRow
+ * @property {string} stack
+ * @property {number} capacity the smallest memory that completes, over the peak of live bytes; too large by at most `precision`
+ * @property {number} precision
+ * @property {Record<number, number>} nanoseconds by number of workers: time over all operations of all workers
+ */
+
+export const name = 'workers';
+export const title =
+  'arrow-etl split by its threads over 4 workers: smallest memory for all, over its peak of live bytes, in steps of 4 %; and ns of wall time per operation';
+
+const precision = 0.04;
+const most = 3;
+const workers = 4;
+const counts = [1, 2, 4];
+const stacks = /** @type {const} */ (['global-arena', 'pools', 'driver-pool']);
+const titles = {
+  'global-arena': 'a pool in each worker on one global arena',
+  pools: 'a pool in each worker',
+  'driver-pool': 'one pool of the driver',
+};
+
+/** @param {Context} context @returns {Promise<WorkersRow[]>} */
+export async function run(context) {
+  const trace = context.traces.find((each) => each.name === 'arrow-etl');
+  if (trace === undefined) {
+    context.skip('workers: arrow-etl is not among the traces');
+    return [];
+  }
+  const log = await context.cistern.readAllocationLog(trace.path);
+  const { peakLiveBytes } = log;
+  const peaks = peaksOf(log);
+  const rows = [];
+  for (const stack of stacks) {
+    /** @param {number | undefined} only */
+    const least = async (only) => {
+      for (let ratio = only === undefined ? 1 : peaks[only] / peakLiveBytes; ratio < most; ratio += precision) {
+        context.progress(`${stack}, ${formatNumber(ratio, 2)}`);
+        const bytes = Math.ceil((peakLiveBytes * ratio) / 2 ** 20) * 2 ** 20;
+        const { completed } = await runSubject('workers', { trace: trace.path, stack, workers, bytes, inTurns: true, only });
+        if (completed) return ratio;
+      }
+      return Number.NaN;
+    };
+    let capacity = 0;
+    // A pool that a worker has for itself needs what that worker needs alone.
+    if (stack === 'pools') for (let only = 0; only < workers; only++) capacity += await least(only);
+    else capacity = await least(undefined);
+    /** @type {Record<number, number>} */
+    const nanoseconds = {};
+    for (const count of counts) {
+      context.progress(`${stack}, ${count} workers`);
+      const samples = [];
+      for (let round = 0; round < context.rounds; round++) {
+        const bytes = 2 * Math.ceil(peakLiveBytes / 2 ** 20) * 2 ** 20;
+        const parameters = { trace: trace.path, stack, workers: count, bytes, inTurns: false, repeat: 10 };
+        const sample = await runSubject('workers', parameters);
+        if (!sample.completed) throw new Error(`${stack} ran out of memory`);
+        samples.push(sample.nanoseconds);
+      }
+      nanoseconds[count] = Math.min(...samples);
+    }
+    rows.push({ stack, capacity, precision, nanoseconds });
+  }
+  return rows;
+}
+
+/**
+ * The peaks of live bytes of the parts that workers replay.
+ * @param {import('../../src/replay/index.js').AllocationLog} log
+ */
+function peaksOf(log) {
+  const ownerOf = new Uint8Array(log.slotCount);
+  const live = new Float64Array(workers);
+  const peaks = new Float64Array(workers);
+  for (const { count, operations, sizes, threads } of log.chunks) {
+    for (let row = 0; row < count; row++) {
+      const operation = operations[row];
+      const slot = operation >= 0 ? operation : ~operation;
+      if (operation >= 0) ownerOf[slot] = threads[row] % workers;
+      const owner = ownerOf[slot];
+      live[owner] += operation >= 0 ? sizes[row] : -sizes[row];
+      peaks[owner] = Math.max(peaks[owner], live[owner]);
+    }
+  }
+  return peaks;
+}
+
+/** @param {WorkersRow[]} rows */
+export function format(rows) {
+  return formatTable(
+    ['stack', 'smallest', ...counts.map((count) => `ns/op\n${count} worker${count === 1 ? '' : 's'}`)],
+    rows.map(({ stack, capacity, nanoseconds }) => [
+      titles[/** @type {keyof typeof titles} */ (stack)],
+      formatNumber(capacity, 2),
+      ...counts.map((count) => formatNumber(nanoseconds[count], 0)),
+    ]),
+  );
+}
