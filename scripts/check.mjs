@@ -119,7 +119,10 @@ const steps = {
   build: () => run('npm', ['run', 'build']),
   unused: () => run('knip', []),
   package: packed,
-  docs: () => run('typedoc', []),
+  docs: () => {
+    run('typedoc', []);
+    run('node', ['scripts/site-links.mjs']);
+  },
   api: () => run('node', ['scripts/api-report.mjs', '--check']),
   tests: () => run(runSuite[0], runSuite.slice(1)),
   'cuda-header': cudaHeader,
