@@ -330,7 +330,7 @@ bool FreeEndedSuperblocks(Environment& environment) {
   GlobalArenas& arenas = AllArenas();
   if (!arenas.any_ended) return false;
   struct Ended {
-    std::uint64_t arena, begin, end, owner;
+    std::uint64_t arena, superblock, bytes, owner;
   };
   std::vector<Ended> ended;
   {
@@ -340,28 +340,30 @@ bool FreeEndedSuperblocks(Environment& environment) {
       for (const auto& [begin, range] : arena->ranges) {
         if (range.owner == kNobody || arena->tenants.count(range.owner) != 0) continue;
         arenas.any_ended = true;
-        if (arena->backend == environment.backend) ended.push_back({number, begin, range.end, range.owner});
+        if (arena->backend != environment.backend) continue;
+        const std::uint64_t bytes = arena->superblock_bytes;
+        for (std::uint64_t superblock = begin; superblock < range.end; superblock += bytes) {
+          ended.push_back({number, superblock, bytes, range.owner});
+        }
       }
     }
   }
   if (ended.empty()) return false;
   // Before the wait, which then covers whatever used memory that has just come home.
   const HandedOverMemory handed_over(environment.backend);
-  if (!AwaitDevices(environment)) return false;
+  ended.erase(std::remove_if(ended.begin(), ended.end(),
+                             [&](const Ended& each) { return handed_over.Overlaps(each.superblock, each.bytes); }),
+              ended.end());
+  if (ended.empty() || !AwaitDevices(environment)) return false;
   bool freed = false;
   const std::lock_guard<std::mutex> lock(arenas.mutex);
   for (const Ended& each : ended) {
     const auto found = arenas.by_number.find(each.arena);
     if (found == arenas.by_number.end()) continue;
-    GlobalArena& arena = *found->second;
-    for (std::uint64_t begin = each.begin; begin < each.end; begin += arena.superblock_bytes) {
-      const auto range = RangeAt(arena, begin);
-      // Another environment may have freed it meanwhile, and somebody may have taken it.
-      if (range->second.owner != each.owner) continue;
-      if (handed_over.Overlaps(begin, arena.superblock_bytes)) continue;
-      FreeRange(arena, begin, begin + arena.superblock_bytes, nullptr);
-      freed = true;
-    }
+    // Another environment may have freed it meanwhile, and somebody may have taken it.
+    if (RangeAt(*found->second, each.superblock)->second.owner != each.owner) continue;
+    FreeRange(*found->second, each.superblock, each.superblock + each.bytes, nullptr);
+    freed = true;
   }
   if (freed) arenas.changed.notify_all();
   return freed;

@@ -30,7 +30,8 @@ namespace cistern {
 // no driver.
 void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orphans);
 
-// Frees superblocks of ended environments, after a wait for the devices. True if there were any.
+// Frees superblocks of ended environments that no hand-over covers, after a wait for the devices. True
+// if there were any.
 bool FreeEndedSuperblocks(Environment& environment);
 
 // Whether an environment that has ended still has superblocks.

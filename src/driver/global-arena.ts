@@ -86,7 +86,8 @@ export class GlobalArena {
    */
   static open(settings: GlobalArenaSettings): GlobalArena {
     const { name, device, kind = 'device', superblockBytes = 1024 * 1024 } = settings;
-    const arenaBytes = alignUp(settings.arenaBytes ?? device.memoryInfo().freeBytes / 2, superblockBytes);
+    // At least one superblock: an arena can be joined although its device has no free memory.
+    const arenaBytes = wholeSuperblocks(settings.arenaBytes ?? Math.max(device.memoryInfo().freeBytes / 2, 1), superblockBytes);
     const { threadId } = process.getBuiltinModule('node:worker_threads');
     do native().openArena(name, device.index, NativeMemoryKind[kind], arenaBytes, superblockBytes, threadId);
     while (runHostFunctionsIfReady());
@@ -97,7 +98,7 @@ export class GlobalArena {
     known.set(number, arena);
     arena.#opens++;
     try {
-      arena.#check(settings, arenaBytes);
+      arena.#check(settings);
       if (!isListening) native().onArenaRequest(answerRequests);
       check('listen for other workers');
       isListening = true;
@@ -172,11 +173,11 @@ export class GlobalArena {
     if (this.#opens === 0 && this.liveBytes === 0) known.delete(this.#number);
   }
 
-  #check({ kind, superblockBytes, ...settings }: GlobalArenaSettings, arenaBytes: number): void {
+  #check({ kind, superblockBytes, arenaBytes }: GlobalArenaSettings): void {
     const wanted = [
       ['memoryKind', kind, this.kind],
       ['superblockBytes', superblockBytes, this.superblockBytes],
-      ['arenaBytes', settings.arenaBytes === undefined ? undefined : arenaBytes, this.arenaBytes],
+      ['arenaBytes', arenaBytes === undefined ? undefined : wholeSuperblocks(arenaBytes, this.superblockBytes), this.arenaBytes],
     ] as const;
     for (const [option, value, found] of wanted) {
       if (value === undefined || value === found) continue;
@@ -235,6 +236,11 @@ export function answerRequests(): void {
     known.get(number)?.giveBack();
     native().answerArenaRequest(number, request);
   }
+}
+
+/** The bytes of an arena, rounded up to whole superblocks, but to a safe integer. */
+function wholeSuperblocks(bytes: number, superblockBytes: number): number {
+  return Math.min(alignUp(bytes, superblockBytes), 2 ** 53 - superblockBytes);
 }
 
 function sum(before: Answers | undefined, answers: Answers): Answers {

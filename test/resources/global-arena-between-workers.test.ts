@@ -263,6 +263,35 @@ describe('one arena for all workers', () => {
     expect(end).toEqual(printed('true true', '7', 'true'));
   });
 
+  test('waits for no device on account of a buffer that an ended worker handed over', () => {
+    const end = runWithWorkers(`
+      const [worker] = start(\`
+        post(new DeviceBuffer(100 * KiB, { resource: open(), stream }).detach());
+        await received();
+      \`);
+      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      await worker.terminate();
+      new Stream().dispose();
+      const cuda = new cistern.CudaMemoryResource();
+      const pointer = cuda.allocate(32 * MiB, stream);
+      for (let i = 0; i < 20; i++) set(pointer, 1, 1, 32 * MiB, stream);
+      new Stream().dispose();
+      show(stream.query());
+      buffer.dispose();
+    `);
+    expect(end).toEqual(printed('false'));
+  });
+
+  test('can be opened by name while the device has no free memory', () => {
+    const end = runWithWorkers(`
+      const first = new GlobalArenaMemoryResource({ name: 'all', arenaBytes: Device.get().memoryInfo().freeBytes });
+      show(Device.get().memoryInfo().freeBytes);
+      show(new GlobalArenaMemoryResource({ name: 'all' }).isEqual(first));
+      show(messageOf(() => new GlobalArenaMemoryResource({ name: 'other' })).startsWith('global arena "other" is out of memory'));
+    `);
+    expect(end).toEqual(printed('0', 'true', 'true'));
+  });
+
   test('loses nothing if workers are terminated at any moment', () => {
     const end = runWithWorkers(
       `

@@ -69,6 +69,14 @@ describe('a global arena', () => {
     expect(first.statistics().workers).toBe(1);
   });
 
+  test('may be opened with the same size again, without the superblocks that round it up', () => {
+    const options = { name: 'test', arenaBytes: 2.5 * MiB };
+    using first = new GlobalArenaMemoryResource({ ...options, superblockBytes: 2 * MiB });
+    using second = new GlobalArenaMemoryResource(options);
+    expect(second.arenaBytes).toBe(4 * MiB);
+    expect(first.isEqual(second)).toBe(true);
+  });
+
   test.each([
     [{ name: '' }, 'name must be a non-empty string'],
     [{ arenaBytes: 0 }, 'arenaBytes must be at least 1, got 0'],
@@ -83,10 +91,16 @@ describe('a global arena', () => {
   });
 
   test('of a size that the device does not have is not opened', () => {
-    expect(caught(() => new GlobalArenaMemoryResource({ name: 'huge', arenaBytes: 2 ** 48 }))).toMatchObject({
-      code: 'ERR_CISTERN_OUT_OF_MEMORY',
-      message: expect.stringMatching(/^global arena "huge" is out of memory/),
-    });
+    for (const options of [
+      { arenaBytes: 2 ** 48 },
+      { arenaBytes: Number.MAX_SAFE_INTEGER },
+      { arenaBytes: Number.MAX_SAFE_INTEGER, superblockBytes: 2 ** 52 },
+    ]) {
+      expect(caught(() => new GlobalArenaMemoryResource({ name: 'huge', ...options }))).toMatchObject({
+        code: 'ERR_CISTERN_OUT_OF_MEMORY',
+        message: expect.stringMatching(/^global arena "huge" is out of memory/),
+      });
+    }
     using arena = open('huge');
     expect(arena.arenaBytes).toBe(arenaBytes);
   });
