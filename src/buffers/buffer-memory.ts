@@ -227,9 +227,9 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     return this.#processExport?.handle;
   }
 
-  /** Whether another process uses the memory. */
-  get isUsedElsewhere(): boolean {
-    return this.#processExport?.isUsed === true;
+  /** What lets other processes use the memory; it goes with the memory if that is kept for them. */
+  get processExport(): ProcessExport | undefined {
+    return this.#processExport;
   }
 
   /** Ends the export to other processes, unless one uses the memory. Returns false if one does. */
@@ -241,7 +241,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
 
   /** Frees memory that no buffer has any more, and that is kept for other processes. */
   endIfOver(): boolean {
-    if (this.#pointer !== 0 && this.isUsedElsewhere) return false;
+    if (this.#pointer !== 0 && this.#processExport?.isUsed === true) return false;
     freeSoonerOrLater(this);
     return true;
   }

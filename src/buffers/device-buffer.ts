@@ -635,8 +635,8 @@ export class DeviceBuffer implements Disposable {
    * {@link MemoryResource.deallocate}. An event cannot be the fence, because the copy that is
    * queued here uses the memory last.
    * @throws OutOfMemoryError, LifetimeError, DriverError, ArgumentTypeError, ArgumentRangeError;
-   * the buffer is then unchanged, except that its host views have no bytes if the free of the old
-   * memory was refused.
+   * the buffer is then unchanged, except that its host views have no bytes and its handle for other
+   * processes is stale, if the free of the old memory was refused.
    * @throws CisternError (`ERR_CISTERN_INVALID_STATE`) if the buffer was changed meanwhile, by a
    * host function or by its resource, or if its new memory was taken back.
    */
@@ -1118,6 +1118,11 @@ export class DeviceBuffer implements Disposable {
     if (leaf instanceof ImportedMemory) {
       throw new UnsupportedError(`cannot ${operation}: its memory belongs to another process, which alone can export it`);
     }
+    if (leaf instanceof AttachedMemory) {
+      throw new UnsupportedError(
+        `cannot ${operation}: its memory belongs to another worker, which frees it when this one ends; recast it to a CudaMemoryResource`,
+      );
+    }
     if (leaf instanceof ForeignMemoryResource) {
       throw new UnsupportedError(`cannot ${operation}: its memory was wrapped, and its owner may take it back while others use it`);
     }
@@ -1137,7 +1142,8 @@ export class DeviceBuffer implements Disposable {
    * Resolves once no other process uses the memory of an exported buffer: each has disposed its
    * buffer and run what it had queued, or has ended. What is queued here afterwards, on any stream, is
    * ordered after that work. Resolves at once if nobody has opened the buffer yet. Others may open it
-   * again later.
+   * again later. If this buffer is disposed or moved meanwhile, the wait is still for those that use the
+   * memory it had.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer is disposed.
    * @example
    * ```ts
@@ -1150,8 +1156,8 @@ export class DeviceBuffer implements Disposable {
    */
   async importersDone(): Promise<void> {
     this.#assertLive('wait for other processes');
-    const memory = this.#memory;
-    await untilUnused(() => memory.isUsedElsewhere);
+    const { processExport } = this.#memory;
+    if (processExport !== undefined) await untilUnused(() => processExport.isUsed);
   }
 
   /**
@@ -1200,7 +1206,8 @@ export class DeviceBuffer implements Disposable {
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed;
    * CisternError (`ERR_CISTERN_INVALID_STATE`) if it is shared.
    * @throws UnsupportedError if its memory was wrapped ({@link DeviceBuffer.wrap}).
-   * @throws DriverError if the driver records no event; the buffer is then unchanged.
+   * @throws DriverError if the driver records no event; the buffer is then unchanged, except that its
+   * host views have no bytes and its handle for other processes is stale.
    * @example
    * ```ts
    * worker.postMessage(buffer.detach());
@@ -1244,10 +1251,12 @@ export class DeviceBuffer implements Disposable {
    */
   share(): BufferMessage {
     freeReturned(false);
-    this.#assertCanBeGiven('share a buffer');
+    const operation = 'share a buffer';
+    this.#assertUsable(operation);
+    if (this.#memory.pointer === 0) throw new UnsupportedError(`cannot ${operation}: it has no memory`);
+    this.#assertCanBeGiven(operation);
     const { resource, byteLength, bytes, pointer, stream, alignment, label, createdAt } = this.#memory;
     if (resource instanceof AttachedMemory && resource.isAt(pointer)) return resource.share(byteLength, stream, label);
-    if (pointer === 0) throw new UnsupportedError('cannot share a buffer: it has no memory');
     const device = deviceOfMemory(resource, pointer);
     const { message, ...attachment } = this.#memory.handOver(true);
     const shared = new BufferMemory(
@@ -1272,7 +1281,8 @@ export class DeviceBuffer implements Disposable {
    * @throws LifetimeError if the resource cannot free the memory, for example because it is
    * disposed; the buffer is disposed even so.
    * @throws DriverError, or any other error of the resource; the buffer is then unchanged, except
-   * that its host views have no bytes, and the call can be repeated.
+   * that its host views have no bytes and its handle for other processes is stale, and the call can be
+   * repeated.
    */
   [Symbol.dispose](): void {
     this.#free(undefined);
@@ -1359,12 +1369,13 @@ export class DeviceBuffer implements Disposable {
 
   #assertCanBeGiven(operation: string): void {
     this.#assertUsable(operation);
-    this.#assertNotExported(operation);
     if (this.#memory.resource instanceof ImportedMemory) {
       throw new UnsupportedError(`cannot ${operation}: its memory belongs to another process`);
     }
-    if (!(this.#memory.resource instanceof ForeignMemoryResource)) return;
-    throw new UnsupportedError(`cannot ${operation}: its memory was wrapped, and its owner may take it back while others use it`);
+    if (this.#memory.resource instanceof ForeignMemoryResource) {
+      throw new UnsupportedError(`cannot ${operation}: its memory was wrapped, and its owner may take it back while others use it`);
+    }
+    this.#assertNotExported(operation);
   }
 
   #assertNotExported(operation: string): void {

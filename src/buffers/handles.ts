@@ -30,9 +30,13 @@ export const openOptionNames = optionNames<OpenOptions>({ label: true, stream: t
 
 /** @throws ArgumentTypeError for anything but bytes. */
 export function bytesOfHandle(handle: unknown): Uint8Array {
-  if (ArrayBuffer.isView(handle)) return new Uint8Array(handle.buffer, handle.byteOffset, handle.byteLength);
-  const { type, data } = (typeof handle === 'object' && handle !== null ? handle : {}) as Partial<HandleInJson>;
-  if (type === 'Buffer' && Array.isArray(data)) return Uint8Array.from(data);
+  try {
+    if (ArrayBuffer.isView(handle)) return new Uint8Array(handle.buffer, handle.byteOffset, handle.byteLength);
+    const { type, data } = (typeof handle === 'object' && handle !== null ? handle : {}) as Partial<HandleInJson>;
+    if (type === 'Buffer' && Array.isArray(data)) return Uint8Array.from(data);
+  } catch {
+    // An array that was transferred, or elements that are not numbers.
+  }
   throw new ArgumentTypeError(`handle must be the bytes that export of a buffer returned, got ${formatValue(handle)}`);
 }
 

@@ -5,6 +5,7 @@ import type { Stream } from '../driver/stream.js';
 export class ProcessExport {
   readonly #number: number;
   readonly #handle: Buffer;
+  #isOver = false;
 
   private constructor(number: number, handle: Buffer) {
     this.#number = number;
@@ -29,7 +30,7 @@ export class ProcessExport {
   }
 
   get isUsed(): boolean {
-    return exportIsUsed(this.#number);
+    return !this.#isOver && exportIsUsed(this.#number);
   }
 
   /**
@@ -37,11 +38,13 @@ export class ProcessExport {
    * called again later.
    */
   end(): boolean {
-    return closeExport(this.#number, false);
+    this.#isOver = closeExport(this.#number, false);
+    return this.#isOver;
   }
 
   /** The same, but if a process uses the memory, nothing changes. */
   endIfUnused(): boolean {
-    return closeExport(this.#number, true);
+    this.#isOver = closeExport(this.#number, true);
+    return this.#isOver;
   }
 }

@@ -341,6 +341,50 @@ describe('a buffer that another process opens', () => {
   });
 });
 
+test('a wait for the other processes lasts until they are done, wherever the buffer has moved meanwhile', () => {
+  const end = runProcesses(`
+    const child = start(\`
+      const stream = new Stream();
+      const buffers = (await received()).map((handle) => DeviceBuffer.open(handle, { stream }));
+      await post('open');
+      await received();
+      for (const buffer of buffers) buffer.dispose();
+      await received();
+      process.disconnect();
+    \`);
+    const stream = new Stream();
+    const resource = new CudaMemoryResource();
+    const buffers = Array.from({ length: 2 }, () => new DeviceBuffer(4096, { resource, stream }));
+    child.post(buffers.map((buffer) => buffer.export()));
+    await child.received();
+    const waits = buffers.map((buffer) => buffer.importersDone().then(() => 'done'));
+    buffers[0].dispose();
+    buffers[1].resize(8192);
+    show(await Promise.race([...waits, sleep(40).then(() => 'in use')]), await Promise.race([buffers[1].importersDone(), sleep(40).then(() => 'in use')]));
+    child.post('dispose');
+    show(await Promise.all(waits), await until(() => resource.reservedBytes === 8192));
+    child.post('end');
+    await child.ended;
+  `);
+  expect(end).toEqual(printed('in use undefined', "[ 'done', 'done' ] true"));
+});
+
+test('a refused share leaves the handle of a buffer without memory as it is', () => {
+  const end = runProcesses(`
+    const child = start(\`
+      await post(codeOf(() => DeviceBuffer.open(handle, { stream: new Stream() })));
+      process.disconnect();
+    \`.replace('await post', 'const handle = await received(); await post'));
+    const buffer = new DeviceBuffer(0, { resource: new CudaMemoryResource(), stream: new Stream() });
+    const handle = buffer.export();
+    show(codeOf(() => buffer.share()));
+    child.post(handle);
+    show(await child.received());
+    await child.ended;
+  `);
+  expect(end).toEqual(printed('ERR_CISTERN_NOT_SUPPORTED', 'nothing'));
+});
+
 describe('a process that ends', () => {
   const endings = {
     'exits without disposing the buffer': 'process.exit(0);',
@@ -473,7 +517,9 @@ describe('a handle that cannot be opened', () => {
         await post([...codes].join());
         await post(errorOf(() => DeviceBuffer.open(Buffer.from(handle.map((byte, at) => (at === 8 ? 2 : byte))), { stream })));
         codes.clear();
-        for (const value of [undefined, null, 'handle', 1, {}, [], { type: 'Buffer' }]) codes.add(open(value));
+        const transferred = new Uint8Array(56);
+        structuredClone(transferred, { transfer: [transferred.buffer] });
+        for (const value of [undefined, null, 'handle', 1, {}, [], { type: 'Buffer' }, { type: 'Buffer', data: [1n] }, transferred]) codes.add(open(value));
         await post([...codes].join());
         const buffer = DeviceBuffer.open(JSON.parse(JSON.stringify(Buffer.from(handle))), { stream });
         await post(valuesOf(buffer));
@@ -629,6 +675,7 @@ test('memory that cannot be exported is refused with a sentence that names its r
     const owner = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
     const wrapped = DeviceBuffer.wrap({ ptr: owner.ptr, byteLength: 4096, stream });
     show(errorOf(() => wrapped.export()));
+    show(errorOf(() => DeviceBuffer.attach(new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream }).detach(), { stream }).export()));
     owner.share();
     show(codeOf(() => owner.export()));
     show(filesOf());
@@ -645,6 +692,7 @@ test('memory that cannot be exported is refused with a sentence that names its r
       device('CudaAsyncMemoryResource'),
       device('VirtualMemoryResource'),
       'ERR_CISTERN_NOT_SUPPORTED: cannot export a buffer: its memory was wrapped, and its owner may take it back while others use it',
+      'ERR_CISTERN_NOT_SUPPORTED: cannot export a buffer: its memory belongs to another worker, which frees it when this one ends; recast it to a CudaMemoryResource',
       'ERR_CISTERN_INVALID_STATE',
       '0',
     ),
