@@ -80,7 +80,8 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
 
   /**
    * Bytes allocated through this adaptor and not freed, each allocation rounded up to the alignment;
-   * if the limit is shared, through all adaptors that share it.
+   * if the limit is shared, through all adaptors that share it. Once this adaptor is disposed, and
+   * everything that adaptors of this thread allocated under the shared limit is freed, it is 0.
    */
   get allocatedBytes(): number {
     return this.#shared?.currentBytes ?? this.#allocatedBytes;
@@ -121,10 +122,16 @@ export class LimitingResourceAdaptor extends PassThroughAdaptor {
 
   /** Returns false, and counts nothing, if the limit would be exceeded. */
   #count(bytes: number): boolean {
-    if (this.#shared !== undefined) return bytes === 0 || this.#shared.add(bytes) || (this.#shared.settle() && this.#shared.add(bytes));
+    if (bytes > this.limitBytes) return false;
+    if (this.#shared !== undefined) return bytes === 0 || this.#shared.add(bytes) || this.#addOnceSettled(this.#shared, bytes);
     if (bytes > this.limitBytes - this.#allocatedBytes) return false;
     this.#allocatedBytes += bytes;
     return true;
+  }
+
+  #addOnceSettled(shared: SharedCounts, bytes: number): boolean {
+    shared.settle();
+    return shared.add(bytes);
   }
 
   #uncount(bytes: number): void {

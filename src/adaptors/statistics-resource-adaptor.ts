@@ -3,7 +3,7 @@ import type { Stream } from '../driver/stream.js';
 import { CisternError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { defineAdaptor, definedFields } from '../resource-kind.js';
-import { assertName, optionNames } from '../validation.js';
+import { assertBytes, assertName, optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
 /** One quantity over time. */
@@ -94,19 +94,20 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
 
   allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (this.isDisposed) this.assertLive('allocate');
+    if (this.#shared !== undefined) assertBytes(bytes);
     let pointer: DevicePointer;
     try {
       pointer = this.upstream.allocate(bytes, stream, alignment);
     } catch (error) {
       if (isAllocationFailure(error)) {
         this.#counters.failedAllocations++;
-        this.#shared?.addFailure();
+        if (!this.isDisposed) this.#shared?.addFailure();
       }
       throw this.passOn(error);
     }
     if (pointer !== 0) {
+      if (this.#shared !== undefined) this.#countShared(this.#shared, pointer, bytes, stream);
       this.#counters.add(bytes);
-      if (this.#shared !== undefined) this.#shared.add(bytes);
     }
     return pointer;
   }
@@ -116,6 +117,17 @@ export class StatisticsResourceAdaptor extends PassThroughAdaptor {
     if (pointer === 0) return;
     this.#counters.subtract(bytes);
     if (this.#shared !== undefined) this.#shared.subtract(bytes);
+  }
+
+  /** Frees what it cannot count: the adaptor may have been disposed during the upstream's call. */
+  #countShared(shared: SharedCounts, pointer: DevicePointer, bytes: number, stream: Stream): void {
+    try {
+      this.assertLive('allocate');
+      shared.add(bytes);
+    } catch (error) {
+      this.upstream.deallocate(pointer, bytes, stream, this.deallocationEvents);
+      throw error;
+    }
   }
 
   /** The counts since construction, or since the latest push that was not popped. */

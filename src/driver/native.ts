@@ -545,10 +545,7 @@ export interface NativeBinding {
    * environments held counts until their memory is free.
    */
   readShare(share: number): void;
-  /**
-   * Frees what ended environments left, if they have a part in the counts. `[1]`: 1 if anything is
-   * not counted any more.
-   */
+  /** Frees what ended environments left, if they have a part in the counts. */
   settleShare(share: number): void;
 
   /**

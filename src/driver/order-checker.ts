@@ -181,6 +181,9 @@ let stacks: KeptStack[] = [];
  * threads together count as one that submits one operation after the other: order that is missing
  * between two threads is not found.
  *
+ * It does not see the use of ordinary host memory (`HostMemoryResource`, `ArrayBuffer`s), which is
+ * allocated without the driver, not even on a coherent system, on which a device uses it.
+ *
  * While nobody checks, it costs nothing. `CISTERN_CHECK_ORDER=1` in the environment starts the
  * check at the first use of a device and prints each report as a process warning with the code
  * `CISTERN_ORDER`. Reports are also published on the diagnostics channel `cistern:order`.

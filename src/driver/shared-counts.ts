@@ -1,3 +1,4 @@
+import { finalizationRegistry } from './finalization.js';
 import { mailbox, NativeStatus, native } from './native.js';
 import { check } from './status.js';
 
@@ -17,11 +18,19 @@ export interface SharedTallies {
   readonly environments: number;
 }
 
+function close(handle: number): void {
+  native().closeShare(handle);
+  check('close shared counts');
+}
+
+const unreachable = finalizationRegistry<number>('adaptor with shared counts', 'CISTERN_UNREACHABLE_COUNTS', close);
+
 /**
  * Counts that all environments of the process share by name. The state is native and belongs to the
  * process: see `native/addon/shared_counts.h`.
  *
- * What an ended environment held stays counted until its memory has been freed.
+ * What an ended environment held stays counted until its memory has been freed. An object that is
+ * collected is closed.
  */
 export class SharedCounts {
   readonly name: string;
@@ -37,6 +46,7 @@ export class SharedCounts {
     check(`share counts as ${JSON.stringify(name)}`);
     this.#handle = mailbox[1] as number;
     this.limitBytes = mailbox[2] as number;
+    unreachable.register(this, this.#handle, this);
   }
 
   /** Counts an allocation. Returns false, and counts nothing, if that would exceed the limit. */
@@ -83,18 +93,17 @@ export class SharedCounts {
     };
   }
 
-  /** Frees what ended environments left, if it counts here. Returns whether less is counted. */
-  settle(): boolean {
+  /** Frees what ended environments left, if it counts here. */
+  settle(): void {
     native().settleShare(this.#handle);
     check('free what ended workers left');
-    return mailbox[1] === 1;
   }
 
   /** Ends the use of this object, except for frees. A second call does nothing. */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    native().closeShare(this.#handle);
-    check('close shared counts');
+    unreachable.unregister(this);
+    close(this.#handle);
   }
 }

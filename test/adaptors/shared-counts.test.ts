@@ -99,6 +99,16 @@ describe('a limit that adaptors share', () => {
     resource.dispose();
   });
 
+  test('refuses a request that rounding up brings beyond 2^53 - 1', () => {
+    const resource = limited(1024, 'e');
+    expect(caught(() => resource.allocate(2 ** 53 - 1, stream))).toMatchObject({
+      code: 'ERR_CISTERN_OUT_OF_MEMORY',
+      requestedBytes: 2 ** 53 - 1,
+      availableBytes: 1024,
+    });
+    resource.dispose();
+  });
+
   test.each(['', 1, null])('cannot be called %j', (shared) => {
     expect(() => new LimitingResourceAdaptor(new SpyResource(), { limitBytes: 1, shared: shared as string })).toThrow(
       'shared must be a non-empty string',
@@ -246,6 +256,28 @@ describe('counters that adaptors share', () => {
     expect(() => resource.allocate(2 * MiB, stream)).toThrow();
     expect(resource.sharedStatistics().failedAllocations).toBe(1);
     resource.dispose();
+  });
+
+  test('free what the upstream has allocated if they cannot count it', () => {
+    const upstream = new SpyResource();
+    const resource = new StatisticsResourceAdaptor(upstream, { shared: 'b' });
+    expect(caught(() => resource.allocate(Number.NaN, stream))).toMatchObject({ code: 'ERR_OUT_OF_RANGE' });
+    expect(upstream.alignments).toEqual([]);
+    upstream.meanwhile = () => resource.dispose();
+    expect(caught(() => resource.allocate(256, stream))).toMatchObject({ code: 'ERR_CISTERN_DISPOSED' });
+    expect(upstream.fences.length).toBe(1);
+    expect(resource.statistics().bytes.total).toBe(0);
+  });
+
+  test('leave the error of an upstream as it is if the adaptor is disposed during the call', () => {
+    const upstream = new SpyResource();
+    const limiting = new LimitingResourceAdaptor(upstream, { limitBytes: 1 * MiB });
+    const resource = new StatisticsResourceAdaptor(limiting, { shared: 'c' });
+    upstream.meanwhile = () => {
+      resource.dispose();
+      limiting.allocate(2 * MiB, stream);
+    };
+    expect(caught(() => resource.allocate(256, stream))).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
   });
 
   test('are refused if they are not there', () => {

@@ -547,8 +547,8 @@ const faults = {
     {
       name: 'limit-unrounded',
       fault: 'the limit is checked against the size before rounding',
-      from: 'if (accountedBytes > this.limitBytes',
-      to: 'if (bytes > this.limitBytes',
+      from: 'this.#count(accountedBytes)',
+      to: 'this.#count(bytes)',
     },
     {
       name: 'limit-counts-after-call',
