@@ -43,11 +43,12 @@ function formatText(columns: readonly Column[], rows: readonly (readonly string[
     const cells = rows.filter((row) => row.length === columns.length || column === 0).map((row) => row[column] as string);
     return Math.max(...[...heads, ...cells].map(({ length }) => length)) + gap;
   };
-  const parts: number[][] = [];
-  let width = Number.POSITIVE_INFINITY;
+  const parts: number[][] = [[0]];
+  let width = widthOf(0);
   for (let column = 1; column < columns.length; column++) {
     width += widthOf(column);
-    if (width - gap <= widest) (parts.at(-1) as number[]).push(column);
+    const part = parts.at(-1) as number[];
+    if (part.length === 1 || width - gap <= widest) part.push(column);
     else {
       parts.push([0, column]);
       width = widthOf(0) + widthOf(column);

@@ -15,10 +15,10 @@ const widthOf = (text: string) => Math.max(...text.split('\n').map(({ length }) 
 
 describe('a table', () => {
   test('continues below if it is too wide for the terminal', () => {
-    const text = formatTable(columns, [rows[0] as string[]], 'table', terminal(40));
-    expect(widthOf(text)).toBeLessThanOrEqual(40);
+    const text = formatTable(columns, [rows[0] as string[]], 'table', terminal(44));
+    expect(widthOf(text)).toBeLessThanOrEqual(44);
     expect(text.match(/^pool\(cuda, events=deferred\)/gm)).toHaveLength(2);
-    expect(text).toMatch(/1\n[\s\S]*second +third\n.* 22 +333\n$|22\n[\s\S]*third\n.* 333\n$/);
+    expect(text).toMatch(/ 22\n[\s\S]*third\n.* 333\n$/);
   });
 
   test('is one table on a terminal that is wide enough, and elsewhere', () => {

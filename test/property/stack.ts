@@ -5,6 +5,7 @@ import {
   type BinningMemoryResource,
   type CachingMemoryResource,
   type CudaAsyncMemoryResource,
+  CudaMemoryResource,
   Device,
   type FallbackResourceAdaptor,
   type FixedSizeMemoryResource,
@@ -245,7 +246,8 @@ export class Stack {
 function make(kind: string, options: object, upstream: MemoryResource | undefined): MemoryResource {
   const definition = resourceKind(kind);
   if (definition === undefined) throw new Error(`there is no resource called ${kind}`);
-  return definition.create({ upstream, device: Device.get(), options } as never);
+  const upstreamOf = (device: Device) => new CudaMemoryResource({ device });
+  return definition.create({ upstream, upstreamOf, device: Device.get(), options } as never);
 }
 
 function equal(what: string, found: number, expected: number): void {
