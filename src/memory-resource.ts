@@ -147,10 +147,16 @@ export interface TrimmingMemoryResource extends MemoryResource {
   trim(stream: Stream, options?: TrimOptions): number;
 }
 
+/** @internal A resource that can be trimmed by what it takes memory from. */
+export interface TakingMemoryResource extends TrimmingMemoryResource {
+  /** Whether it is waiting for memory of its upstream. */
+  readonly isTaking: boolean;
+}
+
 /** @internal An upstream resource that takes memory back for other workers when it runs out. */
 export interface SharedMemoryResource extends MemoryResource {
   /** Trims a resource above this whenever memory is needed. Does not keep it alive. */
-  trimOnRequest(user: TrimmingMemoryResource): void;
+  trimOnRequest(user: TakingMemoryResource): void;
   /** Trims the resources above this if another worker has asked for memory. Returns whether one has. */
   answerRequests(): boolean;
 }

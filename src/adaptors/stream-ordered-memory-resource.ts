@@ -253,6 +253,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     this[Symbol.dispose]();
   }
 
+  /** @internal Whether a call of the upstream for a block has not returned. */
+  get isTaking(): boolean {
+    return this.held.claimedBytes > this.held.reservedBytes;
+  }
+
   /** @internal Whether a block of the upstream that this holds begins at an address. */
   hasUpstreamBlockAt(pointer: DevicePointer): boolean {
     return this.held.hasBlockAt(pointer);

@@ -18,7 +18,7 @@ import {
   type DevicePointer,
   type GrowingMemoryResource,
   type MemoryResource,
-  type TrimmingMemoryResource,
+  type TakingMemoryResource,
 } from '../memory-resource.js';
 import { definedFields, defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
@@ -227,7 +227,7 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
   }
 
   /** @internal */
-  trimOnRequest(user: TrimmingMemoryResource): void {
+  trimOnRequest(user: TakingMemoryResource): void {
     usersOf(this.#arena).add(user);
   }
 
@@ -262,7 +262,7 @@ export class GlobalArenaMemoryResource implements GrowingMemoryResource {
 /** The resources above an arena that can give superblocks back. Does not keep them alive. */
 class ArenaUsers {
   readonly #arena: GlobalArena;
-  #users: WeakRef<TrimmingMemoryResource>[] = [];
+  #users: WeakRef<TakingMemoryResource>[] = [];
   /** The stream on which superblocks are given back, so that the program's streams do not wait for each other. */
   #stream: Stream | undefined;
   #isTrimming = false;
@@ -272,7 +272,7 @@ class ArenaUsers {
     arena.giveBack = () => this.#giveBack();
   }
 
-  add(user: TrimmingMemoryResource): void {
+  add(user: TakingMemoryResource): void {
     this.#users = [...this.#users.filter((each) => each.deref() !== undefined), new WeakRef(user)];
   }
 
@@ -300,9 +300,12 @@ function usersOf(arena: GlobalArena): ArenaUsers {
   return found;
 }
 
-function trimIfPossible(user: TrimmingMemoryResource | undefined, stream: Stream): void {
+function trimIfPossible(user: TakingMemoryResource | undefined, stream: Stream): void {
+  // The one that asks gives back what it can by itself, on its own stream. On another, it would be held
+  // back from it under 'off', and asked for again, without end.
+  if (user === undefined || user.isTaking) return;
   try {
-    user?.trim(stream);
+    user.trim(stream);
   } catch {
     // It is disposed, or the driver refuses: it gives back nothing more.
   }
