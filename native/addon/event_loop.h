@@ -99,7 +99,8 @@ struct EventLoop {
   void Close();
 };
 
-// Host functions and holds of the whole process that stall a stream until JavaScript acts.
+// Host functions and holds of the whole process that stall a stream until JavaScript acts. A wait for
+// another process counts as a hold.
 class Stalls {
  public:
   // Counts one that is about to be queued. Waits while somebody has excluded stalls.

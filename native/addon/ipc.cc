@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -337,11 +338,14 @@ Status FindLedger(ImportTable& all, const Handle& handle, std::shared_ptr<Foreig
   auto fresh = std::make_shared<ForeignLedger>();
   const OpenResult result = OpenMemoryFile(handle.process, handle.descriptor, kLedgerName, sizeof(Ledger), &fresh->file);
   if (result == OpenResult::kForbidden) return kForbiddenProcess;
+  if (result == OpenResult::kFailed) return kHostOutOfMemory;
   // Whatever else is found there belongs to a later process with the same number.
   if (result != OpenResult::kOpened) return kStaleMessage;
   fresh->ledger = static_cast<Ledger*>(fresh->file.Map(0, sizeof(Ledger)));
   if (fresh->ledger == nullptr) return kHostOutOfMemory;
   if (std::memcmp(fresh->ledger->magic, kLedgerMagic, sizeof kLedgerMagic) != 0 || fresh->ledger->nonce != handle.nonce) return kStaleMessage;
+  const std::optional<std::uint64_t> start = StartOfProcess(getpid());
+  if (!start) return kHostOutOfMemory;
   for (std::uint32_t place = 0; place < kImporters; ++place) {
     if (!ClearPlace(fresh->file, *fresh->ledger, place) || !fresh->file.Lock(kFirstImporter + place)) continue;
     Importer& importer = fresh->ledger->importers[place];
@@ -350,7 +354,7 @@ Status FindLedger(ImportTable& all, const Handle& handle, std::shared_ptr<Foreig
       fresh->file.Unlock(kFirstImporter + place);
       continue;
     }
-    importer.start.store(StartOfProcess(getpid()));
+    importer.start.store(*start);
     importer.process.store(getpid());
     fresh->place = place;
     break;
@@ -387,6 +391,7 @@ Status FetchPool(Environment& environment, std::int32_t process, std::int32_t de
   // The software device's descriptors can be opened without the right to trace their process.
   if (result != OpenResult::kOpened) result = OpenMemoryFile(process, descriptor, software::kDeviceFileName, 1, &file);
   if (result == OpenResult::kGone) return kStaleMessage;
+  if (result == OpenResult::kFailed) return kHostOutOfMemory;
   if (result != OpenResult::kOpened) return kForbiddenProcess;
   void* handle = reinterpret_cast<void*>(static_cast<std::uintptr_t>(file.descriptor()));
   return environment.Counted<Call::kMemPoolImportFromShareableHandle>(pool, handle, int{kHandleTypePosixDescriptor}, 0ull);
@@ -434,12 +439,28 @@ Status UnmapMemory(Environment& environment, ImportTable& all, const Import& imp
   return kSuccess;
 }
 
-// The device's context must be current.
-Status EndImport(Environment& environment, std::uint64_t number) {
-  ImportTable& all = AllImportedMemory();
-  const std::lock_guard<std::mutex> lock(all.mutex);
-  const auto entry = all.by_number.find(number);
-  if (entry == all.by_number.end()) return kStaleHandle;
+// Counts as a hold of the process, for a scope or until a stream ends it.
+class Hold {
+ public:
+  Hold() { stalls.BeginHold(); }
+  ~Hold() {
+    if (!is_kept_) stalls.EndHolds();
+  }
+  Hold(const Hold&) = delete;
+  void Keep() { is_kept_ = true; }
+
+ private:
+  bool is_kept_ = false;
+};
+
+// Whether the end of the import calls the driver. The mutex must be held.
+bool IsUnmapped(const ImportTable& all, const Import& import) {
+  if (import.way != Way::kPool) return import.way == Way::kPlain;
+  return all.pool_mappings.at({import.ledger.get(), import.device, import.base}).count == 1;
+}
+
+// The mutex must be held, and the device's context current if memory is unmapped.
+Status EndImport(Environment& environment, ImportTable& all, std::map<std::uint64_t, Import>::iterator entry) {
   const Status status = UnmapMemory(environment, all, entry->second);
   if (status != kSuccess) return status;
   EndUse(*entry->second.ledger, entry->second.record);
@@ -459,6 +480,29 @@ Status ReadHandle(Environment& environment, const Napi::Value& value, Handle* ha
   if (view.bytes != sizeof *handle || handle->checksum != Checksum(*handle)) return kForeignMessage;
   environment.Out(1, handle->process);
   return kSuccess;
+}
+
+// Whether the exporting process runs no more. Its files cannot be seen any more some time before its
+// locks end, if it has several threads.
+bool HasExporterEnded(const Handle& handle, const ForeignLedger& ledger) {
+  if (!ledger.file.IsLocked(kOwner)) return true;
+  MemoryFile again;
+  return OpenMemoryFile(handle.process, handle.descriptor, kLedgerName, sizeof(Ledger), &again) == OpenResult::kGone;
+}
+
+// Makes the stream wait for an event of the exporting process. Until it has happened, the stream is
+// stalled as by a hold: `stall` is one, which this function keeps.
+Status AwaitExporter(Environment& environment, const StreamEntry& stream, const IpcEventHandle& handle, Hold* stall) {
+  Event event = nullptr;
+  Status status = environment.Counted<Call::kIpcOpenEventHandle>(&event, handle);
+  if (status != kSuccess) return status;
+  status = environment.Counted<Call::kStreamWaitEvent>(stream.stream, event, 0u);
+  if (status == kSuccess && environment.driver->EventQuery(event) != kSuccess) {
+    status = environment.Counted<Call::kLaunchHostFunc>(stream.stream, HostFunction{[](void*) { stalls.EndHolds(); }}, nullptr);
+    if (status == kSuccess) stall->Keep();
+  }
+  environment.Counted<Call::kEventDestroy>(event);
+  return status;
 }
 
 bool IsOwn(const Handle& handle) {
@@ -487,7 +531,12 @@ void AppendImportsOf(const Environment& environment, std::vector<Orphan>* orphan
   }
 }
 
-bool CloseOrphanedImport(Environment& environment, std::uint64_t number) { return EndImport(environment, number) == kSuccess; }
+bool CloseOrphanedImport(Environment& environment, std::uint64_t number) {
+  ImportTable& all = AllImportedMemory();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto entry = all.by_number.find(number);
+  return entry != all.by_number.end() && EndImport(environment, all, entry) == kSuccess;
+}
 
 void ReleaseUnusedExports(Environment& environment) {
   std::vector<DeviceEvent> unneeded;
@@ -536,7 +585,7 @@ Status ExportMemory(Environment& environment, const Napi::CallbackInfo& info) {
   IpcEventHandle event = {};
   if (bytes > 0) status = MakeEvent(environment, *stream, &fresh.event, &event);
   std::uint64_t nonce = 0;
-  while (status == kSuccess && nonce == 0) status = FillRandom(&nonce, sizeof nonce) ? kSuccess : kErrorNotSupported;
+  while (status == kSuccess && nonce == 0) status = FillRandom(&nonce, sizeof nonce) ? kSuccess : kHostOutOfMemory;
 
   Exports& all = AllExports();
   if (status == kSuccess) {
@@ -657,6 +706,8 @@ Status OpenImport(Environment& environment, const Napi::CallbackInfo& info) {
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
+  // Before the mutex is locked: whoever has excluded stalls may be about to lock it.
+  Hold stall;
   ImportTable& all = AllImportedMemory();
   const std::lock_guard<std::mutex> lock(all.mutex);
   Import import;
@@ -665,7 +716,9 @@ Status OpenImport(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   if (!import.ledger->file.IsLocked(kOwner)) return kStaleMessage;
   environment.Out(2, 0);
-  if (handle.record >= kRecords) return kForeignMessage;
+  // No export made such a handle. A nonce of 0 would open a record that is closed.
+  const std::uint32_t used = std::min(import.ledger->ledger->used_records.load(), kRecords);
+  if (handle.record >= used || handle.record_nonce == 0) return kForeignMessage;
   Record& record = import.ledger->ledger->records[handle.record];
   // From here on the exporting process keeps the memory, if it had not given it up before.
   ++import.ledger->uses[handle.record];
@@ -689,15 +742,11 @@ Status OpenImport(Environment& environment, const Napi::CallbackInfo& info) {
   } else if (import.device != stream->device) {
     status = kErrorInvalidDevice;
   }
-  if (status == kSuccess) status = MapMemory(environment, all, record, &import);
-  bool is_mapped = status == kSuccess;
+  const bool is_allowed = status == kSuccess;
+  if (is_allowed) status = MapMemory(environment, all, record, &import);
+  const bool is_mapped = status == kSuccess;
   if (status == kSuccess && import.way != Way::kNoMemory) {
-    Event event = nullptr;
-    status = environment.Counted<Call::kIpcOpenEventHandle>(&event, record.event);
-    if (status == kSuccess) {
-      status = environment.Counted<Call::kStreamWaitEvent>(stream->stream, event, 0u);
-      environment.Counted<Call::kEventDestroy>(event);
-    }
+    status = AwaitExporter(environment, *stream, record.event, &stall);
   }
   if (status == kSuccess) {
     environment.Out(1, static_cast<double>(all.last_number + 1));
@@ -709,6 +758,10 @@ Status OpenImport(Environment& environment, const Napi::CallbackInfo& info) {
     return kSuccess;
   }
   if (is_mapped) UnmapMemory(environment, all, import);
+  if (is_allowed && HasExporterEnded(handle, *import.ledger)) {
+    environment.Out(2, 1);
+    status = kStaleMessage;
+  }
   EndUse(*import.ledger, handle.record);
   return status;
 }
@@ -716,19 +769,16 @@ Status OpenImport(Environment& environment, const Napi::CallbackInfo& info) {
 Status CloseImport(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t number;
   if (!ReadInteger(info[0], &number)) return kInvalidArgument;
-  int device = 0;
-  {
-    ImportTable& all = AllImportedMemory();
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    const auto entry = all.by_number.find(number);
-    if (entry == all.by_number.end() || entry->second.environment != environment.id()) return kStaleHandle;
-    device = entry->second.device;
-  }
+  ImportTable& all = AllImportedMemory();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto entry = all.by_number.find(number);
+  if (entry == all.by_number.end() || entry->second.environment != environment.id()) return kStaleHandle;
+  if (!IsUnmapped(all, entry->second)) return EndImport(environment, all, entry);
   // Unmapping may wait for the device.
   const std::unique_lock<std::mutex> no_stalls = stalls.TryExclude();
   if (!no_stalls.owns_lock()) return kErrorNotReady;
-  const ContextScope context(environment, device);
-  return context.status() == kSuccess ? EndImport(environment, number) : context.status();
+  const ContextScope context(environment, entry->second.device);
+  return context.status() == kSuccess ? EndImport(environment, all, entry) : context.status();
 }
 
 }  // namespace cistern

@@ -17,7 +17,7 @@
 //
 // An import is closed after the importer's work on the memory has run, so a record without users is
 // memory that no other process's work uses. Driver calls that may wait are made only while nobody
-// stalls a stream; see Stalls.
+// stalls a stream; see Stalls. A stream that waits for an exporting process is stalled, too.
 #ifndef CISTERN_ADDON_IPC_H_
 #define CISTERN_ADDON_IPC_H_
 

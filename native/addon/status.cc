@@ -19,7 +19,7 @@ constexpr StatusText kOwnStatuses[] = {
     {kAddressTooLarge, "CISTERN_ADDRESS_TOO_LARGE", "the address is above 2^53 - 1"},
     {kNoBackend, "CISTERN_NO_BACKEND", "no backend is open, or another one is"},
     {kHostFunctionReady, "CISTERN_HOST_FUNCTION_READY", "a host function is ready to run"},
-    {kHostOutOfMemory, "CISTERN_HOST_OUT_OF_MEMORY", "the host has no memory left"},
+    {kHostOutOfMemory, "CISTERN_HOST_OUT_OF_MEMORY", "the host has no memory, or no file descriptor, left"},
     {kInvalidRange, "CISTERN_INVALID_RANGE", "the range is not inside known memory"},
     {kStaleMessage, "CISTERN_STALE_MESSAGE", "the message can no longer be attached"},
     {kNoAccess, "CISTERN_NO_ACCESS", "the stream's device has no access to the memory"},

@@ -23,6 +23,7 @@ inline constexpr ErrorName kErrorNames[] = {
     {kErrorInvalidContext, "CUDA_ERROR_INVALID_CONTEXT", "no context is current, or it is not a valid one"},
     {kErrorPeerAccessUnsupported, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "this device cannot access the memory of the other one"},
     {kErrorInvalidHandle, "CUDA_ERROR_INVALID_HANDLE", "the handle does not belong to a live object, or to one of this device"},
+    {kErrorMapFailed, "CUDA_ERROR_MAP_FAILED", "memory of another process could not be mapped"},
     {kErrorNotFound, "CUDA_ERROR_NOT_FOUND", "the requested item does not exist"},
     {kErrorNotReady, "CUDA_ERROR_NOT_READY", "earlier work has not completed yet"},
     {kErrorIllegalAddress, "CUDA_ERROR_ILLEGAL_ADDRESS", "memory was accessed outside an allocation"},

@@ -128,6 +128,7 @@ Status OpenFile(Imports& all, const Contents& contents, std::shared_ptr<ForeignF
   MemoryFile opened;
   const OpenResult result = OpenMemoryFile(contents.process, contents.descriptor, kDeviceFileName, kTrailerBytes, &opened);
   if (result == OpenResult::kForeign) return kErrorInvalidHandle;
+  if (result == OpenResult::kFailed) return kErrorOutOfMemory;
   if (result != OpenResult::kOpened) return kErrorMapFailed;
   return KnowFile(all, std::move(opened), &nonce, file);
 }
@@ -251,7 +252,8 @@ Status ExportPool(MemoryPool& pool, int* descriptor) {
 
 Status ImportPool(int descriptor, std::uint64_t* handle) {
   MemoryFile file;
-  if (AdoptMemoryFile(descriptor, kTrailerBytes, &file) != OpenResult::kOpened) return kErrorInvalidHandle;
+  const OpenResult result = AdoptMemoryFile(descriptor, kTrailerBytes, &file);
+  if (result != OpenResult::kOpened) return result == OpenResult::kFailed ? kErrorOutOfMemory : kErrorInvalidHandle;
   Imports& all = AllImports();
   const std::lock_guard<std::mutex> guard(all.mutex);
   std::shared_ptr<ForeignFile> known;

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -27,7 +26,24 @@ std::string PathOf(std::int32_t process, std::int32_t descriptor) {
   return "/proc/" + std::to_string(process) + "/fd/" + std::to_string(descriptor);
 }
 
-OpenResult ResultOf(int error) { return error == EACCES || error == EPERM ? OpenResult::kForbidden : OpenResult::kGone; }
+bool MeansGone(int error) { return error == ENOENT || error == ESRCH; }
+
+// Whether no thread of a process runs any more. One whose parent has not taken notice is still listed.
+bool HasNoThreads(std::int32_t process) {
+  const int handle = static_cast<int>(syscall(kPidfdOpenCall, process, 0));
+  if (handle < 0) return errno == ESRCH;
+  struct pollfd ended = {handle, POLLIN, 0};
+  const bool has_ended = poll(&ended, 1, 0) > 0;
+  close(handle);
+  return has_ended;
+}
+
+OpenResult ResultOf(std::int32_t process, int error) {
+  if (MeansGone(error)) return OpenResult::kGone;
+  if (error != EACCES && error != EPERM) return OpenResult::kFailed;
+  // What is left of a process that has ended belongs to the system.
+  return HasNoThreads(process) ? OpenResult::kGone : OpenResult::kForbidden;
+}
 
 bool SetLock(int descriptor, int command, std::uint64_t byte, short type, short* found) {
   struct flock lock = {};
@@ -93,53 +109,50 @@ OpenResult OpenMemoryFile(std::int32_t process, std::int32_t descriptor, const c
   // Opening a file of unknown kind may block, or do something.
   char target[64];
   const ssize_t length = readlink(path.c_str(), target, sizeof target - 1);
-  if (length < 0) return ResultOf(errno);
+  if (length < 0) return ResultOf(process, errno);
   target[length] = '\0';
   if (std::string(target).rfind("/memfd:" + std::string(name), 0) != 0) return OpenResult::kForeign;
   *file = MemoryFile(open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!file->IsOpen()) return ResultOf(errno);
+  if (!file->IsOpen()) return ResultOf(process, errno);
   return HasSize(file->descriptor(), least_bytes) ? OpenResult::kOpened : OpenResult::kForeign;
 }
 
 OpenResult AdoptMemoryFile(int descriptor, std::uint64_t least_bytes, MemoryFile* file) {
-  *file = MemoryFile(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
-  return file->IsOpen() && HasSize(descriptor, least_bytes) ? OpenResult::kOpened : OpenResult::kForeign;
+  if (!HasSize(descriptor, least_bytes)) return OpenResult::kForeign;
+  const std::string path = "/proc/self/fd/" + std::to_string(descriptor);
+  *file = MemoryFile(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  return file->IsOpen() ? OpenResult::kOpened : OpenResult::kFailed;
 }
 
 OpenResult FetchDescriptor(std::int32_t process, std::int32_t descriptor, int* fetched) {
   const int handle = static_cast<int>(syscall(kPidfdOpenCall, process, 0));
-  if (handle < 0) return ResultOf(errno);
+  if (handle < 0) return ResultOf(process, errno);
   *fetched = static_cast<int>(syscall(kPidfdGetFdCall, handle, descriptor, 0));
-  const OpenResult result = *fetched >= 0 ? OpenResult::kOpened : ResultOf(errno);
+  OpenResult result = OpenResult::kOpened;
+  if (*fetched < 0) result = errno == EBADF ? OpenResult::kGone : ResultOf(process, errno);
   close(handle);
   return result;
 }
 
 bool FillRandom(void* data, std::size_t bytes) { return getrandom(data, bytes, 0) == static_cast<ssize_t>(bytes); }
 
-std::uint64_t StartOfProcess(std::int32_t process) {
-  std::FILE* file = std::fopen(("/proc/" + std::to_string(process) + "/stat").c_str(), "re");
-  if (file == nullptr) return 0;
+std::optional<std::uint64_t> StartOfProcess(std::int32_t process) {
+  const std::string path = "/proc/" + std::to_string(process) + "/stat";
+  const MemoryFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   char text[1024];
-  const std::size_t length = std::fread(text, 1, sizeof text - 1, file);
-  std::fclose(file);
+  const ssize_t length = file.IsOpen() ? read(file.descriptor(), text, sizeof text - 1) : -1;
+  if (length < 0) return MeansGone(errno) ? std::optional<std::uint64_t>(0) : std::nullopt;
   text[length] = '\0';
   // The name of the program, in parentheses, may contain anything. The start is the 22nd field, and
   // the 20th after it.
   const char* field = std::strrchr(text, ')');
   for (int skipped = 0; field != nullptr && skipped < 20; ++skipped) field = std::strchr(field + 1, ' ');
-  return field != nullptr ? std::strtoull(field, nullptr, 10) : 0;
+  return field != nullptr ? std::optional<std::uint64_t>(std::strtoull(field, nullptr, 10)) : std::nullopt;
 }
 
 bool HasProcessEnded(std::int32_t process, std::uint64_t start) {
-  if (StartOfProcess(process) != start) return true;
-  // One whose parent has not taken notice is still listed.
-  const int handle = static_cast<int>(syscall(kPidfdOpenCall, process, 0));
-  if (handle < 0) return true;
-  struct pollfd ended = {handle, POLLIN, 0};
-  const bool has_ended = poll(&ended, 1, 0) > 0;
-  close(handle);
-  return has_ended;
+  const std::optional<std::uint64_t> found = StartOfProcess(process);
+  return found && (*found != start || HasNoThreads(process));
 }
 
 }  // namespace cistern

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace cistern {
 
@@ -53,15 +54,17 @@ MemoryFile CreateMemoryFile(const char* name, std::uint64_t bytes);
 
 enum class OpenResult {
   kOpened,
-  kGone,       // the process, or its descriptor, has ended
+  kGone,       // the process, or its descriptor, has ended, or cannot be seen from here
   kForbidden,  // the process is another user's, or may not be looked into
   kForeign,    // the descriptor is something else
+  kFailed,     // the system has no descriptor or no memory left
 };
 
 // Opens the file that a process has under a descriptor, if it was created with this name and has at
 // least so many bytes.
 OpenResult OpenMemoryFile(std::int32_t process, std::int32_t descriptor, const char* name, std::uint64_t least_bytes, MemoryFile* file);
-// A second descriptor for a file that another process has sent; kOpened or kForeign.
+// Opens a file that another process has sent once more: its descriptor here would share the other
+// process's locks. kOpened, kForeign or kFailed.
 OpenResult AdoptMemoryFile(int descriptor, std::uint64_t least_bytes, MemoryFile* file);
 // A descriptor of another process, of any kind. Needs the right to trace the process.
 OpenResult FetchDescriptor(std::int32_t process, std::int32_t descriptor, int* fetched);
@@ -69,9 +72,11 @@ OpenResult FetchDescriptor(std::int32_t process, std::int32_t descriptor, int* f
 // False if the system has no random numbers.
 bool FillRandom(void* data, std::size_t bytes);
 
-// When a process started, in ticks since the system did; 0 if there is no such process.
-std::uint64_t StartOfProcess(std::int32_t process);
-// Whether nothing of a process is left, so that its device's memory is no longer in use by it.
+// When a process started, in ticks since the system did; 0 if there is no such process, and nothing
+// if the system does not tell.
+std::optional<std::uint64_t> StartOfProcess(std::int32_t process);
+// Whether nothing of a process is left, so that its device's memory is no longer in use by it. False
+// as long as that is not certain.
 bool HasProcessEnded(std::int32_t process, std::uint64_t start);
 
 }  // namespace cistern

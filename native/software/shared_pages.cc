@@ -16,7 +16,7 @@ Status SharedPages::Open(std::uint64_t base, std::uint64_t range_bytes) {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (file_.IsOpen()) return kSuccess;
   MemoryFile file = CreateMemoryFile(kDeviceFileName, range_bytes + kTrailerBytes);
-  if (!file.IsOpen() || !FillRandom(nonce_, sizeof nonce_) || !file.Lock(kOwnerLock)) return kErrorNotSupported;
+  if (!file.IsOpen() || !FillRandom(nonce_, sizeof nonce_) || !file.Lock(kOwnerLock)) return kErrorOutOfMemory;
   void* trailer = file.Map(range_bytes, kTrailerBytes);
   if (trailer == nullptr) return kErrorOutOfMemory;
   auto* header = static_cast<FileHeader*>(trailer);

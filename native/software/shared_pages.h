@@ -26,7 +26,8 @@
 namespace cistern::software {
 
 inline constexpr char kDeviceFileName[] = "cistern-device";
-inline constexpr std::uint32_t kEventSlots = 1 << 14;
+// More than a process can export, so that events are not what it runs out of.
+inline constexpr std::uint32_t kEventSlots = 1 << 17;
 
 // Behind the range, at a page boundary.
 struct FileHeader {
