@@ -105,7 +105,7 @@ function playStack(run: ScenarioRun, specification: string): void {
   free(sixth, 80_000, a);
   free(fifth, 4_000, a, 'deferred');
   for (const layer of layers) {
-    if (isTrimming(layer)) run.do(`trim the ${layer.constructor.name}`, () => layer.trim(a));
+    if (isTrimming(layer) && layer.device === a.device) run.do(`trim the ${layer.constructor.name}`, () => layer.trim(a));
     if (isDefragmenting(layer)) run.do('defragment', () => layer.defragment());
   }
   const c = run.make('stream c', () => new Stream());
