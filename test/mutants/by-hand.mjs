@@ -47,6 +47,24 @@ const faults = {
   ],
   'src/stream-ordering/stream-ordering.ts': [
     {
+      name: 'join-unmarked-eager',
+      fault: "rmm#2489, 'eager': the lane of a stream that took all memory of another over is not marked",
+      from: 'this.#exchangeNumbers(lane, from);\n    lane.received();',
+      to: "this.#exchangeNumbers(lane, from);\n    if (this.policy !== 'eager') lane.received();",
+    },
+    {
+      name: 'join-unmarked-deferred',
+      fault: "rmm#2489, 'deferred': the lane of a stream that took all memory of another over is not marked",
+      from: 'this.#exchangeNumbers(lane, from);\n    lane.received();',
+      to: "this.#exchangeNumbers(lane, from);\n    if (this.policy !== 'deferred') lane.received();",
+    },
+    {
+      name: 'join-unmarked-off',
+      fault: "rmm#2489, 'off': the lane of a stream that took all memory of another over is not marked",
+      from: 'this.#exchangeNumbers(lane, from);\n    lane.received();',
+      to: "this.#exchangeNumbers(lane, from);\n    if (this.policy !== 'off') lane.received();",
+    },
+    {
       name: 'known-649-held-for-nobody',
       fault: "rmm#649, 'off': memory held for a stream that may be gone is given to another",
       from: '      if (lane.isHeldBack) continue;\n',
@@ -89,7 +107,7 @@ const faults = {
     {
       name: 'returned-without-wait',
       fault: "memory that has come home is freed although another worker's work has not run",
-      from: '  if (!isComplete && !followReturned(handOver, orderedOn)) return undefined;\n',
+      from: '    if (!isComplete && !followReturned(handOver, orderedOn)) break;\n',
       to: '',
     },
     {
@@ -241,24 +259,6 @@ const faults = {
       fault: 're-entrancy: after a call of the upstream, the lane of another stream is used',
       from: 'this.keepSegment({ address, bytes }, stream);\n    }\n    this.enter',
       to: 'this.keepSegment({ address, bytes }, stream);\n    }\n    if (this.isDisposed) this.enter',
-    },
-    {
-      name: 'join-unmarked-eager',
-      fault: "rmm#2489, 'eager': the lane of a stream that took all memory of another over is not marked",
-      from: 'this.#memory.transfer(other, lane.number);\n      lane.received();',
-      to: "this.#memory.transfer(other, lane.number);\n      if (this.deallocationEvents !== 'eager') lane.received();",
-    },
-    {
-      name: 'join-unmarked-deferred',
-      fault: "rmm#2489, 'deferred': the lane of a stream that took all memory of another over is not marked",
-      from: 'this.#memory.transfer(other, lane.number);\n      lane.received();',
-      to: "this.#memory.transfer(other, lane.number);\n      if (this.deallocationEvents !== 'deferred') lane.received();",
-    },
-    {
-      name: 'join-unmarked-off',
-      fault: "rmm#2489, 'off': the lane of a stream that took all memory of another over is not marked",
-      from: 'this.#memory.transfer(other, lane.number);\n      lane.received();',
-      to: "this.#memory.transfer(other, lane.number);\n      if (this.deallocationEvents !== 'off') lane.received();",
     },
     {
       name: 'known-2489-off',
@@ -709,14 +709,14 @@ const faults = {
     {
       name: 'exported-freed-while-used',
       fault: 'memory is freed although another process uses it',
-      from: 'return closeExport(this.#number, false);',
-      to: 'return closeExport(this.#number, false) || true;',
+      from: 'this.#isOver = closeExport(this.#number, false);',
+      to: 'this.#isOver = closeExport(this.#number, false) || true;',
     },
     {
       name: 'exported-taken-while-used',
       fault: 'a resource takes memory back that another process uses',
-      from: 'return closeExport(this.#number, true);',
-      to: 'return closeExport(this.#number, true) || true;',
+      from: 'this.#isOver = closeExport(this.#number, true);',
+      to: 'this.#isOver = closeExport(this.#number, true) || true;',
     },
     {
       name: 'later-work-not-awaited',
