@@ -3,7 +3,8 @@
  * described in `src/suballocation/free-space-index.ts`, which calls them.
  *
  * An operation that needs memory obtains all of it before it changes anything, and returns
- * `noMemory` or false if there is none.
+ * `noMemory` or false if there is none. One that looks at the free blocks of a lane, other than
+ * `allocate`, empties the quick lists first.
  */
 import {
   addressField,
@@ -41,6 +42,10 @@ import {
 import { returnArea, takeArea } from './areas';
 import { classOf, firstOf, largestList, nextList } from './class-lists';
 import { addFree, anyFree, findAligned, findFree, findLow, hasFewer, largeUnits, misalignment, removeFree, resizeFree } from './lanes';
+import { addQuick, anyQuick, isInQuickList, isQuick, laneOfUnused, takeQuick, usesQuickLists } from './quick-lists';
+
+export { useQuickLists } from './quick-lists';
+
 import { hasRecords, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
 import { returnTable, takeTable } from './tables';
@@ -48,7 +53,7 @@ import { addUsed, clearBuckets, createBuckets, findUsed, hasBucket, removeUsed, 
 
 const none: f64 = -1;
 const noMemory: f64 = -2;
-const indexOrder: u32 = 7;
+const indexOrder: u32 = 8;
 
 /** Returns a new index, or 0 if there is no memory for it. */
 export function createIndex(): u32 {
@@ -89,7 +94,8 @@ export function addLane(index: u32): u32 {
   return lane;
 }
 
-export function isEmpty(lane: u32): bool {
+export function isEmpty(index: u32, lane: u32): bool {
+  joinQuick(index);
   return load<u32>(lane, groupBitsField) === 0;
 }
 
@@ -100,11 +106,13 @@ export function shareLane(lane: u32, isShared: bool): void {
 
 /** A shared lane other than two in which `allocate` succeeds, or 0 if none of a few has such a block. */
 export function laneWith(index: u32, units: i32, own: u32, second: u32): u32 {
+  joinQuick(index);
   return findShared(load<u32>(index, noticesField), units, own, second);
 }
 
 /** A shared lane other than two that is not empty, of those with the largest blocks; or 0. */
 export function fullLane(index: u32, own: u32, second: u32): u32 {
+  joinQuick(index);
   return largestShared(load<u32>(index, noticesField), own, second);
 }
 
@@ -160,6 +168,7 @@ export function extendSegment(index: u32, address: f64, units: i32, lane: u32): 
  * own. Linear in the segment's blocks.
  */
 export function removePages(index: u32, lane: u32, pageUnits: i32, maximum: i32): f64 {
+  joinQuick(index);
   for (let list = largestList(lane); list >= i32(classOf(pageUnits)); list--) {
     for (let block = firstOf(lane, list); block !== 0; block = load<u32>(block, nextFreeField)) {
       const start = i64(load<f64>(block, addressField)) >> unitBits;
@@ -186,6 +195,7 @@ export function removedUnits(): i32 {
 
 /** The free units of a lane at the end of the segment with the highest addresses. Linear in the segments. */
 export function freeTail(index: u32, lane: u32): i32 {
+  joinQuick(index);
   let highest: u32 = 0;
   for (let segment = load<u32>(index, firstSegmentField); segment !== 0; segment = load<u32>(segment, nextSegmentField)) {
     const block = load<u32>(segment, lastBlockField);
@@ -199,14 +209,27 @@ export function freeTail(index: u32, lane: u32): i32 {
  * (`keepReserve`).
  */
 export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
+  if (usesQuickLists(index)) {
+    const quick = takeQuick(index, units, lane);
+    if (quick !== 0) {
+      store<i32>(quick, ~slack, stateField);
+      store<i32>(quick, owner, ownerField);
+      return load<f64>(quick, addressField);
+    }
+  }
   const reserve = load<u32>(index, reserveField);
-  const block = reserve !== 0 ? findLow(lane, units) : findFree(lane, units);
-  if (block === 0) return none;
+  let block = reserve !== 0 ? findLow(lane, units) : findFree(lane, units);
+  if (block === 0) {
+    if (!joinQuick(index)) return none;
+    block = findFree(lane, units);
+    if (block === 0) return none;
+  }
   if (reserve !== 0 && reserve !== lane && isLoose(index, block, units, reserve)) return none;
   return use(index, block, units, slack, lane, owner);
 }
 
-export function canAllocate(units: i32, lane: u32): bool {
+export function canAllocate(index: u32, units: i32, lane: u32): bool {
+  joinQuick(index);
   return findFree(lane, units) !== 0;
 }
 
@@ -227,7 +250,8 @@ export function isScarce(index: u32): bool {
 }
 
 /** Whether a lane has a block for a request that is at most a little larger. */
-export function hasClose(units: i32, lane: u32): bool {
+export function hasClose(index: u32, units: i32, lane: u32): bool {
+  joinQuick(index);
   const block = findLow(lane, units);
   return block !== 0 && isClose(load<i32>(block, sizeField), units);
 }
@@ -249,6 +273,7 @@ function isClose(size: i32, units: i32): bool {
 
 /** As `allocate`, at a multiple of an alignment in bytes, a power of two. */
 export function allocateAligned(index: u32, units: i32, slack: i32, alignment: f64, lane: u32, owner: i32): f64 {
+  joinQuick(index);
   // Any block this large has an aligned address with enough space after it.
   const sufficient = i64(units) + (i64(alignment) >> unitBits) - 1;
   let block = sufficient <= maximumUnits ? findFree(lane, i32(sufficient)) : 0;
@@ -265,7 +290,8 @@ export function allocateAligned(index: u32, units: i32, slack: i32, alignment: f
 
 /** The used block that starts at an address, or 0. */
 export function usedBlock(index: u32, address: f64): u32 {
-  return findUsed(index, address);
+  const block = findUsed(index, address);
+  return block === 0 || isInQuickList(block) ? 0 : block;
 }
 
 export function askedBytes(block: u32): f64 {
@@ -284,7 +310,7 @@ export function free(index: u32, block: u32, lane: u32): void {
 
 /** As `usedBlock`, if so many bytes were asked for. */
 export function usedBlockOf(index: u32, address: f64, bytes: f64): u32 {
-  const block = findUsed(index, address);
+  const block = usedBlock(index, address);
   return block !== 0 && askedBytes(block) === bytes ? block : 0;
 }
 
@@ -292,13 +318,39 @@ export function usedBlockOf(index: u32, address: f64, bytes: f64): u32 {
 export function freeAt(index: u32, address: f64, bytes: f64, lane: u32): bool {
   const block = usedBlockOf(index, address, bytes);
   if (block === 0) return false;
+  if (isQuick(index, block)) {
+    const oldest = addQuick(index, block, lane);
+    if (oldest !== 0) joinUnused(index, oldest);
+    return true;
+  }
   removeUsed(index, block, address);
   addJoined(block, lane);
   return true;
 }
 
+/** Empties the quick lists. Returns whether there was anything in them. */
+export function joinQuick(index: u32): bool {
+  let block = anyQuick(index);
+  if (block === 0) return false;
+  for (; block !== 0; block = anyQuick(index)) coalesce(index, block);
+  return true;
+}
+
+/** Coalesces a block that left its quick list, and all others if the lists are not used any more. */
+function joinUnused(index: u32, block: u32): void {
+  coalesce(index, block);
+  if (!usesQuickLists(index)) joinQuick(index);
+}
+
+function coalesce(index: u32, block: u32): void {
+  const lane = laneOfUnused(index, block);
+  removeUsed(index, block, load<f64>(block, addressField));
+  addJoined(block, lane);
+}
+
 /** Moves every free block of one lane to another, coalescing neighbours. */
-export function transfer(from: u32, to: u32): void {
+export function transfer(index: u32, from: u32, to: u32): void {
+  joinQuick(index);
   for (let block = anyFree(from); block !== 0; block = anyFree(from)) {
     removeFree(block, load<i32>(block, sizeField), from);
     addJoined(block, to);
@@ -310,12 +362,13 @@ export function transfer(from: u32, to: u32): void {
  * block moves at most log n times among n blocks. Returns whether they are in `from` now: the two
  * lanes have then exchanged all else, and each must take the other's place.
  */
-export function join(from: u32, to: u32): bool {
+export function join(index: u32, from: u32, to: u32): bool {
+  joinQuick(index);
   if (!hasFewer(to, from)) {
-    transfer(from, to);
+    transfer(index, from, to);
     return false;
   }
-  transfer(to, from);
+  transfer(index, to, from);
   const isShared = load<u32>(to, isSharedField) !== 0;
   setShared(to, load<u32>(from, isSharedField) !== 0);
   setShared(from, isShared);
@@ -326,7 +379,8 @@ export function join(from: u32, to: u32): bool {
  * Moves `units` units of a free block to another lane. Returns 1 if there was one, 0 if not, -1 if there
  * is no memory.
  */
-export function carve(units: i32, from: u32, to: u32): i32 {
+export function carve(index: u32, units: i32, from: u32, to: u32): i32 {
+  joinQuick(index);
   let block = findLow(from, units);
   if (block === 0) return 0;
   const size = load<i32>(block, sizeField);
@@ -345,6 +399,7 @@ export function carve(units: i32, from: u32, to: u32): i32 {
  * units, or 0.
  */
 export function findFreeSegment(index: u32, lane: u32, maximum: i32): u32 {
+  joinQuick(index);
   let segment = load<u32>(index, nextCandidateField);
   for (let left = load<u32>(index, segmentCountField); left > 0; left--) {
     if (segment === 0) segment = load<u32>(index, firstSegmentField);
@@ -370,6 +425,7 @@ export function removeSegment(index: u32, block: u32): void {
 
 /** Removes every segment. */
 export function clear(index: u32): void {
+  joinQuick(index);
   returnBlocks(index);
   clearBuckets(index);
   clearNotices(load<u32>(index, noticesField));
@@ -386,7 +442,8 @@ export function clear(index: u32): void {
 }
 
 /** The units that are free in a lane. Linear in its blocks. */
-export function freeUnits(lane: u32): f64 {
+export function freeUnits(index: u32, lane: u32): f64 {
+  joinQuick(index);
   let units: i64 = 0;
   for (let list: u32 = 0; list < u32(classes); list++) {
     for (let block = firstOf(lane, list); block !== 0; block = load<u32>(block, nextFreeField)) units += load<i32>(block, sizeField);
@@ -395,7 +452,8 @@ export function freeUnits(lane: u32): f64 {
 }
 
 /** The units of a lane's largest free block. Linear in the blocks of one list. */
-export function largestFreeUnits(lane: u32): i32 {
+export function largestFreeUnits(index: u32, lane: u32): i32 {
+  joinQuick(index);
   const list = largestList(lane);
   let largest = 0;
   if (list < 0) return largest;

@@ -28,7 +28,7 @@ async function compile() {
 export async function compileWith(textOf, level) {
   let bytes;
   const { error, stderr } = await asc.main(
-    ['assembly/free-space-index.ts', level, '--runtime', 'stub', '--noAssert', '--use', 'abort=', '--outFile', 'index.wasm'],
+    ['assembly/free-space-index.ts', level, '--runtime', 'stub', '--debug', '--noAssert', '--use', 'abort=', '--outFile', 'index.wasm'],
     {
       readFile: textOf,
       writeFile: (_name, contents) => {
@@ -46,16 +46,24 @@ export function moduleOf(bytes) {
   return `/** The module of \`assembly/\`, in base64. */\nexport const indexBinary =\n  '${text}';\n`;
 }
 
-/** The functions are small and call each other in chains, whose calls would cost as much as their work. */
+/**
+ * The functions are small and call each other in chains, whose calls would cost as much as their work.
+ * Those called from many places stay functions: otherwise the module grows, and allocating takes calls.
+ */
 function inlined(bytes) {
   const module = binaryen.readBinary(bytes);
   const { BulkMemory, BulkMemoryOpt, MutableGlobals, NontrappingFPToInt, SignExt } = binaryen.Features;
   module.setFeatures(BulkMemory | BulkMemoryOpt | MutableGlobals | NontrappingFPToInt | SignExt);
+  binaryen.setDebugInfo(false);
   binaryen.setOptimizeLevel(3);
   binaryen.setShrinkLevel(0);
   binaryen.setAlwaysInlineMaxSize(700);
   binaryen.setFlexibleInlineMaxSize(700);
   binaryen.setOneCallerInlineMaxSize(1000);
+  for (const name of ['addJoined', 'joinQuick', 'joinUnused']) {
+    binaryen.setPassArgument('no-inline', `*/${name}`);
+    module.runPasses(['no-inline']);
+  }
   module.optimize();
   return module.emitBinary();
 }

@@ -47,7 +47,11 @@ const parts = [
   { name: 'specification', imports: [...resources, 'nearest-word'] },
   { name: 'buffers', imports: [...resources, 'specification'] },
   { name: 'replay', imports: [...resources, 'specification', 'buffers'] },
-  { name: 'planning', imports: [...basics, 'suballocation', 'formats', 'plans', 'replay/allocation-log'], node: [] },
+  {
+    name: 'planning',
+    imports: [...basics, 'suballocation', 'formats', 'plans', 'replay/allocation-log', 'replay/project-allocations'],
+    node: [],
+  },
   { name: 'report', imports: [...basics, 'driver/local-object', 'suballocation', 'files', 'formats'] },
   { name: 'watch', imports: [...ordered, 'resources', 'adaptors', 'specification', 'buffers'] },
   { name: 'cli', imports: [...everything, 'nearest-word'] },

@@ -32,7 +32,7 @@ import type { StreamLane } from '../stream-ordering/stream-lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
-import { assertBytes, assertOptions, optionNames } from '../validation.js';
+import { assertBoolean, assertBytes, assertOptions, optionNames } from '../validation.js';
 import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
 
@@ -49,9 +49,22 @@ export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
    * @defaultValue Infinity
    */
   readonly maximumBytes?: number;
+  /**
+   * Whether up to 16 freed blocks of at most 1 MiB wait, without being coalesced, for requests of exactly
+   * their sizes on the same stream. Programs that free and allocate a few sizes again and again run
+   * faster, and need up to 2 % more memory; for others, nothing changes in the long run. Before an
+   * allocation grows the pool or fails, the blocks are coalesced.
+   * @defaultValue false
+   */
+  readonly quickLists?: boolean;
 }
 
-const knownOptions = optionNames<PoolMemoryResourceOptions>({ deallocationEvents: true, initialBytes: true, maximumBytes: true });
+const knownOptions = optionNames<PoolMemoryResourceOptions>({
+  deallocationEvents: true,
+  initialBytes: true,
+  maximumBytes: true,
+  quickLists: true,
+});
 
 /** Statistics of a {@link PoolMemoryResource}. */
 export interface PoolStatistics extends StreamOrderedStatistics {
@@ -112,13 +125,15 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    */
   constructor(upstream: MemoryResource, options: PoolMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
-    const { initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
+    const { initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager', quickLists = false } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     if (initialBytes > maximumBytes) {
       throw new ArgumentRangeError(`maximumBytes must be at least initialBytes (${initialBytes}), got ${maximumBytes}`);
     }
+    assertBoolean(quickLists, 'quickLists');
     super(upstream, deallocationEvents);
+    if (quickLists) this.index.useQuickLists();
     this.#maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, unitBytes);
     this.#pageBytes = pageBytesOf(upstream);
     const initial = alignUp(initialBytes, this.#pageBytes ?? unitBytes);
@@ -232,12 +247,18 @@ export const poolKind = defineAdaptor({
   options: {
     initial: { type: 'size', summary: 'taken from the upstream at once', default: '0' },
     max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    quickLists: { type: 'boolean', summary: 'whether a few freed blocks wait for requests of their sizes', default: 'false' },
   },
   maximum: 'max',
   example: 'pool(cuda, initial=256KiB, max=64MiB)',
   create: ({ upstream, options }) =>
     new PoolMemoryResource(
       upstream,
-      definedFields({ initialBytes: options.initial, maximumBytes: options.max, deallocationEvents: options.events }),
+      definedFields({
+        initialBytes: options.initial,
+        maximumBytes: options.max,
+        quickLists: options.quickLists,
+        deallocationEvents: options.events,
+      }),
     ),
 });

@@ -1,7 +1,7 @@
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, UnsupportedError } from '../errors.js';
 import { definedFields, defineUpstream } from '../resource-kind.js';
-import { assertOptions, optionNames } from '../validation.js';
+import { assertBoolean, assertOptions, optionNames } from '../validation.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
 
 /** Options of {@link CudaAsyncMemoryResource}. */
@@ -69,7 +69,7 @@ export class CudaAsyncMemoryResource extends DriverPoolMemoryResource {
   constructor(options: CudaAsyncMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
     const { exportable = false } = options;
-    if (typeof exportable !== 'boolean') throw new ArgumentTypeError(`exportable must be a boolean, got ${formatValue(exportable)}`);
+    assertBoolean(exportable, 'exportable');
     try {
       super('device', options, poolAddress(options), exportable);
     } catch (error) {

@@ -55,7 +55,8 @@ export interface GlobalArenaMemoryResourceOptions {
   readonly memoryKind?: GlobalArenaMemoryKind;
   /**
    * If there is no room: the milliseconds that `allocate` waits at most, while it blocks this thread,
-   * for other workers to give back what they have free; from 0 to 60,000. Each resource has its own.
+   * for other workers to give back what they have free; from 0 to 60,000. Each resource has its own. A
+   * worker that was asked that long ago and has not answered since is not waited for.
    * @defaultValue 20
    */
   readonly waitMilliseconds?: number;

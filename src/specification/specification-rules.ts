@@ -58,7 +58,7 @@ export function checkComplete(kind: ResourceKind, { upstream, options }: Specifi
       place
         .at('options')
         .at(name)
-        .fail(`${kind.name} needs the option ${name} (${describeValue(definition)})`, [name]);
+        .fail(`${kind.name} needs the option ${name} (${describeValue(definition)}): ${definition.summary}`, [name]);
     }
   }
 }

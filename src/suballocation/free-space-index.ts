@@ -67,6 +67,8 @@ import {
   previousField,
   previousFreeField,
   previousSegmentField,
+  quickListsBytes,
+  quickListsField,
   segmentCountField,
   sizeField,
   stateField,
@@ -94,6 +96,14 @@ export class FreeSpaceIndex {
     collected.register(this, this.#index);
   }
 
+  /**
+   * Keeps up to 16 freed blocks of at most 1 MiB as they are, for requests of exactly their sizes, as long
+   * as such requests come. Whatever looks at free blocks other than to allocate one coalesces them first.
+   */
+  useQuickLists(): void {
+    indexModule.useQuickLists(this.#index);
+  }
+
   /** Adds an empty lane. */
   addLane(): number {
     const lane = indexModule.addLane(this.#index);
@@ -103,7 +113,7 @@ export class FreeSpaceIndex {
 
   /** Whether a lane has no free block. */
   isEmpty(lane: number): boolean {
-    return indexModule.isEmpty(lane) === 1;
+    return indexModule.isEmpty(this.#index, lane) === 1;
   }
 
   /** Says whether `laneWith` and `fullLane` find a lane. They do not find a new one. */
@@ -127,6 +137,7 @@ export class FreeSpaceIndex {
 
   /** The number of used blocks. */
   get usedBlocks(): number {
+    indexModule.joinQuick(this.#index);
     return new Reader().word(this.#index, usedCountField);
   }
 
@@ -189,7 +200,7 @@ export class FreeSpaceIndex {
 
   /** Whether a lane has a block of `units` units, or little more: as `allocate` takes when memory is scarce. */
   hasClose(units: number, lane: number): boolean {
-    return indexModule.hasClose(units, lane) === 1;
+    return indexModule.hasClose(this.#index, units, lane) === 1;
   }
 
   /** Whether more is used than what `keepReserve` called plenty. */
@@ -199,7 +210,7 @@ export class FreeSpaceIndex {
 
   /** Whether `carve`, or `allocate` in an index without a reserve, would find a block of this size. */
   canAllocate(units: number, lane: number): boolean {
-    return indexModule.canAllocate(units, lane) === 1;
+    return indexModule.canAllocate(this.#index, units, lane) === 1;
   }
 
   /** As `allocate`, at a multiple of `alignment`, a power of two above 256. */
@@ -244,7 +255,7 @@ export class FreeSpaceIndex {
 
   /** Moves every free block of one lane to another, coalescing neighbours. */
   transfer(from: number, to: number): void {
-    indexModule.transfer(from, to);
+    indexModule.transfer(this.#index, from, to);
   }
 
   /**
@@ -253,7 +264,7 @@ export class FreeSpaceIndex {
    * for whoever had `to`, and the other way round. Linear in the number of blocks that move.
    */
   join(from: number, to: number): boolean {
-    return indexModule.join(from, to) === 1;
+    return indexModule.join(this.#index, from, to) === 1;
   }
 
   /**
@@ -261,7 +272,7 @@ export class FreeSpaceIndex {
    * whether there was such a block.
    */
   carve(units: number, from: number, to: number): boolean {
-    const moved = indexModule.carve(units, from, to);
+    const moved = indexModule.carve(this.#index, units, from, to);
     if (moved < 0) throw outOfMemory();
     return moved === 1;
   }
@@ -292,12 +303,12 @@ export class FreeSpaceIndex {
 
   /** The bytes that are free in a lane. Linear in its blocks. */
   freeBytes(lane: number): number {
-    return indexModule.freeUnits(lane) * unitBytes;
+    return indexModule.freeUnits(this.#index, lane) * unitBytes;
   }
 
   /** The bytes of a lane's largest free block. Linear in the blocks of one list. */
   largestFreeBytes(lane: number): number {
-    return indexModule.largestFreeUnits(lane) * unitBytes;
+    return indexModule.largestFreeUnits(this.#index, lane) * unitBytes;
   }
 
   /** What an address refers to, for an error message. Linear in the number of blocks. */
@@ -307,6 +318,7 @@ export class FreeSpaceIndex {
 
   /** Every block of every segment, in address order within a segment. Must not change meanwhile. */
   *blocks(): Generator<BlockView> {
+    indexModule.joinQuick(this.#index);
     const read = new Reader();
     for (const segment of this.#segments(read)) {
       for (const block of this.#blocksOf(read, segment)) {
@@ -323,6 +335,8 @@ export class FreeSpaceIndex {
 
   /** Throws if an invariant does not hold. For tests. Linear in everything. */
   validate(): void {
+    this.#validateQuickLists(new Reader());
+    indexModule.joinQuick(this.#index);
     const read = new Reader();
     const lanes = this.#lanes(read);
     const freeUnits = new Map(lanes.map((lane) => [lane, 0]));
@@ -363,6 +377,16 @@ export class FreeSpaceIndex {
       const listed = this.#validateLists(read, lane);
       const held = freeUnits.get(lane);
       if (listed !== held) fail(`lane ${lane} lists ${listed} units, its segments hold ${held}`);
+    }
+  }
+
+  /** What is in a quick list is free, and not in use. */
+  #validateQuickLists(read: Reader): void {
+    for (let field = quickListsField; field < quickListsField + quickListsBytes; field += 4) {
+      const block = read.word(this.#index, field);
+      if (block === 0) continue;
+      if (read.word(block, stateField) < 0) fail(`block ${block} is used, but in a quick list`);
+      if (usedBlock(this.#index, read.address(block)) !== 0) fail(`block ${block} is in a quick list, but found as used`);
     }
   }
 

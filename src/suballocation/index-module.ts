@@ -19,7 +19,7 @@ interface IndexModule {
   destroyIndex(index: number): void;
   /** Returns 0 if there is no memory. */
   addLane(index: number): number;
-  isEmpty(lane: number): number;
+  isEmpty(index: number, lane: number): number;
   shareLane(lane: number, isShared: boolean): void;
   /** Returns 0 if there is none. */
   laneWith(index: number, units: number, own: number, second: number): number;
@@ -36,8 +36,8 @@ interface IndexModule {
   allocate(index: number, units: number, slack: number, lane: number, owner: number): number;
   keepReserve(index: number, lane: number, largestFit: number, plenty: number): void;
   isScarce(index: number): number;
-  hasClose(units: number, lane: number): number;
-  canAllocate(units: number, lane: number): number;
+  hasClose(index: number, units: number, lane: number): number;
+  canAllocate(index: number, units: number, lane: number): number;
   /** The alignment is in bytes. */
   allocateAligned(index: number, units: number, slack: number, alignment: number, lane: number, owner: number): number;
   /** Returns 0 if there is none. */
@@ -49,17 +49,20 @@ interface IndexModule {
   free(index: number, block: number, lane: number): void;
   /** Returns 0 if no block of this size is used there. */
   freeAt(index: number, address: number, bytes: number, lane: number): number;
-  transfer(from: number, to: number): void;
+  transfer(index: number, from: number, to: number): void;
   /** Returns 1 if the lanes have changed places. */
-  join(from: number, to: number): number;
+  join(index: number, from: number, to: number): number;
   /** Returns 1 if it moved something, 0 if nothing fits, -1 if there is no memory. */
-  carve(units: number, from: number, to: number): number;
+  carve(index: number, units: number, from: number, to: number): number;
   /** Returns the only block of the segment, or 0. */
   findFreeSegment(index: number, lane: number, maximumUnits: number): number;
   removeSegment(index: number, block: number): void;
   clear(index: number): void;
-  freeUnits(lane: number): number;
-  largestFreeUnits(lane: number): number;
+  useQuickLists(index: number): void;
+  /** Empties the quick lists. */
+  joinQuick(index: number): void;
+  freeUnits(index: number, lane: number): number;
+  largestFreeUnits(index: number, lane: number): number;
 }
 
 const compiled = new WebAssembly.Module(Buffer.from(indexBinary, 'base64'));

@@ -93,6 +93,40 @@ describe('a pool', () => {
     expect(() => new PoolMemoryResource(new BoundedUpstream(2 ** 50), { initialBytes: 2 ** 39 })).toThrow(OutOfMemoryError);
   });
 
+  test('keeps freed blocks for requests of their sizes if it may, and coalesces them before it grows', () => {
+    using pool = new PoolMemoryResource(new BoundedUpstream(MiB), { initialBytes: 64 * KiB, maximumBytes: 64 * KiB, quickLists: true });
+    const sizes = [16 * KiB, 48 * KiB];
+    const pointers = sizes.map((bytes) => pool.allocate(bytes, stream));
+    pointers.forEach((pointer, i) => {
+      pool.deallocate(pointer, sizes[i] as number, stream);
+    });
+    expect([48 * KiB, 16 * KiB].map((bytes) => pool.allocate(bytes, stream))).toEqual([pointers[1], pointers[0]]);
+    expect(() => pool.deallocate(pointers[0] as number, 48 * KiB, stream)).toThrow(code('ERR_CISTERN_WRONG_SIZE'));
+    pool.deallocate(pointers[0] as number, 16 * KiB, stream);
+    expect(() => pool.deallocate(pointers[0] as number, 16 * KiB, stream)).toThrow(code('ERR_CISTERN_DOUBLE_FREE'));
+    pool.deallocate(pointers[1] as number, 48 * KiB, stream);
+    expect(pool.allocate(64 * KiB, stream)).toBe(pointers[0]);
+    expect(pool.statistics().growths).toBe(1);
+    pool.validate();
+  });
+
+  test('serves other streams with what waits for requests of its size', () => {
+    using pool = new PoolMemoryResource(new BoundedUpstream(MiB), {
+      maximumBytes: 64 * KiB,
+      quickLists: true,
+      deallocationEvents: 'deferred',
+    });
+    using other = new Stream();
+    const pointer = pool.allocate(64 * KiB, stream);
+    pool.deallocate(pointer, 64 * KiB, stream);
+    expect(pool.allocate(64 * KiB, other)).toBe(pointer);
+  });
+
+  test('refuses quick lists that are no boolean', () => {
+    const quickLists = 1 as unknown as boolean;
+    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { quickLists })).toThrow(code('ERR_INVALID_ARG_TYPE'));
+  });
+
   test('refuses a policy that does not exist', () => {
     expect(() => new PoolMemoryResource(new CudaMemoryResource(), { deallocationEvents: 'lazy' as DeallocationEvents })).toThrow(
       "deallocationEvents must be 'eager', 'deferred', 'off', got \"lazy\"",

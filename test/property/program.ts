@@ -429,7 +429,11 @@ function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind'])
   });
   switch (kind) {
     case 'pool':
-      return of({ ...(choice < 3 ? { max: most } : {}), ...(choice % 2 === 0 ? { initial: most } : {}) });
+      return of({
+        ...(choice < 3 ? { max: most } : {}),
+        ...(choice % 2 === 0 ? { initial: most } : {}),
+        ...(choice % 3 === 0 ? { quickLists: true } : {}),
+      });
     case 'arena':
       return of({ size: Math.max(MiB, most) });
     case 'fixed-size':

@@ -108,7 +108,7 @@ describe('a list of sizes', () => {
     ['sized(cuda, sizes=[1KiB)', 18, 1, 'this list does not end'],
     ['sized(cuda, sizes=[1KiB, [2KiB]])', 18, 1, 'this list does not end'],
     ['sized(cuda, sizes=[1KiB] 2)', 25, 1, 'a comma or a closing parenthesis is expected here'],
-    ['sized(cuda)', 0, 5, 'sized needs the option sizes (a list of sizes such as [64KiB, 1MiB])'],
+    ['sized(cuda)', 0, 5, 'sized needs the option sizes (a list of sizes such as [64KiB, 1MiB]): what it has'],
   ])('is pointed at in %s from %i over %i', (text, position, length, fault) => {
     const error = errorOf(text);
     expect([error.message.split('\n')[0], error.position, error.length]).toEqual([fault, position, length]);
@@ -142,7 +142,7 @@ describe('a resource as an option', () => {
     const faulty = { kind: 'two-way', upstream: { kind: 'cuda' }, options: { to: { kind: 'pool', upstream: { kind: 'csuda' } } } };
     expect(errorOf(faulty)).toMatchObject({ path: 'options.to.upstream.kind' });
     const missing = { kind: 'pool', upstream: { kind: 'two-way', upstream: { kind: 'cuda' } } };
-    expect(errorOf(missing).message).toBe('at upstream.options.to: two-way needs the option to (a resource)');
+    expect(errorOf(missing).message).toBe('at upstream.options.to: two-way needs the option to (a resource): the second one');
     const cycle = { kind: 'two-way', upstream: { kind: 'cuda' }, options: { to: undefined as unknown } };
     cycle.options.to = cycle;
     expect(errorOf(cycle as Specification).message).toBe('at options.to: a resource cannot contain itself');
