@@ -148,14 +148,15 @@ struct MoveNotes {
 
   // The page came to the place or left it.
   void Add(Page& page, int place, MoveReason reason, PageUser user) {
+    if (pending != nullptr) AddAt(Now(), page, place, reason, user);
+  }
+
+  // A fault left the page at the place.
+  void AddUnmoved(Page& page, int place, PageUser user) {
     if (pending == nullptr) return;
-    const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin);
-    const auto nanoseconds = static_cast<std::uint64_t>(now.count());
-    if (lost != 0 || !Note(page, place, reason, nanoseconds, user)) {
-      lost += 1;
-      lost_at = nanoseconds;
-    }
-    SetPending(1);
+    const std::uint64_t now = Now();
+    AddAt(now, page, place, MoveReason::kLeft, user);
+    AddAt(now, page, place, MoveReason::kUnmoved, user);
   }
 
   // All pages leave the places where the notes have them, and come to those where they are. Nothing
@@ -178,6 +179,19 @@ struct MoveNotes {
   void SetPending(std::int32_t value) const { __atomic_store_n(pending, value, __ATOMIC_RELEASE); }
 
  private:
+  std::uint64_t Now() const {
+    const auto now = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - begin);
+    return static_cast<std::uint64_t>(now.count());
+  }
+
+  void AddAt(std::uint64_t nanoseconds, Page& page, int place, MoveReason reason, PageUser user) {
+    if (lost != 0 || !Note(page, place, reason, nanoseconds, user)) {
+      lost += 1;
+      lost_at = nanoseconds;
+    }
+    SetPending(1);
+  }
+
   bool ListAnew(Range& range) {
     for (Page& page : range.pages) {
       for (int place = kHostPlace; place < kMaxDevices; ++place) {
@@ -268,6 +282,12 @@ class Mover {
     if (place == kHostPlace) return;
     Unlink(page, place);
     FindDevice(place)->memory.GivePage(page.Bytes());
+  }
+
+  // A fault lets the page be used at a place where it is already.
+  void CountUnmoved(Page& page, int place, ManagedActivity& activity) {
+    activity.faults += 1;
+    state_.notes.AddUnmoved(page, place, user_);
   }
 
   // Moves the page that the device used longest ago to the host, unless another place has it too.
@@ -421,19 +441,20 @@ void Fault(State& state, Mover& mover, Page& page, const Advice& advice, int pro
     const bool maps_all = processor == kHostPlace && IsCoherent();
     const bool is_mapped = (maps_all || (advice.accessed_by & BitOf(processor)) != 0) && advice.preferred != processor;
     if (is_mapped || (prefers_map && IsAt(page, advice.preferred))) {
-      activity.faults += is_mapped || (page.mapped_by & BitOf(processor)) != 0 ? 0 : 1;
+      if (!is_mapped && (page.mapped_by & BitOf(processor)) == 0) mover.CountUnmoved(page, source, activity);
       page.mapped_by |= BitOf(processor);
       activity.remote_bytes += bytes;
       mover.Touch(page, source);
       return;
     }
   }
-  activity.faults += 1;
   const bool returns = page.last_left == processor;
   const MoveReason reason = returns ? MoveReason::kThrash : processor == kHostPlace ? MoveReason::kHostView : MoveReason::kFault;
   if (mover.Bring(page, processor, is_write || !advice.is_read_mostly, reason)) {
+    activity.faults += 1;
     activity.thrashes += returns ? 1 : 0;
   } else {
+    mover.CountUnmoved(page, SourceOf(page), activity);
     activity.remote_bytes += bytes;
   }
 }
@@ -578,8 +599,8 @@ void AccessManaged(int processor, std::uint64_t address, std::uint64_t bytes, bo
       }
       if (is_write && page.residents != BitOf(processor)) {
         // The copies were read-only.
-        state.activity[IndexOf(processor)].faults += 1;
         mover.KeepOnly(page, processor);
+        mover.CountUnmoved(page, processor, state.activity[IndexOf(processor)]);
       }
       mover.Touch(page, processor);
     });

@@ -27,7 +27,8 @@
 // mapped.
 //
 // Moves are noted while somebody asks for them (BeginManagedMoves): each arrival of a page, with the
-// reason and the stream, and each departure. The notes wait in order until they are taken. If they
+// reason and the stream, and each departure. A fault that moves nothing is noted as a departure and an
+// arrival at the place where the page is. The notes wait in order until they are taken. If they
 // are not taken as fast as pages move, there is a most (kMostNotes): further moves are counted and
 // otherwise lost. When the notes that wait are taken, all pages are listed anew:
 //

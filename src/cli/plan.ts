@@ -17,6 +17,8 @@ The log may be anything that cistern replay reads, or a problem in the CSV of Go
 (id,lower,upper,size); for that, the output is its solution, with one more column, offset. Several logs
 of one program give one plan, with the largest size at each place.
 
+Streams share memory if a recording shows that one waited for the other. Other logs do not say so.
+
 The lower bound is the most bytes that are live at once. A plan is proven to be the best if its size is
 the lower bound, or if the search has ruled out everything smaller.
 

@@ -10,7 +10,8 @@ export const pendingMoves = new Int32Array(1);
 
 /**
  * Why a page is at a place, in the order of native code's `MoveReason`. `left`: it no longer is.
- * `lost`: no page, but that moves were lost, and `bytes` is their number.
+ * `fault, not moved`: it `left` just before, because a fault did not move it. `lost`: no page, but
+ * moves were lost, and `bytes` is their number.
  */
 const reasons = [
   'left',
@@ -22,6 +23,7 @@ const reasons = [
   'prefetch, first use',
   'prefetch',
   'eviction',
+  'fault, not moved',
   'lost',
 ] as const;
 

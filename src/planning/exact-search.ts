@@ -24,11 +24,13 @@
  *  - If a section exceeds the capacity, packed in the order of these least offsets, no packing fits.
  *  - No candidate lies at or above the end of another allocation that is put on its floor.
  *  - Of equal allocations at one offset only the first is tried.
- *  - What falls apart in time is solved part by part.
+ *  - What falls apart in time is solved part by part. Each part is ranked by preference again,
+ *    because `left` depends on what is placed.
  *
  * Cost: exponential at worst; a step is linear in the allocations and sections of its part, and
- * quadratic in the allocations that need another one under them.
+ * quadratic in the allocations that need another one under them. A part is sorted once.
  */
+import { type Preference, Ranking } from './preference.js';
 import type { SectionProblem } from './sections.js';
 
 /** The result of one run. */
@@ -36,14 +38,15 @@ export type SearchResult = 'found' | 'impossible' | 'gave-up';
 
 /** How many steps pass between two looks at the clock. */
 const stepsPerLook = 64;
+/** Instead of the allocation placed last, if any may be placed at its offset. */
+const none = -1;
 
 export class ExactSearch {
+  /** Where each allocation is placed; the solution if one was found. */
   readonly offsets: Float64Array;
   readonly #count: number;
   readonly #sections: number;
   readonly #capacity: number;
-  /** By place in the order of preference, as are the next four. */
-  readonly #order: Int32Array;
   readonly #sizes: Float64Array;
   readonly #lowers: Int32Array;
   readonly #uppers: Int32Array;
@@ -51,7 +54,9 @@ export class ExactSearch {
   readonly #floors: Float64Array;
   /** The least offset that an allocation can still get. */
   readonly #leasts: Float64Array;
-  readonly #places: Float64Array;
+  readonly #ranking: Ranking;
+  /** The place of an allocation in the order of preference of its part. */
+  readonly #ranks: Int32Array;
   /** By section. */
   readonly #tops: Float64Array;
   readonly #crossings: Int32Array;
@@ -67,20 +72,19 @@ export class ExactSearch {
   #isLate: () => boolean = () => false;
   #hasGivenUp = false;
 
-  /** @param order the allocations in the order of preference */
-  constructor(problem: SectionProblem, capacity: number, order: Int32Array) {
-    const { count, sections } = problem;
+  constructor(problem: SectionProblem, capacity: number, preference: Preference) {
+    const { count, sections, sizes, lowers, uppers } = problem;
     this.#count = count;
     this.#sections = sections;
     this.#capacity = capacity;
-    this.#order = order;
-    this.#sizes = Float64Array.from(order, (a) => problem.sizes[a] as number);
-    this.#lowers = Int32Array.from(order, (a) => problem.lowers[a] as number);
-    this.#uppers = Int32Array.from(order, (a) => problem.uppers[a] as number);
+    this.#sizes = sizes;
+    this.#lowers = lowers;
+    this.#uppers = uppers;
     this.#floors = new Float64Array(count);
     this.#leasts = new Float64Array(count);
-    this.#places = new Float64Array(count);
-    this.#tops = new Float64Array(sections + 1);
+    this.#ranking = new Ranking(problem, preference);
+    this.#ranks = this.#ranking.ranks;
+    this.#tops = new Float64Array(sections);
     this.#crossings = new Int32Array(sections + 2);
     this.#partOf = new Int32Array(sections + 1);
     this.#lists = new Int32Array(4 * count + 1024);
@@ -96,16 +100,16 @@ export class ExactSearch {
     this.#trailTop = 0;
     for (let i = 0; i < this.#count; i++) this.#lists[i] = i;
     this.#listTop = this.#count;
-    const isFound = this.#solveParts(0, this.#count, 0, -1);
-    if (!isFound) return this.#hasGivenUp ? 'gave-up' : 'impossible';
-    for (let i = 0; i < this.#count; i++) this.offsets[this.#order[i] as number] = this.#places[i] as number;
-    return 'found';
+    this.#ranking.rank(this.#lists.slice(0, this.#count));
+    if (this.#solveParts(0, this.#count, 0, none)) return 'found';
+    return this.#hasGivenUp ? 'gave-up' : 'impossible';
   }
 
   /** Whether an allocation can be placed on its floor after another one was placed at an offset. */
   #isPlaceable(a: number, last: number, lastPlaced: number): boolean {
     const floor = this.#floors[a] as number;
-    return floor > last || (floor === last && a > lastPlaced);
+    if (floor !== last || lastPlaced === none) return floor >= last;
+    return (this.#ranks[a] as number) > (this.#ranks[lastPlaced] as number);
   }
 
   /** Computes the least offsets of a list, and sorts it by them. Whether all can still be placed. */
@@ -124,7 +128,7 @@ export class ExactSearch {
       while (at > from) {
         const before = lists[at - 1] as number;
         const other = leasts[before] as number;
-        if (other < least || (other === least && before < a)) break;
+        if (other < least || (other === least && (this.#ranks[before] as number) < (this.#ranks[a] as number))) break;
         lists[at--] = before;
       }
       lists[at] = a;
@@ -221,10 +225,19 @@ export class ExactSearch {
     this.#listTop = base + to - from;
     const lengthOf = (each: number) => (begins[each + 1] as number) - (begins[each] as number);
     parts.sort((a, b) => lengthOf(a) - lengthOf(b));
-    const isSolved = parts.every((each) =>
-      this.#solve(base + (begins[each] as number), base + (begins[each + 1] as number), last, lastPlaced),
-    );
+    const isSolved = parts.every((each) => this.#solveRanked(base + (begins[each] as number), base + (begins[each + 1] as number), last));
     this.#listTop = base;
+    return isSolved;
+  }
+
+  /** Ranks a list that hangs together by preference, and solves it. */
+  #solveRanked(from: number, to: number, last: number): boolean {
+    const part = this.#lists.slice(from, to);
+    const ranks = part.map((a) => this.#ranks[a] as number);
+    this.#ranking.rank(part);
+    const isSolved = this.#mayFit(from, to, last, none) && this.#solve(from, to, last, none);
+    // If a later part fails, the search goes on with the ranks of before.
+    for (let i = 0; i < part.length; i++) this.#ranks[part[i] as number] = ranks[i] as number;
     return isSolved;
   }
 
@@ -250,7 +263,7 @@ export class ExactSearch {
       const trail = this.#trailTop;
       const base = this.#listTop;
       this.#place(a, from, to);
-      const isSolved = this.#solveParts(base, this.#listTop, this.#places[a] as number, a);
+      const isSolved = this.#solveParts(base, this.#listTop, this.offsets[a] as number, a);
       this.#listTop = base;
       if (isSolved) return true;
       while (this.#trailTop > trail) {
@@ -279,7 +292,7 @@ export class ExactSearch {
     const top = offset + (this.#sizes[a] as number);
     const lower = this.#lowers[a] as number;
     const upper = this.#uppers[a] as number;
-    this.#places[a] = offset;
+    this.offsets[a] = offset;
     this.#reserve(this.#listTop + to - from);
     this.#reserveTrail(this.#trailTop + to - from);
     const lists = this.#lists;

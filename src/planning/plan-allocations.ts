@@ -23,9 +23,10 @@ import { assertAlignment, assertBytes, assertFunction, assertOptions, optionName
 import { Lifetimes } from './lifetimes.js';
 import { lowerBound } from './lower-bound.js';
 import { type Intervals, type Placement, Placer } from './placement.js';
-import { searchWithin, sortedBy } from './search-within.js';
+import { descending } from './preference.js';
+import { searchWithin } from './search-within.js';
 import { sectionsOf } from './sections.js';
-import { operationsOfRun, sequenceOfLog } from './sequences.js';
+import { sequenceOfLog, sequenceOfRun } from './sequences.js';
 
 /** What a plan can be made from. */
 export type PlanSource = AllocationLog | RecordedRun | OrderedSequence;
@@ -78,8 +79,8 @@ const manyAllocations = 20_000;
  *
  * Two allocations share bytes only if one is freed before the other is requested, in stream order:
  * on the same stream, or on a stream that waited for an event recorded after the free. Of the
- * formats, only a recording has events; in an RMM log and in a snapshot, streams have no order among
- * each other. A free on another stream than the allocation's gives the bytes to the freeing stream.
+ * formats, only a recording has events (those of the program and of its resources); in an RMM log and
+ * in a snapshot, streams have no order among each other. A free on another stream than the allocation's gives the bytes to the freeing stream.
  * The order of the legacy default stream is not used.
  *
  * Several logs of one program, whose sizes vary from run to run, give one plan: each place gets the
@@ -146,7 +147,7 @@ function sequenceOf(source: PlanSource): OrderedSequence {
   if (typeof source !== 'object' || source === null)
     throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
   if ('chunks' in source) return sequenceOfLog(source);
-  if ('kinds' in source) return operationsOfRun(source).sequence;
+  if ('kinds' in source) return sequenceOfRun(source).sequence;
   if (!('operations' in source)) throw new ArgumentTypeError(`a log or a recording is needed, got ${formatValue(source)}`);
   return { ...checkedSequence(source, 'the sequence'), waits: checkedWaits(source, 'the sequence') };
 }
@@ -408,23 +409,24 @@ function fromFreeList({ count, sizes, starts, ends, operationCount }: Intervals)
   return placementOf(offsets, sizes);
 }
 
-/** Orders in which allocations are placed. Each is computed when it is asked for. */
+/** Orders in which allocations are placed. Each is sorted when it is asked for. */
 function* placementOrders(intervals: Intervals): Generator<readonly [string, Int32Array]> {
   const { count, sizes, starts, ends } = intervals;
-  const time = (a: number) => (ends[a] as number) - (starts[a] as number);
-  const size = (a: number) => sizes[a] as number;
-  const peaks = peaksOf(intervals);
-  const peak = (a: number) => peaks[a] as number;
-  const keys: Record<string, readonly ((a: number) => number)[]> = {
-    'peak, end': [peak, (a) => ends[a] as number],
-    size: [size, time],
-    area: [(a) => size(a) * time(a), time],
-    lifetime: [time, size],
-    'peak, lifetime': [peak, time, size],
-    'peak, size': [peak, size, time],
-    'peak, area': [peak, (a) => size(a) * time(a), time],
+  const end = Float64Array.from(ends);
+  const time = end.map((value, a) => value - (starts[a] as number));
+  const area = sizes.map((size, a) => size * (time[a] as number));
+  const peak = peaksOf(intervals);
+  const columns: Record<string, readonly Float64Array[]> = {
+    'peak, end': [peak, end],
+    size: [sizes, time],
+    area: [area, time],
+    lifetime: [time, sizes],
+    'peak, lifetime': [peak, time, sizes],
+    'peak, size': [peak, sizes, time],
+    'peak, area': [peak, area, time],
   };
-  for (const [name, by] of Object.entries(keys)) yield [name, sortedBy(count, by)];
+  const all = Int32Array.from({ length: count }, (_, a) => a);
+  for (const [name, by] of Object.entries(columns)) yield [name, all.slice().sort(descending(by))];
 }
 
 /** By allocation: the most bytes that are live at once during its life. */

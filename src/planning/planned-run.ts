@@ -2,8 +2,9 @@ import { ArgumentRangeError } from '../errors.js';
 import { EventColumnsBuilder, EventKind } from '../formats/event-columns.js';
 import type { RecordedRun } from '../formats/recorded-run.js';
 import type { Plan } from '../plans/plan.js';
+import type { OrderedSequence } from '../plans/sequence.js';
 import { formatBytes } from '../units.js';
-import { notPlanned, operationsOfRun, type RunOperations } from './sequences.js';
+import { sequenceOfRun } from './sequences.js';
 
 /** Where the block of the plan begins: an address other than 0, aligned for every plan. */
 const base = 2 ** 40;
@@ -22,11 +23,10 @@ const base = 2 ** 40;
  * ```
  */
 export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
-  const operations = operationsOfRun(run);
-  assertFits(run, plan, operations);
-  const { operationOf } = operations;
+  const { sequence, layer } = sequenceOfRun(run);
+  assertFits(run, plan, sequence);
   const builder = new EventColumnsBuilder();
-  const { eventCount, kinds, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = run;
+  const { eventCount, kinds, layerOf, streamOf, threadOf, phaseOf, stackOf, times, firsts, seconds } = run;
   const copy = (i: number, kind: number, first: number, second: number) =>
     builder.append(
       kind as EventKind,
@@ -42,18 +42,19 @@ export function plannedRun(run: RecordedRun, plan: Plan): RecordedRun {
   const addressOf = (number: number) => base + (plan.offsets[number] as number);
   /** By address in the run: what is live there in the plan. */
   const live = new Map<number, number>();
+  let allocations = 0;
   if (plan.totalBytes > 0 && eventCount > 0) copy(0, EventKind.growth, base, plan.totalBytes);
   for (let i = 0; i < eventCount; i++) {
     const kind = kinds[i] as number;
     const first = firsts[i] as number;
-    const operation = operationOf[i] as number;
+    const bytes = seconds[i] as number;
     const labelled = kind === EventKind.label ? live.get(first) : undefined;
-    if (labelled !== undefined) copy(i, kind, addressOf(labelled), seconds[i] as number);
-    else if (kind === EventKind.phaseBegin || kind === EventKind.phaseEnd) copy(i, kind, first, seconds[i] as number);
-    if (operation === notPlanned) continue;
-    if (operation >= 0) live.set(first, operation);
-    else live.delete(first);
-    copy(i, kind, addressOf(operation < 0 ? ~operation : operation), seconds[i] as number);
+    if (labelled !== undefined) copy(i, kind, addressOf(labelled), bytes);
+    else if (kind === EventKind.phaseBegin || kind === EventKind.phaseEnd) copy(i, kind, first, bytes);
+    if (layerOf[i] !== layer || bytes === 0 || (kind !== EventKind.allocate && kind !== EventKind.free)) continue;
+    if (kind === EventKind.allocate) live.set(first, allocations++);
+    copy(i, kind, addressOf(live.get(first) as number), bytes);
+    if (kind === EventKind.free) live.delete(first);
   }
   const { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels } = run;
   const names = { startedAt, utcOffsetMinutes, streams, threads, phases, stacks, labels };
@@ -67,8 +68,7 @@ function titleOf({ totalBytes, lowerBoundBytes, gap }: Plan): string {
 }
 
 /** A plan may free more at the end: `cistern plan` frees what the log does not. */
-function assertFits({ source }: RecordedRun, plan: Plan, { sequence }: RunOperations): void {
-  const { operations, sizes } = sequence;
+function assertFits({ source }: RecordedRun, plan: Plan, { operations, sizes }: OrderedSequence): void {
   for (let i = 0; i < operations.length; i++) {
     const operation = operations[i] as number;
     if (plan.operations[i] !== operation) throw unfit(source, `operation ${i}`);

@@ -15,6 +15,19 @@ export interface EventChunk {
   readonly streams: Uint32Array;
 }
 
+/**
+ * What orders the streams of a log, in columns: one entry for each CUDA event that was recorded, and
+ * one for each wait.
+ */
+export interface StreamOrders {
+  /** How many allocations and frees come before. */
+  readonly positions: readonly number[];
+  /** The stream that records or waits, as the log names it. It may have no allocations. */
+  readonly streams: readonly string[];
+  /** The number of the event's recording; negated for a wait. */
+  readonly recordings: readonly number[];
+}
+
 /** One event, for inspection; loops read the chunks. */
 export interface LogEvent {
   readonly action: 'allocate' | 'free';
@@ -76,6 +89,8 @@ export class AllocationLog {
    * before that point.
    */
   readonly truncation: RecordingDamage | undefined;
+  /** @internal */
+  readonly orders: StreamOrders;
   readonly #skippedRows: readonly number[];
 
   /** @internal */
@@ -93,6 +108,7 @@ export class AllocationLog {
     this.unfreedBytes = contents.unfreedBytes;
     this.unfreedCount = contents.unfreedCount;
     this.truncation = contents.truncation;
+    this.orders = contents.orders;
     this.#skippedRows = contents.skippedRows;
   }
 

@@ -5,7 +5,8 @@
  *     each event ──► LayerProjection of its layer: address ──► slot ──► chunks of an AllocationLog
  *
  * Events are projected as the log is read, so its other columns are never completely in memory. It
- * takes 20 bytes per event, in chunks, so that growing copies nothing.
+ * takes 20 bytes per event, in chunks, so that growing copies nothing, and 24 bytes for each CUDA
+ * event that was recorded, and for each wait.
  */
 import { formatPointer, formatValue, InvalidLogError } from '../errors.js';
 import { EventKind, type EventSink } from '../formats/event-columns.js';
@@ -53,6 +54,11 @@ export class AllocationProjection implements EventSink {
     this.#hasLines = hasLines;
   }
 
+  /** The layer that `finish` takes; `undefined` if there is none. */
+  get layer(): number | undefined {
+    return nearestLayer(this.#names.layers, (index) => this.#layers[index] !== undefined, this.#wanted);
+  }
+
   /** Number of events, of all layers and kinds. */
   get eventCount(): number {
     return this.#eventCount;
@@ -71,6 +77,10 @@ export class AllocationProjection implements EventSink {
     second: number,
   ): void {
     this.#eventCount++;
+    if (kind === EventKind.eventRecord || kind === EventKind.eventWait) {
+      for (const each of this.#layers) each?.order(kind, thread, first, stream);
+      return;
+    }
     if (kind > EventKind.failure) return;
     const projection = this.#layers[layer] ?? this.#addLayer(layer);
     if (projection === undefined) return;
@@ -91,7 +101,7 @@ export class AllocationProjection implements EventSink {
       throw new InvalidLogError(this.#source, undefined, `is damaged at byte ${damage.offset}: ${damage.fault}`);
     }
     const { layers } = this.#names;
-    const layer = nearestLayer(layers, (index) => this.#layers[index] !== undefined, this.#wanted);
+    const { layer } = this;
     if (layer === undefined && this.#wanted !== undefined) {
       const known = [...new Set(layers.map(({ name }) => name))].join(', ');
       throw new InvalidLogError(this.#source, undefined, `has no layer ${formatValue(this.#wanted)}; there are: ${known || 'none'}`);
@@ -150,6 +160,9 @@ class LayerProjection {
   #liveBytes = 0;
   #peakLiveBytes = 0;
   readonly #skippedRows: number[] = [];
+  readonly #orders = { positions: [] as number[], streams: [] as string[], recordings: [] as number[] };
+  /** The name in the result, by index in the log; `undefined` for the per-thread default stream. */
+  readonly #streamNames: (string | undefined)[] = [];
 
   constructor(names: Names) {
     this.#names = names;
@@ -200,6 +213,14 @@ class LayerProjection {
     this.#skippedRows.push(this.#operationCount);
   }
 
+  /** Adds a CUDA event that was recorded, or a wait for one. */
+  order(kind: EventKind, thread: number, recording: number, stream: number): void {
+    const { positions, streams, recordings } = this.#orders;
+    positions.push(this.#operationCount);
+    streams.push(this.#streamName(stream) ?? this.#threadStreamName(thread));
+    recordings.push(kind === EventKind.eventWait ? -recording : recording);
+  }
+
   /**
    * The finished log. Nothing may be added afterwards.
    * @param truncation set if the log ends early
@@ -221,6 +242,7 @@ class LayerProjection {
       unfreedCount: this.#slots.count,
       skippedRows: this.#skippedRows,
       truncation,
+      orders: this.#orders,
     });
   }
 
@@ -267,21 +289,34 @@ class LayerProjection {
   }
 
   #addStream(stream: number): number {
-    const name = this.#names.streams[stream] as string;
-    const handle = streamHandle(name);
-    const isLegacy = handle === legacyDefaultStream || handle === legacyDefaultStreamAlias;
-    const isPerThread = handle === perThreadDefaultStream;
-    const written = handle === undefined ? name : isLegacy ? '0x0' : `0x${handle.toString(16)}`;
-    const index = isPerThread ? dependsOnThread : indexOf(this.#streams, written);
+    const name = this.#streamName(stream);
+    const index = name === undefined ? dependsOnThread : indexOf(this.#streams, name);
     this.#streamIndexes[stream] = index;
     return index;
   }
 
   #addThreadStream(thread: number): number {
-    const index = indexOf(this.#streams, `0x2 of thread ${this.#names.threads[thread]}`);
+    const index = indexOf(this.#streams, this.#threadStreamName(thread));
     this.#threadStreams[thread] = index;
     return index;
   }
+
+  #streamName(stream: number): string | undefined {
+    if (!(stream in this.#streamNames)) this.#streamNames[stream] = writtenName(this.#names.streams[stream] as string);
+    return this.#streamNames[stream];
+  }
+
+  #threadStreamName(thread: number): string {
+    return `0x2 of thread ${this.#names.threads[thread]}`;
+  }
+}
+
+/** How the result names a stream; `undefined` for the per-thread default stream. */
+function writtenName(name: string): string | undefined {
+  const handle = streamHandle(name);
+  if (handle === perThreadDefaultStream) return undefined;
+  if (handle === legacyDefaultStream || handle === legacyDefaultStreamAlias) return '0x0';
+  return handle === undefined ? name : `0x${handle.toString(16)}`;
 }
 
 /** The index of a name; a new name gets the next index. */

@@ -21,7 +21,8 @@ const knownOptions = optionNames<ReadAllocationLogOptions>({ layer: true, name: 
  * Reads the allocations of a log: a log in the format of RMM's `logging_resource_adaptor`
  * (`Thread,Time,Action,Pointer,Size,Stream`), a cistern recording or a PyTorch memory snapshot,
  * plain or gzip, detected from the bytes. The source is read in pieces; memory is needed only for
- * the events, 20 bytes each.
+ * the events: 20 bytes for each allocation and each free, and 24 for each CUDA event that was
+ * recorded, and for each wait.
  *
  * Pointers and streams of an RMM log are hexadecimal, with or without `0x`. The log must be
  * consistent: each free names a live allocation and its size, and no allocation returns memory that

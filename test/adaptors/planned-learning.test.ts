@@ -14,8 +14,7 @@ import {
   Stream,
 } from '../../src/index.js';
 import { planAllocations } from '../../src/planning/index.js';
-
-const page = 256;
+import { page } from '../support/plans.js';
 
 /** A resource that learns, over a pool that serves what is not planned. */
 class Program implements Disposable {

@@ -4,37 +4,11 @@ import {
   CudaMemoryResource,
   driverCallCounts,
   type MemoryResource,
-  type Plan,
   PlannedMemoryResource,
   type PlannedMemoryResourceOptions,
   Stream,
 } from '../../src/index.js';
-import { planAllocations } from '../../src/planning/index.js';
-
-const page = 256;
-
-/** A plan for operations on one stream: `+4` requests 4 pages, `-0` frees allocation 0. `+4@1` is on stream 1. */
-function planOf(text: string): Plan {
-  const operations: number[] = [];
-  const sizes: number[] = [];
-  const streams: number[] = [];
-  const freeStreams: number[] = [];
-  const waits: { at: number; stream: number; recordedOn: number; recordedAt: number }[] = [];
-  for (const word of text.split(' ')) {
-    const [, sign, value, stream = '0'] = /^([+\-w])(\d+)(?:@(\d))?$/.exec(word) ?? [];
-    if (sign === '+') {
-      operations.push(sizes.push(Number(value) * page) - 1);
-      streams.push(Number(stream));
-      freeStreams.push(-1);
-    } else if (sign === '-') {
-      operations.push(~Number(value));
-      freeStreams[Number(value)] = Number(stream);
-    } else {
-      waits.push({ at: operations.length, stream: Number(stream), recordedOn: Number(value), recordedAt: operations.length });
-    }
-  }
-  return planAllocations({ operations, sizes, streams, freeStreams, waits } as never);
-}
+import { page, planOf } from '../support/plans.js';
 
 function planned(text: string, options?: PlannedMemoryResourceOptions): PlannedMemoryResource {
   return new PlannedMemoryResource(new CudaMemoryResource(), planOf(text), options);
@@ -179,7 +153,7 @@ describe('a planned resource', () => {
   test('makes a stream wait where the plan gives it memory of another', () => {
     using first = new Stream();
     using second = new Stream();
-    using resource = planned('+1@0 +4@1 -1@1 w1@0 +4@0 -0@0 -2@0');
+    using resource = planned('+1@0 +4@1 -1@1 w0<1 +4@0 -0@0 -2@0');
     expect(resource.plan?.totalBytes).toBe(5 * page);
     resource.run(() => {
       // Both streams have had their first request when the memory changes hands.
@@ -213,7 +187,7 @@ describe('a planned resource', () => {
   });
 
   test('never lets live memory overlap, whatever the program does', () => {
-    const plans = [text, '+4 +2 -0 +3 +1 -1 +2 -2 -3 -4', '+1@0 +2@1 -0@0 w0@1 +1@1 -1@1 w1@0 +2@0 -2@1 -3@0'];
+    const plans = [text, '+4 +2 -0 +3 +1 -1 +2 -2 -3 -4', '+1@0 +2@1 -0@0 w0@1 +1@1 -1@1 w0<1 +2@0 -2@1 -3@0'];
     const step = fc.record({
       kind: fc.nat(9),
       stream: fc.nat(2),

@@ -15,32 +15,7 @@ import {
   set,
 } from '../../src/index.js';
 import { planAllocations } from '../../src/planning/index.js';
-
-const page = 256;
-
-/** A plan from words such as `+4@0:8`, a request of 4 pages on stream 0 at page 8, and `-0@1`. */
-function planOf(text: string): Plan {
-  const operations: number[] = [];
-  const sizes: number[] = [];
-  const streams: number[] = [];
-  const freeStreams: number[] = [];
-  const offsets: number[] = [];
-  for (const word of text.split(' ')) {
-    const [, sign, first, stream, offset] = /^([+-])(\d+)@(\d)(?::(\d+))?$/.exec(word) as unknown as string[];
-    if (sign === '+') {
-      operations.push(sizes.push(Number(first) * page) - 1);
-      streams.push(Number(stream));
-      freeStreams.push(-1);
-      offsets.push(Number(offset) * page);
-    } else {
-      operations.push(~Number(first));
-      freeStreams[Number(first)] = Number(stream);
-    }
-  }
-  const totalBytes = Math.max(...offsets.map((each, i) => each + (sizes[i] as number)));
-  const columns = { operations, sizes, streams, freeStreams, offsets };
-  return { ...columns, alignmentBytes: page, totalBytes, lowerBoundBytes: totalBytes, isOptimal: false, gap: 0 };
-}
+import { page, planOf } from '../support/plans.js';
 
 /** Allocates, and uses the memory. */
 function take(resource: MemoryResource, pages: number, stream: Stream): number {

@@ -9,18 +9,21 @@ import {
   CudaMemoryResource,
   checkOrder,
   DeviceBuffer,
+  Event,
   FailureCallbackResourceAdaptor,
   FixedSizeMemoryResource,
   LimitingResourceAdaptor,
   LoggingResourceAdaptor,
   type MemoryResource,
   MonotonicMemoryResource,
+  PlannedMemoryResource,
   PoolMemoryResource,
   ReclaimingResourceAdaptor,
   reclaimUnreachableBuffers,
   Stream,
   withResource,
 } from '../../src/index.js';
+import { planAllocations } from '../../src/planning/index.js';
 import type { Scenario, ScenarioRun } from './scenario-run.js';
 
 const poolingResources: Readonly<Record<string, (upstream: MemoryResource) => MemoryResource>> = {
@@ -43,6 +46,7 @@ export function hostScenarios(): Scenario[] {
     { name: 'a failure callback that throws', play: playFailureCallback },
     { name: 'onOutOfMemory that throws', play: playOnOutOfMemory },
     { name: 'bodies of runs and scopes that throw', play: playBodies },
+    { name: 'plans that are learnt', play: playPlans },
     { name: 'host functions that throw', play: playHostFunctions },
     { name: 'an order checker whose onReport throws', play: playOnReport },
     { name: 'a log to a stream that fails', play: playFailingStream },
@@ -101,6 +105,79 @@ function playFailureCallback(run: ScenarioRun): void {
   run.refused('allocate', 'ERR_CISTERN_OUT_OF_MEMORY', () => resource.allocate(90_000, stream));
   run.do('free', () => resource.deallocate(pointer, 90_000, stream));
   run.check(limiting.allocatedBytes === 0, 'nothing is live');
+}
+
+/**
+ * Passes on two streams that are recorded, planned and served from the plan; then larger ones, of which
+ * another plan is made while memory of the first is live. The planner may throw.
+ */
+function playPlans(run: ScenarioRun): void {
+  const leaf = run.make('a leaf', () => new CudaMemoryResource());
+  const fallback = run.make('a pool', () => new PoolMemoryResource(leaf, { deallocationEvents: 'deferred' }));
+  const resource = run.make('a planned resource', () => {
+    return new PlannedMemoryResource(leaf, undefined, {
+      fallback,
+      recordedPasses: 1,
+      replanAfter: 1,
+      planningMilliseconds: 0,
+      planner: (passes, options) => {
+        run.hostCall('planner');
+        return planAllocations(passes, options);
+      },
+    });
+  });
+  const a = run.make('stream a', () => new Stream({ nonBlocking: true }));
+  const b = run.make('stream b', () => new Stream({ nonBlocking: true }));
+  const event = run.make('an event', () => new Event());
+  const live = new Map<number, number>();
+  const allocate = (bytes: number, stream: Stream) => {
+    const pointer = run.do(`allocate ${bytes} bytes`, () => resource.allocate(bytes, stream));
+    stream.touch(pointer, bytes, 'write');
+    for (const [start, other] of live)
+      run.check(pointer + bytes <= start || start + other <= pointer, `live allocations do not overlap, at ${pointer}`);
+    live.set(pointer, bytes);
+    return pointer;
+  };
+  const free = (pointer: number, stream: Stream) => {
+    const bytes = live.get(pointer) as number;
+    run.do(`free ${bytes} bytes`, () => resource.deallocate(pointer, bytes, stream));
+    live.delete(pointer);
+  };
+  /** Returns the allocation that lives longest. */
+  const pass = (bytes: number) => {
+    run.do('begin a pass', () => resource.begin());
+    const first = allocate(bytes, a);
+    free(first, a);
+    run.do('record the event', () => event.record(a));
+    run.do('wait for the event', () => b.wait(event));
+    const second = allocate(bytes, b);
+    const third = allocate(5_000, a);
+    free(second, b);
+    return third;
+  };
+  const end = () => run.do('end the pass', () => resource.end());
+  /** Passes until another plan is there: one, or two if the planner has thrown. */
+  const learn = (bytes: number) => {
+    const { plans } = resource.statistics();
+    for (let i = 0; i < 3 && resource.statistics().plans === plans; i++) {
+      resource.record();
+      free(pass(bytes), a);
+      end();
+    }
+    run.check(resource.statistics().plans === plans + 1, 'a plan is made');
+  };
+  learn(60_000);
+  free(pass(60_000), a);
+  end();
+  // It deviates, and keeps memory of the plan.
+  const kept = pass(70_000);
+  learn(70_000);
+  free(pass(70_000), a);
+  free(kept, a);
+  run.do('trim', () => resource.trim(b));
+  free(pass(70_000), a);
+  end();
+  run.check(resource.statistics().plannedAllocations === 0, 'nothing of a plan is live');
 }
 
 function playOnOutOfMemory(run: ScenarioRun): void {

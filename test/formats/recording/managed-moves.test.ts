@@ -23,7 +23,7 @@ import {
   Stream,
   set,
 } from '../../../src/index.js';
-import { notPlanned, operationsOfRun } from '../../../src/planning/sequences.js';
+import { planAllocations } from '../../../src/planning/index.js';
 import { readAllocationLog } from '../../../src/replay/index.js';
 import { phasePath, readRecording } from '../../support/read-recording.js';
 
@@ -181,10 +181,54 @@ describe('a recording of managed memory', () => {
       '0 the host: first use',
       '0 device 0: fault',
       '0 the host: -',
+      '0 device 0: -',
+      '0 device 0: fault, not moved',
       '0 the host: thrash',
       '0 device 0: -',
       '0 the host: -',
     ]);
+  });
+
+  test('has every fault that managedActivity counts, also those that move nothing', async () => {
+    using other = new Stream({ nonBlocking: true });
+    const { moves, pointer } = await recorded(4 * page, (pointer) => {
+      // The device maps what prefers the host.
+      advise(pointer, page, 'set-preferred-location', 'host');
+      prefetch(pointer, page, 'host', stream);
+      stream.synchronizeSync();
+      for (let i = 0; i < 3; i++) set(pointer, 1, 1, page, other);
+      other.synchronizeSync();
+      // A write ends the copy at the host.
+      advise(pointer + page, page, 'set-read-mostly', device);
+      set(pointer + page, 1, 1, page, stream);
+      prefetch(pointer + page, page, 'host', stream);
+      set(pointer + page, 1, 1, page, stream);
+      stream.synchronizeSync();
+      // Pages that a full device has no room for.
+      prefetch(pointer + 2 * page, page, 'host', stream);
+      stream.synchronizeSync();
+      using cuda = new CudaMemoryResource();
+      const room = cuda.allocate(totalBytes, stream);
+      set(pointer + 2 * page, 1, 1, page, stream);
+      stream.synchronizeSync();
+      set(pointer + 2 * page, 1, 1, page, other);
+      other.synchronizeSync();
+      set(pointer + 3 * page, 1, 1, page, stream);
+      stream.synchronizeSync();
+      cuda.deallocate(room, totalBytes, stream);
+    });
+    const faults = moves.filter(({ reason }) => ['first use', 'fault', 'thrash', 'host view', 'fault, not moved'].includes(reason));
+    expect(faults).toHaveLength(managedActivity(device).faults + managedActivity('host').faults);
+    const unmoved = faults.filter(({ reason }) => reason === 'fault, not moved');
+    expect(inWords(unmoved, pointer)).toEqual([
+      '0 the host: fault, not moved',
+      '1 device 0: fault, not moved',
+      '2 the host: fault, not moved',
+      '2 the host: fault, not moved',
+    ]);
+    const [mine, others] = [stream, other].map(({ nativeHandle }) => `0x${nativeHandle.toString(16)}`);
+    expect(unmoved.map((move) => move.stream)).toEqual([others, mine, mine, others]);
+    expect(faults.map(({ place }) => place)).toContain('the host');
   });
 
   test('begins with what is resident, and goes on after another has ended', async () => {
@@ -375,7 +419,7 @@ describe('a recording of managed memory', () => {
     expect(movesOf(run)).toHaveLength(3);
     expect((await readAllocationLog(file)).allocationCount).toBe(0);
     expect((await readAllocationLog(file, { layer: 'managed at the host' })).allocationCount).toBe(1);
-    expect(new Set(operationsOfRun(run).operationOf)).toEqual(new Set([notPlanned]));
+    expect(planAllocations(run).operations).toHaveLength(0);
     const csv = join(folder, 'empty.csv');
     await convertLog(file, csv);
     expect(readFileSync(csv, 'utf8').trim().split('\n')).toHaveLength(1);
