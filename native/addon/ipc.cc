@@ -660,6 +660,15 @@ Status RefreshExport(Environment& environment, const Napi::CallbackInfo& info) {
   return kSuccess;
 }
 
+Status NoticeEndedImporters(Environment&, const Napi::CallbackInfo&) {
+  Exports& all = AllExports();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  for (std::uint32_t place = 0; all.ledger != nullptr && place < kImporters; ++place) {
+    if (all.ledger->importers[place].process.load() != 0) ClearPlace(all.file, *all.ledger, place);
+  }
+  return kSuccess;
+}
+
 Status ExportIsUsed(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t number;
   if (!ReadInteger(info[0], &number)) return kInvalidArgument;
@@ -667,7 +676,7 @@ Status ExportIsUsed(Environment& environment, const Napi::CallbackInfo& info) {
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto entry = all.by_number.find(number);
   if (entry == all.by_number.end() || entry->second.environment != environment.id()) return kStaleHandle;
-  environment.Out(1, all.IsUsed(entry->second.record) ? 1 : 0);
+  environment.Out(1, all.ledger->records[entry->second.record].users.load() != 0 ? 1 : 0);
   return kSuccess;
 }
 
@@ -681,6 +690,11 @@ Status CloseExport(Environment& environment, const Napi::CallbackInfo& info) {
     const std::lock_guard<std::mutex> lock(all.mutex);
     const auto entry = all.by_number.find(number);
     if (entry == all.by_number.end() || entry->second.environment != environment.id()) return kStaleHandle;
+    if (may_reopen && all.IsUsed(entry->second.record)) {
+      // Another process may be opening it at this moment, and must find it open.
+      environment.Out(1, 0);
+      return kSuccess;
+    }
     Record& record = all.ledger->records[entry->second.record];
     const std::uint64_t nonce = record.nonce.exchange(0);
     const bool is_used = all.IsUsed(entry->second.record);

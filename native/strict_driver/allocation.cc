@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "strict_driver/ipc.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -44,6 +45,7 @@ bool HasAccess(DeviceOrdinal device, const Allocation& allocation) {
 
 char* HostView(const Allocation& allocation, std::uintptr_t address) {
   if (allocation.kind == Kind::kVirtual) return VirtualHostView(address);
+  if (allocation.kind == Kind::kImported) return allocation.foreign_view + (address - allocation.start);
   return IsInDeviceMemory(allocation) ? driver.MemoryOf(allocation.device).HostView(address) : reinterpret_cast<char*>(address);
 }
 
@@ -87,6 +89,10 @@ Status AllocateHostVisible(Kind kind, DeviceOrdinal device, std::size_t bytes, s
 void Release(const AllocationRef& allocation) {
   driver.allocations.erase(allocation->start);
   allocation->is_freed = true;
+  if (allocation->slot != 0) {
+    EndSlot(allocation->slot);
+    if (IsOpenElsewhere(allocation->slot)) Report("MISUSE", "the memory %#lx is freed while another process has it open", allocation->start);
+  }
   if (allocation->kind == Kind::kDevice) {
     DeviceMemory& memory = driver.MemoryOf(allocation->device);
     memory.Give(allocation->start - memory.start(), allocation->bytes, allocation->reserved);

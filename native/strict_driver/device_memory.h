@@ -38,6 +38,7 @@ class DeviceMemory {
   char* HostView(std::uintptr_t address) const { return alias_ + (address - start()); }
   // Makes memory appear at another address of the driver's own.
   void MapView(char* at, std::size_t offset, std::size_t bytes) const;
+  int file() const { return file_; }
   std::size_t total() const { return total_; }
   std::size_t used() const { return used_; }
 

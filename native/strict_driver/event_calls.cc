@@ -4,6 +4,7 @@
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
 #include "strict_driver/event.h"
+#include "strict_driver/ipc.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/stream.h"
@@ -30,9 +31,12 @@ Status EventCreate(Event* event, unsigned flags) {
   STRICT_DRIVER_ENTER("cuEventCreate", kContext);
   constexpr unsigned kAllFlags = kEventBlockingSync | kEventDisableTiming | kEventInterprocess;
   if (event == nullptr || (flags & ~kAllFlags) != 0) return kErrorInvalidValue;
+  const bool is_interprocess = (flags & kEventInterprocess) != 0;
+  if (is_interprocess && (flags & kEventDisableTiming) == 0) return kErrorInvalidValue;
   auto state = std::make_shared<EventState>();
   state->context = thread.current;
   state->flags = flags;
+  if (is_interprocess && (state->slot = TakeSlot()) == 0) return kErrorOutOfMemory;
   *event = static_cast<Event>(driver.events.Add(std::move(state)));
   return kSuccess;
 }
@@ -41,8 +45,10 @@ Status EventDestroy(Event event) {
   STRICT_DRIVER_ENTER("cuEventDestroy", kContext);
   std::shared_ptr<EventState> state;
   const Status status = FindEvent(event, &state);
-  if (status == kSuccess) driver.events.Remove(event);
-  return status;
+  if (status != kSuccess) return status;
+  if (state->slot != 0) EndSlot(state->slot);
+  driver.events.Remove(event);
+  return kSuccess;
 }
 
 // An operation like any other: even on an idle stream the event completes only some time after the
@@ -55,10 +61,17 @@ Status EventRecord(Event event, Stream stream) {
   if (status == kSuccess) status = FindStream(stream, &stream_state, false);
   if (status != kSuccess) return status;
   if (state->context != stream_state->context) return kErrorInvalidHandle;
+  if (state->foreign != nullptr) {
+    Report("NOTE", "the recording of another process's event is not modelled");
+    return kErrorNotSupported;
+  }
   auto recording = std::make_shared<Recording>();
   Operation operation;
   operation.name = call.function;
-  operation.run = [recording] { recording->milliseconds = Now(); };
+  operation.run = [recording, slot = state->slot, number = state->slot == 0 ? 0 : CountRecording(state->slot)] {
+    recording->milliseconds = Now();
+    if (slot != 0) CountCompletion(slot, number);
+  };
   status = Submit(stream_state, std::move(operation), &recording->place);
   if (status == kSuccess) state->last = std::move(recording);
   return status;
@@ -70,6 +83,7 @@ Status EventQuery(Event event) {
   const Status status = FindEvent(event, &state);
   if (status != kSuccess) return status;
   if (state->context->sticky_error != kSuccess) return state->context->sticky_error;
+  if (state->foreign != nullptr) return IsOver(*state->foreign, LatestRecording(*state->foreign)) ? kSuccess : kErrorNotReady;
   return state->last == nullptr || state->last->place.IsReached() ? kSuccess : kErrorNotReady;
 }
 
@@ -77,7 +91,12 @@ Status EventSynchronize(Event event) {
   STRICT_DRIVER_ENTER("cuEventSynchronize", kContext);
   std::shared_ptr<EventState> state;
   Status status = FindEvent(event, &state);
-  if (status != kSuccess || state->last == nullptr) return status;
+  if (status != kSuccess) return status;
+  if (state->foreign != nullptr) {
+    const std::uint64_t recording = LatestRecording(*state->foreign);
+    return Wait(call.lock, state->context, call.function, [&] { return IsOver(*state->foreign, recording); });
+  }
+  if (state->last == nullptr) return kSuccess;
   status = WaitForPlace(call.lock, state->context, call.function, state->last->place);
   if (status == kSuccess) ObserveFrees(state->context->device);
   return status;

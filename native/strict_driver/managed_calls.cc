@@ -169,6 +169,9 @@ Status PointerGetAttribute(void* data, int attribute, DevicePointer pointer) {
       if (is_pinned && !settings().pinned_memory_has_range) return kErrorInvalidValue;
       *static_cast<DevicePointer*>(data) = allocation->start;
       return kSuccess;
+    case kPointerIsLegacyIpcCapable:
+      *static_cast<unsigned char*>(data) = allocation->kind == Kind::kDevice;
+      return kSuccess;
     default:
       Report("NOTE", "pointer attribute %d is not modelled", attribute);
       return kErrorInvalidValue;

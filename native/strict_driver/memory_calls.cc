@@ -58,7 +58,9 @@ Status MemFree(DevicePointer pointer) {
   STRICT_DRIVER_ENTER("cuMemFree", kContext);
   if (pointer == 0) return kSuccess;
   const AllocationRef allocation = FindAllocation(pointer);
-  if (allocation == nullptr || allocation->start != pointer || allocation->kind == Kind::kPinned || allocation->kind == Kind::kVirtual) {
+  const bool has_kind = allocation != nullptr && allocation->kind != Kind::kPinned && allocation->kind != Kind::kVirtual &&
+                        allocation->kind != Kind::kImported;
+  if (!has_kind || allocation->start != pointer) {
     Report("MISUSE", "cuMemFree of %#llx, which is not the start of an allocation", pointer);
     return kErrorInvalidValue;
   }

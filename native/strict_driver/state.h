@@ -25,6 +25,8 @@ namespace cistern::strict {
 struct ContextState;
 struct StreamState;
 struct PoolState;
+struct ForeignEvent;
+struct ForeignMemory;
 using StreamRef = std::shared_ptr<StreamState>;
 using PoolRef = std::shared_ptr<PoolState>;
 using Lock = std::unique_lock<std::mutex>;
@@ -85,9 +87,11 @@ struct EventState {
   ContextState* context = nullptr;
   unsigned flags = 0;
   std::shared_ptr<Recording> last;
+  std::uint32_t slot = 0;                 // of an interprocess event; see ipc.h
+  std::shared_ptr<ForeignEvent> foreign;  // of another process
 };
 
-enum class Kind { kDevice, kPool, kPinned, kManaged, kVirtual };
+enum class Kind { kDevice, kPool, kPinned, kManaged, kVirtual, kImported };
 
 struct PageAdvice {
   bool is_read_mostly = false;
@@ -107,6 +111,9 @@ struct Allocation {
   std::atomic<bool> is_freed{false};     // likewise
   std::set<DeviceOrdinal> accessors;     // of virtual memory
   std::vector<PageAdvice> pages;
+  std::uint32_t slot = 0;                  // 0 unless it was exported; see ipc.h
+  std::shared_ptr<ForeignMemory> foreign;  // kImported: memory of another process, and its start there
+  char* foreign_view = nullptr;
   bool Contains(std::uintptr_t address, std::size_t length) const {
     return address >= start && length <= bytes && address - start <= bytes - length;
   }

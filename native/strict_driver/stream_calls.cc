@@ -4,6 +4,7 @@
 #include "strict_driver/call.h"
 #include "strict_driver/calls.h"
 #include "strict_driver/event.h"
+#include "strict_driver/ipc.h"
 #include "strict_driver/pool.h"
 #include "strict_driver/report.h"
 #include "strict_driver/settings.h"
@@ -97,9 +98,15 @@ Status StreamWaitEvent(Stream stream, Event event, unsigned flags) {
   if (status == kSuccess) status = FindEvent(event, &event_state);
   if (status != kSuccess) return status;
   if (flags != 0) return kErrorInvalidValue;
-  if (event_state->last == nullptr) return kSuccess;
   Operation operation;
   operation.name = call.function;
+  if (event_state->foreign != nullptr) {
+    operation.condition = [event = event_state->foreign, recording = LatestRecording(*event_state->foreign)] {
+      return IsOver(*event, recording);
+    };
+    return Submit(state, std::move(operation));
+  }
+  if (event_state->last == nullptr) return kSuccess;
   operation.after.push_back(event_state->last->place);
   return Submit(state, std::move(operation));
 }

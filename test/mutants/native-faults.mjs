@@ -6,8 +6,8 @@ export const nativeFaults = {
   'native/software/managed_memory.cc': [
     {
       fault: 'rule 1: a write leaves copies at other places',
-      from: '        mover.KeepOnly(page, processor);\n      }\n      mover.Touch(page, processor);',
-      to: '      }\n      mover.Touch(page, processor);',
+      from: '        mover.KeepOnly(page, processor);\n        mover.CountUnmoved(',
+      to: '        mover.CountUnmoved(',
       test: 'read-mostly memory is copied',
     },
     {
