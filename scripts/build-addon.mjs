@@ -17,6 +17,7 @@ import { parseArgs } from 'node:util';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const native = join(root, 'native');
+const { version: ownVersion } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
 const folders = ['addon', 'cuda', 'order', 'software'];
 const sourcesPerUnit = 8;
 const progressMilliseconds = 5000;
@@ -26,7 +27,12 @@ const compilerFlags = [
   ...(platform === 'win32' ? [] : ['-fPIC']),
   // Without the second, node-addon-api ends the process if it may not throw, as in a worker that is
   // being terminated.
-  ...['-DNAPI_VERSION=9', '-DNODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS', '-DNODE_ADDON_API_DISABLE_DEPRECATED'],
+  ...[
+    `-DCISTERN_VERSION="${ownVersion}"`,
+    '-DNAPI_VERSION=9',
+    '-DNODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS',
+    '-DNODE_ADDON_API_DISABLE_DEPRECATED',
+  ],
 ];
 
 /** What turns objects into an addon on each system. */

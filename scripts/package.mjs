@@ -1,9 +1,10 @@
 // Makes the packages that are published, as tarballs: `npm run package`.
 //
 //   node scripts/package.mjs [main] [platform] [--out folder] [--platforms linux-x64-gnu,…]
+//   node scripts/package.mjs check
 //
 // `platform` is the package with the addon for this machine's platform; without a name, both are
-// made. The main package is this folder without what only a clone needs: it has no script, no
+// made. `check` fails while package.json lacks what must be published. The main package is this folder without what only a clone needs: it has no script, no
 // dependency that builds, and the platforms' packages as optional dependencies. package.json does
 // not name them, since a clone cannot install what is not published.
 import { spawnSync } from 'node:child_process';
@@ -49,12 +50,16 @@ export function ownPlatform() {
 /** What package.json of a platform's package says. */
 export function platformManifest(name) {
   const { os, cpu, libc } = platforms[name];
-  const { version, license, engines } = manifest;
+  const { version, license, engines, author, repository, bugs } = manifest;
   return {
     name: `@cistern/${name}`,
     version,
     description: `The native addon of cistern for ${name}. Install cistern, which depends on it.`,
     license,
+    author,
+    // Provenance is refused for a package that does not name the repository it was built in.
+    repository,
+    bugs,
     engines,
     os: [os],
     cpu: [cpu],
@@ -76,6 +81,11 @@ export function mainManifest(names = Object.keys(platforms)) {
   const optionalDependencies = Object.fromEntries(names.map((name) => [`@cistern/${name}`, manifest.version]));
   // Yarn must unpack it: `cistern build` compiles its sources.
   return { ...rest, optionalDependencies, preferUnplugged: true };
+}
+
+/** Fields of package.json that a published package needs, and that nobody but its owner knows. */
+export function missingFields() {
+  return ['author', 'repository', 'bugs'].filter((field) => manifest[field] === undefined);
 }
 
 /** @returns {string} the tarball's path */
@@ -140,6 +150,14 @@ if (argv[1] === fileURLToPath(import.meta.url)) {
     options: { out: { type: 'string', default: join(root, 'packages') }, platforms: { type: 'string' } },
   });
   const out = resolve(values.out);
+  if (positionals[0] === 'check') {
+    const missing = missingFields();
+    if (missing.length > 0) {
+      console.error(`package.json lacks ${missing.join(', ')}: CONTRIBUTING.md, under "Packages", says what to fill in before a release`);
+      process.exit(1);
+    }
+    process.exit();
+  }
   const wanted = positionals.length === 0 ? ['main', 'platform'] : positionals;
   for (const each of wanted) {
     if (each !== 'main' && each !== 'platform') throw new Error(`main or platform, got ${each}`);

@@ -50,6 +50,8 @@ export function loadAddon(fail: (reason: string, cause: unknown) => Error): unkn
       // The tests load an addon built with sanitizers this way, and a single executable its own copy.
       return load(createRequire(ownFile), explicit);
     } catch (cause) {
+      if (cause instanceof OtherVersion)
+        throw fail(`CISTERN_ADDON names ${cause.message}: name an addon of version ${packageVersion()}, or unset it`, undefined);
       throw fail(`CISTERN_ADDON names ${explicit}, which is not an addon that can be loaded here`, cause);
     }
   }
@@ -62,19 +64,30 @@ export function loadAddon(fail: (reason: string, cause: unknown) => Error): unkn
       failures.push(error);
     }
   }
-  const isThere = failures.length > 0;
-  throw fail(reason(isThere), isThere ? failures[0] : undefined);
+  const [failure] = failures;
+  throw fail(reason(failure), failure instanceof OtherVersion ? undefined : failure);
+}
+
+/** Thrown for an addon that was built for another version of cistern. The message is a clause. */
+class OtherVersion extends Error {
+  constructor(path: string, version: unknown) {
+    const theirs = typeof version === 'string' ? version : 'an older one';
+    super(`${path}, which was built for another version of cistern (${theirs}, not ${packageVersion()})`);
+  }
 }
 
 /**
  * Loads the file and removes it from Node's cache. Another copy of cistern that finds the same file
  * must get its own functions, which use its own mailbox: the addon has a state for each time that it
  * is loaded.
+ * @throws OtherVersion
  */
 function load(require: NodeJS.Require, path: string, requirePath: (path: string) => unknown = require): unknown {
-  const addon = requirePath(path);
-  loadedFrom = require.resolve(path);
-  Reflect.deleteProperty(require.cache, loadedFrom);
+  const addon = requirePath(path) as { readonly version?: unknown };
+  const file = require.resolve(path);
+  Reflect.deleteProperty(require.cache, file);
+  if (addon.version !== packageVersion()) throw new OtherVersion(file, addon.version);
+  loadedFrom = file;
   return addon;
 }
 
@@ -123,16 +136,19 @@ function requirePlatformPackage(path: string): unknown {
   }
 }
 
-function reason(isThere: boolean): string {
+/** Why no addon was loaded, given the first failure if there was one, and what to do. */
+function reason(failure: unknown): string {
   const names = platformPackages[`${process.platform}-${process.arch}`];
   if (names === undefined)
     return `there is none for ${process.platform}-${process.arch}: ${Object.keys(platformPackages).join(', ')} are supported`;
   const name = names[names.length > 1 && isMusl() ? 1 : 0] as string;
   const root = fileURLToPath(packageRoot);
-  if (existsSync(join(root, 'native', 'test'))) return `it is not built: run "npm ci" in the clone, ${root}`;
+  const found = failure instanceof OtherVersion ? `the one found is ${failure.message}` : undefined;
+  if (existsSync(join(root, 'native', 'test'))) return `${found ?? 'it is not built'}: run "npm ci" in the clone, ${root}`;
   const { install, command } = packageManagerAdvice(root);
   const build = `compile it with "${command} build", which needs a C++ compiler`;
-  return isThere
+  if (found !== undefined) return `${found}; ${name} must have the version of cistern: ${install}, or ${build}`;
+  return failure !== undefined
     ? `${name} does not fit this system: ${build}`
     : `${name}, an optional dependency, is not installed: ${install}, or ${build}`;
 }

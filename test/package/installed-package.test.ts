@@ -1,5 +1,5 @@
 import { execFile, spawnSync } from 'node:child_process';
-import { cpSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, renameSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -146,6 +146,56 @@ describe('the package, once installed', () => {
     } finally {
       renameSync(join(tools, 'cistern.node'), addon);
     }
+  });
+
+  describe('with an addon of another version', () => {
+    const addon = join(platformPackage, 'cistern.node');
+    const other = join(application, 'other', 'cistern.node');
+    const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { version: string };
+    const program = `import { Stream } from 'cistern'; try { new Stream(); console.log('works'); } catch (error) { console.log(error.code, error.message, error.cause); }`;
+    const attempt = (environment: Record<string, string> = {}) =>
+      run(process.execPath, ['--input-type=module', '--eval', program], application, environment);
+
+    beforeAll(() => {
+      const bytes = readFileSync(addon, 'latin1');
+      const parts = bytes.split(`\0${version}\0`);
+      expect(parts).toHaveLength(2);
+      mkdirSync(dirname(other));
+      writeFileSync(other, parts.join(`\0${'9'.repeat(version.length)}\0`), 'latin1');
+    });
+
+    test('names both versions and what to do', () => {
+      renameSync(addon, join(tools, 'cistern.node'));
+      cpSync(other, addon);
+      try {
+        const output = attempt();
+        expect(output).toMatch(/^ERR_CISTERN_ADDON_MISSING .* undefined\n$/);
+        for (const part of [addon, `99999, not ${version}`, 'npm install --include=optional', 'npx cistern build'])
+          expect(output).toContain(part);
+      } finally {
+        renameSync(join(tools, 'cistern.node'), addon);
+      }
+    });
+
+    test('says so of the one that CISTERN_ADDON names', () => {
+      const output = attempt({ CISTERN_ADDON: other });
+      expect(output).toMatch(
+        /^ERR_CISTERN_ADDON_MISSING .*CISTERN_ADDON names .*99999, not .*\): name an addon of version .* undefined\n$/,
+      );
+    });
+
+    test('takes the one that fits instead of one built for an older version', () => {
+      const built = join(installed, 'build', 'Release', 'cistern.node');
+      cpSync(other, built);
+      expect(attempt()).toBe('works\n');
+      rmSync(join(installed, 'build'), { recursive: true });
+    });
+
+    test('knows an addon from before versions were compared', () => {
+      const older = join(application, 'other', 'older.cjs');
+      writeFileSync(older, 'exports.functionNames = [];');
+      expect(attempt({ CISTERN_ADDON: older })).toContain(`(an older one, not ${version})`);
+    });
   });
 
   test('builds its addon from its own files, twice at once too, and takes that', { timeout: 300_000 }, async () => {
@@ -302,7 +352,7 @@ describe('the package, once installed', () => {
     const project = (name: string) => join(application, 'examples', name);
 
     beforeAll(() => {
-      for (const name of ['application', 'arrow', 'library', 'server'])
+      for (const name of ['application', 'arrow', 'library', 'server', 'workers'])
         cpSync(join(root, 'examples', name), project(name), { recursive: true });
       // Their other dependencies come from the clone.
       for (const name of ['apache-arrow', 'fastify'])
@@ -316,6 +366,11 @@ describe('the package, once installed', () => {
 
     test('a library, by its own tests', () => {
       expect(run(process.execPath, ['--test', '--test-reporter=tap'], project('library'))).toMatch(/^# pass 2$/m);
+    });
+
+    test('a pool of workers within one limit', () => {
+      const output = run(process.execPath, ['main.js', '50', '3'], project('workers'));
+      expect(output).toMatch(/^50 jobs by 3 workers \(\d+, \d+, \d+\), 50 right\nat most 1[3-6] MiB live in all threads, 0 B now; /);
     });
 
     test('columns of Arrow', () => {
