@@ -42,7 +42,7 @@ export { type DriverCallCounts, driverCallCounts } from './driver/call-counts.js
 export { Device, type DeviceAttribute, type DeviceMemoryInfo } from './driver/device.js';
 export { Event, type EventOptions } from './driver/event.js';
 export type { GlobalArenaMemoryKind } from './driver/global-arena.js';
-export type { BufferMessage } from './driver/hand-over.js';
+export type { BufferMessage, EventMessage, StreamMessage } from './driver/hand-over.js';
 export { type ManagedActivity, managedActivity, resetManagedActivity, residentBytes } from './driver/managed-activity.js';
 export {
   advise,

@@ -75,6 +75,14 @@ export function assertName(value: unknown, name: string): asserts value is strin
 }
 
 /**
+ * Throws unless `value` is a boolean.
+ * @throws ArgumentTypeError
+ */
+export function assertBoolean(value: unknown, name: string): asserts value is boolean {
+  if (typeof value !== 'boolean') throw new ArgumentTypeError(`${name} must be a boolean, got ${formatValue(value)}`);
+}
+
+/**
  * Throws unless `value` is a function.
  * @throws ArgumentTypeError
  */

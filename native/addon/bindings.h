@@ -171,6 +171,10 @@ Status HandOn(Environment& environment, const Napi::CallbackInfo& info);
 Status GiveBack(Environment& environment, const Napi::CallbackInfo& info);
 Status DiscardMessage(Environment& environment, const Napi::CallbackInfo& info);
 Status RecallHandOver(Environment& environment, const Napi::CallbackInfo& info);
+Status HandOverStream(Environment& environment, const Napi::CallbackInfo& info);
+Status HandOverEvent(Environment& environment, const Napi::CallbackInfo& info);
+Status AttachStream(Environment& environment, const Napi::CallbackInfo& info);
+Status AttachEvent(Environment& environment, const Napi::CallbackInfo& info);
 Status TakeReturned(Environment& environment, const Napi::CallbackInfo& info);
 Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info);
 
@@ -198,6 +202,7 @@ Status SettleShare(Environment& environment, const Napi::CallbackInfo& info);
 // ipc.cc
 Status ExportMemory(Environment& environment, const Napi::CallbackInfo& info);
 Status RefreshExport(Environment& environment, const Napi::CallbackInfo& info);
+Status NoticeEndedImporters(Environment& environment, const Napi::CallbackInfo& info);
 Status ExportIsUsed(Environment& environment, const Napi::CallbackInfo& info);
 Status CloseExport(Environment& environment, const Napi::CallbackInfo& info);
 Status OpenImport(Environment& environment, const Napi::CallbackInfo& info);

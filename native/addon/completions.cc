@@ -5,6 +5,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "addon/hand_overs.h"
 #include "addon/host_functions.h"
 #include "addon/order.h"
 
@@ -124,7 +125,7 @@ Status RecordInternalEvent(Environment& environment, const StreamEntry& stream, 
 
 WatchedEvent* WatchEvent(Environment& environment, std::uint64_t handle, EventEntry* entry) {
   if (entry->watched == nullptr) {
-    auto watched = std::make_unique<WatchedEvent>(WatchedEvent{entry->event, entry->device, 0, handle});
+    auto watched = std::make_unique<WatchedEvent>(WatchedEvent{entry->event, entry->device, 0, handle, {}});
     environment.watched_events.push_back(watched.get());
     entry->watched = watched.release();
   }
@@ -137,6 +138,8 @@ void ForgetEvent(Environment& environment, WatchedEvent* watched) {
   if (watched->waiters > 0) return;
   if (watched->owner != 0) {
     environment.events.Peek(watched->owner)->watched = nullptr;
+  } else if (watched->shared.hand_over != 0) {
+    EndShare(environment, watched->shared);
   } else {
     const ContextScope context(environment, watched->device);
     if (context.status() == kSuccess) environment.driver->EventDestroy(watched->event);
@@ -149,6 +152,7 @@ void ForgetEvent(Environment& environment, WatchedEvent* watched) {
 
 void DetachWatchedEvent(EventEntry* entry, Event replacement) {
   entry->watched->owner = 0;
+  entry->watched->shared = entry->shared;
   entry->watched = nullptr;
   entry->event = replacement;
 }

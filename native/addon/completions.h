@@ -27,6 +27,7 @@ struct WatchedEvent {
   int device;
   int waiters;
   std::uint64_t owner;  // the event's handle; zero once the handle has another event, or none
+  SharedObject shared;  // of the event, once its handle has none
 };
 
 struct Completion {

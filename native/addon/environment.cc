@@ -103,17 +103,16 @@ void Environment::EndManagedMoves() {
 }
 
 void Environment::LeaveToOrphans() {
-  std::vector<Orphan> orphans;
-  for (const DeviceEvent& each : EndHandOversOf(*this)) orphans.push_back({OrphanKind::kEvent, each.device, AsAddress(each.event)});
+  std::vector<Orphan> orphans = EndHandOversOf(*this);
   allocations.ForEach([&](const Allocation& allocation) { orphans.push_back(OrphanOf(*this, allocation)); });
   streams.ForEach([&](std::uint64_t, const StreamEntry& entry) {
     if (entry.owned) orphans.push_back({OrphanKind::kStream, entry.device, AsAddress(entry.stream)});
   });
   events.ForEach([&](std::uint64_t, const EventEntry& entry) {
-    orphans.push_back({OrphanKind::kEvent, entry.device, AsAddress(entry.event)});
+    if (entry.shared.hand_over == 0) orphans.push_back({OrphanKind::kEvent, entry.device, AsAddress(entry.event)});
   });
   for (const WatchedEvent* watched : watched_events) {
-    if (watched->owner == 0) orphans.push_back({OrphanKind::kEvent, watched->device, AsAddress(watched->event)});
+    if (watched->owner == 0 && watched->shared.hand_over == 0) orphans.push_back({OrphanKind::kEvent, watched->device, AsAddress(watched->event)});
   }
   for (const DeviceEvent& internal : internal_events.all()) {
     orphans.push_back({OrphanKind::kEvent, internal.device, AsAddress(internal.event)});
@@ -208,8 +207,10 @@ void Environment::LetGo() {
 }
 
 bool Environment::ReapOrphans() {
-  const bool freed = FreeOrphans(*this);
-  return FreeEndedSuperblocks(*this) || freed;
+  const bool freed_orphans = FreeOrphans(*this);
+  const bool freed = FreeEndedSuperblocks(*this) || freed_orphans;
+  if (freed) SettleShares();
+  return freed;
 }
 
 }  // namespace cistern

@@ -33,10 +33,17 @@ struct ExportedTensor;
 struct Gate;
 struct WatchedEvent;
 
+// The attachment of a stream or an event that environments share; see hand_overs.h. Zeros: of none.
+struct SharedObject {
+  std::uint64_t hand_over = 0;
+  std::uint64_t attachment = 0;
+};
+
 struct StreamEntry {
   Stream stream = nullptr;
   int device = 0;
-  bool owned = false;
+  bool owned = false;  // false if it is shared
+  SharedObject shared;
 };
 
 struct EventEntry {
@@ -44,6 +51,7 @@ struct EventEntry {
   int device = 0;
   bool timing = false;
   WatchedEvent* watched = nullptr;  // set while an eventCompletion waits for this recording; see completions.h
+  SharedObject shared;
 };
 
 struct PoolEntry {

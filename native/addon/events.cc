@@ -1,5 +1,6 @@
 #include "addon/bindings.h"
 #include "addon/completions.h"
+#include "addon/hand_overs.h"
 #include "addon/stopped_calls.h"
 
 namespace cistern {
@@ -20,7 +21,7 @@ Status CreateEvent(Environment& environment, const Napi::CallbackInfo& info) {
   Event event = nullptr;
   const Status status = environment.Counted<Call::kEventCreate>(&event, EventFlags(timing));
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.events.Add({event, device, timing, nullptr});
+  const std::uint64_t handle = environment.events.Add({event, device, timing, nullptr, {}});
   if (handle == 0) {
     environment.Counted<Call::kEventDestroy>(event);
     return kHostOutOfMemory;
@@ -37,6 +38,8 @@ Status DestroyEvent(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   if (event->watched != nullptr) {
     DetachWatchedEvent(event, nullptr);
+  } else if (event->shared.hand_over != 0) {
+    EndShare(environment, event->shared);
   } else {
     const ContextScope context(environment, event->device);
     if (context.status() != kSuccess) return context.status();

@@ -22,6 +22,10 @@ namespace {
 constexpr std::uint64_t kNobody = 0;
 constexpr std::uint64_t kLeastAlignment = 256;
 
+using Clock = std::chrono::steady_clock;
+// How long one call waits for other environments: a worker that is terminated ends after it.
+constexpr std::chrono::milliseconds kLongestWait{50};
+
 // An event that stands for frees.
 struct FreeEvent {
   DeviceEvent event;
@@ -46,7 +50,7 @@ struct Tenant {
   std::uint64_t asked = 0;
   std::uint64_t taken = 0;
   std::uint64_t answered = 0;
-  bool is_silent = false;  // let a request time out, and has not answered since
+  Clock::time_point unanswered_since;  // when it was first asked without having answered since
   bool is_asking = false;  // waits for others, after it gave back what it could
 };
 
@@ -227,7 +231,8 @@ void JoinArena(Environment& environment, std::uint64_t number, GlobalArena& aren
 // Free superblocks that were taken, each with a use of its event, which passes to the caller.
 using TakenRanges = std::vector<std::pair<std::uint64_t, Superblocks>>;
 
-// Takes free superblocks for an environment. Returns their address, or zero.
+// Takes free superblocks for an environment, which are used once its stream waits for their events.
+// Returns their address, or zero.
 std::uint64_t TakeSuperblocks(const Environment& environment, GlobalArena& arena, std::uint64_t size, TakenRanges* taken) {
   const std::uint64_t rounded = arena.RoundUp(size);
   std::uint64_t largest;
@@ -239,8 +244,6 @@ std::uint64_t TakeSuperblocks(const Environment& environment, GlobalArena& arena
   arena.ranges.erase(arena.ranges.find(begin), arena.ranges.lower_bound(end));
   arena.ranges.emplace(begin, Superblocks{end, begin + size, environment.id(), nullptr});
   arena.tenants.at(environment.id()).bytes += rounded;
-  arena.used_bytes += rounded;
-  arena.peak_used_bytes = std::max(arena.peak_used_bytes, arena.used_bytes);
   return begin;
 }
 
@@ -250,7 +253,6 @@ void PutBack(const Environment& environment, GlobalArena& arena, std::uint64_t a
   arena.ranges.erase(address);
   arena.ranges.insert(taken.begin(), taken.end());
   arena.tenants.at(environment.id()).bytes -= bytes;
-  arena.used_bytes -= bytes;
 }
 
 // Makes a stream wait for the events of free superblocks. The context of its device must be current.
@@ -335,11 +337,11 @@ bool FreeEndedSuperblocks(Environment& environment) {
   std::vector<Ended> ended;
   {
     const std::lock_guard<std::mutex> lock(arenas.mutex);
-    arenas.any_ended = false;
+    bool any_ended = false;
     for (const auto& [number, arena] : arenas.by_number) {
       for (const auto& [begin, range] : arena->ranges) {
         if (range.owner == kNobody || arena->tenants.count(range.owner) != 0) continue;
-        arenas.any_ended = true;
+        any_ended = true;
         if (arena->backend != environment.backend) continue;
         const std::uint64_t bytes = arena->superblock_bytes;
         for (std::uint64_t superblock = begin; superblock < range.end; superblock += bytes) {
@@ -347,6 +349,7 @@ bool FreeEndedSuperblocks(Environment& environment) {
         }
       }
     }
+    arenas.any_ended = any_ended;
   }
   if (ended.empty()) return false;
   // Before the wait, which then covers whatever used memory that has just come home.
@@ -369,15 +372,16 @@ bool FreeEndedSuperblocks(Environment& environment) {
   return freed;
 }
 
-bool HasEndedSuperblocks(std::uint64_t environment) {
+std::uint64_t EndedSuperblockBytes(std::uint64_t environment) {
   GlobalArenas& arenas = AllArenas();
   const std::lock_guard<std::mutex> lock(arenas.mutex);
+  std::uint64_t bytes = 0;
   for (const auto& [number, arena] : arenas.by_number) {
     for (const auto& [begin, range] : arena->ranges) {
-      if (range.owner == environment) return true;
+      if (range.owner == environment) bytes += range.end - begin;
     }
   }
-  return false;
+  return bytes;
 }
 
 void DeliverArenaRequests(Environment& environment) {
@@ -517,6 +521,8 @@ Status AllocateSuperblocks(Environment& environment, const Napi::CallbackInfo& i
     return status;
   }
   for (const auto& [begin, range] : taken) ReleaseEvent(range.freed);
+  arena->used_bytes += arena->RoundUp(bytes);
+  arena->peak_used_bytes = std::max(arena->peak_used_bytes, arena->used_bytes);
   environment.Out(1, static_cast<double>(address));
   return status;
 }
@@ -582,9 +588,10 @@ Status ArenaInfo(Environment& environment, const Napi::CallbackInfo& info) {
 }
 
 Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& info, Napi::Value* result) {
-  std::uint64_t bytes;
-  double milliseconds;
-  if (!ReadInteger(info[1], &bytes) || bytes == 0 || !ReadNumber(info[2], &milliseconds) || !(milliseconds >= 0)) return kInvalidArgument;
+  std::uint64_t bytes, request;
+  double patience, left;
+  if (!ReadInteger(info[1], &bytes) || bytes == 0 || !ReadInteger(info[4], &request)) return kInvalidArgument;
+  if (!ReadNumber(info[2], &patience) || !(patience >= 0) || !ReadNumber(info[3], &left) || !(left >= 0)) return kInvalidArgument;
   GlobalArenas& arenas = AllArenas();
   std::unique_lock<std::mutex> lock(arenas.mutex);
   GlobalArena* arena;
@@ -592,42 +599,61 @@ Status AskForSuperblocks(Environment& environment, const Napi::CallbackInfo& inf
   const Status status = FindArena(environment, info[0], &arena, &number);
   if (status != kSuccess) return status;
   const std::uint64_t id = environment.id();
-  const std::uint64_t request = ++arena->requests;
   const std::uint64_t freed_before = arena->freed_bytes;
+  const Clock::time_point start = Clock::now();
   int asked = 0;
-  for (auto& [tenant_id, tenant] : arena->tenants) {
-    if (tenant_id == id || tenant.bytes == 0) continue;
-    asked += 1;
-    tenant.asked = request;
-    EventLoop& loop = *tenant.loop;
-    loop.is_asked = true;
-    const std::lock_guard<std::mutex> loop_lock(loop.mutex);
-    loop.PostWake();
+  if (request == 0) {
+    request = ++arena->requests;
+    for (auto& [tenant_id, tenant] : arena->tenants) {
+      if (tenant_id == id || tenant.bytes == 0) continue;
+      asked += 1;
+      if (tenant.answered >= tenant.asked) tenant.unanswered_since = start;
+      tenant.asked = request;
+      EventLoop& loop = *tenant.loop;
+      loop.is_asked = true;
+      const std::lock_guard<std::mutex> loop_lock(loop.mutex);
+      loop.PostWake();
+    }
   }
   const auto is_awaited = [&](const Tenant& tenant) {
     return tenant.asked >= request && tenant.answered < request && !tenant.is_asking;
   };
-  const std::uint64_t rounded = arena->RoundUp(std::min(bytes, arena->bytes));
-  const auto is_over = [&] {
-    if (HasRoom(*arena, rounded)) return true;
-    return std::none_of(arena->tenants.begin(), arena->tenants.end(), [&](const auto& entry) {
-      return entry.first != id && is_awaited(entry.second) && !entry.second.is_silent;
-    });
+  const auto after = [](Clock::time_point begin, double milliseconds) {
+    const std::chrono::duration<double, std::milli> duration(std::min(milliseconds, 60'000.0));
+    return begin + std::chrono::duration_cast<Clock::duration>(duration);
   };
+  // Until when to wait, if nobody answers.
+  const auto deadline = [&] {
+    Clock::time_point latest = start;
+    for (const auto& [tenant_id, tenant] : arena->tenants) {
+      if (tenant_id != id && is_awaited(tenant)) latest = std::max(latest, after(tenant.unanswered_since, patience));
+    }
+    return std::min(latest, after(start, left));
+  };
+  const std::uint64_t rounded = arena->RoundUp(std::min(bytes, arena->bytes));
+  const Clock::time_point end = start + kLongestWait;
   arena->tenants.at(id).is_asking = true;
   arenas.changed.notify_all();
-  const auto patience = std::chrono::duration<double, std::milli>(std::min(milliseconds, 60'000.0));
-  const bool is_complete = arenas.changed.wait_for(lock, patience, is_over);
+  bool has_room, is_waiting;
+  for (;;) {
+    has_room = HasRoom(*arena, rounded);
+    const Clock::time_point now = Clock::now(), latest = deadline();
+    is_waiting = !has_room && now < latest;
+    if (!is_waiting || now >= end) break;
+    arenas.changed.wait_until(lock, std::min(latest, end));
+  }
+  // It gave back what it could before it asked, which counts as an answer.
   arena->tenants.at(id).is_asking = false;
+  arena->tenants.at(id).unanswered_since = Clock::now();
   std::vector<double> silent;
-  for (auto& [tenant_id, tenant] : arena->tenants) {
-    if (tenant_id == id || !is_awaited(tenant)) continue;
-    if (!is_complete) tenant.is_silent = true;
-    silent.push_back(tenant.thread);
+  for (const auto& [tenant_id, tenant] : arena->tenants) {
+    if (tenant_id != id && is_awaited(tenant)) silent.push_back(tenant.thread);
   }
   environment.Out(1, asked);
-  environment.Out(2, static_cast<double>(arena->freed_bytes - freed_before));
-  environment.Out(3, HasRoom(*arena, rounded) ? 1 : 0);
+  environment.Out(2, static_cast<double>(freed_before));
+  environment.Out(3, static_cast<double>(arena->freed_bytes));
+  environment.Out(4, has_room ? 1 : 0);
+  environment.Out(5, is_waiting ? static_cast<double>(request) : 0);
   lock.unlock();
   Napi::Float64Array threads = Napi::Float64Array::New(info.Env(), silent.size());
   for (std::size_t index = 0; index < silent.size(); ++index) threads[index] = silent[index];
@@ -668,7 +694,7 @@ Status AnswerArenaRequest(Environment& environment, const Napi::CallbackInfo& in
   Tenant& tenant = arena->tenants.at(environment.id());
   if (request > tenant.taken) return kInvalidArgument;
   tenant.answered = std::max(tenant.answered, request);
-  tenant.is_silent = false;
+  tenant.unanswered_since = Clock::now();
   arenas.changed.notify_all();
   return kSuccess;
 }

@@ -34,8 +34,8 @@ void EndGlobalArenasOf(const Environment& environment, std::vector<Orphan>* orph
 // if there were any.
 bool FreeEndedSuperblocks(Environment& environment);
 
-// Whether an environment that has ended still has superblocks.
-bool HasEndedSuperblocks(std::uint64_t environment);
+// The bytes of superblocks that an ended environment still has.
+std::uint64_t EndedSuperblockBytes(std::uint64_t environment);
 
 // Calls JavaScript if other environments have asked this one for superblocks. Called by the event
 // loop.

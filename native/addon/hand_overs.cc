@@ -11,10 +11,13 @@
 #include "addon/bindings.h"
 #include "addon/dlpack.h"
 #include "addon/ipc.h"
-#include "addon/orphans.h"
 
 namespace cistern {
 namespace {
+
+// HandOverContent of src/driver/native.ts.
+enum class Content { kMemory, kStream, kEvent };
+constexpr std::uint64_t kContents = 3;
 
 struct Attachment {
   std::uint64_t number;
@@ -22,7 +25,8 @@ struct Attachment {
 };
 
 struct HandOver {
-  std::uint64_t origin = 0;  // the id of the environment that allocated the memory
+  Content content = Content::kMemory;
+  std::uint64_t origin = 0;  // the id of the environment that allocated the memory; zero for a stream or an event
   const DriverTable* backend = nullptr;
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
@@ -37,8 +41,12 @@ struct HandOver {
   std::uint64_t sender = 0;  // the id of the environment that made the message
   std::vector<Attachment> attachments;
 
+  Stream stream = nullptr;
+  std::uint64_t stream_id = 0;
+  bool timing = false;  // of an event
+
   // Recorded after everything that was queued before the memory was given. If the hand-over is not
-  // shared, also the event of its return.
+  // shared, also the event of its return. Of an event: that event.
   DeviceEvent ready{};
   // Of a shared hand-over: recorded where buffers were given back.
   std::vector<DeviceEvent> uses;
@@ -49,6 +57,25 @@ struct HandOver {
   bool is_returned = false;
   bool is_taken = false;
 };
+
+Orphan EventOrphan(const DeviceEvent& event) {
+  return {OrphanKind::kEvent, event.device, reinterpret_cast<std::uintptr_t>(event.event)};
+}
+
+Orphan StreamOrphan(const HandOver& hand_over) {
+  return {OrphanKind::kStream, hand_over.device, reinterpret_cast<std::uintptr_t>(hand_over.stream)};
+}
+
+struct Message {
+  Content content;
+  std::uint64_t number;
+  std::uint64_t nonce;
+};
+
+bool ReadMessage(const Napi::CallbackInfo& info, Content content, Message* message) {
+  message->content = content;
+  return ReadInteger(info[0], &message->number) && ReadInteger(info[1], &message->nonce);
+}
 
 // An environment that has handed memory over.
 struct Member {
@@ -95,19 +122,20 @@ class HandOvers {
     hand_over.message = 0;
   }
 
-  Status FindMessage(const Environment& environment, std::uint64_t message, std::uint64_t nonce, Entry* entry) {
-    if (message == 0 || message > last_message_) return kForeignMessage;
-    const auto found = messages_.find(message);
+  Status FindMessage(const Environment& environment, const Message& message, Entry* entry) {
+    if (message.number == 0 || message.number > last_message_) return kForeignMessage;
+    const auto found = messages_.find(message.number);
     if (found == messages_.end()) return kStaleMessage;
     *entry = by_number.find(found->second);
-    if ((*entry)->second.nonce != nonce) return kForeignMessage;
+    if ((*entry)->second.nonce != message.nonce || (*entry)->second.content != message.content) return kForeignMessage;
     return (*entry)->second.backend == environment.backend ? kSuccess : kNoBackend;
   }
 
   // The attachment of an environment, or null.
-  Attachment* FindAttachment(const Environment& environment, std::uint64_t number, std::uint64_t attachment, Entry* entry) {
+  Attachment* FindAttachment(const Environment& environment, Content content, std::uint64_t number, std::uint64_t attachment,
+                             Entry* entry) {
     *entry = by_number.find(number);
-    if (*entry == by_number.end()) return nullptr;
+    if (*entry == by_number.end() || (*entry)->second.content != content) return nullptr;
     for (Attachment& each : (*entry)->second.attachments) {
       if (each.number == attachment && each.environment == environment.id()) return &each;
     }
@@ -123,7 +151,7 @@ class HandOvers {
 
   // Gives the memory back to its origin if nobody uses it, and nobody can attach it. Returns the
   // next entry.
-  Entry ReturnIfUnused(Entry entry, std::vector<DeviceEvent>* unneeded) {
+  Entry ReturnIfUnused(Entry entry, std::vector<Orphan>* unneeded) {
     HandOver& hand_over = entry->second;
     const Entry next = std::next(entry);
     if (hand_over.message != 0 || !hand_over.attachments.empty() || hand_over.is_returned) return next;
@@ -140,10 +168,11 @@ class HandOvers {
     return next;
   }
 
-  void Erase(Entry entry, std::vector<DeviceEvent>* unneeded) {
+  void Erase(Entry entry, std::vector<Orphan>* unneeded) {
     const HandOver& hand_over = entry->second;
-    unneeded->push_back(hand_over.ready);
-    unneeded->insert(unneeded->end(), hand_over.uses.begin(), hand_over.uses.end());
+    if (hand_over.stream != nullptr) unneeded->push_back(StreamOrphan(hand_over));
+    if (hand_over.ready.event != nullptr) unneeded->push_back(EventOrphan(hand_over.ready));
+    for (const DeviceEvent& use : hand_over.uses) unneeded->push_back(EventOrphan(use));
     by_number.erase(entry);
   }
 
@@ -159,15 +188,41 @@ HandOvers& All() {
   return all;
 }
 
-// Destroys events, which may be of other environments. What the driver refuses to destroy is left to
-// the orphans.
-void DestroyEvents(Environment& environment, const std::vector<DeviceEvent>& events) {
-  for (const DeviceEvent& each : events) {
-    const ContextScope context(environment, each.device);
-    if (context.status() == kSuccess && environment.Counted<Call::kEventDestroy>(each.event) == kSuccess) continue;
-    LeaveOrphans(environment, {{OrphanKind::kEvent, each.device, reinterpret_cast<std::uintptr_t>(each.event)}});
+// Destroys a stream or an event, which may be of another environment. If the driver refuses, it is
+// left to the orphans.
+void Destroy(Environment& environment, const Orphan& unneeded) {
+  {
+    const ContextScope context(environment, unneeded.device);
+    const auto destroyed = [&] {
+      return unneeded.kind == OrphanKind::kEvent ? environment.Counted<Call::kEventDestroy>(reinterpret_cast<Event>(unneeded.address))
+                                                 : environment.Counted<Call::kStreamDestroy>(reinterpret_cast<Stream>(unneeded.address));
+    };
+    if (context.status() == kSuccess && destroyed() == kSuccess) return;
   }
+  LeaveOrphans(environment, {unneeded});
 }
+
+// A change of the table: holds its mutex, and destroys what is unneeded once that is unlocked.
+class Change {
+ public:
+  explicit Change(Environment& environment) : environment_(environment), lock_(All().mutex) {}
+  ~Change() {
+    lock_.unlock();
+    try {
+      for (const Orphan& each : unneeded) Destroy(environment_, each);
+    } catch (const std::bad_alloc&) {
+      // Without memory for the list of orphans, it lasts until the process ends.
+    }
+  }
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+
+  std::vector<Orphan> unneeded;
+
+ private:
+  Environment& environment_;
+  std::unique_lock<std::mutex> lock_;
+};
 
 // An event recorded where the stream is now: the known one, if it is of the stream's device, or else
 // a new one. The stream's context must be current.
@@ -180,7 +235,7 @@ Status RecordUse(Environment& environment, const StreamEntry& stream, const Devi
     if (status != kSuccess) return status;
   }
   const Status status = environment.Counted<Call::kEventRecord>(recorded->event, stream.stream);
-  if (status != kSuccess && is_new) DestroyEvents(environment, {*recorded});
+  if (status != kSuccess && is_new) Destroy(environment, EventOrphan(*recorded));
   return status;
 }
 
@@ -211,7 +266,7 @@ void Prune(Environment& environment, std::uint64_t number) {
     hand_over.uses.erase(std::remove_if(hand_over.uses.begin(), hand_over.uses.end(), is_complete), hand_over.uses.end());
     hand_over.is_pruning = false;
   }
-  DestroyEvents(environment, uses);
+  for (const DeviceEvent& use : uses) Destroy(environment, EventOrphan(use));
 }
 
 // Waits for the devices if returned memory of the environment needs that, unless the wait might
@@ -232,20 +287,11 @@ void AwaitEnded(Environment& environment) {
   for (const std::uint64_t number : numbers) all.by_number.at(number).needs_idle = false;
 }
 
-struct Message {
-  std::uint64_t number;
-  std::uint64_t nonce;
-};
-
-bool ReadMessage(const Napi::CallbackInfo& info, Message* message) {
-  return ReadInteger(info[0], &message->number) && ReadInteger(info[1], &message->nonce);
-}
-
 }  // namespace
 
-std::vector<DeviceEvent> EndHandOversOf(const Environment& environment) {
+std::vector<Orphan> EndHandOversOf(const Environment& environment) {
   const std::uint64_t id = environment.id();
-  std::vector<DeviceEvent> unneeded;
+  std::vector<Orphan> unneeded;
   HandOvers& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.members.erase(id);
@@ -341,12 +387,12 @@ Status HandOverMemory(Environment& environment, const Napi::CallbackInfo& info) 
 
 Status HandOverInfo(Environment& environment, const Napi::CallbackInfo& info) {
   Message message;
-  if (!ReadMessage(info, &message)) return kInvalidArgument;
+  if (!ReadMessage(info, Content::kMemory, &message)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   HandOvers& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
   HandOvers::Entry entry;
-  const Status status = all.FindMessage(environment, message.number, message.nonce, &entry);
+  const Status status = all.FindMessage(environment, message, &entry);
   if (status != kSuccess) return status;
   const HandOver& hand_over = entry->second;
   environment.Out(1, static_cast<double>(hand_over.bytes));
@@ -361,7 +407,7 @@ Status HandOverInfo(Environment& environment, const Napi::CallbackInfo& info) {
 Status AttachHandOver(Environment& environment, const Napi::CallbackInfo& info) {
   Message message;
   StreamEntry* stream;
-  if (!ReadMessage(info, &message)) return kInvalidArgument;
+  if (!ReadMessage(info, Content::kMemory, &message)) return kInvalidArgument;
   Status status = FindStream(environment, info[2], &stream);
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
@@ -373,7 +419,7 @@ Status AttachHandOver(Environment& environment, const Napi::CallbackInfo& info) 
   std::uint64_t number, attachment;
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
-    status = all.FindMessage(environment, message.number, message.nonce, &entry);
+    status = all.FindMessage(environment, message, &entry);
     if (status != kSuccess) return status;
     HandOver& hand_over = entry->second;
     number = entry->first;
@@ -389,14 +435,10 @@ Status AttachHandOver(Environment& environment, const Napi::CallbackInfo& info) 
   status = environment.Counted<Call::kStreamWaitEvent>(stream->stream, ready.event, 0u);
   if (status == kSuccess) return status;
 
-  std::vector<DeviceEvent> unneeded;
-  {
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    all.Detach(entry->second, all.FindAttachment(environment, number, attachment, &entry));
-    if (!entry->second.is_shared) all.ReopenMessage(entry, message.number);
-    all.ReturnIfUnused(entry, &unneeded);
-  }
-  DestroyEvents(environment, unneeded);
+  Change change(environment);
+  all.Detach(entry->second, all.FindAttachment(environment, Content::kMemory, number, attachment, &entry));
+  if (!entry->second.is_shared) all.ReopenMessage(entry, message.number);
+  all.ReturnIfUnused(entry, &change.unneeded);
   return status;
 }
 
@@ -416,26 +458,24 @@ Status HandOn(Environment& environment, const Napi::CallbackInfo& info) {
   DeviceEvent known;
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
-    if (all.FindAttachment(environment, number, attachment, &entry) == nullptr) return kStaleHandle;
+    if (all.FindAttachment(environment, Content::kMemory, number, attachment, &entry) == nullptr) return kStaleHandle;
     if (entry->second.is_shared || byte_length > entry->second.bytes) return kInvalidArgument;
     known = entry->second.ready;
   }
   DeviceEvent ready;
   status = RecordUse(environment, *stream, known, &ready);
   if (status != kSuccess) return status;
-  {
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    HandOver& hand_over = entry->second;
-    all.members[environment.id()].loop = environment.loop;
-    all.OpenMessage(entry, environment);
-    hand_over.is_shared = is_shared;
-    if (!is_shared) hand_over.attachments.clear();
-    hand_over.byte_length = byte_length;
-    hand_over.ready = ready;
-    environment.Out(1, static_cast<double>(hand_over.message));
-    environment.Out(2, static_cast<double>(hand_over.nonce));
-  }
-  if (known.event != ready.event) DestroyEvents(environment, {known});
+  Change change(environment);
+  HandOver& hand_over = entry->second;
+  all.members[environment.id()].loop = environment.loop;
+  all.OpenMessage(entry, environment);
+  hand_over.is_shared = is_shared;
+  if (!is_shared) hand_over.attachments.clear();
+  hand_over.byte_length = byte_length;
+  hand_over.ready = ready;
+  environment.Out(1, static_cast<double>(hand_over.message));
+  environment.Out(2, static_cast<double>(hand_over.nonce));
+  if (known.event != ready.event) change.unneeded.push_back(EventOrphan(known));
   return kSuccess;
 }
 
@@ -454,7 +494,7 @@ Status GiveBack(Environment& environment, const Napi::CallbackInfo& info) {
   bool is_shared;
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
-    if (all.FindAttachment(environment, number, attachment, &entry) == nullptr) return kStaleHandle;
+    if (all.FindAttachment(environment, Content::kMemory, number, attachment, &entry) == nullptr) return kStaleHandle;
     is_shared = entry->second.is_shared;
     if (!is_shared) known = entry->second.ready;
   }
@@ -462,40 +502,39 @@ Status GiveBack(Environment& environment, const Napi::CallbackInfo& info) {
   status = RecordUse(environment, *stream, known, &use);
   if (status != kSuccess) return status;
   if (is_shared) Prune(environment, number);
-  std::vector<DeviceEvent> unneeded;
-  {
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    HandOver& hand_over = entry->second;
-    if (is_shared) {
-      hand_over.uses.push_back(use);
-    } else {
-      if (known.event != use.event) unneeded.push_back(known);
-      hand_over.ready = use;
-    }
-    all.Detach(hand_over, all.FindAttachment(environment, number, attachment, &entry));
-    all.ReturnIfUnused(entry, &unneeded);
+  Change change(environment);
+  HandOver& hand_over = entry->second;
+  if (is_shared) {
+    hand_over.uses.push_back(use);
+  } else {
+    if (known.event != use.event) change.unneeded.push_back(EventOrphan(known));
+    hand_over.ready = use;
   }
-  DestroyEvents(environment, unneeded);
+  all.Detach(hand_over, all.FindAttachment(environment, Content::kMemory, number, attachment, &entry));
+  all.ReturnIfUnused(entry, &change.unneeded);
   return kSuccess;
 }
 
 Status DiscardMessage(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t content;
   Message message;
-  if (!ReadMessage(info, &message)) return kInvalidArgument;
+  if (!ReadInteger(info[2], &content) || content >= kContents) return kInvalidArgument;
+  if (!ReadMessage(info, static_cast<Content>(content), &message)) return kInvalidArgument;
   if (environment.driver == nullptr) return kNoBackend;
   HandOvers& all = All();
-  std::vector<DeviceEvent> unneeded;
-  {
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    HandOvers::Entry entry;
-    const Status status = all.FindMessage(environment, message.number, message.nonce, &entry);
-    environment.Out(1, status == kSuccess ? 1 : 0);
-    if (status == kStaleMessage) return kSuccess;
-    if (status != kSuccess) return status;
-    all.CloseMessage(entry->second);
-    all.ReturnIfUnused(entry, &unneeded);
+  Change change(environment);
+  HandOvers::Entry entry;
+  const Status status = all.FindMessage(environment, message, &entry);
+  environment.Out(1, status == kSuccess ? 1 : 0);
+  if (status == kStaleMessage) return kSuccess;
+  if (status != kSuccess) return status;
+  // One taker does not decide for the others.
+  if (entry->second.is_shared && entry->second.sender != environment.id()) {
+    environment.Out(1, 0);
+    return kSuccess;
   }
-  DestroyEvents(environment, unneeded);
+  all.CloseMessage(entry->second);
+  all.ReturnIfUnused(entry, &change.unneeded);
   return kSuccess;
 }
 
@@ -510,7 +549,7 @@ Status RecallHandOver(Environment& environment, const Napi::CallbackInfo& info) 
   if (!hand_over.attachments.empty() || hand_over.message == 0) return kSuccess;
   all.CloseMessage(hand_over);
   // The origin lives: nothing is erased.
-  std::vector<DeviceEvent> none;
+  std::vector<Orphan> none;
   all.ReturnIfUnused(entry, &none);
   return kSuccess;
 }
@@ -544,12 +583,8 @@ Status TakeReturned(Environment& environment, const Napi::CallbackInfo&) {
   });
   if (!is_complete) return kSuccess;
   environment.Out(2, 1);
-  std::vector<DeviceEvent> unneeded;
-  {
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    all.Erase(entry, &unneeded);
-  }
-  DestroyEvents(environment, unneeded);
+  Change change(environment);
+  all.Erase(entry, &change.unneeded);
   return kSuccess;
 }
 
@@ -574,18 +609,130 @@ Status FollowReturned(Environment& environment, const Napi::CallbackInfo& info) 
       if (status == kSuccess) status = environment.Counted<Call::kStreamWaitEvent>(stream->stream, each.event, 0u);
     }
   }
-  std::vector<DeviceEvent> unneeded;
-  {
-    const std::lock_guard<std::mutex> lock(all.mutex);
-    if (status == kSuccess) {
-      all.Erase(entry, &unneeded);
-    } else {
-      entry->second.is_taken = false;
-      all.members.at(environment.id()).returned.push_back(number);
-    }
+  Change change(environment);
+  if (status == kSuccess) {
+    all.Erase(entry, &change.unneeded);
+  } else {
+    entry->second.is_taken = false;
+    all.members.at(environment.id()).returned.push_back(number);
   }
-  DestroyEvents(environment, unneeded);
   return status;
+}
+
+namespace {
+
+// Adds a stream or an event of the environment to the table, with a message.
+void HandOverObject(Environment& environment, HandOver hand_over, SharedObject* shared) {
+  hand_over.backend = environment.backend;
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  if (hand_over.is_shared) hand_over.attachments.push_back({++all.last_attachment, environment.id()});
+  const auto entry = all.Add(std::move(hand_over));
+  all.OpenMessage(entry, environment);
+  environment.Out(1, static_cast<double>(entry->second.message));
+  environment.Out(2, static_cast<double>(entry->second.nonce));
+  if (entry->second.is_shared) *shared = {entry->first, all.last_attachment};
+}
+
+// Takes a stream or an event out of the table, or, if it is shared, attaches it. `add` gives it to the
+// environment, and returns its handle, or zero.
+template <typename Add>
+Status AttachObject(Environment& environment, const Message& message, Add&& add) {
+  if (environment.driver == nullptr) return kNoBackend;
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  HandOvers::Entry entry;
+  const Status status = all.FindMessage(environment, message, &entry);
+  if (status != kSuccess) return status;
+  HandOver& hand_over = entry->second;
+  SharedObject shared;
+  if (hand_over.is_shared) {
+    hand_over.attachments.reserve(hand_over.attachments.size() + 1);
+    shared = {entry->first, all.last_attachment + 1};
+  }
+  const std::uint64_t handle = add(hand_over, shared);
+  if (handle == 0) return kHostOutOfMemory;
+  environment.Out(1, static_cast<double>(handle));
+  environment.Out(2, hand_over.device);
+  environment.Out(3, hand_over.is_shared ? 1 : 0);
+  if (hand_over.is_shared) {
+    hand_over.attachments.push_back({++all.last_attachment, environment.id()});
+  } else {
+    all.CloseMessage(hand_over);
+    all.by_number.erase(entry);
+  }
+  return kSuccess;
+}
+
+}  // namespace
+
+Status HandOverStream(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  StreamEntry* stream;
+  HandOver hand_over;
+  if (!ReadInteger(info[0], &handle) || !ReadInteger(info[1], &hand_over.stream_id)) return kInvalidArgument;
+  if (!ReadBoolean(info[2], &hand_over.is_shared)) return kInvalidArgument;
+  const Status status = FindStream(environment, info[0], &stream);
+  if (status != kSuccess) return status;
+  if (!stream->owned) return kInvalidArgument;
+  hand_over.content = Content::kStream;
+  hand_over.device = stream->device;
+  hand_over.stream = stream->stream;
+  const bool is_shared = hand_over.is_shared;
+  HandOverObject(environment, std::move(hand_over), &stream->shared);
+  stream->owned = false;
+  if (!is_shared) environment.streams.Remove(handle);
+  return kSuccess;
+}
+
+Status HandOverEvent(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t handle;
+  EventEntry* event;
+  HandOver hand_over;
+  if (!ReadInteger(info[0], &handle) || !ReadBoolean(info[1], &hand_over.is_shared)) return kInvalidArgument;
+  const Status status = environment.events.Find(static_cast<double>(handle), &event);
+  if (status != kSuccess) return status;
+  if (event->shared.hand_over != 0) return kInvalidArgument;
+  // The taker may record it again, which would prolong the wait.
+  if (event->watched != nullptr && !hand_over.is_shared) return kInUse;
+  hand_over.content = Content::kEvent;
+  hand_over.device = event->device;
+  hand_over.ready = {event->event, event->device};
+  hand_over.timing = event->timing;
+  const bool is_shared = hand_over.is_shared;
+  HandOverObject(environment, std::move(hand_over), &event->shared);
+  if (!is_shared) environment.events.Remove(handle);
+  return kSuccess;
+}
+
+Status AttachStream(Environment& environment, const Napi::CallbackInfo& info) {
+  Message message;
+  if (!ReadMessage(info, Content::kStream, &message)) return kInvalidArgument;
+  return AttachObject(environment, message, [&](const HandOver& hand_over, const SharedObject& shared) {
+    environment.Out(4, static_cast<double>(hand_over.stream_id));
+    return environment.streams.Add({hand_over.stream, hand_over.device, !hand_over.is_shared, shared});
+  });
+}
+
+Status AttachEvent(Environment& environment, const Napi::CallbackInfo& info) {
+  Message message;
+  if (!ReadMessage(info, Content::kEvent, &message)) return kInvalidArgument;
+  return AttachObject(environment, message, [&](const HandOver& hand_over, const SharedObject& shared) {
+    return environment.events.Add({hand_over.ready.event, hand_over.device, hand_over.timing, nullptr, shared});
+  });
+}
+
+void EndShare(Environment& environment, const SharedObject& shared) {
+  HandOvers& all = All();
+  Change change(environment);
+  const auto entry = all.by_number.find(shared.hand_over);
+  if (entry == all.by_number.end()) return;
+  std::vector<Attachment>& attachments = entry->second.attachments;
+  const auto found =
+      std::find_if(attachments.begin(), attachments.end(), [&](const Attachment& each) { return each.number == shared.attachment; });
+  if (found == attachments.end()) return;
+  all.Detach(entry->second, &*found);
+  all.ReturnIfUnused(entry, &change.unneeded);
 }
 
 }  // namespace cistern

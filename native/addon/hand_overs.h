@@ -1,4 +1,4 @@
-// Memory handed from one environment of the process to others.
+// Memory, streams and events handed from one environment of the process to others.
 //
 //     giver                              table of the process                     taker
 //     HandOverMemory ── event, message ──► message ── AttachHandOver ──► the taker's stream waits for the event
@@ -15,6 +15,9 @@
 // attachments, of which the first is the giver's own buffer, and its message is open as long as that
 // one lives. Any other has either an open message or one attachment.
 //
+// A stream or an event has no origin: whoever uses it last destroys it. Unless it is shared, it leaves
+// the table when it is attached, and is then like one that the taker has created.
+//
 // One mutex guards the table, and no driver is called while it is held.
 #ifndef CISTERN_ADDON_HAND_OVERS_H_
 #define CISTERN_ADDON_HAND_OVERS_H_
@@ -23,12 +26,16 @@
 #include <vector>
 
 #include "addon/environment.h"
+#include "addon/orphans.h"
 
 namespace cistern {
 
 // The environment ends: its messages can no longer be attached, and what it has attached goes home.
-// Returns events that nobody needs any more. Calls no driver.
-std::vector<DeviceEvent> EndHandOversOf(const Environment& environment);
+// Returns streams and events that nobody needs any more. Calls no driver.
+std::vector<Orphan> EndHandOversOf(const Environment& environment);
+
+// The environment no longer uses a shared stream or event. The last one destroys it.
+void EndShare(Environment& environment, const SharedObject& shared);
 
 // Calls JavaScript if memory has come home. Called by the event loop.
 void DeliverReturned(Environment& environment);

@@ -117,8 +117,8 @@ void Run(Environment& environment, QueuedFunction* function) {
   environment.running_host_functions -= 1;
   EndHostFunction(environment, function);
   // Last, since a handler of uncaught exceptions may end the process. If a function is cut off,
-  // that is not its own exception.
-  if (error != nullptr && MayRunJavaScript(env)) napi_fatal_exception(env, error);
+  // that is not its own exception: Node 22 and later show it as null, which functions do not throw.
+  if (error != nullptr && !Napi::Value(env, error).IsNull() && MayRunJavaScript(env)) napi_fatal_exception(env, error);
 }
 
 }  // namespace

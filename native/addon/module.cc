@@ -151,6 +151,10 @@ constexpr Function kFunctions[] = {
     {"giveBack", Cold<GiveBack>},
     {"discardMessage", Cold<DiscardMessage>},
     {"recallHandOver", Cold<RecallHandOver>},
+    {"handOverStream", Cold<HandOverStream>},
+    {"handOverEvent", Cold<HandOverEvent>},
+    {"attachStream", Cold<AttachStream>},
+    {"attachEvent", Cold<AttachEvent>},
     {"takeReturned", Cold<TakeReturned>},
     {"followReturned", Cold<FollowReturned>},
     {"onArenaRequest", Cold<OnArenaRequest>},
@@ -172,6 +176,7 @@ constexpr Function kFunctions[] = {
     {"settleShare", Cold<SettleShare>},
     {"exportMemory", Cold<ExportMemory>},
     {"refreshExport", Cold<RefreshExport>},
+    {"noticeEndedImporters", Cold<NoticeEndedImporters>},
     {"exportIsUsed", Cold<ExportIsUsed>},
     {"closeExport", Cold<CloseExport>},
     {"openImport", Cold<OpenImport>},
@@ -195,6 +200,7 @@ Napi::Object Init(Napi::Env env, Napi::Object exports) {
     environment->Start();
     for (const Function& function : kFunctions) exports.Set(function.name, function.create(env, function.name, environment));
     exports.Set("functionNames", FunctionNames(env));
+    exports.Set("version", CISTERN_VERSION);
     return exports;
   } catch (const std::bad_alloc&) {
     throw Napi::Error::New(env, "cistern's addon found no memory for its state");

@@ -27,6 +27,7 @@ inline constexpr Status kNoSuchDevice = -18;
 inline constexpr Status kTooManyImporters = -19;
 inline constexpr Status kTooManyExports = -20;
 inline constexpr Status kNoAccess = -21;
+inline constexpr Status kInUse = -22;
 
 }  // namespace cistern
 

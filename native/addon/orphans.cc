@@ -19,8 +19,8 @@ namespace {
 struct OrphanList {
   std::mutex mutex;
   std::map<const DriverTable*, std::vector<Orphan>> by_driver;
+  std::map<std::uint64_t, std::uint64_t> bytes_by_environment;  // of memory and addresses that are not freed yet
   std::atomic<bool> any{false};
-  int freeing = 0;  // how many calls have taken orphans out and not freed them yet
 };
 
 OrphanList& AllOrphans() {
@@ -28,22 +28,14 @@ OrphanList& AllOrphans() {
   return list;
 }
 
-// Counts a call that frees orphans.
-class FreeingOrphans {
- public:
-  explicit FreeingOrphans(OrphanList& list) : list_(list) { Add(1); }
-  ~FreeingOrphans() { Add(-1); }
-  FreeingOrphans(const FreeingOrphans&) = delete;
-  FreeingOrphans& operator=(const FreeingOrphans&) = delete;
-
- private:
-  void Add(int amount) {
-    const std::lock_guard<std::mutex> lock(list_.mutex);
-    list_.freeing += amount;
-  }
-
-  OrphanList& list_;
-};
+// The orphan has been freed.
+void SubtractBytes(OrphanList& list, const Orphan& orphan) {
+  const std::lock_guard<std::mutex> lock(list.mutex);
+  const auto entry = list.bytes_by_environment.find(orphan.environment);
+  if (entry == list.bytes_by_environment.end()) return;
+  entry->second -= orphan.bytes;
+  if (entry->second == 0) list.bytes_by_environment.erase(entry);
+}
 
 template <typename Handle>
 Handle AsHandle(const Orphan& orphan) {
@@ -101,28 +93,24 @@ bool SynchronizeDevices(Environment& environment) {
 
 void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans) {
   if (orphans.empty()) return;
-  for (Orphan& orphan : orphans) {
-    if (orphan.environment == 0) orphan.environment = environment.id();
-  }
   OrphanList& list = AllOrphans();
   const std::lock_guard<std::mutex> lock(list.mutex);
+  for (Orphan& orphan : orphans) {
+    if (orphan.environment != 0) continue;  // it is here again, and is counted already
+    orphan.environment = environment.id();
+    if (orphan.bytes != 0) list.bytes_by_environment[orphan.environment] += orphan.bytes;
+  }
   std::vector<Orphan>& of_driver = list.by_driver[environment.backend];
   of_driver.insert(of_driver.end(), orphans.begin(), orphans.end());
   list.any = true;
 }
 
-bool HasLeftMemory(std::uint64_t environment) {
-  if (HasEndedSuperblocks(environment)) return true;
+std::uint64_t BytesLeftBy(std::uint64_t environment) {
+  const std::uint64_t superblock_bytes = EndedSuperblockBytes(environment);
   OrphanList& list = AllOrphans();
   const std::lock_guard<std::mutex> lock(list.mutex);
-  if (list.freeing > 0) return true;
-  for (const auto& [driver, orphans] : list.by_driver) {
-    for (const Orphan& orphan : orphans) {
-      const bool is_memory = orphan.kind != OrphanKind::kEvent && orphan.kind != OrphanKind::kStream && orphan.kind != OrphanKind::kTensor;
-      if (is_memory && orphan.environment == environment) return true;
-    }
-  }
-  return false;
+  const auto entry = list.bytes_by_environment.find(environment);
+  return superblock_bytes + (entry == list.bytes_by_environment.end() ? 0 : entry->second);
 }
 
 bool FreeOrphans(Environment& environment) {
@@ -130,7 +118,6 @@ bool FreeOrphans(Environment& environment) {
   if (!list.any) return false;
   const std::unique_lock<std::mutex> no_stalls = stalls.Exclude();
   if (!no_stalls.owns_lock()) return false;
-  const FreeingOrphans freeing(list);
   std::vector<Orphan> orphans;
   {
     const std::lock_guard<std::mutex> lock(list.mutex);
@@ -172,12 +159,21 @@ bool FreeOrphans(Environment& environment) {
         environment.driver->CtxSynchronize();
         frees_pending = false;
       }
-      if (!Free(environment, orphans[index])) LeaveOrphans(environment, {orphans[index]});
+      if (Free(environment, orphans[index])) {
+        SubtractBytes(list, orphans[index]);
+      } else {
+        LeaveOrphans(environment, {orphans[index]});
+      }
       frees_pending = frees_pending || kind == OrphanKind::kPoolMemory;
     }
     if (frees_pending) environment.driver->CtxSynchronize();
   }
   return freed;
+}
+
+void AwaitFrees() {
+  // Whoever frees orphans holds this lock.
+  stalls.Exclude();
 }
 
 bool AwaitDevices(Environment& environment) {

@@ -52,8 +52,12 @@ void LeaveOrphans(const Environment& environment, std::vector<Orphan> orphans);
 // Memory of which a part is handed over, or exported as a tensor, stays. True if anything was freed.
 bool FreeOrphans(Environment& environment);
 
-// Whether memory that an environment left may still be allocated.
-bool HasLeftMemory(std::uint64_t environment);
+// How many bytes an ended environment left that are not freed yet, in superblocks of global arenas
+// too.
+std::uint64_t BytesLeftBy(std::uint64_t environment);
+
+// Waits for other environments that are freeing orphans.
+void AwaitFrees();
 
 // Waits for all work queued on the devices of the process. False if JavaScript stalls a stream, so
 // that the wait could last forever, or if a device cannot be reached.

@@ -69,12 +69,16 @@ void ForgetIfUnused(const SharedCounts& counts) {
   if (counts.environments == 0 && counts.ended.empty()) AllCounts().by_key.erase(SharedCounts::Key(counts.key));
 }
 
-// Stops counting what ended environments held, as far as their memory has been freed. The table's
-// mutex must be held.
+// Counts of an ended environment no more bytes than it has left. Its allocations count until it has
+// left none. The table's mutex must be held.
 void Settle(SharedCounts& counts) {
-  const auto is_freed = [&](const SharedCounts::EndedShare& share) {
-    if (HasLeftMemory(share.environment)) return false;
-    counts.bytes.current -= share.bytes;
+  const auto is_freed = [&](SharedCounts::EndedShare& share) {
+    const std::int64_t left = static_cast<std::int64_t>(BytesLeftBy(share.environment));
+    if (left < share.bytes) {
+      counts.bytes.current -= share.bytes - left;
+      share.bytes = left;
+    }
+    if (left > 0) return false;
     counts.allocations.current -= share.allocations;
     return true;
   };
@@ -103,13 +107,26 @@ Status ReadAmount(Environment& environment, Share** share, std::int64_t* bytes) 
 
 }  // namespace
 
-void EndSharesOf(Environment& environment) {
+void SettleShares() {
   SharedCountsTable& table = AllCounts();
   const std::lock_guard<std::mutex> lock(table.mutex);
-  environment.shares.ForEach([&](std::uint64_t handle, Share& share) {
-    if (share.bytes != 0 || share.allocations != 0) share.counts->ended.push_back({environment.id(), share.bytes, share.allocations});
-    Leave(environment, handle, share);
-  });
+  for (auto entry = table.by_key.begin(); entry != table.by_key.end();) {
+    const std::shared_ptr<SharedCounts> counts = entry++->second;  // which may be forgotten
+    Settle(*counts);
+    ForgetIfUnused(*counts);
+  }
+}
+
+void EndSharesOf(Environment& environment) {
+  {
+    const std::lock_guard<std::mutex> lock(AllCounts().mutex);
+    environment.shares.ForEach([&](std::uint64_t handle, Share& share) {
+      if (share.bytes != 0 || share.allocations != 0) share.counts->ended.push_back({environment.id(), share.bytes, share.allocations});
+      Leave(environment, handle, share);
+    });
+  }
+  // Memory that no driver knows, of a resource written in JavaScript, ended with the environment.
+  SettleShares();
 }
 
 Status OpenShare(Environment& environment, const Napi::CallbackInfo& info) {
@@ -118,6 +135,7 @@ Status OpenShare(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t limit;
   if (!ReadBoolean(info[0], &is_limited) || !ReadString(info[1], &name) || !ReadInteger(info[2], &limit)) return kInvalidArgument;
   const SharedCounts::Key key{is_limited, name};
+  SettleShares();
   SharedCountsTable& table = AllCounts();
   const std::lock_guard<std::mutex> lock(table.mutex);
   std::shared_ptr<SharedCounts>& counts = table.by_key[key];
@@ -223,16 +241,14 @@ Status SettleShare(Environment& environment, const Napi::CallbackInfo& info) {
   Share* share;
   const Status status = FindShare(environment, info, &handle, &share);
   if (status != kSuccess) return status;
-  environment.Out(1, 0);
   {
     const std::lock_guard<std::mutex> lock(AllCounts().mutex);
     if (share->counts->ended.empty()) return kSuccess;
   }
   if (environment.driver != nullptr) environment.ReapOrphans();
-  const std::lock_guard<std::mutex> lock(AllCounts().mutex);
-  const std::size_t before = share->counts->ended.size();
-  Settle(*share->counts);
-  environment.Out(1, share->counts->ended.size() < before ? 1 : 0);
+  // Another environment may have taken them first.
+  AwaitFrees();
+  SettleShares();
   return kSuccess;
 }
 

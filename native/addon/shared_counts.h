@@ -8,7 +8,8 @@
 //
 // The process counts with atomic operations, so a limit is never exceeded and no peak is missed,
 // whatever environments do at the same time. Each environment also keeps its own share. When it ends,
-// the share stays counted until the memory that the environment left has been freed.
+// the share stays counted until the memory that the environment left has been freed, but for no more
+// bytes than are left.
 //
 // A native call runs to its end even if its worker is terminated, so the process and the share never
 // disagree; JavaScript could be stopped between two steps.
@@ -31,6 +32,10 @@ struct Share {
   std::int64_t allocations = 0;
   std::uint64_t opens = 0;
 };
+
+// Counts what ended environments held only as far as it is not freed yet, and forgets counts that
+// nobody uses.
+void SettleShares();
 
 // The environment ends, and has left its memory to the orphans.
 void EndSharesOf(Environment& environment);

@@ -1,5 +1,6 @@
 #include "addon/bindings.h"
 #include "addon/completions.h"
+#include "addon/hand_overs.h"
 #include "addon/stopped_calls.h"
 
 namespace cistern {
@@ -18,7 +19,7 @@ Status CreateStream(Environment& environment, const Napi::CallbackInfo& info) {
   const unsigned flags = non_blocking ? kStreamNonBlocking : kStreamDefault;
   const Status status = environment.Counted<Call::kStreamCreateWithPriority>(&stream, flags, priority);
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.streams.Add({stream, device, true});
+  const std::uint64_t handle = environment.streams.Add({stream, device, true, {}});
   if (handle == 0) {
     environment.Counted<Call::kStreamDestroy>(stream);
     return kHostOutOfMemory;
@@ -41,7 +42,7 @@ Status WrapStream(Environment& environment, const Napi::CallbackInfo& info) {
   unsigned flags = 0;
   const Status status = environment.Counted<Call::kStreamGetFlags>(stream, &flags);
   if (status != kSuccess) return status;
-  const std::uint64_t handle = environment.streams.Add({stream, device, false});
+  const std::uint64_t handle = environment.streams.Add({stream, device, false, {}});
   if (handle == 0) return kHostOutOfMemory;
   environment.Out(1, static_cast<double>(handle));
   return kSuccess;
@@ -53,7 +54,9 @@ Status ReleaseStream(Environment& environment, const Napi::CallbackInfo& info) {
   StreamEntry* stream;
   Status status = environment.streams.Find(static_cast<double>(handle), &stream);
   if (status != kSuccess) return status;
-  if (stream->owned) {
+  if (stream->shared.hand_over != 0) {
+    EndShare(environment, stream->shared);
+  } else if (stream->owned) {
     const ContextScope context(environment, stream->device);
     if (context.status() != kSuccess) return context.status();
     status = environment.Counted<Call::kStreamDestroy>(stream->stream);

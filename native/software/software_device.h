@@ -83,7 +83,8 @@ enum class MoveReason {
   kFirstPrefetch,  // the page was nowhere
   kPrefetch,
   kEviction,
-  kLost,  // no page: `bytes` is the number of moves that were lost since the note before
+  kUnmoved,  // a fault that left the page where it is: it left that place and came there again
+  kLost,     // no page: `bytes` is the number of moves that were lost since the note before
 };
 
 // A page that came to a place, or left one.

@@ -14,6 +14,8 @@ import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 export class AttachedMemory implements MemoryResource {
   readonly memoryKind: MemoryKind;
   readonly device: Device;
+  /** Whether it is memory of this environment, which is counted as such until it has come home. */
+  readonly isOwn: boolean;
   readonly #attachment: Attachment & { readonly pointer: DevicePointer; readonly bytes: number };
   /** The message of shared memory; `undefined` if it is not shared. */
   #shared: BufferMessage | undefined;
@@ -22,11 +24,13 @@ export class AttachedMemory implements MemoryResource {
     { memoryKind, device }: Pick<MemoryResource, 'memoryKind' | 'device'>,
     attachment: Attachment & { readonly pointer: DevicePointer; readonly bytes: number },
     shared?: BufferMessage,
+    isOwn = false,
   ) {
     this.memoryKind = memoryKind;
     this.device = device;
     this.#attachment = attachment;
     this.#shared = shared;
+    this.isOwn = isOwn;
     refuseCloning(this);
   }
 

@@ -6,7 +6,7 @@ import { expectReturn, freeReturned, freeSoonerOrLater, type OwnedMemory } from 
 import { endLater, type Waiting } from '../collector/other-processes.js';
 import type { AwayMemory } from '../collector/returned-memory.js';
 import { Event } from '../driver/event.js';
-import { type HandOver, handOver, recall } from '../driver/hand-over.js';
+import { type BufferMessage, type HandedMemory, type HandOver, handOver, recall } from '../driver/hand-over.js';
 import type { Stream } from '../driver/stream.js';
 import { copy } from '../driver/transfer.js';
 import { CisternError, formatPointer, LifetimeError } from '../errors.js';
@@ -14,6 +14,7 @@ import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResour
 import { adoptInScope, innermostFrame, type ScopedMemory, type ScopeFrame } from '../resource-scope.js';
 import { ForeignMemoryResource } from '../resources/foreign-memory-resource.js';
 import { allocateReclaiming } from './allocate-reclaiming.js';
+import { AttachedMemory } from './attached-memory.js';
 import { ExportedMemory } from './exported-memory.js';
 import { type HostArray, HostArrays } from './host-arrays.js';
 import { ImportedMemory } from './imported-memory.js';
@@ -55,7 +56,10 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     this.alignment = alignment;
     this.createdAt = createdAt;
     this.#label = label;
-    const isBorrowed = resource instanceof ImportedMemory || (resource instanceof ForeignMemoryResource && resource.isBorrowed);
+    const isBorrowed =
+      resource instanceof ImportedMemory ||
+      (resource instanceof ForeignMemoryResource && resource.isBorrowed) ||
+      (resource instanceof AttachedMemory && resource.isOwn);
     this.#held = isBorrowed ? uncounted : heldMemory(resource.memoryKind, stream.device);
   }
 
@@ -176,19 +180,43 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
   }
 
   /**
-   * Hands the memory over to other workers, and gives it up. Another object stands for it until it
-   * has come home. If it throws, the state is unchanged, except that host views have no bytes.
+   * Gives the memory to another worker. Another object stands for it until it has come home. If it
+   * throws, the state is unchanged, except that host views have no bytes.
    */
-  handOver(isShared: boolean): HandOver {
-    const { resource, stream, alignment, byteLength } = this;
-    const { memoryKind } = resource;
+  detach(): BufferMessage {
+    return this.#handOver(this.#given(), false).message;
+  }
+
+  /**
+   * Shares the memory with other workers, and gives it up, like `detach`. Returns the memory that the
+   * buffer has from now on.
+   */
+  share(): { readonly message: BufferMessage; readonly memory: BufferMemory } {
+    const given = this.#given();
+    const { message, ...attachment } = this.#handOver(given, true);
+    const memory = this.#withResource(new AttachedMemory(given, { ...attachment, ...given }, message, true));
+    memory.adopt(given.pointer, given.bytes);
+    memory.byteLength = given.byteLength;
+    return { message, memory };
+  }
+
+  #given(): HandedMemory {
+    const { resource, alignment, byteLength } = this;
     const pointer = this.#pointer;
     const device = deviceOfMemory(resource, pointer);
-    const bytes = this.#bytes;
-    const given = { pointer, bytes, byteLength, alignment, memoryKind, device };
-    const away = new BufferMemory(resource, stream, alignment, this.#label, this.createdAt);
+    return { pointer, bytes: this.#bytes, byteLength, alignment, memoryKind: resource.memoryKind, device };
+  }
+
+  /** An object for the same memory, or for what a resource has of it, without that memory yet. */
+  #withResource(resource: MemoryResource): BufferMemory {
+    return new BufferMemory(resource, this.stream, this.alignment, this.#label, this.createdAt);
+  }
+
+  #handOver(given: HandedMemory, isShared: boolean): HandOver {
+    const { pointer, bytes } = given;
+    const away = this.#withResource(this.resource);
     this.#hostArrays?.end();
-    const handedOver = handOver(given, stream, isShared, this.#label);
+    const handedOver = handOver(given, this.stream, isShared, this.#label);
     away.#away = handedOver.handOver;
     expectReturn(handedOver.handOver, away);
     this.release();

@@ -5,10 +5,10 @@ import { advise, assertMemoryLocation, type MemoryLocation, prefetch } from '../
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { assertStream, Stream } from '../driver/stream.js';
 import { pointerInfo } from '../driver/transfer.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
+import { ArgumentRangeError, UnsupportedError } from '../errors.js';
 import type { DevicePointer, MemoryResource } from '../memory-resource.js';
 import { PinnedHostMemoryResource } from '../resources/pinned-host-memory-resource.js';
-import { optionNames } from '../validation.js';
+import { assertBoolean, optionNames } from '../validation.js';
 import { currentResource } from './current-resource.js';
 import { follow } from './ordered-copy.js';
 
@@ -127,8 +127,7 @@ export function transfer<Buffer extends TransferableBuffer>(
   assertMemoryLocation(location);
   for (const name of ['copy', 'nonBlocking', 'preferredLocation'] as const) {
     const value = (options as BlockingBufferTransferOptions)[name];
-    if (value !== undefined && typeof value !== 'boolean')
-      throw new ArgumentTypeError(`${name} must be a boolean, got ${formatValue(value)}`);
+    if (value !== undefined) assertBoolean(value, name);
   }
   if (options.resource !== undefined) assertMemoryResource(options.resource, 'resource');
   if (options.stream !== undefined) assertStream(options.stream, 'move a buffer');

@@ -5,7 +5,7 @@
  */
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
-import { assertBytes, optionNames } from '../validation.js';
+import { assertBoolean, assertBytes, optionNames } from '../validation.js';
 import { arrayLayout, assertWithin, isCompact } from './array-layout.js';
 import { addressOf } from './foreign-memory.js';
 
@@ -113,7 +113,7 @@ export function describeCudaArray(
 ): CudaArrayInterface {
   const { shape, typestr, strides, byteOffset = 0, readOnly = isShared } = options;
   assertBytes(byteOffset, 'byteOffset');
-  if (typeof readOnly !== 'boolean') throw new ArgumentTypeError(`readOnly must be a boolean, got ${formatValue(readOnly)}`);
+  assertBoolean(readOnly, 'readOnly');
   if (options.stream !== undefined && options.stream !== null) {
     throw new ArgumentRangeError(`stream must be null or left out, got ${formatValue(options.stream)}`, 'ERR_INVALID_ARG_VALUE');
   }

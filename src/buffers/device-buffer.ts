@@ -2,7 +2,6 @@ import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { deviceOfMemory, hasMemoryOf } from '../adaptors/per-device-resource-adaptor.js';
 import { creationStack, disown, freeReturned, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
-import { currentBackend } from '../driver/backend.js';
 import { Event } from '../driver/event.js';
 import { attach, type BufferMessage, checkedMessage, discardMessage, giveBack, messageInfo } from '../driver/hand-over.js';
 import { accessFromHost } from '../driver/host-view.js';
@@ -473,13 +472,14 @@ export class DeviceBuffer implements Disposable {
   }
 
   /**
-   * Gives up a message without attaching it: the memory goes home, or, if the buffer is shared, nobody
-   * else can attach it. The giver and everybody who has the message can call this, for example when
-   * the worker that it was sent to has ended.
+   * Gives up a message without attaching it: the memory goes home. The giver and everybody who has the
+   * message can call this, for example when the worker that it was sent to has ended. If the buffer is
+   * shared, only the worker that shares it can: then nobody else can attach it, and in another worker
+   * this does nothing.
    *
    * A message that is lost cannot be noticed: its memory stays allocated until the giver's
    * environment ends.
-   * @returns whether the message could still be attached before; if it is false, nothing has changed
+   * @returns whether the message could be attached until now; if it is false, nothing has changed
    * @throws LifetimeError (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made the
    * message; ArgumentTypeError for any other value.
    * @example
@@ -490,9 +490,7 @@ export class DeviceBuffer implements Disposable {
    * ```
    */
   static discard(message: BufferMessage): boolean {
-    const checked = checkedMessage(message);
-    currentBackend();
-    const wasOpen = discardMessage(checked, 'discard a message');
+    const wasOpen = discardMessage(checkedMessage(message), 'buffer');
     freeReturned(false);
     return wasOpen;
   }
@@ -1077,7 +1075,7 @@ export class DeviceBuffer implements Disposable {
 
   /**
    * Lets other processes of the same user use the buffer: returns a handle of 56 bytes, which travels
-   * through any channel, and which {@link DeviceBuffer.open} takes there. Nothing is copied, and this
+   * through any channel, and which {@link DeviceBuffer.open} takes there. It contains no memory, and this
    * buffer stays as it is. A second call returns the same handle.
    *
    * The handle can be opened as long as this buffer has its memory: until it is disposed, collected,
@@ -1093,9 +1091,11 @@ export class DeviceBuffer implements Disposable {
    * same one. The software device shares whole pages.
    *
    * Stream order: the streams of other processes wait for everything queued on this buffer's stream at
-   * the latest call. Does not block. What other processes write is ordered before work that is queued
-   * here after {@link DeviceBuffer.importersDone}. RMM has no counterpart, except that its pools can be
-   * created with a handle type.
+   * the latest call. The call waits for no stream. On the software device, the first export of memory
+   * copies its contents, about half a second for 1 GiB, while copies and fills pause. What other
+   * processes write is ordered before work that is queued here after
+   * {@link DeviceBuffer.importersDone}. RMM has no counterpart, except that its pools can be created
+   * with a handle type.
    * @throws UnsupportedError for any other memory; the message names the resource, and what to use.
    * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the buffer or its stream is disposed; CisternError
    * (`ERR_CISTERN_INVALID_STATE`) if it is shared with workers, or 65,536 buffers are exported;
@@ -1157,7 +1157,7 @@ export class DeviceBuffer implements Disposable {
   async importersDone(): Promise<void> {
     this.#assertLive('wait for other processes');
     const { processExport } = this.#memory;
-    if (processExport !== undefined) await untilUnused(() => processExport.isUsed);
+    if (processExport !== undefined) await untilUnused(processExport);
   }
 
   /**
@@ -1225,7 +1225,7 @@ export class DeviceBuffer implements Disposable {
       message = resource.handOn(byteLength, stream, label);
       memory.release();
     } else {
-      message = memory.handOver(false).message;
+      message = memory.detach();
     }
     disown(this.#standIn as StandIn);
     this.#standIn = undefined;
@@ -1255,19 +1255,9 @@ export class DeviceBuffer implements Disposable {
     this.#assertUsable(operation);
     if (this.#memory.pointer === 0) throw new UnsupportedError(`cannot ${operation}: it has no memory`);
     this.#assertCanBeGiven(operation);
-    const { resource, byteLength, bytes, pointer, stream, alignment, label, createdAt } = this.#memory;
+    const { resource, byteLength, pointer, stream, label } = this.#memory;
     if (resource instanceof AttachedMemory && resource.isAt(pointer)) return resource.share(byteLength, stream, label);
-    const device = deviceOfMemory(resource, pointer);
-    const { message, ...attachment } = this.#memory.handOver(true);
-    const shared = new BufferMemory(
-      new AttachedMemory({ memoryKind: resource.memoryKind, device }, { ...attachment, pointer, bytes }, message),
-      stream,
-      alignment,
-      label,
-      createdAt,
-    );
-    shared.adopt(pointer, bytes);
-    shared.byteLength = byteLength;
+    const { message, memory: shared } = this.#memory.share();
     disown(this.#standIn as StandIn);
     this.#memory = shared;
     this.#standIn = own(shared);

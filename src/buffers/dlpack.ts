@@ -5,9 +5,9 @@
 import { deviceOfMemory } from '../adaptors/per-device-resource-adaptor.js';
 import { dlpackDeviceType, exportTensor, readOnlyFlag } from '../driver/dlpack-capsule.js';
 import { Stream } from '../driver/stream.js';
-import { ArgumentRangeError, ArgumentTypeError, formatValue, UnsupportedError } from '../errors.js';
+import { ArgumentRangeError, formatValue, UnsupportedError } from '../errors.js';
 import type { MemoryResource } from '../memory-resource.js';
-import { assertBytes, optionNames } from '../validation.js';
+import { assertBoolean, assertBytes, optionNames } from '../validation.js';
 import { arrayLayout, assertWithin } from './array-layout.js';
 import { kindOfMemory } from './buffer-transfer.js';
 import type { ExportedMemory } from './exported-memory.js';
@@ -202,10 +202,6 @@ function dataTypeOf(dtype: unknown): Required<DLPackDataType> {
     if (value > most) throw new ArgumentRangeError(`${name} of dtype must be an integer from 0 to ${most}, got ${value}`);
   }
   return { code, bits, lanes };
-}
-
-function assertBoolean(value: unknown, name: string): void {
-  if (typeof value !== 'boolean') throw new ArgumentTypeError(`${name} must be a boolean, got ${formatValue(value)}`);
 }
 
 /**

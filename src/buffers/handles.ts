@@ -1,9 +1,11 @@
 /** The handles of exported buffers, and what both sides of an export need besides. */
 import { setTimeout as sleep } from 'node:timers/promises';
+import { noticeEndedImporters } from '../driver/process-memory.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentTypeError, formatValue } from '../errors.js';
 import type { MemoryResource } from '../memory-resource.js';
 import { optionNames } from '../validation.js';
+import type { ProcessExport } from './process-export.js';
 
 /** A `Buffer` as JSON shows it, and as `process.send` transmits it by default. */
 export interface HandleInJson {
@@ -49,7 +51,11 @@ export function leafOf(resource: MemoryResource): MemoryResource {
 
 const longestDelay = 16;
 
-/** Resolves once a condition no longer holds. Keeps the process alive. */
-export async function untilUnused(isUsed: () => boolean): Promise<void> {
-  for (let delay = 1; isUsed(); delay = Math.min(2 * delay, longestDelay)) await sleep(delay);
+/** Resolves once no other process uses exported memory. Keeps this process alive. */
+export async function untilUnused(processExport: ProcessExport): Promise<void> {
+  noticeEndedImporters();
+  for (let delay = 1; processExport.isUsed; delay = Math.min(2 * delay, longestDelay)) {
+    await sleep(delay);
+    noticeEndedImporters();
+  }
 }

@@ -29,6 +29,7 @@ export class ProcessExport {
     refreshExport(this.#number, byteLength, stream);
   }
 
+  /** Whether other processes use the memory, or ended and were not noticed yet. */
   get isUsed(): boolean {
     return !this.#isOver && exportIsUsed(this.#number);
   }

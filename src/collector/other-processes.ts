@@ -5,6 +5,7 @@
  *     a buffer is disposed ──► an importer uses its memory ──► free it once none does
  *     a buffer of another process is disposed ──► its work runs ──► unmap it once that has run
  */
+import { noticeEndedImporters } from '../driver/process-memory.js';
 
 /** Waits for something. */
 export interface Waiting {
@@ -13,33 +14,45 @@ export interface Waiting {
 }
 
 const waiting = new Set<Waiting>();
-/** Milliseconds until the next look, and at most. */
 const firstDelay = 1;
 const longestDelay = 64;
-let delay = firstDelay;
+/** Milliseconds to the next look after something has changed: at least what a look takes. */
+let shortestDelay = firstDelay;
+/** The next look, and its delay in milliseconds. */
 let timer: NodeJS.Timeout | undefined;
+let delay = firstDelay;
 
 /** Ends a wait as soon as it is over. */
 export function endLater(wait: Waiting): void {
   waiting.add(wait);
-  clearTimeout(timer);
-  delay = firstDelay;
-  schedule();
+  schedule(shortestDelay);
 }
 
-/** Ends all waits that are over. */
-export function endWaits(): void {
+/** Ends all waits that are over. Returns whether any was. */
+export function endWaits(): boolean {
+  if (waiting.size === 0) return false;
+  noticeEndedImporters();
+  let isAnyOver = false;
   for (const wait of waiting) {
     if (!wait.endIfOver()) continue;
     waiting.delete(wait);
-    delay = firstDelay;
+    isAnyOver = true;
   }
+  return isAnyOver;
 }
 
-function schedule(): void {
-  timer = setTimeout(() => {
-    endWaits();
-    if (waiting.size > 0) schedule();
-  }, delay).unref();
-  delay = Math.min(2 * delay, longestDelay);
+/** Leaves the next look as it is if its delay is not longer: otherwise frequent calls would put it off for ever. */
+function schedule(milliseconds: number): void {
+  if (timer !== undefined && delay <= milliseconds) return;
+  clearTimeout(timer);
+  delay = milliseconds;
+  timer = setTimeout(look, milliseconds).unref();
+}
+
+function look(): void {
+  timer = undefined;
+  const start = performance.now();
+  const isAnyOver = endWaits();
+  shortestDelay = Math.min(Math.max(firstDelay, performance.now() - start), longestDelay);
+  if (waiting.size > 0) schedule(isAnyOver ? shortestDelay : Math.min(Math.max(shortestDelay, 2 * delay), longestDelay));
 }

@@ -1,10 +1,11 @@
-import { ArgumentTypeError, formatValue } from '../errors.js';
+import { ArgumentTypeError, CisternError, formatValue } from '../errors.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
 import { markCopy } from '../package/copy.js';
 import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption } from './device.js';
 import { eventObserver } from './event-observer.js';
 import { finalizationRegistry } from './finalization.js';
+import { type AttachedObject, attachEvent, discardMessage, type EventMessage, handOverEvent } from './hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
 import { keptResult, mailbox, native } from './native.js';
 import { check, checkBlocking, statusError } from './status.js';
@@ -49,17 +50,25 @@ export class Event implements Disposable {
   version = 0;
   /**
    * @internal The key of the stream that it was last recorded on; `undefined` if that recording
-   * failed.
+   * failed, or another worker made it.
    */
   recordedOn: number | undefined;
+  /** The message of an event that workers share. */
+  #shared: EventMessage | undefined;
 
   /** @throws ArgumentTypeError for invalid options, DriverError if the driver refuses. */
-  constructor(options: EventOptions = {}) {
+  constructor(options?: EventOptions);
+  /** @internal */
+  constructor(options: EventOptions, attached: AttachedObject<EventMessage>);
+  constructor(options: EventOptions = {}, attached?: AttachedObject<EventMessage>) {
     assertOptions(options, knownOptions);
     this.device = deviceOption(options.device);
-    native().createEvent(this.device.index, options.timing === true);
-    check('create an event');
-    this.handle = keptResult(1);
+    if (attached === undefined) {
+      native().createEvent(this.device.index, options.timing === true);
+      check('create an event');
+    }
+    this.handle = attached?.handle ?? keptResult(1);
+    this.#shared = attached?.shared;
     unreachable.register(this, this.handle, this);
     refuseCloning(this);
   }
@@ -76,13 +85,91 @@ export class Event implements Disposable {
   }
 
   /**
+   * Takes up an event that another worker, or this one, has given or shared, with its latest recording.
+   * The last worker that disposes it, or ends, returns it to the driver. Does not block, and calls no
+   * driver.
+   *
+   * Resources do not accept it as a fence, because they do not know which stream it was recorded on.
+   * RMM has no counterpart; in C++, threads share a `cudaEvent_t`.
+   * @param message from `detach`, which one call can attach; or from `share`, which any number of
+   * calls can attach
+   * @throws as {@link Stream.attach}.
+   * @example
+   * ```ts
+   * import { parentPort } from 'node:worker_threads';
+   *
+   * parentPort?.on('message', (message: EventMessage) => {
+   *   using event = Event.attach(message);
+   *   consumer.wait(event); // for what another worker had queued
+   * });
+   * ```
+   */
+  static attach(message: EventMessage): Event {
+    const attached = attachEvent(message);
+    return new Event({ device: attached.device }, attached);
+  }
+
+  /** Gives up a message without attaching it, as {@link Stream.discard}. */
+  static discard(message: EventMessage): boolean {
+    return discardMessage(message, 'event');
+  }
+
+  /**
+   * Gives the event to another worker: returns a message for {@link Event.attach}, which one call in any
+   * worker of the process can attach. This object is disposed; whoever waits for the event goes on
+   * waiting. The taker may record it again, and give it back. Does not block, and calls no driver.
+   *
+   * The message can be attached as long as this worker lives. If it is never attached, the event
+   * exists until this worker ends or {@link Event.discard} is called. RMM has no counterpart.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed; CisternError
+   * (`ERR_CISTERN_INVALID_STATE`) if it is shared, or while a promise of
+   * {@link Event.synchronize} is pending. The state is unchanged then.
+   * @example
+   * ```ts
+   * const event = new Event();
+   * event.record(producer);
+   * worker.postMessage(event.detach());
+   * ```
+   */
+  detach(): EventMessage {
+    const operation = 'detach an event';
+    this.#assertLive(operation);
+    this.#assertNotShared(operation);
+    const message = handOverEvent(this.handle, false);
+    this.handle = -1;
+    unreachable.unregister(this);
+    return message;
+  }
+
+  /**
+   * Lets other workers wait for the event: returns a message that any number of calls of
+   * {@link Event.attach} can attach, until this object is disposed. From now on the event keeps its
+   * recording: nobody can record or detach it. The driver gets it back once every worker has disposed
+   * it. A second call returns the same message. Does not block, and calls no driver. RMM has no
+   * counterpart; in C++, threads share a `cudaEvent_t`.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the event is disposed.
+   * @example
+   * ```ts
+   * using event = new Event();
+   * event.record(producer);
+   * worker.postMessage(event.share());
+   * ```
+   */
+  share(): EventMessage {
+    this.#assertLive('share an event');
+    this.#shared ??= handOverEvent(this.handle, true);
+    return this.#shared;
+  }
+
+  /**
    * Records everything queued on a stream before this call. Replaces the previous recording.
    * @throws ArgumentTypeError if `stream` is not a stream, LifetimeError if the event or the stream
-   * is disposed.
+   * is disposed, CisternError (`ERR_CISTERN_INVALID_STATE`) if the event is shared.
    * @throws DriverError if the driver refuses; the previous recording may then be lost.
    */
   record(stream: Stream): void {
     if (!(stream instanceof Object) || !(stream.identity instanceof StreamIdentity) || stream.isDisposed) this.#refuseStream(stream);
+    this.#assertNotShared('record an event');
     this.recordOn(stream.identity);
   }
 
@@ -157,6 +244,15 @@ export class Event implements Disposable {
 
   #assertLive(operation: string): void {
     if (this.handle < 0) throw alreadyDisposed(operation, 'the event');
+  }
+
+  #assertNotShared(operation: string): void {
+    if (this.#shared === undefined) return;
+    this.#assertLive(operation);
+    throw new CisternError(
+      'ERR_CISTERN_INVALID_STATE',
+      `cannot ${operation}: it is shared, so that other workers may be waiting for its recording`,
+    );
   }
 
   #refuse(operation: string): never {

@@ -37,8 +37,12 @@ export interface GlobalArenaUsage {
 /** How a request to other environments ended. */
 interface Answers {
   readonly asked: number;
+  /** What had been freed in the arena, ever, when it was asked for. */
+  readonly freedBefore: number;
   readonly freedBytes: number;
   readonly hasRoom: boolean;
+  /** The request to wait for again; 0 once all have answered, or the time is over. */
+  readonly request: number;
   /** The threads, as Node numbers them, of those that have not answered. */
   readonly silent: readonly number[];
 }
@@ -124,10 +128,10 @@ export class GlobalArena {
       address = this.#tryAllocate(bytes, stream);
       const deadline = performance.now() + waitMilliseconds;
       for (let left = waitMilliseconds; address === 0; left = deadline - performance.now()) {
-        answers = sum(answers, this.#ask(bytes, Math.max(left, 0)));
+        answers = this.#ask(bytes, waitMilliseconds, Math.max(left, 0), answers);
         address = this.#tryAllocate(bytes, stream);
-        // Somebody else may have taken what came back.
-        if (left <= 0 || !answers.hasRoom) break;
+        // If there was room, somebody else may have taken it.
+        if (left <= 0 || !(answers.hasRoom || answers.request > 0)) break;
       }
     }
     if (address === 0) throw this.#outOfMemory(bytes, waitMilliseconds, answers);
@@ -198,10 +202,21 @@ export class GlobalArena {
     return mailbox[1] as number;
   }
 
-  #ask(bytes: number, milliseconds: number): Answers {
-    const silent = native().askForSuperblocks(this.#number, bytes, milliseconds);
+  /** @param before the answers so far */
+  #ask(bytes: number, waitMilliseconds: number, left: number, before: Answers | undefined): Answers {
+    const again = before?.request ?? 0;
+    const silent = native().askForSuperblocks(this.#number, bytes, waitMilliseconds, left, again);
     check('ask other workers for memory');
-    return { asked: mailbox[1] as number, freedBytes: mailbox[2] as number, hasRoom: mailbox[3] === 1, silent: [...silent] };
+    const [, asked, freed, freedNow, hasRoom, request] = mailbox as unknown as [number, number, number, number, number, number];
+    const freedBefore = before?.freedBefore ?? freed;
+    return {
+      asked: before !== undefined && again > 0 ? before.asked : asked,
+      freedBefore,
+      freedBytes: freedNow - freedBefore,
+      hasRoom: hasRoom === 1,
+      request,
+      silent: [...silent],
+    };
   }
 
   #outOfMemory(bytes: number, waitMilliseconds: number, answers: Answers | undefined): OutOfMemoryError {
@@ -241,10 +256,6 @@ export function answerRequests(): void {
 /** The bytes of an arena, rounded up to whole superblocks, but to a safe integer. */
 function wholeSuperblocks(bytes: number, superblockBytes: number): number {
   return Math.min(alignUp(bytes, superblockBytes), 2 ** 53 - superblockBytes);
-}
-
-function sum(before: Answers | undefined, answers: Answers): Answers {
-  return before === undefined ? answers : { ...answers, freedBytes: before.freedBytes + answers.freedBytes };
 }
 
 function explained(answers: Answers | undefined, waitMilliseconds: number): string {

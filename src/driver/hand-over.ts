@@ -1,10 +1,11 @@
 /**
- * Memory handed from one environment (the main thread or a worker) to others. The state is native
- * and belongs to the process: see `native/addon/hand_overs.h`.
+ * Memory, streams and events handed from one environment (the main thread or a worker) to others. The
+ * state is native and belongs to the process: see `native/addon/hand_overs.h`.
  */
-import { ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { ArgumentTypeError, CisternError, formatValue, LifetimeError } from '../errors.js';
+import { currentBackend } from './backend.js';
 import { Device } from './device.js';
-import { mailbox, NativeMemoryKind, NativeStatus, native } from './native.js';
+import { HandOverContent, keptResult, mailbox, NativeMemoryKind, NativeStatus, native } from './native.js';
 import type { MemoryKind } from './plain-memory.js';
 import { check } from './status.js';
 import type { Stream } from './stream.js';
@@ -22,6 +23,43 @@ export interface BufferMessage {
   readonly nonce: number;
   /** The label of the buffer. */
   readonly label?: string | undefined;
+}
+
+/**
+ * What {@link Stream.detach} and {@link Stream.share} return: a plain object that `postMessage` can send to
+ * any worker of the process.
+ */
+export interface StreamMessage {
+  readonly kind: 'cistern-stream';
+  /** As in {@link BufferMessage}. */
+  readonly number: number;
+  /** As in {@link BufferMessage}. */
+  readonly nonce: number;
+}
+
+/**
+ * What {@link Event.detach} and {@link Event.share} return: a plain object that `postMessage` can send to
+ * any worker of the process.
+ */
+export interface EventMessage {
+  readonly kind: 'cistern-event';
+  /** As in {@link BufferMessage}. */
+  readonly number: number;
+  /** As in {@link BufferMessage}. */
+  readonly nonce: number;
+}
+
+type Message = BufferMessage | StreamMessage | EventMessage;
+
+/** What messages stand for. */
+type Content = keyof typeof HandOverContent;
+
+/** A stream or an event that was attached. */
+export interface AttachedObject<Of extends Message> {
+  readonly handle: number;
+  readonly device: Device;
+  /** The message, if it is shared. */
+  readonly shared: Of | undefined;
 }
 
 /** Memory that is handed over. */
@@ -47,6 +85,8 @@ export interface Attachment {
 export interface HandOver extends Attachment {
   readonly message: BufferMessage;
 }
+
+const words = { buffer: 'a buffer', stream: 'a stream', event: 'an event' } as const;
 
 const memoryKinds = Object.keys(NativeMemoryKind) as readonly MemoryKind[];
 
@@ -86,10 +126,10 @@ export function handOn(
  * @throws ArgumentTypeError if the value does not have the form of a message.
  */
 export function checkedMessage(message: unknown): BufferMessage {
-  const { kind, number, nonce, label } = (typeof message === 'object' && message !== null ? message : {}) as Partial<BufferMessage>;
-  const isLabel = label === undefined || typeof label === 'string';
-  if (kind === 'cistern-buffer' && isNumber(number) && isNumber(nonce) && isLabel) return messageOf(number, nonce, label);
-  throw new ArgumentTypeError(`message must be what detach or share of a buffer returned, got ${formatValue(message)}`);
+  const { number, nonce } = checkedNumbers(message, 'buffer');
+  const { label } = message as BufferMessage;
+  if (label !== undefined && typeof label !== 'string') throw invalidMessage(message, 'buffer');
+  return messageOf(number, nonce, label);
 }
 
 /** What a message stands for. @throws LifetimeError if it cannot be attached. */
@@ -125,11 +165,61 @@ export function giveBack({ handOver: hand, number }: Attachment, stream: Stream)
   check('give a buffer back');
 }
 
-/** Makes sure that nobody attaches a message any more. Returns whether somebody could before. */
-export function discardMessage(message: BufferMessage, operation: string): boolean {
-  native().discardMessage(message.number, message.nonce);
-  checkMessage(message, operation);
+/**
+ * Makes sure that nobody attaches a message any more, unless another environment shares it. Returns
+ * whether somebody could before.
+ * @throws ArgumentTypeError if the value does not have the form of a message; LifetimeError if it is not of
+ * this process.
+ */
+export function discardMessage(message: unknown, content: Content): boolean {
+  const { number, nonce } = checkedNumbers(message, content);
+  native().discardMessage(number, nonce, HandOverContent[content]);
+  checkMessage({ number, nonce }, 'discard a message');
   return mailbox[1] === 1;
+}
+
+/**
+ * Hands a stream of this environment over. Its handle is released, unless it is shared. Throws if the
+ * environment does not own it.
+ */
+export function handOverStream(handle: number, id: number, isShared: boolean): StreamMessage {
+  native().handOverStream(handle, id, isShared);
+  check('hand a stream over');
+  return Object.freeze({ kind: 'cistern-stream', number: mailbox[1] as number, nonce: mailbox[2] as number });
+}
+
+/**
+ * Hands an event of this environment over. Its handle is released, unless it is shared.
+ * @throws CisternError if somebody waits for its recording, unless it is shared.
+ */
+export function handOverEvent(handle: number, isShared: boolean): EventMessage {
+  native().handOverEvent(handle, isShared);
+  if (mailbox[0] === NativeStatus.inUse) {
+    throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot detach an event: a wait for it has not ended');
+  }
+  check('hand an event over');
+  return Object.freeze({ kind: 'cistern-event', number: mailbox[1] as number, nonce: mailbox[2] as number });
+}
+
+/**
+ * Attaches a stream. The caller releases its handle.
+ * @throws ArgumentTypeError if the value does not have the form of a message; LifetimeError if it cannot
+ * be attached.
+ */
+export function attachStream(message: unknown): AttachedObject<StreamMessage> & { readonly id: number } {
+  const numbers = checkedNumbers(message, 'stream');
+  native().attachStream(numbers.number, numbers.nonce);
+  checkMessage(numbers, 'attach a stream');
+  const id = keptResult(4);
+  return { ...attachedObject({ kind: 'cistern-stream', ...numbers }), id };
+}
+
+/** Attaches an event, as {@link attachStream}. */
+export function attachEvent(message: unknown): AttachedObject<EventMessage> {
+  const numbers = checkedNumbers(message, 'event');
+  native().attachEvent(numbers.number, numbers.nonce);
+  checkMessage(numbers, 'attach an event');
+  return attachedObject({ kind: 'cistern-event', ...numbers });
 }
 
 /** Brings memory home that no environment has attached. */
@@ -169,11 +259,30 @@ function messageOf(number: number, nonce: number, label: string | undefined): Bu
   return Object.freeze({ kind: 'cistern-buffer', number, nonce, ...(label === undefined ? {} : { label }) });
 }
 
+function attachedObject<Of extends Message>(message: Of): AttachedObject<Of> {
+  const handle = keptResult(1);
+  const shared = mailbox[3] === 1 ? Object.freeze(message) : undefined;
+  return { handle, device: Device.get(mailbox[2]), shared };
+}
+
+function checkedNumbers(message: unknown, content: Content): { readonly number: number; readonly nonce: number } {
+  const { kind, number, nonce } = (typeof message === 'object' && message !== null ? message : {}) as Partial<Message>;
+  if (kind === `cistern-${content}` && isNumber(number) && isNumber(nonce)) {
+    currentBackend();
+    return { number, nonce };
+  }
+  throw invalidMessage(message, content);
+}
+
+function invalidMessage(message: unknown, content: Content): ArgumentTypeError {
+  return new ArgumentTypeError(`message must be what detach or share of ${words[content]} returned, got ${formatValue(message)}`);
+}
+
 function isNumber(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 0;
 }
 
-function checkMessage({ number, nonce }: BufferMessage, operation: string): void {
+function checkMessage({ number, nonce }: Pick<Message, 'number' | 'nonce'>, operation: string): void {
   if (mailbox[0] === NativeStatus.staleMessage) {
     throw new LifetimeError(
       'ERR_CISTERN_STALE_MESSAGE',

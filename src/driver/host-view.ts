@@ -3,6 +3,18 @@ import { currentBackend } from './backend.js';
 import { mailbox, native } from './native.js';
 import { check, notSupportedStatus } from './status.js';
 
+/** An array that is moved to another one leaves nothing to detach, and the other would outlive the memory. */
+const refusedTransfers = Object.fromEntries(
+  ['transfer', 'transferToFixedLength'].map((name) => [
+    name,
+    {
+      value: () => {
+        throw new UnsupportedError('an array over the memory of a resource cannot be transferred: copy it instead');
+      },
+    },
+  ]),
+);
+
 /**
  * An array over memory that the host can use, without a copy. It does not keep the memory: call
  * {@link endView} before the memory is freed.
@@ -17,9 +29,9 @@ export function viewFromHost(pointer: number, bytes: number): ArrayBuffer {
     throw new UnsupportedError('this runtime allows no array over memory that is not its own: copy the memory instead');
   }
   check(`view ${bytes} bytes from the host`);
-  // Another thread must not take the memory along.
-  process.getBuiltinModule('node:worker_threads').markAsUntransferable(view);
-  return view;
+  // Node itself refuses to transfer it to another thread. `markAsUntransferable` would make it
+  // impossible to detach, since Node 24.
+  return Object.defineProperties(view, refusedTransfers);
 }
 
 /** Detaches the array: it has no bytes from now on, and neither have typed arrays over it. */

@@ -71,7 +71,12 @@ export const NativeStatus = {
   tooManyExports: -20,
   /** The memory belongs to another device than the stream, which has no access to it. */
   noAccess: -21,
+  /** A wait for the event has not ended. */
+  inUse: -22,
 } as const;
+
+/** What messages stand for, as the addon numbers it. */
+export const HandOverContent = { buffer: 0, stream: 1, event: 2 } as const;
 
 /** Kinds of plain memory, as the addon numbers them. */
 export const NativeMemoryKind = { device: 0, managed: 1, 'pinned-host': 2, host: 3 } as const;
@@ -81,6 +86,8 @@ export const NativeMemoryKind = { device: 0, managed: 1, 'pinned-host': 2, host:
  * environment could still hold them.
  */
 export interface NativeBinding {
+  /** The version of the package that the addon was built from. */
+  readonly version: string;
   /** The CUDA name of each driver function, in the order of the counters. */
   readonly functionNames: readonly string[];
   /**
@@ -467,10 +474,31 @@ export interface NativeBinding {
   handOn(handOver: number, attachment: number, byteLength: number, stream: number, isShared: boolean): void;
   /** Ends an attachment, after everything queued on the stream. */
   giveBack(handOver: number, attachment: number, stream: number): void;
-  /** Nobody can attach the message any more. `[1]`: 1 if somebody could before. */
-  discardMessage(message: number, nonce: number): void;
+  /**
+   * Nobody can attach the message any more, unless it is one that another environment shares. `content`
+   * is a {@link HandOverContent}. `[1]`: 1 if somebody could before.
+   */
+  discardMessage(message: number, nonce: number, content: number): void;
   /** For the environment that the memory belongs to: closes its message, unless it is attached. */
   recallHandOver(handOver: number): void;
+  /**
+   * Makes a message of a stream that this environment owns, whose id is given. The handle is released;
+   * or, if the stream is to be shared, goes on, and its release ends the message. `[1]`: the message,
+   * `[2]` its nonce.
+   */
+  handOverStream(stream: number, id: number, isShared: boolean): void;
+  /**
+   * As `handOverStream`. `inUse` if an `eventCompletion` waits for the event, unless that is to be
+   * shared.
+   */
+  handOverEvent(event: number, isShared: boolean): void;
+  /**
+   * A handle of this environment for a stream. If it is not shared, the environment now owns it. `[1]`:
+   * the handle, `[2]` the device, `[3]` 1 if it is shared, `[4]` its id.
+   */
+  attachStream(message: number, nonce: number): void;
+  /** As `attachStream`, without an id. */
+  attachEvent(message: number, nonce: number): void;
   /**
    * Takes the next memory of this environment that has come home. Waits for the devices if an
    * environment ended while it used the memory; if something stalls a stream, that memory is left for
@@ -515,11 +543,15 @@ export interface NativeBinding {
   arenaInfo(arena: number): void;
   /**
    * Asks all environments that have superblocks to free what they can, and blocks until there is room
-   * for `bytes`, all have answered, or the time is over. One that let a request time out is not waited
-   * for until it has answered. `[1]`: how many were asked, `[2]` the bytes that were freed meanwhile,
-   * `[3]` 1 if there is room now. Returns the threads of those that have not answered.
+   * for `bytes`, all have answered, `left` milliseconds are over, or 50: so a worker that is
+   * terminated meanwhile ends. One that was asked `patience` milliseconds ago, by whomever, and has not
+   * answered since is not waited for. `[1]`: how many were asked, `[2]` and `[3]` the bytes that were
+   * freed in the arena before the call and after it, `[4]` 1 if there is room now, `[5]` the request if
+   * some may still answer in time, or 0.
+   * Returns the threads of those that have not answered.
+   * @param request 0, or the one to wait for again, without asking
    */
-  askForSuperblocks(arena: number, bytes: number, milliseconds: number): Float64Array;
+  askForSuperblocks(arena: number, bytes: number, patience: number, left: number, request: number): Float64Array;
   /** Hot. `[1]`: 1 if `takeArenaRequest` may have something. */
   isAskedForSuperblocks(): void;
   /** `[1]`: an arena of which superblocks are needed, or 0; `[2]`: the request to answer. */
@@ -555,7 +587,9 @@ export interface NativeBinding {
   exportMemory(address: number, bytes: number, byteLength: number, alignment: number, stream: number, handle: Uint8Array): void;
   /** Later opens are also ordered after what is queued on the stream now. */
   refreshExport(number: number, byteLength: number, stream: number): void;
-  /** `[1]`: 1 if other processes use the memory. */
+  /** Clears the uses of all processes that have ended. */
+  noticeEndedImporters(): void;
+  /** `[1]`: 1 if other processes use the memory, or ended without being noticed. */
   exportIsUsed(number: number): void;
   /**
    * Nobody can open the memory any more, unless somebody uses it and `mayReopen` is true. `[1]`: 1 if

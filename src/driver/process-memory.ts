@@ -48,7 +48,12 @@ export function refreshExport(number: number, byteLength: number, stream: Stream
   check('export a buffer');
 }
 
-/** Whether other processes use exported memory. Notices those that have ended. */
+/** Notices the processes that have ended while they used exported memory. One look serves all exports. */
+export function noticeEndedImporters(): void {
+  native().noticeEndedImporters();
+}
+
+/** Whether other processes use exported memory, or ended and were not noticed yet. */
 export function exportIsUsed(number: number): boolean {
   native().exportIsUsed(number);
   check('look for users of a buffer');

@@ -1,5 +1,5 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
-import { assertOptions, optionNames } from '../validation.js';
+import { ArgumentRangeError, formatValue } from '../errors.js';
+import { assertBoolean, assertOptions, optionNames } from '../validation.js';
 import { mailbox, native } from './native.js';
 import { check, outOfMemoryStatus } from './status.js';
 
@@ -80,9 +80,8 @@ export function configureSoftwareDevice(settings: SoftwareDeviceSettings): void 
   if (cost !== undefined && (!Number.isInteger(cost) || cost < 0 || cost > longestMigration)) {
     throw new ArgumentRangeError(`migrationNanoseconds must be an integer from 0 to 10^15, got ${formatValue(cost)}`);
   }
-  assertBoolean(strict, 'strict');
-  assertBoolean(concurrentManagedAccess, 'concurrentManagedAccess');
-  assertBoolean(coherent, 'coherent');
+  for (const [name, value] of Object.entries({ strict, concurrentManagedAccess, coherent }))
+    if (value !== undefined) assertBoolean(value, name);
   const pairs = peers === undefined ? undefined : textOfPeers(peers);
   native().configureSoftware(totalBytes ?? 0, devices ?? 0, strict, concurrentManagedAccess, cost, coherent, pairs);
   check('configure the software device');
@@ -138,11 +137,6 @@ export function failCall(functionName: string, nth = 1, status: number = outOfMe
 /** The driver functions that can be delayed and failed, by CUDA's names. */
 export function driverFunctionNames(): readonly string[] {
   return native().functionNames;
-}
-
-function assertBoolean(value: unknown, name: string): void {
-  if (value === undefined || typeof value === 'boolean') return;
-  throw new ArgumentTypeError(`${name} must be a boolean, got ${formatValue(value)}`);
 }
 
 function assertFunction(name: string): void {

@@ -1,6 +1,7 @@
 import { DriverError } from '../errors.js';
 import type { Event } from './event.js';
 import { eventObserver } from './event-observer.js';
+import type { StreamMessage } from './hand-over.js';
 import { mailbox, native } from './native.js';
 import { check, checkBlocking } from './status.js';
 import type { Stream } from './stream.js';
@@ -58,7 +59,7 @@ export class StreamIdentity {
   /**
    * The native handle that every `Stream` object of this stream uses; valid until the stream ends.
    */
-  readonly handle: number;
+  handle: number;
   readonly id: number;
   /** Tells the streams of all devices apart; on the first device it is the id. */
   readonly key: number;
@@ -66,7 +67,9 @@ export class StreamIdentity {
   readonly serial = ++identities | 0;
   readonly device: number;
   /** Whether cistern created the driver's stream and destroys it. */
-  readonly isOwned: boolean;
+  isOwned: boolean;
+  /** The message with which other environments attach the stream, if it is shared. */
+  shared: StreamMessage | undefined = undefined;
   /**
    * Whether cistern is notified before the stream ends, so that it can still record events then.
    * The first object for the stream decides.
@@ -91,7 +94,8 @@ export class StreamIdentity {
   static of(id: number, device: number, handle: number, isOwned: boolean, announcesEnd: boolean): StreamIdentity {
     const known = live.get(keyOf(id, device));
     if (known !== undefined && !known.#isEnding) {
-      native().releaseStream(handle);
+      if (isOwned && !known.isOwned) known.#own(handle);
+      else native().releaseStream(handle);
       return known;
     }
     const identity = new StreamIdentity(id, device, handle, isOwned, announcesEnd);
@@ -228,8 +232,9 @@ export class StreamIdentity {
    * Ends the identity, and disposes the remaining objects for the stream. `record` is called if an
    * observer needs an event, before any observer is notified. If it throws, or if the driver
    * refuses to destroy the stream, the state is unchanged.
+   * @param release gives the driver's stream up; `undefined`: destroys it if it is cistern's
    */
-  end(record: () => Event | undefined): void {
+  end(record: () => Event | undefined, release: (handle: number) => void = destroy): void {
     const observers = [...this.#observers];
     // Host functions may run during `record`, but must not queue anything on the stream after it.
     this.#isEnding = true;
@@ -240,8 +245,7 @@ export class StreamIdentity {
       // A stream whose end is not announced may be gone: its handle must not be used.
       isBusy = observers.length > 0 && !(this.announcesEnd && this.isIdle());
       if (observers.some((observer) => observer.needsLastEvent(this))) event = record();
-      native().releaseStream(this.handle);
-      check('destroy a stream');
+      release(this.handle);
     } catch (error) {
       this.#isEnding = false;
       for (const reference of this.#streams) if (!setHandle(reference, this.handle)) this.#streams.delete(reference);
@@ -254,6 +258,19 @@ export class StreamIdentity {
     for (const observer of observers) observer.streamEnded(this, event);
     vacantSlots.push(this.slot);
   }
+
+  /** A stream that was attached, and of which this environment had a foreign handle. */
+  #own(handle: number): void {
+    native().releaseStream(this.handle);
+    this.handle = handle;
+    this.isOwned = true;
+    for (const reference of this.#streams) setHandle(reference, handle);
+  }
+}
+
+function destroy(handle: number): void {
+  native().releaseStream(handle);
+  check('destroy a stream');
 }
 
 /** The driver may give the default streams of every device the same ids. */

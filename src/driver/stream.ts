@@ -1,10 +1,11 @@
-import { ArgumentRangeError, ArgumentTypeError, formatValue, LifetimeError } from '../errors.js';
+import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, LifetimeError, UnsupportedError } from '../errors.js';
 import { alreadyDisposed } from '../lifetime-errors.js';
 import { markCopy, otherCopyHint } from '../package/copy.js';
 import { assertOptions, optionNames } from '../validation.js';
 import { type Device, deviceOption, mayUseMemoryOf } from './device.js';
 import { Event } from './event.js';
 import { finalizationRegistry } from './finalization.js';
+import { type AttachedObject, attachStream, discardMessage, handOverStream, type StreamMessage } from './hand-over.js';
 import { type Inspect, type InspectionOptions, inspected, inspectedDisposal, inspectObject, refuseCloning } from './local-object.js';
 import { keptResult, mailbox, native } from './native.js';
 import { isCheckingOrder, type MemoryAccess, touch } from './order-checker.js';
@@ -47,6 +48,11 @@ export interface ForeignStreamOptions {
 }
 
 const foreignStreamOptions = optionNames<ForeignStreamOptions>({ announcesEnd: true, device: true });
+
+/** A stream that was created elsewhere. */
+type ExistingStream =
+  | { readonly address: number; readonly announcesEnd: boolean }
+  | (AttachedObject<StreamMessage> & { readonly id: number });
 
 /** What is needed to end a stream whose object became unreachable. */
 interface Ending {
@@ -103,24 +109,30 @@ export class Stream implements Disposable {
    * @throws ArgumentTypeError or ArgumentRangeError for invalid options, DriverError if the driver
    * refuses.
    */
-  constructor(options: StreamOptions = {}, /** @internal */ wrapped?: { handle: number; announcesEnd: boolean }) {
-    if (wrapped === undefined) assertOptions(options, streamOptions);
+  constructor(options?: StreamOptions);
+  /** @internal */
+  constructor(options: StreamOptions, existing: ExistingStream);
+  constructor(options: StreamOptions = {}, existing?: ExistingStream) {
+    if (existing === undefined) assertOptions(options, streamOptions);
     this.device = deviceOption(options.device);
-    this.#isDefault = wrapped !== undefined && wrapped.handle <= 2;
-    if (wrapped === undefined) {
+    const attached = existing !== undefined && 'id' in existing ? existing : undefined;
+    const foreign = existing !== undefined && 'address' in existing ? existing : undefined;
+    this.#isDefault = foreign !== undefined && foreign.address <= 2;
+    if (foreign !== undefined) {
+      native().wrapStream(this.device.index, foreign.address);
+      check(`use the stream with handle ${foreign.address}`);
+    } else if (attached === undefined) {
       const priority = options.priority ?? 0;
       assertPriority(priority);
       native().createStream(this.device.index, options.nonBlocking === true, priority);
       check('create a stream');
-    } else {
-      native().wrapStream(this.device.index, wrapped.handle);
-      check(`use the stream with handle ${wrapped.handle}`);
     }
-    const handle = keptResult(1);
-    this.id = identify(handle);
-    const isOwned = wrapped === undefined;
-    const announcesEnd = wrapped?.announcesEnd ?? true;
+    const handle = attached?.handle ?? keptResult(1);
+    this.id = attached?.id ?? identify(handle);
+    const isOwned = foreign === undefined;
+    const announcesEnd = foreign?.announcesEnd ?? true;
     this.identity = StreamIdentity.of(this.id, this.device.index, handle, isOwned, announcesEnd);
+    this.identity.shared ??= attached?.shared;
     this.#endsStream = isOwned || (announcesEnd && !this.identity.isOwned);
     this.handle = this.identity.handle;
     this.#reference = this.identity.join(this);
@@ -169,7 +181,49 @@ export class Stream implements Disposable {
     }
     assertOptions(options, foreignStreamOptions);
     if (address <= 2) return defaultStream(address === 2 ? 2 : 1, options.device);
-    return new Stream(options, { handle: address, announcesEnd: options.announcesEnd === true });
+    return new Stream(options, { address, announcesEnd: options.announcesEnd === true });
+  }
+
+  /**
+   * Takes up a stream that another worker, or this one, has given or shared. Disposing the result
+   * releases it for this worker; the last worker that uses the stream returns it to the driver. That
+   * also happens if this worker ends. If several objects of one worker stand for a shared stream, it
+   * is released with the last of them. Does not block, and calls no driver.
+   *
+   * Stream order: what this worker queues runs after what others have queued on the stream by then.
+   * RMM has no counterpart; in C++, threads share a `cudaStream_t`.
+   * @param message from `detach`, which one call can attach; or from `share`, which any number of
+   * calls can attach
+   * @throws LifetimeError (`ERR_CISTERN_STALE_MESSAGE`) if the message was already attached or
+   * discarded, if its giver has ended, or if the giver has disposed a shared stream;
+   * (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made it. ArgumentTypeError for any
+   * other value.
+   * @example
+   * ```ts
+   * import { parentPort } from 'node:worker_threads';
+   *
+   * parentPort?.on('message', async (message: StreamMessage) => {
+   *   using stream = Stream.attach(message);
+   *   using buffer = new DeviceBuffer(Uint8Array.of(1, 2, 3), { stream });
+   *   await stream.synchronize();
+   * });
+   * ```
+   */
+  static attach(message: StreamMessage): Stream {
+    const attached = attachStream(message);
+    return new Stream({ device: attached.device }, attached);
+  }
+
+  /**
+   * Gives up a message without attaching it: the stream is returned to the driver. The giver and
+   * everybody who has the message can call this. If the stream is shared, only its giver can: then
+   * nobody else can attach it, and in another worker this does nothing.
+   * @returns whether the message could be attached until now; if it is false, nothing has changed
+   * @throws LifetimeError (`ERR_CISTERN_FOREIGN_MESSAGE`) if no worker of this process made the
+   * message; ArgumentTypeError for any other value.
+   */
+  static discard(message: StreamMessage): boolean {
+    return discardMessage(message, 'stream');
   }
 
   /** The driver's own handle, for other libraries. */
@@ -253,8 +307,13 @@ export class Stream implements Disposable {
     this.#assertLive('launch a host function');
     if (typeof callback !== 'function') throw new ArgumentTypeError(`callback must be a function, got ${formatValue(callback)}`);
     const run = (status: number) => {
-      if (status > 0) warnOfLostFunction(this.id, status);
-      else callback();
+      if (status > 0) return warnOfLostFunction(this.id, status);
+      try {
+        callback();
+      } catch (error) {
+        // Null tells the addon that a time-out cut the function off.
+        throw error ?? undefined;
+      }
     };
     checkBlocking('launch a host function', () => native().launchHostFunction(this.handle, run));
   }
@@ -296,6 +355,65 @@ export class Stream implements Disposable {
   }
 
   /**
+   * Gives the stream to another worker: returns a message for {@link Stream.attach}, which one call in
+   * any worker of the process can attach. For this worker the stream is disposed, with the same
+   * consequences as {@link Stream.dispose}; but it goes on, and work that is queued still runs in its
+   * order. Does not block.
+   *
+   * The message can be attached as long as this worker lives. If it is never attached, the stream
+   * exists until this worker ends or {@link Stream.discard} is called. RMM has no counterpart.
+   * @throws UnsupportedError for a default stream, or if this object is from {@link Stream.fromHandle}.
+   * @throws LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed; CisternError
+   * (`ERR_CISTERN_INVALID_STATE`) if it is shared; DriverError as {@link Stream.dispose}. The state is
+   * unchanged then.
+   * @example
+   * ```ts
+   * const stream = new Stream({ nonBlocking: true });
+   * worker.postMessage(stream.detach());
+   * ```
+   */
+  detach(): StreamMessage {
+    const operation = 'detach a stream';
+    this.#assertOwner(operation);
+    const { device, identity, id } = this;
+    if (identity.shared !== undefined) {
+      throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: it is shared, so that other workers may be using it`);
+    }
+    let message: StreamMessage | undefined;
+    identity.end(
+      () => lastEventOf(device, identity, true),
+      (handle) => {
+        message = handOverStream(handle, id, false);
+      },
+    );
+    unreachable.unregister(this);
+    return message as unknown as StreamMessage;
+  }
+
+  /**
+   * Lets other workers queue work on the stream: returns a message that any number of calls of
+   * {@link Stream.attach} can attach, until this worker has disposed the stream. The driver gets the
+   * stream back once every worker has disposed it. A second call returns the same message. Does not
+   * block, and calls no driver.
+   *
+   * Stream order: work runs in the order in which the workers queue it. If that matters, they must
+   * tell each other when they have queued. RMM has no counterpart; in C++, threads share a
+   * `cudaStream_t`.
+   * @throws UnsupportedError for a default stream, or if this object is from {@link Stream.fromHandle};
+   * LifetimeError (`ERR_CISTERN_DISPOSED`) if the stream is disposed.
+   * @example
+   * ```ts
+   * const stream = new Stream({ nonBlocking: true });
+   * worker.postMessage(stream.share());
+   * ```
+   */
+  share(): StreamMessage {
+    this.#assertOwner('share a stream');
+    this.identity.shared ??= handOverStream(this.handle, this.id, true);
+    return this.identity.shared;
+  }
+
+  /**
    * Records an event for what resources hold back for the stream, and returns the stream to the
    * driver. Queued work still runs. A second call does nothing. An object for a foreign stream
    * whose end is not announced ({@link ForeignStreamOptions.announcesEnd}) does not touch the
@@ -307,7 +425,7 @@ export class Stream implements Disposable {
     if (this.handle < 0 || this.#isDefault) return;
     // Only an owner that announces the stream's end is known to have kept it alive.
     const record = () => lastEventOf(this.device, this.identity, this.#endsStream || this.identity.announcesEnd);
-    if (this.#endsStream) this.identity.end(record);
+    if (this.#endsStream && this.identity.shared === undefined) this.identity.end(record);
     else this.identity.leave(this.#reference, record);
     this.handle = -1;
     unreachable.unregister(this);
@@ -320,6 +438,17 @@ export class Stream implements Disposable {
 
   #assertLive(operation: string): void {
     if (this.handle < 0) throw alreadyDisposed(operation, `stream ${this.id}`);
+  }
+
+  /** @throws UnsupportedError if the driver's stream is not this object's. */
+  #assertOwner(operation: string): void {
+    this.#assertLive(operation);
+    if (this.#endsStream && this.identity.isOwned) return;
+    throw new UnsupportedError(
+      this.#isDefault
+        ? `cannot ${operation}: every worker has the default streams`
+        : `cannot ${operation}: this object did not create stream ${this.id}; pass its nativeHandle to Stream.fromHandle`,
+    );
   }
 }
 
@@ -390,7 +519,7 @@ function defaultStream(handle: 1 | 2, device: Device | undefined): Stream {
   const key = `${handle}:${owner.index}`;
   let stream = defaultStreams.get(key);
   if (stream === undefined) {
-    stream = new Stream({ device: owner }, { handle, announcesEnd: true });
+    stream = new Stream({ device: owner }, { address: handle, announcesEnd: true });
     defaultStreams.set(key, stream);
   }
   return stream;

@@ -197,6 +197,76 @@ describe('a limit that adaptors share', () => {
     expect(end).toEqual(printed('ERR_CISTERN_OUT_OF_MEMORY 8', '0'));
   });
 
+  test('counts at most what an ended worker has left', () => {
+    const end = runWithWorkers(`
+      const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
+      const [worker] = start(1, \`
+        const unlimited = new CudaMemoryResource();
+        const resource = new LimitingResourceAdaptor(unlimited, { limitBytes: 10 * MiB, shared: 'budget' });
+        resource.allocate(8 * MiB, stream);
+        post(new DeviceBuffer(256, { resource: unlimited, stream }).detach());
+        await received();
+      \`);
+      const buffer = DeviceBuffer.attach(await received(worker), { stream });
+      await worker.terminate();
+      resource.deallocate(resource.allocate(4 * MiB, stream), 4 * MiB, stream);
+      show(resource.allocatedBytes);
+      buffer.dispose();
+      new Stream().dispose();
+      show(resource.allocatedBytes);
+    `);
+    expect(end).toEqual(printed('256', '0'));
+  });
+
+  test('waits for another worker that is freeing what an ended worker left', () => {
+    const end = runWithWorkers(`
+      const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
+      const text = \`
+        const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
+        if (number === 0) resource.allocate(10 * MiB, stream);
+        post('ready');
+        await received();
+        post('asking');
+        const pointer = resource.allocate(4 * MiB, stream);
+        post('allocated');
+        await received();
+      \`;
+      const [holder, other] = start(2, text);
+      await Promise.all([received(holder), received(other)]);
+      const busy = new CudaMemoryResource().allocate(64 * MiB, stream);
+      for (let i = 0; i < 12; i++) cistern.set(busy, i, 1, 64 * MiB, stream);
+      await holder.terminate();
+      other.postMessage('ask');
+      await received(other);
+      const allocated = received(other);
+      await setTimeout(100);
+      resource.allocate(4 * MiB, stream);
+      await allocated;
+      show(resource.allocatedBytes / MiB);
+      await other.terminate();
+    `);
+    expect(end).toEqual(printed('8'));
+  });
+
+  test('ends with its last worker, once the memory that the worker left is free', () => {
+    const end = runWithWorkers(`
+      const [worker] = start(1, \`
+        const limited = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
+        const counted = new StatisticsResourceAdaptor(limited, { shared: 'budget' });
+        counted.allocate(8 * MiB, stream);
+        post('allocated');
+        await received();
+      \`);
+      await received(worker);
+      await worker.terminate();
+      new Stream().dispose();
+      const limited = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 20 * MiB, shared: 'budget' });
+      const counted = new StatisticsResourceAdaptor(limited, { shared: 'budget' });
+      show(limited.limitBytes / MiB, counted.sharedStatistics().bytes.total);
+    `);
+    expect(end).toEqual(printed('20 0'));
+  });
+
   test('is right however workers are terminated', () => {
     const end = runWithWorkers(`
       const options = { limitBytes: 64 * MiB, shared: 'budget' };
@@ -278,6 +348,41 @@ describe('counters that adaptors share', () => {
       limiting.allocate(2 * MiB, stream);
     };
     expect(caught(() => resource.allocate(256, stream))).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY' });
+  });
+
+  test('forget the memory of an ended worker that no driver knows', () => {
+    const end = runWithWorkers(`
+      const resource = new StatisticsResourceAdaptor(new CudaMemoryResource(), { shared: 'training' });
+      const [worker] = start(1, \`
+        const made = new CallbackMemoryResource(() => 256, () => {});
+        new StatisticsResourceAdaptor(made, { shared: 'training' }).allocate(8 * MiB, stream);
+        post('allocated');
+        await received();
+      \`);
+      await received(worker);
+      await worker.terminate();
+      resource.allocate(8 * MiB, stream);
+      show(resource.sharedStatistics().bytes.peak / MiB);
+    `);
+    expect(end).toEqual(printed('8'));
+  });
+
+  test('have no peak of memory that an ended worker no longer has', () => {
+    const end = runWithWorkers(`
+      const resource = new StatisticsResourceAdaptor(new CudaMemoryResource(), { shared: 'training' });
+      const [worker] = start(1, \`
+        new StatisticsResourceAdaptor(new CudaMemoryResource(), { shared: 'training' }).allocate(8 * MiB, stream);
+        post('allocated');
+        await received();
+      \`);
+      await received(worker);
+      await worker.terminate();
+      new Stream().dispose();
+      resource.allocate(8 * MiB, stream);
+      const { bytes } = resource.sharedStatistics();
+      show(bytes.current / MiB, bytes.peak / MiB);
+    `);
+    expect(end).toEqual(printed('8 8'));
   });
 
   test('are refused if they are not there', () => {

@@ -441,7 +441,7 @@ describe('fromDLPack', () => {
   });
 
   it('refuses whatever is no capsule', () => {
-    const others = [undefined, null, 1, 'x', {}, [], () => {}, new Proxy({}, {}), Object.create(library.produce({ shape: [0] }))];
+    const others = [undefined, null, 1, 'x', {}, [], () => {}, new Proxy({}, {}), new Proxy(library.produce({ shape: [0] }), {})];
     for (const other of [...others, ...library.forgeries()]) {
       expect(() => fromDLPack(other as object, { stream })).toThrow(ArgumentTypeError);
     }

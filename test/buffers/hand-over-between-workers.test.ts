@@ -302,3 +302,196 @@ describe('four workers that hand buffers on', () => {
     expect((result as { buffers: number }).buffers).toBeGreaterThanOrEqual(buffers);
   });
 });
+
+describe('the message of something that a worker shares', () => {
+  test('cannot be discarded by a taker', () => {
+    const end = runWithWorkers(`
+      const stream = new Stream({ nonBlocking: true });
+      const buffer = new DeviceBuffer(64 * KiB, { resource: new CudaMemoryResource(), stream });
+      const messages = [buffer.share(), stream.share(), new cistern.Event().share()];
+      const worker = start(\`
+        const [buffer, stream, event] = await received();
+        post([DeviceBuffer.discard(buffer), Stream.discard(stream), cistern.Event.discard(event)]);
+      \`);
+      worker.postMessage(messages);
+      show(...await received(worker));
+      show(DeviceBuffer.discard(messages[0]), Stream.discard(messages[1]), cistern.Event.discard(messages[2]));
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('false false false', 'true true true'));
+  });
+});
+
+describe('an event that a worker gives to another', () => {
+  test('orders what both queue, and nothing else does', () => {
+    const end = runWithWorkers(`
+      const checker = cistern.checkOrder({ stacks: false });
+      const stream = new Stream({ nonBlocking: true });
+      for (const form of ['detach', 'share', 'nothing']) {
+        const worker = start(\`
+          const stream = new Stream({ nonBlocking: true });
+          const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+          const buffer = new DeviceBuffer(64 * KiB, { resource: pool, stream });
+          buffer.fill(1);
+          stream.synchronizeSync();
+          const hold = stream.hold();
+          buffer.fill(2);
+          const event = new cistern.Event();
+          event.record(stream);
+          post({ ptr: buffer.ptr, message: event[await received()]() });
+          post(await received());
+          hold.release();
+          await received();
+          buffer.dispose();
+          stream.synchronizeSync();
+          pool.dispose();
+          event.dispose();
+          process.exit(0);
+        \`);
+        worker.postMessage(form === 'nothing' ? 'detach' : form);
+        const { ptr, message } = await received(worker);
+        const event = cistern.Event.attach(message);
+        if (form !== 'nothing') stream.wait(event);
+        const copy = new DeviceBuffer({ ptr, byteLength: 64 * KiB }, { stream, resource: new CudaMemoryResource() });
+        const contents = copy.toHost();
+        worker.postMessage('go on');
+        await received(worker);
+        const isFilled = [...new Set(await contents)].join() === '2';
+        await event.synchronize();
+        worker.postMessage('end');
+        await once(worker, 'exit');
+        event.dispose();
+        copy.dispose();
+        show(form, isFilled || form === 'nothing', checker.reports.length > 0);
+        checker.clear();
+      }
+      stream.synchronizeSync();
+    `);
+    expect(end).toEqual(printed('detach true false', 'share true false', 'nothing true true'));
+  });
+});
+
+describe('a stream that workers share', () => {
+  test('runs what each of them queues in that order', () => {
+    const end = runWithWorkers(`
+      const checker = cistern.checkOrder({ stacks: false });
+      const resource = new CudaMemoryResource();
+      const stream = new Stream({ nonBlocking: true });
+      const buffer = new DeviceBuffer(64 * KiB, { resource, stream });
+      const worker = start(\`
+        const { stream: message, ptr } = await received();
+        const stream = cistern.Stream.attach(message);
+        const ones = new DeviceBuffer(64 * KiB, { resource: new CudaMemoryResource(), stream });
+        ones.fill(2);
+        cistern.DeviceBuffer.wrap({ ptr, byteLength: 64 * KiB, stream }).copyFrom(ones);
+        post('queued');
+        await received();
+        ones.dispose();
+        stream.dispose();
+        post('disposed');
+      \`);
+      const hold = stream.hold();
+      buffer.fill(1);
+      worker.postMessage({ stream: stream.share(), ptr: buffer.ptr });
+      show(await received(worker));
+      const copy = new DeviceBuffer(buffer, { resource, stream });
+      show(stream.query());
+      hold.release();
+      show([...new Set(await copy.toHost())].join());
+      worker.postMessage('dispose');
+      show(await received(worker), stream.query(), checker.reports.length);
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('queued', 'false', '2', 'disposed true 0'));
+  });
+
+  test('is given back when the last of them has disposed it, or has ended', () => {
+    const end = runWithWorkers(`
+      const isLive = (address) => {
+        new Stream().dispose();
+        try { Stream.fromHandle(address).dispose(); return true; } catch { return false; }
+      };
+      for (const ending of ['exit', 'terminate', 'dispose']) {
+        for (const first of ['giver', 'taker']) {
+          const giver = start(\`
+            const stream = new Stream();
+            post({ message: stream.share(), address: stream.nativeHandle });
+            while (true) {
+              const ending = await received();
+              if (ending === 'exit') process.exit(0);
+              stream.dispose();
+              post('disposed');
+            }
+          \`);
+          const taker = start(\`
+            const stream = Stream.attach(await received());
+            stream.launchHostFunction(() => {});
+            post('attached');
+            while (true) {
+              const ending = await received();
+              if (ending === 'exit') process.exit(0);
+              stream.dispose();
+              post('disposed');
+            }
+          \`);
+          const { message, address } = await received(giver);
+          taker.postMessage(message);
+          await received(taker);
+          const end = async (worker) => {
+            if (ending === 'terminate') return worker.terminate();
+            const ended = ending === 'exit' ? once(worker, 'exit') : received(worker);
+            worker.postMessage(ending);
+            await ended;
+          };
+          await end(first === 'giver' ? giver : taker);
+          const after = [isLive(address)];
+          await end(first === 'giver' ? taker : giver);
+          // The driver may not have run its last work yet.
+          for (let i = 0; i < 400 && isLive(address); i++) await setTimeout(5);
+          show(ending, first, ...after, isLive(address), codeOf(() => Stream.attach(message)));
+          await giver.terminate();
+          await taker.terminate();
+        }
+      }
+    `);
+    const lines = ['exit', 'terminate', 'dispose'].flatMap((ending) => ['giver', 'taker'].map((first) => `${ending} ${first}`));
+    expect(end).toEqual(printed(...lines.map((line) => `${line} true false ERR_CISTERN_STALE_MESSAGE`)));
+  });
+
+  test('is given back if a message is lost with its giver, or its taker ends', () => {
+    const end = runWithWorkers(`
+      const isLive = (address) => {
+        new Stream().dispose();
+        try { Stream.fromHandle(address).dispose(); return true; } catch { return false; }
+      };
+      for (const isAttached of [false, true]) {
+        const giver = start(\`
+          const stream = new Stream();
+          const address = stream.nativeHandle;
+          post({ address, stream: stream.detach(), event: new cistern.Event().detach() });
+          parentPort.on('message', () => {});
+        \`);
+        const message = await received(giver);
+        const taker = start(\`
+          const { stream, event } = await received();
+          const kept = [Stream.attach(stream), cistern.Event.attach(event)];
+          kept[1].record(kept[0]);
+          post('attached');
+          parentPort.on('message', () => kept);
+        \`);
+        if (isAttached) {
+          taker.postMessage(message);
+          await received(taker);
+        }
+        const before = isLive(message.address);
+        await giver.terminate();
+        const after = isLive(message.address);
+        await taker.terminate();
+        show(before, after, isLive(message.address));
+        show(codeOf(() => Stream.attach(message.stream)), codeOf(() => cistern.Event.attach(message.event)));
+      }
+    `);
+    const stale = 'ERR_CISTERN_STALE_MESSAGE ERR_CISTERN_STALE_MESSAGE';
+    expect(end).toEqual(printed('true false false', stale, 'true true false', stale));
+  });
+});

@@ -3,6 +3,7 @@ import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { CachingMemoryResource } from '../../src/adaptors/caching-memory-resource.js';
 import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
 import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { heldMemory } from '../../src/collector/early-collection.js';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachable-buffers.js';
 import { driverCallCounts } from '../../src/driver/call-counts.js';
@@ -416,6 +417,17 @@ describe('a refused driver call', () => {
 });
 
 describe('a shared buffer', () => {
+  test('counts once for early collection', async () => {
+    const held = heldMemory('device', giver.device);
+    const { heldBytes } = held;
+    using buffer = given(4096);
+    buffer.share();
+    expect(held.heldBytes - heldBytes).toBe(4096);
+    buffer.dispose();
+    await home();
+    expect(held.heldBytes).toBe(heldBytes);
+  });
+
   test('can be attached any number of times, and is freed after the last', async () => {
     const buffer = given();
     buffer.fill(7);

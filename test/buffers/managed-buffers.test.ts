@@ -614,6 +614,13 @@ describe('a host view', () => {
     expect(view).toHaveLength(bytes);
   });
 
+  test('cannot be moved to another array', () => {
+    using buffer = new DeviceBuffer(64, { resource: managed, stream });
+    const { buffer: array } = buffer.hostView(Uint8Array);
+    for (const name of ['transfer', 'transferToFixedLength']) expect(() => Reflect.get(array, name).call(array)).toThrow(UnsupportedError);
+    expect(array.byteLength).toBe(64);
+  });
+
   test('needs memory that the host can use', () => {
     using buffer = bufferOf(plain);
     expect(() => buffer.hostView(Float32Array)).toThrow(UnsupportedError);

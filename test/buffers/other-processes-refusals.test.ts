@@ -1,5 +1,9 @@
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { expect, test } from 'vitest';
-import { printed, runProcesses } from '../support/processes.js';
+import { isStrictDriver, needExportablePools, printed, runProcesses } from '../support/processes.js';
+import { skipTest } from '../support/skip-test.js';
 
 const seal = `
   /** A copy of a handle that an action has changed, with the checksum that fits. */
@@ -48,6 +52,7 @@ test('a forged handle with a valid checksum opens nothing, and least of all a re
 });
 
 test('the wait for the exporter is not cut short by memory of an exportable pool', () => {
+  needExportablePools();
   const end = runProcesses(`
     const child = start(\`
       const stream = new Stream({ nonBlocking: true });
@@ -107,6 +112,7 @@ test('a stream that waits for another process blocks nothing else in the process
 });
 
 test('a hold of the importer keeps only memory that must be unmapped', () => {
+  needExportablePools();
   const end = runProcesses(`
     const child = start(\`
       const [stream, other] = [new Stream({ nonBlocking: true }), new Stream({ nonBlocking: true })];
@@ -177,4 +183,32 @@ test('a process without descriptors is told so at an open and at an export, and 
     await child.ended;
   `);
   expect(end).toEqual(printed('ERR_CISTERN_DRIVER', 'ERR_CISTERN_DRIVER,nothing', '5'));
+});
+
+test('the strict driver reports memory that is freed while another process has it open', () => {
+  if (!isStrictDriver) skipTest('it is another driver');
+  const folder = mkdtempSync(join(tmpdir(), 'cistern-strict-'));
+  const log = join(folder, 'log');
+  const end = runProcesses(
+    `
+    const child = start(\`
+      const buffer = DeviceBuffer.open(await received(), { stream: new Stream() });
+      await post('open');
+      await received();
+      process.disconnect();
+    \`);
+    const resource = new CudaMemoryResource();
+    const buffer = new DeviceBuffer(4096, { resource, stream: new Stream() });
+    child.post(buffer.export());
+    await child.received();
+    resource.deallocate(buffer.ptr, 4096, buffer.stream);
+    child.post('end');
+    await child.ended;
+  `,
+    { STRICT_DRIVER_LOG: log },
+  );
+  const faults = readFileSync(log, 'utf8').match(/MISUSE .*/g);
+  rmSync(folder, { recursive: true });
+  expect(end).toEqual(printed());
+  expect(faults).toEqual([expect.stringMatching(/^MISUSE the memory 0x[0-9a-f]+ is freed while another process has it open$/)]);
 });

@@ -228,6 +228,17 @@ describe('a host function', () => {
     );
   });
 
+  test('that throws null causes an uncaught exception', () => {
+    expectLines(
+      `
+      process.once('uncaughtException', (error) => console.log('caught', error));
+      a.launchHostFunction(() => { throw null; });
+      await a.synchronize();
+    `,
+      ['caught undefined'],
+    );
+  });
+
   test('that a device error has lost does not keep the process alive, and causes a warning', () => {
     const { status, stdout, stderr } = runModule(
       `

@@ -6,7 +6,7 @@
 import assert from 'node:assert/strict';
 import { writeSync } from 'node:fs';
 import { inspect } from 'node:util';
-import { counters, mailbox, type NativeBinding, NativeStatus, native } from '../../src/driver/native.js';
+import { counters, HandOverContent, mailbox, type NativeBinding, NativeStatus, native } from '../../src/driver/native.js';
 import { ByteReader } from './byte-reader.js';
 
 /** Set if a single input is run again. */
@@ -81,7 +81,9 @@ const hotCalls: readonly string[] = [
  * The arguments of each call. The position of a call is part of what an input means: add new calls
  * at the end. `releaseAllStalls` ends the process.
  */
-const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionNames' | 'releaseAllStalls'>]: (run: Run) => unknown[] } = {
+const callArguments: {
+  readonly [name in Exclude<keyof NativeBinding, 'functionNames' | 'version' | 'releaseAllStalls'>]: (run: Run) => unknown[];
+} = {
   initialize: (run) => [run.view(), run.view()],
   openBackend: (run) => [run.reader.byte() % 3],
   cudaUnavailableReason: () => [],
@@ -172,8 +174,8 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   poolAddress: (run) => [run.handle('pool')],
   onReturned: (run) => [run.callback()],
   handOver: (run) => [run.address(), run.size(), run.size(), 256, run.reader.byte() % 5, run.device(), run.handle('stream'), run.boolean()],
-  handOverInfo: (run) => [...run.message()],
-  attachHandOver: (run) => [...run.message(), run.handle('stream')],
+  handOverInfo: (run) => run.message().slice(0, 2),
+  attachHandOver: (run) => [...run.message().slice(0, 2), run.handle('stream')],
   handOn: (run) => [...run.attachment(), run.size(), run.handle('stream'), run.boolean()],
   giveBack: (run) => [...run.attachment(), run.handle('stream')],
   discardMessage: (run) => [...run.message()],
@@ -199,6 +201,7 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
     return [address, bytes, bytes, 256, run.handle('stream'), new Uint8Array(56)];
   },
   refreshExport: (run) => [run.reader.byte(), run.size(), run.handle('stream')],
+  noticeEndedImporters: () => [],
   exportIsUsed: (run) => [run.reader.byte()],
   closeExport: (run) => [run.reader.byte(), run.boolean()],
   openImport: (run) => [run.view(), run.handle('stream')],
@@ -209,10 +212,14 @@ const callArguments: { readonly [name in Exclude<keyof NativeBinding, 'functionN
   allocateSuperblocks: (run) => [run.arena(), run.size(), run.handle('stream')],
   freeSuperblocks: (run) => [...run.superblocks(), run.handle('stream')],
   arenaInfo: (run) => [run.arena()],
-  askForSuperblocks: (run) => [run.arena(), run.size(), run.reader.byte() % 3],
+  askForSuperblocks: (run) => [run.arena(), run.size(), run.reader.byte() % 3, run.reader.byte() % 3, run.reader.byte() % 4],
   isAskedForSuperblocks: () => [],
   takeArenaRequest: () => [],
   answerArenaRequest: (run) => [run.arena(), run.reader.byte() % 4],
+  handOverStream: (run) => [run.handle('stream'), run.reader.byte(), run.boolean()],
+  handOverEvent: (run) => [run.handle('event'), run.boolean()],
+  attachStream: (run) => run.message().slice(0, 2),
+  attachEvent: (run) => run.message().slice(0, 2),
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -233,8 +240,9 @@ class Run {
   readonly #capsules: object[] = [];
   readonly #promises: Promise<unknown>[] = [];
   readonly #watched: number[] = [];
-  /** The number and the nonce of every message, and the hand-over and the number of every attachment. */
-  readonly #messages: (readonly [number, number])[] = [];
+  /** The number, the nonce and the content of every message. */
+  readonly #messages: (readonly [number, number, number])[] = [];
+  /** The hand-over and the number of every attachment of memory. */
   readonly #attachments: (readonly [number, number])[] = [];
   readonly #latencies = new Set<string>();
   readonly #failures = new Set<string>();
@@ -295,7 +303,7 @@ class Run {
     }
     const status = mailbox[0] as number;
     call.status = status;
-    assert.ok(Number.isInteger(status) && status >= NativeStatus.foreignMessage && status <= 999, `${name} left the status ${status}`);
+    assert.ok(Number.isInteger(status) && status >= NativeStatus.inUse && status <= 999, `${name} left the status ${status}`);
     if (result instanceof Promise) this.#promises.push(result);
     else if (name === 'poolAllocations' || name === 'askForSuperblocks')
       assert.ok(result === undefined || result instanceof Float64Array, `${name} returned ${inspect(result)}`);
@@ -357,14 +365,28 @@ class Run {
         this.#remove('pool', number);
         return;
       case 'handOver':
-        this.#messages.push([mailbox[2] as number, mailbox[3] as number]);
+        this.#messages.push([mailbox[2] as number, mailbox[3] as number, HandOverContent.buffer]);
         this.#attachments.push([output, mailbox[4] as number]);
         return;
       case 'attachHandOver':
         this.#attachments.push([output, mailbox[2] as number]);
         return;
       case 'handOn':
-        this.#messages.push([output, mailbox[2] as number]);
+        this.#messages.push([output, mailbox[2] as number, HandOverContent.buffer]);
+        return;
+      case 'handOverStream':
+        this.#messages.push([output, mailbox[2] as number, HandOverContent.stream]);
+        if (inputs[2] === false) this.#remove('stream', number);
+        return;
+      case 'handOverEvent':
+        this.#messages.push([output, mailbox[2] as number, HandOverContent.event]);
+        if (inputs[1] === false) this.#remove('event', number);
+        return;
+      case 'attachStream':
+        this.#add('stream', output);
+        return;
+      case 'attachEvent':
+        this.#add('event', output);
         return;
       case 'reserveAddresses':
         this.#add('reservation', output);
@@ -631,8 +653,8 @@ class Run {
     return [address, bytes, pool];
   }
 
-  message(): readonly [number, number] {
-    return this.oneOf([...this.#messages, [1, this.size()]]);
+  message(): readonly [number, number, number] {
+    return this.oneOf([...this.#messages, [1, this.size(), this.reader.byte() % 4]]);
   }
 
   attachment(): readonly [number, number] {

@@ -265,6 +265,7 @@ describe('one arena for all workers', () => {
 
   test('waits for no device on account of a buffer that an ended worker handed over', () => {
     const end = runWithWorkers(`
+      const arena = open();
       const [worker] = start(\`
         post(new DeviceBuffer(100 * KiB, { resource: open(), stream }).detach());
         await received();
@@ -276,10 +277,10 @@ describe('one arena for all workers', () => {
       const pointer = cuda.allocate(32 * MiB, stream);
       for (let i = 0; i < 20; i++) set(pointer, 1, 1, 32 * MiB, stream);
       new Stream().dispose();
-      show(stream.query());
+      show(stream.query(), arena.statistics().usedBytes / KiB);
       buffer.dispose();
     `);
-    expect(end).toEqual(printed('false'));
+    expect(end).toEqual(printed('false 256'));
   });
 
   test('can be opened by name while the device has no free memory', () => {
@@ -290,6 +291,54 @@ describe('one arena for all workers', () => {
       show(messageOf(() => new GlobalArenaMemoryResource({ name: 'other' })).startsWith('global arena "other" is out of memory'));
     `);
     expect(end).toEqual(printed('0', 'true', 'true'));
+  });
+
+  test('waits for a worker that another request had no time for', () => {
+    const end = runWithWorkers(`
+      const [worker] = start(\`${withFreeMemory(`
+        await received();
+        Atomics.store(cells, 0, 1);
+        Atomics.wait(cells, 1, 0, 300);
+      `)}\`);
+      await received(worker);
+      const hasty = open({ waitMilliseconds: 0 });
+      const patient = open({ waitMilliseconds: 10_000 });
+      worker.postMessage('compute');
+      while (Atomics.load(cells, 0) === 0) await setTimeout(1);
+      show(messageOf(() => hasty.allocate(4 * MiB, stream)).includes('0 answered within 0 ms'));
+      const pointer = patient.allocate(4 * MiB, stream);
+      patient.deallocate(pointer, 4 * MiB, stream);
+      await worker.terminate();
+    `);
+    expect(end).toEqual(printed('true'));
+  });
+
+  test('can be asked by a worker that is terminated meanwhile', () => {
+    const end = runWithWorkers(`
+      const arena = open();
+      const [holder] = start(\`
+        open().allocate(8 * MiB, stream);
+        post('holding');
+        await received();
+        Atomics.wait(cells, 1, 0, 15_000);
+      \`);
+      await received(holder);
+      holder.postMessage('do not answer');
+      const [worker] = start(\`
+        const arena = open({ waitMilliseconds: 10_000 });
+        Atomics.store(cells, 0, 1);
+        arena.allocate(8 * MiB, stream);
+      \`);
+      while (Atomics.load(cells, 0) === 0) await setTimeout(1);
+      await setTimeout(300);
+      const before = performance.now();
+      await worker.terminate();
+      show(performance.now() - before < 5000);
+      Atomics.store(cells, 1, 1);
+      Atomics.notify(cells, 1);
+      await holder.terminate();
+    `);
+    expect(end).toEqual(printed('true'));
   });
 
   test('loses nothing if workers are terminated at any moment', () => {

@@ -4,6 +4,7 @@ import {
   checkOrder,
   DeviceBuffer,
   driverCallCounts,
+  failCall,
   GlobalArenaMemoryResource,
   KiB,
   MiB,
@@ -175,6 +176,21 @@ describe('a global arena', () => {
     expect(checker.reports).toEqual([]);
     arena.deallocate(both, 2 * superblockBytes, stream);
     arena.deallocate(rest, arenaBytes - 2 * superblockBytes, stream);
+  });
+
+  test('is unchanged, peaks included, if the driver refuses a wait', () => {
+    using arena = open();
+    using other = new Stream({ nonBlocking: true });
+    arena.deallocate(arena.allocate(superblockBytes, other), superblockBytes, other);
+    failCall('cuStreamWaitEvent', 1, 999);
+    expect(() => arena.allocate(arenaBytes, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    expect(arena.statistics()).toEqual({
+      usedBytes: 0,
+      peakUsedBytes: superblockBytes,
+      largestFreeBytes: arenaBytes,
+      workers: 1,
+    });
+    arena.deallocate(arena.allocate(arenaBytes, stream), arenaBytes, stream);
   });
 
   test('serves memory whose stream has ended', () => {

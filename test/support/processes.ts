@@ -1,5 +1,16 @@
 import { deviceMemory } from './device-memory.js';
 import { type ProcessEnd, runModule } from './run-module.js';
+import { skipTest } from './skip-test.js';
+
+/** Whether the device under test is the strict driver. */
+export const isStrictDriver = process.env['STRICT_DRIVER_CONTROL'] !== undefined;
+/** Whether it is a software device. */
+export const isSoftwareDevice = process.env['CISTERN_DEVICE'] !== 'cuda';
+
+/** Skips the test on a driver whose pools other processes cannot open. */
+export function needExportablePools(): void {
+  if (isStrictDriver) skipTest('the strict driver does not share pools');
+}
 
 /**
  * What the processes of these tests have: the package's exports, messages that are kept until they
@@ -42,8 +53,10 @@ export function runProcesses(body: string, environment: Readonly<Record<string, 
     import { spawn } from 'node:child_process';
     ${prelude}
     const show = (...values) => console.log(...values);
+    const at = process.execArgv.indexOf('--import');
+    const preload = at < 0 ? [] : process.execArgv.slice(at, at + 2);
     const start = (text) => {
-      const child = spawn(process.execPath, ['--expose-gc', '--input-type=module', '--eval', ${JSON.stringify(prelude)} + \`
+      const child = spawn(process.execPath, [...preload, '--expose-gc', '--input-type=module', '--eval', ${JSON.stringify(prelude)} + \`
         const received = queueOf(process);
         const post = (message) => new Promise((resolve) => process.send(message, resolve));
       \` + text], { stdio: ['ignore', 'inherit', 'inherit', 'ipc'], serialization: 'advanced' });

@@ -1,0 +1,338 @@
+import { setImmediate, setTimeout } from 'node:timers/promises';
+import { describe, expect, test } from 'vitest';
+import { PoolMemoryResource } from '../../src/adaptors/pool-memory-resource.js';
+import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { driverCallCounts } from '../../src/driver/call-counts.js';
+import { Device } from '../../src/driver/device.js';
+import { Event } from '../../src/driver/event.js';
+import type { BufferMessage, EventMessage, StreamMessage } from '../../src/driver/hand-over.js';
+import { failCall } from '../../src/driver/software-device.js';
+import { Stream } from '../../src/driver/stream.js';
+import { CudaMemoryResource } from '../../src/resources/cuda-memory-resource.js';
+import { MiB } from '../../src/units.js';
+import { caught, code } from '../support/errors.js';
+import { policies } from '../support/stream-order.js';
+
+function calls(name: string): number {
+  return driverCallCounts().byFunction[name] as number;
+}
+
+/** How often an action makes the driver destroy something. */
+function destroyedBy(kind: 'Event' | 'Stream', action: () => void): number {
+  const before = calls(`cu${kind}Destroy`);
+  action();
+  return calls(`cu${kind}Destroy`) - before;
+}
+
+describe('an event that is given away', () => {
+  test('is disposed for its giver, and keeps its recording for its taker', async () => {
+    using producer = new Stream({ nonBlocking: true });
+    using consumer = new Stream({ nonBlocking: true });
+    const event = new Event();
+    const hold = producer.hold();
+    event.record(producer);
+    const message = structuredClone(event.detach());
+    expect(message).toEqual({ kind: 'cistern-event', number: expect.any(Number), nonce: expect.any(Number) });
+    expect(caught(() => event.query())).toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(caught(() => event.detach())).toEqual(code('ERR_CISTERN_DISPOSED'));
+    expect(caught(() => event.share())).toEqual(code('ERR_CISTERN_DISPOSED'));
+    event.dispose();
+
+    const attached = Event.attach(message);
+    expect(attached.query()).toBe(false);
+    consumer.wait(attached);
+    await setImmediate();
+    expect(consumer.query()).toBe(false);
+    hold.release();
+    await consumer.synchronize();
+    expect(attached.query()).toBe(true);
+    // It can be used like any other, and given back.
+    attached.record(consumer);
+    using returned = Event.attach(attached.detach());
+    returned.synchronizeSync();
+    returned.record(producer);
+  });
+
+  test('has its device and its timing for its taker', () => {
+    using stream = new Stream();
+    using start = new Event({ timing: true });
+    start.record(stream);
+    const end = new Event({ timing: true });
+    end.record(stream);
+    using attached = Event.attach(end.detach());
+    attached.synchronizeSync();
+    expect(attached.device).toBe(Device.get());
+    expect(attached.elapsedMilliseconds(start)).toBeGreaterThanOrEqual(0);
+  });
+
+  test('is not given away while a promise waits for it', async () => {
+    using stream = new Stream({ nonBlocking: true });
+    using event = new Event();
+    const hold = stream.hold();
+    event.record(stream);
+    const recorded = event.synchronize();
+    expect(caught(() => event.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+    expect(event.query()).toBe(false);
+    hold.release();
+    await recorded;
+    expect(Event.discard(event.detach())).toBe(true);
+  });
+
+  test('is no fence for a free, since it is not known what it was recorded on', () => {
+    using stream = new Stream();
+    const event = new Event();
+    event.record(stream);
+    using attached = Event.attach(event.detach());
+    using buffer = new DeviceBuffer(4096, { resource: new CudaMemoryResource(), stream });
+    expect(caught(() => buffer.dispose(attached))).toEqual(code('ERR_INVALID_ARG_VALUE'));
+  });
+});
+
+describe('an event that is shared', () => {
+  test('can be waited for by all, and is returned to the driver by the last', async () => {
+    using stream = new Stream({ nonBlocking: true });
+    using consumer = new Stream({ nonBlocking: true });
+    const hold = stream.hold();
+    const event = new Event();
+    event.record(stream);
+    const message = event.share();
+    expect(event.share()).toBe(message);
+    const takers = [Event.attach(structuredClone(message)), Event.attach(message)];
+    for (const taker of takers) consumer.wait(taker);
+    expect(takers[0]?.share()).toEqual(message);
+    const recorded = takers[1]?.synchronize();
+    await setImmediate();
+    expect(consumer.query()).toBe(false);
+    expect(destroyedBy('Event', () => event.dispose())).toBe(0);
+    expect(caught(() => Event.attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(destroyedBy('Event', () => takers[0]?.dispose())).toBe(0);
+    // The promise still uses it.
+    const before = calls('cuEventDestroy');
+    takers[1]?.dispose();
+    expect(calls('cuEventDestroy')).toBe(before);
+    hold.release();
+    await recorded;
+    expect(calls('cuEventDestroy')).toBe(before + 1);
+    await consumer.synchronize();
+  });
+
+  test('keeps its recording', () => {
+    using stream = new Stream({ nonBlocking: true });
+    using event = new Event();
+    event.record(stream);
+    using taker = Event.attach(event.share());
+    const { version, recordedOn } = event;
+    for (const each of [event, taker]) {
+      expect(caught(() => each.record(stream))).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+      expect(caught(() => each.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+    }
+    expect(event).toMatchObject({ version, recordedOn });
+    taker.dispose();
+    expect(caught(() => taker.record(stream))).toEqual(code('ERR_CISTERN_DISPOSED'));
+  });
+});
+
+describe('a stream that is given away', () => {
+  test('is disposed for its giver, and goes on in its order for its taker', async () => {
+    using resource = new CudaMemoryResource();
+    const stream = new Stream({ nonBlocking: true, priority: -1 });
+    const { id, priority, nativeHandle } = stream;
+    const pointer = resource.allocate(4096, stream);
+    using buffer = new DeviceBuffer(Uint8Array.of(1), { resource, stream: Stream.perThreadDefault() });
+    const hold = stream.hold();
+    using first = new Event();
+    first.record(stream);
+    const message = structuredClone(stream.detach());
+    expect(message).toEqual({ kind: 'cistern-stream', number: expect.any(Number), nonce: expect.any(Number) });
+    expect(stream.isDisposed).toBe(true);
+    for (const use of [() => stream.query(), () => stream.detach(), () => stream.share(), () => first.record(stream)]) {
+      expect(caught(use)).toEqual(code('ERR_CISTERN_DISPOSED'));
+    }
+    stream.dispose();
+
+    const attached = Stream.attach(message);
+    expect(attached).toMatchObject({ id, priority, nativeHandle, device: Device.get(), isNonBlocking: true, isDisposed: false });
+    using copy = new DeviceBuffer(buffer, { resource, stream: attached });
+    await setImmediate();
+    expect(attached.query()).toBe(false);
+    hold.release();
+    expect([...(await copy.toHost())]).toEqual([1]);
+    copy.dispose();
+    resource.deallocate(pointer, 4096, attached);
+    expect(destroyedBy('Stream', () => attached.dispose())).toBe(1);
+    expect(caught(() => Stream.fromHandle(nativeHandle))).toEqual(code('ERR_CISTERN_DRIVER'));
+  });
+
+  test.each(policies)(
+    'is ordered before the next use of the memory that it left to a pool, with events: %s',
+    async (deallocationEvents) => {
+      using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB, deallocationEvents });
+      using other = new Stream({ nonBlocking: true });
+      const stream = new Stream({ nonBlocking: true });
+      const buffer = new DeviceBuffer(MiB, { resource: pool, stream });
+      const hold = stream.hold();
+      buffer.fill(1);
+      buffer.dispose();
+      using attached = Stream.attach(stream.detach());
+      expect(pool.statistics().allocatedBytes).toBe(0);
+      using next = new DeviceBuffer(MiB, { resource: pool, stream: other });
+      next.fill(2);
+      await setImmediate();
+      expect(other.query()).toBe(false);
+      hold.release();
+      expect(new Set(await next.toHost())).toEqual(new Set([2]));
+      attached.synchronizeSync();
+    },
+  );
+
+  test('stays with its giver if the driver cannot record what a pool needs', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, deallocationEvents: 'deferred' });
+    using stream = new Stream({ nonBlocking: true });
+    const buffer = new DeviceBuffer(MiB, { resource: pool, stream });
+    const hold = stream.hold();
+    buffer.dispose();
+    failCall('cuEventCreate', 1, 2);
+    failCall('cuCtxSynchronize', 1, 999);
+    expect(caught(() => stream.detach())).toEqual(code('ERR_CISTERN_DRIVER'));
+    expect(stream.isDisposed).toBe(false);
+    hold.release();
+    stream.synchronizeSync();
+  });
+
+  test('is refused unless this object created it', () => {
+    using stream = new Stream();
+    using foreign = Stream.fromHandle(stream.nativeHandle, { announcesEnd: true });
+    for (const each of [foreign, Stream.legacyDefault(), Stream.perThreadDefault()]) {
+      expect(caught(() => each.detach())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+      expect(caught(() => each.share())).toEqual(code('ERR_CISTERN_NOT_SUPPORTED'));
+    }
+    expect(stream.query()).toBe(true);
+  });
+
+  test('belongs to a taker that has used it through a foreign handle', () => {
+    const stream = new Stream();
+    const { nativeHandle } = stream;
+    const message = stream.detach();
+    const foreign = Stream.fromHandle(nativeHandle);
+    const attached = Stream.attach(message);
+    using event = new Event();
+    event.record(foreign);
+    event.record(attached);
+    expect(destroyedBy('Stream', () => foreign.dispose())).toBe(0);
+    expect(attached.query()).toBe(true);
+    const again = Stream.fromHandle(nativeHandle);
+    expect(destroyedBy('Stream', () => attached.dispose())).toBe(1);
+    expect(again.isDisposed).toBe(true);
+  });
+
+  test('may have host functions outstanding', async () => {
+    const stream = new Stream({ nonBlocking: true });
+    let runs = 0;
+    stream.launchHostFunction(() => runs++);
+    using attached = Stream.attach(stream.detach());
+    await attached.synchronize();
+    expect(runs).toBe(1);
+  });
+});
+
+describe('a stream that is shared', () => {
+  test('is released with the last object of an environment', async () => {
+    const stream = new Stream({ nonBlocking: true });
+    const message = stream.share();
+    expect(stream.share()).toBe(message);
+    expect(caught(() => stream.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+    const attached = Stream.attach(structuredClone(message));
+    const other = Stream.attach(message);
+    expect(attached.share()).toBe(message);
+    expect(caught(() => attached.detach())).toEqual(code('ERR_CISTERN_INVALID_STATE'));
+    expect(destroyedBy('Stream', () => stream.dispose())).toBe(0);
+    using event = new Event();
+    event.record(attached);
+    expect(destroyedBy('Stream', () => other.dispose())).toBe(0);
+    await attached.synchronize();
+    expect(destroyedBy('Stream', () => attached.dispose())).toBe(1);
+    expect(caught(() => Stream.attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+  });
+});
+
+const kinds = [
+  ['stream', Stream, () => new Stream()],
+  ['event', Event, () => new Event()],
+] as const;
+
+describe.each(kinds)('the message of a detached %s', (kind, type, create) => {
+  const attach = (message: unknown) => type.attach(message as StreamMessage & EventMessage);
+  const discard = (message: unknown) => type.discard(message as StreamMessage & EventMessage);
+  const name = kind === 'stream' ? 'Stream' : 'Event';
+
+  test('can be attached once', () => {
+    const message = create().detach();
+    using attached = attach(message);
+    expect(attached).toBeInstanceOf(type);
+    expect(caught(() => attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(discard(message)).toBe(false);
+  });
+
+  test('can be discarded, which returns it to the driver', () => {
+    const message = create().detach();
+    expect(destroyedBy(name, () => expect(discard(message)).toBe(true))).toBe(1);
+    expect(discard(message)).toBe(false);
+    expect(caught(() => attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+  });
+
+  test('leaves it to be destroyed later if the driver refuses', () => {
+    const message = create().detach();
+    failCall(`cu${name}Destroy`, 1, 999);
+    expect(discard(message)).toBe(true);
+    // Which is when orphans are freed.
+    expect(destroyedBy(name, () => new Stream().dispose())).toBe(kind === 'stream' ? 2 : 1);
+  });
+
+  test('is refused if it is forged, or of something else', () => {
+    const { number, nonce } = create().detach();
+    const message = { kind: `cistern-${kind}`, number, nonce };
+    const forged = [
+      { ...message, nonce: Math.abs(nonce - 1) },
+      { ...message, number: 2 ** 50 },
+      { ...message, number: 0 },
+    ];
+    for (const each of forged) {
+      expect(caught(() => attach(each))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
+      expect(caught(() => discard(each))).toEqual(expect.any(Error));
+    }
+    const malformed = [
+      undefined,
+      null,
+      1,
+      {},
+      { ...message, kind: 'cistern-buffer' },
+      { ...message, number: -1 },
+      { ...message, nonce: '1' },
+    ];
+    for (const each of malformed) {
+      expect(caught(() => attach(each))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+      expect(caught(() => discard(each))).toEqual(code('ERR_INVALID_ARG_TYPE'));
+    }
+    // What the others take for a message of theirs.
+    using stream = new Stream();
+    const asBuffer = { number, nonce, kind: 'cistern-buffer' } as BufferMessage;
+    expect(caught(() => DeviceBuffer.attach(asBuffer, { stream }))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
+    expect(caught(() => DeviceBuffer.discard(asBuffer))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
+    const asOther = { number, nonce, kind: kind === 'stream' ? 'cistern-event' : 'cistern-stream' };
+    const other = kind === 'stream' ? Event : Stream;
+    expect(caught(() => other.attach(asOther as StreamMessage & EventMessage))).toEqual(code('ERR_CISTERN_FOREIGN_MESSAGE'));
+    attach(message).dispose();
+  });
+
+  test('of a shared one ends when it is discarded, and leaves those who have it', async () => {
+    const shared = create();
+    const message = shared.share();
+    const attached = attach(message);
+    expect(discard(message)).toBe(true);
+    expect(caught(() => attach(message))).toEqual(code('ERR_CISTERN_STALE_MESSAGE'));
+    expect(attached.query()).toBe(true);
+    shared.dispose();
+    await setTimeout(1);
+    expect(destroyedBy(name, () => attached.dispose())).toBe(1);
+  });
+});
