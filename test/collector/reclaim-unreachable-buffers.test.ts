@@ -4,6 +4,7 @@ import { reclaimUnreachableBuffers } from '../../src/collector/reclaim-unreachab
 import { Stream } from '../../src/driver/stream.js';
 import { ArgumentRangeError } from '../../src/errors.js';
 import { AddressCountingResource } from '../buffers/address-counting-resource.js';
+import { runModule } from '../support/run-module.js';
 
 let stream: Stream;
 let addresses: AddressCountingResource;
@@ -43,4 +44,26 @@ describe('without --expose-gc', () => {
 
 it('refuses any other kind', () => {
   expect(() => reclaimUnreachableBuffers('full' as never)).toThrow(ArgumentRangeError);
+});
+
+it('collects in workers that all do so for the first time at once', () => {
+  const { status, stdout, stderr } = runModule(`
+    import { once } from 'node:events';
+    import { Worker } from 'node:worker_threads';
+    const text = \`
+      const { parentPort, workerData } = require('node:worker_threads');
+      import('cistern').then(({ reclaimUnreachableBuffers }) => {
+        Atomics.add(workerData, 0, 1);
+        while (Atomics.load(workerData, 0) < 4);
+        reclaimUnreachableBuffers('major');
+        parentPort.postMessage(typeof gc);
+      });\`;
+    for (let round = 0; round < 5; round++) {
+      const workerData = new Int32Array(new SharedArrayBuffer(4));
+      const workers = [1, 2, 3, 4].map(() => new Worker(text, { eval: true, execArgv: [], workerData }));
+      console.log(await Promise.all(workers.map(async (worker) => (await once(worker, 'message'))[0])).then(String));
+      await Promise.all(workers.map((worker) => worker.terminate()));
+    }
+  `);
+  expect({ status, stdout, stderr }).toEqual({ status: 0, stdout: `${'undefined,'.repeat(4).slice(0, -1)}\n`.repeat(5), stderr: '' });
 });
