@@ -16,12 +16,11 @@ import { parameters, report } from '../support/processes.mjs';
  * @property {'global-arena' | 'pools' | 'driver-pool'} stack
  * @property {number} workers
  * @property {number} bytes of the arena, of each pool, or of the device under the driver's pool
- * @property {boolean} inTurns
+ * @property {number} [window] events of a worker in a turn; they run at the same time if it is not given
  * @property {number} [only] the one worker that replays its part
- * @property {number} [repeat]
+ * @property {number} repeat
  */
 
-const windowEvents = 1000;
 /** The cells: the turn, and whether a worker has failed. */
 const turn = 0;
 const failed = 1;
@@ -32,7 +31,7 @@ else await replay(workerData);
 /** @param {WorkersParameters} options */
 async function main(options) {
   const cistern = await loadCistern();
-  if (options.stack === 'driver-pool' && options.inTurns) cistern.configureSoftwareDevice({ totalBytes: options.bytes });
+  if (options.stack === 'driver-pool' && options.window !== undefined) cistern.configureSoftwareDevice({ totalBytes: options.bytes });
   const log = await cistern.readAllocationLog(options.trace);
   const columns = shareColumns(log, options.workers);
   const cells = new Int32Array(new SharedArrayBuffer(8));
@@ -47,7 +46,7 @@ async function main(options) {
   for (const worker of workers) worker.postMessage('go');
   await ended;
   const milliseconds = performance.now() - started;
-  const events = log.eventCount * (options.repeat ?? 1);
+  const events = log.eventCount * options.repeat;
   report({ completed: Atomics.load(cells, failed) === 0, nanoseconds: (milliseconds * 1e6) / events, peakLiveBytes: log.peakLiveBytes });
   process.exit(0);
 }
@@ -76,7 +75,7 @@ function shareColumns(log, workers) {
 }
 
 /** @param {any} data */
-async function replay({ stack, bytes, inTurns, workers, number, only, repeat = 1, columns, cells, pool: handle }) {
+async function replay({ stack, bytes, window, workers, number, only, repeat, columns, cells, pool: handle }) {
   // The main thread has configured the device.
   const cistern = await import(pathToFileURL(join(distFolder(), 'index.js')).href);
   cistern.selectBackend('software');
@@ -91,7 +90,7 @@ async function replay({ stack, bytes, inTurns, workers, number, only, repeat = 1
   await go;
   try {
     for (let round = 0; round < repeat; round++) {
-      if (inTurns && only === undefined) await inWindows();
+      if (window !== undefined && only === undefined) await inTurns(window);
       else play(0, operations.length);
     }
   } catch (error) {
@@ -110,20 +109,21 @@ async function replay({ stack, bytes, inTurns, workers, number, only, repeat = 1
         deallocationEvents,
       });
     }
-    const waitMilliseconds = inTurns ? 2000 : 20;
+    const waitMilliseconds = window !== undefined ? 2000 : 20;
     const arena = new cistern.GlobalArenaMemoryResource({ arenaBytes: bytes, waitMilliseconds });
     return new cistern.PoolMemoryResource(arena, { deallocationEvents });
   }
 
-  async function inWindows() {
-    for (let begin = 0, window = 0; begin < operations.length; begin += windowEvents, window++) {
-      const mine = window * workers + number;
+  /** @param {number} length events of a turn */
+  async function inTurns(length) {
+    for (let begin = 0, round = 0; begin < operations.length; begin += length, round++) {
+      const mine = round * workers + number;
       for (let now = Atomics.load(cells, turn); now !== mine; now = Atomics.load(cells, turn)) {
         if (Atomics.load(cells, failed) !== 0) return;
         // The event loop goes on, and answers other workers.
         await Atomics.waitAsync(cells, turn, now, 1000).value;
       }
-      play(begin, Math.min(begin + windowEvents, operations.length));
+      play(begin, Math.min(begin + length, operations.length));
       Atomics.store(cells, turn, mine + 1);
       Atomics.notify(cells, turn);
     }

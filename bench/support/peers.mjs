@@ -14,7 +14,7 @@ export class Peers {
   }
 
   /**
-   * @param {'replay' | 'capacity' | 'holes' | 'live'} command
+   * @param {'replay' | 'capacity' | 'holes' | 'live' | 'workers'} command
    * @param {string} subject
    * @param {string | number} target the path of a trace, or a number of blocks
    * @param {Options} options
