@@ -32,9 +32,12 @@ const body = `
   const bytes = await buffer.toHost();
   buffer.dispose();
   recording.dispose();
-  const result = new Float32Array(bytes.buffer).join() + ' ' + calls;`;
-const names = 'CudaAsyncMemoryResource, DeviceBuffer, PoolMemoryResource, Recording, RecordingResourceAdaptor, Stream';
-const expected = '1,2,3 1';
+  const managed = new DeviceBuffer(Float32Array.of(4, 5), { resource: new ManagedMemoryResource(), stream });
+  const view = managed.hostView(Float32Array);
+  const result = new Float32Array(bytes.buffer).join() + ' ' + calls + ' ' + view.join();`;
+const names =
+  'CudaAsyncMemoryResource, DeviceBuffer, ManagedMemoryResource, PoolMemoryResource, Recording, RecordingResourceAdaptor, Stream';
+const expected = '1,2,3 1 4,5';
 const moduleProgram = `import { ${names} } from 'cistern';\n{${body}\n  console.log(result);\n}\n`;
 const scriptProgram = `const { ${names} } = require('cistern');\n(async () => {${body}\n  console.log(result);\n})();\n`;
 /** A test with the globals that runners have. */

@@ -48,7 +48,7 @@ export function loadAddon(fail: (reason: string, cause: unknown) => Error): unkn
   if (explicit !== undefined && explicit !== '') {
     try {
       // The tests load an addon built with sanitizers this way, and a single executable its own copy.
-      return load(createRequire(ownFile), explicit);
+      return load(requireFrom(ownFile), explicit);
     } catch (cause) {
       if (cause instanceof OtherVersion)
         throw fail(`CISTERN_ADDON names ${cause.message}: name an addon of version ${packageVersion()}, or unset it`, undefined);
@@ -91,9 +91,14 @@ function load(require: NodeJS.Require, path: string, requirePath: (path: string)
   return addon;
 }
 
+/** The function of the runtime itself: bundlers replace one that is imported by its name. */
+function requireFrom(file: string | URL): NodeJS.Require {
+  return process.getBuiltinModule('node:module').createRequire(file);
+}
+
 function loadBuilt(folder: string): unknown {
   const path = join(folder, builtAddon);
-  return existsSync(path) ? load(createRequire(ownFile), path) : undefined;
+  return existsSync(path) ? load(requireFrom(ownFile), path) : undefined;
 }
 
 /** @throws the loader's error if a package for this platform is there, but none can be loaded */
@@ -105,7 +110,7 @@ function loadFromPackage(): unknown {
   for (const from of root === undefined ? [ownFile] : [ownFile, root]) {
     for (const name of platformPackages[`${process.platform}-${process.arch}`] ?? []) {
       try {
-        return load(createRequire(from), `${name}/cistern.node`, from === ownFile ? requirePlatformPackage : undefined);
+        return load(requireFrom(from), `${name}/cistern.node`, from === ownFile ? requirePlatformPackage : undefined);
       } catch (error) {
         if (!String((error as NodeJS.ErrnoException).code).endsWith('MODULE_NOT_FOUND')) failure ??= error;
       }
