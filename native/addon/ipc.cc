@@ -472,9 +472,11 @@ Status ReadHandle(Environment& environment, const Napi::Value& value, Handle* ha
   ByteView view;
   if (!ReadView(value, &view)) return kInvalidArgument;
   constexpr std::size_t kVersionEnd = offsetof(Handle, process);
+  // An empty view has no address.
+  if (view.bytes < kVersionEnd) return kForeignMessage;
   *handle = {};
   std::memcpy(handle, view.data, std::min(view.bytes, sizeof *handle));
-  if (view.bytes < kVersionEnd || std::memcmp(handle->magic, kHandleMagic, sizeof kHandleMagic) != 0) return kForeignMessage;
+  if (std::memcmp(handle->magic, kHandleMagic, sizeof kHandleMagic) != 0) return kForeignMessage;
   environment.Out(1, handle->version);
   if (handle->version != kVersion) return kUnknownVersion;
   if (view.bytes != sizeof *handle || handle->checksum != Checksum(*handle)) return kForeignMessage;

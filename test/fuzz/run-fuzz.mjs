@@ -22,6 +22,7 @@ const targets = {
 const processor = process.arch === 'x64' ? 'x86_64' : 'aarch64';
 const sanitizerLibrary = `libclang_rt.asan-${processor}.so`;
 const root = fileURLToPath(new URL('../..', import.meta.url));
+const { version } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
 const folder = join(root, 'build-sanitize', 'fuzz');
 const addons = join(folder, 'Release');
 const { values, positionals } = parseArgs({
@@ -110,6 +111,7 @@ async function bundle(target) {
     configFile: false,
     logLevel: 'error',
     plugins: [countBranches(join(root, 'src/'), (count) => (counterCount = count))],
+    define: { CISTERN_VERSION: JSON.stringify(version) },
     build: { ssr: fileURLToPath(new URL(`${target}.ts`, import.meta.url)), outDir, emptyOutDir: false, target: 'node20', minify: false },
   });
   return { path: join(outDir, `${target}.js`), counterCount };
