@@ -1,6 +1,7 @@
 // Builds the addon, build/Release/cistern.node, with a C++ compiler alone: CXX, or the first of c++,
 // clang++ and g++ that is there. CXXFLAGS and LDFLAGS are added to the flags below, so that they
-// win. The published package has this file too, for `cistern build`.
+// win. The addon is for the system that the compiler compiles for. The published package has this
+// file too, for `cistern build`.
 //
 // The sources of a folder are compiled a few at a time, as one unit that includes them: the headers
 // that they share take most of the compiler's time. A unit is compiled again if one of the files
@@ -18,13 +19,12 @@ import { parseArgs } from 'node:util';
 const root = fileURLToPath(new URL('..', import.meta.url));
 const native = join(root, 'native');
 const { version: ownVersion } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8'));
-const folders = ['addon', 'cuda', 'order', 'software'];
+const folders = ['addon', 'cuda', 'order', 'platform', 'software'];
 const sourcesPerUnit = 8;
 const progressMilliseconds = 5000;
 
 const compilerFlags = [
   ...['-std=c++17', '-O3', '-DNDEBUG', '-pthread', '-Wall', '-Wextra', '-fvisibility=hidden', '-fvisibility-inlines-hidden'],
-  ...(platform === 'win32' ? [] : ['-fPIC']),
   // Without the second, node-addon-api ends the process if it may not throw, as in a worker that is
   // being terminated.
   ...[
@@ -38,9 +38,7 @@ const compilerFlags = [
 /** What turns objects into an addon on each system. */
 const linkerFlags = {
   darwin: ['-bundle', '-undefined', 'dynamic_lookup'],
-  // Node unloads an addon with the last worker that uses it, while driver threads may still be in
-  // its code.
-  linux: ['-shared', '-pthread', '-ldl', '-Wl,-z,nodelete'],
+  linux: ['-shared', '-pthread', '-ldl'],
   win32: ['-shared', '-static'],
 };
 
@@ -62,10 +60,11 @@ export async function buildAddon({ folder = join(root, 'build'), addon, linking 
   const started = performance.now();
   const seconds = () => (performance.now() - started) / 1000;
   const output = addon ?? join(folder, 'Release', 'cistern.node');
-  if (linkerFlags[platform] === undefined) throw new BuildError(`the native addon does not build on ${platform}`);
-  const { compiler, target } = findCompiler();
+  const { compiler, target, system } = findCompiler();
+  if (linkerFlags[system] === undefined) throw new BuildError(`the native addon does not build on ${system}`);
   const flags = [
     ...compilerFlags,
+    ...(system === 'win32' ? [] : ['-fPIC']),
     `-I${native}`,
     `-I${join(root, 'include')}`,
     ...headerFolders().flatMap((each) => ['-isystem', each]),
@@ -74,13 +73,19 @@ export async function buildAddon({ folder = join(root, 'build'), addon, linking 
   const command = [...compiler, ...flags, ...words(env.CXXFLAGS)];
   // One folder for each command and target, so that builds of both do not disturb each other.
   const hash = createHash('sha256')
-    .update([platform, arch, target, ...command].join('\0'))
+    .update([arch, target, ...command].join('\0'))
     .digest('hex');
   const objects = join(folder, 'objects', hash.slice(0, 12));
   const units = writeUnits(objects);
   removeOthers(objects, units);
   const stale = units.filter(isStale);
-  const linker = [...compiler, ...linkerFlags[platform], ...importLibrary(objects), ...linking, ...words(env.LDFLAGS)];
+  const linker = [
+    ...compiler,
+    ...linkerFlags[system],
+    ...(system === 'win32' ? [importLibrary(objects)] : []),
+    ...linking,
+    ...words(env.LDFLAGS),
+  ];
   const record = [hash, ...linker].join('\n');
   const linkerRecord = `${output}.txt`;
   const isLinked =
@@ -134,16 +139,27 @@ function partOf(file) {
   return `${file}.${pid}.part`;
 }
 
-/** The command of the compiler and what it says of itself. The command may begin with a launcher: `CXX="ccache g++"`. */
+/**
+ * The command of the compiler, what it says of itself, and the system that it compiles for. The
+ * command may begin with a launcher: `CXX="ccache g++"`.
+ */
 function findCompiler() {
   const candidates = env.CXX ? [env.CXX] : ['c++', 'clang++', 'g++'];
   for (const compiler of candidates.map(words)) {
     const ask = (option) => spawnSync(compiler[0], [...compiler.slice(1), option], { encoding: 'utf8' });
     const { status, stdout: version } = ask('--version');
-    if (status === 0) return { compiler, target: `${version}${ask('-dumpmachine').stdout}` };
+    if (status !== 0) continue;
+    const machine = ask('-dumpmachine').stdout;
+    return { compiler, target: `${version}${machine}`, system: systemOf(machine) };
   }
   const remedy = { darwin: 'xcode-select --install', win32: 'MinGW-w64 or LLVM-MinGW' }[platform] ?? 'Debian: apt install g++';
   throw new BuildError(`there is no C++ compiler: looked for ${candidates.join(', ')} on PATH. Install one (${remedy}), or set CXX.`);
+}
+
+/** The system that a compiler's target names, in Node's words. */
+function systemOf(machine) {
+  const names = { mingw: 'win32', windows: 'win32', apple: 'darwin', darwin: 'darwin', macos: 'darwin', linux: 'linux' };
+  return Object.entries(names).find(([part]) => machine.includes(part))?.[1] ?? platform;
 }
 
 /** Folders with the headers of Node-API and node-addon-api: the published package has copies. */
@@ -205,13 +221,12 @@ export function importDefinitions() {
 
 /** On Windows an addon is linked with a library that names the functions of node.exe. */
 function importLibrary(objects) {
-  if (platform !== 'win32') return [];
   const library = join(objects, 'libnode_api.a');
-  const { status, error, stderr } = spawnSync('dlltool', ['-d', importDefinitions(), '-D', 'node.exe', '-l', library], {
+  const { status, error, stderr } = spawnSync(env.DLLTOOL ?? 'dlltool', ['-d', importDefinitions(), '-D', 'node.exe', '-l', library], {
     encoding: 'utf8',
   });
   if (status !== 0) throw new BuildError(`dlltool, which comes with MinGW-w64, failed: ${error?.message ?? stderr}`);
-  return [library];
+  return library;
 }
 
 /** Runs a compiler. Warnings of a successful run are shown too. */

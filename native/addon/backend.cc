@@ -2,8 +2,8 @@
 #include <array>
 
 #include "addon/bindings.h"
-#include "addon/thread_id.h"
 #include "cuda/loader.h"
+#include "platform/thread.h"
 #include "software/software_device.h"
 
 namespace cistern {

@@ -1,14 +1,12 @@
 #include "addon/host_memory.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <mutex>
 #include <utility>
-#ifdef _WIN32
-#include <malloc.h>
-#endif
+
+#include "platform/memory.h"
 
 namespace cistern {
 namespace {
@@ -26,36 +24,19 @@ Ranges& AllRanges() {
   return ranges;
 }
 
-void* SystemAllocate(std::uint64_t bytes, std::uint64_t alignment) {
-#ifdef _WIN32
-  return _aligned_malloc(bytes, alignment);
-#else
-  void* pointer = nullptr;
-  return posix_memalign(&pointer, alignment, bytes) == 0 ? pointer : nullptr;
-#endif
-}
-
-void SystemFree(void* pointer) {
-#ifdef _WIN32
-  _aligned_free(pointer);
-#else
-  std::free(pointer);
-#endif
-}
-
 std::uint64_t Address(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
 }  // namespace
 
 void* AllocateHostMemory(std::uint64_t bytes, std::uint64_t alignment) {
-  void* pointer = SystemAllocate(bytes, alignment);
+  void* pointer = AllocateAligned(bytes, alignment);
   if (pointer == nullptr) return nullptr;
   Ranges& ranges = AllRanges();
   try {
     const std::lock_guard<std::mutex> lock(ranges.mutex);
     ranges.bytes_by_address[Address(pointer)] = bytes;
   } catch (...) {
-    SystemFree(pointer);
+    FreeAligned(pointer);
     return nullptr;
   }
   return pointer;
@@ -67,7 +48,7 @@ void FreeHostMemory(void* pointer) {
     const std::lock_guard<std::mutex> lock(ranges.mutex);
     ranges.bytes_by_address.erase(Address(pointer));
   }
-  SystemFree(pointer);
+  FreeAligned(pointer);
 }
 
 bool InHostMemory(std::uint64_t address, std::uint64_t bytes) {

@@ -1,9 +1,5 @@
 #include "addon/ipc.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -16,7 +12,8 @@
 
 #include "addon/bindings.h"
 #include "addon/hand_overs.h"
-#include "software/memory_file.h"
+#include "platform/memory.h"
+#include "platform/memory_file.h"
 #include "software/shared_pages.h"
 #include "software/software_device.h"
 
@@ -120,7 +117,7 @@ struct Export {
 };
 
 struct PoolDescriptor {
-  int descriptor;
+  MemoryFile file;  // of any kind
   int exports;
 };
 
@@ -141,7 +138,7 @@ struct Exports {
     auto* mapped = static_cast<Ledger*>(fresh.Map(0, sizeof(Ledger)));
     if (mapped == nullptr) return false;
     if (!FillRandom(mapped->nonce.data(), mapped->nonce.size())) {
-      munmap(mapped, sizeof(Ledger));
+      UnmapPages(mapped, sizeof(Ledger));
       return false;
     }
     std::memcpy(mapped->magic, kLedgerMagic, sizeof kLedgerMagic);
@@ -177,10 +174,7 @@ struct Exports {
     free_records.push_back(ended.record);
     if (ended.pool != nullptr) {
       const auto pool = pools.find(ended.pool);
-      if (--pool->second.exports == 0) {
-        close(pool->second.descriptor);
-        pools.erase(pool);
-      }
+      if (--pool->second.exports == 0) pools.erase(pool);
     }
     by_number.erase(entry);
     return ended.event;
@@ -199,7 +193,7 @@ struct ForeignLedger {
       ledger->importers[place].process.store(0);
       file.Unlock(kFirstImporter + place);
     }
-    if (ledger != nullptr) munmap(ledger, sizeof(Ledger));
+    if (ledger != nullptr) UnmapPages(ledger, sizeof(Ledger));
   }
 
   MemoryFile file;
@@ -289,7 +283,7 @@ Status OpenPoolDescriptor(Environment& environment, Pool pool, int* descriptor) 
     const auto known = all.pools.find(pool);
     if (known != all.pools.end()) {
       ++known->second.exports;
-      *descriptor = known->second.descriptor;
+      *descriptor = known->second.file.descriptor();
       return kSuccess;
     }
   }
@@ -298,10 +292,10 @@ Status OpenPoolDescriptor(Environment& environment, Pool pool, int* descriptor) 
                                                                                    int{kHandleTypePosixDescriptor}, 0ull);
   if (status != kSuccess) return status == kErrorInvalidValue ? kErrorNotSupported : status;
   const std::lock_guard<std::mutex> lock(all.mutex);
-  const auto added = all.pools.emplace(pool, PoolDescriptor{opened, 0}).first;
-  if (added->second.descriptor != opened) close(opened);
+  // Another environment may have opened one meanwhile, which then is kept.
+  const auto added = all.pools.try_emplace(pool, PoolDescriptor{MemoryFile(opened), 0}).first;
   ++added->second.exports;
-  *descriptor = added->second.descriptor;
+  *descriptor = added->second.file.descriptor();
   return kSuccess;
 }
 
@@ -309,9 +303,7 @@ void ClosePoolDescriptor(Pool pool) {
   Exports& all = AllExports();
   const std::lock_guard<std::mutex> lock(all.mutex);
   const auto known = all.pools.find(pool);
-  if (known == all.pools.end() || --known->second.exports > 0) return;
-  close(known->second.descriptor);
-  all.pools.erase(known);
+  if (known != all.pools.end() && --known->second.exports == 0) all.pools.erase(known);
 }
 
 Status MakeEvent(Environment& environment, const StreamEntry& stream, DeviceEvent* event, IpcEventHandle* handle) {
@@ -344,7 +336,7 @@ Status FindLedger(ImportTable& all, const Handle& handle, std::shared_ptr<Foreig
   fresh->ledger = static_cast<Ledger*>(fresh->file.Map(0, sizeof(Ledger)));
   if (fresh->ledger == nullptr) return kHostOutOfMemory;
   if (std::memcmp(fresh->ledger->magic, kLedgerMagic, sizeof kLedgerMagic) != 0 || fresh->ledger->nonce != handle.nonce) return kStaleMessage;
-  const std::optional<std::uint64_t> start = StartOfProcess(getpid());
+  const std::optional<std::uint64_t> start = StartOfProcess(CurrentProcessId());
   if (!start) return kHostOutOfMemory;
   for (std::uint32_t place = 0; place < kImporters; ++place) {
     if (!ClearPlace(fresh->file, *fresh->ledger, place) || !fresh->file.Lock(kFirstImporter + place)) continue;
@@ -355,7 +347,7 @@ Status FindLedger(ImportTable& all, const Handle& handle, std::shared_ptr<Foreig
       continue;
     }
     importer.start.store(*start);
-    importer.process.store(getpid());
+    importer.process.store(CurrentProcessId());
     fresh->place = place;
     break;
   }
@@ -573,6 +565,7 @@ Status ExportMemory(Environment& environment, const Napi::CallbackInfo& info) {
   if (destination.bytes != sizeof(Handle) || byte_length > bytes || bytes > kMaxSafeInteger - address) return kInvalidArgument;
   Status status = FindStream(environment, info[4], &stream);
   if (status != kSuccess) return status;
+  if (!kHasMemoryFiles) return kNoProcessMemory;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
 
@@ -619,7 +612,7 @@ Status ExportMemory(Environment& environment, const Napi::CallbackInfo& info) {
       Handle handle = {};
       std::memcpy(handle.magic, kHandleMagic, sizeof kHandleMagic);
       handle.version = kVersion;
-      handle.process = getpid();
+      handle.process = CurrentProcessId();
       handle.descriptor = all.file.descriptor();
       handle.record = index;
       handle.record_nonce = nonce;
@@ -718,6 +711,7 @@ Status OpenImport(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   status = FindStream(environment, info[1], &stream);
   if (status != kSuccess) return status;
+  if (!kHasMemoryFiles) return kNoProcessMemory;
   if (IsOwn(handle)) return kOwnMessage;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();

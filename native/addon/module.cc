@@ -3,6 +3,7 @@
 #include <type_traits>
 
 #include "addon/bindings.h"
+#include "platform/library.h"
 
 namespace cistern {
 namespace {
@@ -194,6 +195,9 @@ Napi::Array FunctionNames(Napi::Env env) {
 }
 
 Napi::Object Init(Napi::Env env, Napi::Object exports) {
+  // Node unloads an addon with the last environment that uses it, while threads of the devices may
+  // still be in its code.
+  KeepLibraryLoaded();
   try {
     Environment* environment = new Environment(env);
     env.SetInstanceData(environment);

@@ -28,6 +28,7 @@ inline constexpr Status kTooManyImporters = -19;
 inline constexpr Status kTooManyExports = -20;
 inline constexpr Status kNoAccess = -21;
 inline constexpr Status kInUse = -22;
+inline constexpr Status kNoProcessMemory = -23;
 
 }  // namespace cistern
 

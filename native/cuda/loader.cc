@@ -4,7 +4,7 @@
 #include <mutex>
 #include <utility>
 
-#include "cuda/driver_library.h"
+#include "platform/library.h"
 
 namespace cistern::cuda {
 namespace {

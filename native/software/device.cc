@@ -1,7 +1,5 @@
 #include "software/device.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 
 #include "software/managed_memory.h"
@@ -23,13 +21,6 @@ std::mutex& SetupMutex() {
   return *mutex;
 }
 
-// Threads of this library outlive the environment that loaded it, so it must not be unloaded.
-void KeepLibraryLoaded() {
-  Dl_info info;
-  if (dladdr(reinterpret_cast<void*>(&KeepLibraryLoaded), &info) == 0 || info.dli_fname == nullptr) return;
-  dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
-}
-
 // Evicts pages of managed memory so that the total can become smaller.
 void EvictDownTo(Device& device, std::uint64_t total_bytes) {
   std::uint64_t free;
@@ -47,7 +38,6 @@ Status Initialize() {
   Settings settings = configured;
   Status status = CompleteSettings(&settings);
   if (status != kSuccess) return status;
-  KeepLibraryLoaded();
   for (int i = 0; i < settings.device_count; ++i) devices[i] = new Device(i, settings.total_bytes);
   device_count.store(settings.device_count, std::memory_order_release);
   return kSuccess;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cuda/driver_table.h"
+#include "platform/thread.h"
 #include "software/device_memory.h"
 #include "software/stream.h"
 
@@ -86,8 +87,8 @@ struct ThreadState {
   Device* current;
   bool is_in_host_function;
 };
-// Initial-exec: every call reads this, and the general model would turn that into a function call.
-inline thread_local ThreadState thread_state __attribute__((tls_model("initial-exec"))) = {nullptr, false};
+// Every call reads this.
+CISTERN_INITIAL_EXEC inline thread_local ThreadState thread_state = {nullptr, false};
 
 // The calling thread's current device.
 inline Status RequireDevice(Device** device) {

@@ -1,12 +1,10 @@
 #include "software/device_memory.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <mutex>
 
-#include "software/settings.h"
+#include "platform/memory.h"
+#include "platform/system.h"
 
 namespace cistern::software {
 namespace {
@@ -14,11 +12,6 @@ namespace {
 constexpr std::uint64_t kRangePerTotal = 4;
 constexpr std::uint64_t kMinRange = std::uint64_t{1} << 30;
 constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 27;
-
-std::uint64_t PageBytes() {
-  static const std::uint64_t bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 std::uint64_t RoundUp(std::uint64_t value, std::uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
@@ -38,9 +31,8 @@ bool DeviceMemory::TryReserve(std::uint64_t range_bytes) {
   if (!starting_at_.Allocate(granules) || !plain_starts_.Allocate(granules) || !block_table_.Allocate(std::min(granules + 2, kMaxBlocks))) {
     return false;
   }
-  void* range = mmap(nullptr, range_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (range == MAP_FAILED) return false;
-  madvise(range, range_bytes, MADV_DONTDUMP);
+  void* range = MapSparsePages(range_bytes);
+  if (range == nullptr) return false;
   base_ = reinterpret_cast<std::uint64_t>(range);
   source_.Attach(&block_table_);
   std::uint32_t whole = source_.Take();
@@ -123,7 +115,7 @@ void DeviceMemory::ReturnBlock(std::uint32_t id) {
 
 void DeviceMemory::ReleasePages(std::uint64_t first, std::uint64_t last) {
   if (first >= last) return;
-  madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+  DiscardPages(first, last - first);
   if (shared_pages_.Any()) shared_pages_.Unshare(first, last);
 }
 

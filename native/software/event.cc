@@ -1,7 +1,7 @@
 #include "software/event.h"
 
 #include <algorithm>
-#include <ctime>
+#include <chrono>
 #include <mutex>
 #include <utility>
 
@@ -12,9 +12,7 @@ namespace cistern::software {
 namespace {
 
 std::int64_t Now() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::int64_t{now.tv_sec} * 1000000000 + now.tv_nsec;
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 Status RecordWithTime(EventState& event, StreamState& stream) {

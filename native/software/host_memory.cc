@@ -1,13 +1,12 @@
 #include "software/host_memory.h"
 
-#include <sys/mman.h>
-
 #include <map>
 #include <mutex>
 
+#include "platform/memory.h"
+#include "platform/system.h"
 #include "software/device.h"
 #include "software/managed_memory.h"
-#include "software/settings.h"
 
 namespace cistern::software {
 namespace {
@@ -47,8 +46,8 @@ Status AllocateHostMemory(HostMemoryKind kind, int device, std::uint64_t bytes, 
   Registry& registry = TheRegistry();
   std::lock_guard<std::mutex> guard(registry.mutex);
   if (bytes > MachineMemory() - registry.bytes) return kErrorOutOfMemory;
-  void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) return kErrorOutOfMemory;
+  void* mapped = MapPages(bytes);
+  if (mapped == nullptr) return kErrorOutOfMemory;
   *address = reinterpret_cast<std::uint64_t>(mapped);
   HostRange& range = registry.ranges[*address];
   range = {kind, device, bytes};
@@ -72,7 +71,7 @@ Status FreeHostMemory(HostMemoryKind kind, std::uint64_t address) {
   auto found = find();
   if (found == registry.ranges.end()) return kErrorInvalidValue;
   if (kind == HostMemoryKind::kManaged) RemoveManagedRange(address);
-  munmap(reinterpret_cast<void*>(address), found->second.bytes);
+  UnmapPages(reinterpret_cast<void*>(address), found->second.bytes);
   registry.bytes -= found->second.bytes;
   registry.ranges.erase(found);
   return kSuccess;

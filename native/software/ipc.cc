@@ -1,9 +1,5 @@
 #include "software/ipc.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -13,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "platform/memory.h"
 #include "software/calls.h"
 #include "software/device.h"
 #include "software/memory_pool.h"
@@ -52,7 +49,7 @@ Contents Unpack(const Handle& handle) {
 
 Contents ContentsFor(std::uint32_t magic, Device& device, std::uint64_t place, std::uint64_t extent) {
   const SharedPages& pages = device.memory.shared_pages();
-  Contents contents = {magic, getpid(), pages.file().descriptor(), device.ordinal, {}, place, extent};
+  Contents contents = {magic, CurrentProcessId(), pages.file().descriptor(), device.ordinal, {}, place, extent};
   std::memcpy(contents.nonce, pages.nonce(), sizeof contents.nonce);
   return contents;
 }
@@ -84,8 +81,8 @@ Imports& AllImports() {
 
 // The file of the device that has the nonce, from an open file. The mutex must be held.
 Status KnowFile(Imports& all, MemoryFile file, const Nonce* nonce, std::shared_ptr<ForeignFile>* known) {
-  const off_t size = lseek(file.descriptor(), 0, SEEK_END);
-  if (size < static_cast<off_t>(kTrailerBytes)) return kErrorInvalidHandle;
+  const std::int64_t size = file.Size();
+  if (size < static_cast<std::int64_t>(kTrailerBytes)) return kErrorInvalidHandle;
   const std::uint64_t range_bytes = static_cast<std::uint64_t>(size) - kTrailerBytes;
   if (range_bytes % kHeaderBytes != 0) return kErrorInvalidHandle;
   void* trailer = file.Map(range_bytes, kTrailerBytes);
@@ -138,7 +135,7 @@ Status MapRange(Imports& all, Device& device, std::shared_ptr<ForeignFile> file,
                 std::uint64_t* address) {
   const std::uint64_t range_bytes = file->header().range_bytes;
   if (bytes == 0 || offset % kGranule != 0 || offset > range_bytes || bytes > range_bytes - offset) return kErrorInvalidHandle;
-  const std::uint64_t page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  const std::uint64_t page = PageBytes();
   const std::uint64_t first = offset / page * page;
   ImportedRange range;
   range.mapped_bytes = (offset + bytes + page - 1) / page * page - first;
@@ -162,7 +159,7 @@ ForeignFile::ForeignFile(MemoryFile file, const FileHeader* header)
       header_(header),
       events_(reinterpret_cast<EventSlot*>(reinterpret_cast<std::uintptr_t>(header) + kHeaderBytes)) {}
 
-ForeignFile::~ForeignFile() { munmap(const_cast<FileHeader*>(header_), kTrailerBytes); }
+ForeignFile::~ForeignFile() { UnmapPages(const_cast<FileHeader*>(header_), kTrailerBytes); }
 
 // Nobody announces that the recording has happened: the same pauses as for a word of memory.
 void ForeignEvent::Await(std::uint64_t recording) const {
@@ -221,7 +218,7 @@ Status EndImport(std::uint64_t address) {
   const auto found = all.ranges.find(address);
   if (found == all.ranges.end()) return kErrorInvalidValue;
   if (--found->second.count > 0) return kSuccess;
-  munmap(found->second.mapping, found->second.mapped_bytes);
+  UnmapPages(found->second.mapping, found->second.mapped_bytes);
   all.ranges.erase(found);
   imported_range_count.fetch_sub(1, std::memory_order_release);
   return kSuccess;
@@ -246,7 +243,7 @@ Status ImportEvent(const IpcEventHandle& handle, ForeignEvent* event) {
 
 Status ExportPool(MemoryPool& pool, int* descriptor) {
   if (!pool.is_exportable) return kErrorNotSupported;
-  *descriptor = fcntl(pool.device->memory.shared_pages().file().descriptor(), F_DUPFD_CLOEXEC, 0);
+  *descriptor = pool.device->memory.shared_pages().file().Duplicate();
   return *descriptor >= 0 ? kSuccess : kErrorOutOfMemory;
 }
 

@@ -17,9 +17,6 @@ struct Settings {
   int device_count;           // 0: not set
 };
 
-// The machine's memory, or that of this process's control group if that is less.
-std::uint64_t MachineMemory();
-
 // Whether the device uses the freedom that the driver's documentation leaves it: host functions run
 // one at a time, plain allocations wait for the device, and the default streams of every device and
 // thread have the ids 1 and 2.

@@ -1,9 +1,5 @@
 #include "software/shared_pages.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -15,6 +11,7 @@ namespace cistern::software {
 Status SharedPages::Open(std::uint64_t base, std::uint64_t range_bytes) {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (file_.IsOpen()) return kSuccess;
+  if (!kHasMemoryFiles) return kErrorNotSupported;
   MemoryFile file = CreateMemoryFile(kDeviceFileName, range_bytes + kTrailerBytes);
   if (!file.IsOpen() || !FillRandom(nonce_, sizeof nonce_) || !file.Lock(kOwnerLock)) return kErrorOutOfMemory;
   void* trailer = file.Map(range_bytes, kTrailerBytes);
@@ -48,14 +45,11 @@ Status SharedPages::Share(std::uint64_t begin, std::uint64_t end) {
       continue;
     }
     const std::uint64_t to = next == pages_.end() ? end : std::min(end, next->first);
-    void* place = reinterpret_cast<void*>(begin);
-    const off_t offset = static_cast<off_t>(begin - base_);
-    if (!CopyTouched(begin, to) ||
-        mmap(place, to - begin, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_.descriptor(), offset) == MAP_FAILED) {
-      Discard(begin, to);
+    const std::uint64_t offset = begin - base_;
+    if (!file_.WriteTouched(begin, offset, to - begin) || !file_.MapAt(begin, offset, to - begin)) {
+      file_.Discard(offset, to - begin);
       return kErrorOutOfMemory;
     }
-    madvise(place, to - begin, MADV_DONTDUMP);
     std::uint64_t first = begin;
     if (known != pages_.end() && known->second == begin) first = known->first;
     pages_[first] = to;
@@ -79,14 +73,11 @@ void SharedPages::Unshare(std::uint64_t begin, std::uint64_t end) {
       ++known;
       continue;
     }
-    void* place = reinterpret_cast<void*>(first);
-    constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    Discard(first, last);
-    if (mmap(place, last - first, PROT_READ | PROT_WRITE, kPrivate, -1, 0) == MAP_FAILED) {
+    file_.Discard(first - base_, last - first);
+    if (!MemoryFile::MapSparseAt(first, last - first)) {
       ++known;  // they stay shared, and serve as well
       continue;
     }
-    madvise(place, last - first, MADV_DONTDUMP);
     const std::uint64_t known_first = known->first;
     const std::uint64_t known_last = known->second;
     known = pages_.erase(known);
@@ -115,45 +106,6 @@ void SharedPages::GiveEvent(std::uint32_t index) {
   const std::lock_guard<std::mutex> guard(mutex_);
   events_[index].generation.fetch_add(1, std::memory_order_release);
   free_events_.push_back(index);
-}
-
-// Copies the pages that have contents into the file: the others would take memory there.
-bool SharedPages::CopyTouched(std::uint64_t begin, std::uint64_t end) const {
-  constexpr std::uint64_t kHasContents = std::uint64_t{3} << 62;  // present, or swapped out
-  constexpr std::uint64_t kEntriesAtOnce = 4096;
-  const std::uint64_t page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-  const MemoryFile map(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-  if (!map.IsOpen()) return Write(begin, end);
-  std::vector<std::uint64_t> entries(std::min(kEntriesAtOnce, (end - begin) / page));
-  std::uint64_t touched = end;  // where the touched pages that are not yet copied begin
-  for (std::uint64_t address = begin; address < end;) {
-    const std::uint64_t count = std::min<std::uint64_t>(entries.size(), (end - address) / page);
-    const ssize_t read = pread(map.descriptor(), entries.data(), count * sizeof entries[0], static_cast<off_t>(address / page * 8));
-    if (read != static_cast<ssize_t>(count * sizeof entries[0])) return Write(begin, end);
-    for (std::uint64_t index = 0; index < count; ++index, address += page) {
-      const bool has_contents = (entries[index] & kHasContents) != 0;
-      if (has_contents && touched == end) touched = address;
-      if (has_contents || touched == end) continue;
-      if (!Write(touched, address)) return false;
-      touched = end;
-    }
-  }
-  return touched == end || Write(touched, end);
-}
-
-bool SharedPages::Write(std::uint64_t begin, std::uint64_t end) const {
-  while (begin < end) {
-    const ssize_t written =
-        pwrite(file_.descriptor(), reinterpret_cast<const void*>(begin), end - begin, static_cast<off_t>(begin - base_));
-    if (written <= 0) return false;
-    begin += static_cast<std::uint64_t>(written);
-  }
-  return true;
-}
-
-void SharedPages::Discard(std::uint64_t begin, std::uint64_t end) const {
-  fallocate(file_.descriptor(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(begin - base_),
-            static_cast<off_t>(end - begin));
 }
 
 }  // namespace cistern::software

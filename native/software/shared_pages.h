@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "cuda/driver_table.h"
-#include "software/memory_file.h"
+#include "platform/memory_file.h"
 
 namespace cistern::software {
 
@@ -55,7 +55,7 @@ class SharedPages {
  public:
   bool Any() const { return has_any_.load(std::memory_order_relaxed); }
 
-  // Creates the file of a range, once.
+  // Creates the file of a range, once. kErrorNotSupported on a system without such files.
   Status Open(std::uint64_t base, std::uint64_t range_bytes);
   // Makes whole pages shared, contents kept. Waits for copies and fills that are running.
   Status Share(std::uint64_t begin, std::uint64_t end);
@@ -74,10 +74,6 @@ class SharedPages {
   void GiveEvent(std::uint32_t index);
 
  private:
-  bool CopyTouched(std::uint64_t begin, std::uint64_t end) const;
-  bool Write(std::uint64_t begin, std::uint64_t end) const;
-  void Discard(std::uint64_t begin, std::uint64_t end) const;
-
   std::atomic<bool> has_any_{false};
   std::mutex mutex_;  // guards all below
   std::uint64_t base_ = 0;

@@ -3,9 +3,8 @@
 #ifndef CISTERN_SOFTWARE_SPIN_LOCK_H_
 #define CISTERN_SOFTWARE_SPIN_LOCK_H_
 
-#include <sched.h>
-
 #include <atomic>
+#include <thread>
 
 namespace cistern::software {
 
@@ -25,7 +24,7 @@ class SpinLock {
     for (int spins = 0; held_.load(std::memory_order_relaxed); ++spins) {
       // The holder may have lost its core; on a small machine, spinning for longer than this would
       // keep it from running.
-      if (spins >= 64) sched_yield();
+      if (spins >= 64) std::this_thread::yield();
     }
   }
 

@@ -1,8 +1,5 @@
 #include "software/stream.h"
 
-#include <pthread.h>
-#include <signal.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -10,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "platform/thread.h"
 #include "software/device.h"
 #include "software/event.h"
 #include "software/ipc.h"
@@ -100,29 +98,16 @@ void* RunStream(void* argument) {
   return nullptr;
 }
 
-bool StartThread(StreamState& stream) {
-  // Signals are for the program's own threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_t thread;
-  bool is_started = pthread_create(&thread, nullptr, RunStream, &stream) == 0;
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (!is_started) return false;
+bool StartStreamThread(StreamState& stream) {
   // Never joined: a process may end while a stream is stalled.
-  pthread_detach(thread);
-#ifdef __linux__
-  pthread_setname_np(thread, "cistern-stream");
-#endif
-  stream.has_thread = true;
-  return true;
+  stream.has_thread = StartThread(RunStream, &stream, "cistern-stream");
+  return stream.has_thread;
 }
 
 Status Enqueue(StreamState& stream, Work work, Mark* mark) {
   std::lock_guard<std::mutex> guard(stream.mutex);
   if (stream.is_closing) return kErrorInvalidHandle;
-  if (!stream.has_thread && !StartThread(stream)) return kErrorOutOfMemory;
+  if (!stream.has_thread && !StartStreamThread(stream)) return kErrorOutOfMemory;
   stream.queue.push_back(std::move(work));
   std::uint64_t submitted = stream.submitted.load(std::memory_order_relaxed);
   if (submitted == stream.completed.load(std::memory_order_relaxed)) CountBusy(stream, 1);

@@ -1,13 +1,12 @@
 #include "software/virtual_memory.h"
 
-#include <sys/mman.h>
-
 #include <atomic>
 #include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 
+#include "platform/memory.h"
 #include "software/device.h"
 #include "software/settings.h"
 
@@ -15,7 +14,6 @@ namespace cistern::software {
 namespace {
 
 constexpr std::uint64_t kMaxReservation = std::uint64_t{1} << 46;
-constexpr int kReserveFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 // Lives as long as its handle or its mapping.
 struct Memory {
@@ -57,10 +55,6 @@ AddressRegistry& TheAddresses() {
 
 bool IsWhole(std::uint64_t number) { return number % kVirtualGranularity == 0; }
 
-bool Protect(std::uint64_t address, std::uint64_t bytes, int protection) {
-  return mprotect(reinterpret_cast<void*>(address), bytes, protection) == 0;
-}
-
 // The reservation that the range lies in, or the end. The registry's mutex must be held.
 std::map<std::uint64_t, Reservation>::iterator Find(AddressRegistry& registry, std::uint64_t address, std::uint64_t bytes) {
   auto found = registry.reservations.upper_bound(address);
@@ -93,14 +87,9 @@ Status ReserveAddresses(std::uint64_t bytes, std::uint64_t alignment, std::uint6
   if (alignment < kVirtualGranularity) alignment = kVirtualGranularity;
   AddressRegistry& registry = TheAddresses();
   const std::lock_guard<std::mutex> guard(registry.mutex);
-  void* range = mmap(nullptr, bytes + alignment, PROT_NONE, kReserveFlags, -1, 0);
-  if (range == MAP_FAILED) return kErrorOutOfMemory;
-  const std::uint64_t begin = reinterpret_cast<std::uint64_t>(range);
-  *address = (begin + alignment - 1) / alignment * alignment;
-  if (*address != begin) munmap(range, *address - begin);
-  const std::uint64_t rest = begin + alignment - *address;
-  if (rest != 0) munmap(reinterpret_cast<void*>(*address + bytes), rest);
-  madvise(reinterpret_cast<void*>(*address), bytes, MADV_DONTDUMP);
+  void* range = ReservePages(bytes, alignment);
+  if (range == nullptr) return kErrorOutOfMemory;
+  *address = reinterpret_cast<std::uintptr_t>(range);
   registry.reservations[*address] = {bytes, {}};
   reservation_count.fetch_add(1, std::memory_order_release);
   return kSuccess;
@@ -112,7 +101,7 @@ Status FreeAddresses(std::uint64_t address, std::uint64_t bytes) {
   const auto found = registry.reservations.find(address);
   if (found == registry.reservations.end() || found->second.bytes != bytes) return kErrorInvalidValue;
   if (!found->second.mappings.empty()) return kErrorInvalidValue;
-  munmap(reinterpret_cast<void*>(address), bytes);
+  UnmapPages(reinterpret_cast<void*>(address), bytes);
   registry.reservations.erase(found);
   reservation_count.fetch_sub(1, std::memory_order_release);
   return kSuccess;
@@ -169,7 +158,8 @@ Status GrantAccess(std::uint64_t address, std::uint64_t bytes, std::uint32_t gra
     Mapping& each = mapping->second;
     const std::uint32_t accessors = (each.accessors | granted) & ~taken;
     const bool has_changed = (accessors == 0) != (each.accessors == 0);
-    if (has_changed && !Protect(mapping->first, each.memory->bytes, accessors != 0 ? PROT_READ | PROT_WRITE : PROT_NONE)) return kErrorOutOfMemory;
+    const auto change = accessors != 0 ? AllowAccess : DenyAccess;
+    if (has_changed && !change(mapping->first, each.memory->bytes)) return kErrorOutOfMemory;
     each.accessors = accessors;
   }
   return kSuccess;
@@ -185,9 +175,7 @@ Status UnmapMemory(std::uint64_t address, std::uint64_t bytes) {
   const std::lock_guard<std::mutex> guard(registry.mutex);
   Mappings* mappings = FindTiled(registry, address, bytes);
   if (mappings == nullptr) return kErrorInvalidValue;
-  // New pages in the place of the old ones, which go back to the kernel.
-  void* range = mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, kReserveFlags | MAP_FIXED, -1, 0);
-  if (range == MAP_FAILED) return kErrorOutOfMemory;
+  if (!ResetPages(address, bytes)) return kErrorOutOfMemory;
   mappings->erase(mappings->find(address), mappings->lower_bound(address + bytes));
   return kSuccess;
 }

@@ -3,11 +3,11 @@
 #ifndef CISTERN_SOFTWARE_ZEROED_ARRAY_H_
 #define CISTERN_SOFTWARE_ZEROED_ARRAY_H_
 
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <cstdlib>
 #include <utility>
+
+#include "platform/memory.h"
 
 namespace cistern::software {
 
@@ -27,12 +27,8 @@ class ZeroedArray {
     if (bytes < kMapFrom) {
       data_ = static_cast<T*>(std::calloc(count, sizeof(T)));
     } else {
-      void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (mapped != MAP_FAILED) {
-        madvise(mapped, bytes, MADV_DONTDUMP);
-        data_ = static_cast<T*>(mapped);
-        mapped_bytes_ = bytes;
-      }
+      data_ = static_cast<T*>(MapSparsePages(bytes));
+      if (data_ != nullptr) mapped_bytes_ = bytes;
     }
     size_ = data_ == nullptr ? 0 : count;
     return data_ != nullptr;
@@ -40,7 +36,7 @@ class ZeroedArray {
 
   void Reset() {
     if (mapped_bytes_ != 0) {
-      munmap(data_, mapped_bytes_);
+      UnmapPages(data_, mapped_bytes_);
     } else {
       std::free(data_);
     }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fixture.h"
+#include "platform/system.h"
 #include "software/settings.h"
 
 namespace cistern::test {
@@ -551,7 +552,7 @@ TEST("memory that pages occupy is there for allocations, while other work brings
 
 TEST("pools of managed memory share the machine's memory with other managed memory") {
   TestStream stream;
-  const std::uint64_t bytes = software::MachineMemory() / 3 * 2 / kPage * kPage;
+  const std::uint64_t bytes = MachineMemory() / 3 * 2 / kPage * kPage;
   PoolProperties properties = {};
   properties.alloc_type = kAllocationTypeManaged;
   Pool pool = nullptr;

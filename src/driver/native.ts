@@ -73,6 +73,8 @@ export const NativeStatus = {
   noAccess: -21,
   /** A wait for the event has not ended. */
   inUse: -22,
+  /** Processes cannot share memory on this system. */
+  noProcessMemory: -23,
 } as const;
 
 /** What messages stand for, as the addon numbers it. */

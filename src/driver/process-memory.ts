@@ -30,11 +30,13 @@ export interface ImportedRange extends ExportedRange {
 /**
  * Lets other processes open memory, ordered after what is queued on a stream. Writes the handle.
  * @returns the number of the export; `undefined` if the driver cannot share this memory
+ * @throws CisternError, UnsupportedError, DriverError; nothing has changed then.
  */
 export function exportMemory(memory: ExportedRange, stream: Stream, handle: Uint8Array): number | undefined {
   const { pointer, bytes, byteLength, alignment } = memory;
   native().exportMemory(pointer, bytes, byteLength, alignment, stream.handle, handle);
   if (mailbox[0] === notSupportedStatus) return undefined;
+  if (mailbox[0] === NativeStatus.noProcessMemory) throw new UnsupportedError(`cannot export a buffer: ${noProcessMemory()}`);
   if (mailbox[0] === NativeStatus.tooManyExports) {
     throw new CisternError('ERR_CISTERN_INVALID_STATE', 'cannot export a buffer: this process already exports 65536 buffers');
   }
@@ -101,6 +103,10 @@ export function closeImport(number: number): boolean {
   return mailbox[0] === NativeStatus.success;
 }
 
+function noProcessMemory(): string {
+  return `processes share memory on Linux only, and this is ${process.platform}`;
+}
+
 function openError(
   status: number,
   handle: Uint8Array,
@@ -139,6 +145,8 @@ function openError(
       return new UnsupportedError(
         `${refusal}: the system does not let this process look into process ${first}, which exported it; both must run as the same user`,
       );
+    case NativeStatus.noProcessMemory:
+      return new UnsupportedError(`${refusal}: ${noProcessMemory()}`);
     case NativeStatus.tooManyImporters:
       return new CisternError('ERR_CISTERN_INVALID_STATE', `${refusal}: 64 processes already have memory of process ${first} open`);
     case NativeStatus.noSuchDevice:

@@ -186,8 +186,8 @@ export const nativeFaults = {
   'native/software/shared_pages.cc': [
     {
       fault: 'shared pages begin without contents',
-      from: 'if (!CopyTouched(begin, to) ||\n        mmap(',
-      to: 'if (mmap(',
+      from: 'if (!file_.WriteTouched(begin, offset, to - begin) || ',
+      to: 'if (',
       test: 'neighbours of an exported allocation',
     },
     {

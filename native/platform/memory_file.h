@@ -8,14 +8,22 @@
 // of it, in whatever way processes end. Its size is sealed, so that nobody who maps it can be hit by
 // SIGBUS. Locks belong to the open file (F_OFD_SETLK): the kernel releases them when their holder
 // ends, once none of its threads runs any more.
-#ifndef CISTERN_SOFTWARE_MEMORY_FILE_H_
-#define CISTERN_SOFTWARE_MEMORY_FILE_H_
+//
+// Only Linux has such files (kHasMemoryFiles). Elsewhere none can be created or opened.
+#ifndef CISTERN_PLATFORM_MEMORY_FILE_H_
+#define CISTERN_PLATFORM_MEMORY_FILE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
 namespace cistern {
+
+#ifdef __linux__
+inline constexpr bool kHasMemoryFiles = true;
+#else
+inline constexpr bool kHasMemoryFiles = false;
+#endif
 
 // An open file, or none.
 class MemoryFile {
@@ -36,10 +44,28 @@ class MemoryFile {
   // Whether another open file has the byte locked.
   bool IsLocked(std::uint64_t byte) const;
 
-  // Null if the kernel refuses.
+  // -1 if that is unknown.
+  std::int64_t Size() const;
+
+  // Null if the kernel refuses. UnmapPages ends it.
   void* Map(std::uint64_t offset, std::uint64_t bytes) const;
 
+  // The next four take whole pages.
+  // Replaces what is mapped there; false if the kernel refuses.
+  bool MapAt(std::uint64_t address, std::uint64_t offset, std::uint64_t bytes) const;
+  // Replaces what is mapped there by pages of a sparse mapping; false if the kernel refuses.
+  static bool MapSparseAt(std::uint64_t address, std::uint64_t bytes);
+  // Copies private memory to the offset, without the pages that have no contents: those would take
+  // memory here. False if there is not enough.
+  bool WriteTouched(std::uint64_t address, std::uint64_t offset, std::uint64_t bytes) const;
+  // Gives the memory of pages back.
+  void Discard(std::uint64_t offset, std::uint64_t bytes) const;
+
+  // A new descriptor of the same open file, or -1.
+  int Duplicate() const;
+
  private:
+  bool Write(std::uint64_t address, std::uint64_t offset, std::uint64_t bytes) const;
   int Release() {
     const int descriptor = descriptor_;
     descriptor_ = -1;
@@ -72,6 +98,7 @@ OpenResult FetchDescriptor(std::int32_t process, std::int32_t descriptor, int* f
 // False if the system has no random numbers.
 bool FillRandom(void* data, std::size_t bytes);
 
+std::int32_t CurrentProcessId();
 // When a process started, in ticks since the system did; 0 if there is no such process, and nothing
 // if the system does not tell.
 std::optional<std::uint64_t> StartOfProcess(std::int32_t process);
@@ -81,4 +108,4 @@ bool HasProcessEnded(std::int32_t process, std::uint64_t start);
 
 }  // namespace cistern
 
-#endif  // CISTERN_SOFTWARE_MEMORY_FILE_H_
+#endif  // CISTERN_PLATFORM_MEMORY_FILE_H_

@@ -1,4 +1,4 @@
-#include "software/memory_file.h"
+#ifdef __linux__
 
 #include <fcntl.h>
 #include <poll.h>
@@ -8,10 +8,15 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <vector>
+
+#include "platform/memory.h"
+#include "platform/memory_file.h"
 
 namespace cistern {
 namespace {
@@ -93,6 +98,66 @@ void* MemoryFile::Map(std::uint64_t offset, std::uint64_t bytes) const {
   return mapped;
 }
 
+bool MemoryFile::MapAt(std::uint64_t address, std::uint64_t offset, std::uint64_t bytes) const {
+  constexpr int kShared = MAP_SHARED | MAP_FIXED;
+  void* place = reinterpret_cast<void*>(address);
+  if (mmap(place, bytes, PROT_READ | PROT_WRITE, kShared, descriptor_, static_cast<off_t>(offset)) == MAP_FAILED) return false;
+  madvise(place, bytes, MADV_DONTDUMP);
+  return true;
+}
+
+bool MemoryFile::MapSparseAt(std::uint64_t address, std::uint64_t bytes) {
+  constexpr int kSparse = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  void* place = reinterpret_cast<void*>(address);
+  if (mmap(place, bytes, PROT_READ | PROT_WRITE, kSparse, -1, 0) == MAP_FAILED) return false;
+  madvise(place, bytes, MADV_DONTDUMP);
+  return true;
+}
+
+bool MemoryFile::WriteTouched(std::uint64_t address, std::uint64_t offset, std::uint64_t bytes) const {
+  constexpr std::uint64_t kHasContents = std::uint64_t{3} << 62;  // present, or swapped out
+  constexpr std::uint64_t kEntriesAtOnce = 4096;
+  const std::uint64_t page = PageBytes();
+  const std::uint64_t end = address + bytes;
+  const auto write = [&](std::uint64_t from, std::uint64_t to) { return Write(from, offset + (from - (end - bytes)), to - from); };
+  const MemoryFile map(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
+  if (!map.IsOpen()) return write(address, end);
+  std::vector<std::uint64_t> entries(std::min(kEntriesAtOnce, bytes / page));
+  std::uint64_t touched = end;  // where the touched pages that are not yet copied begin
+  while (address < end) {
+    const std::uint64_t count = std::min<std::uint64_t>(entries.size(), (end - address) / page);
+    const ssize_t read = pread(map.descriptor(), entries.data(), count * sizeof entries[0], static_cast<off_t>(address / page * 8));
+    if (read != static_cast<ssize_t>(count * sizeof entries[0])) return write(end - bytes, end);
+    for (std::uint64_t index = 0; index < count; ++index, address += page) {
+      const bool has_contents = (entries[index] & kHasContents) != 0;
+      if (has_contents && touched == end) touched = address;
+      if (has_contents || touched == end) continue;
+      if (!write(touched, address)) return false;
+      touched = end;
+    }
+  }
+  return touched == end || write(touched, end);
+}
+
+bool MemoryFile::Write(std::uint64_t address, std::uint64_t offset, std::uint64_t bytes) const {
+  while (bytes > 0) {
+    const ssize_t written = pwrite(descriptor_, reinterpret_cast<const void*>(address), bytes, static_cast<off_t>(offset));
+    if (written <= 0) return false;
+    address += static_cast<std::uint64_t>(written);
+    offset += static_cast<std::uint64_t>(written);
+    bytes -= static_cast<std::uint64_t>(written);
+  }
+  return true;
+}
+
+void MemoryFile::Discard(std::uint64_t offset, std::uint64_t bytes) const {
+  fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+}
+
+int MemoryFile::Duplicate() const { return fcntl(descriptor_, F_DUPFD_CLOEXEC, 0); }
+
+std::int64_t MemoryFile::Size() const { return lseek(descriptor_, 0, SEEK_END); }
+
 MemoryFile CreateMemoryFile(const char* name, std::uint64_t bytes) {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   int descriptor = memfd_create(name, kFlags | kNoExecution);
@@ -136,6 +201,8 @@ OpenResult FetchDescriptor(std::int32_t process, std::int32_t descriptor, int* f
 
 bool FillRandom(void* data, std::size_t bytes) { return getrandom(data, bytes, 0) == static_cast<ssize_t>(bytes); }
 
+std::int32_t CurrentProcessId() { return getpid(); }
+
 std::optional<std::uint64_t> StartOfProcess(std::int32_t process) {
   const std::string path = "/proc/" + std::to_string(process) + "/stat";
   const MemoryFile file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -156,3 +223,5 @@ bool HasProcessEnded(std::int32_t process, std::uint64_t start) {
 }
 
 }  // namespace cistern
+
+#endif

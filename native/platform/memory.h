@@ -1,0 +1,43 @@
+// Pages and aligned blocks of host memory.
+//
+// A page of a sparse mapping takes memory once it is touched, and no memory is set aside for it
+// before. Linux and macOS work like that. On Windows a page must be committed before it is touched:
+// touching another one raises an exception, whose handler commits it (windows.cc). A system call
+// that is given such a page fails there.
+#ifndef CISTERN_PLATFORM_MEMORY_H_
+#define CISTERN_PLATFORM_MEMORY_H_
+
+#include <cstdint>
+
+namespace cistern {
+
+std::uint64_t PageBytes();
+
+// New pages of zeros. Null if the system has no memory or no addresses left.
+void* MapPages(std::uint64_t bytes);
+// The same as a sparse mapping, which core dumps leave out.
+void* MapSparsePages(std::uint64_t bytes);
+// Gives the memory of whole pages of a sparse mapping back: they are zeros again.
+void DiscardPages(std::uint64_t address, std::uint64_t bytes);
+
+// Addresses without memory, which may not be touched, at a multiple of the alignment: a power of two,
+// and a multiple of the page. Null if there are not as many left.
+void* ReservePages(std::uint64_t bytes, std::uint64_t alignment);
+// Lets whole reserved pages be read and written; new ones are zeros. False if there is no memory.
+bool AllowAccess(std::uint64_t address, std::uint64_t bytes);
+// They may not be touched, and keep their contents. False if the system refuses.
+bool DenyAccess(std::uint64_t address, std::uint64_t bytes);
+// Gives the memory of whole reserved pages back: they are as at first. False if the system refuses.
+bool ResetPages(std::uint64_t address, std::uint64_t bytes);
+
+// Ends what one of the functions above returned, as a whole.
+void UnmapPages(void* address, std::uint64_t bytes);
+
+// Memory of the C library, at a multiple of the alignment: a power of two, and a multiple of a
+// pointer's size. Null if there is none.
+void* AllocateAligned(std::uint64_t bytes, std::uint64_t alignment);
+void FreeAligned(void* pointer);
+
+}  // namespace cistern
+
+#endif  // CISTERN_PLATFORM_MEMORY_H_

@@ -1,0 +1,137 @@
+// What Linux and macOS have in common.
+#if defined(__linux__) || defined(__APPLE__)
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "platform/library.h"
+#include "platform/memory.h"
+#include "platform/system.h"
+#include "platform/thread.h"
+
+namespace cistern {
+namespace {
+
+constexpr int kPrivate = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+
+void* Map(std::uint64_t bytes, int protection) {
+  void* mapped = mmap(nullptr, bytes, protection, kPrivate, -1, 0);
+  return mapped == MAP_FAILED ? nullptr : mapped;
+}
+
+void LeaveOutOfDumps([[maybe_unused]] void* address, [[maybe_unused]] std::uint64_t bytes) {
+#ifdef __linux__
+  madvise(address, bytes, MADV_DONTDUMP);
+#endif
+}
+
+bool Replace(std::uint64_t address, std::uint64_t bytes, int protection) {
+  return mmap(reinterpret_cast<void*>(address), bytes, protection, kPrivate | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
+}  // namespace
+
+std::uint64_t PageBytes() {
+  static const std::uint64_t bytes = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+void* MapPages(std::uint64_t bytes) { return Map(bytes, PROT_READ | PROT_WRITE); }
+
+void* MapSparsePages(std::uint64_t bytes) {
+  void* mapped = MapPages(bytes);
+  if (mapped != nullptr) LeaveOutOfDumps(mapped, bytes);
+  return mapped;
+}
+
+void DiscardPages(std::uint64_t address, std::uint64_t bytes) {
+#ifdef __linux__
+  madvise(reinterpret_cast<void*>(address), bytes, MADV_DONTNEED);
+#else
+  // There the same advice keeps the contents.
+  Replace(address, bytes, PROT_READ | PROT_WRITE);
+#endif
+}
+
+void* ReservePages(std::uint64_t bytes, std::uint64_t alignment) {
+  void* range = Map(bytes + alignment, PROT_NONE);
+  if (range == nullptr) return nullptr;
+  const std::uint64_t begin = reinterpret_cast<std::uintptr_t>(range);
+  const std::uint64_t address = (begin + alignment - 1) / alignment * alignment;
+  if (address != begin) munmap(range, address - begin);
+  const std::uint64_t rest = begin + alignment - address;
+  void* reserved = reinterpret_cast<void*>(address);
+  if (rest != 0) munmap(static_cast<char*>(reserved) + bytes, rest);
+  LeaveOutOfDumps(reserved, bytes);
+  return reserved;
+}
+
+bool AllowAccess(std::uint64_t address, std::uint64_t bytes) {
+  return mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+bool DenyAccess(std::uint64_t address, std::uint64_t bytes) { return mprotect(reinterpret_cast<void*>(address), bytes, PROT_NONE) == 0; }
+
+bool ResetPages(std::uint64_t address, std::uint64_t bytes) { return Replace(address, bytes, PROT_NONE); }
+
+void UnmapPages(void* address, std::uint64_t bytes) { munmap(address, bytes); }
+
+void* AllocateAligned(std::uint64_t bytes, std::uint64_t alignment) {
+  void* pointer = nullptr;
+  return posix_memalign(&pointer, alignment, bytes) == 0 ? pointer : nullptr;
+}
+
+void FreeAligned(void* pointer) { std::free(pointer); }
+
+bool StartThread(void* (*function)(void*), void* argument, [[maybe_unused]] const char* name) {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_t thread;
+  const bool is_started = pthread_create(&thread, nullptr, function, argument) == 0;
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (!is_started) return false;
+  // macOS lets a thread name only itself.
+#ifdef __linux__
+  pthread_setname_np(thread, name);
+#endif
+  pthread_detach(thread);
+  return true;
+}
+
+std::optional<std::string> EnvironmentVariable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+}
+
+const char* const kDriverLibraryName = "libcuda.so.1";
+
+void* OpenDriverLibrary(std::string* failure) {
+  void* library = dlopen(kDriverLibraryName, RTLD_NOW | RTLD_LOCAL);
+  if (library != nullptr) return library;
+  const char* error = dlerror();
+  const char* path = std::getenv("LD_LIBRARY_PATH");
+  *failure = "on the dynamic linker's path (LD_LIBRARY_PATH ";
+  *failure += path != nullptr && *path != '\0' ? "is '" + std::string(path) + "'" : "is not set";
+  *failure += "): ";
+  *failure += error != nullptr ? error : "unknown error";
+  return nullptr;
+}
+
+void* FindDriverSymbol(void* library, const char* name) { return dlsym(library, name); }
+
+void KeepLibraryLoaded() {
+  Dl_info info;
+  if (dladdr(reinterpret_cast<void*>(&KeepLibraryLoaded), &info) == 0 || info.dli_fname == nullptr) return;
+  dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+}
+
+}  // namespace cistern
+
+#endif

@@ -1,0 +1,26 @@
+// Threads, as far as the standard library lacks something.
+#ifndef CISTERN_PLATFORM_THREAD_H_
+#define CISTERN_PLATFORM_THREAD_H_
+
+#include <cstdint>
+
+// A thread_local variable with this attribute costs no function call in a shared library. Only glibc
+// has room for such variables in a library that is loaded late.
+#ifdef __GLIBC__
+#define CISTERN_INITIAL_EXEC __attribute__((tls_model("initial-exec")))
+#else
+#define CISTERN_INITIAL_EXEC
+#endif
+
+namespace cistern {
+
+// The operating system's id of the calling thread.
+std::uint64_t CurrentThreadId();
+
+// Starts a thread that nobody joins, and that takes no signals: those are for the program's own
+// threads. The name, of at most 15 characters, is for debuggers. False if there can be no more threads.
+bool StartThread(void* (*function)(void*), void* argument, const char* name);
+
+}  // namespace cistern
+
+#endif  // CISTERN_PLATFORM_THREAD_H_
