@@ -205,6 +205,8 @@ Status RefreshExport(Environment& environment, const Napi::CallbackInfo& info);
 Status NoticeEndedImporters(Environment& environment, const Napi::CallbackInfo& info);
 Status ExportIsUsed(Environment& environment, const Napi::CallbackInfo& info);
 Status CloseExport(Environment& environment, const Napi::CallbackInfo& info);
+Status ReopenExport(Environment& environment, const Napi::CallbackInfo& info);
+Status EndExport(Environment& environment, const Napi::CallbackInfo& info);
 Status OpenImport(Environment& environment, const Napi::CallbackInfo& info);
 Status CloseImport(Environment& environment, const Napi::CallbackInfo& info);
 

@@ -113,6 +113,7 @@ struct Export {
   std::uint64_t bytes = 0;
   DeviceEvent event{};
   Pool pool = nullptr;
+  std::uint64_t nonce = 0;  // that of the record while it can be opened
   bool is_orphaned = false;
 };
 
@@ -184,6 +185,13 @@ struct Exports {
 Exports& AllExports() {
   static Exports& all = *new Exports;
   return all;
+}
+
+// An export of the environment, or the end. The mutex must be held.
+std::map<std::uint64_t, Export>::iterator FindExport(const Environment& environment, std::uint64_t number) {
+  Exports& all = AllExports();
+  const auto entry = all.by_number.find(number);
+  return entry != all.by_number.end() && entry->second.environment == environment.id() ? entry : all.by_number.end();
 }
 
 // The ledger of another process, with this process's place in it.
@@ -609,6 +617,7 @@ Status ExportMemory(Environment& environment, const Napi::CallbackInfo& info) {
       fresh.address = address;
       fresh.bytes = bytes;
       fresh.pool = description.pool;
+      fresh.nonce = nonce;
       Handle handle = {};
       std::memcpy(handle.magic, kHandleMagic, sizeof kHandleMagic);
       handle.version = kVersion;
@@ -640,8 +649,8 @@ Status RefreshExport(Environment& environment, const Napi::CallbackInfo& info) {
   DeviceEvent event;
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
-    const auto entry = all.by_number.find(number);
-    if (entry == all.by_number.end() || entry->second.environment != environment.id()) return kStaleHandle;
+    const auto entry = FindExport(environment, number);
+    if (entry == all.by_number.end()) return kStaleHandle;
     if (byte_length > entry->second.bytes) return kInvalidArgument;
     event = entry->second.event;
   }
@@ -669,35 +678,53 @@ Status ExportIsUsed(Environment& environment, const Napi::CallbackInfo& info) {
   if (!ReadInteger(info[0], &number)) return kInvalidArgument;
   Exports& all = AllExports();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  const auto entry = all.by_number.find(number);
-  if (entry == all.by_number.end() || entry->second.environment != environment.id()) return kStaleHandle;
+  const auto entry = FindExport(environment, number);
+  if (entry == all.by_number.end()) return kStaleHandle;
   environment.Out(1, all.ledger->records[entry->second.record].users.load() != 0 ? 1 : 0);
   return kSuccess;
 }
 
 Status CloseExport(Environment& environment, const Napi::CallbackInfo& info) {
   std::uint64_t number;
-  bool may_reopen;
-  if (!ReadInteger(info[0], &number) || !ReadBoolean(info[1], &may_reopen)) return kInvalidArgument;
+  bool only_if_unused;
+  if (!ReadInteger(info[0], &number) || !ReadBoolean(info[1], &only_if_unused)) return kInvalidArgument;
+  Exports& all = AllExports();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto entry = FindExport(environment, number);
+  if (entry == all.by_number.end()) return kStaleHandle;
+  const std::uint32_t index = entry->second.record;
+  // Another process may be opening it at this moment, and must find it open if it stays open.
+  bool is_used = only_if_unused && all.IsUsed(index);
+  if (!is_used) {
+    const std::uint64_t nonce = all.ledger->records[index].nonce.exchange(0);
+    is_used = all.IsUsed(index);
+    if (is_used && only_if_unused) all.ledger->records[index].nonce.store(nonce);
+  }
+  environment.Out(1, is_used ? 0 : 1);
+  return kSuccess;
+}
+
+Status ReopenExport(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t number;
+  if (!ReadInteger(info[0], &number)) return kInvalidArgument;
+  Exports& all = AllExports();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto entry = FindExport(environment, number);
+  if (entry == all.by_number.end()) return kStaleHandle;
+  all.ledger->records[entry->second.record].nonce.store(entry->second.nonce);
+  return kSuccess;
+}
+
+Status EndExport(Environment& environment, const Napi::CallbackInfo& info) {
+  std::uint64_t number;
+  if (!ReadInteger(info[0], &number)) return kInvalidArgument;
   Exports& all = AllExports();
   DeviceEvent event;
   {
     const std::lock_guard<std::mutex> lock(all.mutex);
-    const auto entry = all.by_number.find(number);
-    if (entry == all.by_number.end() || entry->second.environment != environment.id()) return kStaleHandle;
-    if (may_reopen && all.IsUsed(entry->second.record)) {
-      // Another process may be opening it at this moment, and must find it open.
-      environment.Out(1, 0);
-      return kSuccess;
-    }
-    Record& record = all.ledger->records[entry->second.record];
-    const std::uint64_t nonce = record.nonce.exchange(0);
-    const bool is_used = all.IsUsed(entry->second.record);
-    environment.Out(1, is_used ? 0 : 1);
-    if (is_used) {
-      if (may_reopen) record.nonce.store(nonce);
-      return kSuccess;
-    }
+    const auto entry = FindExport(environment, number);
+    if (entry == all.by_number.end()) return kStaleHandle;
+    if (all.ledger->records[entry->second.record].nonce.load() != 0) return kInvalidArgument;
     event = all.Forget(entry);
   }
   DestroyExportEvent(environment, event);

@@ -3,8 +3,9 @@
 //     exporting process            ledger: a file in memory             importing process
 //     ExportMemory ──► export ──►  record: nonce, users, handles  ◄──── handle of 56 bytes ◄── OpenImport
 //          │                         ▲       one bit per process          │
-//          └ CloseExport ── nonce 0 ─┘       in `users`  ◄────────────────┘ CloseImport
-//                 "is anybody left?"         importers: process, lock
+//          ├ CloseExport ── nonce 0 ─┘       in `users`  ◄────────────────┘ CloseImport
+//          │      "is anybody left?"         importers: process, lock
+//          └ ReopenExport, or EndExport if nobody is left
 //
 // A handle only says where the record is, so nobody can change what it stands for. An importing
 // process has one of 64 places in the ledger, holds the lock of that place as long as it has memory

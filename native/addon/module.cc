@@ -180,6 +180,8 @@ constexpr Function kFunctions[] = {
     {"noticeEndedImporters", Cold<NoticeEndedImporters>},
     {"exportIsUsed", Cold<ExportIsUsed>},
     {"closeExport", Cold<CloseExport>},
+    {"reopenExport", Cold<ReopenExport>},
+    {"endExport", Cold<EndExport>},
     {"openImport", Cold<OpenImport>},
     {"closeImport", Cold<CloseImport>},
     {"watch", Cold<Watch>},

@@ -134,17 +134,16 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
       target.release();
     }
     this.adopt(pointer, bytes);
-    if (oldPointer === 0 || this.#keepForOthers(oldPointer, oldBytes, stream)) return true;
+    const oldExport = this.#processExport;
     try {
-      this.#deallocate(oldPointer, oldBytes, stream, events);
+      this.#freeOrLeave(oldPointer, oldBytes, stream, events);
     } catch (error) {
       if (isLost(error)) throw error;
-      if (this.#pointer === pointer && this.#bytes === bytes) {
-        this.#setPointer(oldPointer, oldBytes);
-        freeSoonerOrLater(this.#separate(pointer, bytes, stream));
-      } else {
-        freeSoonerOrLater(this.#separate(oldPointer, oldBytes, stream));
-      }
+      const isBack = this.#pointer === pointer && this.#bytes === bytes;
+      const unneeded = isBack ? this.#separate(pointer, bytes, stream) : this.#separate(oldPointer, oldBytes, stream);
+      unneeded.#processExport = isBack ? this.#processExport : oldExport;
+      if (isBack) this.#restore(oldPointer, oldBytes, oldExport);
+      freeSoonerOrLater(unneeded);
       throw error;
     }
     return true;
@@ -156,7 +155,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
    * the resource says that it can never free it.
    */
   freeNow(fence?: DeallocationFence): void {
-    if (this.#pointer !== 0) this.#free(usableStream, fence);
+    if (this.#pointer !== 0 || this.#processExport !== undefined) this.#free(usableStream, fence);
   }
 
   /**
@@ -164,7 +163,7 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
    * ended.
    */
   free(streamFor: StreamFor = lastingStream): void {
-    if (this.#pointer !== 0) this.#free(streamFor, undefined);
+    if (this.#pointer !== 0 || this.#processExport !== undefined) this.#free(streamFor, undefined);
   }
 
   /** Takes over memory that was allocated from the resource. */
@@ -260,16 +259,29 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     return this.#processExport;
   }
 
-  /** Ends the export to other processes, unless one uses the memory. Returns false if one does. */
-  endExportIfUnused(): boolean {
-    if (this.#processExport?.endIfUnused() === false) return false;
-    this.#processExport = undefined;
-    return true;
+  /**
+   * Runs an action that gives the memory up, which no other process can open meanwhile. If the action
+   * throws, they can open it again.
+   * @param refusal of the error that is thrown if another process uses the memory
+   */
+  withoutProcesses<Result>(refusal: string, action: () => Result): Result {
+    const processExport = this.#processExport;
+    if (processExport === undefined) return action();
+    if (!processExport.closeIfUnused()) throw new CisternError('ERR_CISTERN_INVALID_STATE', refusal);
+    try {
+      const result = action();
+      if (this.#processExport === processExport) this.#processExport = undefined;
+      processExport.end();
+      return result;
+    } catch (error) {
+      processExport.reopen();
+      throw error;
+    }
   }
 
   /** Frees memory that no buffer has any more, and that is kept for other processes. */
   endIfOver(): boolean {
-    if (this.#pointer !== 0 && this.#processExport?.isUsed === true) return false;
+    if (this.#processExport?.isUsed === true) return false;
     freeSoonerOrLater(this);
     return true;
   }
@@ -282,16 +294,17 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
 
   endMemory(reason: string, streamFor: StreamFor): void {
     if (this.#away !== 0) this.#bringHome();
-    this.#takeFromProcesses();
-    this.#endReason = reason;
-    // The resource does not wait for the others that use the memory.
-    this.#exported = undefined;
-    try {
-      const isForeign = this.resource instanceof ForeignMemoryResource && !this.resource.isBorrowed;
-      this.free(isForeign ? (stream) => afterWait(streamFor(stream)) : streamFor);
-    } finally {
-      if (this.#pointer !== 0) this.#endReason = undefined;
-    }
+    this.withoutProcesses(`cannot take ${formatPointer(this.#pointer)} back: another process uses these ${this.#bytes} bytes`, () => {
+      this.#endReason = reason;
+      // The resource does not wait for the others that use the memory.
+      this.#exported = undefined;
+      try {
+        const isForeign = this.resource instanceof ForeignMemoryResource && !this.resource.isBorrowed;
+        this.free(isForeign ? (stream) => afterWait(streamFor(stream)) : streamFor);
+      } finally {
+        if (this.#pointer !== 0) this.#endReason = undefined;
+      }
+    });
   }
 
   leaveScopes(): void {
@@ -303,15 +316,6 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     const held = this.#held;
     if (bytes > held.dueBytes - held.heldBytes) held.collectEarly(bytes);
     return allocateReclaiming(this.resource, bytes, this.stream, this.alignment);
-  }
-
-  /** @throws CisternError if another process uses the memory. */
-  #takeFromProcesses(): void {
-    if (this.endExportIfUnused()) return;
-    throw new CisternError(
-      'ERR_CISTERN_INVALID_STATE',
-      `cannot take ${formatPointer(this.#pointer)} back: another process uses these ${this.#bytes} bytes`,
-    );
   }
 
   /** @throws CisternError if another worker uses the memory. */
@@ -340,34 +344,52 @@ export class BufferMemory implements OwnedMemory, ScopedMemory, MemoryOwner, Awa
     const usable = streamFor(stream);
     const pointer = this.#pointer;
     const bytes = this.#bytes;
-    if (pointer === 0) return;
+    const processExport = this.#processExport;
+    if (pointer === 0 && processExport === undefined) return;
     this.#setPointer(0, 0);
-    if (this.#keepForOthers(pointer, bytes, usable)) return;
     this.#isBeingFreed = true;
     try {
       // An event of a stream that has ended has completed.
-      this.#deallocate(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence);
+      this.#freeOrLeave(pointer, bytes, usable, usable !== stream && fence instanceof Event ? undefined : fence);
     } catch (error) {
-      if (!isLost(error)) this.#setPointer(pointer, bytes);
+      if (!isLost(error)) this.#restore(pointer, bytes, processExport);
       throw error;
     } finally {
       this.#isBeingFreed = false;
     }
   }
 
-  /** Leaves memory that others use to them: the last of them frees it. Returns whether there are any. */
-  #keepForOthers(pointer: DevicePointer, bytes: number, stream: Stream): boolean {
+  /**
+   * Frees memory that this object has given up, or, if others use it, leaves it to them: the last of
+   * them frees it. No process can open it any more.
+   */
+  #freeOrLeave(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     const exported = this.#exported;
     const processExport = this.#processExport;
     this.#exported = undefined;
     this.#processExport = undefined;
-    const isUsedElsewhere = processExport?.end() === false;
-    if (exported?.isInUse !== true && !isUsedElsewhere) return false;
-    const kept = this.#separate(pointer, bytes, stream);
-    if (isUsedElsewhere) kept.#processExport = processExport;
-    if (exported?.isInUse === true) exported.keep(kept);
-    else endLater(kept);
-    return true;
+    const isUsedElsewhere = processExport?.close() === false;
+    if (exported?.isInUse === true || isUsedElsewhere) {
+      const kept = this.#separate(pointer, bytes, stream);
+      kept.#processExport = processExport;
+      if (exported?.isInUse === true) exported.keep(kept);
+      else endLater(kept);
+      return;
+    }
+    try {
+      if (pointer !== 0) this.#deallocate(pointer, bytes, stream, fence);
+    } catch (error) {
+      if (isLost(error)) processExport?.end();
+      throw error;
+    }
+    processExport?.end();
+  }
+
+  /** Takes memory again that the resource did not free. */
+  #restore(pointer: DevicePointer, bytes: number, processExport: ProcessExport | undefined): void {
+    this.#setPointer(pointer, bytes);
+    this.#processExport = processExport;
+    processExport?.reopen();
   }
 
   /** Frees memory of the resource, even if a host function ends the stream meanwhile. */

@@ -1176,14 +1176,16 @@ export class DeviceBuffer implements Disposable {
    * ```
    */
   release(): Required<Omit<BufferAllocation, 'label'>> {
-    this.#assertLive('release the memory of a buffer');
-    this.#assertNotExported('release the memory of a buffer');
-    const { pointer: ptr, bytes: capacityBytes, byteLength, alignment, resource, stream } = this.#memory;
-    disown(this.#standIn as StandIn);
-    this.#standIn = undefined;
-    this.#memory.byteLength = 0;
-    this.#memory.release();
-    return Object.freeze({ ptr, byteLength, capacityBytes, alignment, resource, stream });
+    const operation = 'release the memory of a buffer';
+    this.#assertLive(operation);
+    return this.#giveUp(operation, (memory) => {
+      const { pointer: ptr, bytes: capacityBytes, byteLength, alignment, resource, stream } = memory;
+      disown(this.#standIn as StandIn);
+      this.#standIn = undefined;
+      memory.byteLength = 0;
+      memory.release();
+      return Object.freeze({ ptr, byteLength, capacityBytes, alignment, resource, stream });
+    });
   }
 
   /**
@@ -1207,7 +1209,7 @@ export class DeviceBuffer implements Disposable {
    * CisternError (`ERR_CISTERN_INVALID_STATE`) if it is shared.
    * @throws UnsupportedError if its memory was wrapped ({@link DeviceBuffer.wrap}).
    * @throws DriverError if the driver records no event; the buffer is then unchanged, except that its
-   * host views have no bytes and its handle for other processes is stale.
+   * host views have no bytes.
    * @example
    * ```ts
    * worker.postMessage(buffer.detach());
@@ -1218,19 +1220,20 @@ export class DeviceBuffer implements Disposable {
     freeReturned(false);
     this.#assertCanBeGiven(operation);
     this.#assertNotShared(operation);
-    const memory = this.#memory;
-    const { resource, byteLength, pointer, stream, label } = memory;
-    let message: BufferMessage;
-    if (resource instanceof AttachedMemory && resource.isAt(pointer)) {
-      message = resource.handOn(byteLength, stream, label);
-      memory.release();
-    } else {
-      message = memory.detach();
-    }
-    disown(this.#standIn as StandIn);
-    this.#standIn = undefined;
-    memory.byteLength = 0;
-    return message;
+    return this.#giveUp(operation, (memory) => {
+      const { resource, byteLength, pointer, stream, label } = memory;
+      let message: BufferMessage;
+      if (resource instanceof AttachedMemory && resource.isAt(pointer)) {
+        message = resource.handOn(byteLength, stream, label);
+        memory.release();
+      } else {
+        message = memory.detach();
+      }
+      disown(this.#standIn as StandIn);
+      this.#standIn = undefined;
+      memory.byteLength = 0;
+      return message;
+    });
   }
 
   /**
@@ -1255,13 +1258,15 @@ export class DeviceBuffer implements Disposable {
     this.#assertUsable(operation);
     if (this.#memory.pointer === 0) throw new UnsupportedError(`cannot ${operation}: it has no memory`);
     this.#assertCanBeGiven(operation);
-    const { resource, byteLength, pointer, stream, label } = this.#memory;
-    if (resource instanceof AttachedMemory && resource.isAt(pointer)) return resource.share(byteLength, stream, label);
-    const { message, memory: shared } = this.#memory.share();
-    disown(this.#standIn as StandIn);
-    this.#memory = shared;
-    this.#standIn = own(shared);
-    return message;
+    return this.#giveUp(operation, (memory) => {
+      const { resource, byteLength, pointer, stream, label } = memory;
+      if (resource instanceof AttachedMemory && resource.isAt(pointer)) return resource.share(byteLength, stream, label);
+      const { message, memory: shared } = memory.share();
+      disown(this.#standIn as StandIn);
+      this.#memory = shared;
+      this.#standIn = own(shared);
+      return message;
+    });
   }
 
   /**
@@ -1271,8 +1276,7 @@ export class DeviceBuffer implements Disposable {
    * @throws LifetimeError if the resource cannot free the memory, for example because it is
    * disposed; the buffer is disposed even so.
    * @throws DriverError, or any other error of the resource; the buffer is then unchanged, except
-   * that its host views have no bytes and its handle for other processes is stale, and the call can be
-   * repeated.
+   * that its host views have no bytes, and the call can be repeated.
    */
   [Symbol.dispose](): void {
     this.#free(undefined);
@@ -1365,15 +1369,15 @@ export class DeviceBuffer implements Disposable {
     if (this.#memory.resource instanceof ForeignMemoryResource) {
       throw new UnsupportedError(`cannot ${operation}: its memory was wrapped, and its owner may take it back while others use it`);
     }
-    this.#assertNotExported(operation);
   }
 
-  #assertNotExported(operation: string): void {
-    if (this.#memory.isExported) {
+  /** Gives the memory up with an action, unless others use it. */
+  #giveUp<Result>(operation: string, action: (memory: BufferMemory) => Result): Result {
+    const memory = this.#memory;
+    if (memory.isExported) {
       throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: the consumer of a DLPack tensor uses its memory`);
     }
-    if (this.#memory.endExportIfUnused()) return;
-    throw new CisternError('ERR_CISTERN_INVALID_STATE', `cannot ${operation}: another process uses its memory`);
+    return memory.withoutProcesses(`cannot ${operation}: another process uses its memory`, () => action(memory));
   }
 
   /** Whether other workers may be reading the memory. */

@@ -1,10 +1,21 @@
-import { closeExport, type ExportedRange, exportIsUsed, exportMemory, handleBytes, refreshExport } from '../driver/process-memory.js';
+import {
+  closeExport,
+  type ExportedRange,
+  endExport,
+  exportIsUsed,
+  exportMemory,
+  handleBytes,
+  refreshExport,
+  reopenExport,
+} from '../driver/process-memory.js';
 import type { Stream } from '../driver/stream.js';
 
 /** One piece of memory that other processes can open. */
 export class ProcessExport {
   readonly #number: number;
   readonly #handle: Buffer;
+  /** How often it was closed and not reopened. */
+  #closings = 0;
   #isOver = false;
 
   private constructor(number: number, handle: Buffer) {
@@ -35,17 +46,31 @@ export class ProcessExport {
   }
 
   /**
-   * No process can open the memory any more. Returns whether none uses it. If one does, this must be
-   * called again later.
+   * No process can open the memory until `reopen` is called as often as this. Returns whether none
+   * uses it.
    */
-  end(): boolean {
-    this.#isOver = closeExport(this.#number, false);
-    return this.#isOver;
+  close(): boolean {
+    this.#closings++;
+    return closeExport(this.#number, false);
   }
 
   /** The same, but if a process uses the memory, nothing changes. */
-  endIfUnused(): boolean {
-    this.#isOver = closeExport(this.#number, true);
-    return this.#isOver;
+  closeIfUnused(): boolean {
+    if (!closeExport(this.#number, true)) return false;
+    this.#closings++;
+    return true;
+  }
+
+  /** Undoes a `close`. */
+  reopen(): void {
+    this.#closings--;
+    if (this.#closings === 0) reopenExport(this.#number);
+  }
+
+  /** Ends an export that is closed, and that no process uses. A second call does nothing. */
+  end(): void {
+    if (this.#isOver) return;
+    this.#isOver = true;
+    endExport(this.#number);
   }
 }

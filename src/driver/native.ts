@@ -594,10 +594,14 @@ export interface NativeBinding {
   /** `[1]`: 1 if other processes use the memory, or ended without being noticed. */
   exportIsUsed(number: number): void;
   /**
-   * Nobody can open the memory any more, unless somebody uses it and `mayReopen` is true. `[1]`: 1 if
-   * nobody uses it; the export has then ended.
+   * Nobody can open the memory any more, unless somebody uses it and `onlyIfUnused` is true. `[1]`: 1
+   * if nobody uses it.
    */
-  closeExport(number: number, mayReopen: boolean): void;
+  closeExport(number: number, onlyIfUnused: boolean): void;
+  /** Undoes `closeExport`. */
+  reopenExport(number: number): void;
+  /** Forgets an export that is closed, and that nobody uses. */
+  endExport(number: number): void;
   /**
    * Maps memory of another process, and makes the stream wait for what was queued there. `[1]`: the
    * import, `[2]` the address, `[3]` the length of the contents, `[4]` the bytes, `[5]` the device,

@@ -63,14 +63,25 @@ export function exportIsUsed(number: number): boolean {
 }
 
 /**
- * Makes sure that no process opens the memory from now on. Returns whether none uses it, which ends
- * the export.
- * @param mayReopen whether nothing changes if one does
+ * Makes sure that no process opens the memory from now on. Returns whether none uses it.
+ * @param onlyIfUnused whether nothing changes if one does
  */
-export function closeExport(number: number, mayReopen: boolean): boolean {
-  native().closeExport(number, mayReopen);
-  check('end the export of a buffer');
+export function closeExport(number: number, onlyIfUnused: boolean): boolean {
+  native().closeExport(number, onlyIfUnused);
+  check('close the export of a buffer');
   return mailbox[1] === 1;
+}
+
+/** Undoes `closeExport`. */
+export function reopenExport(number: number): void {
+  native().reopenExport(number);
+  check('reopen the export of a buffer');
+}
+
+/** Forgets an export that is closed, and that no process uses. */
+export function endExport(number: number): void {
+  native().endExport(number);
+  check('end the export of a buffer');
 }
 
 /**

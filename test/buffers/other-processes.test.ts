@@ -401,6 +401,77 @@ test('a refused release leaves the handle open at any time, also for a process t
   expect(end).toEqual(printed('ERR_CISTERN_INVALID_STATE nothing', 'nothing'));
 });
 
+test('a dispose, detach, share or move that the driver refuses leaves the handle as it was', () => {
+  const end = runProcesses(`
+    const child = start(\`
+      const stream = new Stream();
+      for (let handle = await received(); handle !== 'end'; handle = await received()) {
+        await post(codeOf(() => { const buffer = DeviceBuffer.open(handle, { stream }); const values = valuesOf(buffer); buffer.dispose(); throw { code: values }; }));
+      }
+      process.disconnect();
+    \`);
+    const stream = new Stream();
+    const resource = new CudaMemoryResource();
+    const buffer = new DeviceBuffer(4096, { resource, stream });
+    buffer.fill(6);
+    const handle = buffer.export();
+    const calls = [['cuMemFree', (each) => each.dispose()], ['cuMemFree', (each) => each.resize(8192)], ['cuEventRecord', (each) => each.detach()], ['cuEventRecord', (each) => each.share()]];
+    for (const [name, call] of calls) {
+      cistern.failCall(name, 1, 999);
+      const refused = codeOf(() => call(buffer));
+      child.post(handle);
+      show(refused, await child.received(), buffer.byteLength, Buffer.compare(handle, buffer.export()));
+      await buffer.importersDone();
+    }
+    const empty = new DeviceBuffer(0, { resource, stream });
+    const handles = [handle, empty.export()];
+    for (const each of [buffer, empty]) each.dispose();
+    for (const each of handles) {
+      child.post(each);
+      show(await child.received());
+    }
+    show(resource.reservedBytes);
+    child.post('end');
+    await child.ended;
+  `);
+  const refused = 'ERR_CISTERN_DRIVER 6 4096 0';
+  const stale = 'ERR_CISTERN_STALE_HANDLE';
+  expect(end).toEqual(printed(refused, refused, refused, refused, stale, stale, '0'));
+});
+
+test('memory that is kept for another process cannot be opened after a refused free', () => {
+  const end = runProcesses(`
+    const child = start(\`
+      const stream = new Stream();
+      const handle = await received();
+      const buffer = DeviceBuffer.open(handle, { stream });
+      await post('open');
+      await received();
+      buffer.dispose();
+      await post(codeOf(() => DeviceBuffer.open(handle, { stream })));
+      await received();
+      await post(codeOf(() => DeviceBuffer.open(handle, { stream })));
+      process.disconnect();
+    \`);
+    const stream = new Stream();
+    const resource = new CudaMemoryResource();
+    const buffer = new DeviceBuffer(4096, { resource, stream });
+    child.post(buffer.export());
+    await child.received();
+    buffer.dispose();
+    cistern.failCall('cuMemFree', 1000, 999);
+    child.post('dispose');
+    show(await child.received());
+    await sleep(100);
+    child.post('again');
+    show(await child.received());
+    cistern.failCall('cuMemFree', 0, 999);
+    show(await until(() => { codeOf(() => new DeviceBuffer(1024 * MiB, { resource, stream })); return resource.reservedBytes === 0; }));
+    await child.ended;
+  `);
+  expect(end).toEqual(printed('ERR_CISTERN_STALE_HANDLE', 'ERR_CISTERN_STALE_HANDLE', 'true'));
+});
+
 test('a refused share leaves the handle of a buffer without memory as it is', () => {
   const end = runProcesses(`
     const child = start(\`

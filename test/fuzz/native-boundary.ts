@@ -184,7 +184,7 @@ const callArguments: {
   followReturned: (run) => [run.attachment()[0], run.handle('stream')],
   exportTensor: (run) => [
     ...[run.address(), 1 + (run.reader.byte() % 14), run.device(), run.reader.byte(), run.reader.byte(), run.reader.short()],
-    ...[run.size(), run.reader.byte(), run.boolean(), ...run.shapeAndStrides(), ignored],
+    ...[run.size(), run.reader.byte(), run.boolean(), ...run.shapeAndStrides(), countReleasedTensor],
   ],
   inspectTensor: (run) => [run.capsule(), new Float64Array(128)],
   takeTensor: (run) => [run.capsule()],
@@ -220,6 +220,8 @@ const callArguments: {
   handOverEvent: (run) => [run.handle('event'), run.boolean()],
   attachStream: (run) => run.message().slice(0, 2),
   attachEvent: (run) => run.message().slice(0, 2),
+  reopenExport: (run) => [run.reader.byte()],
+  endExport: (run) => [run.reader.byte()],
 };
 const callNames = Object.keys(callArguments) as (keyof typeof callArguments)[];
 
@@ -528,7 +530,10 @@ class Run {
     }
     await Promise.all(this.#promises);
     this.#endHandOvers();
+    // Memory that a tensor is in is not freed with its pool.
+    for (const capsule of this.#capsules) this.#call('takeTensor', [capsule]);
     while (this.#live.tensor.length > 0) this.#succeed('releaseTensor', this.#live.tensor[0]);
+    for (let turn = 0; turn < 100 && releasedTensors < this.#capsules.length; turn++) await new Promise(setImmediate);
     for (const [address, { bytes, kind, device }] of [...this.#plain]) this.#succeed('deallocate', address, bytes, kind, device);
     // The default pools outlive the run, and must not keep memory.
     for (let device = 0; device < deviceCount; device++) {
@@ -793,8 +798,8 @@ function bounded(name: string, args: readonly unknown[]): readonly unknown[] {
     args.map((value, i) => (i === at && typeof value === 'number' && value > most && value < impossible ? most : value));
   if (name === 'allocate' && args[1] !== 0) return limit(0, args[1] === hostKind ? largestHostBytes : totalBytes, impossibleBytes);
   if (name === 'configureSoftware') return limit(0, totalBytes);
-  // It would be called after the run.
-  if (name === 'exportTensor') return args.map((value) => (typeof value === 'function' ? ignored : value));
+  // It may be called when the run has given everything back.
+  if (name === 'exportTensor') return args.map((value) => (typeof value === 'function' ? countReleasedTensor : value));
   if (name === 'setLatency') return limit(1, longestLatencyNanoseconds);
   // A driver has no other statuses; 0 would be a call that succeeds without doing anything.
   const isStatus = (value: unknown) => typeof value === 'number' && value >= 1 && value <= 999;
@@ -803,7 +808,12 @@ function bounded(name: string, args: readonly unknown[]): readonly unknown[] {
   return args;
 }
 
-function ignored(): void {}
+/** In this run. */
+let releasedTensors = 0;
+
+function countReleasedTensor(): void {
+  releasedTensors++;
+}
 
 let latest: Run | undefined;
 
@@ -825,6 +835,7 @@ function short(value: unknown): string {
 export async function run(bytes: Uint8Array): Promise<void> {
   native().openBackend(softwareBackend);
   assert.equal(mailbox[0], 0);
+  releasedTensors = 0;
   latest = new Run(bytes);
   await latest.all();
 }

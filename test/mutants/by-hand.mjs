@@ -709,14 +709,14 @@ const faults = {
     {
       name: 'exported-freed-while-used',
       fault: 'memory is freed although another process uses it',
-      from: 'this.#isOver = closeExport(this.#number, false);',
-      to: 'this.#isOver = closeExport(this.#number, false) || true;',
+      from: 'return closeExport(this.#number, false);',
+      to: 'return closeExport(this.#number, false) || true;',
     },
     {
       name: 'exported-taken-while-used',
       fault: 'a resource takes memory back that another process uses',
-      from: 'this.#isOver = closeExport(this.#number, true);',
-      to: 'this.#isOver = closeExport(this.#number, true) || true;',
+      from: 'if (!closeExport(this.#number, true)) return false;',
+      to: 'closeExport(this.#number, true);',
     },
     {
       name: 'later-work-not-awaited',
