@@ -13,11 +13,11 @@ const temporaryBytes = [4 * KiB, 64 * KiB, 16 * KiB, 256 * KiB, 4 * KiB, 32 * Ki
 const stacks = [
   'cuda',
   'cuda-async',
-  'pool(cuda, initial=16MiB, events=eager)',
-  'pool(cuda, initial=16MiB, events=deferred)',
-  'pool(cuda, initial=16MiB, events=off)',
-  'arena(cuda, size=16MiB)',
-  'monotonic(cuda, initial=16MiB)',
+  'pool(cuda, initialBytes=16MiB, deallocationEvents=eager)',
+  'pool(cuda, initialBytes=16MiB, deallocationEvents=deferred)',
+  'pool(cuda, initialBytes=16MiB, deallocationEvents=off)',
+  'arena(cuda, arenaBytes=16MiB)',
+  'monotonic(cuda, initialBytes=16MiB)',
 ];
 
 /** One run of the simulation: its draws, its time, and the driver calls for its memory. */

@@ -243,7 +243,7 @@ async function installs(commands, execute = [execPath], cistern = [execPath, 'no
   await run(cistern[0], [...cistern.slice(1), 'generate', 'multi-stream', '-o', 'trace.csv.gz'], inFolder);
   expectIn(
     await run(cistern[0], [...cistern.slice(1), 'replay', 'trace.csv.gz', '--repeat', '1'], inFolder),
-    'pool(cuda, events=deferred)',
+    'pool(cuda, deallocationEvents=deferred)',
   );
   expectIn(await run(execute[0], [...execute.slice(1), 'program.mjs'], inFolder));
   const total = (performance.now() - started) / 1000;

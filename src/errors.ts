@@ -230,8 +230,8 @@ export type SpecificationErrorDetails = {
     }
   | {
       /**
-       * The path of the fault in the object, such as `upstream.options.max`; empty for the object
-       * itself.
+       * The path of the fault in the object, such as `upstream.options.maximumBytes`; empty for the
+       * object itself.
        */
       readonly path: string;
     }
@@ -250,8 +250,8 @@ export class SpecificationError extends CisternError {
   /** The length of the fault in the text, at least 1; `undefined` for an object. */
   readonly length: number | undefined;
   /**
-   * The path of the fault in the object, such as `upstream.options.max`, empty for the object
-   * itself; `undefined` for a text.
+   * The path of the fault in the object, such as `upstream.options.maximumBytes`, empty for the
+   * object itself; `undefined` for a text.
    */
   readonly path: string | undefined;
   /** The words that would have been valid there, if they can be listed. */

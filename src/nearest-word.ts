@@ -5,21 +5,27 @@ export function suggestion(value: unknown, words: readonly string[]): string {
 }
 
 /**
- * The word that was probably meant: the one in `words` with the fewest edits, if those are few for
- * its length; else the first word that the text abbreviates, as `maxBytes` abbreviates
- * `maximumBytes`.
+ * The word that was probably meant, whatever the case and hyphens: the one in `words` with the
+ * fewest edits, if those are few for its length; else the first word that the text abbreviates, as
+ * `maxBytes` abbreviates `maximumBytes`; else the only word that has a part in common with it, as
+ * `events` is a part of `deallocationEvents`.
  */
 export function nearestWord(text: string, words: readonly string[]): string | undefined {
+  const plain = lettersOf(text);
   let nearest: string | undefined;
-  let fewest = Math.max(1, Math.floor(text.length / 3)) + 1;
+  let fewest = Math.max(1, Math.floor(plain.length / 3)) + 1;
   for (const word of words) {
-    const edits = editDistance(text.toLowerCase(), word.toLowerCase());
+    const edits = editDistance(plain, lettersOf(word));
     if (edits < fewest) {
       nearest = word;
       fewest = edits;
     }
   }
-  return nearest ?? words.find((word) => isShortFor(text, word));
+  return nearest ?? words.find((word) => isShortFor(plain, lettersOf(word))) ?? onlyWordWithPartOf(text, words);
+}
+
+function lettersOf(text: string): string {
+  return text.toLowerCase().replaceAll(/[-_]/g, '');
 }
 
 /**
@@ -31,6 +37,20 @@ function isShortFor(text: string, word: string): boolean {
   let matched = 0;
   for (const letter of word) if (letter === text[matched]) matched++;
   return matched === text.length;
+}
+
+function onlyWordWithPartOf(text: string, words: readonly string[]): string | undefined {
+  const parts = new Set(partsOf(text));
+  const found = words.filter((word) => partsOf(word).some((part) => parts.has(part)));
+  return found.length === 1 ? found[0] : undefined;
+}
+
+/** `dump` and `file` for `dumpFile` and `dump-file`. */
+function partsOf(text: string): string[] {
+  return text
+    .split(/[-_]|(?=[A-Z])/)
+    .filter((part) => part.length >= 3)
+    .map((part) => part.toLowerCase());
 }
 
 /**

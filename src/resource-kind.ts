@@ -35,7 +35,10 @@ export interface ResourceKind {
   /** A short description for people. */
   readonly summary: string;
   readonly role: KindRole;
-  /** The options by name, in the order in which they are listed. */
+  /**
+   * The options by name, in the order in which they are listed. The names are those of the options
+   * and parameters of the resource's constructor.
+   */
   readonly options: Readonly<Record<string, OptionDefinition>>;
   /** An example specification. */
   readonly example: string;
@@ -79,14 +82,14 @@ type Values<D extends Definitions> = { readonly [Name in RequiredNames<D>]: Opti
 
 const eventWords = ['eager', 'deferred', 'off'] as const;
 
-const eventsSummaries: Readonly<Record<KindRole, string>> = {
-  upstream: 'has no effect: it keeps no memory',
+type AdaptorRole = Exclude<KindRole, 'upstream'>;
+
+const eventsSummaries: Readonly<Record<AdaptorRole, string>> = {
   pooling: 'what it does at a free so that another stream can use the memory',
   'pass-through': 'what it asks of the resources below at every free',
 };
 
-const eventsDefaults: Readonly<Record<KindRole, string>> = {
-  upstream: 'none',
+const eventsDefaults: Readonly<Record<AdaptorRole, string>> = {
   pooling: 'eager',
   'pass-through': 'their own policies',
 };
@@ -96,8 +99,8 @@ interface EventsDefinition extends OptionDefinition {
   readonly words: typeof eventWords;
 }
 
-/** The option that every kind has. */
-function eventsOption(role: KindRole): EventsDefinition {
+/** The option that every adaptor has. */
+function eventsOption(role: AdaptorRole): EventsDefinition {
   return { type: 'word', words: eventWords, summary: eventsSummaries[role], default: eventsDefaults[role] };
 }
 
@@ -113,12 +116,12 @@ export function defineUpstream<const D extends Definitions>(definition: {
   readonly example: string;
   readonly create: (input: { readonly device: Device; readonly options: Values<D> }) => ReservingMemoryResource;
 }): ResourceKind {
-  return { ...definition, role: 'upstream', options: { ...definition.options, events: eventsOption('upstream') } };
+  return { ...definition, role: 'upstream' };
 }
 
 /**
- * Declares the kind of an adaptor: what a specification calls it, its options other than `events`,
- * and how it is made.
+ * Declares the kind of an adaptor: what a specification calls it, its options other than
+ * `deallocationEvents`, and how it is made.
  *
  * The tests make every kind from its `example`, so that should take a few MiB at most, and set any
  * limit to 64 MiB. An example on `cuda` is also tested on `cuda-async`.
@@ -126,28 +129,21 @@ export function defineUpstream<const D extends Definitions>(definition: {
 /* @__NO_SIDE_EFFECTS__ */
 export function defineAdaptor<const D extends Definitions>(definition: {
   readonly name: string;
-  readonly role: 'pooling' | 'pass-through';
+  readonly role: AdaptorRole;
   readonly summary: string;
   readonly options: D;
   /** The option that limits what the resource holds or hands out in all, in a replay too. */
   readonly maximum?: keyof D & string;
   readonly example: string;
-  readonly create: (input: KindArguments<Values<D & { events: EventsDefinition }>>) => MemoryResource;
+  readonly create: (input: KindArguments<Values<D & { deallocationEvents: EventsDefinition }>>) => MemoryResource;
   /**
-   * The default of `events`.
+   * The default of `deallocationEvents`.
    * @defaultValue the default of its role
    */
   readonly eventsDefault?: string;
 }): ResourceKind {
   const { eventsDefault, ...kind } = definition;
   const events = eventsOption(kind.role);
-  return { ...kind, options: { ...kind.options, events: { ...events, default: eventsDefault ?? (events.default as string) } } };
-}
-
-/**
- * The object without its undefined fields, for constructors whose fields may be left out but not be
- * undefined.
- */
-export function definedFields<T extends object>(fields: T): { [Name in keyof T]?: Exclude<T[Name], undefined> } {
-  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)) as never;
+  const deallocationEvents = { ...events, default: eventsDefault ?? (events.default as string) };
+  return { ...kind, options: { ...kind.options, deallocationEvents } };
 }

@@ -25,3 +25,15 @@ test.each([
 ])('%j is an abbreviation of %j', (text, expected) => {
   expect(nearestWord(text, ['initialBytes', 'maximumBytes', 'deallocationEvents'])).toBe(expected);
 });
+
+test.each([
+  ['dump-file', 'dumpFile'],
+  ['INITIAL_BYTES', 'initialBytes'],
+  ['events', 'deallocationEvents'],
+  ['threshold', 'releaseThresholdBytes'],
+  ['file-path', 'dumpFile'],
+  ['totalBytes', undefined],
+  ['at', undefined],
+])('%j has a part in common with %j alone, whatever the case', (text, expected) => {
+  expect(nearestWord(text, ['initialBytes', 'dumpFile', 'releaseThresholdBytes', 'deallocationEvents'])).toBe(expected);
+});

@@ -22,7 +22,7 @@ export const name = 'capacity';
 export const title =
   'Smallest pool (initial = maximum size) that completes the trace, over its peak of live bytes, in steps of 0.25 %; deferred events';
 
-const resource = 'pool(cuda, initial=SIZE, max=SIZE, events=deferred)';
+const resource = 'pool(cuda, initialBytes=SIZE, maximumBytes=SIZE, deallocationEvents=deferred)';
 
 /** @param {Context} context @returns {Promise<CapacityRow[]>} */
 export async function run(context) {

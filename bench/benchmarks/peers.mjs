@@ -66,13 +66,13 @@ export const sections = /** @type {const} */ (['replay', 'capacity', 'streams', 
 const pools = ['eager', 'deferred', 'off'].map((events) => ({
   subject: `pool ${events}`,
   events,
-  specification: `pool(cuda, initial=SIZE, max=SIZE, events=${events})`,
+  specification: `pool(cuda, initialBytes=SIZE, maximumBytes=SIZE, deallocationEvents=${events})`,
 }));
 /** Those whose events cost nothing, as the peers' do not. */
 const timedPools = pools.slice(1);
 const [deferredPool] = timedPools;
-const arena = { subject: 'arena', specification: 'arena(cuda, size=SIZE)' };
-const virtualPool = { subject: 'pool(virtual)', specification: 'pool(virtual, max=SIZE, events=deferred)' };
+const arena = { subject: 'arena', specification: 'arena(cuda, arenaBytes=SIZE)' };
+const virtualPool = { subject: 'pool(virtual)', specification: 'pool(virtual, maximumBytes=SIZE, deallocationEvents=deferred)' };
 const rmmPool = { subject: 'RMM pool', word: 'pool' };
 const rmmArena = { subject: 'RMM arena', word: 'arena' };
 const offsetAllocator = { subject: 'OffsetAllocator', word: 'offset' };

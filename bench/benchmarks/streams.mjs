@@ -23,7 +23,7 @@ export const title =
   'Smallest pool and arena that completes arrow-etl on a stream for each thread, over its peak of live bytes, in steps of 2 %';
 
 const precision = 0.02;
-const resources = ['pool(cuda, max=SIZE)', 'pool(cuda, initial=SIZE, max=SIZE)', 'arena(cuda, size=SIZE)'];
+const resources = ['pool(cuda, maximumBytes=SIZE)', 'pool(cuda, initialBytes=SIZE, maximumBytes=SIZE)', 'arena(cuda, arenaBytes=SIZE)'];
 
 /** @param {Context} context @returns {Promise<StreamsRow[]>} */
 export async function run(context) {
@@ -37,7 +37,7 @@ export async function run(context) {
   for (const text of resources) {
     for (const events of ['eager', 'deferred', 'off']) {
       context.progress(`${text}, ${events}`);
-      const resource = text.replace(/\)$/, `, events=${events})`);
+      const resource = text.replace(/\)$/, `, deallocationEvents=${events})`);
       const { capacity, always, peakLiveBytes } = await runSubject('capacity', {
         trace: trace.path,
         resource,

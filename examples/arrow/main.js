@@ -20,9 +20,12 @@ const columns = {
   exact: tableFromArrays({ exact: Float64Array.from({ length: rows }, (_, i) => i / 3) }).getChild('exact'),
 };
 
-const resource = new StatisticsResourceAdaptor(createResourceStack('pool(cuda, initial=16MiB, events=deferred)').resource, {
-  name: 'arrow',
-});
+const resource = new StatisticsResourceAdaptor(
+  createResourceStack('pool(cuda, initialBytes=16MiB, deallocationEvents=deferred)').resource,
+  {
+    name: 'arrow',
+  },
+);
 const stream = new Stream({ nonBlocking: true });
 for (const [name, vector] of Object.entries(columns)) {
   const column = new DeviceVector(vector, { resource, stream, label: name });

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { createResourceStack, Stream, TrackingResourceAdaptor } from 'cistern';
 import { runningTotal } from './index.js';
 
-const { resource: upstream } = createResourceStack('limiting(pool(cuda), limit=64KiB)');
+const { resource: upstream } = createResourceStack('limiting(pool(cuda), limitBytes=64KiB)');
 const stream = new Stream();
 
 test('the caller gets the result and owns it', async () => {

@@ -13,7 +13,7 @@ import {
 /** The most that one request may hold. */
 const requestBytes = 8 * MiB;
 
-const stack = createResourceStack(process.env.MEMORY ?? 'pool(cuda, initial=64MiB, max=256MiB, events=deferred)');
+const stack = createResourceStack(process.env.MEMORY ?? 'pool(cuda, initialBytes=64MiB, maximumBytes=256MiB, deallocationEvents=deferred)');
 /** The resource that `cistern watch` shows. */
 const shared = new StatisticsResourceAdaptor(stack.resource, { name: 'server' });
 

@@ -4,7 +4,7 @@ import { createResourceStack, Stream } from 'cistern';
 
 const specification =
   process.env.MEMORY ??
-  'limiting(statistics(pool(global-arena(name=jobs, size=64MiB), events=deferred), shared=jobs), limit=16MiB, shared=jobs)';
+  'limiting(statistics(pool(global-arena(name=jobs, arenaBytes=64MiB), deallocationEvents=deferred), shared=jobs), limitBytes=16MiB, shared=jobs)';
 
 export const stack = createResourceStack(specification);
 export const stream = new Stream({ nonBlocking: true });

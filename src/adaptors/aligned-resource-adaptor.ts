@@ -1,6 +1,6 @@
 import type { Stream } from '../driver/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { none } from '../suballocation/blocks.js';
 import { ALLOCATION_ALIGNMENT, GiB } from '../units.js';
@@ -157,18 +157,10 @@ export const alignedKind = defineAdaptor({
   summary: 'gives pointers that are multiples of an alignment',
   options: {
     alignment: { type: 'size', summary: 'pointers are multiples of this power of two', default: '256' },
-    threshold: { type: 'size', summary: 'smaller allocations have only the requested alignment', default: '0' },
+    alignmentThresholdBytes: { type: 'size', summary: 'smaller allocations have only the requested alignment', default: '0' },
   },
-  example: 'aligned(cuda, alignment=4KiB, threshold=2000)',
-  create: ({ upstream, options }) =>
-    new AlignedResourceAdaptor(
-      upstream,
-      definedFields({
-        alignment: options.alignment,
-        alignmentThresholdBytes: options.threshold,
-        deallocationEvents: options.events,
-      }),
-    ),
+  example: 'aligned(cuda, alignment=4KiB, alignmentThresholdBytes=2000)',
+  create: ({ upstream, options }) => new AlignedResourceAdaptor(upstream, options),
 });
 
 /** The greatest alignment that fits into the bits of a placement. */

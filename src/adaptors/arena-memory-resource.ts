@@ -28,7 +28,7 @@ import { appendFileSync } from 'node:fs';
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, MemoryResource, TrimOptions } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import type { CommonLane } from '../stream-ordering/common-lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { maximumUnits, unitBytes } from '../suballocation/free-space-index.js';
@@ -326,17 +326,13 @@ export const arenaKind = defineAdaptor({
   role: 'pooling',
   summary: 'gives every stream an arena of its own, fed from one block of the upstream',
   options: {
-    size: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },
-    'dump-file': { type: 'text', summary: 'the file that its state is appended to when memory runs out', default: 'none' },
+    arenaBytes: { type: 'size', summary: 'taken from the upstream at once', default: "half of the device's free memory" },
+    dumpFile: { type: 'text', summary: 'the file that its state is appended to when memory runs out', default: 'none' },
   },
-  maximum: 'size',
-  example: 'arena(cuda, size=64MiB)',
+  maximum: 'arenaBytes',
+  example: 'arena(cuda, arenaBytes=64MiB)',
   eventsDefault: 'off',
-  create: ({ upstream, options }) =>
-    new ArenaMemoryResource(
-      upstream,
-      definedFields({ arenaBytes: options.size, dumpFile: options['dump-file'], deallocationEvents: options.events }),
-    ),
+  create: ({ upstream, options }) => new ArenaMemoryResource(upstream, options),
 });
 
 /**

@@ -12,9 +12,9 @@ import {
   type TrimOptions,
   trimOptionNames,
 } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { none } from '../suballocation/blocks.js';
-import { ALLOCATION_ALIGNMENT, alignUp, isPowerOfTwo } from '../units.js';
+import { ALLOCATION_ALIGNMENT, alignUp } from '../units.js';
 import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { FixedSizeMemoryResource } from './fixed-size-memory-resource.js';
 import { disposeAll, layersOf } from './layers.js';
@@ -347,37 +347,25 @@ export const binningKind = defineAdaptor({
   role: 'pooling',
   summary: 'serves each size from its own bin of blocks, and larger sizes from the upstream',
   options: {
-    min: { type: 'size', summary: 'the smallest of the power-of-two bins; requires max', default: 'none' },
-    max: { type: 'size', summary: 'the largest of them; requires min', default: 'none' },
+    minimumExponent: {
+      type: 'integer',
+      summary: 'power-of-two bins from 2^minimumExponent bytes, at least 8; requires maximumExponent',
+      default: 'none',
+    },
+    maximumExponent: { type: 'integer', summary: 'to 2^maximumExponent bytes, at most 30; requires minimumExponent', default: 'none' },
     bins: { type: 'sizes', summary: 'more bins', default: 'none' },
-    count: { type: 'integer', summary: 'blocks that a bin takes at a time; 0: one by one, none in advance', default: '0' },
+    blocksToPreallocate: { type: 'integer', summary: 'blocks that a bin takes at a time; 0: one by one, none in advance', default: '0' },
   },
-  example: 'binning(cuda, min=64KiB, max=1MiB, bins=[300, 5000], count=1)',
+  example: 'binning(cuda, minimumExponent=16, maximumExponent=20, bins=[300, 5000], blocksToPreallocate=1)',
   create: ({ upstream, options }) => {
-    const { min, max, bins } = options;
+    const { minimumExponent, maximumExponent, bins } = options;
     // A program can add bins later; a resource made from a specification would never have any.
-    if (min === undefined && max === undefined && bins === undefined) {
-      throw new ArgumentRangeError('there must be at least one bin: give min and max, or bins');
+    if (minimumExponent === undefined && maximumExponent === undefined && bins === undefined) {
+      throw new ArgumentRangeError('there must be at least one bin: give minimumExponent and maximumExponent, or bins');
     }
-    return new BinningMemoryResource(
-      upstream,
-      definedFields({
-        minimumExponent: exponentOf(min, 'min'),
-        maximumExponent: exponentOf(max, 'max'),
-        bins,
-        blocksToPreallocate: options.count,
-        deallocationEvents: options.events,
-      }),
-    );
+    return new BinningMemoryResource(upstream, options);
   },
 });
-
-/** The binary logarithm of a size that must be a power of two. */
-function exponentOf(bytes: number | undefined, name: string): number | undefined {
-  if (bytes === undefined) return undefined;
-  if (isPowerOfTwo(bytes)) return Math.log2(bytes);
-  throw new ArgumentRangeError(`${name} must be a power of two, got ${bytes}`);
-}
 
 interface WantedBin {
   readonly bytes: number;

@@ -33,7 +33,7 @@ import { isNotPermitted } from '../driver/status.js';
 import { noStream, Stream } from '../driver/stream.js';
 import { ArgumentTypeError, CisternError, formatPointer, formatValue, LifetimeError, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEvents, DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import {
   type CachingScope,
   enterCachingScope,
@@ -699,14 +699,10 @@ export const cachingKind = defineAdaptor({
   summary: 'gives the memory of one pass of a loop to the next; outside its runs, as in a replay, calls pass through',
   options: {
     name: { type: 'text', summary: 'its name in errors and statistics', default: 'cache' },
-    max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
   },
-  example: 'caching(cuda, name=step, max=64MiB)',
-  create: ({ upstream, options }) =>
-    new CachingMemoryResource(
-      upstream,
-      definedFields({ name: options.name, maximumBytes: options.max, deallocationEvents: options.events }),
-    ),
+  example: 'caching(cuda, name=step, maximumBytes=64MiB)',
+  create: ({ upstream, options }) => new CachingMemoryResource(upstream, options),
 });
 
 /** Why the memory of a buffer is gone. */

@@ -1,7 +1,7 @@
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { none } from '../suballocation/blocks.js';
 import { assertMemoryResource, outOfMemoryThrough, PassThroughAdaptor } from './pass-through-adaptor.js';
@@ -121,8 +121,7 @@ export const fallbackKind = defineAdaptor({
   name: 'fallback',
   role: 'pass-through',
   summary: 'takes memory from a second resource if the first has none',
-  options: { to: { type: 'resource', summary: 'the second resource', required: true } },
-  example: 'fallback(limiting(cuda, limit=64KiB), to=managed)',
-  create: ({ upstream, options }) =>
-    new FallbackResourceAdaptor(upstream, options.to, definedFields({ deallocationEvents: options.events })),
+  options: { fallback: { type: 'resource', summary: 'the second resource', required: true } },
+  example: 'fallback(limiting(cuda, limitBytes=64KiB), fallback=managed)',
+  create: ({ upstream, options: { fallback, ...options } }) => new FallbackResourceAdaptor(upstream, fallback, options),
 });

@@ -18,7 +18,7 @@
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { none } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes, MiB } from '../units.js';
@@ -202,20 +202,15 @@ export const fixedSizeKind = defineAdaptor({
   role: 'pooling',
   summary: 'hands out blocks of one size',
   options: {
-    block: { type: 'size', summary: 'the size of a block, and so the largest allocation', default: '1MiB' },
-    count: { type: 'integer', summary: 'blocks taken from the upstream at a time; 0: one by one, none in advance', default: '128' },
-    max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    blockBytes: { type: 'size', summary: 'the size of a block, and so the largest allocation', default: '1MiB' },
+    blocksToPreallocate: {
+      type: 'integer',
+      summary: 'blocks taken from the upstream at a time; 0: one by one, none in advance',
+      default: '128',
+    },
+    maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
   },
-  maximum: 'max',
-  example: 'fixed-size(cuda, block=1MiB, count=2)',
-  create: ({ upstream, options }) =>
-    new FixedSizeMemoryResource(
-      upstream,
-      definedFields({
-        blockBytes: options.block,
-        blocksToPreallocate: options.count,
-        maximumBytes: options.max,
-        deallocationEvents: options.events,
-      }),
-    ),
+  maximum: 'maximumBytes',
+  example: 'fixed-size(cuda, blockBytes=1MiB, blocksToPreallocate=2)',
+  create: ({ upstream, options }) => new FixedSizeMemoryResource(upstream, options),
 });

@@ -2,7 +2,7 @@ import { SharedCounts } from '../driver/shared-counts.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, formatValue, OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT, alignUp, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertName, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
@@ -165,14 +165,11 @@ export const limitingKind = defineAdaptor({
   role: 'pass-through',
   summary: 'refuses allocations that would bring the live bytes above a limit',
   options: {
-    limit: { type: 'size', summary: 'the most bytes that may be live', required: true },
+    limitBytes: { type: 'size', summary: 'the most bytes that may be live', required: true },
+    alignment: { type: 'size', summary: 'each allocation counts as a multiple of this power of two', default: '256' },
     shared: { type: 'text', summary: 'the name of one limit for all workers', default: 'none' },
   },
-  maximum: 'limit',
-  example: 'limiting(cuda, limit=64MiB)',
-  create: ({ upstream, options }) =>
-    new LimitingResourceAdaptor(upstream, {
-      limitBytes: options.limit,
-      ...definedFields({ shared: options.shared, deallocationEvents: options.events }),
-    }),
+  maximum: 'limitBytes',
+  example: 'limiting(cuda, limitBytes=64MiB)',
+  create: ({ upstream, options }) => new LimitingResourceAdaptor(upstream, options),
 });

@@ -5,7 +5,7 @@ import { FileTarget, type LogTarget, WritableTarget } from '../files/log-target.
 import type { RowText } from '../formats/rmm-csv/csv-rows.js';
 import { LogAction, LogWriter, streamSuffix } from '../formats/rmm-csv/log-writer.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -146,10 +146,12 @@ export const loggingKind = defineAdaptor({
   name: 'logging',
   role: 'pass-through',
   summary: 'writes every allocation and free to a file that replay reads',
-  options: { file: { type: 'text', summary: 'the path of the log, which is overwritten', required: true } },
+  options: {
+    file: { type: 'text', summary: 'the path of the log, which is overwritten', required: true },
+    autoFlush: { type: 'boolean', summary: 'whether each row is written at once', default: 'false' },
+  },
   example: 'logging(cuda, file=allocations.csv)',
-  create: ({ upstream, options }) =>
-    new LoggingResourceAdaptor(upstream, { file: options.file, ...definedFields({ deallocationEvents: options.events }) }),
+  create: ({ upstream, options }) => new LoggingResourceAdaptor(upstream, options),
 });
 
 function openTarget(options: LoggingResourceAdaptorOptions): LogTarget {

@@ -37,7 +37,7 @@ import type {
   MemoryResource,
   TrimOptions,
 } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { withoutCaching } from '../resource-scope.js';
 import { StreamLane } from '../stream-ordering/stream-lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
@@ -699,24 +699,14 @@ export const monotonicKind = defineAdaptor({
   role: 'pooling',
   summary: 'cuts allocations from large blocks, from one end to the other; single frees give nothing back',
   options: {
-    initial: { type: 'size', summary: 'the first block of each stream, taken when it is needed', default: '2MiB' },
-    max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
-    growth: { type: 'number', summary: "the ratio of a stream's next block to its last, from 1 to 64", default: '2' },
+    initialBytes: { type: 'size', summary: 'the first block of each stream, taken when it is needed', default: '2MiB' },
+    maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    growthFactor: { type: 'number', summary: "the ratio of a stream's next block to its last, from 1 to 64", default: '2' },
     fallback: { type: 'resource', summary: 'serves requests that there is no room for', default: 'none' },
   },
-  maximum: 'max',
-  example: 'monotonic(cuda, initial=128KiB, max=64MiB)',
-  create: ({ upstream, options }) =>
-    new MonotonicMemoryResource(
-      upstream,
-      definedFields({
-        initialBytes: options.initial,
-        maximumBytes: options.max,
-        growthFactor: options.growth,
-        fallback: options.fallback,
-        deallocationEvents: options.events,
-      }),
-    ),
+  maximum: 'maximumBytes',
+  example: 'monotonic(cuda, initialBytes=128KiB, maximumBytes=64MiB)',
+  create: ({ upstream, options }) => new MonotonicMemoryResource(upstream, options),
 });
 
 /** Whether an address in a block was allocated since a mark, or ever. */

@@ -2,7 +2,7 @@ import { Device } from '../driver/device.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { AddressMap } from '../suballocation/address-map.js';
 import { none } from '../suballocation/blocks.js';
 import { assertMemoryResource, PassThroughAdaptor } from './pass-through-adaptor.js';
@@ -135,6 +135,6 @@ export const perDeviceKind = defineAdaptor({
   example: 'per-device(cuda)',
   create: ({ upstream, device, upstreamOf, options }) => {
     const others = Array.from({ length: Device.count() }, (_, index) => Device.get(index)).filter((each) => each !== device);
-    return new PerDeviceResourceAdaptor([upstream, ...others.map(upstreamOf)], definedFields({ deallocationEvents: options.events }));
+    return new PerDeviceResourceAdaptor([upstream, ...others.map(upstreamOf)], options);
   },
 });

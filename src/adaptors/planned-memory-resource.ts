@@ -43,7 +43,7 @@ import { ArgumentRangeError, ArgumentTypeError, CisternError, formatValue, OutOf
 import type { DeallocationEvents, DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
 import { checkedPlan, type Plan, parsePlan } from '../plans/plan.js';
 import { differenceOf, type OrderedSequence } from '../plans/sequence.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { isThenable, withResource } from '../resource-scope.js';
 import { StreamLane } from '../stream-ordering/stream-lane.js';
 import { assertFence } from '../stream-ordering/stream-ordering.js';
@@ -1010,11 +1010,8 @@ export const plannedKind = defineAdaptor({
     },
   },
   example: 'planned(cuda, plan=examples/plans/two-streams.json)',
-  create: ({ upstream, options }) =>
-    new PlannedMemoryResource(upstream, parsePlan(readFileSync(options.plan, 'utf8'), options.plan), {
-      repeats: true,
-      ...definedFields({ fallback: options.fallback, deviations: options.deviations, deallocationEvents: options.events }),
-    }),
+  create: ({ upstream, options: { plan, ...options } }) =>
+    new PlannedMemoryResource(upstream, parsePlan(readFileSync(plan, 'utf8'), plan), { repeats: true, ...options }),
   eventsDefault: 'deferred',
 });
 

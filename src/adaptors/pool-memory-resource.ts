@@ -27,7 +27,7 @@
 import { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, type OutOfMemoryError } from '../errors.js';
 import type { DeallocationEventsOption, DevicePointer, GrowingMemoryResource, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import type { StreamLane } from '../stream-ordering/stream-lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
@@ -245,20 +245,11 @@ export const poolKind = defineAdaptor({
   role: 'pooling',
   summary: 'cuts allocations from large blocks, and keeps freed memory',
   options: {
-    initial: { type: 'size', summary: 'taken from the upstream at once', default: '0' },
-    max: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
+    initialBytes: { type: 'size', summary: 'taken from the upstream at once', default: '0' },
+    maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
     quickLists: { type: 'boolean', summary: 'whether a few freed blocks wait for requests of their sizes', default: 'false' },
   },
-  maximum: 'max',
-  example: 'pool(cuda, initial=256KiB, max=64MiB)',
-  create: ({ upstream, options }) =>
-    new PoolMemoryResource(
-      upstream,
-      definedFields({
-        initialBytes: options.initial,
-        maximumBytes: options.max,
-        quickLists: options.quickLists,
-        deallocationEvents: options.events,
-      }),
-    ),
+  maximum: 'maximumBytes',
+  example: 'pool(cuda, initialBytes=256KiB, maximumBytes=64MiB)',
+  create: ({ upstream, options }) => new PoolMemoryResource(upstream, options),
 });

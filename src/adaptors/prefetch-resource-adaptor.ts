@@ -1,7 +1,7 @@
 import { assertMemoryLocation, type MemoryLocation, prefetch } from '../driver/managed-memory.js';
 import { Stream } from '../driver/stream.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -87,5 +87,5 @@ export const prefetchKind = defineAdaptor({
   summary: 'moves managed memory to the device when it is allocated',
   options: {},
   example: 'prefetch(managed)',
-  create: ({ upstream, options }) => new PrefetchResourceAdaptor(upstream, definedFields({ deallocationEvents: options.events })),
+  create: ({ upstream, options }) => new PrefetchResourceAdaptor(upstream, options),
 });

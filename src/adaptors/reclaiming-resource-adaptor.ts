@@ -33,7 +33,7 @@ import type {
   ReservingMemoryResource,
   TrimmingMemoryResource,
 } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { formatBytes } from '../units.js';
 import { assertBytes, assertOneOf, optionNames } from '../validation.js';
 import { layersOf } from './layers.js';
@@ -457,19 +457,11 @@ export const reclaimingKind = defineAdaptor({
   role: 'pass-through',
   summary: 'recovers memory in stages when it runs out, and tries again',
   options: {
-    'soft-limit': { type: 'size', summary: 'live bytes at which garbage is collected early', default: 'none' },
-    'soft-limit-share': { type: 'number', summary: "the same as a share of the device's memory, up to 1", default: 'none' },
+    softLimitBytes: { type: 'size', summary: 'live bytes at which garbage is collected early', default: 'none' },
+    softLimitFraction: { type: 'number', summary: "the same as a share of the device's memory, up to 1", default: 'none' },
   },
   example: 'reclaiming(pool(cuda))',
-  create: ({ upstream, options }) =>
-    new ReclaimingResourceAdaptor(
-      upstream,
-      definedFields({
-        softLimitBytes: options['soft-limit'],
-        softLimitFraction: options['soft-limit-share'],
-        deallocationEvents: options.events,
-      }),
-    ),
+  create: ({ upstream, options }) => new ReclaimingResourceAdaptor(upstream, options),
 });
 
 function softLimitOf({ softLimitBytes, softLimitFraction }: ReclaimingResourceAdaptorOptions, totalBytes: number): number {

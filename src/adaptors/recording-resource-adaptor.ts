@@ -12,7 +12,7 @@ import type {
   MemoryResource,
   MemoryResourceAdaptor,
 } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { assertBytes, assertPointer, optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 import { type AdaptorLayer, addAdaptorLayer } from './recorded-layers.js';
@@ -243,19 +243,10 @@ export const recordingKind = defineAdaptor({
   options: {
     file: { type: 'text', summary: 'the path of the recording, which is overwritten', default: 'the value of CISTERN_LOG_FILE' },
     layer: { type: 'text', summary: 'the name of the layer in reports', default: 'the kind of the upstream' },
-    'stack-sample': { type: 'size', summary: 'bytes between two recorded stacks; 0: a stack for every allocation', default: 'none' },
+    stackSampleBytes: { type: 'size', summary: 'bytes between two recorded stacks; 0: a stack for every allocation', default: 'none' },
   },
-  example: 'recording(cuda, file=run.cistern, stack-sample=1MiB)',
-  create: ({ upstream, options }) =>
-    new RecordingResourceAdaptor(
-      upstream,
-      definedFields({
-        file: options.file,
-        layer: options.layer,
-        stackSampleBytes: options['stack-sample'],
-        deallocationEvents: options.events,
-      }),
-    ),
+  example: 'recording(cuda, file=run.cistern, stackSampleBytes=1MiB)',
+  create: ({ upstream, options }) => new RecordingResourceAdaptor(upstream, options),
 });
 
 function recordingOf({ recording, file }: RecordingResourceAdaptorOptions): Recording {

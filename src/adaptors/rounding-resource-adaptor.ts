@@ -1,7 +1,7 @@
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { isPowerOfTwo } from '../units.js';
 import { assertBytes, assertOneOf, optionNames } from '../validation.js';
 import { PassThroughAdaptor } from './pass-through-adaptor.js';
@@ -130,26 +130,20 @@ export class RoundingResourceAdaptor extends PassThroughAdaptor {
 export const roundingKind = defineAdaptor({
   name: 'rounding',
   role: 'pass-through',
-  summary: 'rounds sizes up, so that similar sizes become equal; takes one of multiple, divisions and top-bits',
+  summary: 'rounds sizes up, so that similar sizes become equal',
   options: {
-    multiple: { type: 'size', summary: 'rounds up to a multiple', default: 'none' },
-    divisions: { type: 'integer', summary: 'rounds up to this many steps between powers of two: a power of two', default: 'none' },
-    'top-bits': { type: 'integer', summary: 'rounds up to this many significant bits', default: 'none' },
+    kind: { type: 'word', words: kinds, summary: 'how it rounds', required: true },
+    multipleBytes: { type: 'size', summary: 'rounds up to a multiple of this, for the kind multiple', default: 'none' },
+    divisions: {
+      type: 'integer',
+      summary: 'rounds up to this many steps between powers of two, a power of two, for the kind divisions',
+      default: 'none',
+    },
+    bits: { type: 'integer', summary: 'rounds up to this many significant bits, for the kind top-bits', default: '4' },
   },
-  example: 'rounding(cuda, multiple=1000)',
-  create: ({ upstream, options }) =>
-    new RoundingResourceAdaptor(upstream, { ...roundingOf(options), ...definedFields({ deallocationEvents: options.events }) }),
+  example: 'rounding(cuda, kind=multiple, multipleBytes=1000)',
+  create: ({ upstream, options }) => new RoundingResourceAdaptor(upstream, options as RoundingResourceAdaptorOptions),
 });
-
-function roundingOf(options: { multiple?: number; divisions?: number; 'top-bits'?: number }): RoundingResourceAdaptorOptions {
-  const { multiple, divisions, 'top-bits': bits } = options;
-  if ([multiple, divisions, bits].filter((option) => option !== undefined).length !== 1) {
-    throw new ArgumentRangeError('exactly one of the options multiple, divisions and top-bits must be given', 'ERR_INVALID_ARG_VALUE');
-  }
-  if (multiple !== undefined) return { kind: 'multiple', multipleBytes: multiple };
-  if (divisions !== undefined) return { kind: 'divisions', divisions };
-  return { kind: 'top-bits', bits: bits as number };
-}
 
 /** @throws ArgumentTypeError, ArgumentRangeError for an invalid kind. */
 function namesOf(options: RoundingResourceAdaptorOptions) {

@@ -16,7 +16,7 @@ import {
 import { assertStream, Stream } from '../driver/stream.js';
 import { formatPointer } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { none } from '../suballocation/blocks.js';
 import { assertFunction, optionNames } from '../validation.js';
 import { formatOutstandingAllocations, type OutstandingAllocation, OutstandingAllocations } from './outstanding-allocations.js';
@@ -286,10 +286,12 @@ export const sanitizingKind = defineAdaptor({
   name: 'sanitizing',
   role: 'pass-through',
   summary: 'checks stream order, and reports wrong uses, wrong frees and leaks',
-  options: { stacks: { type: 'boolean', summary: 'whether reports have the stacks of both sides', default: 'true' } },
+  options: {
+    stacks: { type: 'boolean', summary: 'whether reports have the stacks of both sides', default: 'true' },
+    throwOnReport: { type: 'boolean', summary: 'whether reports about stream order are thrown', default: 'false' },
+  },
   example: 'sanitizing(cuda, stacks=false)',
-  create: ({ upstream, options }) =>
-    new SanitizingResourceAdaptor(upstream, definedFields({ stacks: options.stacks, deallocationEvents: options.events })),
+  create: ({ upstream, options }) => new SanitizingResourceAdaptor(upstream, options),
 });
 
 const refusalKinds = {

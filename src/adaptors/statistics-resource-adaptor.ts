@@ -2,7 +2,7 @@ import { SharedCounts, type SharedTally } from '../driver/shared-counts.js';
 import type { Stream } from '../driver/stream.js';
 import { CisternError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { assertBytes, assertName, optionNames } from '../validation.js';
 import { isAllocationFailure, PassThroughAdaptor } from './pass-through-adaptor.js';
 
@@ -211,11 +211,7 @@ export const statisticsKind = defineAdaptor({
     shared: { type: 'text', summary: 'the name of counters that all workers share', default: 'none' },
   },
   example: 'statistics(cuda, name=training)',
-  create: ({ upstream, options }) =>
-    new StatisticsResourceAdaptor(
-      upstream,
-      definedFields({ name: options.name, shared: options.shared, deallocationEvents: options.events }),
-    ),
+  create: ({ upstream, options }) => new StatisticsResourceAdaptor(upstream, options),
 });
 
 /**

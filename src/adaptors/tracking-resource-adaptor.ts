@@ -2,7 +2,7 @@ import { captureStack } from '../call-stack.js';
 import type { Stream } from '../driver/stream.js';
 import { ArgumentRangeError } from '../errors.js';
 import type { DeallocationEventsOption, DeallocationFence, DevicePointer, MemoryResource } from '../memory-resource.js';
-import { defineAdaptor, definedFields } from '../resource-kind.js';
+import { defineAdaptor } from '../resource-kind.js';
 import { none } from '../suballocation/blocks.js';
 import { assertBytes, optionNames } from '../validation.js';
 import { formatOutstandingAllocations, type OutstandingAllocation, OutstandingAllocations } from './outstanding-allocations.js';
@@ -138,8 +138,10 @@ export const trackingKind = defineAdaptor({
   name: 'tracking',
   role: 'pass-through',
   summary: 'lists outstanding allocations, and refuses wrong frees',
-  options: { stacks: { type: 'boolean', summary: 'whether it keeps the stack of each allocation', default: 'false' } },
-  example: 'tracking(cuda, stacks=true)',
-  create: ({ upstream, options }) =>
-    new TrackingResourceAdaptor(upstream, definedFields({ captureStacks: options.stacks, deallocationEvents: options.events })),
+  options: {
+    captureStacks: { type: 'boolean', summary: 'whether it keeps the stack of each allocation', default: 'false' },
+    stackDepth: { type: 'integer', summary: 'the frames of a stack, from 1 to 1000', default: '64' },
+  },
+  example: 'tracking(cuda, captureStacks=true)',
+  create: ({ upstream, options }) => new TrackingResourceAdaptor(upstream, options),
 });

@@ -22,10 +22,10 @@ const chosenResources: (MemoryResource | undefined)[] = [];
  *
  * The default is a {@link CudaMemoryResource}, unless environment variables say otherwise:
  * `CISTERN_RESOURCE` is the specification of another resource, such as
- * `pool(cuda-async, events=deferred)`; `CISTERN_LIMIT`, a size such as `8GiB` or a share of the
- * device's memory such as `50%`, adds a {@link LimitingResourceAdaptor}; `CISTERN_LOG_FILE` adds a
- * {@link RecordingResourceAdaptor} outside that, which records to the file. Other resources of the
- * program are recorded to it as well. An empty variable counts as unset.
+ * `pool(cuda-async, deallocationEvents=deferred)`; `CISTERN_LIMIT`, a size such as `8GiB` or a share
+ * of the device's memory such as `50%`, adds a {@link LimitingResourceAdaptor}; `CISTERN_LOG_FILE`
+ * adds a {@link RecordingResourceAdaptor} outside that, which records to the file. Other resources of
+ * the program are recorded to it as well. An empty variable counts as unset.
  *
  * Counterpart of `rmm::mr::get_current_device_resource_ref` and `get_per_device_resource_ref`.
  * @param device the first device by default

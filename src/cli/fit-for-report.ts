@@ -16,7 +16,7 @@ import { progressBar } from './progress-bar.js';
 import type { Terminal } from './terminal.js';
 
 /** The stacks that a report compares with what was reserved. */
-const specifications = ['cuda', 'pool(cuda, events=deferred)', 'pool(cuda, events=off)', 'arena(cuda)'];
+const specifications = ['cuda', 'pool(cuda, deallocationEvents=deferred)', 'pool(cuda, deallocationEvents=off)', 'arena(cuda)'];
 
 /** Longer logs take more than a second for each replay. */
 const mostEvents = 4_000_000;

@@ -28,13 +28,18 @@ import { type Column, formatTable } from './table.js';
 import { formatCount, hint, type Terminal } from './terminal.js';
 
 /** The stacks compared if no `--resource` is given. */
-const defaultSpecifications = ['pool(cuda, events=eager)', 'pool(cuda, events=deferred)', 'pool(cuda, events=off)', 'arena(cuda)'];
+const defaultSpecifications = [
+  'pool(cuda, deallocationEvents=eager)',
+  'pool(cuda, deallocationEvents=deferred)',
+  'pool(cuda, deallocationEvents=off)',
+  'arena(cuda)',
+];
 
 const examples = `
 The maximum applies to the innermost resource that can have one (pool, arena, fixed-size, monotonic);
 if there is none, a limit is put around the leaf. A replay with the result completed the log; one with
 256 bytes less did not. A larger maximum may not be enough, because a pool with a larger maximum grows
-in other steps. A pool whose specification has no initial is tried in two ways: growing as it needs
+in other steps. A pool whose specification has no initialBytes is tried in two ways: growing as it needs
 memory, and taking all of its maximum at once. The smaller maximum is the result; "taken" says which
 way it was, and both overheads are shown. The times are those with the smallest maximum and without
 one, measured alternately.
@@ -45,7 +50,7 @@ Exit status: 0 if every stack completes the log with some maximum, 1 if one does
 
 Examples:
   $ cistern fit trace.csv.gz
-  $ cistern fit trace.csv.gz --resource 'pool(cuda, events=deferred)' --json
+  $ cistern fit trace.csv.gz --resource 'pool(cuda, deallocationEvents=deferred)' --json
   $ cistern fit trace.csv.gz --resource 'pool(cuda)' --resource 'binning(pool(cuda), bins=[1MiB])' --streams thread --format markdown
 `;
 

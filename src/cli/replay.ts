@@ -33,7 +33,13 @@ import { replayTable } from './replay-table.js';
 import { formatCount, hint, type Terminal } from './terminal.js';
 
 /** The stacks compared if no `--resource` is given. */
-const defaultSpecifications = ['cuda', 'cuda-async', 'pool(cuda, events=eager)', 'pool(cuda, events=deferred)', 'pool(cuda, events=off)'];
+const defaultSpecifications = [
+  'cuda',
+  'cuda-async',
+  'pool(cuda, deallocationEvents=eager)',
+  'pool(cuda, deallocationEvents=deferred)',
+  'pool(cuda, deallocationEvents=off)',
+];
 
 const examples = `
 A specification reads inside out, in the order in which you would construct the resources; "cistern
@@ -48,9 +54,9 @@ Examples:
   $ cistern replay trace.csv.gz
   $ cistern replay run.cistern --layer 'pool(cuda)'
   $ cistern replay trace.csv --streams thread --repeat 9 --format markdown
-  $ cistern replay trace.csv --resource 'limiting(pool(cuda-async, initial=1GiB, events=deferred), limit=8GiB)' --json
+  $ cistern replay trace.csv --resource 'limiting(pool(cuda-async, initialBytes=1GiB, deallocationEvents=deferred), limitBytes=8GiB)' --json
   $ cistern replay trace.csv --resource 'pool(cuda)' --device software --device-memory 2GiB
-  $ cistern replay trace.csv --resource 'pool(cuda, max=600MiB)' --until-failure
+  $ cistern replay trace.csv --resource 'pool(cuda, maximumBytes=600MiB)' --until-failure
   $ cistern replay trace.csv --resource 'pool(cuda)' --timeline pool.cistern && cistern report pool.cistern -o pool.html
 `;
 

@@ -37,11 +37,16 @@ function toText(terminal: Terminal): string {
   const { stdout } = terminal;
   const sections = resourceKinds.map((kind) => {
     const title = `${bold(kind.name, stdout)}${kind.role === 'upstream' ? '' : '(upstream, …)'}: ${kind.summary}`;
-    const options = Object.entries(kind.options).map(([name, definition]) => {
-      const note = definition.required === true ? 'required' : `default: ${definition.default ?? 'none'}`;
-      return `  ${`${name}=${placeholder(definition)}`.padEnd(28)}${definition.summary} (${note})`;
+    const options = Object.entries(kind.options).map(([name, definition]) => ({
+      ...definition,
+      text: `${name}=${placeholder(definition)}`,
+    }));
+    const width = Math.max(...options.map(({ text }) => text.length));
+    const lines = options.map(({ text, summary, required, default: byDefault }) => {
+      const note = required === true ? 'required' : `default: ${byDefault ?? 'none'}`;
+      return `  ${text.padEnd(width)}  ${summary} (${note})`;
     });
-    return [title, ...options, `  for example: ${kind.example}`].join('\n');
+    return [title, ...lines, `  for example: ${kind.example}`].join('\n');
   });
   return `${sections.join('\n\n')}\n`;
 }

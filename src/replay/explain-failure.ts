@@ -141,7 +141,7 @@ interface Moment {
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
- * const explanation = explainFailure(log, 'pool(cuda, max=512MiB)');
+ * const explanation = explainFailure(log, 'pool(cuda, maximumBytes=512MiB)');
  * if (explanation !== null) console.log(explanation.reasons, explanation.alternatives.filter(({ completes }) => completes));
  * ```
  */

@@ -121,9 +121,9 @@ interface Candidate {
  * The maximum applies to what the innermost resource of the stack that can have one (`pool`,
  * `arena`, `fixed-size`, `monotonic`) may hold from its upstream. If there is none, `limiting` is
  * put around the leaf, and in a stack with branches around the whole; a limit counts allocated
- * bytes, each allocation rounded up to 256 bytes. A pool whose specification has no `initial` is
- * tried in two ways: it grows block by block, or it takes all of its maximum at once, which leaves
- * fewer boundaries that an allocation cannot cross. The way that needs less is the result.
+ * bytes, each allocation rounded up to 256 bytes. A pool whose specification has no `initialBytes`
+ * is tried in two ways: it grows block by block, or it takes all of its maximum at once, which
+ * leaves fewer boundaries that an allocation cannot cross. The way that needs less is the result.
  *
  * Guaranteed: a replay with the result completed, and one with 256 bytes less did not. Completion
  * is not monotonic, because a pool with a larger maximum grows in other steps and may be more
@@ -137,7 +137,7 @@ interface Candidate {
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
- * const { fitted, taking, smallestMaximumBytes, peakLiveBytes } = fitLog(log, 'pool(cuda, events=deferred)');
+ * const { fitted, taking, smallestMaximumBytes, peakLiveBytes } = fitLog(log, 'pool(cuda, deallocationEvents=deferred)');
  * ```
  */
 export function fitLog(log: AllocationLog, specification: string | Specification, options: FitOptions = {}): FitResult {

@@ -47,7 +47,7 @@ export const workloadNames = Object.freeze(Object.keys(workloads)) as readonly W
  * @example
  * ```ts
  * const log = await readAllocationLog(generateLog('multi-stream', { seed: 7, events: 10_000 }));
- * const result = replayLog(log, () => createResourceStack('pool(host, events=deferred)'));
+ * const result = replayLog(log, () => createResourceStack('pool(host, deallocationEvents=deferred)'));
  * ```
  */
 export function generateLog(workload: WorkloadName, options: GenerateLogOptions = {}): AsyncGenerator<Uint8Array> {

@@ -46,7 +46,7 @@ export interface RecordedReplay {
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
- * await recordReplay(log, 'pool(cuda, events=deferred)', 'pool.cistern');
+ * await recordReplay(log, 'pool(cuda, deallocationEvents=deferred)', 'pool.cistern');
  * ```
  */
 export async function recordReplay(

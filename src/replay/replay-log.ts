@@ -49,7 +49,7 @@ const knownOptions = optionNames<ReplayOptions>({ onReplay: true, repeat: true, 
  * @example
  * ```ts
  * const log = await readAllocationLog('trace.csv.gz');
- * const result = replayLog(log, () => createResourceStack('pool(cuda, events=deferred)'), { streams: 'thread' });
+ * const result = replayLog(log, () => createResourceStack('pool(cuda, deallocationEvents=deferred)'), { streams: 'thread' });
  * console.log(result.nanosecondsPerOperation.median, result.driver.eventRecords);
  * ```
  */

@@ -33,7 +33,7 @@ export function maximumLayers(specification: Specification): MaximumLayer[] {
             kind,
             option,
             bytes: options[option] as number | undefined,
-            initialBytes: options['initial'] as number | undefined,
+            initialBytes: options['initialBytes'] as number | undefined,
             replaced: (bytes, others = {}) => ({ ...specification, options: { ...options, ...others, [option]: bytes } }),
           },
         ];
@@ -70,7 +70,7 @@ export function withMaxima(specification: Specification): ReadonlyMap<MemoryTaki
   const { kind, initialBytes, replaced } = innermost;
   if (kind === 'arena') return new Map([['at-once', (bytes) => replaced(bytes)]]);
   const maxima = new Map<MemoryTaking, (bytes: number) => Specification>([['as-needed', (bytes) => replaced(bytes)]]);
-  if (kind === 'pool' && initialBytes === undefined) maxima.set('at-once', (bytes) => replaced(bytes, { initial: bytes }));
+  if (kind === 'pool' && initialBytes === undefined) maxima.set('at-once', (bytes) => replaced(bytes, { initialBytes: bytes }));
   return maxima;
 }
 
@@ -78,10 +78,10 @@ export function withMaxima(specification: Specification): ReadonlyMap<MemoryTaki
  * The specification with another policy, set in the layer that has one, or in the outermost pooling
  * resource; `undefined` if there is neither.
  */
-export function withPolicy(specification: Specification, events: DeallocationEvents): Specification | undefined {
+export function withPolicy(specification: Specification, deallocationEvents: DeallocationEvents): Specification | undefined {
   return (
-    replaceFirst(specification, ({ options }) => options?.['events'] !== undefined, { events }) ??
-    replaceFirst(specification, isPooling, { events })
+    replaceFirst(specification, ({ options }) => options?.['deallocationEvents'] !== undefined, { deallocationEvents }) ??
+    replaceFirst(specification, isPooling, { deallocationEvents })
   );
 }
 
@@ -90,7 +90,7 @@ export function withPolicy(specification: Specification, events: DeallocationEve
  * pool.
  */
 export function withInitial(specification: Specification, bytes: number): Specification | undefined {
-  return replaceFirst(specification, ({ kind }) => kind === 'pool', { initial: bytes });
+  return replaceFirst(specification, ({ kind }) => kind === 'pool', { initialBytes: bytes });
 }
 
 function replaceFirst(
@@ -131,5 +131,5 @@ function limitedLeaf(specification: Specification, bytes: number): Specification
 }
 
 function limited(upstream: Specification, bytes: number): Specification {
-  return { kind: 'limiting', upstream, options: { limit: bytes } };
+  return { kind: 'limiting', upstream, options: { limitBytes: bytes } };
 }

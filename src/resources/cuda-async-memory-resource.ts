@@ -1,6 +1,6 @@
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { ArgumentRangeError, ArgumentTypeError, DriverError, formatValue, UnsupportedError } from '../errors.js';
-import { definedFields, defineUpstream } from '../resource-kind.js';
+import { defineUpstream } from '../resource-kind.js';
 import { assertBoolean, assertOptions, optionNames } from '../validation.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions } from './driver-pool-memory-resource.js';
 
@@ -106,13 +106,11 @@ export const cudaAsyncKind = defineUpstream({
   name: 'cuda-async',
   summary: 'device memory from a stream-ordered pool of the driver',
   options: {
-    initial: { type: 'size', summary: 'reserved at once', default: '0' },
-    'release-threshold': { type: 'size', summary: 'kept when a stream is synchronized', default: 'everything' },
+    pool: { type: 'word', words: ['default'], summary: "takes memory from the device's default pool", default: 'a new pool' },
+    initialBytes: { type: 'size', summary: 'reserved at once', default: '0' },
+    releaseThresholdBytes: { type: 'size', summary: 'kept when a stream is synchronized', default: 'everything' },
+    exportable: { type: 'boolean', summary: 'whether other processes can open buffers in it', default: 'false' },
   },
-  example: 'cuda-async(initial=64KiB)',
-  create: ({ device, options }) =>
-    new CudaAsyncMemoryResource({
-      device,
-      ...definedFields({ initialBytes: options.initial, releaseThresholdBytes: options['release-threshold'] }),
-    }),
+  example: 'cuda-async(initialBytes=64KiB)',
+  create: ({ device, options }) => new CudaAsyncMemoryResource({ device, ...options }),
 });

@@ -20,7 +20,7 @@ import {
   type MemoryResource,
   type TakingMemoryResource,
 } from '../memory-resource.js';
-import { definedFields, defineUpstream } from '../resource-kind.js';
+import { defineUpstream } from '../resource-kind.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
 import { assertAlignment, assertBytes, assertName, assertOneOf, assertOptions, assertPointer, optionNames } from '../validation.js';
 
@@ -327,21 +327,11 @@ export const globalArenaKind = defineUpstream({
   summary: 'one block of memory for all workers, which take superblocks of it',
   options: {
     name: { type: 'text', summary: 'its name in the process', default: 'default' },
-    size: { type: 'size', summary: 'the bytes for all workers', default: "half of the device's free memory" },
-    superblock: { type: 'size', summary: 'the bytes that a worker takes at once, a power of two', default: '1MiB' },
-    memory: { type: 'word', words: globalArenaMemoryKinds, summary: 'the kind of memory', default: 'device' },
-    wait: { type: 'number', summary: 'the milliseconds to wait for other workers to give memory back', default: '20' },
+    arenaBytes: { type: 'size', summary: 'the bytes for all workers', default: "half of the device's free memory" },
+    superblockBytes: { type: 'size', summary: 'the bytes that a worker takes at once, a power of two', default: '1MiB' },
+    memoryKind: { type: 'word', words: globalArenaMemoryKinds, summary: 'the kind of memory', default: 'device' },
+    waitMilliseconds: { type: 'number', summary: 'how long to wait for other workers to give memory back', default: '20' },
   },
-  example: 'global-arena(size=64MiB)',
-  create: ({ device, options }) =>
-    new GlobalArenaMemoryResource({
-      device,
-      ...definedFields({
-        name: options.name,
-        arenaBytes: options.size,
-        superblockBytes: options.superblock,
-        memoryKind: options.memory,
-        waitMilliseconds: options.wait,
-      }),
-    }),
+  example: 'global-arena(arenaBytes=64MiB)',
+  create: ({ device, options }) => new GlobalArenaMemoryResource({ device, ...options }),
 });

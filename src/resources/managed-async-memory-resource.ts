@@ -1,6 +1,6 @@
 import { invalidValueStatus, notSupportedStatus } from '../driver/status.js';
 import { DriverError, UnsupportedError } from '../errors.js';
-import { definedFields, defineUpstream } from '../resource-kind.js';
+import { defineUpstream } from '../resource-kind.js';
 import { assertOptions } from '../validation.js';
 import { DriverPoolMemoryResource, type ManagedAsyncMemoryResourceOptions, ownPoolOptionNames } from './driver-pool-memory-resource.js';
 
@@ -46,13 +46,9 @@ export const managedAsyncKind = defineUpstream({
   name: 'managed-async',
   summary: 'managed memory from a stream-ordered pool of the driver (CUDA 13)',
   options: {
-    initial: { type: 'size', summary: 'reserved at once', default: '0' },
-    'release-threshold': { type: 'size', summary: 'kept when a stream is synchronized', default: 'everything' },
+    initialBytes: { type: 'size', summary: 'reserved at once', default: '0' },
+    releaseThresholdBytes: { type: 'size', summary: 'kept when a stream is synchronized', default: 'everything' },
   },
-  example: 'managed-async(initial=64KiB)',
-  create: ({ device, options }) =>
-    new ManagedAsyncMemoryResource({
-      device,
-      ...definedFields({ initialBytes: options.initial, releaseThresholdBytes: options['release-threshold'] }),
-    }),
+  example: 'managed-async(initialBytes=64KiB)',
+  create: ({ device, options }) => new ManagedAsyncMemoryResource({ device, ...options }),
 });

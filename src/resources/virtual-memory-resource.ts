@@ -2,7 +2,7 @@ import { type Device, deviceOption } from '../driver/device.js';
 import { VirtualMemory } from '../driver/virtual-memory.js';
 import { ArgumentRangeError } from '../errors.js';
 import type { GrowingMemoryResource } from '../memory-resource.js';
-import { definedFields, defineUpstream } from '../resource-kind.js';
+import { defineUpstream } from '../resource-kind.js';
 import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import { PlainMemoryResource } from './plain-memory-resource.js';
 
@@ -89,8 +89,8 @@ export const virtualKind = defineUpstream({
   name: 'virtual',
   summary: 'device memory in pages, mapped one after the other to a reserved range of addresses',
   options: {
-    reservation: { type: 'size', summary: 'the addresses reserved', default: "four times the device's memory" },
+    reservationBytes: { type: 'size', summary: 'the addresses reserved', default: "four times the device's memory" },
   },
-  example: 'virtual(reservation=4GiB)',
-  create: ({ device, options }) => new VirtualMemoryResource({ device, ...definedFields({ reservationBytes: options.reservation }) }),
+  example: 'virtual(reservationBytes=4GiB)',
+  create: ({ device, options }) => new VirtualMemoryResource({ device, ...options }),
 });

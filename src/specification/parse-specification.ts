@@ -4,7 +4,7 @@ import { checkSpecification } from './check-specification.js';
 import { resourceKind } from './kinds-by-name.js';
 import { type Place, TextPlace } from './place.js';
 import type { Specification, SpecificationValue } from './specification.js';
-import { checkComplete, checkDepth, checkValue, findKind, findOption } from './specification-rules.js';
+import { checkComplete, checkDepth, checkValue, describeOptions, findKind, findOption } from './specification-rules.js';
 
 /**
  * Reads the description of a stack of resources, and checks it against the known kinds. The
@@ -22,8 +22,8 @@ import { checkComplete, checkDepth, checkValue, findKind, findOption } from './s
  * @throws SpecificationError pointing at the first error, with what was expected there.
  * @example
  * ```ts
- * parseSpecification('limiting(pool(cuda-async, initial=1GiB, events=deferred), limit=8GiB)');
- * parseSpecification({ kind: 'limiting', upstream: { kind: 'cuda' }, options: { limit: '8GiB' } });
+ * parseSpecification('limiting(pool(cuda-async, initialBytes=1GiB, deallocationEvents=deferred), limitBytes=8GiB)');
+ * parseSpecification({ kind: 'limiting', upstream: { kind: 'cuda' }, options: { limitBytes: '8GiB' } });
  * ```
  */
 export function parseSpecification(specification: string | Specification): Specification {
@@ -184,7 +184,8 @@ class Parser {
     const options = Object.keys(kind.options);
     const end = Math.max(start + name.length, start + 1);
     const hint = options.includes(name) ? `, such as ${name}=value` : suggestion(name, options);
-    this.#fail(`an option of ${kind.name} is expected here${hint}; options: ${options.join(', ')}`, start, end, options);
+    if (options.length === 0) this.#fail(`no argument is expected here: ${describeOptions(kind)}`, start, end);
+    this.#fail(`an option of ${kind.name} is expected here${hint}; ${describeOptions(kind)}`, start, end, options);
   }
 
   #fail(fault: string, start: number, end: number, expected: readonly string[] = []): never {

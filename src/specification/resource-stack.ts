@@ -61,7 +61,7 @@ const stackOptions = optionNames<ResourceStackOptions>({ deallocationEvents: tru
  * disposes them, and when the stack then disposes them again, nothing happens.
  * @example
  * ```ts
- * using stack = createResourceStack('limiting(pool(cuda), limit=8GiB)');
+ * using stack = createResourceStack('limiting(pool(cuda), limitBytes=8GiB)');
  * using stream = new Stream();
  * using buffer = new DeviceBuffer(4 * MiB, { resource: stack.resource, stream });
  * ```
@@ -147,7 +147,7 @@ export class ResourceStack implements Disposable {
  * disposed.
  * @example
  * ```ts
- * const configuration = JSON.parse('{ "kind": "pool", "upstream": { "kind": "cuda" }, "options": { "initial": "64MiB" } }');
+ * const configuration = JSON.parse('{ "kind": "pool", "upstream": { "kind": "cuda" }, "options": { "initialBytes": "64MiB" } }');
  * using stack = createResourceStack(configuration);
  * ```
  */
@@ -244,8 +244,8 @@ function isLeaf(resource: MemoryResource): boolean {
  */
 function policyInForce({ kind, upstream, options = {} }: Specification, above?: DeallocationEvents): DeallocationEvents | null {
   const { role, options: definitions } = resourceKind(kind) as ResourceKind;
-  const policy = above ?? (options['events'] as DeallocationEvents | undefined);
-  if (role === 'pooling') return policy ?? (definitions['events']?.default as DeallocationEvents);
+  const policy = above ?? (options['deallocationEvents'] as DeallocationEvents | undefined);
+  if (role === 'pooling') return policy ?? (definitions['deallocationEvents']?.default as DeallocationEvents);
   for (const below of [upstream, ...Object.values(options)]) {
     const found = below !== undefined && isSpecification(below) ? policyInForce(below, policy) : null;
     if (found !== null) return found;

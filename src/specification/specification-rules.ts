@@ -27,8 +27,13 @@ export function findOption(kind: ResourceKind, name: string, place: Place): Opti
   const definition = Object.hasOwn(kind.options, name) ? kind.options[name] : undefined;
   if (definition !== undefined) return definition;
   const names = Object.keys(kind.options);
-  const options = `options: ${names.join(', ')}`;
-  place.fail(`there is no option of ${kind.name} ${formatValue(name)}${suggestion(name, names)}; ${options}`, names);
+  place.fail(`there is no option of ${kind.name} ${formatValue(name)}${suggestion(name, names)}; ${describeOptions(kind)}`, names);
+}
+
+/** The names of a kind's options, for an error. */
+export function describeOptions({ name, options }: ResourceKind): string {
+  const names = Object.keys(options);
+  return names.length === 0 ? `${name} has no options` : `options: ${names.join(', ')}`;
 }
 
 /** The value of an option that is not a resource, with sizes in bytes or as a share. */

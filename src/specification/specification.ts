@@ -1,14 +1,14 @@
 /**
  * A description of a stack of resources: the meaning of text such as
- * `limiting(pool(cuda), limit=8GiB)`, as data. `parseSpecification` makes one from text; one may
- * also be written by hand, or come from JSON. It is checked when it is used, and errors name the
+ * `limiting(pool(cuda), limitBytes=8GiB)`, as data. `parseSpecification` makes one from text; one
+ * may also be written by hand, or come from JSON. It is checked when it is used, and errors name the
  * path to the fault.
  * @example
  * ```ts
  * const specification: Specification = {
  *   kind: 'limiting',
- *   upstream: { kind: 'pool', upstream: { kind: 'cuda' }, options: { initial: '1GiB', events: 'deferred' } },
- *   options: { limit: 8 * GiB },
+ *   upstream: { kind: 'pool', upstream: { kind: 'cuda' }, options: { initialBytes: '1GiB', deallocationEvents: 'deferred' } },
+ *   options: { limitBytes: 8 * GiB },
  * };
  * using stack = createResourceStack(specification);
  * ```
@@ -18,7 +18,7 @@ export interface Specification {
   readonly kind: string;
   /** The resource below, for the kinds that take one. */
   readonly upstream?: Specification;
-  /** Values by the name of their option. */
+  /** Values by the name of their option, which is its name in the constructor. */
   readonly options?: Readonly<Record<string, SpecificationValue>>;
   /** The position in the text: the first code unit, and the one after the last. */
   readonly range?: SourceRange;

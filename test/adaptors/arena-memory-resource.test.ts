@@ -113,7 +113,7 @@ describe('an arena', () => {
   });
 
   test('is created from a specification with all of its options', () => {
-    using arena = createResource('arena(cuda, size=2MiB, dump-file=/dev/null, events=deferred)') as ArenaMemoryResource;
+    using arena = createResource('arena(cuda, arenaBytes=2MiB, dumpFile=/dev/null, deallocationEvents=deferred)') as ArenaMemoryResource;
     expect(arena.arenaBytes).toBe(2 * MiB);
     expect(arena.deallocationEvents).toBe('deferred');
     expect(() => arena.allocate(3 * MiB, stream)).toThrow(OutOfMemoryError);

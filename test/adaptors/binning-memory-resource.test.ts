@@ -457,7 +457,9 @@ describe('a binning resource', () => {
   });
 
   test('is in a stack together with its bins, which are layers of their own', () => {
-    using stack = createResourceStack('binning(pool(cuda), min=256KiB, max=1MiB, bins=[4KiB, 64KiB], count=1, events=deferred)');
+    using stack = createResourceStack(
+      'binning(pool(cuda), minimumExponent=18, maximumExponent=20, bins=[4KiB, 64KiB], blocksToPreallocate=1, deallocationEvents=deferred)',
+    );
     expect(stack.layers.map(({ constructor: { name } }) => name)).toEqual([
       'BinningMemoryResource',
       ...Array.from({ length: 5 }, () => 'FixedSizeMemoryResource'),
@@ -474,17 +476,17 @@ describe('a binning resource', () => {
 
   test.each([
     ['binning(cuda)', 'there must be at least one bin'],
-    ['binning(cuda, min=256KiB)', 'must be given together'],
-    ['binning(cuda, min=300KiB, max=1MiB)', 'min must be a power of two, got 307200'],
-    ['fixed-size(cuda, block=3GiB)', 'blockBytes must be from 1 to 2 GiB - 256'],
-    ['fixed-size(cuda, count=-1)', 'blocksToPreallocate must be an integer'],
+    ['binning(cuda, minimumExponent=18)', 'must be given together'],
+    ['binning(cuda, minimumExponent=18.5, maximumExponent=20)', 'minimumExponent must be an integer, got 18.5'],
+    ['fixed-size(cuda, blockBytes=3GiB)', 'blockBytes must be from 1 to 2 GiB - 256'],
+    ['fixed-size(cuda, blocksToPreallocate=-1)', 'blocksToPreallocate must be an integer'],
   ])('cannot be made from %s', (specification, message) => {
     expect(() => createResourceStack(specification)).toThrow(message);
   });
 });
 
 test('fixed-size blocks are created from a specification', () => {
-  using stack = createResourceStack('fixed-size(cuda, block=64KiB, count=2, max=1MiB, events=off)');
+  using stack = createResourceStack('fixed-size(cuda, blockBytes=64KiB, blocksToPreallocate=2, maximumBytes=1MiB, deallocationEvents=off)');
   expect(stack.resource).toBeInstanceOf(FixedSizeMemoryResource);
   expect(stack.resource).toMatchObject({ blockBytes: 64 * KiB, reservedBytes: 128 * KiB, deallocationEvents: 'off' });
   expect(() => Array.from({ length: 17 }, () => stack.resource.allocate(1, stream))).toThrow(OutOfMemoryError);

@@ -1262,7 +1262,7 @@ describe('whatever happens', () => {
 
 describe('a cache', () => {
   test('is created from a specification, and checks its options', () => {
-    using resource = createResource('caching(cuda, name=training, events=off)');
+    using resource = createResource('caching(cuda, name=training, deallocationEvents=off)');
     expect(resource).toBeInstanceOf(CachingMemoryResource);
     expect(resource).toMatchObject({ name: 'training', deallocationEvents: 'off' });
     const upstream = new CudaMemoryResource();

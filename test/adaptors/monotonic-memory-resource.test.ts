@@ -627,7 +627,9 @@ describe('a monotonic resource whose upstream runs host functions', () => {
 });
 
 test('the kind monotonic takes its options from a specification', () => {
-  using stack = createResourceStack('monotonic(cuda, initial=1MiB, max=4MiB, growth=1.5, fallback=pool(cuda), events=deferred)');
+  using stack = createResourceStack(
+    'monotonic(cuda, initialBytes=1MiB, maximumBytes=4MiB, growthFactor=1.5, fallback=pool(cuda), deallocationEvents=deferred)',
+  );
   const scratch = stack.resource as MonotonicMemoryResource;
   expect(scratch).toBeInstanceOf(MonotonicMemoryResource);
   expect(scratch).toMatchObject({ initialBytes: MiB, maximumBytes: 4 * MiB, growthFactor: 1.5, deallocationEvents: 'deferred' });

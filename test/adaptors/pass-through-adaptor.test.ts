@@ -65,8 +65,8 @@ function adaptorOf(kind: ResourceKind): Adaptor {
     name,
     kind.options[name]?.type === 'resource' ? new EmptyResource() : value,
   ]);
-  const wrap: Adaptor['wrap'] = (upstream, events) => {
-    const options = { ...Object.fromEntries(values), ...(events && { events }) };
+  const wrap: Adaptor['wrap'] = (upstream, deallocationEvents) => {
+    const options = { ...Object.fromEntries(values), ...(deallocationEvents && { deallocationEvents }) };
     return kind.create({
       upstream,
       device: Device.get(),

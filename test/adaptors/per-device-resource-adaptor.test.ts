@@ -136,7 +136,7 @@ test('ends allocation when it is disposed, and takes frees', () => {
 
 describe('in a specification', () => {
   test('is made of the same resource for every device', () => {
-    using stack = createResourceStack('per-device(statistics(pool(cuda-async, initial=1%)))');
+    using stack = createResourceStack('per-device(statistics(pool(cuda-async, initialBytes=1%)))');
     const { resources } = stack.resource as PerDeviceResourceAdaptor;
     expect(resources.map((each) => [each.constructor.name, each.device.index])).toEqual([
       ['StatisticsResourceAdaptor', 0],
@@ -156,7 +156,7 @@ describe('in a specification', () => {
     const free = () => Device.get(0).memoryInfo().freeBytes;
     const before = free();
     failCall('cuMemAlloc', 2);
-    expect(() => createResourceStack('per-device(pool(cuda, initial=1MiB))')).toThrow('out of memory');
+    expect(() => createResourceStack('per-device(pool(cuda, initialBytes=1MiB))')).toThrow('out of memory');
     expect(free()).toBe(before);
   });
 });

@@ -608,11 +608,11 @@ describe('the timings', () => {
 });
 
 test('a specification can name it', () => {
-  using stack = createResourceStack('reclaiming(pool(cuda), soft-limit=64MiB, events=deferred)');
+  using stack = createResourceStack('reclaiming(pool(cuda), softLimitBytes=64MiB, deallocationEvents=deferred)');
   const resource = stack.resource as ReclaimingResourceAdaptor;
   expect(resource).toBeInstanceOf(ReclaimingResourceAdaptor);
   expect([resource.softLimitBytes, resource.deallocationEvents]).toEqual([64 * MiB, 'deferred']);
-  using shared = createResourceStack('reclaiming(cuda, soft-limit-share=0.5)');
+  using shared = createResourceStack('reclaiming(cuda, softLimitFraction=0.5)');
   expect((shared.resource as ReclaimingResourceAdaptor).softLimitBytes).toBe(Device.get().totalBytes / 2);
 });
 

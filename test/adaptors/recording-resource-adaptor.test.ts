@@ -350,7 +350,9 @@ describe('adaptors that name the same file', () => {
 
   test('are made by specifications', async () => {
     const file = newFile();
-    const stack = createResourceStack(`recording(limiting(recording(cuda, file="${file}"), limit=1MiB), file="${file}", layer=program)`);
+    const stack = createResourceStack(
+      `recording(limiting(recording(cuda, file="${file}"), limitBytes=1MiB), file="${file}", layer=program)`,
+    );
     stack.resource.deallocate(stack.resource.allocate(100, stream), 100, stream);
     stack.dispose();
     expect(layersOf(await readRecording(file))).toEqual(['cuda', 'program on cuda']);

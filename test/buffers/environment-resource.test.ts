@@ -32,7 +32,7 @@ describe('the initial current resource', () => {
   test.each<[Record<string, string>, unknown[]]>([
     [{ CISTERN_RESOURCE: '', CISTERN_LIMIT: ' ' }, [['CudaMemoryResource', null]]],
     [
-      { CISTERN_RESOURCE: 'statistics(pool(cuda-async, max=25%, events=off))' },
+      { CISTERN_RESOURCE: 'statistics(pool(cuda-async, maximumBytes=25%, deallocationEvents=off))' },
       [
         ['StatisticsResourceAdaptor', null],
         ['PoolMemoryResource', null],

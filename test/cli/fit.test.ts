@@ -17,7 +17,7 @@ describe('cistern fit', () => {
     expect([code, stderr]).toEqual([0, '']);
     expect(JSON.parse(stdout)).toEqual({
       resource: 'pool(host)',
-      fitted: 'pool(host, initial=4KiB, max=4KiB)',
+      fitted: 'pool(host, initialBytes=4KiB, maximumBytes=4KiB)',
       isComplete: true,
       taking: 'at-once',
       streams: 'log',
@@ -26,8 +26,8 @@ describe('cistern fit', () => {
       smallestMaximumBytes: 4096,
       overheadRatio: 4096 / 4000 - 1,
       maxima: {
-        asNeeded: { resource: 'pool(host, max=6KiB)', bytes: 6144, overheadRatio: 6144 / 4000 - 1 },
-        atOnce: { resource: 'pool(host, initial=4KiB, max=4KiB)', bytes: 4096, overheadRatio: 4096 / 4000 - 1 },
+        asNeeded: { resource: 'pool(host, maximumBytes=6KiB)', bytes: 6144, overheadRatio: 6144 / 4000 - 1 },
+        atOnce: { resource: 'pool(host, initialBytes=4KiB, maximumBytes=4KiB)', bytes: 4096, overheadRatio: 4096 / 4000 - 1 },
       },
       nanosecondsPerOperation: {
         smallest: { median: expect.any(Number), minimum: expect.any(Number) },
@@ -47,8 +47,8 @@ describe('cistern fit', () => {
     const results = JSON.parse(stdout) as FitResult[];
     // 1000 bytes and 3000, each rounded up to 256.
     expect(results.map(({ fitted, smallestMaximumBytes }) => [fitted, smallestMaximumBytes])).toEqual([
-      [`planned(limiting(host, limit=4KiB), plan=${plan})`, 4096],
-      [`planned(pool(host, max=4KiB), plan=${plan})`, 4096],
+      [`planned(limiting(host, limitBytes=4KiB), plan=${plan})`, 4096],
+      [`planned(pool(host, maximumBytes=4KiB), plan=${plan})`, 4096],
     ]);
   });
 
@@ -58,8 +58,8 @@ describe('cistern fit', () => {
     expect(code).toBe(0);
     const results = JSON.parse(stdout) as FitResult[];
     expect(results.map(({ fitted, streams }) => [fitted, streams])).toEqual([
-      ['limiting(host, limit=4KiB)', 'single'],
-      ['arena(host, size=1MiB)', 'single'],
+      ['limiting(host, limitBytes=4KiB)', 'single'],
+      ['arena(host, arenaBytes=1MiB)', 'single'],
     ]);
   });
 
@@ -69,9 +69,9 @@ describe('cistern fit', () => {
     expect(stdout).toMatch(/small\.csv: 4 events, .* at most 3\.91 KiB live, the log's streams$/m);
     const rows = stdout.trimEnd().split('\n').slice(-4);
     expect(rows.map((line) => line.split(/ {2,}/).slice(0, 7))).toEqual([
-      ['pool(cuda, events=eager)', '4 KiB', '4096', '3.91 KiB', 'at once', '53.6 %', '2.4 %'],
-      ['pool(cuda, events=deferred)', '4 KiB', '4096', '3.91 KiB', 'at once', '53.6 %', '2.4 %'],
-      ['pool(cuda, events=off)', '4 KiB', '4096', '3.91 KiB', 'at once', '53.6 %', '2.4 %'],
+      ['pool(cuda, deallocationEvents=eager)', '4 KiB', '4096', '3.91 KiB', 'at once', '53.6 %', '2.4 %'],
+      ['pool(cuda, deallocationEvents=deferred)', '4 KiB', '4096', '3.91 KiB', 'at once', '53.6 %', '2.4 %'],
+      ['pool(cuda, deallocationEvents=off)', '4 KiB', '4096', '3.91 KiB', 'at once', '53.6 %', '2.4 %'],
       ['arena(cuda)', '1 MiB', '1048576', '3.91 KiB', 'at once', '-', '26114.4 %'],
     ]);
   });
@@ -85,11 +85,11 @@ describe('cistern fit', () => {
   });
 
   test('exits with 1 if no maximum completes the log, and says what to do', async () => {
-    const { code, stdout, stderr } = await runCistern(['fit', log, '--resource', 'fixed-size(host, block=2KiB)', '--repeat', '1']);
+    const { code, stdout, stderr } = await runCistern(['fit', log, '--resource', 'fixed-size(host, blockBytes=2KiB)', '--repeat', '1']);
     expect(code).toBe(1);
-    expect(stdout).toMatch(/^fixed-size\(host, block=2KiB\) +none +-/m);
+    expect(stdout).toMatch(/^fixed-size\(host, blockBytes=2KiB\) +none +-/m);
     expect(stderr).toMatch(
-      /^error: fixed-size\(host, block=2KiB\): no maximum completes the log\nhint: "cistern replay .* --until-failure" says why\n$/,
+      /^error: fixed-size\(host, blockBytes=2KiB\): no maximum completes the log\nhint: "cistern replay .* --until-failure" says why\n$/,
     );
   });
 
@@ -101,7 +101,7 @@ describe('cistern fit', () => {
   });
 
   test.each([
-    [['fit', log, '--resource', 'pool(host, max=1MiB)'], /^error: pool already has a maximum, .*: leave max out$/m],
+    [['fit', log, '--resource', 'pool(host, maximumBytes=1MiB)'], /^error: pool already has a maximum, .*: leave maximumBytes out$/m],
     [['fit', log, '--resource', 'pol(host)'], /did you mean pool\?/],
     [['fit', join(folder, 'smal.csv')], /^error: ENOENT.*\nhint: did you mean .*small\.csv\?\n$/],
     [['fit', log, '--json', '--format', 'table'], /cannot be used with option '--format/],

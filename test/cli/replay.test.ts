@@ -22,10 +22,10 @@ const small = file('small.csv', logText(row('allocate', 1, 1000), row('allocate'
 describe('cistern replay', () => {
   test('records what each stack does with --timeline, one file per stack', async () => {
     const timeline = join(folder, 'timeline.cistern');
-    const stacks = ['--resource', 'cuda', '--resource', `pool(cuda, max=3KiB)`];
+    const stacks = ['--resource', 'cuda', '--resource', `pool(cuda, maximumBytes=3KiB)`];
     const { code, stdout } = await runCistern(['replay', small, ...stacks, '--timeline', timeline]);
     const [first, second] = [1, 2].map((number) => join(folder, `timeline-${number}.cistern`)) as [string, string];
-    expect(stdout).toBe(`${first}: cuda\n${second}: pool(cuda, max=3KiB), 1 allocations failed\n`);
+    expect(stdout).toBe(`${first}: cuda\n${second}: pool(cuda, maximumBytes=3KiB), 1 allocations failed\n`);
     expect(code).toBe(1);
     expect((await readAllocationLog(first)).allocationCount).toBe(2);
     expect((await readAllocationLog(second)).failureCount).toBe(1);
@@ -40,9 +40,9 @@ describe('cistern replay', () => {
     expect(rows.map((line) => line.split(/ {2,}/).slice(0, 2))).toEqual([
       ['cuda', '-'],
       ['cuda-async', '-'],
-      ['pool(cuda, events=eager)', 'eager'],
-      ['pool(cuda, events=deferred)', 'deferred'],
-      ['pool(cuda, events=off)', 'off'],
+      ['pool(cuda, deallocationEvents=eager)', 'eager'],
+      ['pool(cuda, deallocationEvents=deferred)', 'deferred'],
+      ['pool(cuda, deallocationEvents=off)', 'off'],
     ]);
     for (const line of rows) expect(line).toMatch(/ 608\.5 MiB .* 0 B$/);
   });
@@ -55,7 +55,7 @@ describe('cistern replay', () => {
       '--resource',
       'cuda',
       '--resource',
-      'pool(host, events=off)',
+      'pool(host, deallocationEvents=off)',
       '--repeat',
       '2',
     ]);
@@ -80,7 +80,7 @@ describe('cistern replay', () => {
       driver: { allocations: 2, frees: 2, eventRecords: 0, eventWaits: 0, synchronizations: 0 },
       replayer: { eventRecords: 0, eventWaits: 0 },
     });
-    expect(results[1]).toMatchObject({ resource: 'pool(host, events=off)', events: 'off' });
+    expect(results[1]).toMatchObject({ resource: 'pool(host, deallocationEvents=off)', events: 'off' });
   });
 
   test('maps threads to streams', async () => {
@@ -90,37 +90,37 @@ describe('cistern replay', () => {
   });
 
   test('names the event that ran out of memory, and exits with 1', async () => {
-    const { code, stdout, stderr } = await runCistern(['replay', small, '--json', '--resource', 'limiting(host, limit=2KiB)']);
+    const { code, stdout, stderr } = await runCistern(['replay', small, '--json', '--resource', 'limiting(host, limitBytes=2KiB)']);
     expect(code).toBe(1);
     expect(JSON.parse(stdout)[0]).toMatchObject({ failures: 1, leakedBytes: 0, firstFailure: { line: 3, event: 1, bytes: 3000 } });
     expect(stderr).toMatch(
-      /^error: limiting\(host, limit=2KiB\): 1 allocations failed, the first at .*small\.csv, line 3 \(event 1, 3000 bytes, stream 0x0\): /,
+      /^error: limiting\(host, limitBytes=2KiB\): 1 allocations failed, the first at .*small\.csv, line 3 \(event 1, 3000 bytes, stream 0x0\): /,
     );
   });
 
   test('stays within the memory of the software device, and goes on with the next stack', async () => {
     const { code, stdout, stderr } = await runCistern([
       ...['replay', small, '--device', 'software', '--device-memory', '1MiB'],
-      ...['--resource', 'pool(cuda, initial=1GiB)', '--resource', 'cuda'],
+      ...['--resource', 'pool(cuda, initialBytes=1GiB)', '--resource', 'cuda'],
     ]);
     expect(code).toBe(1);
     expect(stdout).toMatch(/with 1 MiB/);
-    expect(stdout).toMatch(/^pool\(cuda, initial=1GiB\) +failed: ERR_CISTERN_OUT_OF_MEMORY$/m);
+    expect(stdout).toMatch(/^pool\(cuda, initialBytes=1GiB\) +failed: ERR_CISTERN_OUT_OF_MEMORY$/m);
     expect(stdout).toMatch(/^cuda +- +[\d.]+/m);
-    expect(stderr).toMatch(/^error: pool\(cuda, initial=1GiB\): /);
+    expect(stderr).toMatch(/^error: pool\(cuda, initialBytes=1GiB\): /);
   });
 
   test('says what to do if memory runs out', async () => {
-    const limited = await runCistern(['replay', small, '--resource', 'limiting(host, limit=2KiB)', '--repeat', '1']);
+    const limited = await runCistern(['replay', small, '--resource', 'limiting(host, limitBytes=2KiB)', '--repeat', '1']);
     expect(limited.stderr).toMatch(
-      /^hint: "cistern replay .*small\.csv --resource 'limiting\(host, limit=2KiB\)' --until-failure" says why .*$/m,
+      /^hint: "cistern replay .*small\.csv --resource 'limiting\(host, limitBytes=2KiB\)' --until-failure" says why .*$/m,
     );
     const device = ['--device', 'software', '--repeat', '1', '--device-memory'];
     const tooSmall = await runCistern(['replay', small, '--resource', 'cuda', ...device, '2KiB']);
     expect(tooSmall.stderr).toMatch(
       /^hint: the log needs 3\.91 KiB at least, and the device has 2 KiB: give it more with --device-memory$/m,
     );
-    const tooMuch = await runCistern(['replay', small, '--resource', 'pool(cuda, initial=1GiB)', ...device, '1MiB']);
+    const tooMuch = await runCistern(['replay', small, '--resource', 'pool(cuda, initialBytes=1GiB)', ...device, '1MiB']);
     expect(tooMuch.stderr).toMatch(/^hint: the stack asks for more at once than the device has, 1 MiB: try a smaller initial size$/m);
   });
 
@@ -134,25 +134,33 @@ describe('cistern replay', () => {
   });
 
   test('explains the first failure with --until-failure, and names what would have prevented it', async () => {
-    const args = ['replay', small, '--until-failure', '--resource', 'pool(host, initial=1KiB, max=3840)', '--resource', 'host'];
+    const args = [
+      'replay',
+      small,
+      '--until-failure',
+      '--resource',
+      'pool(host, initialBytes=1KiB, maximumBytes=3840)',
+      '--resource',
+      'host',
+    ];
     const { code, stdout, stderr } = await runCistern(args);
     expect([code, stderr]).toEqual([1, '']);
-    expect(stdout).toMatch(/^pool\(host, initial=1KiB, max=3840\): out of memory at line 3$/m);
+    expect(stdout).toMatch(/^pool\(host, initialBytes=1KiB, maximumBytes=3840\): out of memory at line 3$/m);
     expect(stdout).toMatch(/small\.csv, line 3 \(event 1\), the log's streams: 2\.93 KiB \(3000 bytes\) on stream 0x0$/m);
     expect(stdout).toMatch(/^Live: 1000 B in 1 allocations\n.*\n0x0 +1000 B +1$/m);
     expect(stdout).toMatch(/^PoolMemoryResource +1 KiB +1 +1 KiB +0 B +0 B +0 B$/m);
     expect(stdout).toMatch(/^a larger maximum +pool\(.*\) +served +completed$/m);
     expect(stdout).toMatch(/^host: completes the log\.$/m);
     const markdown = await runCistern([...args, '--format', 'markdown']);
-    expect(markdown.stdout).toMatch(/^### pool\(host, initial=1KiB, max=3840\): out of memory at line 3\n\n/m);
+    expect(markdown.stdout).toMatch(/^### pool\(host, initialBytes=1KiB, maximumBytes=3840\): out of memory at line 3\n\n/m);
     expect(markdown.stdout).toMatch(/^\| a larger maximum \| pool\(.*\) +\| served +\| completed +\|$/m);
   });
 
   test("explains it as JSON, identical to the library's result", async () => {
-    const args = ['replay', small, '--until-failure', '--json', '--resource', 'limiting(host, limit=2KiB)', '--resource', 'host'];
+    const args = ['replay', small, '--until-failure', '--json', '--resource', 'limiting(host, limitBytes=2KiB)', '--resource', 'host'];
     const { code, stdout } = await runCistern(args);
     expect(code).toBe(1);
-    const explanation = explainFailure(await readAllocationLog(small), 'limiting(host, limit=2KiB)');
+    const explanation = explainFailure(await readAllocationLog(small), 'limiting(host, limitBytes=2KiB)');
     expect(JSON.parse(stdout)).toEqual([JSON.parse(JSON.stringify(explanation)), { resource: 'host', failure: null }]);
   });
 
@@ -187,7 +195,7 @@ describe('cistern replay', () => {
       ['replay', small, '--resource', 'poool(cuda)'],
       /^error: there is no resource kind "poool", did you mean pool\?; kinds: .*\n {2}poool\(cuda\)\n {2}\^{5}\n$/,
     ],
-    [['replay', small, '--resource', 'pool(cuda, initial=2, max=1)'], /^error: pool cannot be made: maximumBytes/],
+    [['replay', small, '--resource', 'pool(cuda, initialBytes=2, maximumBytes=1)'], /^error: pool cannot be made: maximumBytes/],
     [['replay', small, '--streams', 'two'], /Allowed choices are log, thread, single/],
     [['replay', small, '--json', '--format', 'markdown'], /cannot be used with option '--format/],
     [['replay', small, '--until-failure', '--repeat', '2'], /cannot be used with option '--repeat/],

@@ -81,10 +81,10 @@ describe('cistern report', () => {
     const fitsIn = async () => JSON.parse(/"fits":(\[.*?\])/.exec(await readFile(output, 'utf8'))?.[1] ?? '');
     expect(await runCistern(['report', log, '-o', output])).toMatchObject({ code: 0, stderr: '' });
     const fits = await fitsIn();
-    expect(fits.map(({ resource }: { resource: string }) => resource)).toContain('pool(cuda, events=deferred)');
+    expect(fits.map(({ resource }: { resource: string }) => resource)).toContain('pool(cuda, deallocationEvents=deferred)');
     expect(fits[0]).toEqual({
       resource: 'cuda',
-      fitted: 'limiting(cuda, limit=768)',
+      fitted: 'limiting(cuda, limitBytes=768)',
       smallestMaximumBytes: 768,
       overheadRatio: 0,
       isComplete: true,

@@ -6,11 +6,10 @@ test('cistern resources lists every kind with its options', async () => {
   const { code, stdout, stderr } = await runCistern(['resources']);
   expect([code, stderr]).toEqual([0, '']);
   expect(stdout).toMatch(/^pool\(upstream, …\): /m);
-  expect(stdout).toMatch(/^ {2}limit=size +.*\(required\)$/m);
+  expect(stdout).toMatch(/^ {2}limitBytes=size +.*\(required\)$/m);
   for (const { name, options, example } of resourceKinds) {
     const section = stdout.split('\n\n').find((text) => text.startsWith(`${name}:`) || text.startsWith(`${name}(`)) as string;
     for (const option of Object.keys(options)) expect(section).toContain(`\n  ${option}=`);
-    expect(section).toContain('events=eager|deferred|off');
     expect(section.trimEnd().endsWith(`\n  for example: ${example}`)).toBe(true);
   }
 });
@@ -25,12 +24,13 @@ test('cistern resources --json lists the same as data', async () => {
     summary: expect.any(String),
     role: 'pass-through',
     takesUpstream: true,
-    example: 'limiting(cuda, limit=64MiB)',
+    example: 'limiting(cuda, limitBytes=64MiB)',
     options: [
-      { name: 'limit', type: 'size', required: true, summary: expect.any(String) },
+      { name: 'limitBytes', type: 'size', required: true, summary: expect.any(String) },
+      { name: 'alignment', type: 'size', required: false, default: '256', summary: expect.any(String) },
       { name: 'shared', type: 'text', required: false, default: 'none', summary: expect.any(String) },
       {
-        name: 'events',
+        name: 'deallocationEvents',
         type: 'word',
         words: ['eager', 'deferred', 'off'],
         required: false,

@@ -15,7 +15,6 @@ import {
   SanitizingResourceAdaptor,
   type Specification,
 } from '../../src/index.js';
-import { definedFields } from '../../src/resource-kind.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';
 import type { ResourceHarness, ResourceSupport } from '../../src/testing/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
@@ -35,21 +34,21 @@ const claims: Readonly<Record<string, (options: Options, below: ResourceSupport)
   'cuda-async': () => ({ streamOrdered: true }),
   'managed-async': () => ({ streamOrdered: true }),
   host: () => ({ maximumAlignment: GiB }),
-  'global-arena': ({ size }) => ({ maximumAlignment: MiB, streamOrdered: true, capacityBytes: size }),
+  'global-arena': ({ arenaBytes }) => ({ maximumAlignment: MiB, streamOrdered: true, capacityBytes: arenaBytes }),
   virtual: () => ({ maximumAlignment: 2 * MiB }),
   // Blocks taken one by one are not in one piece.
-  pool: ({ initial, max }) => ({
+  pool: ({ initialBytes, maximumBytes }) => ({
     maximumAlignment: Number.POSITIVE_INFINITY,
-    capacityBytes: max,
-    ...(initial === max ? {} : { reusesAcrossStreams: false }),
+    capacityBytes: maximumBytes,
+    ...(initialBytes === maximumBytes ? {} : { reusesAcrossStreams: false }),
   }),
-  arena: ({ size }) => ({ maximumAlignment: Number.POSITIVE_INFINITY, capacityBytes: size }),
-  monotonic: ({ max }) => ({
+  arena: ({ arenaBytes }) => ({ maximumAlignment: Number.POSITIVE_INFINITY, capacityBytes: arenaBytes }),
+  monotonic: ({ maximumBytes }) => ({
     maximumAlignment: Number.POSITIVE_INFINITY,
     reusesAcrossStreams: false,
     reusesFreedMemory: false,
     checksFrees: false,
-    capacityBytes: max,
+    capacityBytes: maximumBytes,
   }),
   // Requests that fit into no bin come from below.
   binning: (_options, { capacityBytes }) => ({ capacityBytes }),
@@ -57,22 +56,23 @@ const claims: Readonly<Record<string, (options: Options, below: ResourceSupport)
   caching: (_options, below) => ({ reusesAcrossStreams: false, ...below }),
   // What is not in the plan comes from below.
   planned: (_options, below) => ({ reusesAcrossStreams: false, ...below }),
-  limiting: ({ limit }) => ({ capacityBytes: limit }),
+  limiting: ({ limitBytes }) => ({ capacityBytes: limitBytes }),
   aligned: () => ({ maximumAlignment: GiB }),
   // When memory runs out, it waits for the device before it fails.
   reclaiming: () => ({ reusesAcrossStreams: false }),
   // Nearly everything comes from the second resource.
-  fallback: ({ to }) => ({ capacityBytes: undefined, ...supportOf(to as unknown as Specification) }),
+  fallback: ({ fallback }) => ({ capacityBytes: undefined, ...supportOf(fallback as unknown as Specification) }),
 };
 
 /** @param asked the policy that a resource above passes on */
 function supportOf({ kind, upstream, options = {} }: Specification, asked?: unknown): ResourceSupport {
   const definition = resourceKind(kind);
-  const policy = asked ?? options['events'];
+  const policy = asked ?? options['deallocationEvents'];
   const below = upstream === undefined ? leastSupport : supportOf(upstream, policy);
-  const reusesAcrossStreams = (policy ?? definition?.options['events']?.default) !== 'off';
+  const reusesAcrossStreams = (policy ?? definition?.options['deallocationEvents']?.default) !== 'off';
   const byRole = definition?.role === 'pooling' ? { ...leastSupport, streamOrdered: true, reusesAcrossStreams } : below;
-  return definedFields({ ...byRole, ...claims[kind]?.(options as Options, below) }) as ResourceSupport;
+  const all = { ...byRole, ...claims[kind]?.(options as Options, below) };
+  return Object.fromEntries(Object.entries(all).filter(([, value]) => value !== undefined)) as unknown as ResourceSupport;
 }
 
 /** @param wrap adds to the stack what no specification describes */
@@ -96,29 +96,29 @@ function disposeWithoutReports(stack: ResourceStack): void {
 const compositions: Readonly<Record<KindRole, readonly string[]>> = {
   upstream: [],
   'pass-through': [
-    'aligned(limiting(cuda, limit=64MiB))',
-    'fallback(limiting(cuda, limit=64KiB), to=limiting(cuda, limit=64MiB))',
-    'fallback(limiting(cuda-async, limit=64KiB), to=limiting(cuda-async, limit=64MiB))',
-    'reclaiming(limiting(cuda, limit=64MiB))',
-    'reclaiming(limiting(cuda-async, limit=64MiB))',
+    'aligned(limiting(cuda, limitBytes=64MiB))',
+    'fallback(limiting(cuda, limitBytes=64KiB), fallback=limiting(cuda, limitBytes=64MiB))',
+    'fallback(limiting(cuda-async, limitBytes=64KiB), fallback=limiting(cuda-async, limitBytes=64MiB))',
+    'reclaiming(limiting(cuda, limitBytes=64MiB))',
+    'reclaiming(limiting(cuda-async, limitBytes=64MiB))',
     'recording(recording(cuda-async, file=/dev/null), file=/dev/null)',
-    'tracking(rounding(cuda-async, divisions=2))',
-    'tracking(rounding(cuda-async, top-bits=4))',
+    'tracking(rounding(cuda-async, kind=divisions, divisions=2))',
+    'tracking(rounding(cuda-async, kind=top-bits, bits=4))',
   ],
   pooling: (['eager', 'deferred', 'off'] as const).flatMap((events) => {
-    const pool = `pool(cuda, initial=64MiB, max=64MiB, events=${events})`;
+    const pool = `pool(cuda, initialBytes=64MiB, maximumBytes=64MiB, deallocationEvents=${events})`;
     const other = events === 'eager' ? 'deferred' : 'eager';
     return [
       pool,
-      `pool(cuda-async, initial=64MiB, max=64MiB, events=${events})`,
-      `pool(global-arena(size=64MiB), max=64MiB, events=${events})`,
-      `statistics(pool(cuda, initial=64MiB, max=64MiB, events=${other}), events=${events})`,
+      `pool(cuda-async, initialBytes=64MiB, maximumBytes=64MiB, deallocationEvents=${events})`,
+      `pool(global-arena(arenaBytes=64MiB), maximumBytes=64MiB, deallocationEvents=${events})`,
+      `statistics(pool(cuda, initialBytes=64MiB, maximumBytes=64MiB, deallocationEvents=${other}), deallocationEvents=${events})`,
       `aligned(${pool}, alignment=4KiB)`,
-      `sanitizing(pool(sanitizing(cuda), initial=64MiB, max=64MiB, events=${events}), stacks=false)`,
+      `sanitizing(pool(sanitizing(cuda), initialBytes=64MiB, maximumBytes=64MiB, deallocationEvents=${events}), stacks=false)`,
       `reclaiming(${pool})`,
-      `binning(pool(cuda, initial=64MiB, max=64MiB), min=1KiB, max=64KiB, events=${events})`,
-      `caching(limiting(cuda, limit=64MiB), events=${events})`,
-      `caching(limiting(cuda-async, limit=64MiB), events=${events})`,
+      `binning(pool(cuda, initialBytes=64MiB, maximumBytes=64MiB), minimumExponent=10, maximumExponent=16, deallocationEvents=${events})`,
+      `caching(limiting(cuda, limitBytes=64MiB), deallocationEvents=${events})`,
+      `caching(limiting(cuda-async, limitBytes=64MiB), deallocationEvents=${events})`,
     ];
   }),
 };
@@ -137,7 +137,7 @@ export function harnessesOf(role: KindRole): ResourceHarness[] {
 /** Resources that a specification cannot describe. */
 function othersOf(role: KindRole): ResourceHarness[] {
   if (role === 'upstream') return ['cuda', 'cuda-async'].map(withFunctions);
-  if (role === 'pass-through') return ['limiting(cuda, limit=64MiB)', 'cuda-async'].map(withFailureCallback);
+  if (role === 'pass-through') return ['limiting(cuda, limitBytes=64MiB)', 'cuda-async'].map(withFailureCallback);
   return (['eager', 'deferred', 'off'] as const).flatMap((events) => ['cuda', 'cuda-async'].map((leaf) => inRun(leaf, events)));
 }
 
@@ -157,7 +157,7 @@ function withFailureCallback(specification: string): ResourceHarness {
 
 /** A cache inside a run. */
 function inRun(leaf: string, events: DeallocationEvents): ResourceHarness {
-  const specification = `caching(limiting(${leaf}, limit=64MiB), events=${events})`;
+  const specification = `caching(limiting(${leaf}, limitBytes=64MiB), deallocationEvents=${events})`;
   const { create, supports } = harness(specification, (cache) => new InRunResource(cache as CachingMemoryResource));
   // Without memory of the requested size, it gives some back to the driver, and then waits for the
   // device.

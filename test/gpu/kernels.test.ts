@@ -39,7 +39,9 @@ const leaves: readonly [string, () => MemoryResource & Disposable][] = [
   ['cuda-async', () => new CudaAsyncMemoryResource()],
 ];
 const cases = poolingResources.flatMap(([pool, make]) =>
-  leaves.flatMap(([leaf, makeLeaf]) => policies.map((events) => [`${pool}(${leaf}, events=${events})`, make, makeLeaf, events] as const)),
+  leaves.flatMap(([leaf, makeLeaf]) =>
+    policies.map((events) => [`${pool}(${leaf}, deallocationEvents=${events})`, make, makeLeaf, events] as const),
+  ),
 );
 
 // A kernel reads and writes memory while it runs, which copies and fills might not: a missing wait

@@ -7,7 +7,7 @@ import { expect, test } from 'vitest';
 const findings: Readonly<Record<string, RegExp>> = {
   'caching-scope.mjs': /in a caching scope +│ 52 +│ 1 +│ 0 /,
   'managed-oversubscription.mjs': /every result right/,
-  'monte-carlo.mjs': /events=eager\) +│ 0 +│ 0 +│ 10 [\s\S]*events=deferred\) +│ 0 +│ 0 +│ 0 /,
+  'monte-carlo.mjs': /deallocationEvents=eager\) +│ 0 +│ 0 +│ 10 [\s\S]*deallocationEvents=deferred\) +│ 0 +│ 0 +│ 0 /,
   'reclaiming.mjs': /out of memory after \d+ steps[\s\S]*all 512 steps/,
   'scratch-pipeline.mjs': /monotonic, a mark per tile +│ '12 MiB'/,
   'training-recording.mjs': /events in 4 phases and \d+ stacks[\s\S]*cistern report /,

@@ -5,7 +5,7 @@ import { ProgramRunner } from './program-runner.js';
 
 const counterexamples: Readonly<Record<string, Program>> = {
   'an arena waits for a stream that a host function ends meanwhile': {
-    stack: { leaf: { kind: 'cuda' }, layers: [{ kind: 'arena', options: { size: 1_048_576 } }] },
+    stack: { leaf: { kind: 'cuda' }, layers: [{ kind: 'arena', options: { arenaBytes: 1_048_576 } }] },
     unitBytes: 256,
     isDefaultHeld: false,
     streams: ['non-blocking'],

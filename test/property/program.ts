@@ -417,7 +417,7 @@ function sideOf(layers: readonly LayerCapacity[], at: number): number {
 function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind']): LayerPlan {
   const { kind, capacity, choice, events } = layer;
   const most = capacity * 4 * unitBytes;
-  const asked = events === undefined ? {} : { events };
+  const asked = events === undefined ? {} : { deallocationEvents: events };
   const of = (options: LayerPlan['options'], alternate?: LayerPlan['alternate']): LayerPlan => ({
     kind,
     options: { ...options, ...asked },
@@ -430,26 +430,34 @@ function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind'])
   switch (kind) {
     case 'pool':
       return of({
-        ...(choice < 3 ? { max: most } : {}),
-        ...(choice % 2 === 0 ? { initial: most } : {}),
+        ...(choice < 3 ? { maximumBytes: most } : {}),
+        ...(choice % 2 === 0 ? { initialBytes: most } : {}),
         ...(choice % 3 === 0 ? { quickLists: true } : {}),
       });
     case 'arena':
-      return of({ size: Math.max(MiB, most) });
+      return of({ arenaBytes: Math.max(MiB, most) });
     case 'fixed-size':
-      return of({ block: unitBytes * (choice < 4 ? 8 : 4), count: choice % 3, ...(choice < 4 ? { max: 2 * most + 8 * unitBytes } : {}) });
+      return of({
+        blockBytes: unitBytes * (choice < 4 ? 8 : 4),
+        blocksToPreallocate: choice % 3,
+        ...(choice < 4 ? { maximumBytes: 2 * most + 8 * unitBytes } : {}),
+      });
     case 'binning':
-      return of({ bins: choice % 2 === 0 ? [2 * unitBytes, 4 * unitBytes] : [4 * unitBytes], count: choice % 3 });
+      return of({ bins: choice % 2 === 0 ? [2 * unitBytes, 4 * unitBytes] : [4 * unitBytes], blocksToPreallocate: choice % 3 });
     case 'monotonic':
       return choice === 0
-        ? of({ initial: unitBytes * 4, max: most }, second('fallback'))
-        : of({ initial: unitBytes * (choice % 2 === 0 ? 2 : 4), growth: 1 + (choice % 2), ...(choice < 4 ? { max: 2 * most } : {}) });
+        ? of({ initialBytes: unitBytes * 4, maximumBytes: most }, second('fallback'))
+        : of({
+            initialBytes: unitBytes * (choice % 2 === 0 ? 2 : 4),
+            growthFactor: 1 + (choice % 2),
+            ...(choice < 4 ? { maximumBytes: 2 * most } : {}),
+          });
     case 'limiting':
-      return of({ limit: 2 * most });
+      return of({ limitBytes: 2 * most });
     case 'aligned':
       return of({ alignment: choice < 3 ? 256 : 1024 });
     case 'rounding':
-      return of(choice < 3 ? { multiple: 1000 } : { divisions: 2 });
+      return of(choice < 3 ? { kind: 'multiple', multipleBytes: 1000 } : { kind: 'divisions', divisions: 2 });
     default: {
       // As in the kind's example; a second resource is a leaf, like the first.
       const definitions = resourceKind(kind)?.options ?? {};

@@ -39,9 +39,9 @@ describe('explainFailure', () => {
   });
 
   test('tells where memory ran out, what was live and what was kept', () => {
-    const explanation = explain(fragmented, 'pool(host, initial=3KiB, max=3KiB)');
+    const explanation = explain(fragmented, 'pool(host, initialBytes=3KiB, maximumBytes=3KiB)');
     expect(explanation).toMatchObject({
-      resource: 'pool(host, initial=3KiB, max=3KiB)',
+      resource: 'pool(host, initialBytes=3KiB, maximumBytes=3KiB)',
       events: 'eager',
       streams: 'log',
       failure: { line: 7, event: 5, bytes: 2 * KiB, stream: '0x0', message: expect.stringMatching(/out of memory/) },
@@ -68,11 +68,11 @@ describe('explainFailure', () => {
   });
 
   test('finds the least maximum that serves the request, by trying it', () => {
-    const { alternatives } = explain(fragmented, 'pool(host, initial=3KiB, max=3KiB)');
+    const { alternatives } = explain(fragmented, 'pool(host, initialBytes=3KiB, maximumBytes=3KiB)');
     const larger = alternatives.find(({ change }) => change === 'maximum');
     expect(larger).toEqual({
       change: 'maximum',
-      resource: 'pool(host, initial=3KiB, max=5KiB)',
+      resource: 'pool(host, initialBytes=3KiB, maximumBytes=5KiB)',
       survives: true,
       completes: true,
       failure: null,
@@ -81,7 +81,7 @@ describe('explainFailure', () => {
 
   test('describes every alternative truthfully', async () => {
     const log = await readAllocationLog(generateLog('dataframe', { events: 6_000 }), { name: 'dataframe' });
-    const { alternatives, failure } = explain(log, 'pool(host, max=1100MiB)');
+    const { alternatives, failure } = explain(log, 'pool(host, maximumBytes=1100MiB)');
     expect(alternatives.map(({ change }) => change)).toEqual(['events', 'events', 'maximum', 'maximum', 'initial']);
     for (const alternative of alternatives) {
       const replayed = replayLog(log, () => createResourceStack(alternative.resource), { repeat: 1 });
@@ -96,17 +96,17 @@ describe('explainFailure', () => {
 
   test('recognizes what no allocator could have served', async () => {
     const log = await readText(logText(row('allocate', 1, 1000), row('allocate', 9, 2000)));
-    const explanation = explain(log, 'limiting(pool(host), limit=2KiB)');
+    const explanation = explain(log, 'limiting(pool(host), limitBytes=2KiB)');
     expect(explanation).toMatchObject({ reasons: ['maximum'], limitBytes: 2 * KiB, failure: { line: 3 } });
     expect(explanation.alternatives.filter(({ completes }) => completes).map(({ resource }) => resource)).toEqual([
-      'limiting(pool(host), limit=3KiB)',
+      'limiting(pool(host), limitBytes=3KiB)',
     ]);
   });
 
   test('recognizes what only rounding up makes too large', async () => {
     const log = await readText(logText(row('allocate', 1, 1), row('allocate', 2, 1), row('allocate', 3, 1)));
-    expect(explain(log, 'limiting(host, limit=600)').reasons).toEqual(['rounding']);
-    expect(explain(log, 'pool(host, max=512)').reasons).toEqual(['rounding']);
+    expect(explain(log, 'limiting(host, limitBytes=600)').reasons).toEqual(['rounding']);
+    expect(explain(log, 'pool(host, maximumBytes=512)').reasons).toEqual(['rounding']);
   });
 
   test('recognizes what was held back for other streams before the host waited for them', async () => {
@@ -118,20 +118,20 @@ describe('explainFailure', () => {
         row('allocate', 21, 2 * KiB, { stream: second }),
       ),
     );
-    const explanation = explain(log, 'pool(host, initial=2KiB, max=2KiB, events=off)');
+    const explanation = explain(log, 'pool(host, initialBytes=2KiB, maximumBytes=2KiB, deallocationEvents=off)');
     expect(explanation.reasons).toEqual(['maximum']);
     expect(explanation.kept).toMatchObject([{ freeBytes: KiB, heldBackBytes: KiB }]);
-    const rest = explain(log, 'pool(host, initial=2560, max=3KiB, events=off)');
+    const rest = explain(log, 'pool(host, initialBytes=2560, maximumBytes=3KiB, deallocationEvents=off)');
     expect(rest.reasons).toContain('held-back');
     // On a single stream, nothing is held back.
-    expect(explain(log, 'pool(host, initial=2560, max=3KiB, events=off)', { streams: 'single' }).kept).toMatchObject([
-      { heldBackBytes: 0 },
-    ]);
+    expect(
+      explain(log, 'pool(host, initialBytes=2560, maximumBytes=3KiB, deallocationEvents=off)', { streams: 'single' }).kept,
+    ).toMatchObject([{ heldBackBytes: 0 }]);
   });
 
   test('recognizes the limit of the resource below', async () => {
     const log = await readText(logText(row('allocate', 1, 2 * KiB), row('allocate', 11, 3 * KiB)));
-    expect(explain(log, 'pool(limiting(host, limit=4KiB))')).toMatchObject({ reasons: ['maximum'], limitBytes: 4096 });
+    expect(explain(log, 'pool(limiting(host, limitBytes=4KiB))')).toMatchObject({ reasons: ['maximum'], limitBytes: 4096 });
   });
 
   test('lists allocations by stream, and the largest first', async () => {
@@ -143,7 +143,7 @@ describe('explainFailure', () => {
         row('allocate', 5, 5000),
       ),
     );
-    const { live } = explain(log, 'limiting(host, limit=4KiB)', { largest: 2 });
+    const { live } = explain(log, 'limiting(host, limitBytes=4KiB)', { largest: 2 });
     expect(live).toEqual({
       bytes: 600,
       count: 3,
@@ -162,7 +162,7 @@ describe('explainFailure', () => {
     using host = createResourceStack('host');
     const before = host.resource as unknown as { reservedBytes: number };
     let replays = 0;
-    explain(fragmented, 'pool(host, initial=3KiB, max=3KiB)', {
+    explain(fragmented, 'pool(host, initialBytes=3KiB, maximumBytes=3KiB)', {
       onReplay: () => {
         replays++;
       },
@@ -172,7 +172,7 @@ describe('explainFailure', () => {
   });
 
   test('throws if the stack itself cannot be constructed', () => {
-    expect(() => explainFailure(fragmented, 'pool(limiting(host, limit=1KiB), initial=1MiB)')).toThrow(/limit of 1 KiB/);
+    expect(() => explainFailure(fragmented, 'pool(limiting(host, limitBytes=1KiB), initialBytes=1MiB)')).toThrow(/limit of 1 KiB/);
     expect(() => explainFailure(fragmented, 'poll(host)')).toThrow(/did you mean pool/);
     expect(() => explainFailure(fragmented, 'host', { streams: 'two' as 'log' })).toThrow(/^streams must be/);
   });
@@ -181,6 +181,6 @@ describe('explainFailure', () => {
     const bytes = 700 * MiB;
     const log = await readText(logText(row('allocate', 1, bytes)));
     const { alternatives } = explain(log, 'arena(cuda)');
-    expect(alternatives.filter(({ completes }) => completes).map(({ resource }) => resource)).toEqual(['arena(cuda, size=700MiB)']);
+    expect(alternatives.filter(({ completes }) => completes).map(({ resource }) => resource)).toEqual(['arena(cuda, arenaBytes=700MiB)']);
   });
 });

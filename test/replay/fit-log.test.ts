@@ -25,12 +25,15 @@ function failures(log: typeof columns, specification: string, options: FitOption
 
 describe('the result of fitLog', () => {
   test.each([
-    ['pool(host)', (bytes: number) => `pool(host, max=${bytes})`],
-    ['limiting is put around a leaf: host', (bytes: number) => `limiting(host, limit=${bytes})`],
-    ['arena(host)', (bytes: number) => `arena(host, size=${bytes})`],
-    ['statistics(pool(host, events=off))', (bytes: number) => `statistics(pool(host, max=${bytes}, events=off))`],
-    ['binning(pool(host), bins=[64KiB])', (bytes: number) => `binning(pool(host, max=${bytes}), bins=[64KiB])`],
-    ['binning(host, bins=[64KiB])', (bytes: number) => `binning(limiting(host, limit=${bytes}), bins=[64KiB])`],
+    ['pool(host)', (bytes: number) => `pool(host, maximumBytes=${bytes})`],
+    ['limiting is put around a leaf: host', (bytes: number) => `limiting(host, limitBytes=${bytes})`],
+    ['arena(host)', (bytes: number) => `arena(host, arenaBytes=${bytes})`],
+    [
+      'statistics(pool(host, deallocationEvents=off))',
+      (bytes: number) => `statistics(pool(host, maximumBytes=${bytes}, deallocationEvents=off))`,
+    ],
+    ['binning(pool(host), bins=[64KiB])', (bytes: number) => `binning(pool(host, maximumBytes=${bytes}), bins=[64KiB])`],
+    ['binning(host, bins=[64KiB])', (bytes: number) => `binning(limiting(host, limitBytes=${bytes}), bins=[64KiB])`],
   ])('completes the log, and 256 bytes less do not: %s', (text, withMaximum) => {
     const specification = text.split(': ').at(-1) as string;
     const result = fitLog(columns, specification, { repeat: 1 });
@@ -50,11 +53,11 @@ describe('the result of fitLog', () => {
     expect(smallest).toBeGreaterThanOrEqual(columns.peakLiveBytes);
   });
 
-  test.each(['eager', 'deferred', 'off'])('also holds on several streams, with events=%s', (events) => {
-    const result = fitLog(streams, `pool(host, events=${events})`, { repeat: 1 });
+  test.each(['eager', 'deferred', 'off'])('also holds on several streams, with deallocationEvents=%s', (events) => {
+    const result = fitLog(streams, `pool(host, deallocationEvents=${events})`, { repeat: 1 });
     const growing = result.maxima.asNeeded?.bytes as number;
-    expect(failures(streams, `pool(host, max=${growing}, events=${events})`)).toBe(0);
-    expect(failures(streams, `pool(host, max=${growing - 256}, events=${events})`)).toBeGreaterThan(0);
+    expect(failures(streams, `pool(host, maximumBytes=${growing}, deallocationEvents=${events})`)).toBe(0);
+    expect(failures(streams, `pool(host, maximumBytes=${growing - 256}, deallocationEvents=${events})`)).toBeGreaterThan(0);
   });
 
   test('also tries taking the memory at once, and says which way needs less', () => {
@@ -67,18 +70,20 @@ describe('the result of fitLog', () => {
       overheadRatio: atOnce.overheadRatio,
     });
     expect(atOnce.resource).toBe(fitted);
-    const [, initial, max] = /^statistics\(pool\(host, initial=(\w+), max=(\w+)\)\)$/.exec(atOnce.resource) as RegExpExecArray;
-    expect(initial).toBe(max);
+    const [, initial, maximum] = /^statistics\(pool\(host, initialBytes=(\w+), maximumBytes=(\w+)\)\)$/.exec(
+      atOnce.resource,
+    ) as RegExpExecArray;
+    expect(initial).toBe(maximum);
     expect(failures(columns, atOnce.resource)).toBe(0);
     const less = atOnce.bytes - 256;
     // A pool that takes too little at once fails as well.
-    expect(failures(columns, `pool(host, initial=${less}, max=${less})`)).toBeGreaterThan(0);
-    expect(asNeeded.resource).toMatch(/^statistics\(pool\(host, max=\w+\)\)$/);
+    expect(failures(columns, `pool(host, initialBytes=${less}, maximumBytes=${less})`)).toBeGreaterThan(0);
+    expect(asNeeded.resource).toMatch(/^statistics\(pool\(host, maximumBytes=\w+\)\)$/);
   });
 
   test.each([
-    ['pool(host, initial=1KiB)', 'sets its own initial size'],
-    ['fallback(pool(host), to=pinned-host)', 'has branches'],
+    ['pool(host, initialBytes=1KiB)', 'sets its own initial size'],
+    ['fallback(pool(host), fallback=pinned-host)', 'has branches'],
     ['host', 'has no pool'],
   ])('has only one way to take memory: %s, which %s', (specification) => {
     expect(fitLog(small, specification, { repeat: 1 })).toMatchObject({ taking: 'as-needed', maxima: { atOnce: null } });
@@ -96,18 +101,21 @@ describe('the result of fitLog', () => {
 
   test('agrees with a calculation by hand', () => {
     expect(fitLog(small, 'host', { repeat: 1 })).toMatchObject({
-      fitted: 'limiting(host, limit=4KiB)',
+      fitted: 'limiting(host, limitBytes=4KiB)',
       peakLiveBytes: 4000,
       smallestMaximumBytes: 4 * KiB,
       overheadRatio: 4096 / 4000 - 1,
     });
     // A monotonic resource reuses nothing until everything is freed: 1024 + 1024 + 3072 bytes.
-    expect(fitLog(small, 'monotonic(host, initial=1KiB, growth=1)', { repeat: 1 }).smallestMaximumBytes).toBe(5 * KiB);
+    expect(fitLog(small, 'monotonic(host, initialBytes=1KiB, growthFactor=1)', { repeat: 1 }).smallestMaximumBytes).toBe(5 * KiB);
   });
 
   test.each([
-    ['statistics(tracking(host))', 'statistics(tracking(limiting(host, limit=4KiB)))'],
-    ['fixed-size(pool(host), block=4KiB, count=0)', 'fixed-size(pool(host, max=8KiB), block=4KiB, count=0)'],
+    ['statistics(tracking(host))', 'statistics(tracking(limiting(host, limitBytes=4KiB)))'],
+    [
+      'fixed-size(pool(host), blockBytes=4KiB, blocksToPreallocate=0)',
+      'fixed-size(pool(host, maximumBytes=8KiB), blockBytes=4KiB, blocksToPreallocate=0)',
+    ],
   ])('is the maximum of the innermost resource that can have one: %s', (specification, fitted) => {
     expect(fitLog(small, specification, { repeat: 1 }).fitted).toBe(fitted);
   });
@@ -119,20 +127,20 @@ describe('the result of fitLog', () => {
   });
 
   test('starts from the initial size if that is more than is needed', () => {
-    expect(fitLog(small, 'pool(host, initial=1MiB)', { repeat: 1 })).toMatchObject({
-      fitted: 'pool(host, initial=1MiB, max=1MiB)',
+    expect(fitLog(small, 'pool(host, initialBytes=1MiB)', { repeat: 1 })).toMatchObject({
+      fitted: 'pool(host, initialBytes=1MiB, maximumBytes=1MiB)',
       smallestMaximumBytes: MiB,
     });
   });
 
   test('is a limit around the whole if there are branches', () => {
-    expect(fitLog(small, 'fallback(host, to=pinned-host)', { repeat: 1 }).fitted).toBe(
-      'limiting(fallback(host, to=pinned-host), limit=4KiB)',
+    expect(fitLog(small, 'fallback(host, fallback=pinned-host)', { repeat: 1 }).fitted).toBe(
+      'limiting(fallback(host, fallback=pinned-host), limitBytes=4KiB)',
     );
   });
 
   test('is null if no maximum is enough', () => {
-    const result = fitLog(small, 'fixed-size(host, block=2KiB)', { repeat: 1 });
+    const result = fitLog(small, 'fixed-size(host, blockBytes=2KiB)', { repeat: 1 });
     expect(result).toMatchObject({ fitted: null, taking: null, smallestMaximumBytes: null, overheadRatio: null });
     expect(result.maxima).toEqual({ asNeeded: null, atOnce: null });
     expect(result.nanosecondsPerOperation).toEqual({ smallest: null, unlimited: null });
@@ -161,9 +169,9 @@ describe('fitLog', () => {
   });
 
   test.each([
-    ['pool(host, max=1MiB)', /^pool already has a maximum, which is what the search looks for: leave max out$/],
-    ['limiting(pool(host), limit=1MiB)', /^limiting already has a maximum.*: leave limiting out$/],
-    ['fallback(host, to=arena(host, size=1MiB))', /^arena already has a maximum/],
+    ['pool(host, maximumBytes=1MiB)', /^pool already has a maximum, which is what the search looks for: leave maximumBytes out$/],
+    ['limiting(pool(host), limitBytes=1MiB)', /^limiting already has a maximum.*: leave limiting out$/],
+    ['fallback(host, fallback=arena(host, arenaBytes=1MiB))', /^arena already has a maximum/],
     ['pool(hots)', /^there is no resource kind "hots"/],
   ])('refuses %s', (specification, message) => {
     expect(() => fitLog(small, specification)).toThrow(message);
@@ -181,7 +189,8 @@ describe('fitLog', () => {
       // The maximum of a cache applies to a run of it, and a replay has no runs. The size of a global
       // arena is for all workers of the process.
       ({ name, options }) =>
-        !['binning', 'caching', 'global-arena'].includes(name) && ('max' in options || 'limit' in options || 'size' in options),
+        !['binning', 'caching', 'global-arena'].includes(name) &&
+        ('maximumBytes' in options || 'limitBytes' in options || 'arenaBytes' in options),
     );
     for (const { name } of withMaximum) expect(maximumLayers({ kind: name })).toHaveLength(1);
     expect(withMaximum.length).toBeGreaterThan(3);

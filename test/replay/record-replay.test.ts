@@ -21,8 +21,8 @@ describe('recordReplay', () => {
   test('records the same allocations in the same order, and the growth of the pool that serves them', async () => {
     const log = await readAllocationLog(arrowEtl);
     const file = path('etl.cistern.gz');
-    const { resource, failures } = await recordReplay(log, 'pool(cuda, events=deferred)', file);
-    expect(resource).toBe('pool(cuda, events=deferred)');
+    const { resource, failures } = await recordReplay(log, 'pool(cuda, deallocationEvents=deferred)', file);
+    expect(resource).toBe('pool(cuda, deallocationEvents=deferred)');
     expect(failures).toBe(0);
     const run = await readRecordedRun(file);
     expect(run.damage).toBeUndefined();
@@ -33,7 +33,7 @@ describe('recordReplay', () => {
     for (const index of [0, 1, 1000, 100_000]) {
       expect(again.event(index)).toMatchObject({ action: log.event(index).action, bytes: log.event(index).bytes });
     }
-    const { driver } = replayLog(log, () => createResourceStack('pool(cuda, events=deferred)'), { repeat: 1 });
+    const { driver } = replayLog(log, () => createResourceStack('pool(cuda, deallocationEvents=deferred)'), { repeat: 1 });
     expect(countKinds(run.kinds, EventKind.growth)).toBe(driver.allocations);
   });
 
@@ -41,7 +41,7 @@ describe('recordReplay', () => {
     writeFileSync(path('two.csv'), logText(row('allocate', 1, MiB), row('allocate', 2, MiB), row('free', 2, MiB), row('free', 1, MiB)));
     const log = await readAllocationLog(path('two.csv'));
     const file = path('two.cistern');
-    expect((await recordReplay(log, `pool(cuda, max=${MiB})`, file)).failures).toBe(1);
+    expect((await recordReplay(log, `pool(cuda, maximumBytes=${MiB})`, file)).failures).toBe(1);
     const run = await readRecordedRun(file);
     const kinds = [...run.kinds].filter((kind) => kind <= EventKind.failure);
     expect(kinds).toEqual([EventKind.allocate, EventKind.failure, EventKind.free]);
@@ -70,7 +70,7 @@ describe('recordReplay', () => {
     const log = await readAllocationLog(path('two.csv'));
     const folders = () => readdirSync(tmpdir()).filter((name) => name.startsWith('cistern-timeline-'));
     const before = folders();
-    await expect(recordReplay(log, 'pool(cuda, initial=100TiB)', path('none.cistern'))).rejects.toThrow('out of memory');
+    await expect(recordReplay(log, 'pool(cuda, initialBytes=100TiB)', path('none.cistern'))).rejects.toThrow('out of memory');
     await expect(recordReplay(log, 'pool(', path('none.cistern'))).rejects.toMatchObject({ code: 'ERR_CISTERN_INVALID_SPECIFICATION' });
     expect(existsSync(path('none.cistern'))).toBe(false);
     expect(folders()).toEqual(before);

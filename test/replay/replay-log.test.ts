@@ -172,7 +172,7 @@ describe('a replay', () => {
       ['deferred', 0],
       ['off', 0],
     ] as const) {
-      const result = replay(arrow, `pool(cuda, events=${events})`);
+      const result = replay(arrow, `pool(cuda, deallocationEvents=${events})`);
       expect(result).toMatchObject({ events, operations: 194_854, failures: 0, leakedBytes: 0, driver: { eventRecords } });
       expect(result.peakLiveBytes).toBe(arrow.peakLiveBytes);
       expect(result.highWaterBytes).toBeGreaterThanOrEqual(arrow.peakLiveBytes);
@@ -181,7 +181,7 @@ describe('a replay', () => {
   });
 
   test('of the bundled log on a stream per thread records a quarter as many under deferred, in the same memory', () => {
-    const stack = (events: string) => replay(arrow, `pool(host, events=${events})`, { streams: 'thread' });
+    const stack = (events: string) => replay(arrow, `pool(host, deallocationEvents=${events})`, { streams: 'thread' });
     const eager = stack('eager');
     const deferred = stack('deferred');
     expect(eager.replayer).toEqual({ eventRecords: 7567, eventWaits: 7567 });
@@ -196,8 +196,8 @@ describe('a replay', () => {
     using stream = new Stream();
     const pointer = other.allocate(5 * MiB, stream);
     expect(replay(log, 'host')).toMatchObject({ peakReservedBytes: 3 * MiB, leakedBytes: 0, logLeakedBytes: MiB });
-    expect(replay(log, 'pool(cuda-async, initial=8MiB)').peakReservedBytes).toBeGreaterThanOrEqual(8 * MiB);
-    expect(replay(log, 'pool(cuda-async, initial=8MiB)').leakedBytes).toBe(0);
+    expect(replay(log, 'pool(cuda-async, initialBytes=8MiB)').peakReservedBytes).toBeGreaterThanOrEqual(8 * MiB);
+    expect(replay(log, 'pool(cuda-async, initialBytes=8MiB)').leakedBytes).toBe(0);
     other.deallocate(pointer, 5 * MiB, stream);
   });
 
@@ -265,7 +265,7 @@ describe('a replay that runs out of memory', () => {
   test('counts the failures, names the first, skips their frees and goes on', async () => {
     const log = await readText(logText('1,00:00:00.000000,allocate failure,(nil),5,0', ...rows));
     for (const streams of ['log', 'single'] as const) {
-      const result = replay(log, 'limiting(host, limit=1KiB)', { streams });
+      const result = replay(log, 'limiting(host, limitBytes=1KiB)', { streams });
       expect(result).toMatchObject({ failures: 2, peakLiveBytes: 800, leakedBytes: 0 });
       expect(result.firstFailure).toMatchObject({ line: 4, event: 1, bytes: 600, stream: streams === 'log' ? '0x0' : 'all' });
       expect(result.firstFailure?.message).toMatch(/limit of 1 KiB/);
@@ -274,11 +274,16 @@ describe('a replay that runs out of memory', () => {
 
   test('does so on several streams as well', async () => {
     const log = await readText(logText(...rows.map((text, i) => text.replace(/0x0$/, `0x${i % 2}f`))));
-    expect(replay(log, 'limiting(host, limit=1KiB)')).toMatchObject({ streamCount: 2, failures: 2, peakLiveBytes: 800, leakedBytes: 0 });
+    expect(replay(log, 'limiting(host, limitBytes=1KiB)')).toMatchObject({
+      streamCount: 2,
+      failures: 2,
+      peakLiveBytes: 800,
+      leakedBytes: 0,
+    });
   });
 
   test('stops at the start if the stack itself cannot be constructed', () => {
-    expect(() => replay(arrow, 'pool(cuda, initial=1TiB)')).toThrow(OutOfMemoryError);
+    expect(() => replay(arrow, 'pool(cuda, initialBytes=1TiB)')).toThrow(OutOfMemoryError);
   });
 });
 

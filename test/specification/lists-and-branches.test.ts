@@ -149,7 +149,7 @@ describe('a resource as an option', () => {
   });
 
   test('is written as it is read', () => {
-    const text = 'two-way(cuda, to=two-way(host, to=pool(managed, max=1GiB), events=off))';
+    const text = 'two-way(cuda, to=two-way(host, to=pool(managed, maximumBytes=1GiB), deallocationEvents=off))';
     expect(formatSpecification(parseSpecification(text))).toBe(text);
   });
 });
@@ -191,15 +191,17 @@ describe('a stack with branches', () => {
   test('leaves nothing of any branch behind if one cannot be created', () => {
     const cuda = new CudaMemoryResource();
     const reserved = cuda.reservedBytes;
-    expect(() => createResourceStack('two-way(pool(cuda, initial=16MiB), to=pool(cuda, initial=1TiB))')).toThrow(OutOfMemoryError);
+    expect(() => createResourceStack('two-way(pool(cuda, initialBytes=16MiB), to=pool(cuda, initialBytes=1TiB))')).toThrow(
+      OutOfMemoryError,
+    );
     expect(cuda.reservedBytes).toBe(reserved);
   });
 
   test.each([
     ['two-way(cuda, to=host)', null],
-    ['two-way(pool(cuda), to=pool(host, events=off))', 'eager'],
-    ['two-way(cuda, to=pool(host, events=off))', 'off'],
-    ['two-way(cuda, to=pool(host, events=off), events=deferred)', 'deferred'],
+    ['two-way(pool(cuda), to=pool(host, deallocationEvents=off))', 'eager'],
+    ['two-way(cuda, to=pool(host, deallocationEvents=off))', 'off'],
+    ['two-way(cuda, to=pool(host, deallocationEvents=off), deallocationEvents=deferred)', 'deferred'],
   ] as const)('%s has the policy %s in force', (specification, policy) => {
     using stack = createResourceStack(specification);
     expect(stack.deallocationEvents).toBe(policy);
@@ -212,7 +214,7 @@ describe('a stack with branches', () => {
     const host = new HostMemoryResource({ device });
     const [pointer, hostPointer] = [other.allocate(3 * MiB, stream), host.allocate(MiB, stream)];
     {
-      using same = createResourceStack('two-way(pool(cuda, initial=16MiB), to=cuda)', { device });
+      using same = createResourceStack('two-way(pool(cuda, initialBytes=16MiB), to=cuda)', { device });
       expect(same.foreignReservedBytes).toBe(3 * MiB);
       expect((same.layers[1] as PoolMemoryResource).reservedBytes).toBe(16 * MiB);
       using different = createResourceStack('two-way(host, to=pool(cuda))', { device });

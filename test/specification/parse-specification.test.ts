@@ -33,22 +33,24 @@ function errorOf(text: string): SpecificationError {
 
 describe('a specification', () => {
   test('nests like the constructor calls', () => {
-    expect(bare(parseSpecification('limiting(pool(cuda-async, initial=1GiB, events=deferred), limit=8GiB)'))).toEqual({
-      kind: 'limiting',
-      upstream: {
-        kind: 'pool',
-        upstream: { kind: 'cuda-async', options: {} },
-        options: { initial: GiB, events: 'deferred' },
+    expect(bare(parseSpecification('limiting(pool(cuda-async, initialBytes=1GiB, deallocationEvents=deferred), limitBytes=8GiB)'))).toEqual(
+      {
+        kind: 'limiting',
+        upstream: {
+          kind: 'pool',
+          upstream: { kind: 'cuda-async', options: {} },
+          options: { initialBytes: GiB, deallocationEvents: 'deferred' },
+        },
+        options: { limitBytes: 8 * GiB },
       },
-      options: { limit: 8 * GiB },
-    });
+    );
   });
 
   test.each([
-    ['  pool ( cuda( ) ,initial = 1.5 GiB )  ', 'pool(cuda, initial=1536MiB)'],
-    ['pool(events=off, cuda, initial=1000)', 'pool(cuda, initial=1000, events=off)'],
-    ['pool(cuda, initial=0)', 'pool(cuda, initial=0)'],
-    ['cuda(events=eager)', 'cuda(events=eager)'],
+    ['  pool ( cuda( ) ,initialBytes = 1.5 GiB )  ', 'pool(cuda, initialBytes=1536MiB)'],
+    ['pool(deallocationEvents=off, cuda, initialBytes=1000)', 'pool(cuda, initialBytes=1000, deallocationEvents=off)'],
+    ['pool(cuda, initialBytes=0)', 'pool(cuda, initialBytes=0)'],
+    ['cuda-async( initialBytes=1 )', 'cuda-async(initialBytes=1)'],
     ['logging(host, file=/tmp/a-b.csv)', 'logging(host, file=/tmp/a-b.csv)'],
     ["logging(host, file='a, (b)')", 'logging(host, file="a, (b)")'],
     ['logging(host, file="a\\"b\\\\c")', 'logging(host, file="a\\"b\\\\c")'],
@@ -60,8 +62,9 @@ describe('a specification', () => {
     expect(bare(parseSpecification(canonical))).toEqual(bare(specification));
   });
 
-  test('accepts the option events on every kind', () => {
+  test('accepts the option deallocationEvents on every adaptor', () => {
     for (const { name, role, options } of resourceKinds) {
+      if (role === 'upstream') continue;
       const required = Object.entries(options).filter(([, { required }]) => required === true);
       const examples = {
         size: '1MiB',
@@ -69,18 +72,17 @@ describe('a specification', () => {
         integer: '1',
         number: '1',
         boolean: 'true',
-        word: 'x',
         text: 'x',
         resource: 'host',
       };
-      const values = required.map(([option, { type }]) => `${option}=${examples[type]}`);
-      const parts = [...(role === 'upstream' ? [] : ['host']), ...values, 'events=off'];
-      expect(parseSpecification(`${name}(${parts.join(', ')})`).options).toMatchObject({ events: 'off' });
+      const values = required.map(([option, { type, words }]) => `${option}=${type === 'word' ? words?.[0] : examples[type]}`);
+      const parts = ['host', ...values, 'deallocationEvents=off'];
+      expect(parseSpecification(`${name}(${parts.join(', ')})`).options).toMatchObject({ deallocationEvents: 'off' });
     }
   });
 
   test('knows its position in the text', () => {
-    const text = 'limiting( pool(cuda), limit=8GiB)';
+    const text = 'limiting( pool(cuda), limitBytes=8GiB)';
     const { range, upstream } = parseSpecification(text);
     expect(text.slice(...(range as [number, number]))).toBe(text);
     expect(text.slice(...((upstream as Specification).range as [number, number]))).toBe('pool(cuda)');
@@ -92,21 +94,21 @@ describe('a specification', () => {
       fc.nat({ max: 1000 }).map((count) => count * MiB),
       fc.maxSafeNat(),
     );
-    const events = fc.constantFrom('eager', 'deferred', 'off');
+    const deallocationEvents = fc.constantFrom('eager', 'deferred', 'off');
     const { specification } = fc.letrec<{ specification: Specification }>((tie) => ({
       specification: fc.oneof(
         { maxDepth: 8 },
-        fc.record({ kind: fc.constantFrom('cuda', 'managed', 'host'), options: fc.record({ events }, { requiredKeys: [] }) }),
+        fc.record({ kind: fc.constantFrom('cuda', 'managed', 'host'), options: fc.constant({}) }),
         fc.record({
           kind: fc.constant('cuda-async'),
-          options: fc.record({ initial: sizes, 'release-threshold': sizes }, { requiredKeys: [] }),
+          options: fc.record({ initialBytes: sizes, releaseThresholdBytes: sizes }, { requiredKeys: [] }),
         }),
         fc.record({
           kind: fc.constant('pool'),
           upstream: tie('specification'),
-          options: fc.record({ initial: sizes, max: sizes, events }, { requiredKeys: [] }),
+          options: fc.record({ initialBytes: sizes, maximumBytes: sizes, deallocationEvents }, { requiredKeys: [] }),
         }),
-        fc.record({ kind: fc.constant('limiting'), upstream: tie('specification'), options: fc.record({ limit: sizes }) }),
+        fc.record({ kind: fc.constant('limiting'), upstream: tie('specification'), options: fc.record({ limitBytes: sizes }) }),
         fc.record({
           kind: fc.constant('logging'),
           upstream: tie('specification'),
@@ -138,25 +140,47 @@ describe('a wrong specification', () => {
       'pool(cuda, inital=1GiB)',
       11,
       6,
-      'there is no option of pool "inital", did you mean initial?; options: initial, max, quickLists, events',
+      'there is no option of pool "inital", did you mean initialBytes?; options: initialBytes, maximumBytes, quickLists, deallocationEvents',
     ],
-    ['pool(cuda, constructor=1)', 11, 11, 'there is no option of pool "constructor"; options: initial, max, quickLists, events'],
-    ['pool(cuda, initial=1XB)', 19, 3, 'initial must be a size such as 512MiB or 50%, got "1XB"'],
-    ['pool(cuda, initial=-1)', 19, 2, 'initial must be a size such as 512MiB or 50%, got "-1"'],
-    ['pool(cuda, initial=)', 19, 1, 'initial must be a size such as 512MiB or 50%, got nothing'],
-    ['pool(cuda, events=defered)', 18, 7, 'events must be one of eager, deferred, off, got "defered", did you mean deferred?'],
-    ['pool(cuda, initial=1, initial=2)', 22, 7, 'the option initial is given twice'],
+    [
+      'pool(cuda, constructor=1)',
+      11,
+      11,
+      'there is no option of pool "constructor"; options: initialBytes, maximumBytes, quickLists, deallocationEvents',
+    ],
+    ['pool(cuda, initialBytes=1XB)', 24, 3, 'initialBytes must be a size such as 512MiB or 50%, got "1XB"'],
+    ['pool(cuda, initialBytes=-1)', 24, 2, 'initialBytes must be a size such as 512MiB or 50%, got "-1"'],
+    ['pool(cuda, initialBytes=)', 24, 1, 'initialBytes must be a size such as 512MiB or 50%, got nothing'],
+    [
+      'pool(cuda, deallocationEvents=defered)',
+      30,
+      7,
+      'deallocationEvents must be one of eager, deferred, off, got "defered", did you mean deferred?',
+    ],
+    ['pool(cuda, initialBytes=1, initialBytes=2)', 27, 12, 'the option initialBytes is given twice'],
     ['pool(cuda, host)', 11, 4, 'pool takes one upstream resource, and already has it'],
-    ['pool(cuda, events)', 11, 6, 'an option of pool is expected here, such as events=value; options: initial, max, quickLists, events'],
-    ['pool(initial, cuda)', 5, 7, 'an option of pool is expected here, such as initial=value; options: initial, max, quickLists, events'],
-    ['cuda(host)', 5, 4, 'an option of cuda is expected here; options: events'],
+    [
+      'pool(cuda, deallocationEvents)',
+      11,
+      18,
+      'an option of pool is expected here, such as deallocationEvents=value; options: initialBytes, maximumBytes, quickLists, deallocationEvents',
+    ],
+    [
+      'pool(initialBytes, cuda)',
+      5,
+      12,
+      'an option of pool is expected here, such as initialBytes=value; options: initialBytes, maximumBytes, quickLists, deallocationEvents',
+    ],
+    ['cuda(host)', 5, 4, 'no argument is expected here: cuda has no options'],
+    ['cuda(events=off)', 5, 6, 'there is no option of cuda "events"; cuda has no options'],
+    ['virtual(host)', 8, 4, 'an option of virtual is expected here; options: reservationBytes'],
     ['pool', 0, 4, 'pool needs an upstream resource, such as cuda'],
-    ['limiting(pool(initial=1), limit=5)', 9, 4, 'pool needs an upstream resource, such as cuda'],
-    ['limiting(cuda)', 0, 8, 'limiting needs the option limit (a size such as 512MiB or 50%): the most bytes that may be live'],
+    ['limiting(pool(initialBytes=1), limitBytes=5)', 9, 4, 'pool needs an upstream resource, such as cuda'],
+    ['limiting(cuda)', 0, 8, 'limiting needs the option limitBytes (a size such as 512MiB or 50%): the most bytes that may be live'],
     ['planned(cuda)', 0, 7, 'planned needs the option plan (text): the file with the plan, made by `cistern plan LOG -o FILE`'],
     ['pool(cuda', 4, 1, 'this parenthesis is not closed'],
     ['pool(cuda,)', 10, 1, 'an argument is expected after the comma'],
-    ['pool(cuda initial=1)', 10, 1, 'a comma or a closing parenthesis is expected here'],
+    ['pool(cuda initialBytes=1)', 10, 1, 'a comma or a closing parenthesis is expected here'],
     ['pool(cuda))', 10, 1, 'there is more text after the resource'],
     ['logging(cuda, file="x)', 19, 1, 'this quotation does not end'],
     ['logging(cuda, file="x\\', 19, 1, 'this quotation does not end'],
@@ -167,18 +191,33 @@ describe('a wrong specification', () => {
     expect([error.position, error.length]).toEqual([position, length]);
   });
 
+  test.each([
+    ['pool(cuda, initial=1GiB)', 'initialBytes'],
+    ['pool(cuda, max=1GiB)', 'maximumBytes'],
+    ['pool(cuda, events=off)', 'deallocationEvents'],
+    ['limiting(cuda, limit=1GiB)', 'limitBytes'],
+    ['binning(cuda, min=10)', 'minimumExponent'],
+    ['cuda-async(release-threshold=1MiB)', 'releaseThresholdBytes'],
+    ['aligned(cuda, threshold=1MiB)', 'alignmentThresholdBytes'],
+    ['arena(cuda, dump-file=x)', 'dumpFile'],
+    ['tracking(cuda, stacks=true)', 'captureStacks'],
+    ['rounding(cuda, top-bits=4)', 'bits'],
+  ])('%s: did you mean %s?', (text, meant) => {
+    expect(errorOf(text).message.split('\n')[0]).toContain(`, did you mean ${meant}?; options: `);
+  });
+
   test('is shown with carets under the fault', () => {
-    expect(errorOf('limiting(pool(cuda,\n\tevents=lazy), limit=8GiB)').message).toBe(
+    expect(errorOf('limiting(pool(cuda,\n\tdeallocationEvents=lazy), limitBytes=8GiB)').message).toBe(
       [
-        'events must be one of eager, deferred, off, got "lazy"',
-        '  limiting(pool(cuda,  events=lazy), limit=8GiB)',
-        '                              ^^^^',
+        'deallocationEvents must be one of eager, deferred, off, got "lazy"',
+        '  limiting(pool(cuda,  deallocationEvents=lazy), limitBytes=8GiB)',
+        '                                          ^^^^',
       ].join('\n'),
     );
   });
 
   test('lists the words that would have been right', () => {
-    expect(errorOf('pool(cuda, events=lazy)').expected).toEqual(['eager', 'deferred', 'off']);
+    expect(errorOf('pool(cuda, deallocationEvents=lazy)').expected).toEqual(['eager', 'deferred', 'off']);
     expect(errorOf('nothing').expected).toEqual(resourceKinds.map(({ name }) => name));
   });
 
@@ -191,9 +230,9 @@ describe('a wrong specification', () => {
       ')',
       ',',
       '=',
-      'limit',
-      'initial',
-      'events',
+      'limitBytes',
+      'initialBytes',
+      'deallocationEvents',
       '1GiB',
       'off',
       '"',
@@ -239,17 +278,19 @@ describe('a specification as an object', () => {
   test('means the same as its text', () => {
     const json = `{
       "kind": "limiting",
-      "upstream": { "kind": "pool", "upstream": { "kind": "cuda-async" }, "options": { "initial": "1.5 GiB", "max": 8589934592, "events": "off" } },
-      "options": { "limit": "8GiB" }
+      "upstream": { "kind": "pool", "upstream": { "kind": "cuda-async" }, "options": { "initialBytes": "1.5 GiB", "maximumBytes": 8589934592, "deallocationEvents": "off" } },
+      "options": { "limitBytes": "8GiB" }
     }`;
-    const text = 'limiting(pool(cuda-async, initial=1536MiB, max=8GiB, events=off), limit=8GiB)';
+    const text = 'limiting(pool(cuda-async, initialBytes=1536MiB, maximumBytes=8GiB, deallocationEvents=off), limitBytes=8GiB)';
     expect(parseSpecification(JSON.parse(json))).toEqual(bare(parseSpecification(text)));
     expect(formatSpecification(JSON.parse(json))).toBe(text);
   });
 
   test('may have undefined members, and those that the parser of text adds', () => {
-    expect(parseSpecification({ kind: 'cuda', upstream: undefined, options: { events: undefined } } as unknown as Specification)).toEqual({
-      kind: 'cuda',
+    expect(
+      parseSpecification({ kind: 'virtual', upstream: undefined, options: { reservationBytes: undefined } } as unknown as Specification),
+    ).toEqual({
+      kind: 'virtual',
       options: {},
     });
     expect(parseSpecification(parseSpecification('pool(cuda)'))).toEqual(bare(parseSpecification('pool(cuda)')));
@@ -257,7 +298,7 @@ describe('a specification as an object', () => {
 
   test('may contain one object in two places', () => {
     const cuda = { kind: 'cuda' };
-    const options = { limit: 1 };
+    const options = { limitBytes: 1 };
     expect(parseSpecification({ kind: 'limiting', upstream: { kind: 'limiting', upstream: cuda, options }, options })).toMatchObject({
       upstream: { upstream: cuda },
     });
@@ -279,9 +320,9 @@ describe('a specification as an object', () => {
     ],
     [{ ...pool, 'max size': 5 }, '["max size"]', 'a resource has no member "max size"; members: kind, upstream, options'],
     [
-      { ...pool, max: 5 },
-      'max',
-      'a resource has no member "max"; max is an option of pool, and belongs in options; members: kind, upstream, options',
+      { ...pool, maximumBytes: 5 },
+      'maximumBytes',
+      'a resource has no member "maximumBytes"; maximumBytes is an option of pool, and belongs in options; members: kind, upstream, options',
     ],
     [JSON.parse('{"kind":"cuda","__proto__":{}}'), '__proto__', 'a resource has no member "__proto__"; members: kind, upstream, options'],
     [{ kind: 'pool' }, 'upstream', 'pool needs an upstream resource, such as cuda'],
@@ -290,38 +331,54 @@ describe('a specification as an object', () => {
     [{ kind: 'cuda', upstream: pool }, 'upstream', 'cuda takes no upstream resource'],
     [{ kind: 'cuda', options: 3 }, 'options', 'options must be an object, got 3'],
     [{ kind: 'cuda', options: null }, 'options', 'options must be an object, got null'],
-    [{ kind: 'cuda', options: ['events'] }, 'options', 'options must be an object, got an instance of Array'],
-    [{ kind: 'cuda', options: { events: null } }, 'options.events', 'events must be one of eager, deferred, off, got null'],
+    [{ kind: 'cuda', options: ['exportable'] }, 'options', 'options must be an object, got an instance of Array'],
     [
-      { kind: 'cuda', options: { events: 'defered' } },
-      'options.events',
-      'events must be one of eager, deferred, off, got "defered", did you mean deferred?',
+      { ...pool, options: { deallocationEvents: null } },
+      'options.deallocationEvents',
+      'deallocationEvents must be one of eager, deferred, off, got null',
+    ],
+    [
+      { ...pool, options: { deallocationEvents: 'defered' } },
+      'options.deallocationEvents',
+      'deallocationEvents must be one of eager, deferred, off, got "defered", did you mean deferred?',
     ],
     [
       { ...pool, options: { inital: 5 } },
       'options.inital',
-      'there is no option of pool "inital", did you mean initial?; options: initial, max, quickLists, events',
+      'there is no option of pool "inital", did you mean initialBytes?; options: initialBytes, maximumBytes, quickLists, deallocationEvents',
     ],
     [
       { ...pool, options: JSON.parse('{"__proto__":1}') },
       'options.__proto__',
-      'there is no option of pool "__proto__"; options: initial, max, quickLists, events',
+      'there is no option of pool "__proto__"; options: initialBytes, maximumBytes, quickLists, deallocationEvents',
     ],
-    [{ ...pool, options: { max: '12 parsecs' } }, 'options.max', 'max must be a size such as 512MiB or 50%, got "12 parsecs"'],
-    [{ ...pool, options: { max: 1.5 } }, 'options.max', 'max must be a size such as 512MiB or 50%, got 1.5'],
-    [{ ...pool, options: { max: -1 } }, 'options.max', 'max must be a size such as 512MiB or 50%, got -1'],
-    [{ ...pool, options: { max: {} } }, 'options.max', 'max must be a size such as 512MiB or 50%, got an instance of Object'],
-    [{ ...pool, options: { max: [1] } }, 'options.max', 'max must be a size such as 512MiB or 50%, got an instance of Array'],
+    [
+      { ...pool, options: { maximumBytes: '12 parsecs' } },
+      'options.maximumBytes',
+      'maximumBytes must be a size such as 512MiB or 50%, got "12 parsecs"',
+    ],
+    [{ ...pool, options: { maximumBytes: 1.5 } }, 'options.maximumBytes', 'maximumBytes must be a size such as 512MiB or 50%, got 1.5'],
+    [{ ...pool, options: { maximumBytes: -1 } }, 'options.maximumBytes', 'maximumBytes must be a size such as 512MiB or 50%, got -1'],
+    [
+      { ...pool, options: { maximumBytes: {} } },
+      'options.maximumBytes',
+      'maximumBytes must be a size such as 512MiB or 50%, got an instance of Object',
+    ],
+    [
+      { ...pool, options: { maximumBytes: [1] } },
+      'options.maximumBytes',
+      'maximumBytes must be a size such as 512MiB or 50%, got an instance of Array',
+    ],
     [
       { kind: 'limiting', upstream: pool },
-      'options.limit',
-      'limiting needs the option limit (a size such as 512MiB or 50%): the most bytes that may be live',
+      'options.limitBytes',
+      'limiting needs the option limitBytes (a size such as 512MiB or 50%): the most bytes that may be live',
     ],
     [{ kind: 'logging', upstream: pool, options: { file: 5 } }, 'options.file', 'file must be text, got 5'],
     [
-      { kind: 'cuda-async', options: { 'release-threshold': true } },
-      'options["release-threshold"]',
-      'release-threshold must be a size such as 512MiB or 50%, got true',
+      { kind: 'cuda-async', options: { releaseThresholdBytes: true } },
+      'options.releaseThresholdBytes',
+      'releaseThresholdBytes must be a size such as 512MiB or 50%, got true',
     ],
   ])('%j is pointed at by %j', (value, path, fault) => {
     const atRoot = faultOf(value);
@@ -332,9 +389,9 @@ describe('a specification as an object', () => {
   });
 
   test('lists the words that would have been right', () => {
-    expect(faultOf({ kind: 'cuda', options: { events: 1 } }).expected).toEqual(['eager', 'deferred', 'off']);
+    expect(faultOf({ ...pool, options: { deallocationEvents: 1 } }).expected).toEqual(['eager', 'deferred', 'off']);
     expect(faultOf({ kind: 'cuda', Kind: 1 }).expected).toEqual(['kind', 'upstream', 'options']);
-    expect(faultOf({ kind: 'limiting', upstream: pool }).expected).toEqual(['limit']);
+    expect(faultOf({ kind: 'limiting', upstream: pool }).expected).toEqual(['limitBytes']);
     expect(faultOf({ kind: 'x' }).expected).toEqual(resourceKinds.map(({ name }) => name));
   });
 
@@ -348,7 +405,7 @@ describe('a specification as an object', () => {
   });
 
   test('is refused whatever it is, and never with another error', () => {
-    const names = fc.constantFrom('kind', 'upstream', 'options', 'events', 'limit', 'max', 'range', '__proto__');
+    const names = fc.constantFrom('kind', 'upstream', 'options', 'deallocationEvents', 'limitBytes', 'maximumBytes', 'range', '__proto__');
     const leaves = fc.oneof(
       fc.constantFrom<unknown>('pool', 'cuda', 'limiting', 'off', '1GiB', undefined, null),
       fc.integer(),
@@ -379,31 +436,33 @@ describe('a specification as an object', () => {
 
 describe('a share of the memory of the device', () => {
   test.each([
-    ['pool(cuda, max=50%)', 'pool(cuda, max=50%)'],
-    ['pool(cuda, initial= 12.50 %, max=100%)', 'pool(cuda, initial=12.5%, max=100%)'],
+    ['pool(cuda, maximumBytes=50%)', 'pool(cuda, maximumBytes=50%)'],
+    ['pool(cuda, initialBytes= 12.50 %, maximumBytes=100%)', 'pool(cuda, initialBytes=12.5%, maximumBytes=100%)'],
     ['binning(cuda, bins=[1%, 64KiB])', 'binning(cuda, bins=[1%, 64KiB])'],
-    ['limiting(cuda, limit=0.0000001%)', 'limiting(cuda, limit=0.0000001%)'],
-    ['limiting(cuda, limit=0033.33333333333333333333%)', 'limiting(cuda, limit=33.33333333333333333333%)'],
-    ['pool(cuda, initial=010.0%, max=00.10 %)', 'pool(cuda, initial=10%, max=0.1%)'],
-    ['fallback(cuda, to=limiting(pinned-host, limit=5%))', 'fallback(cuda, to=limiting(pinned-host, limit=5%))'],
+    ['limiting(cuda, limitBytes=0.0000001%)', 'limiting(cuda, limitBytes=0.0000001%)'],
+    ['limiting(cuda, limitBytes=0033.33333333333333333333%)', 'limiting(cuda, limitBytes=33.33333333333333333333%)'],
+    ['pool(cuda, initialBytes=010.0%, maximumBytes=00.10 %)', 'pool(cuda, initialBytes=10%, maximumBytes=0.1%)'],
+    ['fallback(cuda, fallback=limiting(pinned-host, limitBytes=5%))', 'fallback(cuda, fallback=limiting(pinned-host, limitBytes=5%))'],
   ])('is read and written again: %s', (text, written) => {
     expect(formatSpecification(parseSpecification(text))).toBe(written);
     expect(formatSpecification(JSON.parse(JSON.stringify(parseSpecification(text))))).toBe(written);
   });
 
   test.each(['0%', '101%', '-5%', '%', '50 percent', '5e1%'])('is not %s', (share) => {
-    expect(() => parseSpecification(`pool(cuda, max="${share}")`)).toThrow(/^max must be a size such as 512MiB or 50%, got/);
+    expect(() => parseSpecification(`pool(cuda, maximumBytes="${share}")`)).toThrow(
+      /^maximumBytes must be a size such as 512MiB or 50%, got/,
+    );
   });
 
   test('is not a count, and not a number', () => {
-    expect(() => parseSpecification('fixed-size(cuda, count=50%)')).toThrow('count must be an integer');
-    expect(() => parseSpecification('reclaiming(cuda, soft-limit-share=50%)')).toThrow('soft-limit-share must be a number');
+    expect(() => parseSpecification('fixed-size(cuda, blocksToPreallocate=50%)')).toThrow('blocksToPreallocate must be an integer');
+    expect(() => parseSpecification('reclaiming(cuda, softLimitFraction=50%)')).toThrow('softLimitFraction must be a number');
   });
 
   test("becomes bytes of the stack's device, a multiple of 256", () => {
     const { totalBytes } = Device.get().memoryInfo();
-    using stack = createResourceStack('limiting(fallback(cuda, to=limiting(cuda, limit=1%)), limit=33.3%)');
-    expect(stack.name).toBe('limiting(fallback(cuda, to=limiting(cuda, limit=1%)), limit=33.3%)');
+    using stack = createResourceStack('limiting(fallback(cuda, fallback=limiting(cuda, limitBytes=1%)), limitBytes=33.3%)');
+    expect(stack.name).toBe('limiting(fallback(cuda, fallback=limiting(cuda, limitBytes=1%)), limitBytes=33.3%)');
     const limits = stack.layers.flatMap((layer) => (layer instanceof LimitingResourceAdaptor ? [layer.limitBytes] : []));
     expect(limits).toEqual([0.333, 0.01].map((share) => Math.floor((totalBytes * share) / 256) * 256));
     using bins = createResourceStack({ kind: 'binning', upstream: { kind: 'cuda' }, options: { bins: ['0.001%'] } });

@@ -1,8 +1,24 @@
 import { readFileSync } from 'node:fs';
-import { expect, test } from 'vitest';
+import { expect, test, vi } from 'vitest';
 import * as cistern from '../../src/index.js';
-import { createResourceStack, formatSpecification, parseSpecification, resourceKinds } from '../../src/index.js';
+import {
+  createResource,
+  createResourceStack,
+  Device,
+  formatSpecification,
+  type MemoryResource,
+  parseSpecification,
+  type ResourceKind,
+  resourceKinds,
+  type Specification,
+} from '../../src/index.js';
+import { assertOptions, type OptionNames } from '../../src/validation.js';
 import { exampleOf } from '../support/kind-stacks.js';
+
+vi.mock(import('../../src/validation.js'), async (original) => {
+  const validation = await original();
+  return { ...validation, assertOptions: vi.fn(validation.assertOptions) };
+});
 
 const page = readFileSync(new URL('../../docs/adaptors.md', import.meta.url), 'utf8');
 
@@ -19,4 +35,44 @@ test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s is create
 
 test('no two kinds have the same name', () => {
   expect(new Set(resourceKinds.map(({ name }) => name)).size).toBe(resourceKinds.length);
+});
+
+/** Options of constructors that no specification has: functions, objects, and what a kind itself gives. */
+const onlyForPrograms: Readonly<Record<string, readonly string[]>> = {
+  reclaiming: ['onOutOfMemory', 'stages'],
+  planned: ['planner', 'planningMilliseconds', 'recordedPasses', 'repeats', 'replanAfter'],
+  sanitizing: ['onReport'],
+  prefetch: ['location'],
+  logging: ['stream'],
+  recording: ['recording'],
+};
+
+/** Further examples, for constructors whose options depend on one of them. */
+const furtherExamples: Readonly<Record<string, readonly string[]>> = {
+  rounding: ['rounding(cuda, kind=divisions, divisions=2)', 'rounding(cuda, kind=top-bits)'],
+};
+
+/** The names that a kind's constructor takes: its parameters, and the options that it checks. */
+function namesOfConstructor(kind: ResourceKind, { upstream, options = {} }: Specification): Set<string> {
+  const devices = Array.from({ length: Device.count() }, (_, index) => Device.get(index));
+  const below = devices.map((device) => createResource(upstream ?? { kind: 'cuda' }, { device }));
+  const upstreamOf = ({ index }: Device) => below[index];
+  const alternate = createResource('managed');
+  const isResource = (value: unknown) => typeof value === 'object' && value !== null && 'kind' in value;
+  const values = Object.entries(options).map(([name, value]) => [name, isResource(value) ? alternate : value]);
+  vi.mocked(assertOptions).mockClear();
+  const input = { upstream: below[0], upstreamOf, device: devices[0], options: Object.fromEntries(values) };
+  using resource = kind.create(input as never) as MemoryResource & Disposable;
+  // Resources that the constructor makes check theirs later.
+  const checked = vi.mocked(assertOptions).mock.calls[0]?.[1] as OptionNames;
+  const [, parameters = ''] = /\bconstructor\(([^)]*?)\boptions\b/.exec(String(resource.constructor)) as RegExpExecArray;
+  const names = new Set([...checked, ...(parameters.match(/\w+/g) ?? [])]);
+  for (const given of ['device', 'upstream', 'resources']) names.delete(given);
+  return names;
+}
+
+test.each(resourceKinds.map((kind) => [kind.name, kind] as const))('%s has the options of its constructor', (name, kind) => {
+  const examples = [exampleOf(kind), ...(furtherExamples[name] ?? []).map((text) => parseSpecification(text))];
+  const names = examples.flatMap((example) => [...namesOfConstructor(kind, example)]);
+  expect(new Set([...Object.keys(kind.options), ...(onlyForPrograms[name] ?? [])])).toEqual(new Set(names));
 });

@@ -32,6 +32,6 @@ function onLeaf(specification: Specification, leaf: Specification): Specificatio
   return specification.upstream === undefined ? leaf : { ...specification, upstream: onLeaf(specification.upstream, leaf) };
 }
 
-function withEvents(specification: Specification, events: string): Specification {
-  return { ...specification, options: { ...specification.options, events } };
+function withEvents(specification: Specification, deallocationEvents: string): Specification {
+  return { ...specification, options: { ...specification.options, deallocationEvents } };
 }

@@ -38,8 +38,8 @@ const bufferStacks = [
   'managed',
   'pinned-host',
   'host',
-  'pool(cuda,events=deferred)',
-  'arena(cuda,size=4MiB)',
+  'pool(cuda,deallocationEvents=deferred)',
+  'arena(cuda,arenaBytes=4MiB)',
   'monotonic(cuda)',
   'caching(cuda)',
   'reclaiming(pool(cuda-async))',
@@ -61,7 +61,7 @@ export function operationScenarios(): Scenario[] {
       { name: `busy streams that end, events=${events}`, play: (run: ScenarioRun) => playBusyStreams(run, events) },
     ]),
     { name: 'reclaiming', play: playReclaiming },
-    ...['limiting(pool(cuda),limit=1MiB)', 'statistics(cuda)', 'cuda-async'].map((text) => ({
+    ...['limiting(pool(cuda),limitBytes=1MiB)', 'statistics(cuda)', 'cuda-async'].map((text) => ({
       name: `replaying a log on ${text}`,
       play: (run: ScenarioRun) => playReplay(run, text),
     })),

@@ -30,21 +30,21 @@ const policies: readonly DeallocationEvents[] = ['eager', 'deferred', 'off'];
  * examples of kinds leave out.
  */
 const compositions = [
-  'arena(cuda,size=4MiB)',
-  'binning(cuda-async,min=64KiB,max=256KiB)',
-  'fallback(pool(cuda,max=100KB),to=cuda)',
+  'arena(cuda,arenaBytes=4MiB)',
+  'binning(cuda-async,minimumExponent=16,maximumExponent=18)',
+  'fallback(pool(cuda,maximumBytes=100KB),fallback=cuda)',
   'prefetch(pool(managed))',
-  'recording(cuda,file=/dev/null,stack-sample=0)',
+  'recording(cuda,file=/dev/null,stackSampleBytes=0)',
   'sanitizing(cuda-async)',
-  'limiting(statistics(tracking(pool(cuda,initial=1MiB,events=deferred))),limit=8MiB)',
-  'binning(pool(cuda),bins=[64KiB,1MiB],count=1)',
-  'pool(arena(cuda,size=8MiB,events=eager))',
-  'pool(pool(cuda-async,events=off),events=eager)',
-  'pool(global-arena(size=4MiB,superblock=256KiB),events=deferred)',
-  'monotonic(pool(cuda),initial=64KiB,fallback=cuda)',
-  'caching(rounding(pool(cuda,max=8MiB),top-bits=3))',
-  'fallback(pool(cuda,max=256KiB),to=pool(managed))',
-  'reclaiming(fixed-size(cuda-async,block=1MiB,count=1))',
+  'limiting(statistics(tracking(pool(cuda,initialBytes=1MiB,deallocationEvents=deferred))),limitBytes=8MiB)',
+  'binning(pool(cuda),bins=[64KiB,1MiB],blocksToPreallocate=1)',
+  'pool(arena(cuda,arenaBytes=8MiB,deallocationEvents=eager))',
+  'pool(pool(cuda-async,deallocationEvents=off),deallocationEvents=eager)',
+  'pool(global-arena(arenaBytes=4MiB,superblockBytes=256KiB),deallocationEvents=deferred)',
+  'monotonic(pool(cuda),initialBytes=64KiB,fallback=cuda)',
+  'caching(rounding(pool(cuda,maximumBytes=8MiB),kind=top-bits,bits=3))',
+  'fallback(pool(cuda,maximumBytes=256KiB),fallback=pool(managed))',
+  'reclaiming(fixed-size(cuda-async,blockBytes=1MiB,blocksToPreallocate=1))',
 ];
 
 /**
@@ -59,13 +59,13 @@ export function stackScenarios(): Scenario[] {
 /** Memory that runs out, and comes back as others free it. */
 export function exhaustionScenarios(): Scenario[] {
   const stacks = policies.flatMap((events) => [
-    `pool(cuda,max=1MiB,events=${events})`,
-    `arena(cuda-async,size=1MiB,events=${events})`,
-    `pool(global-arena(size=1MiB,superblock=64KiB),events=${events})`,
-    `fixed-size(limiting(cuda,limit=1MiB),block=600KB,count=1,events=${events})`,
-    `binning(limiting(cuda,limit=1MiB),bins=[600KB],events=${events})`,
-    `monotonic(cuda,initial=64KiB,max=1MiB,events=${events})`,
-    `reclaiming(pool(limiting(cuda,limit=1MiB),events=${events}))`,
+    `pool(cuda,maximumBytes=1MiB,deallocationEvents=${events})`,
+    `arena(cuda-async,arenaBytes=1MiB,deallocationEvents=${events})`,
+    `pool(global-arena(arenaBytes=1MiB,superblockBytes=64KiB),deallocationEvents=${events})`,
+    `fixed-size(limiting(cuda,limitBytes=1MiB),blockBytes=600KB,blocksToPreallocate=1,deallocationEvents=${events})`,
+    `binning(limiting(cuda,limitBytes=1MiB),bins=[600KB],deallocationEvents=${events})`,
+    `monotonic(cuda,initialBytes=64KiB,maximumBytes=1MiB,deallocationEvents=${events})`,
+    `reclaiming(pool(limiting(cuda,limitBytes=1MiB),deallocationEvents=${events}))`,
   ]);
   return stacks.map((specification) => ({ name: `${specification} runs out`, play: (run) => playExhaustion(run, specification) }));
 }
