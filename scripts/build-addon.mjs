@@ -1,7 +1,8 @@
 // Builds the addon, build/Release/cistern.node, with a C++ compiler alone: CXX, or the first of c++,
 // clang++ and g++ that is there. CXXFLAGS and LDFLAGS are added to the flags below, so that they
-// win. The addon is for the system that the compiler compiles for. The published package has this
-// file too, for `cistern build`.
+// win. The addon is for the system that the compiler compiles for; for Windows that is MinGW-w64 or
+// LLVM-MinGW, with their dlltool (DLLTOOL). The published package has this file too, for `cistern
+// build`.
 //
 // The sources of a folder are compiled a few at a time, as one unit that includes them: the headers
 // that they share take most of the compiler's time. A unit is compiled again if one of the files
@@ -144,7 +145,8 @@ function partOf(file) {
  * command may begin with a launcher: `CXX="ccache g++"`.
  */
 function findCompiler() {
-  const candidates = env.CXX ? [env.CXX] : ['c++', 'clang++', 'g++'];
+  const usual = platform === 'win32' ? ['g++', 'clang++'] : ['c++', 'clang++', 'g++'];
+  const candidates = env.CXX ? [env.CXX] : usual;
   for (const compiler of candidates.map(words)) {
     const ask = (option) => spawnSync(compiler[0], [...compiler.slice(1), option], { encoding: 'utf8' });
     const { status, stdout: version } = ask('--version');
@@ -158,7 +160,7 @@ function findCompiler() {
 
 /** The system that a compiler's target names, in Node's words. */
 function systemOf(machine) {
-  const names = { mingw: 'win32', windows: 'win32', apple: 'darwin', darwin: 'darwin', macos: 'darwin', linux: 'linux' };
+  const names = { mingw: 'win32', 'windows-gnu': 'win32', apple: 'darwin', darwin: 'darwin', macos: 'darwin', linux: 'linux' };
   return Object.entries(names).find(([part]) => machine.includes(part))?.[1] ?? platform;
 }
 
@@ -219,10 +221,14 @@ export function importDefinitions() {
   return join(headerFolders()[0], '..', 'def', 'node_api.def');
 }
 
-/** On Windows an addon is linked with a library that names the functions of node.exe. */
+/**
+ * On Windows an addon is linked with a library that names the functions of node.exe. They are looked
+ * up at the first call, in whatever program has loaded the addon: `FindNode` of
+ * native/platform/windows.cc.
+ */
 function importLibrary(objects) {
   const library = join(objects, 'libnode_api.a');
-  const { status, error, stderr } = spawnSync(env.DLLTOOL ?? 'dlltool', ['-d', importDefinitions(), '-D', 'node.exe', '-l', library], {
+  const { status, error, stderr } = spawnSync(env.DLLTOOL ?? 'dlltool', ['-d', importDefinitions(), '-D', 'node.exe', '-y', library], {
     encoding: 'utf8',
   });
   if (status !== 0) throw new BuildError(`dlltool, which comes with MinGW-w64, failed: ${error?.message ?? stderr}`);

@@ -1,10 +1,10 @@
 // Makes the packages that are published, as tarballs: `npm run package`.
 //
-//   node scripts/package.mjs [main] [platform] [--out folder] [--platforms linux-x64-gnu,…]
+//   node scripts/package.mjs [main] [platform] [--out folder] [--platforms linux-x64-gnu,…] [--for win32-x64]
 //   node scripts/package.mjs check
 //
-// `platform` is the package with the addon for this machine's platform; without a name, both are
-// made. `check` fails while package.json lacks what must be published. The main package is this folder without what only a clone needs: it has no script, no
+// `platform` is the package with the addon for this machine's platform, or for another one (`--for`)
+// that CXX compiles for; without a name, both are made. `check` fails while package.json lacks what must be published. The main package is this folder without what only a clone needs: it has no script, no
 // dependency that builds, and the platforms' packages as optional dependencies. package.json does
 // not name them, since a clone cannot install what is not published.
 import { spawnSync } from 'node:child_process';
@@ -106,11 +106,13 @@ export function packMain(out, names) {
   });
 }
 
-/** @returns {Promise<string>} the tarball's path */
-export async function packPlatform(out) {
-  const name = ownPlatform();
+/**
+ * @param {string} [name] the platform that CXX compiles for
+ * @returns {Promise<string>} the tarball's path
+ */
+export async function packPlatform(out, name = ownPlatform()) {
   if (platforms[name] === undefined) throw new Error(`there is no package for ${name}: only for ${Object.keys(platforms).join(', ')}`);
-  const { addon } = await buildAddon({ addon: join(root, 'build', 'package', 'cistern.node'), linking: linking[platform] });
+  const { addon } = await buildAddon({ addon: join(root, 'build', 'package', 'cistern.node'), linking: linking[platforms[name].os] });
   return inScratch((scratch) => {
     for (const file of ['LICENSE', 'NOTICE']) copyFileSync(join(root, file), join(scratch, file));
     copyFileSync(addon, join(scratch, 'cistern.node'));
@@ -147,7 +149,7 @@ function npm(folder, ...args) {
 if (argv[1] === fileURLToPath(import.meta.url)) {
   const { values, positionals } = parseArgs({
     allowPositionals: true,
-    options: { out: { type: 'string', default: join(root, 'packages') }, platforms: { type: 'string' } },
+    options: { out: { type: 'string', default: join(root, 'packages') }, platforms: { type: 'string' }, for: { type: 'string' } },
   });
   const out = resolve(values.out);
   if (positionals[0] === 'check') {
@@ -161,6 +163,6 @@ if (argv[1] === fileURLToPath(import.meta.url)) {
   const wanted = positionals.length === 0 ? ['main', 'platform'] : positionals;
   for (const each of wanted) {
     if (each !== 'main' && each !== 'platform') throw new Error(`main or platform, got ${each}`);
-    console.log(relative('.', each === 'main' ? packMain(out, values.platforms?.split(',')) : await packPlatform(out)));
+    console.log(relative('.', each === 'main' ? packMain(out, values.platforms?.split(',')) : await packPlatform(out, values.for)));
   }
 }

@@ -4,10 +4,13 @@
 #define NOMINMAX
 #endif
 #define WIN32_LEAN_AND_MEAN
-#include <malloc.h>
 #include <windows.h>
 
+#include <delayimp.h>
+#include <malloc.h>
+
 #include <algorithm>
+#include <cstring>
 #include <iterator>
 #include <map>
 #include <thread>
@@ -59,12 +62,22 @@ LONG CALLBACK CommitTouched(EXCEPTION_POINTERS* exception) {
   return committed != nullptr ? EXCEPTION_CONTINUE_EXECUTION : EXCEPTION_CONTINUE_SEARCH;
 }
 
+// The functions of Node-API are in node.exe, or in a program of another name that contains Node.
+FARPROC WINAPI FindNode(unsigned notification, PDelayLoadInfo info) {
+  const bool is_node = notification == dliNotePreLoadLibrary && std::strcmp(info->szDll, "node.exe") == 0;
+  return is_node ? reinterpret_cast<FARPROC>(GetModuleHandleA(nullptr)) : nullptr;
+}
+
 bool SetAccess(std::uint64_t address, std::uint64_t bytes, DWORD access) {
   DWORD before;
   return VirtualProtect(reinterpret_cast<void*>(address), bytes, access, &before) != 0;
 }
 
 }  // namespace
+
+extern "C" {
+PfnDliHook __pfnDliNotifyHook2 = FindNode;
+}
 
 std::uint64_t PageBytes() {
   static const std::uint64_t bytes = [] {

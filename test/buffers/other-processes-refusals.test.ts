@@ -2,6 +2,8 @@ import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { expect, test } from 'vitest';
+import { DeviceBuffer } from '../../src/buffers/device-buffer.js';
+import { Stream } from '../../src/driver/stream.js';
 import { isStrictDriver, needExportablePools, printed, runProcesses } from '../support/processes.js';
 import { skipTest } from '../support/skip-test.js';
 
@@ -211,4 +213,14 @@ test('the strict driver reports memory that is freed while another process has i
   rmSync(folder, { recursive: true });
   expect(end).toEqual(printed());
   expect(faults).toEqual([expect.stringMatching(/^MISUSE the memory 0x[0-9a-f]+ is freed while another process has it open$/)]);
+});
+
+test.skipIf(process.platform === 'linux')('where processes cannot share memory, an export is refused (skipped on Linux)', () => {
+  const stream = new Stream();
+  const buffer = new DeviceBuffer(256, { stream });
+  expect(() => buffer.export()).toThrow(`cannot export a buffer: processes share memory on Linux only, and this is ${process.platform}`);
+  buffer.fill(1);
+  expect(buffer.toHostSync()).toEqual(new Uint8Array(256).fill(1));
+  buffer.dispose();
+  stream.dispose();
 });

@@ -78,7 +78,9 @@ describe('the package, once installed', () => {
       'package.json',
     ]);
     const nativeFolders = new Set(packedFiles.filter((file) => file.startsWith('native/')).map((file) => dirname(file)));
-    expect([...nativeFolders].sort()).toEqual(['addon', 'cuda', 'def', 'include', 'order', 'software'].map((name) => `native/${name}`));
+    expect([...nativeFolders].sort()).toEqual(
+      ['addon', 'cuda', 'def', 'include', 'order', 'platform', 'software'].map((name) => `native/${name}`),
+    );
   });
 
   test('consists of two packages, and runs no script', () => {

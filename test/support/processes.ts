@@ -48,6 +48,7 @@ const prelude = `
  * here, `child.post`, `child.received`, and `child.ended`. `show` prints.
  */
 export function runProcesses(body: string, environment: Readonly<Record<string, string>> = {}): ProcessEnd {
+  if (process.platform !== 'linux') skipTest('processes share memory on Linux only');
   return runModule(
     `
     import { spawn } from 'node:child_process';
