@@ -242,6 +242,7 @@ class Run {
   readonly #capsules: object[] = [];
   readonly #promises: Promise<unknown>[] = [];
   readonly #watched: number[] = [];
+  readonly #exports: number[] = [];
   /** The number, the nonce and the content of every message. */
   readonly #messages: (readonly [number, number, number])[] = [];
   /** The hand-over and the number of every attachment of memory. */
@@ -365,6 +366,9 @@ class Run {
       case 'destroyPool':
         for (const [address, { pool }] of this.#pooled) if (pool === number) this.#pooled.delete(address);
         this.#remove('pool', number);
+        return;
+      case 'exportMemory':
+        this.#exports.push(output);
         return;
       case 'handOver':
         this.#messages.push([mailbox[2] as number, mailbox[3] as number, HandOverContent.buffer]);
@@ -530,7 +534,11 @@ class Run {
     }
     await Promise.all(this.#promises);
     this.#endHandOvers();
-    // Memory that a tensor is in is not freed with its pool.
+    // Memory that others may use is not freed with its pool or arena.
+    for (const each of this.#exports) {
+      this.#call('closeExport', [each, false]);
+      this.#call('endExport', [each]);
+    }
     for (const capsule of this.#capsules) this.#call('takeTensor', [capsule]);
     while (this.#live.tensor.length > 0) this.#succeed('releaseTensor', this.#live.tensor[0]);
     for (let turn = 0; turn < 100 && releasedTensors < this.#capsules.length; turn++) await new Promise(setImmediate);
