@@ -375,9 +375,10 @@ export class DeviceBuffer implements Disposable {
    * A buffer over the memory of an array in the form of `__cuda_array_interface__`, versions 0 to 3:
    * from the array's first element to the end of its last one, gaps included. The memory is
    * borrowed. Whoever owns it must keep it until the buffer is disposed and the work queued on the
-   * buffer's stream has run; until then the buffer keeps the object alive. `stream` waits for what
-   * is queued on the array's stream, unless the array names none. A buffer over memory that must
-   * not be written does not refuse writes.
+   * buffer's stream has run; until then the object is kept alive. It must not refer to the buffer, or
+   * the garbage collector never finds either: dispose the buffer then. `stream` waits for what is
+   * queued on the array's stream, unless the array names none. A buffer over memory that must not be
+   * written does not refuse writes.
    *
    * RMM has no counterpart; its `DeviceBuffer` in Python has the attribute.
    * @param array the description, or an object that has it as `__cuda_array_interface__`

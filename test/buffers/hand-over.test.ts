@@ -97,11 +97,20 @@ describe('a detached buffer', () => {
     [new ManagedMemoryResource(), 'managed'],
     [new PinnedHostMemoryResource(), 'pinned-host'],
     [new HostMemoryResource(), 'host'],
-  ])('may be memory of any resource: %s', async (resource, memoryKind) => {
+  ] as const)('may be memory of any resource: %s', async (resource, memoryKind) => {
     const buffer = new DeviceBuffer(Uint8Array.of(1, 2), { resource, stream: giver });
     using attached = DeviceBuffer.attach(buffer.detach(), { stream: taker });
     expect(attached.resource.memoryKind).toBe(memoryKind);
     expect([...(await attached.toHost())]).toEqual([1, 2]);
+    const bytesOf = () => [heldMemory(memoryKind, giver.device).heldBytes, resource.reservedBytes];
+    const before = bytesOf();
+    const next = DeviceBuffer.attach(new DeviceBuffer(4096, { resource, stream: giver }).detach(), { stream: taker });
+    using last = DeviceBuffer.attach(next.detach(), { stream: giver });
+    expect(last.resource.memoryKind).toBe(memoryKind);
+    expect(bytesOf()).not.toEqual(before);
+    last.dispose();
+    for (let turn = 0; turn < 200 && bytesOf().join() !== before.join(); turn++) await setTimeout(5);
+    expect(bytesOf()).toEqual(before);
   });
 
   test('keeps its taker from reading before the giver has written', async () => {
