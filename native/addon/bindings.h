@@ -164,6 +164,10 @@ Status DeclareFree(Environment& environment, const Napi::CallbackInfo& info);
 
 // hand_overs.cc
 Status OnReturned(Environment& environment, const Napi::CallbackInfo& info);
+Status OnCollectionRequest(Environment& environment, const Napi::CallbackInfo& info);
+Status AskToCollect(Environment& environment, const Napi::CallbackInfo& info);
+Status AwaitCollections(Environment& environment, const Napi::CallbackInfo& info);
+Status AnswerCollectionRequest(Environment& environment, const Napi::CallbackInfo& info);
 Status HandOverMemory(Environment& environment, const Napi::CallbackInfo& info);
 Status HandOverInfo(Environment& environment, const Napi::CallbackInfo& info);
 Status AttachHandOver(Environment& environment, const Napi::CallbackInfo& info);

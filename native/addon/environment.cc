@@ -52,6 +52,7 @@ void OnWake(Napi::Env env, Napi::Function, Environment* environment, void*) {
   RunReadyHostFunctions(*environment);
   DeliverCompletions(*environment);
   DeliverReturned(*environment);
+  DeliverCollectionRequest(*environment);
   DeliverArenaRequests(*environment);
   DeliverReleasedTensors(*environment);
 }
@@ -196,6 +197,15 @@ bool Environment::ReadsPageableMemory(int device) {
     known = status == kSuccess && value != 0;
   }
   return known != 0;
+}
+
+void Environment::CallBack(const Napi::FunctionReference& function) {
+  const Napi::HandleScope scope(env);
+  napi_value error;
+  // Raw, like every call that runs JavaScript: docs/design/001.
+  if (napi_call_function(env, env.Undefined(), function.Value(), 0, nullptr, nullptr) != napi_ok && env.IsExceptionPending()) {
+    napi_get_and_clear_last_exception(env, &error);
+  }
 }
 
 void Environment::KeepAlive() {

@@ -146,6 +146,8 @@ class Environment {
   }
   void CountHostAllocation() { counters_[kCallCount] += 1; }
   void CountHostFree() { counters_[kCallCount + 1] += 1; }
+  // Calls a function of cistern's own without arguments, from the event loop. Errors are ignored: it throws none.
+  void CallBack(const Napi::FunctionReference& function);
   // Different for every environment of the process, and never 0.
   std::uint64_t id() const { return id_; }
 
@@ -210,6 +212,7 @@ class Environment {
   Napi::FunctionReference array_buffer_constructor;
   Napi::FunctionReference on_returned;  // called when memory has come home; empty: nothing was handed over
   Napi::FunctionReference on_arena_request;
+  Napi::FunctionReference on_collection_request;  // empty: nothing was attached
 
   // The cell in which JavaScript sees that moves of managed memory wait to be taken; null unless this
   // environment takes them.

@@ -386,14 +386,7 @@ std::uint64_t EndedSuperblockBytes(std::uint64_t environment) {
 
 void DeliverArenaRequests(Environment& environment) {
   if (!environment.loop->is_asked || environment.on_arena_request.IsEmpty()) return;
-  const Napi::Env env = environment.env;
-  const Napi::HandleScope scope(env);
-  napi_value error;
-  // Raw, like every call that runs JavaScript: docs/design/001.
-  if (napi_call_function(env, env.Undefined(), environment.on_arena_request.Value(), 0, nullptr, nullptr) != napi_ok &&
-      env.IsExceptionPending()) {
-    napi_get_and_clear_last_exception(env, &error);
-  }
+  environment.CallBack(environment.on_arena_request);
 }
 
 Status OnArenaRequest(Environment& environment, const Napi::CallbackInfo& info) {

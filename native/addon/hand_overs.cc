@@ -1,6 +1,8 @@
 #include "addon/hand_overs.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <deque>
 #include <map>
 #include <memory>
@@ -18,6 +20,9 @@ namespace {
 // HandOverContent of src/driver/native.ts.
 enum class Content { kMemory, kStream, kEvent };
 constexpr std::uint64_t kContents = 3;
+
+// How long an environment that was asked to collect garbage is left alone: a collection takes milliseconds.
+constexpr std::chrono::milliseconds kCollectionInterval{100};
 
 struct Attachment {
   std::uint64_t number;
@@ -77,10 +82,15 @@ bool ReadMessage(const Napi::CallbackInfo& info, Content content, Message* messa
   return ReadInteger(info[0], &message->number) && ReadInteger(info[1], &message->nonce);
 }
 
-// An environment that has handed memory over.
+using Clock = std::chrono::steady_clock;
+
+// An environment that has handed memory over, or has attached some.
 struct Member {
   std::shared_ptr<EventLoop> loop;
   std::deque<std::uint64_t> returned;
+  bool is_asked = false;   // to collect garbage; it has not answered
+  bool is_asking = false;  // and waits for the others
+  Clock::time_point asked_at{};
 };
 
 class HandOvers {
@@ -88,6 +98,7 @@ class HandOvers {
   using Entry = std::map<std::uint64_t, HandOver>::iterator;
 
   std::mutex mutex;
+  std::condition_variable answered;  // an environment has collected garbage, waits itself, or has ended
 
   // The mutex guards the rest.
   std::map<std::uint64_t, HandOver> by_number;
@@ -140,6 +151,18 @@ class HandOvers {
       if (each.number == attachment && each.environment == environment.id()) return &each;
     }
     return nullptr;
+  }
+
+  // Calls visit for each other environment that has attached memory of one.
+  template <typename Visit>
+  void VisitTakers(std::uint64_t origin, Visit&& visit) {
+    for (const auto& [number, hand_over] : by_number) {
+      if (hand_over.origin != origin) continue;
+      for (const Attachment& attachment : hand_over.attachments) {
+        const auto taker = members.find(attachment.environment);
+        if (attachment.environment != origin && taker != members.end()) visit(taker->second);
+      }
+    }
   }
 
   // Ends an attachment. With the giver's own buffer the message of a shared hand-over ends.
@@ -295,6 +318,7 @@ std::vector<Orphan> EndHandOversOf(const Environment& environment) {
   HandOvers& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.members.erase(id);
+  all.answered.notify_all();
   for (auto entry = all.by_number.begin(); entry != all.by_number.end();) {
     HandOver& hand_over = entry->second;
     if (hand_over.is_returned) {
@@ -322,14 +346,18 @@ void DeliverReturned(Environment& environment) {
     const auto member = all.members.find(environment.id());
     if (member == all.members.end() || member->second.returned.empty()) return;
   }
-  const Napi::Env env = environment.env;
-  const Napi::HandleScope scope(env);
-  napi_value error;
-  // Raw, like every call that runs JavaScript: docs/design/001.
-  if (napi_call_function(env, env.Undefined(), environment.on_returned.Value(), 0, nullptr, nullptr) != napi_ok &&
-      env.IsExceptionPending()) {
-    napi_get_and_clear_last_exception(env, &error);
+  environment.CallBack(environment.on_returned);
+}
+
+void DeliverCollectionRequest(Environment& environment) {
+  if (environment.on_collection_request.IsEmpty()) return;
+  {
+    HandOvers& all = All();
+    const std::lock_guard<std::mutex> lock(all.mutex);
+    const auto member = all.members.find(environment.id());
+    if (member == all.members.end() || !member->second.is_asked) return;
   }
+  environment.CallBack(environment.on_collection_request);
 }
 
 HandedOverMemory::HandedOverMemory(const DriverTable* backend) {
@@ -352,6 +380,61 @@ bool HandedOverMemory::Overlaps(std::uint64_t address, std::uint64_t bytes) cons
 Status OnReturned(Environment& environment, const Napi::CallbackInfo& info) {
   if (!info[0].IsFunction()) return kInvalidArgument;
   environment.on_returned = Napi::Persistent(info[0].As<Napi::Function>());
+  return kSuccess;
+}
+
+Status OnCollectionRequest(Environment& environment, const Napi::CallbackInfo& info) {
+  if (!info[0].IsFunction()) return kInvalidArgument;
+  environment.on_collection_request = Napi::Persistent(info[0].As<Napi::Function>());
+  return kSuccess;
+}
+
+Status AskToCollect(Environment& environment, const Napi::CallbackInfo&) {
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const Clock::time_point now = Clock::now();
+  bool is_any_asked = false;
+  all.VisitTakers(environment.id(), [&](Member& taker) {
+    if (!taker.is_asked && now - taker.asked_at >= kCollectionInterval) {
+      taker.is_asked = true;
+      taker.asked_at = now;
+      EventLoop& loop = *taker.loop;
+      const std::lock_guard<std::mutex> loop_lock(loop.mutex);
+      loop.PostWake();
+    }
+    is_any_asked = is_any_asked || taker.is_asked;
+  });
+  environment.Out(1, is_any_asked ? 1 : 0);
+  return kSuccess;
+}
+
+Status AwaitCollections(Environment& environment, const Napi::CallbackInfo& info) {
+  double milliseconds;
+  if (!ReadNumber(info[0], &milliseconds) || !(milliseconds >= 0 && milliseconds <= 1000)) return kInvalidArgument;
+  const auto wait = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double, std::milli>(milliseconds));
+  const Clock::time_point deadline = Clock::now() + wait;
+  HandOvers& all = All();
+  std::unique_lock<std::mutex> lock(all.mutex);
+  const auto self = all.members.find(environment.id());
+  if (self == all.members.end()) return kSuccess;
+  // Two that wait for each other would wait in vain.
+  self->second.is_asking = true;
+  all.answered.notify_all();
+  all.answered.wait_until(lock, deadline, [&] {
+    bool is_any_awaited = false;
+    all.VisitTakers(environment.id(), [&](const Member& taker) { is_any_awaited |= taker.is_asked && !taker.is_asking; });
+    return !is_any_awaited;
+  });
+  self->second.is_asking = false;
+  return kSuccess;
+}
+
+Status AnswerCollectionRequest(Environment& environment, const Napi::CallbackInfo&) {
+  HandOvers& all = All();
+  const std::lock_guard<std::mutex> lock(all.mutex);
+  const auto self = all.members.find(environment.id());
+  if (self != all.members.end()) self->second.is_asked = false;
+  all.answered.notify_all();
   return kSuccess;
 }
 
@@ -424,6 +507,7 @@ Status AttachHandOver(Environment& environment, const Napi::CallbackInfo& info) 
     HandOver& hand_over = entry->second;
     number = entry->first;
     attachment = ++all.last_attachment;
+    all.members[environment.id()].loop = environment.loop;
     hand_over.attachments.push_back({attachment, environment.id()});
     if (!hand_over.is_shared) all.CloseMessage(hand_over);
     // Nobody records it again while the attachment lasts.

@@ -40,6 +40,9 @@ void EndShare(Environment& environment, const SharedObject& shared);
 // Calls JavaScript if memory has come home. Called by the event loop.
 void DeliverReturned(Environment& environment);
 
+// Calls JavaScript if another environment, some of whose memory this one has attached, is short of memory. Called by the event loop.
+void DeliverCollectionRequest(Environment& environment);
+
 struct AddressRange {
   std::uint64_t begin;
   std::uint64_t end;

@@ -2,6 +2,7 @@ import { isAnyArrayBuffer } from 'node:util/types';
 import { assertMemoryResource } from '../adaptors/pass-through-adaptor.js';
 import { deviceOfMemory, hasMemoryOf } from '../adaptors/per-device-resource-adaptor.js';
 import { creationStack, disown, freeReturned, freeSoonerOrLater, own, type StandIn } from '../collector/free-unreachable-buffers.js';
+import { collectForOthers } from '../collector/reclaim-unreachable-buffers.js';
 import { Event } from '../driver/event.js';
 import { attach, type BufferMessage, checkedMessage, discardMessage, giveBack, messageInfo } from '../driver/hand-over.js';
 import { accessFromHost } from '../driver/host-view.js';
@@ -458,6 +459,7 @@ export class DeviceBuffer implements Disposable {
     const { bytes, byteLength, alignment, isShared, ...place } = messageInfo(checked, operation);
     if (place.memoryKind === 'device') assertStreamOf(stream, place.device);
     const createdAt = creationStack(DeviceBuffer.attach);
+    collectForOthers();
     const attached = attach(checked, stream, operation);
     if (bytes === 0) {
       giveBack(attached, stream);

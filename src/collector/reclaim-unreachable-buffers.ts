@@ -1,5 +1,7 @@
+import { askToCollect, awaitCollections, onCollectionRequest } from '../driver/hand-over.js';
 import { assertOneOf } from '../validation.js';
 import { freeUnreachableBuffers } from './free-unreachable-buffers.js';
+import { isAnyAway } from './returned-memory.js';
 
 /**
  * What V8 collects: `minor` collects recent objects, in a fraction of a millisecond; `major`
@@ -11,13 +13,20 @@ type Collect = (options?: { readonly type: 'minor' }) => void;
 
 const collectionKinds: readonly CollectionKind[] = ['minor', 'major'];
 const mostWorkers = 1000;
+/** How long other workers are waited for. */
+const patienceMilliseconds = 20;
 let collect: Collect | undefined;
+let isListening = false;
 
 /**
  * Collects garbage and, before it returns, frees the memory of every collected buffer, in the order
  * of the buffer's stream and through its resource. Buffers do this themselves before they throw an
  * out-of-memory error; call it if something else needs memory. A runtime that lets nobody collect
  * garbage (flags of V8 that are frozen, another engine) frees what it has collected itself.
+ *
+ * If other workers have attached buffers of this one, a major collection also asks them to collect,
+ * at their next turn of the event loop, and waits up to 20 ms for that. A worker is asked at most ten
+ * times a second.
  *
  * If a resource refuses a free, a process warning (`CISTERN_UNREACHABLE_BUFFER`) reports it, and
  * the rest is freed.
@@ -30,11 +39,28 @@ let collect: Collect | undefined;
  */
 export function reclaimUnreachableBuffers(kind: CollectionKind): number {
   assertOneOf(kind, collectionKinds, 'kind');
+  // The others collect at the same time.
+  const isAnyAsked = kind === 'major' && isAnyAway() && askToCollect();
+  collectGarbage(kind);
+  if (isAnyAsked) awaitCollections(patienceMilliseconds);
+  return freeUnreachableBuffers();
+}
+
+/** From now on, collects garbage whenever a worker is short of memory of which this one has attached some. */
+export function collectForOthers(): void {
+  if (isListening) return;
+  onCollectionRequest(() => {
+    collectGarbage('major');
+    freeUnreachableBuffers();
+  });
+  isListening = true;
+}
+
+function collectGarbage(kind: CollectionKind): void {
   collect ??= findCollect();
   // Given any options, V8 runs a minor collection.
   if (kind === 'minor') collect({ type: 'minor' });
   else collect();
-  return freeUnreachableBuffers();
 }
 
 function findCollect(): Collect {

@@ -37,6 +37,11 @@ const longestDelay = 64;
 let delay = firstDelay;
 let timer: NodeJS.Timeout | undefined;
 
+/** Whether other workers may use memory of this one. */
+export function isAnyAway(): boolean {
+  return away.size > 0;
+}
+
 /** Keeps what is needed to free handed memory once it has come home. */
 export function keepAway(handOver: number, memory: AwayMemory): void {
   away.set(handOver, memory);

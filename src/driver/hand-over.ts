@@ -255,6 +255,32 @@ export function onReturned(callback: () => void): void {
   check('wait for handed memory');
 }
 
+/**
+ * Calls a function, which must not throw, from the event loop whenever another environment, some of
+ * whose memory this one has attached, is short of memory.
+ */
+export function onCollectionRequest(collect: () => void): void {
+  native().onCollectionRequest(() => {
+    collect();
+    native().answerCollectionRequest();
+  });
+  check('listen for other workers');
+}
+
+/**
+ * Asks the environments that have attached memory of this one to collect garbage. Returns whether any
+ * of them has not answered yet.
+ */
+export function askToCollect(): boolean {
+  native().askToCollect();
+  return mailbox[1] === 1;
+}
+
+/** Blocks until they have answered, but no longer than a time. */
+export function awaitCollections(milliseconds: number): void {
+  native().awaitCollections(milliseconds);
+}
+
 function messageOf(number: number, nonce: number, label: string | undefined): BufferMessage {
   return Object.freeze({ kind: 'cistern-buffer', number, nonce, ...(label === undefined ? {} : { label }) });
 }

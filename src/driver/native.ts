@@ -444,6 +444,20 @@ export interface NativeBinding {
    */
   onReturned(callback: () => void): void;
   /**
+   * Calls the function from the event loop when an environment, some of whose memory this one has
+   * attached, asks for a collection of garbage. The function must not throw, and must end with
+   * `answerCollectionRequest`.
+   */
+  onCollectionRequest(callback: () => void): void;
+  answerCollectionRequest(): void;
+  /**
+   * Asks the environments that have attached memory of this one for a collection, except those that
+   * were asked less than 100 ms ago. `[1]`: 1 if any has not answered yet.
+   */
+  askToCollect(): void;
+  /** Waits until they have, at most so long. One that waits itself is not waited for. */
+  awaitCollections(milliseconds: number): void;
+  /**
    * Hands memory over to other environments, ordered after what is queued on the stream. Its message
    * can be attached once, or, if it is shared, until this environment gives its own attachment back.
    * `[1]`: the hand-over, `[2]` the message, `[3]` its nonce, `[4]` this environment's attachment if

@@ -208,6 +208,51 @@ describe('a buffer that a worker gives to another', () => {
     expect(end).toEqual(printed('4 ERR_CISTERN_STALE_MESSAGE', '0'));
   });
 
+  test('comes home if its taker has dropped it, as soon as its giver is short of memory', () => {
+    const end = runWithWorkers(`
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 4 * MiB, maximumBytes: 4 * MiB });
+      const stream = new Stream();
+      const taker = start(\`
+        const stream = new cistern.Stream();
+        parentPort.on('message', (messages) => {
+          for (const message of messages) DeviceBuffer.attach(message, { stream }).fill(1);
+          post('dropped');
+        });
+      \`);
+      for (let round = 0; round < 2; round++) {
+        const buffers = [1, 2, 3, 4].map(() => new DeviceBuffer(1 * MiB, { resource: pool, stream }));
+        taker.postMessage(buffers.map((buffer) => buffer.detach()));
+        await received(taker);
+        // The taker is not asked twice in 100 ms.
+        await setTimeout(110);
+      }
+      const buffer = new DeviceBuffer(4 * MiB, { resource: pool, stream });
+      show(buffer.byteLength / MiB);
+      buffer.dispose();
+      show(await taker.terminate());
+    `);
+    expect(end).toEqual(printed('4', '1'));
+  });
+
+  test('is not waited for if its taker does not collect garbage', () => {
+    const end = runWithWorkers(`
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 1 * MiB, maximumBytes: 1 * MiB });
+      const stream = new Stream();
+      const taker = start(\`
+        const stream = new cistern.Stream();
+        const buffer = DeviceBuffer.attach(await received(), { stream });
+        post('attached');
+        for (;;);
+      \`);
+      taker.postMessage(new DeviceBuffer(1 * MiB, { resource: pool, stream }).detach());
+      await received(taker);
+      for (let round = 0; round < 3; round++) show(codeOf(() => new DeviceBuffer(1 * MiB, { resource: pool, stream })));
+      await taker.terminate();
+      show(await returned(pool));
+    `);
+    expect(end).toEqual(printed(...Array(3).fill('ERR_CISTERN_OUT_OF_MEMORY'), '0'));
+  });
+
   test('may be shared by several, and is freed after the last, whoever ends first', () => {
     const end = runWithWorkers(`
       const reader = \`

@@ -181,6 +181,10 @@ const callArguments: {
   discardMessage: (run) => [...run.message()],
   recallHandOver: (run) => [run.attachment()[0]],
   takeReturned: () => [],
+  onCollectionRequest: (run) => [run.callback()],
+  answerCollectionRequest: () => [],
+  askToCollect: () => [],
+  awaitCollections: (run) => [run.reader.byte() % 3],
   followReturned: (run) => [run.attachment()[0], run.handle('stream')],
   exportTensor: (run) => [
     ...[run.address(), 1 + (run.reader.byte() % 14), run.device(), run.reader.byte(), run.reader.byte(), run.reader.short()],
