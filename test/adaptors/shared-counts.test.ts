@@ -1,8 +1,9 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
 import { CudaMemoryResource, LimitingResourceAdaptor, MiB, StatisticsResourceAdaptor, Stream } from '../../src/index.js';
 import { caught } from '../support/errors.js';
-import { runModule } from '../support/run-module.js';
+import { type ProcessEnd, printed } from '../support/run-module.js';
 import { SpyResource } from '../support/spy-resource.js';
+import { runWithWorkers } from '../support/workers.js';
 
 let stream: Stream;
 beforeAll(() => {
@@ -14,34 +15,8 @@ function limited(limitBytes: number, shared: string): LimitingResourceAdaptor {
   return new LimitingResourceAdaptor(new SpyResource(), { limitBytes, shared });
 }
 
-/** A module in which `start(n, text)` starts `n` workers that run a text, each with a number from 0 on. */
-function runWithWorkers(body: string): unknown {
-  return runModule(`
-    import { once } from 'node:events';
-    import { setTimeout } from 'node:timers/promises';
-    import { Worker } from 'node:worker_threads';
-    import * as cistern from 'cistern';
-    const { CudaAsyncMemoryResource, CudaMemoryResource, DeviceBuffer, LimitingResourceAdaptor, MiB, PoolMemoryResource, StatisticsResourceAdaptor, Stream } = cistern;
-    const stream = new Stream();
-    const start = (count, text) => Array.from({ length: count }, (_, number) => new Worker(\`
-      const { once } = require('node:events');
-      const { parentPort, workerData: { number, cells } } = require('node:worker_threads');
-      const post = (message) => parentPort.postMessage(message);
-      const received = async () => (await once(parentPort, 'message'))[0];
-      import('cistern').then(async (cistern) => {
-        const { CallbackMemoryResource, CudaAsyncMemoryResource, CudaMemoryResource, DeviceBuffer, LimitingResourceAdaptor, MiB, StatisticsResourceAdaptor, Stream } = cistern;
-        const stream = new Stream();
-        \${text}
-      });\`, { eval: true, execArgv: [], workerData: { number, cells } }));
-    const cells = new Int32Array(new SharedArrayBuffer(64));
-    const received = async (worker) => (await once(worker, 'message'))[0];
-    const show = (...values) => console.log(...values);
-    ${body}
-  `);
-}
-
-function printed(...lines: readonly string[]): unknown {
-  return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
+function run(body: string): ProcessEnd {
+  return runWithWorkers(body, { everywhere: 'const stream = new Stream();' });
 }
 
 describe('a limit that adaptors share', () => {
@@ -119,8 +94,8 @@ describe('a limit that adaptors share', () => {
   });
 
   test('is never exceeded while workers compete, and counts nothing at the end', () => {
-    const end = runWithWorkers(`
-      const workers = start(4, \`
+    const end = run(`
+      const workers = start(\`
         const limitBytes = 64 * 256;
         // Counts, beside the adaptor, what is allocated at this moment.
         const below = new CallbackMemoryResource(
@@ -143,7 +118,7 @@ describe('a limit that adaptors share', () => {
         post(refused > 0);
         await received();
         post(resource.allocatedBytes);
-      \`);
+      \`, 4);
       show((await Promise.all(workers.map(received))).join());
       for (const worker of workers) worker.postMessage('go on');
       show((await Promise.all(workers.map(received))).join(), Atomics.load(cells, 0), Atomics.load(cells, 1));
@@ -153,15 +128,15 @@ describe('a limit that adaptors share', () => {
   });
 
   test('counts what a terminated worker held until that is free, and frees it if the limit is reached', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
       for (const ask of [false, true]) {
-        const [worker] = start(1, \`
+        const [worker] = start(\`
           const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
           resource.allocate(8 * MiB, stream);
           post('allocated');
           await received();
-        \`);
+        \`, 1);
         await received(worker);
         const live = resource.allocatedBytes / MiB;
         await worker.terminate();
@@ -177,14 +152,14 @@ describe('a limit that adaptors share', () => {
   });
 
   test('counts a buffer whose giver has ended as long as another worker has it', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const options = { limitBytes: 10 * MiB, shared: 'budget' };
       const resource = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), options);
-      const [worker] = start(1, \`
+      const [worker] = start(\`
         const resource = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
         post(new DeviceBuffer(8 * MiB, { resource, stream }).detach());
         await received();
-      \`);
+      \`, 1);
       const buffer = DeviceBuffer.attach(await received(worker), { stream });
       await worker.terminate();
       let code;
@@ -198,15 +173,15 @@ describe('a limit that adaptors share', () => {
   });
 
   test('counts at most what an ended worker has left', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
-      const [worker] = start(1, \`
+      const [worker] = start(\`
         const unlimited = new CudaMemoryResource();
         const resource = new LimitingResourceAdaptor(unlimited, { limitBytes: 10 * MiB, shared: 'budget' });
         resource.allocate(8 * MiB, stream);
         post(new DeviceBuffer(256, { resource: unlimited, stream }).detach());
         await received();
-      \`);
+      \`, 1);
       const buffer = DeviceBuffer.attach(await received(worker), { stream });
       await worker.terminate();
       resource.deallocate(resource.allocate(4 * MiB, stream), 4 * MiB, stream);
@@ -219,7 +194,7 @@ describe('a limit that adaptors share', () => {
   });
 
   test('waits for another worker that is freeing what an ended worker left', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
       const text = \`
         const resource = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
@@ -231,7 +206,7 @@ describe('a limit that adaptors share', () => {
         post('allocated');
         await received();
       \`;
-      const [holder, other] = start(2, text);
+      const [holder, other] = start(text, 2);
       await Promise.all([received(holder), received(other)]);
       const busy = new CudaMemoryResource().allocate(64 * MiB, stream);
       for (let i = 0; i < 12; i++) cistern.set(busy, i, 1, 64 * MiB, stream);
@@ -249,14 +224,14 @@ describe('a limit that adaptors share', () => {
   });
 
   test('ends with its last worker, once the memory that the worker left is free', () => {
-    const end = runWithWorkers(`
-      const [worker] = start(1, \`
+    const end = run(`
+      const [worker] = start(\`
         const limited = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 10 * MiB, shared: 'budget' });
         const counted = new StatisticsResourceAdaptor(limited, { shared: 'budget' });
         counted.allocate(8 * MiB, stream);
         post('allocated');
         await received();
-      \`);
+      \`, 1);
       await received(worker);
       await worker.terminate();
       new Stream().dispose();
@@ -268,11 +243,11 @@ describe('a limit that adaptors share', () => {
   });
 
   test('is right however workers are terminated', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const options = { limitBytes: 64 * MiB, shared: 'budget' };
       const resource = new StatisticsResourceAdaptor(new LimitingResourceAdaptor(new CudaMemoryResource(), options), { shared: 'budget' });
       for (let round = 0; round < 12; round++) {
-        const workers = start(2, \`
+        const workers = start(\`
           const limited = new LimitingResourceAdaptor(new CudaAsyncMemoryResource(), { limitBytes: 64 * MiB, shared: 'budget' });
           const resource = new StatisticsResourceAdaptor(limited, { shared: 'budget' });
           const live = [];
@@ -281,7 +256,7 @@ describe('a limit that adaptors share', () => {
             live.push(resource.allocate(1000 + i % 5000, stream));
             if (live.length > 100) resource.deallocate(live.shift(), 1000 + (i - 100) % 5000, stream);
           }
-        \`);
+        \`, 2);
         for (const worker of workers) worker.on('error', (error) => show(error.message));
         await Promise.all(workers.map(received));
         await setTimeout(round);
@@ -351,14 +326,14 @@ describe('counters that adaptors share', () => {
   });
 
   test('forget the memory of an ended worker that no driver knows', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const resource = new StatisticsResourceAdaptor(new CudaMemoryResource(), { shared: 'training' });
-      const [worker] = start(1, \`
+      const [worker] = start(\`
         const made = new CallbackMemoryResource(() => 256, () => {});
         new StatisticsResourceAdaptor(made, { shared: 'training' }).allocate(8 * MiB, stream);
         post('allocated');
         await received();
-      \`);
+      \`, 1);
       await received(worker);
       await worker.terminate();
       resource.allocate(8 * MiB, stream);
@@ -368,13 +343,13 @@ describe('counters that adaptors share', () => {
   });
 
   test('have no peak of memory that an ended worker no longer has', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const resource = new StatisticsResourceAdaptor(new CudaMemoryResource(), { shared: 'training' });
-      const [worker] = start(1, \`
+      const [worker] = start(\`
         new StatisticsResourceAdaptor(new CudaMemoryResource(), { shared: 'training' }).allocate(8 * MiB, stream);
         post('allocated');
         await received();
-      \`);
+      \`, 1);
       await received(worker);
       await worker.terminate();
       new Stream().dispose();
@@ -394,9 +369,9 @@ describe('counters that adaptors share', () => {
   });
 
   test('know the exact peak of workers that count at the same time', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const resource = new StatisticsResourceAdaptor(new CudaAsyncMemoryResource(), { shared: 'training' });
-      const workers = start(4, \`
+      const workers = start(\`
         const resource = new StatisticsResourceAdaptor(new CudaAsyncMemoryResource(), { shared: 'training' });
         post('ready');
         for (let round = 1; round <= 20; round++) {
@@ -407,7 +382,7 @@ describe('counters that adaptors share', () => {
           for (const pointer of pointers) resource.deallocate(pointer, round * 256, stream);
           post('freed');
         }
-      \`);
+      \`, 4);
       await Promise.all(workers.map(received));
       const step = async () => {
         const answers = workers.map(received);

@@ -1,45 +1,17 @@
 import { spawnSync } from 'node:child_process';
 import { describe, expect, test } from 'vitest';
-import { deviceMemory } from '../support/device-memory.js';
-import { runModule } from '../support/run-module.js';
+import { type ProcessEnd, printed } from '../support/run-module.js';
+import { runWithWorkers } from '../support/workers.js';
 
-const device = deviceMemory(256);
-
-/**
- * A module that starts workers. In both, `cistern` is the package; in a worker, `received()` is the
- * next message, and `post` answers. `show` prints; `returned(pool)` waits until everything has come
- * home; `free()` is the free memory of the device once orphans were freed, and `held(before)` waits
- * until all memory is free that was before.
- */
-function runWithWorkers(body: string): unknown {
-  return runModule(
+/** `returned(pool)` waits until everything has come home, `held(before)` until all memory is free that was before. */
+function run(body: string): ProcessEnd {
+  return runWithWorkers(
     `
-    import { once } from 'node:events';
-    import { setTimeout } from 'node:timers/promises';
-    import { Worker } from 'node:worker_threads';
-    import * as cistern from 'cistern';
-    const { CudaAsyncMemoryResource, CudaMemoryResource, Device, DeviceBuffer, KiB, MiB, PoolMemoryResource, Stream } = cistern;
-    const start = (text) => new Worker(\`
-      const { once } = require('node:events');
-      const { parentPort } = require('node:worker_threads');
-      const post = (message) => parentPort.postMessage(message);
-      const received = async () => (await once(parentPort, 'message'))[0];
-      import('cistern').then(async (cistern) => {
-        const { CudaAsyncMemoryResource, CudaMemoryResource, DeviceBuffer, KiB, MiB, PoolMemoryResource, Stream } = cistern;
-        \${text}
-      });\`, { eval: true, execArgv: [] });
-    const received = async (worker) => (await once(worker, 'message'))[0];
-    const show = (...values) => console.log(...values);
     const codeOf = (action) => { try { action(); return 'nothing'; } catch (error) { return error.code; } };
     const valuesOf = (buffer) => [...new Set(buffer.toHostSync())].join();
     const returned = async (pool) => {
       for (let i = 0; i < 2000 && pool.statistics().allocatedBytes > 0; i++) await setTimeout(1);
       return pool.statistics().allocatedBytes;
-    };
-    const free = () => {
-      new Stream().dispose();
-      Device.get().synchronizeSync();
-      return Device.get().memoryInfo().freeBytes;
     };
     const held = async (before) => {
       for (let i = 0; i < 400 && before > free(); i++) await setTimeout(5);
@@ -47,19 +19,13 @@ function runWithWorkers(body: string): unknown {
     };
     ${body}
   `,
-    device,
   );
-}
-
-/** Everything printed, and nothing else. */
-function printed(...lines: readonly string[]): unknown {
-  return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
 }
 
 describe('a buffer that a worker gives to another', () => {
   test('has its contents there, in stream order, and comes home when it is disposed', () => {
-    const end = runWithWorkers(`
-      const worker = start(\`
+    const end = run(`
+      const [worker] = start(\`
         const stream = new Stream({ nonBlocking: true });
         const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
         const buffer = new DeviceBuffer(64 * KiB, { resource: pool, stream });
@@ -91,10 +57,10 @@ describe('a buffer that a worker gives to another', () => {
   test.each(['new CudaMemoryResource()', 'new CudaAsyncMemoryResource()', 'new cistern.VirtualMemoryResource()'])(
     'outlives its giver, in a pool on %s',
     (upstream) => {
-      const end = runWithWorkers(`
+      const end = run(`
       const before = free();
       for (const ending of ['exit', 'terminate', 'throw']) {
-        const worker = start(\`
+        const [worker] = start(\`
           const stream = new Stream({ nonBlocking: true });
           const pool = new PoolMemoryResource(${upstream}, { initialBytes: 8 * MiB });
           const buffer = new DeviceBuffer(64 * KiB, { resource: pool, stream });
@@ -122,13 +88,13 @@ describe('a buffer that a worker gives to another', () => {
   );
 
   test('comes home if its taker ends, after the work that the taker had queued', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       // What has run by chance does not count.
       const checker = cistern.checkOrder({ stacks: false });
       const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
       const stream = new Stream({ nonBlocking: true });
       for (const ending of ['exit', 'terminate', 'collected']) {
-        const worker = start(\`
+        const [worker] = start(\`
           const message = await received();
           const stream = new Stream({ nonBlocking: true });
           let buffer = DeviceBuffer.attach(message, { stream });
@@ -160,18 +126,18 @@ describe('a buffer that a worker gives to another', () => {
   });
 
   test('is lost with its message if nobody discards it, until its giver ends', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const before = free();
       const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
       const stream = new Stream();
       const lost = new DeviceBuffer(MiB, { resource: pool, stream }).detach();
-      const dead = start('');
+      const [dead] = start('');
       const ended = once(dead, 'exit');
       dead.postMessage(lost);
       await ended;
       show(pool.statistics().allocatedBytes === MiB, DeviceBuffer.discard(lost), DeviceBuffer.discard(lost), await returned(pool));
       pool.dispose();
-      const worker = start(\`
+      const [worker] = start(\`
         const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
         post(new DeviceBuffer(MiB, { resource: pool, stream: new Stream() }).detach());
       \`);
@@ -184,10 +150,10 @@ describe('a buffer that a worker gives to another', () => {
   });
 
   test('passes through a worker that ends, and comes home from the last one', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const pool = new PoolMemoryResource(new CudaAsyncMemoryResource(), { initialBytes: MiB });
       const stream = new Stream({ nonBlocking: true });
-      const worker = start(\`
+      const [worker] = start(\`
         const stream = new Stream({ nonBlocking: true });
         for (;;) {
           const buffer = DeviceBuffer.attach(await received(), { stream });
@@ -254,7 +220,7 @@ describe('a buffer that a worker gives to another', () => {
   });
 
   test('may be shared by several, and is freed after the last, whoever ends first', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const reader = \`
         const stream = new Stream({ nonBlocking: true });
         const buffer = DeviceBuffer.attach(await received(), { stream });
@@ -264,7 +230,7 @@ describe('a buffer that a worker gives to another', () => {
         post('disposed');
       \`;
       const before = free();
-      const giver = start(\`
+      const [giver] = start(\`
         const stream = new Stream({ nonBlocking: true });
         const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
         const buffer = new DeviceBuffer(MiB, { resource: pool, stream });
@@ -274,7 +240,7 @@ describe('a buffer that a worker gives to another', () => {
         parentPort.on('message', () => {});
       \`);
       const message = await received(giver);
-      const readers = [start(reader), start(reader), start(reader)];
+      const readers = start(reader, 3);
       for (const each of readers) {
         each.postMessage(message);
         show(await received(each));
@@ -295,11 +261,11 @@ describe('a buffer that a worker gives to another', () => {
   });
 
   test('is followed by the order checker, which reports memory that was sent as a bare pointer', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const checker = cistern.checkOrder({ stacks: false });
       const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
       const stream = new Stream({ nonBlocking: true });
-      const worker = start(\`
+      const [worker] = start(\`
         cistern.checkOrder({ stacks: false });
         const stream = new Stream({ nonBlocking: true });
         const buffer = DeviceBuffer.attach(await received(), { stream });
@@ -350,11 +316,11 @@ describe('four workers that hand buffers on', () => {
 
 describe('the message of something that a worker shares', () => {
   test('cannot be discarded by a taker', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const stream = new Stream({ nonBlocking: true });
       const buffer = new DeviceBuffer(64 * KiB, { resource: new CudaMemoryResource(), stream });
       const messages = [buffer.share(), stream.share(), new cistern.Event().share()];
-      const worker = start(\`
+      const [worker] = start(\`
         const [buffer, stream, event] = await received();
         post([DeviceBuffer.discard(buffer), Stream.discard(stream), cistern.Event.discard(event)]);
       \`);
@@ -369,11 +335,11 @@ describe('the message of something that a worker shares', () => {
 
 describe('an event that a worker gives to another', () => {
   test('orders what both queue, and nothing else does', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const checker = cistern.checkOrder({ stacks: false });
       const stream = new Stream({ nonBlocking: true });
       for (const form of ['detach', 'share', 'nothing']) {
-        const worker = start(\`
+        const [worker] = start(\`
           const stream = new Stream({ nonBlocking: true });
           const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
           const buffer = new DeviceBuffer(64 * KiB, { resource: pool, stream });
@@ -418,12 +384,12 @@ describe('an event that a worker gives to another', () => {
 
 describe('a stream that workers share', () => {
   test('runs what each of them queues in that order', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const checker = cistern.checkOrder({ stacks: false });
       const resource = new CudaMemoryResource();
       const stream = new Stream({ nonBlocking: true });
       const buffer = new DeviceBuffer(64 * KiB, { resource, stream });
-      const worker = start(\`
+      const [worker] = start(\`
         const { stream: message, ptr } = await received();
         const stream = cistern.Stream.attach(message);
         const ones = new DeviceBuffer(64 * KiB, { resource: new CudaMemoryResource(), stream });
@@ -451,14 +417,14 @@ describe('a stream that workers share', () => {
   });
 
   test('is given back when the last of them has disposed it, or has ended', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const isLive = (address) => {
         new Stream().dispose();
         try { Stream.fromHandle(address).dispose(); return true; } catch { return false; }
       };
       for (const ending of ['exit', 'terminate', 'dispose']) {
         for (const first of ['giver', 'taker']) {
-          const giver = start(\`
+          const [giver] = start(\`
             const stream = new Stream();
             post({ message: stream.share(), address: stream.nativeHandle });
             while (true) {
@@ -468,7 +434,7 @@ describe('a stream that workers share', () => {
               post('disposed');
             }
           \`);
-          const taker = start(\`
+          const [taker] = start(\`
             const stream = Stream.attach(await received());
             stream.launchHostFunction(() => {});
             post('attached');
@@ -504,20 +470,20 @@ describe('a stream that workers share', () => {
   });
 
   test('is given back if a message is lost with its giver, or its taker ends', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const isLive = (address) => {
         new Stream().dispose();
         try { Stream.fromHandle(address).dispose(); return true; } catch { return false; }
       };
       for (const isAttached of [false, true]) {
-        const giver = start(\`
+        const [giver] = start(\`
           const stream = new Stream();
           const address = stream.nativeHandle;
           post({ address, stream: stream.detach(), event: new cistern.Event().detach() });
           parentPort.on('message', () => {});
         \`);
         const message = await received(giver);
-        const taker = start(\`
+        const [taker] = start(\`
           const { stream, event } = await received();
           const kept = [Stream.attach(stream), cistern.Event.attach(event)];
           kept[1].record(kept[0]);

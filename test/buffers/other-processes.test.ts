@@ -1,6 +1,7 @@
 import { spawnSync } from 'node:child_process';
 import { describe, expect, test } from 'vitest';
-import { isSoftwareDevice, isStrictDriver, needExportablePools, printed, runProcesses } from '../support/processes.js';
+import { isSoftwareDevice, isStrictDriver, needExportablePools, runProcesses } from '../support/processes.js';
+import { printed } from '../support/run-module.js';
 import { skipTest } from '../support/skip-test.js';
 
 describe('a buffer that another process opens', () => {

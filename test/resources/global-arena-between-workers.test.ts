@@ -1,54 +1,15 @@
 import { describe, expect, test } from 'vitest';
-import { deviceMemory } from '../support/device-memory.js';
-import { runModule } from '../support/run-module.js';
+import { type ProcessEnd, printed } from '../support/run-module.js';
+import { runWithWorkers } from '../support/workers.js';
 
-const device = deviceMemory(64);
-
-/**
- * A module in which `start(text, n)` starts workers that run a text, each with a number from 0 on, and
- * `cells` are shared. In all of them, `open()` opens the same arena of 8 MiB. `free()` is the free
- * memory of the device once orphans were freed.
- */
-function runWithWorkers(body: string, timeoutMilliseconds?: number): unknown {
-  return runModule(
-    `
-    import { once } from 'node:events';
-    import { setTimeout } from 'node:timers/promises';
-    import { Worker } from 'node:worker_threads';
-    import * as cistern from 'cistern';
-    const { Device, DeviceBuffer, GlobalArenaMemoryResource, KiB, MiB, PoolMemoryResource, Stream, checkOrder, set } = cistern;
+/** In all of them, `open()` opens the same arena of 8 MiB. */
+function run(body: string, timeoutMilliseconds?: number): ProcessEnd {
+  const everywhere = `
     const open = (options) => new GlobalArenaMemoryResource({ name: 'test', arenaBytes: 8 * MiB, superblockBytes: 256 * KiB, ...options });
-    const cells = new Int32Array(new SharedArrayBuffer(64));
-    const start = (text, count = 1) => Array.from({ length: count }, (_, number) => new Worker(\`
-      const { once } = require('node:events');
-      const { parentPort, workerData: { number, cells } } = require('node:worker_threads');
-      const post = (message) => parentPort.postMessage(message);
-      const received = async () => (await once(parentPort, 'message'))[0];
-      import('cistern').then(async (cistern) => {
-        const { DeviceBuffer, GlobalArenaMemoryResource, KiB, MiB, PoolMemoryResource, Stream, checkOrder, set } = cistern;
-        const open = (options) => new GlobalArenaMemoryResource({ name: 'test', arenaBytes: 8 * MiB, superblockBytes: 256 * KiB, ...options });
-        const stream = new Stream({ nonBlocking: true });
-        \${text}
-      });\`, { eval: true, execArgv: [], workerData: { number, cells } }));
-    const received = async (worker) => (await once(worker, 'message'))[0];
-    const show = (...values) => console.log(...values);
-    const messageOf = (action) => { try { action(); return 'nothing'; } catch (error) { return error.message; } };
     const stream = new Stream({ nonBlocking: true });
-    const free = () => {
-      new Stream().dispose();
-      Device.get().synchronizeSync();
-      return Device.get().memoryInfo().freeBytes;
-    };
-    ${body}
-  `,
-    device,
-    timeoutMilliseconds,
-  );
-}
-
-/** Everything printed, and nothing else. */
-function printed(...lines: readonly string[]): unknown {
-  return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
+  `;
+  const messageOf = "const messageOf = (action) => { try { action(); return 'nothing'; } catch (error) { return error.message; } };";
+  return runWithWorkers(`${messageOf}${body}`, { everywhere, deviceMebibytes: 64, timeoutMilliseconds });
 }
 
 /** A worker whose pool has 6 MiB free, and then runs a text. */
@@ -62,7 +23,7 @@ function withFreeMemory(text: string): string {
 
 describe('one arena for all workers', () => {
   test('gives one worker what another has free, without a call of either', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const [worker] = start(\`${withFreeMemory(`
         await received();
         post(pool.reservedBytes);
@@ -80,7 +41,7 @@ describe('one arena for all workers', () => {
   });
 
   test('makes the taker wait for the stream that freed the memory, in another worker', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const checker = checkOrder();
       const [worker] = start(\`
         const checker = checkOrder();
@@ -109,7 +70,7 @@ describe('one arena for all workers', () => {
   });
 
   test('waits for a worker that does not answer only once, and says so', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const [worker] = start(\`${withFreeMemory(`
         Atomics.wait(cells, 0, 0);
         await received();
@@ -140,7 +101,7 @@ describe('one arena for all workers', () => {
   });
 
   test('is answered by a worker that never returns to its event loop, when it needs more', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const [worker] = start(\`${withFreeMemory(`
         const arena = open();
         // Serves itself from its pool until it has been asked.
@@ -163,7 +124,7 @@ describe('one arena for all workers', () => {
   });
 
   test('does not lock up if all workers ask each other', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const workers = start(\`
         const pool = new PoolMemoryResource(open({ waitMilliseconds: 50 }), { deallocationEvents: 'deferred' });
         let served = 0;
@@ -194,7 +155,7 @@ describe('one arena for all workers', () => {
   });
 
   test('is opened once by workers that open it at the same time', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const before = free();
       // Two of these do not fit.
       const workers = start(\`
@@ -210,7 +171,7 @@ describe('one arena for all workers', () => {
   });
 
   test.each(['exit', 'terminate', 'throw'])('takes back what a worker had that ends by %s', (ending) => {
-    const end = runWithWorkers(`
+    const end = run(`
       const before = free();
       const arena = open();
       const [worker] = start(\`
@@ -240,7 +201,7 @@ describe('one arena for all workers', () => {
   });
 
   test('keeps superblocks of an ended worker while another has a buffer in them', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const arena = open({ waitMilliseconds: 0 });
       const [worker] = start(\`
         const pool = new PoolMemoryResource(open());
@@ -264,7 +225,7 @@ describe('one arena for all workers', () => {
   });
 
   test('waits for no device on account of a buffer that an ended worker handed over', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const arena = open();
       const [worker] = start(\`
         post(new DeviceBuffer(100 * KiB, { resource: open(), stream }).detach());
@@ -284,7 +245,7 @@ describe('one arena for all workers', () => {
   });
 
   test('can be opened by name while the device has no free memory', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const first = new GlobalArenaMemoryResource({ name: 'all', arenaBytes: Device.get().memoryInfo().freeBytes });
       show(Device.get().memoryInfo().freeBytes);
       show(new GlobalArenaMemoryResource({ name: 'all' }).isEqual(first));
@@ -294,7 +255,7 @@ describe('one arena for all workers', () => {
   });
 
   test('waits for a worker that another request had no time for', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const [worker] = start(\`${withFreeMemory(`
         await received();
         Atomics.store(cells, 0, 1);
@@ -314,7 +275,7 @@ describe('one arena for all workers', () => {
   });
 
   test('can be asked by a worker that is terminated meanwhile', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const arena = open();
       const [holder] = start(\`
         open().allocate(8 * MiB, stream);
@@ -342,7 +303,7 @@ describe('one arena for all workers', () => {
   });
 
   test('loses nothing if workers are terminated at any moment', () => {
-    const end = runWithWorkers(
+    const end = run(
       `
       const before = free();
       const arena = open({ waitMilliseconds: 1000 });
@@ -385,7 +346,7 @@ describe('one arena for all workers', () => {
   });
 
   test('counts in a shared limit what an ended worker had, until it is free', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const arena = open();
       const limited = new cistern.LimitingResourceAdaptor(arena, { limitBytes: 8 * MiB, shared: 'budget' });
       const [worker] = start(\`

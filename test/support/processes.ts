@@ -72,8 +72,3 @@ export function runProcesses(body: string, environment: Readonly<Record<string, 
     60_000,
   );
 }
-
-/** Everything printed, and nothing else. */
-export function printed(...lines: readonly string[]): unknown {
-  return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
-}

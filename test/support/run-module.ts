@@ -42,3 +42,8 @@ export function runModule(
   });
   return { status, signal, stdout, stderr };
 }
+
+/** Everything printed, and nothing else. */
+export function printed(...lines: readonly string[]): unknown {
+  return { status: 0, signal: null, stdout: lines.map((line) => `${line}\n`).join(''), stderr: '' };
+}
