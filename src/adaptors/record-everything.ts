@@ -93,17 +93,26 @@ function record(resource: MemoryResource): void {
 }
 
 function adaptorOf(resource: MemoryResource): RecordingResourceAdaptor {
-  const { index } = resource.device;
-  const kind = kindOf(resource);
-  const layer = index === 0 ? kind : `${kind} (device ${index})`;
   // A server may have a limit for each request: they are one layer, or a reader would see one request.
-  const adaptor = new RecordingResourceAdaptor(resource, { layer, stackSampleBytes: stackSampleBytes() }, true);
+  const adaptor = recorded(resource, true);
   RecordingResourceAdaptor.labelThrough(resource, adaptor);
   return adaptor;
 }
 
+/**
+ * An adaptor that records to the file that the environment variable names, in a layer named after the
+ * resource.
+ * @param sharesLayer whether other resources of the kind have the same layer
+ */
+export function recorded(resource: MemoryResource, sharesLayer: boolean): RecordingResourceAdaptor {
+  const { index } = resource.device;
+  const kind = kindOf(resource);
+  const layer = index === 0 ? kind : `${kind} (device ${index})`;
+  return new RecordingResourceAdaptor(resource, { layer, stackSampleBytes: stackSampleBytes() }, sharesLayer);
+}
+
 /** Reads `CISTERN_LOG_STACKS`. */
-export function stackSampleBytes(): number {
+function stackSampleBytes(): number {
   const text = process.env['CISTERN_LOG_STACKS']?.trim() ?? '';
   if (text === '') return Number.POSITIVE_INFINITY;
   const bytes = parseBytes(text);

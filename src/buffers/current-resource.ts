@@ -1,7 +1,5 @@
-import { kindOf } from '../adaptors/layers.js';
 import { LimitingResourceAdaptor } from '../adaptors/limiting-resource-adaptor.js';
-import { stackSampleBytes } from '../adaptors/record-everything.js';
-import { RecordingResourceAdaptor } from '../adaptors/recording-resource-adaptor.js';
+import { recorded } from '../adaptors/record-everything.js';
 import { type Device, deviceOption } from '../driver/device.js';
 import { ArgumentRangeError, formatValue } from '../errors.js';
 import { environmentRecording } from '../formats/recording/shared-recordings.js';
@@ -98,7 +96,8 @@ function defaultResource(device: Device): MemoryResource {
   // throws.
   const limitBytes = limitIfAsked(device);
   const resource = specifiedResource(device);
-  return recordedIfAsked(limitBytes === undefined ? resource : new LimitingResourceAdaptor(resource, { limitBytes }), device.index);
+  const limited = limitBytes === undefined ? resource : new LimitingResourceAdaptor(resource, { limitBytes });
+  return environmentRecording() === undefined ? limited : recorded(limited, false);
 }
 
 /** Reads `CISTERN_RESOURCE`. */
@@ -124,16 +123,4 @@ function limitIfAsked(device: Device): number | undefined {
     `CISTERN_LIMIT must be a size such as 8GiB, or a share of the device's memory such as 50%, got ${formatValue(text)}`,
     'ERR_INVALID_ARG_VALUE',
   );
-}
-
-/** Reads `CISTERN_LOG_FILE`. */
-function recordedIfAsked(resource: MemoryResource, index: number): MemoryResource {
-  const recording = environmentRecording();
-  if (recording === undefined) return resource;
-  const kind = kindOf(resource);
-  return new RecordingResourceAdaptor(resource, {
-    recording,
-    stackSampleBytes: stackSampleBytes(),
-    layer: index === 0 ? kind : `${kind} (device ${index})`,
-  });
 }
