@@ -175,10 +175,10 @@ describe('a buffer that a worker gives to another', () => {
   });
 
   test('comes home if its taker has dropped it, as soon as its giver is short of memory', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 4 * MiB, maximumBytes: 4 * MiB });
       const stream = new Stream();
-      const taker = start(\`
+      const [taker] = start(\`
         const stream = new cistern.Stream();
         parentPort.on('message', (messages) => {
           for (const message of messages) DeviceBuffer.attach(message, { stream }).fill(1);
@@ -201,10 +201,10 @@ describe('a buffer that a worker gives to another', () => {
   });
 
   test('is not waited for if its taker does not collect garbage', () => {
-    const end = runWithWorkers(`
+    const end = run(`
       const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 1 * MiB, maximumBytes: 1 * MiB });
       const stream = new Stream();
-      const taker = start(\`
+      const [taker] = start(\`
         const stream = new cistern.Stream();
         const buffer = DeviceBuffer.attach(await received(), { stream });
         post('attached');
