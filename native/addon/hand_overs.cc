@@ -105,9 +105,14 @@ class HandOvers {
   std::map<std::uint64_t, Member> members;  // those that live, by id
   std::uint64_t last_attachment = 0;
 
-  Entry Add(HandOver hand_over) {
+  // Adds what an environment gives, with a message. If it is shared, the giver has it, too.
+  Entry Add(HandOver hand_over, const Environment& giver) {
+    if (hand_over.is_shared) hand_over.attachments.push_back({++last_attachment, giver.id()});
+    hand_over.backend = giver.backend;
     last_number_ += 1;
-    return by_number.emplace(last_number_, std::move(hand_over)).first;
+    const Entry entry = by_number.emplace(last_number_, std::move(hand_over)).first;
+    OpenMessage(entry, giver);
+    return entry;
   }
 
   void OpenMessage(Entry entry, const Environment& sender) {
@@ -453,14 +458,11 @@ Status HandOverMemory(Environment& environment, const Napi::CallbackInfo& info) 
   status = RecordUse(environment, *stream, {}, &hand_over.ready);
   if (status != kSuccess) return status;
   hand_over.origin = environment.id();
-  hand_over.backend = environment.backend;
 
   HandOvers& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
   all.members[environment.id()].loop = environment.loop;
-  if (hand_over.is_shared) hand_over.attachments.push_back({++all.last_attachment, environment.id()});
-  const auto entry = all.Add(std::move(hand_over));
-  all.OpenMessage(entry, environment);
+  const auto entry = all.Add(std::move(hand_over), environment);
   environment.Out(1, static_cast<double>(entry->first));
   environment.Out(2, static_cast<double>(entry->second.message));
   environment.Out(3, static_cast<double>(entry->second.nonce));
@@ -707,12 +709,9 @@ namespace {
 
 // Adds a stream or an event of the environment to the table, with a message.
 void HandOverObject(Environment& environment, HandOver hand_over, SharedObject* shared) {
-  hand_over.backend = environment.backend;
   HandOvers& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  if (hand_over.is_shared) hand_over.attachments.push_back({++all.last_attachment, environment.id()});
-  const auto entry = all.Add(std::move(hand_over));
-  all.OpenMessage(entry, environment);
+  const auto entry = all.Add(std::move(hand_over), environment);
   environment.Out(1, static_cast<double>(entry->second.message));
   environment.Out(2, static_cast<double>(entry->second.nonce));
   if (entry->second.is_shared) *shared = {entry->first, all.last_attachment};
