@@ -134,7 +134,8 @@ export class DriverModel implements Disposable {
     this.#exposed = Reflect.get(globalThis, 'gc');
     this.#gc = realCollector();
     // Code that read it from here may still have it.
-    Reflect.set(globalThis, 'gc', (options?: object) => (this.#isDisposed ? this.#gc(options) : this.collect()));
+    // An options argument that is undefined makes new versions of V8 collect recent objects only.
+    Reflect.set(globalThis, 'gc', (...options: [object?]) => (this.#isDisposed ? this.#gc(...options) : this.collect()));
   }
 
   /** Ignores a range of memory. */
