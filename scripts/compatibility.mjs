@@ -523,6 +523,8 @@ writes this page. A program makes a pool, a stream with a host function, a buffe
 reads the buffer back. TypeScript checks a program under \`strict\` and \`exactOptionalPropertyTypes\`, and
 cistern's declarations with it. Package managers install into an empty folder, from a registry on the
 same machine, with their caches empty. This page is from ${ownPlatform()}, Node ${process.version}, with the software device.
+[Which platforms there are](guides/install.md#installing), and [what was run on
+them](design/043-other-systems.md#what-was-run).
 
 ${tables.join('\n')}`;
 }

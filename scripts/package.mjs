@@ -9,6 +9,7 @@
 // not name them, since a clone cannot install what is not published.
 import { spawnSync } from 'node:child_process';
 import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, relative, resolve } from 'node:path';
 import process, { arch, argv, platform } from 'node:process';
@@ -113,6 +114,8 @@ export function packMain(out, names) {
 export async function packPlatform(out, name = ownPlatform()) {
   if (platforms[name] === undefined) throw new Error(`there is no package for ${name}: only for ${Object.keys(platforms).join(', ')}`);
   const { addon } = await buildAddon({ addon: join(root, 'build', 'package', 'cistern.node'), linking: linking[platforms[name].os] });
+  // Throws if this system cannot load it.
+  if (name === ownPlatform()) createRequire(import.meta.url)(addon);
   return inScratch((scratch) => {
     for (const file of ['LICENSE', 'NOTICE']) copyFileSync(join(root, file), join(scratch, file));
     copyFileSync(addon, join(scratch, 'cistern.node'));
