@@ -1,4 +1,8 @@
 export declare const platforms: Readonly<Record<string, { readonly os: string; readonly cpu: string; readonly libc?: string }>>;
+export declare function originOf(environment: Readonly<Record<string, string | undefined>>): {
+  readonly repository?: { readonly type: string; readonly url: string };
+  readonly bugs?: { readonly url: string };
+};
 export declare function ownPlatform(): string;
 export declare function packMain(out: string): string;
 export declare function packPlatform(out: string, name?: string): Promise<string>;

@@ -4,7 +4,7 @@
 //   node scripts/package.mjs check
 //
 // `platform` is the package with the addon for this machine's platform, or for another one (`--for`)
-// that CXX compiles for; without a name, both are made. `check` fails while package.json lacks what must be published. The main package is this folder without what only a clone needs: it has no script, no
+// that CXX compiles for; without a name, both are made. `check` fails if the packages would lack what must be published. The main package is this folder without what only a clone needs: it has no script, no
 // dependency that builds, and the platforms' packages as optional dependencies. package.json does
 // not name them, since a clone cannot install what is not published.
 import { spawnSync } from 'node:child_process';
@@ -12,7 +12,7 @@ import { copyFileSync, cpSync, mkdirSync, mkdtempSync, readdirSync, readFileSync
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, relative, resolve } from 'node:path';
-import process, { arch, argv, platform } from 'node:process';
+import process, { arch, argv, env, platform } from 'node:process';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { buildAddon, headerFolders, importDefinitions } from './build-addon.mjs';
@@ -48,19 +48,28 @@ export function ownPlatform() {
   return `linux-${arch}-${process.report.getReport().header.glibcVersionRuntime === undefined ? 'musl' : 'gnu'}`;
 }
 
+/**
+ * Where the packages are developed, unless package.json says so: the repository whose workflow makes
+ * them, which provenance demands.
+ */
+export function originOf({ GITHUB_SERVER_URL: server, GITHUB_REPOSITORY: name }) {
+  const { repository, bugs } = manifest;
+  if (!server || !name) return { repository, bugs };
+  const address = `${server}/${name}`;
+  return { repository: repository ?? { type: 'git', url: `git+${address}.git` }, bugs: bugs ?? { url: `${address}/issues` } };
+}
+
 /** What package.json of a platform's package says. */
 export function platformManifest(name) {
   const { os, cpu, libc } = platforms[name];
-  const { version, license, engines, author, repository, bugs } = manifest;
+  const { version, license, engines, author } = manifest;
   return {
     name: `@cistern/${name}`,
     version,
     description: `The native addon of cistern for ${name}. Install cistern, which depends on it.`,
     license,
     author,
-    // Provenance is refused for a package that does not name the repository it was built in.
-    repository,
-    bugs,
+    ...originOf(env),
     engines,
     os: [os],
     cpu: [cpu],
@@ -81,12 +90,13 @@ export function mainManifest(names = Object.keys(platforms)) {
   const { private: _, scripts: __, devDependencies: ___, files: ____, ...rest } = manifest;
   const optionalDependencies = Object.fromEntries(names.map((name) => [`@cistern/${name}`, manifest.version]));
   // Yarn must unpack it: `cistern build` compiles its sources.
-  return { ...rest, optionalDependencies, preferUnplugged: true };
+  return { ...rest, ...originOf(env), optionalDependencies, preferUnplugged: true };
 }
 
-/** Fields of package.json that a published package needs, and that nobody but its owner knows. */
-export function missingFields() {
-  return ['author', 'repository', 'bugs'].filter((field) => manifest[field] === undefined);
+/** Fields that a published package needs and that are not known here. */
+function missingFields() {
+  const known = { ...manifest, ...originOf(env) };
+  return ['author', 'repository', 'bugs'].filter((field) => known[field] === undefined);
 }
 
 /** @returns {string} the tarball's path */
@@ -158,7 +168,9 @@ if (argv[1] === fileURLToPath(import.meta.url)) {
   if (positionals[0] === 'check') {
     const missing = missingFields();
     if (missing.length > 0) {
-      console.error(`package.json lacks ${missing.join(', ')}: CONTRIBUTING.md, under "Packages", says what to fill in before a release`);
+      console.error(
+        `package.json lacks ${missing.join(', ')}, and no workflow names its repository: see CONTRIBUTING.md, under "Packages"`,
+      );
       process.exit(1);
     }
     process.exit();
