@@ -15,13 +15,14 @@ std::uint64_t PageBytes();
 
 // New pages of zeros. Null if the system has no memory or no addresses left.
 void* MapPages(std::uint64_t bytes);
-// The same as a sparse mapping, which core dumps leave out.
-void* MapSparsePages(std::uint64_t bytes);
+// The same as a sparse mapping, which core dumps leave out, at a multiple of the alignment: a power of
+// two.
+void* MapSparsePages(std::uint64_t bytes, std::uint64_t alignment);
 // Gives the memory of whole pages of a sparse mapping back: they are zeros again.
 void DiscardPages(std::uint64_t address, std::uint64_t bytes);
 
-// Addresses without memory, which may not be touched, at a multiple of the alignment: a power of two,
-// and a multiple of the page. Null if there are not as many left.
+// Addresses without memory, which may not be touched, at a multiple of the alignment: a power of two.
+// Null if there are not as many left.
 void* ReservePages(std::uint64_t bytes, std::uint64_t alignment);
 // Lets whole reserved pages be read and written; new ones are zeros. False if there is no memory.
 bool AllowAccess(std::uint64_t address, std::uint64_t bytes);

@@ -24,10 +24,23 @@ void* Map(std::uint64_t bytes, int protection) {
   return mapped == MAP_FAILED ? nullptr : mapped;
 }
 
-void LeaveOutOfDumps([[maybe_unused]] void* address, [[maybe_unused]] std::uint64_t bytes) {
+// Core dumps leave the pages out.
+void* MapAligned(std::uint64_t bytes, std::uint64_t alignment, int protection) {
+  const std::uint64_t page = PageBytes();
+  bytes = (bytes + page - 1) / page * page;
+  const std::uint64_t spare = alignment > page ? alignment : 0;
+  void* range = Map(bytes + spare, protection);
+  if (range == nullptr) return nullptr;
+  const std::uint64_t begin = reinterpret_cast<std::uintptr_t>(range);
+  const std::uint64_t address = (begin + alignment - 1) / alignment * alignment;
+  if (address != begin) munmap(range, address - begin);
+  const std::uint64_t rest = begin + spare - address;
+  void* mapped = reinterpret_cast<void*>(address);
+  if (rest != 0) munmap(static_cast<char*>(mapped) + bytes, rest);
 #ifdef __linux__
-  madvise(address, bytes, MADV_DONTDUMP);
+  madvise(mapped, bytes, MADV_DONTDUMP);
 #endif
+  return mapped;
 }
 
 bool Replace(std::uint64_t address, std::uint64_t bytes, int protection) {
@@ -43,11 +56,7 @@ std::uint64_t PageBytes() {
 
 void* MapPages(std::uint64_t bytes) { return Map(bytes, PROT_READ | PROT_WRITE); }
 
-void* MapSparsePages(std::uint64_t bytes) {
-  void* mapped = MapPages(bytes);
-  if (mapped != nullptr) LeaveOutOfDumps(mapped, bytes);
-  return mapped;
-}
+void* MapSparsePages(std::uint64_t bytes, std::uint64_t alignment) { return MapAligned(bytes, alignment, PROT_READ | PROT_WRITE); }
 
 void DiscardPages(std::uint64_t address, std::uint64_t bytes) {
 #ifdef __linux__
@@ -58,18 +67,7 @@ void DiscardPages(std::uint64_t address, std::uint64_t bytes) {
 #endif
 }
 
-void* ReservePages(std::uint64_t bytes, std::uint64_t alignment) {
-  void* range = Map(bytes + alignment, PROT_NONE);
-  if (range == nullptr) return nullptr;
-  const std::uint64_t begin = reinterpret_cast<std::uintptr_t>(range);
-  const std::uint64_t address = (begin + alignment - 1) / alignment * alignment;
-  if (address != begin) munmap(range, address - begin);
-  const std::uint64_t rest = begin + alignment - address;
-  void* reserved = reinterpret_cast<void*>(address);
-  if (rest != 0) munmap(static_cast<char*>(reserved) + bytes, rest);
-  LeaveOutOfDumps(reserved, bytes);
-  return reserved;
-}
+void* ReservePages(std::uint64_t bytes, std::uint64_t alignment) { return MapAligned(bytes, alignment, PROT_NONE); }
 
 bool AllowAccess(std::uint64_t address, std::uint64_t bytes) {
   return mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE) == 0;

@@ -73,6 +73,20 @@ bool SetAccess(std::uint64_t address, std::uint64_t bytes, DWORD access) {
   return VirtualProtect(reinterpret_cast<void*>(address), bytes, access, &before) != 0;
 }
 
+// A reservation cannot be trimmed. Another thread may take the addresses between the two calls.
+void* Reserve(std::uint64_t bytes, std::uint64_t alignment, DWORD access) {
+  constexpr int kTries = 100;
+  for (int tries = 0; tries < kTries; ++tries) {
+    void* range = VirtualAlloc(nullptr, bytes + alignment, MEM_RESERVE, access);
+    if (range == nullptr) return nullptr;
+    const std::uint64_t address = (reinterpret_cast<std::uintptr_t>(range) + alignment - 1) / alignment * alignment;
+    VirtualFree(range, 0, MEM_RELEASE);
+    range = VirtualAlloc(reinterpret_cast<void*>(address), bytes, MEM_RESERVE, access);
+    if (range != nullptr) return range;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 extern "C" {
@@ -90,10 +104,10 @@ std::uint64_t PageBytes() {
 
 void* MapPages(std::uint64_t bytes) { return VirtualAlloc(nullptr, bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE); }
 
-void* MapSparsePages(std::uint64_t bytes) {
+void* MapSparsePages(std::uint64_t bytes, std::uint64_t alignment) {
   static const bool has_handler = AddVectoredExceptionHandler(1, CommitTouched) != nullptr;
   if (!has_handler) return nullptr;
-  void* mapped = VirtualAlloc(nullptr, bytes, MEM_RESERVE, PAGE_READWRITE);
+  void* mapped = Reserve(bytes, alignment, PAGE_READWRITE);
   if (mapped == nullptr) return nullptr;
   const std::uint64_t begin = reinterpret_cast<std::uintptr_t>(mapped);
   SparseMappings& all = AllSparseMappings();
@@ -105,19 +119,7 @@ void* MapSparsePages(std::uint64_t bytes) {
 
 void DiscardPages(std::uint64_t address, std::uint64_t bytes) { VirtualFree(reinterpret_cast<void*>(address), bytes, MEM_DECOMMIT); }
 
-// A reservation cannot be trimmed. Another thread may take the addresses between the two calls.
-void* ReservePages(std::uint64_t bytes, std::uint64_t alignment) {
-  constexpr int kTries = 100;
-  for (int tries = 0; tries < kTries; ++tries) {
-    void* range = VirtualAlloc(nullptr, bytes + alignment, MEM_RESERVE, PAGE_NOACCESS);
-    if (range == nullptr) return nullptr;
-    const std::uint64_t address = (reinterpret_cast<std::uintptr_t>(range) + alignment - 1) / alignment * alignment;
-    VirtualFree(range, 0, MEM_RELEASE);
-    range = VirtualAlloc(reinterpret_cast<void*>(address), bytes, MEM_RESERVE, PAGE_NOACCESS);
-    if (range != nullptr) return range;
-  }
-  return nullptr;
-}
+void* ReservePages(std::uint64_t bytes, std::uint64_t alignment) { return Reserve(bytes, alignment, PAGE_NOACCESS); }
 
 bool AllowAccess(std::uint64_t address, std::uint64_t bytes) {
   const bool is_committed = VirtualAlloc(reinterpret_cast<void*>(address), bytes, MEM_COMMIT, PAGE_READWRITE) != nullptr;

@@ -11,6 +11,8 @@ namespace {
 
 constexpr std::uint64_t kRangePerTotal = 4;
 constexpr std::uint64_t kMinRange = std::uint64_t{1} << 30;
+// Large allocations of CUDA have at least this alignment.
+constexpr std::uint64_t kRangeAlignment = std::uint64_t{2} << 20;
 constexpr std::uint64_t kMaxBlocks = std::uint64_t{1} << 27;
 
 std::uint64_t RoundUp(std::uint64_t value, std::uint64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
@@ -31,7 +33,7 @@ bool DeviceMemory::TryReserve(std::uint64_t range_bytes) {
   if (!starting_at_.Allocate(granules) || !plain_starts_.Allocate(granules) || !block_table_.Allocate(std::min(granules + 2, kMaxBlocks))) {
     return false;
   }
-  void* range = MapSparsePages(range_bytes);
+  void* range = MapSparsePages(range_bytes, kRangeAlignment);
   if (range == nullptr) return false;
   base_ = reinterpret_cast<std::uint64_t>(range);
   source_.Attach(&block_table_);

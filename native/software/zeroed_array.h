@@ -27,7 +27,7 @@ class ZeroedArray {
     if (bytes < kMapFrom) {
       data_ = static_cast<T*>(std::calloc(count, sizeof(T)));
     } else {
-      data_ = static_cast<T*>(MapSparsePages(bytes));
+      data_ = static_cast<T*>(MapSparsePages(bytes, alignof(T)));
       if (data_ != nullptr) mapped_bytes_ = bytes;
     }
     size_ = data_ == nullptr ? 0 : count;
