@@ -14,7 +14,7 @@
  * Invariants: `release` is called at most once; owned memory is in `unreleased` from the moment
  * that somebody owns it until `release` is called.
  */
-import { addOwner, endOwnersOf, type MemoryOwner, removeOwner, type StreamFor } from '../bulk-frees.js';
+import { addOwner, endOwnersOf, removeOwner, type StreamFor } from '../bulk-frees.js';
 import { attemptEach } from '../collect-errors.js';
 import { type Device, usedDevices } from '../driver/device.js';
 import { type Event, recordedEvent } from '../driver/event.js';
@@ -68,7 +68,7 @@ export interface ForeignMemory {
  * console.log(wrapped.resource instanceof ForeignMemoryResource); // true
  * ```
  */
-export class ForeignMemoryResource implements MemoryResource, MemoryOwner {
+export class ForeignMemoryResource implements MemoryResource {
   readonly memoryKind: MemoryKind;
   readonly device: Device;
   /** @internal Whether somebody else keeps the memory, so that its end frees nothing. */
