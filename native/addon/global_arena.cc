@@ -430,9 +430,6 @@ Status OpenArena(Environment& environment, const Napi::CallbackInfo& info) {
       arena->name = settings.name;
       arena->backend = environment.backend;
       arena->device = settings.device;
-      arena->kind = settings.kind;
-      arena->bytes = settings.bytes;
-      arena->superblock_bytes = superblock;
       arena->opener = environment.id();
       arenas.by_number.emplace(number, std::move(arena));
     }
@@ -449,6 +446,10 @@ Status OpenArena(Environment& environment, const Napi::CallbackInfo& info) {
       status = kAddressTooLarge;
     }
     if (status == kSuccess) {
+      // Those of this call: the one that began may have been given up, for the sake of a host function.
+      arena.kind = settings.kind;
+      arena.bytes = settings.bytes;
+      arena.superblock_bytes = superblock;
       arena.allocation = allocation;
       arena.allocated_bytes = allocated_bytes;
       arena.base = (allocation + superblock - 1) / superblock * superblock;

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest';
+import { mailbox, NativeMemoryKind, NativeStatus, native } from '../../src/driver/native.js';
 import {
   CudaMemoryResource,
   checkOrder,
@@ -28,6 +29,20 @@ function open(name = 'test'): GlobalArenaMemoryResource {
 }
 
 describe('a global arena', () => {
+  test('is as the call says that allocates its block, also after another was given up for a host function', () => {
+    stream.launchHostFunction(() => {});
+    let status: number | undefined;
+    for (const end = performance.now() + 1000; status !== NativeStatus.hostFunctionReady && performance.now() < end; ) {
+      native().openArena('given up', 0, NativeMemoryKind['pinned-host'], arenaBytes, superblockBytes / 2, 0);
+      status = mailbox[0];
+      if (status === NativeStatus.success) native().closeArena(mailbox[1] as number);
+    }
+    stream.synchronizeSync();
+    using arena = new GlobalArenaMemoryResource({ name: 'given up', arenaBytes: superblockBytes, superblockBytes });
+    expect(status).toBe(NativeStatus.hostFunctionReady);
+    expect(arena).toMatchObject({ arenaBytes: superblockBytes, granularityBytes: superblockBytes, memoryKind: 'device' });
+  });
+
   test('is one for all resources of its name, and ends with the last', () => {
     const before = driverCallCounts();
     const first = open();
