@@ -1,3 +1,4 @@
+import { isTypedArray } from 'node:util/types';
 import { ArgumentRangeError, ArgumentTypeError, formatValue } from '../errors.js';
 import { assertBytes, optionNames } from '../validation.js';
 
@@ -30,15 +31,13 @@ export interface HostViewOptions {
 /** @internal */
 export const hostViewOptionNames = optionNames<HostViewOptions>({ byteOffset: true, length: true, whenBusy: true });
 
-const anyTypedArray: unknown = Object.getPrototypeOf(Uint8Array);
-
 /** The part of a buffer that a view of this class shows, in bytes and in elements. */
 export function viewRange(
   type: TypedArrayClass<ArrayBufferView>,
   { byteOffset = 0, length }: HostViewOptions,
   byteLength: number,
 ): { readonly byteOffset: number; readonly length: number } {
-  if (typeof type !== 'function' || Object.getPrototypeOf(type) !== anyTypedArray) {
+  if (!isTypedArrayClass(type)) {
     throw new ArgumentTypeError(`type must be a class of typed arrays, such as Float32Array, got ${formatValue(type)}`);
   }
   assertBytes(byteOffset, 'byteOffset');
@@ -56,4 +55,10 @@ export function viewRange(
     );
   }
   return { byteOffset, length: elements };
+}
+
+/** Test runners that use contexts have classes of their own in each. */
+function isTypedArrayClass(type: unknown): boolean {
+  const prototype: unknown = typeof type === 'function' ? Object.getPrototypeOf(type) : undefined;
+  return typeof prototype === 'function' && prototype.name === 'TypedArray' && isTypedArray(Reflect.construct(type as never, [0]));
 }

@@ -3,9 +3,11 @@
  * discussion. Without a GPU it runs on two software devices, whose account of pages it checks too.
  */
 import { constants } from 'node:buffer';
+import { runInNewContext } from 'node:vm';
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { watchedBuffers } from '../../src/collector/free-unreachable-buffers.js';
 import {
+  ArgumentTypeError,
   advise,
   type BufferTransfer,
   CudaMemoryResource,
@@ -451,6 +453,19 @@ describe('recast', () => {
 });
 
 describe('managed memory as the default', () => {
+  test('is of a class of any context, and of nothing else', () => {
+    needConcurrentAccess();
+    using buffer = new DeviceBuffer(numbers, { resource: managed, stream });
+    const foreign = runInNewContext('Float32Array') as Float32ArrayConstructor;
+    const view = buffer.hostView(foreign);
+    expect(view).toBeInstanceOf(foreign);
+    expect([...view]).toEqual([...numbers]);
+    class TypedArray {}
+    for (const type of [Array, DataView, class extends Float32Array {}, class extends TypedArray {}, 'Float32Array', undefined]) {
+      expect(() => buffer.hostView(type as never)).toThrow(ArgumentTypeError);
+    }
+  });
+
   test('can be switched on and off in one program, and holds in a scope', async () => {
     const make = () => new DeviceBuffer(KiB, { stream });
     using before = make();
