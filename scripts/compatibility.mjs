@@ -520,7 +520,7 @@ function pageOf(rows) {
 
 \`node scripts/compatibility.mjs\` installs the packed package, runs it in each of these environments and
 writes this page. A program makes a pool, a stream with a host function, a buffer and a recording, and
-reads the buffer back. TypeScript checks a program under \`strict\` and \`exactOptionalPropertyTypes\`, and
+reads the buffer back, once as a copy and once as a host view. TypeScript checks a program under \`strict\` and \`exactOptionalPropertyTypes\`, and
 cistern's declarations with it. Package managers install into an empty folder, from a registry on the
 same machine, with their caches empty. This page is from ${ownPlatform()}, Node ${process.version}, with the software device.
 [Which platforms there are](guides/install.md#installing), and [what was run on
