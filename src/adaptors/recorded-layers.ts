@@ -88,7 +88,9 @@ class GrowthRecorder implements GrowthObserver {
   }
 
   #append(kind: number, pointer: DevicePointer, bytes: number, stream: Stream): void {
-    this.#recording.append(kind | this.#recording.headOf(this.#layer, stream.identity), pointer, bytes);
+    // A host function may have ended the stream during the call of the upstream.
+    const identity = stream.isDisposed ? undefined : stream.identity;
+    this.#recording.append(kind | this.#recording.headOf(this.#layer, identity), pointer, bytes);
     this.#recording.flushIfAuto();
   }
 }

@@ -13,6 +13,7 @@ import {
   DeviceBuffer,
   FixedSizeMemoryResource,
   KiB,
+  LifetimeError,
   LimitingResourceAdaptor,
   type MemoryResource,
   MiB,
@@ -479,6 +480,20 @@ describe('a pooling resource below', () => {
       'growth',
       'release',
     ]);
+  });
+
+  test('keeps a block whose stream ends while it is allocated', async () => {
+    const ending = new Stream({ nonBlocking: true });
+    const upstream = new SpyResource();
+    upstream.meanwhile = () => ending.dispose();
+    const run = await recorded((recording) => {
+      using pool = new PoolMemoryResource(upstream);
+      using resource = new RecordingResourceAdaptor(pool, { recording });
+      expect(() => resource.allocate(1000, ending)).toThrow(LifetimeError);
+      pool.validate();
+      expect(pool.reservedBytes).toBe(1024);
+    });
+    expect(eventsOf(run).map(({ kind, stream }) => `${kind} ${stream}`)).toContain('growth host');
   });
 
   test('grows as before after the recording has ended', () => {

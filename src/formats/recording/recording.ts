@@ -248,8 +248,10 @@ export class Recording implements Disposable {
   /**
    * @internal The fields of a record that hold its layer and stream, to be combined with the kind.
    */
-  headOf(layer: number, identity: StreamIdentity): number {
-    return this.isDisposed ? 0 : (layer << 8) | (this.#streams.indexOf(identity) << 16);
+  headOf(layer: number, identity: StreamIdentity | undefined): number {
+    if (this.isDisposed) return 0;
+    const stream = identity === undefined ? this.#streams.indexOfHandle(0, 0) : this.#streams.indexOf(identity);
+    return (layer << 8) | (stream << 16);
   }
 
   /**
