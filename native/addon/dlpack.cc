@@ -200,11 +200,7 @@ void DeliverReleasedTensors(Environment& environment) {
     }
     if (tensor == nullptr) return;
     environment.exported_tensors.erase(tensor.get());
-    // Raw, as every call that can run JavaScript: docs/design/001.
-    napi_value error;
-    if (napi_call_function(env, env.Undefined(), tensor->released.Value(), 0, nullptr, nullptr) != napi_ok && env.IsExceptionPending()) {
-      napi_get_and_clear_last_exception(env, &error);
-    }
+    environment.CallBack(tensor->released);
   }
 }
 

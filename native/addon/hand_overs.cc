@@ -115,6 +115,9 @@ class HandOvers {
     return entry;
   }
 
+  // Makes an environment a member, if it is none.
+  void Join(const Environment& environment) { members[environment.id()].loop = environment.loop; }
+
   void OpenMessage(Entry entry, const Environment& sender) {
     // Numbers in JavaScript are exact up to 2^53.
     const std::uint64_t nonce = (std::uint64_t{random_()} << 32 | random_()) & kMaxSafeInteger;
@@ -461,7 +464,7 @@ Status HandOverMemory(Environment& environment, const Napi::CallbackInfo& info) 
 
   HandOvers& all = All();
   const std::lock_guard<std::mutex> lock(all.mutex);
-  all.members[environment.id()].loop = environment.loop;
+  all.Join(environment);
   const auto entry = all.Add(std::move(hand_over), environment);
   environment.Out(1, static_cast<double>(entry->first));
   environment.Out(2, static_cast<double>(entry->second.message));
@@ -509,7 +512,7 @@ Status AttachHandOver(Environment& environment, const Napi::CallbackInfo& info) 
     HandOver& hand_over = entry->second;
     number = entry->first;
     attachment = ++all.last_attachment;
-    all.members[environment.id()].loop = environment.loop;
+    all.Join(environment);
     hand_over.attachments.push_back({attachment, environment.id()});
     if (!hand_over.is_shared) all.CloseMessage(hand_over);
     // Nobody records it again while the attachment lasts.
@@ -553,7 +556,7 @@ Status HandOn(Environment& environment, const Napi::CallbackInfo& info) {
   if (status != kSuccess) return status;
   Change change(environment);
   HandOver& hand_over = entry->second;
-  all.members[environment.id()].loop = environment.loop;
+  all.Join(environment);
   all.OpenMessage(entry, environment);
   hand_over.is_shared = is_shared;
   if (!is_shared) hand_over.attachments.clear();
