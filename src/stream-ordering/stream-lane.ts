@@ -1,6 +1,6 @@
 import type { Device } from '../driver/device.js';
 import { Event } from '../driver/event.js';
-import type { StreamIdentity } from '../driver/stream-identity.js';
+import { StreamIdentity } from '../driver/stream-identity.js';
 import { none } from '../suballocation/blocks.js';
 import { givenAway, type Lane, type Waiter } from './lane.js';
 
@@ -193,6 +193,7 @@ export class StreamLane implements Lane {
       if (this.#isRecorded) this.#isUnrecorded = true;
       throw error;
     }
+    if (this.isHeldBack) StreamIdentity.releases++;
     this.#isRecorded = true;
     this.#isUnrecorded = false;
     this.#callerEvent = undefined;

@@ -29,7 +29,7 @@ import { Event } from '../driver/event.js';
 import type { MemoryKind } from '../driver/plain-memory.js';
 import { isNotPermitted } from '../driver/status.js';
 import { assertStream, assertStreamOf, type Stream } from '../driver/stream.js';
-import type { StreamIdentity, StreamObserver } from '../driver/stream-identity.js';
+import { StreamIdentity, type StreamObserver } from '../driver/stream-identity.js';
 import { ArgumentRangeError, DriverError, LifetimeError } from '../errors.js';
 import type { DeallocationEvents, DeallocationFence } from '../memory-resource.js';
 import { none } from '../suballocation/blocks.js';
@@ -95,6 +95,12 @@ export class StreamOrdering implements StreamObserver {
   readonly #unshared: StreamLane[] = [];
   /** Where the next look at them begins. */
   #nextUnshared = 0;
+  /**
+   * How many of them, one after another up to there, were looked at and found held back, and what
+   * `StreamIdentity.releases` was then: until it changes, they still are.
+   */
+  #stillHeld = 0;
+  #releases = 0;
   readonly #vacantNumbers: number[] = [];
   /** The lane of ended streams, and the lanes that the pooling resource added. */
   readonly #ended: CommonLane;
@@ -484,18 +490,22 @@ export class StreamOrdering implements StreamObserver {
    */
   #shareIdle(most: number, asking?: Stream): boolean {
     const unshared = this.#unshared;
+    if (this.#releases !== StreamIdentity.releases) this.#stillHeld = 0;
+    this.#releases = StreamIdentity.releases;
     let isIdle = false;
-    for (let left = Math.min(most, unshared.length); left > 0; left--) {
+    for (let left = Math.min(most, unshared.length - (asking === undefined ? this.#stillHeld : 0)); left > 0; left--) {
       if (this.#nextUnshared >= unshared.length) this.#nextUnshared = 0;
       const lane = unshared[this.#nextUnshared] as StreamLane;
       const isLive = this.#lanes.has(lane);
       if (isLive && asking !== undefined && this.#becomesIdle(lane, asking)) isIdle = true;
       if (isLive && (lane.isHeldBack || this.#memory.share === undefined)) {
         this.#nextUnshared++;
+        this.#stillHeld++;
         continue;
       }
       unshared[this.#nextUnshared] = unshared[unshared.length - 1] as StreamLane;
       unshared.pop();
+      this.#stillHeld = 0;
       if (!isLive) continue;
       this.#memory.share?.(lane.number, true);
       if (!this.#memory.isEmpty(lane.number)) isIdle = true;

@@ -1,4 +1,4 @@
-import { afterEach, describe, expect, test } from 'vitest';
+import { afterEach, describe, expect, test, vi } from 'vitest';
 import {
   CudaMemoryResource,
   type DeallocationEvents,
@@ -12,7 +12,7 @@ import {
   type StreamHold,
 } from '../../src/index.js';
 import type { Lane } from '../../src/stream-ordering/lane.js';
-import type { StreamLane } from '../../src/stream-ordering/stream-lane.js';
+import { StreamLane } from '../../src/stream-ordering/stream-lane.js';
 import { type LaneMemory, StreamOrdering } from '../../src/stream-ordering/stream-ordering.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 
@@ -978,6 +978,38 @@ describe('memory that is found by its size', () => {
     for (const one of held.splice(0)) one.release();
     expect(ordering.synchronizeHeld(waiter)).toBe(159);
     expect(ordering.laneWith(waiter, 1)).toBe(lanes[0]?.number);
+    for (const stream of streams) stream.dispose();
+  });
+
+  test('is not looked for again until something was released', () => {
+    const { ordering, free } = makeFound('off');
+    const streams = Array.from({ length: 100 }, () => new Stream());
+    using waiter = new Stream();
+    const lanes = streams.map((stream) => {
+      hold(stream);
+      return free(stream);
+    });
+    const looks = vi.spyOn(StreamLane.prototype, 'isHeldBack', 'get');
+    const counts = [1, 2, 3].map(() => {
+      looks.mockClear();
+      expect(ordering.laneWith(waiter, 1)).toBe(-1);
+      return looks.mock.calls.length;
+    });
+    expect(counts).toEqual([64, 36, 0]);
+    looks.mockRestore();
+    // One that is new, and idle until something is freed into it.
+    using late = new Stream();
+    const lateLane = ordering.laneOf(late, 'allocate');
+    ordering.laneWith(waiter, 1);
+    ordering.laneWith(waiter, 1);
+    free(late);
+    expect(ordering.laneWith(waiter, 1)).toBe(-1);
+    late.synchronizeSync();
+    expect([ordering.laneWith(waiter, 1), ordering.laneWith(waiter, 1)]).toContain(lateLane.number);
+    for (const one of held.splice(0)) one.release();
+    streams[70]?.synchronizeSync();
+    lateLane.freeUnrecorded();
+    expect([1, 2, 3].map(() => ordering.laneWith(waiter, 1))).toContain(lanes[70]?.number);
     for (const stream of streams) stream.dispose();
   });
 
