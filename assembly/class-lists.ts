@@ -8,8 +8,8 @@ import { divisionBits, divisions, groupBitsField, groupShift, headsField, listBi
 
 /** The list for blocks of a size. */
 export function classOf(units: i32): u32 {
-  if (units < divisions) return units;
-  const shift = 31 - divisionBits - clz(units);
+  // The sizes below `divisions` are treated as those of the group above, which has as many classes as sizes.
+  const shift = 31 - divisionBits - clz(units | divisions);
   return (shift << divisionBits) + (units >>> shift);
 }
 

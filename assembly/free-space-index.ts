@@ -42,14 +42,25 @@ import {
 import { returnArea, takeArea } from './areas';
 import { classOf, firstOf, largestList, nextList } from './class-lists';
 import { addFree, anyFree, findAligned, findFree, findLow, hasFewer, largeUnits, misalignment, removeFree, resizeFree } from './lanes';
-import { addQuick, anyQuick, isInQuickList, isQuick, laneOfUnused, takeQuick, usesQuickLists } from './quick-lists';
+import { addQuick, anyQuick, hasQuickLists, isInQuickList, isQuick, laneOfUnused, takeQuick, usesQuickLists } from './quick-lists';
 
 export { useQuickLists } from './quick-lists';
 
-import { hasRecords, returnRecord, takeRecord } from './records';
+import { hasRecords, hasSpareRecord, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
 import { returnTable, takeTable } from './tables';
-import { addUsed, clearBuckets, createBuckets, findUsed, hasBucket, removeUsed, returnBuckets } from './used-blocks';
+import {
+  addUsed,
+  clearBuckets,
+  createBuckets,
+  findUsed,
+  hasBucket,
+  hasSpareBucket,
+  linkTo,
+  removeLinked,
+  removeUsed,
+  returnBuckets,
+} from './used-blocks';
 
 const none: f64 = -1;
 const noMemory: f64 = -2;
@@ -209,22 +220,40 @@ export function freeTail(index: u32, lane: u32): i32 {
  * (`keepReserve`).
  */
 export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  if (usesQuickLists(index)) {
-    const quick = takeQuick(index, units, lane);
-    if (quick !== 0) {
-      store<i32>(quick, ~slack, stateField);
-      store<i32>(quick, owner, ownerField);
-      return load<f64>(quick, addressField);
-    }
+  if (usesQuickLists(index)) return allocateQuickly(index, units, slack, lane, owner);
+  if (load<u32>(index, reserveField) !== 0) return allocateBesideReserve(index, units, slack, lane, owner);
+  const block = findFree(lane, units);
+  if (block === 0) return none;
+  if (!hasSpareBucket(index)) return allocateWithMore(index, block, units, slack, lane, owner);
+  if (!hasSpareRecord()) return allocateWithMore(index, block, units, slack, lane, owner);
+  return use(index, block, units, slack, lane, owner);
+}
+
+/** As `allocate`, if the quick lists are used. */
+function allocateQuickly(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
+  let block = takeQuick(index, units, lane);
+  if (block !== 0) {
+    store<i32>(block, ~slack, stateField);
+    store<i32>(block, owner, ownerField);
+    return load<f64>(block, addressField);
   }
+  block = findFree(lane, units);
+  if (block !== 0) return allocateWithMore(index, block, units, slack, lane, owner);
+  return joinQuick(index) ? allocate(index, units, slack, lane, owner) : none;
+}
+
+/** As `allocate`, in an index with a reserve. */
+function allocateBesideReserve(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
   const reserve = load<u32>(index, reserveField);
-  let block = reserve !== 0 ? findLow(lane, units) : findFree(lane, units);
-  if (block === 0) {
-    if (!joinQuick(index)) return none;
-    block = findFree(lane, units);
-    if (block === 0) return none;
-  }
-  if (reserve !== 0 && reserve !== lane && isLoose(index, block, units, reserve)) return none;
+  const block = findLow(lane, units);
+  if (block === 0 || (reserve !== lane && isLoose(index, block, units, reserve))) return none;
+  return allocateWithMore(index, block, units, slack, lane, owner);
+}
+
+/** Uses a free block, and obtains the memory first that this may take. */
+function allocateWithMore(index: u32, block: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
+  if (!hasBucket(index)) return noMemory;
+  if (load<i32>(block, sizeField) !== units && !hasRecords(1)) return noMemory;
   return use(index, block, units, slack, lane, owner);
 }
 
@@ -246,7 +275,7 @@ export function keepReserve(index: u32, lane: u32, largestFit: i32, plenty: f64)
 }
 
 export function isScarce(index: u32): bool {
-  return load<f64>(index, usedUnitsField) > load<f64>(index, plentyField);
+  return f64(load<i64>(index, usedUnitsField)) > load<f64>(index, plentyField);
 }
 
 /** Whether a lane has a block for a request that is at most a little larger. */
@@ -314,17 +343,24 @@ export function usedBlockOf(index: u32, address: f64, bytes: f64): u32 {
   return block !== 0 && askedBytes(block) === bytes ? block : 0;
 }
 
-/** Frees the block that starts at an address, if so many bytes were asked for. Returns whether it did. */
-export function freeAt(index: u32, address: f64, bytes: f64, lane: u32): bool {
-  const block = usedBlockOf(index, address, bytes);
+/** Frees the block that starts at an address, if so many bytes, less than 2 GiB, were asked for. Returns whether it did. */
+export function freeAt(index: u32, address: f64, bytes: i32, lane: u32): bool {
+  const link = linkTo(index, address);
+  const block = load<u32>(link);
   if (block === 0) return false;
-  if (isQuick(index, block)) {
-    const oldest = addQuick(index, block, lane);
-    if (oldest !== 0) joinUnused(index, oldest);
-    return true;
-  }
-  removeUsed(index, block, address);
+  if (isInQuickList(block)) return false;
+  if ((i64(load<i32>(block, sizeField)) << unitBits) + i64(load<i32>(block, stateField)) !== i64(bytes) - 1) return false;
+  if (hasQuickLists(index) && freeQuickly(index, block, lane)) return true;
+  removeLinked(index, block, link);
   addJoined(block, lane);
+  return true;
+}
+
+/** Enters a block that is freed into a quick list, if it is to. */
+function freeQuickly(index: u32, block: u32, lane: u32): bool {
+  if (!isQuick(index, block)) return false;
+  const oldest = addQuick(index, block, lane);
+  if (oldest !== 0) joinUnused(index, oldest);
   return true;
 }
 
@@ -430,7 +466,7 @@ export function clear(index: u32): void {
   clearBuckets(index);
   clearNotices(load<u32>(index, noticesField));
   store<u32>(index, 0, usedCountField);
-  store<f64>(index, 0, usedUnitsField);
+  store<i64>(index, 0, usedUnitsField);
   store<u32>(index, 0, firstSegmentField);
   store<u32>(index, 0, lastSegmentField);
   store<u32>(index, 0, nextCandidateField);
@@ -463,17 +499,12 @@ export function largestFreeUnits(index: u32, lane: u32): i32 {
   return largest;
 }
 
-/** Turns the first units of a free block into a used block, and returns its address or `noMemory`. */
+/** Turns the first units of a free block into a used block, after `hasBucket` and `hasRecords`, and returns its address. */
 function use(index: u32, found: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  if (!hasBucket(index)) return noMemory;
   const size = load<i32>(found, sizeField);
   let block = found;
-  if (size === units) {
-    removeFree(block, units, lane);
-  } else {
-    if (!hasRecords(1)) return noMemory;
-    block = cutFront(found, size, units, lane);
-  }
+  if (size === units) removeFree(block, units, lane);
+  else block = cutFront(found, size, units, lane);
   store<i32>(block, ~slack, stateField);
   store<i32>(block, owner, ownerField);
   const address = load<f64>(block, addressField);
@@ -507,32 +538,31 @@ function addJoined(block: u32, lane: u32): void {
   const size = load<i32>(block, sizeField);
   const previous = load<i32>(block, previousField);
   const next = load<i32>(block, nextField);
-  const joinsPrevious = previous > 0 && load<u32>(previous, stateField) === lane;
-  const joinsNext = next > 0 && load<u32>(next, stateField) === lane;
-  if (!joinsPrevious && !joinsNext) {
-    addFree(block, size, lane);
-    return;
-  }
-  let joined = size;
-  let last = next;
-  if (joinsNext) {
-    const nextSize = load<i32>(next, sizeField);
-    joined += nextSize;
-    if (!joinsPrevious) {
-      store<f64>(next, load<f64>(block, addressField), addressField);
-      link(previous, next);
-      returnRecord(block);
-      resizeFree(next, nextSize, joined, lane);
-      return;
+  const previousLane = previous > 0 ? load<u32>(previous, stateField) : 0;
+  const nextLane = next > 0 ? load<u32>(next, stateField) : 0;
+  if (previousLane === lane) {
+    let joined = size;
+    let last = next;
+    if (nextLane === lane) {
+      const nextSize = load<i32>(next, sizeField);
+      joined += nextSize;
+      removeFree(next, nextSize, lane);
+      last = load<i32>(next, nextField);
+      returnRecord(next);
     }
-    removeFree(next, nextSize, lane);
-    last = load<i32>(next, nextField);
-    returnRecord(next);
+    const previousSize = load<i32>(previous, sizeField);
+    linkNext(previous, last);
+    returnRecord(block);
+    resizeFree(previous, previousSize, previousSize + joined, lane);
+  } else if (nextLane === lane) {
+    const nextSize = load<i32>(next, sizeField);
+    store<f64>(next, load<f64>(block, addressField), addressField);
+    link(previous, next);
+    returnRecord(block);
+    resizeFree(next, nextSize, nextSize + size, lane);
+  } else {
+    addFree(block, size, lane);
   }
-  const previousSize = load<i32>(previous, sizeField);
-  linkNext(previous, last);
-  returnRecord(block);
-  resizeFree(previous, previousSize, previousSize + joined, lane);
 }
 
 /** Adds a segment with these blocks at its ends. */

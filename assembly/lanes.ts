@@ -26,7 +26,7 @@ import {
   unitBits,
 } from '../src/suballocation/index-layout';
 import { classOf, clearBit, firstOf, nextList, setBit } from './class-lists';
-import { noteList } from './notices';
+import { isNoted, noteList } from './notices';
 
 /** How many blocks of a list are examined. */
 const scanLimit = 8;
@@ -38,16 +38,15 @@ const largeScanLimit = 16;
 
 /** A free block of a lane with at least `units` units, or 0. */
 export function findFree(lane: u32, units: i32): u32 {
-  const list = classOf(units);
-  const first = firstOf(lane, list);
-  if (first !== 0) {
+  for (let list: i32 = classOf(units); list >= 0; list = nextList(lane, list)) {
+    const first = firstOf(lane, list);
+    if (first === 0) continue;
     // Below this, all blocks of a list have one size.
     if (list < 2 * divisions) return first;
     const block = smallestFit(first, units);
     if (block !== 0) return block;
   }
-  const larger = nextList(lane, list);
-  return larger < 0 ? 0 : larger < 2 * divisions ? firstOf(lane, larger) : smallestFit(firstOf(lane, larger), units);
+  return 0;
 }
 
 /**
@@ -153,15 +152,18 @@ export function resizeFree(block: u32, from: i32, to: i32, lane: u32): void {
 /** The smallest of the first few blocks of a list that fit, the lowest address among equals; or 0. */
 function smallestFit(first: u32, units: i32): u32 {
   let best: u32 = 0;
-  let bestSize = maximumUnits;
-  let block = first;
-  for (let left = scanLimit; left > 0 && block !== 0; left--) {
-    const size = load<i32>(block, sizeField);
-    if (size >= units && size <= bestSize && (size < bestSize || best === 0 || isBelow(block, best))) {
+  // More than the excess of any block that fits. As a number without a sign, that of one too small is greater still.
+  let least: u32 = 1 << 31;
+  let left = scanLimit;
+  for (let block = first; block !== 0; block = load<u32>(block, nextFreeField)) {
+    const excess: u32 = load<i32>(block, sizeField) - units;
+    if (excess < least) {
       best = block;
-      bestSize = size;
+      least = excess;
+    } else if (excess === least) {
+      if (isBelow(block, best)) best = block;
     }
-    block = load<u32>(block, nextFreeField);
+    if (--left === 0) break;
   }
   return best;
 }
@@ -191,7 +193,9 @@ function addToList(block: u32, list: u32, lane: u32): void {
     return;
   }
   setBit(lane, list);
-  if (load<u32>(lane, isSharedField) !== 0) noteList(lane, list);
+  if (load<u32>(lane, isSharedField) !== 0) {
+    if (!isNoted(lane, list)) noteList(lane, list);
+  }
 }
 
 function removeFromList(block: u32, list: u32, lane: u32): void {

@@ -11,13 +11,16 @@ import {
 import { setBit } from './class-lists';
 import { hasRecords, takeRecord } from './records';
 
-/** Makes a notice of a list of a shared lane that is not empty any more, unless there is one. See `shared-lanes.ts`. */
+/** Whether there is a notice of a list of a lane. */
+export function isNoted(lane: u32, list: u32): bool {
+  return ((load<u32>(wordOf(lane, list), noticeBitsField) >>> (list & (divisions - 1))) & 1) !== 0;
+}
+
+/** Makes a notice of a list of a shared lane that is not empty any more, and of which there is none. See `shared-lanes.ts`. */
 export function noteList(lane: u32, list: u32): void {
-  const word = lane + ((list >>> divisionBits) << groupShift);
-  const bit: u32 = 1 << (list & (divisions - 1));
-  const bits = load<u32>(word, noticeBitsField);
-  if ((bits & bit) !== 0 || !hasRecords(1)) return;
-  store<u32>(word, bits | bit, noticeBitsField);
+  if (!hasRecords(1)) return;
+  const word = wordOf(lane, list);
+  store<u32>(word, load<u32>(word, noticeBitsField) | (1 << (list & (divisions - 1))), noticeBitsField);
   const notices = load<u32>(lane, laneNoticesField);
   const notice = takeRecord();
   const head = notices + (list << 2);
@@ -25,4 +28,9 @@ export function noteList(lane: u32, list: u32): void {
   store<u32>(notice, load<u32>(head, headsField), nextNoticeField);
   store<u32>(head, notice, headsField);
   setBit(notices, list);
+}
+
+/** The pointer to the bits of a list's group. */
+function wordOf(lane: u32, list: u32): u32 {
+  return lane + ((list >>> divisionBits) << groupShift);
 }

@@ -36,6 +36,11 @@ export function useQuickLists(index: u32): void {
   store<i32>(index, firstCredit, quickCreditField);
 }
 
+/** Whether an index was told to use its lists. */
+export function hasQuickLists(index: u32): bool {
+  return load<i32>(index, quickCreditField) !== 0;
+}
+
 /** Whether there may be blocks in the lists. */
 export function usesQuickLists(index: u32): bool {
   return load<i32>(index, quickCreditField) > 0;

@@ -5,7 +5,7 @@
  * a chain are linked through the field that only free blocks need otherwise, so the table itself
  * has 4 to 8 bytes for each block, and a look-up touches little but the block that is sought.
  *
- *     bucket(a) = the topmost bits of the 32 bits of a / 256 · 2^32 / φ
+ *     bucket(a) = the topmost bits of the 64 bits of a · 2^64 / φ, where a is a double's bits
  *     buckets   [ . | a -> c | b | . ]
  *
  * Blocks start at multiples of 256, so the low eight bits carry no information. The topmost bits of
@@ -17,12 +17,12 @@
  */
 import {
   addressField,
+  bucketCountField,
   bucketShiftField,
   bucketsField,
   bucketsOrderField,
   nextUsedField,
   sizeField,
-  unitBits,
   usedCountField,
   usedUnitsField,
 } from '../src/suballocation/index-layout';
@@ -51,8 +51,12 @@ export function returnBuckets(index: u32): void {
 
 /** Makes room for one more block. Returns false if there is no memory. */
 export function hasBucket(index: u32): bool {
-  const order = load<u32>(index, bucketsOrderField);
-  return load<u32>(index, usedCountField) << 2 < u32(1) << order || grow(index, order);
+  return hasSpareBucket(index) || grow(index);
+}
+
+/** Whether there is room for one more block. */
+export function hasSpareBucket(index: u32): bool {
+  return load<u32>(index, usedCountField) < load<u32>(index, bucketCountField);
 }
 
 /** Adds a block, after `hasBucket`. */
@@ -61,32 +65,41 @@ export function addUsed(index: u32, block: u32, address: f64): void {
   store<u32>(block, load<u32>(bucket), nextUsedField);
   store<u32>(bucket, block);
   store<u32>(index, load<u32>(index, usedCountField) + 1, usedCountField);
-  store<f64>(index, load<f64>(index, usedUnitsField) + f64(load<i32>(block, sizeField)), usedUnitsField);
+  store<i64>(index, load<i64>(index, usedUnitsField) + load<i32>(block, sizeField), usedUnitsField);
 }
 
 /** The used block that starts at an address, or 0. */
 export function findUsed(index: u32, address: f64): u32 {
-  let block = load<u32>(bucketOf(index, address));
-  while (block !== 0 && load<f64>(block, addressField) !== address) block = load<u32>(block, nextUsedField);
-  return block;
+  return load<u32>(linkTo(index, address));
+}
+
+/** The pointer to the pointer to the used block that starts at an address; or to the 0 that ends its chain. */
+export function linkTo(index: u32, address: f64): u32 {
+  let link = bucketOf(index, address);
+  let block = load<u32>(link);
+  // The bits are compared, which takes fewer instructions than comparing doubles.
+  while (block !== 0) {
+    if (load<i64>(block, addressField) === reinterpret<i64>(address)) break;
+    link = block + nextUsedField;
+    block = load<u32>(link);
+  }
+  return link;
 }
 
 /** Removes a block that starts at an address. */
 export function removeUsed(index: u32, block: u32, address: f64): void {
-  const bucket = bucketOf(index, address);
-  const next = load<u32>(block, nextUsedField);
-  let previous = load<u32>(bucket);
-  if (previous === block) {
-    store<u32>(bucket, next);
-  } else {
-    while (load<u32>(previous, nextUsedField) !== block) previous = load<u32>(previous, nextUsedField);
-    store<u32>(previous, next, nextUsedField);
-  }
-  store<u32>(index, load<u32>(index, usedCountField) - 1, usedCountField);
-  store<f64>(index, load<f64>(index, usedUnitsField) - f64(load<i32>(block, sizeField)), usedUnitsField);
+  removeLinked(index, block, linkTo(index, address));
 }
 
-function grow(index: u32, order: u32): bool {
+/** Removes a block, given the link to it. */
+export function removeLinked(index: u32, block: u32, link: u32): void {
+  store<u32>(link, load<u32>(block, nextUsedField));
+  store<u32>(index, load<u32>(index, usedCountField) - 1, usedCountField);
+  store<i64>(index, load<i64>(index, usedUnitsField) - load<i32>(block, sizeField), usedUnitsField);
+}
+
+function grow(index: u32): bool {
+  const order = load<u32>(index, bucketsOrderField);
   const larger = takeArea(order + 1);
   if (larger === 0) return false;
   const bytes: u32 = 1 << order;
@@ -109,11 +122,12 @@ function grow(index: u32, order: u32): bool {
 function setBuckets(index: u32, buckets: u32, order: u32): void {
   store<u32>(index, buckets, bucketsField);
   store<u32>(index, order, bucketsOrderField);
-  store<u32>(index, 32 + 2 - order, bucketShiftField);
+  store<u32>(index, 1 << (order - 2), bucketCountField);
+  store<u32>(index, 64 + 2 - order, bucketShiftField);
 }
 
 /** The pointer to the bucket of an address. */
 function bucketOf(index: u32, address: f64): u32 {
-  const hash = u32(i64(address) >> unitBits) * 0x9e3779b1;
-  return load<u32>(index, bucketsField) + ((hash >>> load<u32>(index, bucketShiftField)) << 2);
+  const hash = reinterpret<u64>(address) * ((u64(0x9e3779b9) << 32) | 0x7f4a7c15);
+  return load<u32>(index, bucketsField) + (u32(hash >>> load<u32>(index, bucketShiftField)) << 2);
 }

@@ -47,9 +47,23 @@ export function moduleOf(bytes) {
 }
 
 /**
- * The functions are small and call each other in chains, whose calls would cost as much as their work.
- * Those called from many places stay functions: otherwise the module grows, and allocating takes calls.
+ * Functions that are not inlined: those called from many places, which would make the module grow, and
+ * those that are seldom called, which would take registers from what is always done.
  */
+const separate = [
+  'addChunk',
+  'addJoined',
+  'allocateBesideReserve',
+  'allocateQuickly',
+  'allocateWithMore',
+  'freeQuickly',
+  'grow',
+  'joinQuick',
+  'joinUnused',
+  'noteList',
+];
+
+/** The functions are small and call each other in chains, whose calls would cost as much as their work. */
 function inlined(bytes) {
   const module = binaryen.readBinary(bytes);
   const { BulkMemory, BulkMemoryOpt, MutableGlobals, NontrappingFPToInt, SignExt } = binaryen.Features;
@@ -60,7 +74,7 @@ function inlined(bytes) {
   binaryen.setAlwaysInlineMaxSize(700);
   binaryen.setFlexibleInlineMaxSize(700);
   binaryen.setOneCallerInlineMaxSize(1000);
-  for (const name of ['addJoined', 'joinQuick', 'joinUnused']) {
+  for (const name of separate) {
     binaryen.setPassArgument('no-inline', `*/${name}`);
     module.runPasses(['no-inline']);
   }

@@ -43,17 +43,18 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
       this.refuseFree(pointer, bytes, none);
       return;
     }
-    const { lane } = this;
-    if (fence !== undefined) {
-      this.#deallocateWith(fence, pointer, bytes, stream);
+    const small = bytes | 0;
+    if (fence !== undefined || small !== bytes) {
+      this.#deallocateUnusual(pointer, bytes, stream, fence);
       return;
     }
+    const { lane } = this;
     // The event comes first: a refused one leaves the memory allocated. If the free is refused, the
     // event does no harm, since it covers the same memory as the one before. Then one call of the
     // index frees, and nothing after it can fail.
     const isRecorded = this.ordering.mustRecord(lane);
     if (isRecorded) lane.record();
-    if (!this.index.freeAt(pointer, bytes, lane.number)) this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
+    if (!this.index.freeAt(pointer, small, lane.number)) this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
     else if (isRecorded) lane.freeCovered();
     else lane.freeUnrecorded();
   }
@@ -83,13 +84,16 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     return other === none ? none : this.reuseFrom(other, bytes, stream, alignment);
   }
 
-  #deallocateWith(fence: DeallocationFence, pointer: DevicePointer, bytes: number, stream: Stream): void {
+  /** With a fence, or of 2 GiB and more. */
+  #deallocateUnusual(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
     const block = this.index.usedBlockOf(pointer, bytes);
     if (block === none) {
       this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
       return;
     }
-    const lane = this.ordering.freedWith(fence, stream, this.index.ownerOf(block));
+    let { lane } = this;
+    if (fence === undefined) this.ordering.freed(lane);
+    else lane = this.ordering.freedWith(fence, stream, this.index.ownerOf(block));
     this.index.free(block, lane.number);
   }
 

@@ -246,8 +246,8 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Frees the used block that starts at an address, if so many bytes were asked for. Returns whether
-   * it did.
+   * Frees the used block that starts at an address, if so many bytes, a number of 32 bits, were asked for.
+   * Returns whether it did.
    */
   freeAt(address: number, bytes: number, lane: number): boolean {
     return freeAt(this.#index, address, bytes, lane) === 1;

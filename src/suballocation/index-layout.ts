@@ -25,6 +25,8 @@ export const bucketsField = 4;
 export const bucketShiftField = 8;
 /** The binary logarithm of the bytes of the table. */
 export const bucketsOrderField = 12;
+/** The number of buckets. */
+export const bucketCountField = 68;
 export const firstSegmentField = 16;
 export const lastSegmentField = 20;
 /** The segment at which the search for a free one continues, or 0 for the first. */
@@ -38,7 +40,7 @@ export const reserveField = 40;
 export const largestFitField = 44;
 /** A double. */
 export const plentyField = 48;
-/** The units of all used blocks, a double. */
+/** The units of all used blocks, an integer of 64 bits. */
 export const usedUnitsField = 56;
 /** The credit of the quick lists; if negative, how many frees pass before they are used again; or 0 if they never are. */
 export const quickCreditField = 64;

@@ -15,7 +15,7 @@ import {
   set,
 } from '../../src/index.js';
 import { code } from '../support/errors.js';
-import { expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';
+import { eventRecords, expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';
 
 const stream = new Stream();
 
@@ -137,6 +137,43 @@ describe('a pool', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: Math.floor(0.9 * GiB) });
     const bytes = Math.floor(0.9 * GiB);
     pool.deallocate(pool.allocate(bytes, stream), bytes, stream);
+  });
+
+  describe.each(policies)('with blocks of 2 GiB and more, under %s', (deallocationEvents) => {
+    const bytes = 3 * GiB;
+
+    /** 8 GiB of addresses, without memory. */
+    class Addresses extends BoundedUpstream {
+      override allocate(): number {
+        return 2 ** 45;
+      }
+
+      override deallocate(): void {}
+    }
+
+    test('frees them as any other', () => {
+      using pool = new PoolMemoryResource(new Addresses(0), { initialBytes: 8 * GiB, maximumBytes: 8 * GiB, deallocationEvents });
+      const pointer = pool.allocate(bytes, stream);
+      const recorded = eventRecords(() => pool.deallocate(pointer, bytes, stream));
+      expect(recorded).toBe(deallocationEvents === 'eager' ? 1 : 0);
+      expect(pool.statistics().allocatedBytes).toBe(0);
+      expect(pool.allocate(bytes, stream)).toBe(pointer);
+      pool.validate();
+    });
+
+    test('refuses a size that equals theirs, or that of a small block, only in its last 32 bits', () => {
+      using pool = new PoolMemoryResource(new Addresses(0), { initialBytes: 8 * GiB, maximumBytes: 8 * GiB, deallocationEvents });
+      const [large, small] = [pool.allocate(4 * GiB + 256, stream), pool.allocate(256, stream)];
+      for (const [pointer, wrong] of [
+        [large, 256],
+        [small, 4 * GiB + 256],
+      ] as const) {
+        expect(() => pool.deallocate(pointer, wrong, stream)).toThrow(code('ERR_CISTERN_WRONG_SIZE'));
+      }
+      pool.deallocate(small, 256, stream);
+      pool.deallocate(large, 4 * GiB + 256, stream);
+      expect(pool.statistics().allocatedBytes).toBe(0);
+    });
   });
 
   test('takes its initial size at once, rounded up to 256 bytes', () => {
