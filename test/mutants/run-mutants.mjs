@@ -94,12 +94,15 @@ const assemblyLevel = '-O1';
  */
 const chosenTests =
   /^test\/(adaptors|buffers|collector|conformance|driver|gc|planning|property|resources|specification|stream-ordering|suballocation|testing)\/(?!environment|lists-and-branches|random-programs).*\.test\.ts$/;
+/** Mutants of assembly/ run on these alone, which are quick, and to be strict enough without others. */
+const assemblyTests = /^test\/suballocation\//;
 /** A slower test runs last, on mutants that survive all others. */
 const slowMilliseconds = 1_500;
 /** The limit for all tests of a file without a mutant. */
 const coverLimitMilliseconds = 300_000;
-/** A process with more memory is replaced. */
+/** A process with more memory is replaced, or one whose tests left more of the devices' memory allocated. */
 const memoryLimit = 2 ** 30;
+const deviceMemoryLimit = 2 ** 26;
 const cache = join(root, 'node_modules/.cache/cistern-mutants');
 const environment = {
   ...process.env,
@@ -292,7 +295,7 @@ class TestProcess {
     return new Promise((resolve) => {
       this.#settle = (result) => {
         this.isFresh = false;
-        if ((result.memory ?? 0) > memoryLimit) this.end();
+        if ((result.memory ?? 0) > memoryLimit || (result.deviceBytes ?? 0) > deviceMemoryLimit) this.end();
         resolve(result);
       };
       this.#child.send({ root, ...message });
@@ -313,7 +316,7 @@ async function inProcesses(list, count, work) {
 }
 
 /** The tests, and the statements of the files that each reaches. */
-async function coverage(sources, count, own) {
+async function coverage(sources, count, own, chosen) {
   const probes = {};
   const statements = new Map();
   let first = 0;
@@ -325,7 +328,7 @@ async function coverage(sources, count, own) {
   }
   const paths = readdirSync(join(root, 'test'), { recursive: true })
     .map((name) => `test/${name.replaceAll('\\', '/')}`)
-    .filter((name) => chosenTests.test(name) && options.tests.some((text) => name.includes(text)))
+    .filter((name) => chosen.test(name) && options.tests.some((text) => name.includes(text)))
     .sort();
   const key = hashOf(files.join(), ...own, ...textsUnder('src'), ...textsUnder('test/support'), ...textsUnder('test/property'));
   const found = {};
@@ -388,9 +391,12 @@ function index({ statements, files: testFiles }) {
   return { byStatement, reached };
 }
 
+/** How many mutants the tests of a file have killed. */
+const kills = new Map();
+
 /**
- * The tests that must notice a mutant, as files with places: those about its file first, then quick
- * ones, slow ones last.
+ * The tests that must notice a mutant, as files with places: those first that have killed the most in their
+ * time, or are about its file; slow ones last.
  */
 function planOf(mutant, covered, { byStatement, reached }) {
   // What a statement in WebAssembly is reached by is not known.
@@ -400,6 +406,7 @@ function planOf(mutant, covered, { byStatement, reached }) {
   const own = basename(file, '.ts');
   const plan = [];
   for (const [path, tests] of byPath) {
+    if (isAssembly(mutant.file) && !assemblyTests.test(path)) continue;
     for (const isSlow of [false, true]) {
       const chosen = [...tests].filter(({ milliseconds }) => milliseconds > slowMilliseconds === isSlow);
       if (chosen.length === 0) continue;
@@ -409,11 +416,11 @@ function planOf(mutant, covered, { byStatement, reached }) {
         places: chosen.map(({ place }) => place),
         milliseconds,
         isSlow,
-        isOwn: basename(path, '.test.ts') === own,
+        rate: ((kills.get(path) ?? 0) + Number(basename(path, '.test.ts') === own)) / (100 + milliseconds),
       });
     }
   }
-  return plan.sort((a, b) => a.isSlow - b.isSlow || b.isOwn - a.isOwn || a.milliseconds - b.milliseconds || (a.path < b.path ? -1 : 1));
+  return plan.sort((a, b) => a.isSlow - b.isSlow || b.rate - a.rate || a.milliseconds - b.milliseconds || (a.path < b.path ? -1 : 1));
 }
 
 /** The WebAssembly with another text of a file, or undefined if it does not compile. */
@@ -430,31 +437,36 @@ async function compiledAssembly(sources, file, changedText) {
 }
 let plainAssembly;
 
-/**
- * The module that a mutant changes, and the same module without the change if that differs from
- * the one in the tree.
- */
-async function changesOf(mutant, sources) {
+/** The module that a mutant changes; or why it is not run. */
+async function changeOf(mutant, sources) {
   const { path, text } = sources.get(mutant.file);
   const changedText = text.slice(0, mutant.start) + mutant.text + text.slice(mutant.end);
-  if (!isAssembly(mutant.file)) return { changed: { id: path, code: await transformed(mutant.file, changedText) } };
-  const id = pathOf(binaryFile);
-  plainAssembly ??= await compiledAssembly(sources);
+  if (!isAssembly(mutant.file)) return { id: path, code: await transformed(mutant.file, changedText) };
   const module = await compiledAssembly(sources, mutant.file, changedText);
   if (module === undefined) return { refusal: 'uncompiled' };
   if (module === plainAssembly) return { refusal: 'equivalent' };
-  return {
-    changed: { id, code: await transformed(binaryFile, module) },
-    plain: { id, code: await transformed(binaryFile, plainAssembly) },
-  };
+  return { id: pathOf(binaryFile), code: await transformed(binaryFile, module) };
+}
+
+/** Fails if a test does not pass on WebAssembly that is compiled as for mutants, without one. */
+async function checkPlainAssembly(sources, testFiles) {
+  plainAssembly = await compiledAssembly(sources);
+  const changed = { id: pathOf(binaryFile), code: await transformed(binaryFile, plainAssembly) };
+  const list = Object.entries(testFiles).filter(([path]) => assemblyTests.test(path));
+  const own = new TestProcess();
+  const parts = list.map(([path, { tests = [] }]) => ({ path: pathOf(path), places: tests.map(({ place }) => place) }));
+  const { path, failure, crash } = await own.run({ kind: 'run', changed, files: parts }, () => coverLimitMilliseconds);
+  own.end();
+  if (failure !== undefined || crash !== undefined)
+    throw new Error(`without a mutant, compiled with ${assemblyLevel}: ${crash ?? `${path}: ${failure.name}: ${failure.message}`}`);
 }
 
 /** Runs one mutant, and returns the outcome. */
 async function runMutant(mutant, sources, plan, durations, own) {
   if (plan.length === 0) return { verdict: 'survived', by: 'no test comes there' };
-  const { changed, plain, refusal } = await changesOf(mutant, sources);
-  if (refusal !== undefined) return { verdict: refusal, by: '' };
-  const limitOf = (path, place) => (place === undefined ? 10_000 : 4_000 + 6 * (durations.get(`${path} ${place}`) ?? 0));
+  const changed = await changeOf(mutant, sources);
+  if (changed.refusal !== undefined) return { verdict: changed.refusal, by: '' };
+  const limitOf = (path, place) => (place === undefined ? 10_000 : 3_000 + 4 * (durations.get(`${path} ${place}`) ?? 0));
   for (;;) {
     const { isFresh } = own;
     const result = await own.run({ kind: 'run', changed, files: plan }, limitOf);
@@ -466,11 +478,15 @@ async function runMutant(mutant, sources, plan, durations, own) {
     const { failure } = result;
     if (failure === undefined) return { verdict: 'survived', by: '' };
     const by = `${result.path.slice(root.length)}: ${failure.name}: ${failure.message.split('\n')[0]}`;
+    const file = result.path.slice(root.length);
+    kills.set(file, (kills.get(file) ?? 0) + 1);
     const verdict = /timed out in \d+ ?ms/.test(failure.message) ? 'endless' : 'killed';
+    // The tests of assembly/ leave nothing behind: each file has a module of its own.
+    if (isAssembly(mutant.file)) return { verdict, by };
     // Leftovers of the mutant may fail the next one: the same test must pass without it here, or in
     // the next process.
     const places = failure.place === undefined ? plan.find((part) => part.path === result.path).places : [failure.place];
-    const again = await own.run({ kind: 'run', changed: plain, files: [{ path: result.path, places }] }, limitOf);
+    const again = await own.run({ kind: 'run', files: [{ path: result.path, places }] }, limitOf);
     if (again.failure === undefined && !again.isEndless && again.crash === undefined) return { verdict, by };
     own.end();
     if (isFresh) return { verdict, by };
@@ -540,12 +556,14 @@ async function main() {
     return 0;
   }
 
-  const covered = await coverage(typescript.sources, processes, own);
+  const chosen = chosenFiles.every(isAssembly) ? assemblyTests : chosenTests;
+  const covered = await coverage(typescript.sources, processes, own, chosen);
   for (const [path, { failures = [], crash, isEndless }] of Object.entries(covered.files)) {
     if (crash !== undefined || isEndless) tell(`${path} does not run without a mutant: ${crash ?? 'it does not end'}`);
     for (const { name, message } of failures) tell(`fails without a mutant, and is left out: ${path}: ${name}: ${message.split('\n')[0]}`);
   }
   const indexed = index(covered);
+  if (mutants.some(({ file }) => isAssembly(file))) await checkPlainAssembly(sources, covered.files);
   const durations = new Map(
     Object.entries(covered.files).flatMap(([path, { tests = [] }]) =>
       tests.map((test) => [`${pathOf(path)} ${test.place}`, test.milliseconds]),

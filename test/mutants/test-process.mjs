@@ -230,16 +230,32 @@ async function cover(root, path, probes) {
   return { tests, outside: [...outside], failures, milliseconds: performance.now() - startedAt };
 }
 
+/** The memory of this process and, if tests reached the driver, of its devices that is in use now. */
+function memoryInUse(root) {
+  const { Device } = modules.evaluatedModules.getModuleById(join(root, 'src/driver/device.ts'))?.exports ?? {};
+  let deviceBytes = 0;
+  try {
+    for (let i = 0; i < (Device?.count() ?? 0); i++) {
+      const { totalBytes, freeBytes } = Device.get(i).memoryInfo();
+      deviceBytes += totalBytes - freeBytes;
+    }
+  } catch {
+    // A mutant of the driver: what it has left cannot be told.
+    deviceBytes = Number.POSITIVE_INFINITY;
+  }
+  return { memory: process.memoryUsage.rss(), deviceBytes };
+}
+
 async function answer(message) {
   const { kind, root } = message;
-  if (kind === 'cover') return cover(root, message.path, message.probes);
+  if (kind === 'cover') return { ...(await cover(root, message.path, message.probes)), ...memoryInUse(root) };
   changed = message.changed;
   for (const { path, places } of message.files) {
     process.send({ kind: 'began', path });
     const [failure] = await runFile(root, path, places, { onBeforeTest: (place) => process.send({ kind: 'began', path, place }) });
-    if (failure !== undefined) return { path, failure, memory: process.memoryUsage.rss() };
+    if (failure !== undefined) return { path, failure, ...memoryInUse(root) };
   }
-  return { failure: undefined, memory: process.memoryUsage.rss() };
+  return { failure: undefined, ...memoryInUse(root) };
 }
 
 process.on('message', async (message) => {
