@@ -62,6 +62,7 @@ import {
   nextNoticeField,
   nextSegmentField,
   nextUsedField,
+  noticeBitsField,
   noticeLaneField,
   noticesField,
   previousField,
@@ -372,8 +373,8 @@ export class FreeSpaceIndex {
     if (read.word(this.#index, lastSegmentField) !== previousSegment) fail('the segments do not end with the last one');
     if (read.word(this.#index, segmentCountField) !== segments) fail(`${segments} segments, but counts others`);
     this.#validateTable(read, used);
+    this.#validateNotices(read, lanes);
     for (const lane of lanes) {
-      if (read.word(lane, isSharedField) !== 0) this.#validateNotices(read, lane);
       const listed = this.#validateLists(read, lane);
       const held = freeUnits.get(lane);
       if (listed !== held) fail(`lane ${lane} lists ${listed} units, its segments hold ${held}`);
@@ -405,13 +406,11 @@ export class FreeSpaceIndex {
 
   /** Returns the units in the lists of a lane. */
   #validateLists(read: Reader, lane: number): number {
+    this.#validateBits(read, lane);
     let units = 0;
     for (let list = 0; list < classes; list++) {
-      const bit = (read.word(lane, listBitsField + ((list >>> divisionBits) << groupShift)) >>> (list & (divisions - 1))) & 1;
-      const head = read.word(lane, headsField + 4 * list);
-      if ((head !== 0) !== (bit === 1)) fail(`lane ${lane}, list ${list}: bit ${bit}, head ${head}`);
       let previous = 0;
-      for (let block = head; block !== 0; block = read.word(block, nextFreeField)) {
+      for (let block = read.word(lane, headsField + 4 * list); block !== 0; block = read.word(block, nextFreeField)) {
         const size = read.word(block, sizeField);
         if (read.word(block, stateField) !== lane) fail(`block ${block} is in a list of lane ${lane}, but not free in it`);
         if (classOf(size) !== list) fail(`block ${block} is in the wrong list`);
@@ -420,22 +419,47 @@ export class FreeSpaceIndex {
         units += size;
       }
     }
-    for (let group = 0; group < groups; group++) {
-      const bit = (read.word(lane, groupBitsField) >>> group) & 1;
-      if ((read.word(lane, listBitsField + (group << groupShift)) !== 0) !== (bit === 1)) fail(`lane ${lane}: bit of group ${group}`);
-    }
     return units;
   }
 
-  /** Every list of a shared lane that is not empty has a notice. */
-  #validateNotices(read: Reader, lane: number): void {
+  /** A list of a lane, or of notices, is empty exactly if its bit is clear. */
+  #validateBits(read: Reader, table: number): void {
+    for (let group = 0; group < groups; group++) {
+      const bits = read.word(table, listBitsField + (group << groupShift));
+      for (let place = 0; place < divisions; place++) {
+        const list = (group << divisionBits) + place;
+        const head = read.word(table, headsField + 4 * list);
+        if ((head !== 0) !== (((bits >>> place) & 1) === 1)) fail(`table ${table}, list ${list}: head ${head}, but another bit`);
+      }
+      const bit = (read.word(table, groupBitsField) >>> group) & 1;
+      if ((bits !== 0) !== (bit === 1)) fail(`table ${table}: bit of group ${group}`);
+    }
+  }
+
+  /** A lane has at most one notice for a list, and knows it; every list of a shared lane that is not empty has one. */
+  #validateNotices(read: Reader, lanes: readonly number[]): void {
     const notices = read.word(this.#index, noticesField);
+    this.#validateBits(read, notices);
+    /** By lane: a bit for each list of which there is a notice, by group. */
+    const found = new Map(lanes.map((lane) => [lane, new Int32Array(groups)]));
     for (let list = 0; list < classes; list++) {
-      if (read.word(lane, headsField + 4 * list) === 0) continue;
-      let notice = read.word(notices, headsField + 4 * list);
-      while (notice !== 0 && read.word(notice, noticeLaneField) !== lane) notice = read.word(notice, nextNoticeField);
-      const bit = (read.word(notices, listBitsField + ((list >>> divisionBits) << groupShift)) >>> (list & (divisions - 1))) & 1;
-      if (notice === 0 || bit === 0) fail(`lane ${lane} is shared, but list ${list} has no notice`);
+      for (let notice = read.word(notices, headsField + 4 * list); notice !== 0; notice = read.word(notice, nextNoticeField)) {
+        const lane = read.word(notice, noticeLaneField);
+        const bits = found.get(lane);
+        if (bits === undefined) fail(`a notice of list ${list} names lane ${lane}, which does not exist`);
+        const bit = 1 << (list & (divisions - 1));
+        if (((bits[list >>> divisionBits] as number) & bit) !== 0) fail(`list ${list} has two notices of lane ${lane}`);
+        bits[list >>> divisionBits] = (bits[list >>> divisionBits] as number) | bit;
+      }
+    }
+    for (const [lane, bits] of found) {
+      for (const [group, noticed] of bits.entries()) {
+        const known = read.word(lane, noticeBitsField + (group << groupShift));
+        if (noticed !== known) fail(`lane ${lane}, group ${group}: notices ${noticed}, but knows ${known}`);
+        if (read.word(lane, isSharedField) === 0) continue;
+        const missing = read.word(lane, listBitsField + (group << groupShift)) & ~noticed;
+        if (missing !== 0) fail(`lane ${lane} is shared, but has no notices ${missing} of group ${group}`);
+      }
     }
   }
 

@@ -1,7 +1,6 @@
 import fc from 'fast-check';
 import { describe, expect, test, vi } from 'vitest';
 import { FreeSpaceIndex, maximumUnits, unitBytes } from '../../src/suballocation/free-space-index.js';
-import { indexModule } from '../../src/suballocation/index-module.js';
 import { StepCounter } from '../support/steps.js';
 
 vi.mock('../../src/suballocation/index-module.js', () => import('../support/counted-index-module.js'));
@@ -40,6 +39,13 @@ function stepsOfSegments(count: number): { adding: number; removing: number } {
   });
   expect(removed).toBe(Math.ceil(count / 2));
   return { adding, removing };
+}
+
+/** The least units of each class. */
+function sizeOfEachClass(): number[] {
+  const sizes = Array.from({ length: 63 }, (_, i) => i + 1);
+  for (let shift = 1; shift <= 25; shift++) for (let i = 32; i < 64; i++) sizes.push(i * 2 ** shift);
+  return sizes;
 }
 
 /** Units relative to the base, for short expectations. */
@@ -153,6 +159,16 @@ describe('a free-space index', () => {
       expect(index.allocate(8000, 0, lane)).toBe(2 ** 32);
     });
 
+    test('takes a block that is at most half larger than the smallest at a lower address, but no larger one', () => {
+      const { index, lane } = indexWithReserve([9000, 8250, 5500], [], 1e6);
+      expect(index.allocate(5000, 0, lane)).toBe(2 * 2 ** 32);
+    });
+
+    test('takes a small request from the smallest block, at whatever address', () => {
+      const { index, lane } = indexWithReserve([4000, 3000], [], 1e6);
+      expect(index.allocate(2500, 0, lane)).toBe(2 * 2 ** 32);
+    });
+
     test('examines a bounded number of blocks for a large request', () => {
       const stepsAmong = (count: number) => {
         using counter = new StepCounter();
@@ -170,9 +186,11 @@ describe('a free-space index', () => {
       const { index, lane } = indexWithReserve([100], [], 50);
       const first = index.allocate(50, 0, lane);
       expect(index.isScarce).toBe(false);
-      const second = index.allocate(1, 0, lane);
+      const [second, third] = [index.allocate(1, 0, lane), index.allocate(1, 0, lane)];
       expect(index.isScarce).toBe(true);
       index.free(index.usedBlock(second), lane);
+      expect(index.isScarce).toBe(true);
+      index.free(index.usedBlock(third), lane);
       expect(index.isScarce).toBe(false);
       index.allocate(1, 0, lane);
       index.freeAt(first, 50 * unitBytes, lane);
@@ -342,6 +360,66 @@ describe('a free-space index', () => {
     index.validate();
   });
 
+  test.each([
+    [10, 10],
+    [40, 40],
+    [10, 9],
+    [40, 39],
+  ])('takes that block of %s units for %s that was freed last', (units, wanted) => {
+    const { index, lane } = indexOf(1000);
+    const blocks = Array.from({ length: 10 }, () => index.allocate(units, 0, lane));
+    index.allocate(1000 - 10 * units, 0, lane);
+    for (const i of [2, 6, 4]) free(index, blocks[i] as number, lane);
+    expect(index.allocate(wanted, 0, lane)).toBe(blocks[4]);
+    index.validate();
+  });
+
+  test.each([
+    [[100, 100, 100], 100, 0],
+    [[100, 100, 100], 90, 0],
+    [[101, 100, 100], 100, 1],
+    [[101, 101, 100], 90, 2],
+    [[65, 64, 65], 60, 1],
+    [[65, 65, 65], 60, 0],
+  ])('of blocks of %s units takes the smallest for %s, the lowest of several', (sizes, wanted, expected) => {
+    for (const order of [
+      [0, 1, 2],
+      [2, 1, 0],
+      [1, 0, 2],
+      [1, 2, 0],
+    ]) {
+      const index = new FreeSpaceIndex();
+      const lane = index.addLane();
+      for (const i of order) index.addSegment(base * (i + 1), (sizes[i] as number) * unitBytes, lane);
+      expect(index.allocate(wanted, 0, lane)).toBe(base * (expected + 1));
+    }
+  });
+
+  test('serves the largest block that there can be', () => {
+    const { index, lane } = indexOf(maximumUnits);
+    expect(index.allocate(maximumUnits, 0, lane)).toBe(base);
+    free(index, base, lane);
+    index.keepReserve(index.addLane(), 0, 2 ** 40 * unitBytes);
+    expect(index.allocate(5000, 0, lane)).toBe(base);
+    index.validate();
+  });
+
+  test('finds nothing in an empty lane between two that have a block of every class', () => {
+    const index = new FreeSpaceIndex();
+    const lanes = Array.from({ length: 5 }, () => index.addLane());
+    for (const [i, units] of sizeOfEachClass().entries()) {
+      for (const place of [0, 2, 4]) index.addSegment(base * (5 * i + place + 1), units * unitBytes, lanes[place] as number);
+    }
+    const before = lanes.map((lane) => index.freeBytes(lane));
+    for (const empty of [lanes[1], lanes[3]] as number[]) {
+      index.transfer(empty, lanes[0] as number);
+      expect([index.allocate(1, 0, empty), index.removePages(empty, unitBytes, 100 * unitBytes)]).toEqual([-1, undefined]);
+      expect([index.largestFreeBytes(empty), index.carve(1, empty, lanes[2] as number)]).toEqual([0, false]);
+    }
+    expect(lanes.map((lane) => index.freeBytes(lane))).toEqual(before);
+    index.validate();
+  });
+
   test('takes a block of the same class only if it is large enough', () => {
     const { index, lane } = indexOf(10_000);
     const small = index.allocate(4096, 0, lane);
@@ -386,6 +464,18 @@ describe('a free-space index', () => {
     index.validate();
   });
 
+  test('finds used blocks in few steps, however far apart they are', () => {
+    for (const units of [1, 8, 4096, 2 ** 20]) {
+      using counter = new StepCounter();
+      const { index, lane } = indexOf(1000 * units);
+      const addresses = Array.from({ length: 1000 }, () => index.allocate(units, 0, lane));
+      const steps = counter.during(() => {
+        for (const address of addresses) index.usedBlock(address);
+      });
+      expect(steps / addresses.length).toBeLessThan(8.5);
+    }
+  });
+
   test('knows what is free at the end of the segment with the highest addresses', () => {
     const index = new FreeSpaceIndex();
     const [lane, other] = [index.addLane(), index.addLane()];
@@ -420,6 +510,23 @@ describe('a free-space index', () => {
     index.allocate(16, 0, lane);
     expect(at(index.allocateAligned(16, 0, 4096, lane))).toBe(16);
     expect(index.isEmpty(lane)).toBe(true);
+    index.validate();
+  });
+
+  // The alignment is 16 units.
+  test.each([
+    [0, 8, 4, 0],
+    [0, 8, 9, undefined],
+    [12, 8, 4, 16],
+    [12, 8, 5, undefined],
+    [15, 5, 4, 16],
+    [15, 5, 5, undefined],
+    [12, 500, 4, 16],
+  ])('in a block at %s of %s units finds an aligned address for %s: %s', (start, size, units, expected) => {
+    const index = new FreeSpaceIndex();
+    const lane = index.addLane();
+    index.addSegment(base + start * unitBytes, size * unitBytes, lane);
+    expect(index.allocateAligned(units, 0, 4096, lane)).toBe(expected === undefined ? -1 : base + expected * unitBytes);
     index.validate();
   });
 
@@ -667,6 +774,78 @@ describe('a free-space index', () => {
       return { index, lanes };
     };
 
+    test('is found by a block of any class', () => {
+      const sizes = sizeOfEachClass();
+      expect([sizes.length, sizes.at(-1)]).toEqual([863, 63 * 2 ** 25]);
+      const [index, later] = [new FreeSpaceIndex(), new FreeSpaceIndex()];
+      const [lane, laterLane] = [index.addLane(), later.addLane()];
+      index.share(lane, true);
+      const found = sizes.map((units, i) => {
+        index.addSegment(base * (i + 1), units * unitBytes, lane);
+        later.addSegment(base * (i + 1), units * unitBytes, laterLane);
+        return index.laneWith(units, -1, -1);
+      });
+      expect(found).toEqual(sizes.map(() => lane));
+      expect(later.fullLane(-1, -1)).toBe(-1);
+      later.share(laterLane, true);
+      for (const [i, units] of [...sizes.entries()].reverse()) {
+        if (later.laneWith(units, -1, -1) !== laterLane || later.fullLane(-1, -1) !== laterLane)
+          expect.fail(`${units} units are not found`);
+        expect(later.allocate(units, 0, laterLane)).toBe(base * (i + 1));
+      }
+      for (const each of [index, later]) {
+        each.validate();
+        each.removeAllSegments();
+        each.validate();
+      }
+    });
+
+    test('is found again when what it had comes back', () => {
+      const { index, lanes } = share(1, () => 0);
+      const [lane] = lanes as [number];
+      const sizes = [3, 35, 40, 64, 72, 700, 4000];
+      for (const [i, units] of sizes.entries()) index.addSegment(base * (i + 1), units * unitBytes, lane);
+      const addresses = sizes.map((units) => index.allocate(units, 0, lane));
+      expect(index.fullLane(-1, -1)).toBe(-1);
+      index.validate();
+      for (const [i, units] of sizes.entries()) {
+        free(index, addresses[i] as number, lane);
+        expect([index.laneWith(units, -1, -1), index.fullLane(-1, -1)]).toEqual([lane, lane]);
+        index.validate();
+      }
+    });
+
+    test('is found among many that had such a block once, and then at no cost', () => {
+      using counter = new StepCounter();
+      const { index, lanes } = share(100, () => 10);
+      const [first] = lanes as [number];
+      for (const lane of lanes) if (lane !== first) index.allocate(10, 0, lane);
+      expect(index.laneWith(10, -1, -1)).toBe(first);
+      expect(counter.during(() => index.laneWith(10, -1, -1))).toBeLessThan(20);
+      index.allocate(10, 0, first);
+      expect(index.laneWith(10, -1, -1)).toBe(-1);
+      expect(counter.during(() => index.laneWith(1, -1, -1))).toBeLessThan(20);
+      index.validate();
+    });
+
+    test('is found in a larger class if others of that class are excluded', () => {
+      const { index, lanes } = share(4, (i) => [10, 20, 30, 40][i] as number);
+      const [a, b, c, d] = lanes as [number, number, number, number];
+      expect([index.laneWith(5, a, b), index.laneWith(5, a, -1), index.laneWith(15, c, b)]).toEqual([c, b, d]);
+      expect([index.fullLane(d, c), index.fullLane(d, -1)]).toEqual([b, c]);
+    });
+
+    test('is looked for in few lanes that have only smaller blocks of the class', () => {
+      const stepsAmong = (count: number) => {
+        using counter = new StepCounter();
+        const { index, lanes } = share(count, () => 4200);
+        const steps = counter.during(() => expect(index.laneWith(4210, -1, -1)).toBe(-1));
+        expect(index.laneWith(4200, -1, -1)).toBe(lanes.at(-1));
+        return steps;
+      };
+      expect(stepsAmong(400)).toBe(stepsAmong(40));
+    });
+
     test('is found by what it has, the smallest class first', () => {
       const { index, lanes } = share(4, (i) => [100, 10, 1000, 0][i] as number);
       const place = (lane: number) => lanes.indexOf(lane);
@@ -766,17 +945,6 @@ describe('a free-space index', () => {
       });
     };
     expect(stepsAfter(1000)).toBe(stepsAfter(10));
-  });
-
-  test('gets memory in steps that grow with what it has', () => {
-    const index = new FreeSpaceIndex();
-    const buffers = new Set<ArrayBuffer>();
-    // A lane has 4 KiB, and 16 of them have a page.
-    for (let i = 0; i < 4096; i++) {
-      index.addLane();
-      buffers.add(indexModule.memory.buffer);
-    }
-    expect(buffers.size).toBeLessThan(64);
   });
 
   test('agrees with a naive model after any steps in several lanes', () => {

@@ -49,6 +49,8 @@ describe('the memory of free-space indexes', () => {
       const own = indexModule.createIndex();
       const lanes = [indexModule.addLane(own), indexModule.addLane(own)] as const;
       expect(Math.min(own, ...lanes)).toBeGreaterThan(0);
+      // Nothing shows of an index that had this memory before.
+      for (let j = 0; j < 64; j++) if (indexModule.usedBlock(own, base + j * unitBytes) !== 0) expect.fail(`at ${i}`);
       for (const [j, each] of lanes.entries()) {
         indexModule.shareLane(each, true);
         for (let k = 0; k < 8; k++) indexModule.addSegment(own, base * (1 + 8 * j + k), 16, each);
@@ -56,6 +58,22 @@ describe('the memory of free-space indexes', () => {
         const used = Array.from({ length: 64 }, () => indexModule.allocate(own, 1, 0, each, 0));
         const freed = used.filter((address, k) => k % 2 === 0 && indexModule.freeAt(own, address, unitBytes, each) === 1);
         if (Math.min(...used) < 0 || freed.length !== 32) expect.fail(`at ${i}`);
+      }
+      indexModule.destroyIndex(own);
+    }
+  });
+
+  test('is not that of another index', () => {
+    index.addSegment(base, 1000 * unitBytes, lane);
+    for (let i = 0; i < 4; i++) {
+      const own = indexModule.createIndex();
+      const ownLane = indexModule.addLane(own);
+      expect(indexModule.addSegment(own, base, 1000, ownLane)).toBe(1);
+      // The tables of used blocks of both grow, and what the other had serves this one from its second time on.
+      for (let j = 0; j < 100; j++) {
+        expect(indexModule.allocate(own, 1, 0, ownLane, 0)).toBe(base + j * unitBytes);
+        if (i === 0) index.allocate(1, 0, lane);
+        index.validate();
       }
       indexModule.destroyIndex(own);
     }
