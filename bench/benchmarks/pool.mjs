@@ -23,6 +23,7 @@ import { formatTable } from '../support/table.mjs';
  * @property {number | undefined} twiceThrowaway
  * @property {number} limit
  * @property {string} met
+ * @property {{ allocation: number, free: number }} longest the single allocation and free that take longest, in nanoseconds
  * @property {number} eventRecords
  * @property {number} highWaterRatio the span of addresses used over the peak of live bytes
  * @property {number} maximumResidentBytes
@@ -34,6 +35,7 @@ export const title =
 
 const policies = ['eager', 'deferred', 'off'];
 const initialFactor = 2;
+const timedReplays = 50;
 
 /** @param {Context} context @returns {Promise<PoolRow[]>} */
 export async function run(context) {
@@ -60,7 +62,7 @@ export async function run(context) {
       }
       for (const [i, { streams, events }] of cases.entries()) {
         context.progress(`${trace.name}: pool, ${events}, streams: ${streams}`);
-        pools[i].push(await runSubject('replay', { ...base, subject: 'pool', events, streams, initialFactor }));
+        pools[i].push(await runSubject('replay', { ...base, subject: 'pool', events, streams, initialFactor, timedReplays }));
       }
     }
     const { rmmPool, throwaway } = context.baseline.traces[trace.name];
@@ -82,6 +84,10 @@ export async function run(context) {
         twiceThrowaway,
         limit,
         met: verdict(nanosecondsPerOperation, limit),
+        longest: {
+          allocation: Math.min(...pools[i].map(({ longest }) => longest.allocation)),
+          free: Math.min(...pools[i].map(({ longest }) => longest.free)),
+        },
         eventRecords: result.driver.eventRecords,
         highWaterRatio: result.highWaterBytes / result.peakLiveBytes,
         maximumResidentBytes: Math.max(...pools[i].map((each) => each.maximumResidentBytes)),
@@ -109,6 +115,8 @@ export function format(rows, context) {
       'RMM\nC++',
       '2 x throw-\naway',
       'within\nboth',
+      'longest\nalloc',
+      'longest\nfree',
       'high\nwater',
       'RSS\nMiB',
     ],
@@ -126,6 +134,8 @@ export function format(rows, context) {
       formatNumber(row.rmmPool, 0),
       formatNumber(row.twiceThrowaway, 0),
       row.met,
+      formatNumber(row.longest.allocation, 0),
+      formatNumber(row.longest.free, 0),
       formatNumber(row.highWaterRatio, 3),
       formatNumber(row.maximumResidentBytes / 2 ** 20, 0),
     ]),

@@ -9,6 +9,7 @@ import { loadCistern } from '../support/cistern.mjs';
 import { figuresOf } from '../support/figures.mjs';
 import { NullResource } from '../support/null-resource.mjs';
 import { parameters, report } from '../support/processes.mjs';
+import { LeastTimes, TimedResource } from '../support/timed-resource.mjs';
 
 /**
  * @typedef {object} ReplayParameters
@@ -19,6 +20,7 @@ import { parameters, report } from '../support/processes.mjs';
  * @property {import('../../src/replay/index.js').ReplayStreams} [streams]
  * @property {number} [initialFactor] the pool's initial size over the trace's peak of live bytes
  * @property {number} repeat
+ * @property {number} [timedReplays] more replays, in which each call is timed
  */
 
 /**
@@ -28,7 +30,16 @@ import { parameters, report } from '../support/processes.mjs';
 const warmUpEvents = 500_000;
 const leastEvents = 100_000;
 
-const { trace, subject, resource, events, streams = 'single', initialFactor = 0, repeat } = /** @type {ReplayParameters} */ (parameters());
+const {
+  trace,
+  subject,
+  resource,
+  events,
+  streams = 'single',
+  initialFactor = 0,
+  repeat,
+  timedReplays = 0,
+} = /** @type {ReplayParameters} */ (parameters());
 const cistern = await loadCistern();
 const device = cistern.Device.get();
 const log = await cistern.readAllocationLog(trace);
@@ -50,9 +61,17 @@ try {
   if (last.failures > 0) throw new Error(`${last.failures} allocations failed: ${last.firstFailure?.message}`);
   const { operations, streamCount, peakLiveBytes, peakReservedBytes, highWaterBytes, driver, replayer } = last;
   const results = { operations, streamCount, peakLiveBytes, peakReservedBytes, highWaterBytes, driver, replayer };
-  report({ nanosecondsPerOperation: figuresOf(samples), replaysPerSample, firstReplay, frees: frees(), ...results });
+  const longest = timedReplays > 0 ? longestCalls() : undefined;
+  report({ nanosecondsPerOperation: figuresOf(samples), replaysPerSample, firstReplay, longest, frees: frees(), ...results });
 } finally {
   rmSync(folder, { recursive: true });
+}
+
+/** The longest allocation and free, in nanoseconds, with about 40 that the clock takes. */
+function longestCalls() {
+  const times = new LeastTimes(log.eventCount);
+  cistern.replayLog(log, () => cistern.ResourceStack.of(new TimedResource(createResource(), times)), { streams, repeat: timedReplays });
+  return times.longest();
 }
 
 function createResource() {
