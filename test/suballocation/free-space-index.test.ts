@@ -139,6 +139,7 @@ describe('a free-space index', () => {
       [8000, 8500],
     ])('takes %s units only from a block of up to %s if memory is scarce', (units, most) => {
       const { index, lane, reserve } = indexWithReserve([most + 1], [], 0);
+      expect(index.hasClose(units, reserve)).toBe(false);
       index.allocate(1, 0, reserve);
       expect(index.isScarce).toBe(false);
       index.addSegment(2 ** 48, unitBytes, reserve);
@@ -225,6 +226,14 @@ describe('a free-space index', () => {
     expect([...index.blocks()].length).toBe(2);
   });
 
+  test('does not make a segment of several blocks larger than a block can be', () => {
+    const { index, lane } = indexOf(maximumUnits - 5);
+    index.allocate(10, 0, lane);
+    index.extendSegment(base + (maximumUnits - 5) * unitBytes, 6 * unitBytes, lane);
+    index.validate();
+    expect(Array.from(index.blocks()).filter(({ isHead }) => isHead).length).toBe(2);
+  });
+
   // Before the range, the range, after it, and the segments that come of them.
   test.each([
     [0, 1, maximumUnits, [1, maximumUnits]],
@@ -261,6 +270,23 @@ describe('a free-space index', () => {
     expect(index.removePages(lane, 16 * unitBytes, 1000 * unitBytes)).toEqual({ address: base, bytes: 32 * unitBytes });
     expect([...index.blocks()]).toEqual([]);
     index.validate();
+  });
+
+  test.each(Array.from({ length: 17 }, (_, start) => start))('removes whole pages of 16 units from a block that begins at %s', (start) => {
+    const index = new FreeSpaceIndex();
+    const lane = index.addLane();
+    index.addSegment(base + start * unitBytes, 50 * unitBytes, lane);
+    const [first, end] = [Math.ceil(start / 16) * 16, Math.floor((start + 50) / 16) * 16];
+    const removed = index.removePages(lane, 16 * unitBytes, 1000 * unitBytes);
+    expect(removed).toEqual({ address: base + first * unitBytes, bytes: (end - first) * unitBytes });
+    expect(index.freeBytes(lane)).toBe((50 - (end - first)) * unitBytes);
+    index.validate();
+  });
+
+  test('removes a page that is a whole block', () => {
+    const { index, lane } = indexOf(16);
+    expect(index.removePages(lane, 16 * unitBytes, 16 * unitBytes)).toEqual({ address: base, bytes: 16 * unitBytes });
+    expect(index.isEmpty(lane)).toBe(true);
   });
 
   test('does not coalesce across segments that happen to touch', () => {
@@ -635,6 +661,46 @@ describe('a free-space index', () => {
       for (let i = 0; i < count; i++) index.freeAt(index.allocate(1 + (i % 97), 0, lane), (1 + (i % 97)) * unitBytes, lane);
     }
 
+    test('finds what waits in them, whoever looks', () => {
+      const look: ((index: FreeSpaceIndex, lane: number, other: number) => unknown)[] = [
+        (index, lane) => !index.isEmpty(lane),
+        (index, lane) => index.laneWith(16, -1, -1) === lane,
+        (index, lane) => index.fullLane(-1, -1) === lane,
+        (index) => index.usedBlocks === 0,
+        (index, lane) => index.removePages(lane, 16 * unitBytes, 16 * unitBytes)?.address === base,
+        (index, lane) => index.freeTailBytes(lane) === 16 * unitBytes,
+        (index, lane) => index.hasClose(16, lane),
+        (index, lane) => index.canAllocate(16, lane),
+        (index, lane) => index.allocate(15, 0, lane) === base,
+        (index, lane) => index.allocateAligned(16, 0, 4096, lane) === base,
+        (index, lane) => index.removeFreeSegment(lane)?.bytes === 16 * unitBytes,
+        (index, lane) => index.freeBytes(lane) === 16 * unitBytes,
+        (index, lane) => index.largestFreeBytes(lane) === 16 * unitBytes,
+        (index, lane, other) => index.carve(16, lane, other),
+        (index, lane, other) => {
+          index.transfer(lane, other);
+          return index.freeBytes(other) === 16 * unitBytes;
+        },
+        (index, lane, other) => {
+          const hasExchanged = index.join(lane, other);
+          return index.freeBytes(hasExchanged ? lane : other) === 16 * unitBytes;
+        },
+        (index, lane) => {
+          index.removeAllSegments();
+          index.addSegment(base, 16 * unitBytes, lane);
+          return index.allocate(16, 0, lane) === base && index.allocate(16, 0, lane) === -1;
+        },
+      ];
+      for (const [place, finds] of look.entries()) {
+        const { index, lane } = quickIndexOf(16);
+        const other = index.addLane();
+        index.share(lane, true);
+        expect(index.freeAt(index.allocate(16, 0, lane), 16 * unitBytes, lane)).toBe(true);
+        expect([place, finds(index, lane, other)]).toEqual([place, true]);
+        index.validate();
+      }
+    });
+
     test('serves the block of a size that was freed last, as it is', () => {
       const { index, lane } = quickIndexOf(100);
       const [first, second, third] = [10, 10, 10].map((units) => index.allocate(units, 0, lane)) as [number, number, number];
@@ -872,6 +938,16 @@ describe('a free-space index', () => {
       free(index, address, a);
       index.validate();
       expect(index.laneWith(10, b, -1)).toBe(a);
+    });
+
+    test('is known once, however often it is shared', () => {
+      const { index, lanes } = share(1, () => 10);
+      const [lane] = lanes as [number];
+      for (const isShared of [false, true, true, false, true]) {
+        index.share(lane, isShared);
+        index.validate();
+      }
+      expect(index.laneWith(10, -1, -1)).toBe(lane);
     });
 
     test('is found although blocks of its class are too small elsewhere', () => {

@@ -36,6 +36,10 @@ function succeeds(run: () => unknown): boolean {
   }
 }
 
+function bytesOf(blocks: readonly BlockView[]): number {
+  return blocks.reduce((sum, { bytes }) => sum + bytes, 0);
+}
+
 /** Adds segments of one unit to the other index until there is no memory. Returns how many. */
 function fill(): number {
   let count = 0;
@@ -143,13 +147,14 @@ describe('the memory of free-space indexes', () => {
         for (const { kind, units, isOther, pick } of steps) {
           const [from, to] = isOther ? [other, lane] : [lane, other];
           const before = [...index.blocks()];
+          let removedBytes = 0;
           const isDone = succeeds(() => {
             let address = -1;
             if (kind === 'segment') index.addSegment(base * (3 + added++), units * unitBytes, from);
             else if (kind === 'extend') {
               const last = before.at(-1) as BlockView;
               index.extendSegment(last.address + last.bytes, units * unitBytes, from);
-            } else if (kind === 'pages') index.removePages(from, 4 * unitBytes, units * unitBytes);
+            } else if (kind === 'pages') removedBytes = index.removePages(from, 4 * unitBytes, units * unitBytes)?.bytes ?? 0;
             else if (kind === 'allocate') address = index.allocate(units, 0, from);
             else if (kind === 'aligned') address = index.allocateAligned(units, 0, 1024 << (units % 4), from);
             else if (kind === 'carve') index.carve(units, from, to);
@@ -158,12 +163,36 @@ describe('the memory of free-space indexes', () => {
             else if (live.length > 0) index.free(index.usedBlock(live.splice(pick % live.length, 1)[0] as number), from);
             if (address !== -1) live.push(address);
           });
-          if (!isDone) expect([...index.blocks()]).toEqual(before);
+          const after = [...index.blocks()];
+          if (!isDone) expect(after).toEqual(before);
+          const [had, has] = [bytesOf(before), bytesOf(after)] as const;
+          if (isDone && (kind === 'segment' || kind === 'extend')) expect(has - had).toBe(units * unitBytes);
+          if (kind === 'pages') expect(had - has).toBe(removedBytes);
           index.validate();
         }
       }),
       { numRuns: 40 },
     );
+  });
+
+  test('ends for whoever would split a block', () => {
+    index.addSegment(base, 64 * unitBytes, lane);
+    index.addSegment(base + 128 * unitBytes, 5 * unitBytes, other);
+    fill();
+    expect(() => index.allocate(3, 0, lane)).toThrow(RangeError);
+    expect(() => index.allocateAligned(3, 0, 4096, lane)).toThrow(RangeError);
+    expect(() => index.carve(3, lane, other)).toThrow(RangeError);
+    expect(() => index.removePages(lane, 16 * unitBytes, 16 * unitBytes)).toThrow(RangeError);
+    expect(() => index.extendSegment(base + 64 * unitBytes, unitBytes, lane)).toThrow(RangeError);
+    expect(() => index.addSegment(base + 80 * unitBytes, unitBytes, lane)).toThrow(RangeError);
+    expect(Array.from(index.blocks(), ({ bytes, lane }) => [bytes / unitBytes, lane])).toEqual([
+      [64, lane],
+      [5, other],
+    ]);
+    // What needs no more records is done.
+    expect(index.carve(5, other, lane)).toBe(true);
+    expect(index.allocate(64, 0, lane)).toBe(base);
+    index.validate();
   });
 
   test('ends for segments, and returns when they are removed', () => {
