@@ -259,7 +259,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   readonly #fallbackEvents: DeallocationEvents | undefined;
   /** By operation, and one more: the most bytes of a request, 0 for a free. */
   #limits = new Float64Array(1);
-  /** By operation: the address that a request gets, and the one that is freed. -1 for the others. */
+  /** By operation: the address that a request gets, and the one that is freed. NaN, which equals no pointer, for the others. */
   #requested = new Float64Array(1);
   #freed = new Float64Array(1);
   #places = new Int32Array(1);
@@ -267,6 +267,8 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   /** By allocation: the streams of the plan whose memory it takes over. */
   #waits: ReadonlyMap<number, readonly number[]> = new Map();
   #isSingleStream = true;
+  /** By place: the bytes that are live there, or 0. The block's own. */
+  #asked = new Float64Array(0);
   /** By place: the allocation of the plan that was last served there. */
   #owners = new Int32Array(0);
   #cursor = 0;
@@ -388,14 +390,14 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     if (
       stream === this.#stream &&
       stream.handle >= 0 &&
-      bytes <= (this.#limits[k] as number) &&
       bytes > 0 &&
-      Math.floor(bytes) === bytes &&
+      (bytes === this.#limits[k] || (bytes < (this.#limits[k] as number) && Math.floor(bytes) === bytes)) &&
       this.#operationStreams[k] === this.#streamNumber &&
       alignment === ALLOCATION_ALIGNMENT
     ) {
-      this.#block.asked[this.#places[k] as number] = bytes;
-      this.#owners[this.#places[k] as number] = k;
+      const place = this.#places[k] as number;
+      this.#asked[place] = bytes;
+      this.#owners[place] = k;
       this.#cursor = k + 1;
       return this.#requested[k] as number;
     }
@@ -409,10 +411,10 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
       stream === this.#stream &&
       stream.handle >= 0 &&
       this.#operationStreams[k] === this.#streamNumber &&
-      this.#block.asked[this.#places[k] as number] === bytes &&
+      this.#asked[this.#places[k] as number] === bytes &&
       fence === undefined
     ) {
-      this.#block.asked[this.#places[k] as number] = 0;
+      this.#asked[this.#places[k] as number] = 0;
       this.#cursor = k + 1;
       return;
     }
@@ -598,8 +600,9 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
       // Nothing of the plan is due.
       this.#cursor = this.#plan.operations.length;
     }
-    const { asked } = this.#block;
-    for (let place = 0; place < asked.length; place++) if ((asked[place] as number) > 0) this.#overdue.add(place);
+    this.#asked.forEach((bytes, place) => {
+      if (bytes > 0) this.#overdue.add(place);
+    });
   }
 
   /** Ends the pass without looking at it. Returns its recorder. */
@@ -679,11 +682,12 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     const block = this.#block;
     this.#plan = Object.freeze(plan);
     block.setPlan(plan);
+    this.#asked = block.asked;
     const { operations, sizes, streams, freeStreams, offsets } = plan;
     const length = operations.length + 1;
     this.#limits = new Float64Array(length);
-    this.#requested = new Float64Array(length).fill(none);
-    this.#freed = new Float64Array(length).fill(none);
+    this.#requested = new Float64Array(length).fill(Number.NaN);
+    this.#freed = new Float64Array(length).fill(Number.NaN);
     this.#places = new Int32Array(length);
     this.#operationStreams = new Int32Array(length).fill(none);
     this.#owners = new Int32Array(block.offsets.length).fill(none);
@@ -702,7 +706,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
   #locate(): void {
     const { base, offsets } = this.#block;
     for (let k = 0; k < this.#plan.operations.length; k++) {
-      const address = base === none ? none : base + (offsets[this.#places[k] as number] as number);
+      const address = base === none ? Number.NaN : base + (offsets[this.#places[k] as number] as number);
       if ((this.#limits[k] as number) > 0) this.#requested[k] = address;
       else this.#freed[k] = address;
     }
@@ -726,7 +730,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     }
     const deviation = this.#deviationOf(bytes, stream, alignment);
     if (deviation !== undefined) {
-      if (this.#refuses) this.#refuse(deviation, bytes, stream, before);
+      if (this.#refuses) this.#refuse(deviation, bytes, stream, alignment, before);
       // It stands for the stream of the plan all the same.
       if (deviation !== 'extra' && deviation !== 'stream') this.#bound[this.#operationStreams[this.#cursor] as number] ??= stream;
       return this.#deviate(deviation, bytes, stream, alignment);
@@ -739,9 +743,9 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     // Host functions may have run.
     if (this.#cursor !== k) return this.#allocateFromFallback(bytes, stream, alignment);
     const address = this.#requested[k] as number;
-    if (address === none) return this.#deviate('in-use', bytes, stream, alignment);
+    if (Number.isNaN(address)) return this.#deviate('in-use', bytes, stream, alignment);
     const place = this.#places[k] as number;
-    this.#block.asked[place] = bytes;
+    this.#asked[place] = bytes;
     this.#owners[place] = k;
     this.#cursor = k + 1;
     this.#chooseFastPath(stream, number);
@@ -771,8 +775,10 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     const a = this.#plan.operations[this.#owners[place] as number] as number;
     const planned = (this.#plan.freeStreams[a] as number) >= 0 ? (this.#plan.freeStreams[a] as number) : (this.#plan.streams[a] as number);
     if (!wasOverdue && this.#isFree(stream)) this.#bound[planned] ??= stream;
-    const isPlanned = this.#bound[planned]?.identity === stream.identity;
-    if (!isPlanned) this.#deviations['free-stream']++;
+    const known = this.#bound[planned];
+    const isPlanned = known?.identity === stream.identity;
+    // Which stream a new pass uses is not known from memory of an earlier one.
+    if (!isPlanned && (known !== undefined || !wasOverdue)) this.#deviations['free-stream']++;
     if (!isPlanned || (wasOverdue && !this.#isSingleStream)) {
       const start = this.#block.offsets[place] as number;
       this.#unordered.push({ start, end: start + (this.#plan.sizes[a] as number), identity: stream.identity });
@@ -820,7 +826,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
 
   /** Whether an allocation of the plan is live at its place. */
   #isLive(a: number, place: number): boolean {
-    return (this.#block.asked[place] as number) > 0 && this.#plan.operations[this.#owners[place] as number] === a;
+    return (this.#asked[place] as number) > 0 && this.#plan.operations[this.#owners[place] as number] === a;
   }
 
   /** Whether bytes are in use, or freed without order to a stream. */
@@ -828,7 +834,7 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     const end = start + bytes;
     for (const place of this.#overdue) {
       const from = this.#block.offsets[place] as number;
-      if (from < end && start < from + (this.#block.asked[place] as number)) return true;
+      if (from < end && start < from + (this.#asked[place] as number)) return true;
     }
     return this.#unordered.some((range) => range.start < end && start < range.end && range.identity !== identity);
   }
@@ -935,21 +941,25 @@ export class PlannedMemoryResource extends StreamOrderedMemoryResource {
     this.#touch(this.lane.number);
   }
 
-  #refuse(deviation: PlanDeviation, bytes: number, stream: Stream, before: { readonly cursor: number; readonly overdue: number }): never {
+  #refuse(
+    deviation: PlanDeviation,
+    bytes: number,
+    stream: Stream,
+    alignment: number,
+    before: { readonly cursor: number; readonly overdue: number },
+  ): never {
     const k = this.#cursor;
     const a = this.#plan.operations[k];
-    const expected =
-      a === undefined
-        ? 'no further request'
-        : `request ${a} with at most ${this.#limits[k]} bytes on stream ${this.#operationStreams[k]} of the plan`;
+    let expected = 'no further request';
+    if (a !== undefined) expected = `request ${a} with at most ${this.#limits[k]} bytes on stream ${this.#operationStreams[k]} of the plan`;
+    if (deviation === 'alignment') expected += `, aligned to at most ${this.#plan.alignmentBytes}`;
+    if (deviation === 'in-use') expected += ', and its place to be free';
+    const came = `${bytes} bytes on stream ${stream.id}${alignment === ALLOCATION_ALIGNMENT ? '' : `, aligned to ${alignment}`}`;
     this.#deviations[deviation]++;
     this.#deviated++;
     this.#cursor = before.cursor;
     for (const place of [...this.#overdue].slice(before.overdue)) this.#overdue.delete(place);
-    throw new CisternError(
-      'ERR_CISTERN_PLAN_DEVIATION',
-      `the PlannedMemoryResource expected ${expected}, got ${bytes} bytes on stream ${stream.id} (${deviation})`,
-    );
+    throw new CisternError('ERR_CISTERN_PLAN_DEVIATION', `the PlannedMemoryResource expected ${expected}; got ${came} (${deviation})`);
   }
 
   #deviate(deviation: PlanDeviation, bytes: number, stream: Stream, alignment: number): DevicePointer {

@@ -4,8 +4,10 @@ import {
   CudaMemoryResource,
   driverCallCounts,
   type MemoryResource,
+  type PlanDeviation,
   PlannedMemoryResource,
   type PlannedMemoryResourceOptions,
+  PoolMemoryResource,
   Stream,
 } from '../../src/index.js';
 import { page, planOf } from '../support/plans.js';
@@ -23,8 +25,8 @@ class Live {
     this.#resource = resource;
   }
 
-  allocate(bytes: number, stream: Stream): number {
-    const pointer = this.#resource.allocate(bytes, stream);
+  allocate(bytes: number, stream: Stream, alignment?: number): number {
+    const pointer = this.#resource.allocate(bytes, stream, alignment);
     for (const [start, range] of this.ranges) {
       if (pointer < start + range.bytes && start < pointer + bytes) throw new Error(`${pointer} is in use`);
     }
@@ -86,6 +88,79 @@ describe('a planned resource', () => {
     resource.validate();
   });
 
+  /** A program whose last request or free deviates; and how the refusal of a request explains it. */
+  interface Deviating {
+    readonly program: (live: Live, stream: Stream, other: Stream, begin: () => void) => void;
+    readonly expected?: RegExp;
+  }
+  const deviating: Record<PlanDeviation, Deviating> = {
+    larger: {
+      program: (live, stream) => live.allocate(5 * page, stream),
+      expected: /expected request 0 with at most 1024 bytes on stream 0 of the plan; got 1280 bytes on stream \d+ \(larger\)$/,
+    },
+    alignment: {
+      program: (live, stream) => live.allocate(page, stream, 2 * page),
+      expected: /on stream 0 of the plan, aligned to at most 256; got 256 bytes on stream \d+, aligned to 512 \(alignment\)$/,
+    },
+    stream: {
+      program: (live, stream, other) => {
+        live.allocate(4 * page, stream);
+        live.allocate(2 * page, other);
+      },
+      expected: /expected request 1 with at most 512 bytes on stream 0 of the plan; got 512 bytes on stream \d+ \(stream\)$/,
+    },
+    extra: {
+      program: (live, stream) => {
+        const a = live.allocate(4 * page, stream);
+        live.allocate(2 * page, stream);
+        live.free(a);
+        live.allocate(4 * page, stream);
+        live.allocate(page, stream);
+      },
+      expected: /expected no further request; got 256 bytes on stream \d+ \(extra\)$/,
+    },
+    'in-use': {
+      program: (live, stream) => {
+        for (const pages of [4, 2, 4]) live.allocate(pages * page, stream);
+      },
+      expected: /expected request 2 with .* of the plan, and its place to be free; got 1024 bytes on stream \d+ \(in-use\)$/,
+    },
+    'free-stream': {
+      program: (live, stream, other) => live.free(live.allocate(4 * page, stream), other),
+    },
+    'late-free': {
+      program: (live, stream, _other, begin) => {
+        const a = live.allocate(4 * page, stream);
+        begin();
+        live.free(a);
+      },
+    },
+  };
+
+  for (const [kind, { program, expected }] of Object.entries(deviating)) {
+    test(`counts a deviation of the kind ${kind}, gives no memory that is in use, and explains a refusal`, () => {
+      using fallback = new PoolMemoryResource(new CudaMemoryResource());
+      using stream = new Stream();
+      using other = new Stream();
+      for (const deviations of ['fallback', 'refuse'] as const) {
+        using resource = planned(text, { deviations, fallback });
+        const live = new Live(resource);
+        const run = () => program(live, stream, other, () => resource.begin());
+        resource.begin();
+        if (deviations === 'refuse' && expected !== undefined) expect(run).toThrow(expected);
+        else run();
+        const none = { larger: 0, alignment: 0, stream: 0, extra: 0, 'in-use': 0, 'free-stream': 0, 'late-free': 0 };
+        expect(resource.statistics().deviations).toEqual({ ...none, [kind]: 1 });
+        for (const pointer of [...live.ranges.keys()]) live.free(pointer);
+        resource.begin();
+        for (const pages of [4, 2]) live.allocate(pages * page, stream);
+        expect(resource.statistics().plannedAllocations).toBe(2);
+        for (const pointer of [...live.ranges.keys()]) live.free(pointer);
+        resource.validate();
+      }
+    });
+  }
+
   test('never hands out memory that is kept longer than planned', () => {
     using stream = new Stream();
     using resource = planned(text);
@@ -126,7 +201,7 @@ describe('a planned resource', () => {
     using resource = planned(text, { deviations: 'refuse' });
     resource.begin();
     expect(() => resource.allocate(5 * page, stream)).toThrow(
-      /expected request 0 with at most 1024 bytes on stream 0 of the plan, got 1280 bytes/,
+      /expected request 0 with at most 1024 bytes on stream 0 of the plan; got 1280 bytes/,
     );
     expect(() => resource.allocate(5 * page, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_PLAN_DEVIATION' }));
     const a = resource.allocate(4 * page, stream);
@@ -138,6 +213,7 @@ describe('a planned resource', () => {
     using resource = planned(text);
     resource.begin();
     const a = resource.allocate(4 * page, stream);
+    expect(() => resource.deallocate(-1, 0, stream)).toThrow(expect.objectContaining({ code: 'ERR_OUT_OF_RANGE' }));
     const b = resource.allocate(2 * page, stream);
     resource.deallocate(b, 2 * page, stream);
     expect(() => resource.deallocate(b, 2 * page, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DOUBLE_FREE' }));
