@@ -135,7 +135,7 @@ const faults = {
     {
       name: 'synchronization-covers-later-work',
       fault: 'the end of a synchronization covers work queued after it began',
-      from: 'if (this.synchronized < number) this.synchronized = number;',
+      from: 'this.synchronized = number;',
       to: 'this.synchronized = this.synchronizing;',
     },
     {
@@ -149,14 +149,14 @@ const faults = {
     {
       name: 'joins-next-of-other-lane',
       fault: 'a freed block coalesces with a neighbour of another stream',
-      from: 'const joinsNext = next > 0 && load<u32>(next, stateField) === lane;',
-      to: 'const joinsNext = next > 0 && load<i32>(next, stateField) >= 0;',
+      from: 'const nextLane = next > 0 ? load<u32>(next, stateField) : 0;',
+      to: 'const nextLane = next > 0 && load<i32>(next, stateField) >= 0 ? lane : 0;',
     },
     {
       name: 'joins-previous-of-other-lane',
       fault: 'a freed block coalesces with the one before it, of another stream',
-      from: 'const joinsPrevious = previous > 0 && load<u32>(previous, stateField) === lane;',
-      to: 'const joinsPrevious = previous > 0 && load<i32>(previous, stateField) >= 0;',
+      from: 'const previousLane = previous > 0 ? load<u32>(previous, stateField) : 0;',
+      to: 'const previousLane = previous > 0 && load<i32>(previous, stateField) >= 0 ? lane : 0;',
     },
     {
       name: 'loses-alignment-gap',
@@ -175,8 +175,8 @@ const faults = {
     {
       name: 'serves-too-small-block',
       fault: 'a block that is one unit too small serves a request',
-      from: 'if (size >= units && size <= bestSize',
-      to: 'if (size >= units - 1 && size <= bestSize',
+      from: 'const excess: u32 = load<i32>(block, sizeField) - units;',
+      to: 'const excess: u32 = load<i32>(block, sizeField) + 1 - units;',
     },
   ],
   'assembly/class-lists.ts': [
@@ -210,9 +210,9 @@ const faults = {
     },
     {
       name: 'chain-cut-by-removal',
-      fault: 'the blocks before one that is removed are lost',
-      from: 'if (previous === block) {',
-      to: 'if (previous !== 0) {',
+      fault: 'the blocks after one that is removed are lost',
+      from: 'store<u32>(link, load<u32>(block, nextUsedField));',
+      to: 'store<u32>(link, 0);',
     },
   ],
   'src/suballocation/address-map.ts': [
@@ -313,8 +313,8 @@ const faults = {
     {
       name: 'free-before-its-event',
       fault: 'memory is freed although its event is refused',
-      from: 'if (isRecorded) lane.record();\n    if (!this.index.freeAt(pointer, bytes, lane.number)) ',
-      to: 'const isFree = this.index.freeAt(pointer, bytes, lane.number);\n    if (isRecorded) lane.record();\n    if (!isFree) ',
+      from: 'if (isRecorded) lane.record();\n    if (!this.index.freeAt(pointer, small, lane.number)) ',
+      to: 'const isFree = this.index.freeAt(pointer, small, lane.number);\n    if (isRecorded) lane.record();\n    if (!isFree) ',
     },
     {
       name: 'fence-in-wrong-lane',
