@@ -5,14 +5,66 @@ const handles = "a live event's handle is at least 2 ** 20, a disposed one's is 
 const onlyDriverErrors = 'recording a live lane fails with a DriverError only';
 const cost = 'it decides only when events that are over are looked for: whoever takes memory looks for them anyway';
 
+const emptyList = 'list 0 is always empty: no block has 0 units';
+const choice = 'how many are examined is a choice between time and fit';
+const chunks = 'it decides only how much memory is obtained at once';
+const earlier = 'it asks for memory one record earlier than it must';
+const costsOnly = 'the call does nothing then: it only costs';
+const oneNotice = 'whoever finds a notice that is not true removes it';
+const padding = 'the words around the lists of a table are always 0';
+const alignment = 'WebAssembly reads words at any address';
+
 export const equivalent = {
   'assembly/areas.ts': {
     'end: 0x7fff0000 -> 2147418113': 'every area ends at a multiple of 64',
     'returned: 32 -> 33': 'every order is below 32',
     'takeArea: 63 -> 62': 'the first free address is a multiple of 16',
   },
-  'assembly/class-lists.ts': { 'largestList: 1 -> 0': 'list 0 is always empty: no block has 0 units' },
+  'assembly/class-lists.ts': {
+    'largestList: 1 -> 0': emptyList,
+    'largestList: -1 -> (-1) + 1': emptyList,
+    'largestList: -1 -> 1': 'no list has a block then',
+    'largestList: 1 -> 2': 'callers only ask whether it is negative',
+    'largestList: groupBits === 0 -> false': 'of what is before a table it makes a negative number as well',
+    'nextList: 1 -> 2 (4)': 'callers only ask whether it is negative',
+  },
   'assembly/free-space-index.ts': { 'freeTail: > -> >=': 'no two blocks have one address' },
+  'assembly/notices.ts': {
+    'noteList: 1 -> 2': earlier,
+    'noteList: 1 -> 0': earlier,
+  },
+  'assembly/records.ts': {
+    'firstOrder: 12 -> 13': chunks,
+    'firstOrder: 12 -> 11': chunks,
+    'lastOrder: 20 -> 19': chunks,
+    'spare: 4 -> 5': alignment,
+    'spare: without 4': alignment,
+    'addChunk: < -> <=': 'what it writes to the last record is written again next',
+    'addChunk: nextOrder < lastOrder -> false': chunks,
+    'addChunk: < -> >= (2)': chunks,
+  },
+  'assembly/shared-lanes.ts': {
+    'scanLimit: 8 -> 9': choice,
+    'scanLimit: 8 -> 7': choice,
+    'setShared: removed if ((load<u32>(lane, isSharedField) !== 0) === isShared) return;': costsOnly,
+    'setShared: (load<u32>(lane, isSharedField) !== 0) === isShared -> false': costsOnly,
+    'setShared: !isShared -> false': oneNotice,
+    'setShared: >= -> >': emptyList,
+    'setShared: 0 -> 1 (3)': emptyList,
+    'findShared: firstOf(notices, ownClass) !== 0 -> true': costsOnly,
+    'findShared: 0 -> 1': costsOnly,
+    'findShared: >= -> >': emptyList,
+    'findShared: 0 -> 1 (3)': emptyList,
+    'largestShared: >= -> >': emptyList,
+    'largestShared: 0 -> 1': emptyList,
+    'largestShared: removed if (firstOf(notices, list) === 0) continue;': costsOnly,
+    'largestShared: firstOf(notices, list) === 0 -> false': costsOnly,
+    'largestShared: 0 -> 1 (2)': costsOnly,
+    'largestShared: 1 -> 0': 'every block has 1 unit at least',
+    'clearNotices: 0 -> 1': emptyList,
+    'clearNotices: < -> <=': padding,
+    'clearNotices: + -> -': 'the field is the first',
+  },
   'assembly/lanes.ts': {
     'misalignment: 1 -> 2': 'addresses are multiples of 256',
     'addToList: without isSharedField': 'a notice of a lane that is not shared is removed by whoever finds it: it only costs',

@@ -9,7 +9,7 @@
 //   --list         prints their names and which are listed as equivalent, and exits
 // Exits with 0 only if every surviving mutant is listed in equivalent.mjs, and every listed one survived.
 import { fork } from 'node:child_process';
-import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { appendFileSync, existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { basename, join } from 'node:path';
 import process from 'node:process';
 import { fileURLToPath } from 'node:url';
@@ -104,6 +104,8 @@ const coverLimitMilliseconds = 300_000;
 const memoryLimit = 2 ** 30;
 const deviceMemoryLimit = 2 ** 26;
 const cache = join(root, 'node_modules/.cache/cistern-mutants');
+/** Each outcome is added to this file at once, so that a run that is cut short is not lost. */
+const logFile = process.env.CISTERN_MUTANTS_LOG;
 const environment = {
   ...process.env,
   NODE_ENV: 'test',
@@ -574,6 +576,7 @@ async function main() {
   await inProcesses(mutants, processes, async (mutant, process) => {
     const result = await runMutant(mutant, sources, planOf(mutant, covered, indexed), durations, process);
     results.set(mutant, result);
+    if (logFile) appendFileSync(logFile, `${result.verdict}\t${mutant.file}:${mutant.line}\t${mutant.name}\t${result.by}\n`);
     const known = reasonOf(mutant) !== undefined;
     if (result.verdict === 'survived' && !known)
       tell(`\r\u001b[Ksurvived: ${mutant.file}:${mutant.line} ${mutant.name}${result.by && ` (${result.by})`}`);
@@ -613,11 +616,6 @@ async function main() {
       .map((name) => `${file} ${name}`),
   );
   for (const name of stale) console.log(`listed as equivalent, but not there any more: ${name}`);
-  if (process.env.CISTERN_MUTANTS_LOG)
-    writeFileSync(
-      process.env.CISTERN_MUTANTS_LOG,
-      mutants.map((m) => `${results.get(m).verdict}\t${m.file}:${m.line}\t${m.name}\t${results.get(m).by}`).join('\n'),
-    );
   console.log(`${mutants.length} mutants in ${((performance.now() - startedAt) / 1000).toFixed(0)} s`);
   return survivors.length + wrong.length + stale.length === 0 ? 0 : 1;
 }

@@ -116,11 +116,12 @@ describe('the memory of free-space indexes', () => {
 
   test('is not needed by a shared lane, whose notices are then left out', () => {
     index.addSegment(base, 8 * unitBytes, lane);
+    for (const units of [1, 2, 3]) index.addSegment(2 * base * units, units * unitBytes, lane);
     fill();
     index.share(lane, true);
-    expect(index.laneWith(8, -1, -1)).toBe(-1);
-    expect(() => index.allocate(3, 0, lane)).toThrow(RangeError);
-    expect(index.freeBytes(lane)).toBe(8 * unitBytes);
+    expect([index.laneWith(8, -1, -1), index.fullLane(-1, -1)]).toEqual([-1, -1]);
+    expect(() => index.allocate(4, 0, lane)).toThrow(RangeError);
+    expect([index.freeBytes(lane), index.freeBytes(other)]).toEqual([14 * unitBytes, 0]);
     const address = index.allocate(8, 0, lane);
     index.free(index.usedBlock(address), lane);
     full.removeAllSegments();
