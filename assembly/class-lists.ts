@@ -40,6 +40,20 @@ export function nextList(table: u32, list: u32): i32 {
   return (group << divisionBits) + ctz(bits);
 }
 
+/** The list itself or the next below it that is not empty, or -1. */
+export function previousList(table: u32, list: u32): i32 {
+  let group = list >>> divisionBits;
+  // Shifted twice, because a shift by 32 shifts by 0.
+  let bits = load<u32>(table + (group << groupShift), listBitsField) & (((1 << (list & (divisions - 1))) << 1) - 1);
+  if (bits === 0) {
+    const below = load<u32>(table, groupBitsField) & ((1 << group) - 1);
+    if (below === 0) return -1;
+    group = 31 - clz(below);
+    bits = load<u32>(table + (group << groupShift), listBitsField);
+  }
+  return (group << divisionBits) + 31 - clz(bits);
+}
+
 /** A list is not empty any more. */
 export function setBit(table: u32, list: u32): void {
   const group = list >>> divisionBits;

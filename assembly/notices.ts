@@ -7,6 +7,8 @@ import {
   nextNoticeField,
   noticeBitsField,
   noticeLaneField,
+  searchedField,
+  searcherField,
 } from '../src/suballocation/index-layout';
 import { setBit } from './class-lists';
 import { hasRecords, takeRecord } from './records';
@@ -28,6 +30,7 @@ export function noteList(lane: u32, list: u32): void {
   store<u32>(notice, load<u32>(head, headsField), nextNoticeField);
   store<u32>(head, notice, headsField);
   setBit(notices, list);
+  if (load<u32>(notices, searchedField) < list && load<u32>(notices, searcherField) !== lane) store<u32>(notices, list, searchedField);
 }
 
 /** The pointer to the bits of a list's group. */

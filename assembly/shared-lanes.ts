@@ -12,6 +12,10 @@
  * A notice is not withdrawn when it becomes untrue; whoever finds it so removes it. So a lane that
  * nobody else takes from pays for a notice once for each class.
  *
+ * Whoever joins lanes asks for the largest block again and again, while its own lane comes to have the
+ * largest of all. So a search goes on where the last one for the same lanes ended, or at the largest
+ * class that another lane has had a notice of since.
+ *
  * Invariant: every non-empty list of a shared lane has a notice, unless there was no memory for it.
  * Cost: constant, amortized: each notice that is removed was made once.
  */
@@ -26,8 +30,11 @@ import {
   nextNoticeField,
   noticeBitsField,
   noticeLaneField,
+  searchedField,
+  searcherField,
+  secondSearcherField,
 } from '../src/suballocation/index-layout';
-import { classOf, clearBit, firstOf, largestList, nextList } from './class-lists';
+import { classOf, clearBit, firstOf, nextList, previousList } from './class-lists';
 import { hasFit } from './lanes';
 import { isNoted, noteList } from './notices';
 import { returnRecord } from './records';
@@ -65,12 +72,18 @@ export function findShared(notices: u32, units: i32, own: u32, second: u32): u32
 
 /** The shared lane other than two that has the largest block, by class; or 0. */
 export function largestShared(notices: u32, own: u32, second: u32): u32 {
-  for (let list = largestList(notices); list >= 0; list--) {
-    if (firstOf(notices, list) === 0) continue;
-    const lane = findIn(notices, list, 1, own, second);
-    if (lane !== 0) return lane;
+  const goesOn = load<u32>(notices, searcherField) === own && load<u32>(notices, secondSearcherField) === second;
+  let list = previousList(notices, goesOn ? load<u32>(notices, searchedField) : classes - 1);
+  let lane: u32 = 0;
+  while (list >= 0) {
+    lane = findIn(notices, list, 1, own, second);
+    if (lane !== 0) break;
+    list = previousList(notices, list - 1);
   }
-  return 0;
+  store<u32>(notices, own, searcherField);
+  store<u32>(notices, second, secondSearcherField);
+  store<u32>(notices, max(list, 0), searchedField);
+  return lane;
 }
 
 /** Returns the records of all notices. */

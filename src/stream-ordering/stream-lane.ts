@@ -49,6 +49,8 @@ export class StreamLane implements Lane {
   #event: Event | undefined;
   #callerEvent: CallerEvent | undefined;
   readonly #device: Device;
+  /** Whether the stream has ended: another lane then has the memory. */
+  hasEnded = false;
 
   constructor(number: number, identity: StreamIdentity, device: Device, isHeld: boolean) {
     this.number = number;

@@ -380,7 +380,7 @@ export class StreamOrdering implements StreamObserver {
     let synchronized = 0;
     for (const lane of this.#heldBack(stream)) {
       // A host function that ran during the wait before may have ended the stream.
-      if (!this.#lanes.has(lane)) continue;
+      if (lane.hasEnded) continue;
       try {
         if (lane.identity.announcesEnd) lane.identity.synchronizeSync();
         else deviceOf(lane.identity).synchronizeSync();
@@ -389,7 +389,7 @@ export class StreamOrdering implements StreamObserver {
         if (isNotPermitted(error)) break;
         // A host function that ran during this wait may have ended the stream; its memory can then
         // be taken.
-        if (this.#lanes.has(lane)) throw error;
+        if (!lane.hasEnded) throw error;
       }
       synchronized++;
     }
@@ -416,6 +416,7 @@ export class StreamOrdering implements StreamObserver {
       this.#memory.redirect?.(lane.number, this.#ended.number);
       this.#vacantNumbers.push(lane.number);
       this.#lanes.delete(lane);
+      lane.hasEnded = true;
     }
     this.#shared[identity.slot] = undefined;
     this.#held[identity.slot] = undefined;
@@ -496,7 +497,7 @@ export class StreamOrdering implements StreamObserver {
     for (let left = Math.min(most, unshared.length - (asking === undefined ? this.#stillHeld : 0)); left > 0; left--) {
       if (this.#nextUnshared >= unshared.length) this.#nextUnshared = 0;
       const lane = unshared[this.#nextUnshared] as StreamLane;
-      const isLive = this.#lanes.has(lane);
+      const isLive = !lane.hasEnded;
       if (isLive && asking !== undefined && this.#becomesIdle(lane, asking)) isIdle = true;
       if (isLive && (lane.isHeldBack || this.#memory.share === undefined)) {
         this.#nextUnshared++;

@@ -71,6 +71,10 @@ export const headsField = 256;
 export const tableBytes = 3776;
 
 // The table of notices: the same bits and heads as in a lane, of lists of notices.
+/** The two lanes that the last search for the largest block left out, and the list where it ended. */
+export const searcherField = 4;
+export const secondSearcherField = 8;
+export const searchedField = 12;
 // A notice: 32 bytes.
 export const noticeLaneField = 0;
 export const nextNoticeField = 4;

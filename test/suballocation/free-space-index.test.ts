@@ -950,6 +950,52 @@ describe('a free-space index', () => {
       expect(index.laneWith(10, -1, -1)).toBe(lane);
     });
 
+    test('is the largest of the others, whatever was found for the same stream before', () => {
+      const { index, lanes } = share(6, (i) => [5000, 10, 3000, 2000, 0, 0][i] as number);
+      const [own, small, largest, middle, late, other] = lanes as [number, number, number, number, number, number];
+      const full = (second = -1) => index.fullLane(own, second);
+      expect([full(), full()]).toEqual([largest, largest]);
+      index.transfer(largest, own);
+      expect([full(), full(middle), full()]).toEqual([middle, small, middle]);
+      index.transfer(middle, own);
+      expect(full()).toBe(small);
+      // Memory that comes to a lane, and a lane that is shared again.
+      index.addSegment(base * 100, 4000 * unitBytes, late);
+      expect(full()).toBe(late);
+      index.share(late, false);
+      expect(full()).toBe(small);
+      index.share(late, true);
+      expect([full(), index.fullLane(late, -1), full()]).toEqual([late, own, late]);
+      index.transfer(late, other);
+      expect(full()).toBe(other);
+      index.transfer(other, own);
+      index.transfer(small, own);
+      expect([full(), full()]).toEqual([-1, -1]);
+      // What the asking lane had is another's.
+      index.transfer(own, small);
+      expect([full(), index.fullLane(small, -1)]).toEqual([small, -1]);
+      index.removeAllSegments();
+      index.addSegment(base, unitBytes, late);
+      expect(full()).toBe(late);
+      index.validate();
+    });
+
+    test('is found in few steps again and again, although the asking lane has many sizes', () => {
+      using counter = new StepCounter();
+      const { index, lanes } = share(102, (i) => (i < 2 ? 0 : 1));
+      const own = lanes[0] as number;
+      const blocks = Array.from({ length: 100 }, (_, i) => (i + 2) * 100);
+      for (const [i, units] of blocks.entries()) index.addSegment(base * (200 + i), units * unitBytes, own);
+      index.fullLane(own, -1);
+      let steps = 0;
+      for (let i = 0; i < 100; i++) {
+        // As blocks of the asking lane are joined, they get larger.
+        index.addSegment(base * (400 + i), 10_100 * (i + 1) * unitBytes, own);
+        steps += counter.during(() => index.fullLane(own, -1));
+      }
+      expect(steps).toBeLessThan(100 * 40);
+    });
+
     test('is found although blocks of its class are too small elsewhere', () => {
       const { index, lanes } = share(3, (i) => [4100, 4200, 4110][i] as number);
       expect(index.laneWith(4150, -1, -1)).toBe(lanes[1]);
