@@ -43,6 +43,10 @@ export const equivalent = {
     'addChunk: nextOrder < lastOrder -> false': chunks,
     'addChunk: < -> >= (2)': chunks,
   },
+  'assembly/used-blocks.ts': {
+    'firstOrder: 8 -> 9': chunks,
+    'firstOrder: 8 -> 7': chunks,
+  },
   'assembly/shared-lanes.ts': {
     'scanLimit: 8 -> 9': choice,
     'scanLimit: 8 -> 7': choice,

@@ -68,6 +68,19 @@ describe('the memory of free-space indexes', () => {
   });
 
   test('is not that of another index', () => {
+    // What every second one had lies beside what the others have.
+    const made = Array.from({ length: 8 }, () => indexModule.createIndex());
+    const kept = made.filter((_, i) => i % 2 === 1);
+    for (const each of kept) {
+      const only = indexModule.addLane(each);
+      indexModule.addSegment(each, base, 8, only);
+      expect(indexModule.allocate(each, 4, 0, only, 0)).toBe(base);
+    }
+    for (const each of made) if (!kept.includes(each)) indexModule.destroyIndex(each);
+    const later = made.slice(kept.length).map(() => indexModule.createIndex());
+    for (const each of kept) expect(indexModule.askedBytes(indexModule.usedBlock(each, base))).toBe(4 * unitBytes);
+    for (const each of [...kept, ...later]) indexModule.destroyIndex(each);
+
     index.addSegment(base, 1000 * unitBytes, lane);
     for (let i = 0; i < 4; i++) {
       const own = indexModule.createIndex();
