@@ -87,7 +87,7 @@ export const equivalent = {
   },
   'src/stream-ordering/common-lane.ts': {
     'CommonLane.#unite: !(error instanceof DriverError) -> false': onlyDriverErrors,
-    'CommonLane.dependOn: < -> <=': 'no two recordings have one number',
+    'CommonLane.dependOn: events.length === 0 -> false': 'nothing comes then, and the events stay',
     'CommonLane.forgetPastEvents: this.#events.length === 0 -> false': cost,
     'CommonLane.forgetPastEvents: 2 -> 3': cost,
     'CommonLane.forgetPastEventsIfMany: >= -> >': cost,

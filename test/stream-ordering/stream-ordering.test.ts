@@ -553,7 +553,25 @@ describe('events that cover memory in a lane of no stream', () => {
     ordering.order(waiter, common.number);
     expect(destroyed() - before).toBe(1 + 9);
     for (const each of holds) each.release();
+    Device.get().synchronizeSync();
+    expect(common.isIdle).toBe(true);
+    expect(destroyed() - before).toBe(1 + 9 + 1);
     for (const stream of streams) stream.dispose();
+  });
+
+  test('stay if they come to the lane again', () => {
+    const { ordering, free } = make();
+    using a = new Stream();
+    using waiter = new Stream();
+    const common = ordering.addCommonLane();
+    const held = hold(a);
+    free(a);
+    ordering.collect(common);
+    const before = destroyed();
+    common.dependOn(common.cover());
+    expect(destroyed() - before).toBe(0);
+    expect(waitsFor(ordering, waiter, common.number)).toBe(1);
+    held.release();
   });
 
   test('stay if others have them, too: the last event of a stream that has ended', () => {
