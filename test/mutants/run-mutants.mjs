@@ -272,6 +272,7 @@ class TestProcess {
   end() {
     const child = this.#child;
     this.#child = undefined;
+    this.isFresh = true;
     child?.kill('SIGKILL');
   }
 
@@ -464,7 +465,8 @@ async function checkPlainAssembly(sources, testFiles) {
 }
 
 /** Runs one mutant, and returns the outcome. */
-async function runMutant(mutant, sources, plan, durations, own) {
+async function runMutant(mutant, sources, firstPlan, durations, own) {
+  let plan = firstPlan;
   if (plan.length === 0) return { verdict: 'survived', by: 'no test comes there' };
   const changed = await changeOf(mutant, sources);
   if (changed.refusal !== undefined) return { verdict: changed.refusal, by: '' };
@@ -485,14 +487,26 @@ async function runMutant(mutant, sources, plan, durations, own) {
     const verdict = /timed out in \d+ ?ms/.test(failure.message) ? 'endless' : 'killed';
     // The tests of assembly/ leave nothing behind: each file has a module of its own.
     if (isAssembly(mutant.file)) return { verdict, by };
-    // Leftovers of the mutant may fail the next one: the same test must pass without it here, or in
-    // the next process.
+    // Leftovers of another mutant may have failed the test: it must pass without any here, or in the next process.
     const places = failure.place === undefined ? plan.find((part) => part.path === result.path).places : [failure.place];
-    const again = await own.run({ kind: 'run', files: [{ path: result.path, places }] }, limitOf);
-    if (again.failure === undefined && !again.isEndless && again.crash === undefined) return { verdict, by };
+    if (await passes({ path: result.path, places }, own, limitOf)) return { verdict, by };
     own.end();
-    if (isFresh) return { verdict, by };
+    if (!isFresh) continue;
+    if (await passes({ path: result.path, places }, own, limitOf)) return { verdict, by };
+    if (!unreliable.has(by)) tell(`\r\u001b[Kfails alone without a mutant, and is left out: ${file}: ${failure.name}: ${failure.message}`);
+    unreliable.add(by);
+    plan = plan.map((part) =>
+      part.path === result.path ? { ...part, places: part.places.filter((place) => !places.includes(place)) } : part,
+    );
   }
+}
+
+/** What failed without a mutant. */
+const unreliable = new Set();
+
+async function passes(part, own, limitOf) {
+  const { failure, isEndless, crash } = await own.run({ kind: 'run', files: [part] }, limitOf);
+  return failure === undefined && !isEndless && crash === undefined;
 }
 
 const isNoticed = ({ verdict }) => verdict === 'killed' || verdict === 'endless';

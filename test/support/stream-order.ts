@@ -110,6 +110,8 @@ export function eventCalls(during: () => void): { records: number; waits: number
 
 /** A stream that, as far as `Stream` knows, was created elsewhere. */
 export function madeElsewhere(device = 0): { address: number; destroy: () => void } {
+  // Opens the driver.
+  Device.get(device);
   native().createStream(device, false, 0);
   const handle = mailbox[1] as number;
   native().streamAddress(handle);
