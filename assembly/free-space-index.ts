@@ -26,6 +26,7 @@ import {
   nextLaneField,
   nextSegmentField,
   noticesField,
+  openLaneField,
   ownerField,
   plentyField,
   previousField,
@@ -42,9 +43,22 @@ import {
 import { returnArea, takeArea } from './areas';
 import { classOf, firstOf, largestList, nextList } from './class-lists';
 import { addFree, anyFree, findAligned, findFree, findLow, hasFewer, largeUnits, misalignment, removeFree, resizeFree } from './lanes';
-import { addQuick, anyQuick, hasQuickLists, isInQuickList, isQuick, laneOfUnused, takeQuick, usesQuickLists } from './quick-lists';
-
-export { useQuickLists } from './quick-lists';
+import {
+  addQuick,
+  anyQuick,
+  isInQuickList,
+  isLarge,
+  isSmall,
+  keepsQuick,
+  laneOfQuick,
+  payUnused,
+  restOf,
+  restQuick,
+  shortenRest,
+  takeQuick,
+  watchFree,
+  watchRequest,
+} from './quick-lists';
 
 import { hasRecords, hasSpareRecord, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
@@ -62,6 +76,8 @@ import {
   returnBuckets,
 } from './used-blocks';
 
+export { useQuickLists } from './quick-lists';
+
 const none: f64 = -1;
 const noMemory: f64 = -2;
 const indexOrder: u32 = 8;
@@ -78,6 +94,7 @@ export function createIndex(): u32 {
     return 0;
   }
   store<u32>(index, notices, noticesField);
+  restQuick(index);
   return index;
 }
 
@@ -220,18 +237,23 @@ export function freeTail(index: u32, lane: u32): i32 {
  * (`keepReserve`).
  */
 export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  if (usesQuickLists(index)) return allocateQuickly(index, units, slack, lane, owner);
+  if (restOf(index) >= 0) {
+    if (isSmall(units) || isLarge(units)) return allocateQuickly(index, units, slack, lane, owner);
+  }
   if (load<u32>(index, reserveField) !== 0) return allocateBesideReserve(index, units, slack, lane, owner);
   const block = findFree(lane, units);
-  if (block === 0) return none;
+  if (block === 0) return allocateOtherwise(index, units, slack, lane, owner);
   if (!hasSpareBucket(index)) return allocateWithMore(index, block, units, slack, lane, owner);
   if (!hasSpareRecord()) return allocateWithMore(index, block, units, slack, lane, owner);
   return use(index, block, units, slack, lane, owner);
 }
 
-/** As `allocate`, if the quick lists are used. */
+/** As `allocate`, if the quick lists do not rest. */
 function allocateQuickly(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
-  let block = takeQuick(index, units, lane);
+  let block: u32 = 0;
+  if (!keepsQuick(index)) watchRequest(index, units, lane);
+  else if (isLarge(units)) joinAllUnused(index);
+  else if (isSmall(units)) block = takeQuick(index, units, lane);
   if (block !== 0) {
     store<i32>(block, ~slack, stateField);
     store<i32>(block, owner, ownerField);
@@ -239,7 +261,20 @@ function allocateQuickly(index: u32, units: i32, slack: i32, lane: u32, owner: i
   }
   block = findFree(lane, units);
   if (block !== 0) return allocateWithMore(index, block, units, slack, lane, owner);
+  return allocateOtherwise(index, units, slack, lane, owner);
+}
+
+/** As `allocate`, if the lane has no block. */
+function allocateOtherwise(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
+  const open = load<u32>(index, openLaneField);
+  const block = open === 0 ? 0 : findFree(open, units);
+  if (block !== 0) return allocateWithMore(index, block, units, slack, open, owner);
   return joinQuick(index) ? allocate(index, units, slack, lane, owner) : none;
+}
+
+/** Lets every `allocate` take from a lane what its own does not have. There is one such lane, or none (0). */
+export function openLane(index: u32, lane: u32): void {
+  store<u32>(index, lane, openLaneField);
 }
 
 /** As `allocate`, in an index with a reserve. */
@@ -350,7 +385,9 @@ export function freeAt(index: u32, address: f64, bytes: i32, lane: u32): bool {
   if (block === 0) return false;
   if (isInQuickList(block)) return false;
   if ((i64(load<i32>(block, sizeField)) << unitBits) + i64(load<i32>(block, stateField)) !== i64(bytes) - 1) return false;
-  if (hasQuickLists(index) && freeQuickly(index, block, lane)) return true;
+  const rest = restOf(index);
+  if (rest < 0) shortenRest(index, rest);
+  else if (freeQuickly(index, block, lane)) return true;
   removeLinked(index, block, link);
   addJoined(block, lane);
   return true;
@@ -358,7 +395,12 @@ export function freeAt(index: u32, address: f64, bytes: i32, lane: u32): bool {
 
 /** Enters a block that is freed into a quick list, if it is to. */
 function freeQuickly(index: u32, block: u32, lane: u32): bool {
-  if (!isQuick(index, block)) return false;
+  const units = load<i32>(block, sizeField);
+  if (!isSmall(units)) return false;
+  if (!keepsQuick(index)) {
+    watchFree(index, units, lane);
+    return false;
+  }
   const oldest = addQuick(index, block, lane);
   if (oldest !== 0) joinUnused(index, oldest);
   return true;
@@ -372,14 +414,22 @@ export function joinQuick(index: u32): bool {
   return true;
 }
 
-/** Coalesces a block that left its quick list, and all others if the lists are not used any more. */
+/** Coalesces a block that left its quick list unused, and all others if that took the last credit. */
 function joinUnused(index: u32, block: u32): void {
   coalesce(index, block);
-  if (!usesQuickLists(index)) joinQuick(index);
+  if (!payUnused(index)) return;
+  joinQuick(index);
+  restQuick(index);
 }
 
+/** Empties the quick lists before a large request. */
+function joinAllUnused(index: u32): void {
+  for (let block = anyQuick(index); block !== 0; block = anyQuick(index)) joinUnused(index, block);
+}
+
+/** Coalesces a block that left its quick list. */
 function coalesce(index: u32, block: u32): void {
-  const lane = laneOfUnused(index, block);
+  const lane = laneOfQuick(block);
   removeUsed(index, block, load<f64>(block, addressField));
   addJoined(block, lane);
 }

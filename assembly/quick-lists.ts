@@ -1,69 +1,100 @@
 /**
  * Freed blocks that wait, as they are, for a request of exactly their size, in an index that is told to
- * keep some. Programs free and allocate the same few sizes again and again; such a block need not be
+ * use such lists. Programs free and allocate the same few sizes again and again; such a block need not be
  * coalesced, entered into a free list, split again and entered into the table of used blocks, in which
  * it stays meanwhile.
  *
- *     hash(3 units)   [ block, block,   .  ,   .   ]   the last freed first
- *     hash(8 units)   [ block,   .  ,   .  ,   .   ]
+ *     hash(3 units)   [ entry, entry,   .  ,   .   ]   the last freed first
+ *     hash(8 units)   [ entry,   .  ,   .  ,   .   ]
  *
- * There are four lists, of four blocks each. A fifth block pushes out the oldest, and before a lane is
- * found to have no block for a request, all lists are emptied: at most 16 blocks are not coalesced, and
- * none when memory is short. Yet other requests are served around these blocks, so memory is more
- * fragmented than without.
+ * There are four lists, of four entries each. A fifth entry pushes out the oldest; a large request
+ * empties all lists first, and so does one that a lane has no block for: at most 16 blocks are not
+ * coalesced, and none when memory is short.
  *
- * If sizes do not come back, the lists only delay what must be done anyway. So each request that a list
- * serves earns credit, and each block that leaves unused costs some. Without credit, blocks are
- * coalesced at once; after many frees the lists get another chance.
+ * Other requests are placed around what waits, and that costs memory. So the lists first only watch: an
+ * entry is then a size that was freed into a lane, and every block is coalesced at once. Each request
+ * that an entry serves, or would serve, earns credit, and each entry that leaves unused costs more.
+ *
+ *     watching   with much credit, the lists begin to keep blocks
+ *     keeping    an entry is a block
+ *     resting    from when the credit is spent, for many frees; then the lists watch again
+ *
+ * A program whose sizes do not come back is therefore served as if there were no lists.
  */
-import { quickCreditField, quickListsBytes, quickListsField, sizeField, stateField } from '../src/suballocation/index-layout';
+import {
+  quickCreditField,
+  quickKeeping,
+  quickListsBytes,
+  quickListsField,
+  quickModeField,
+  sizeField,
+  stateField,
+} from '../src/suballocation/index-layout';
 
 const listBits = 2;
 const listBytesBits = 4;
 const listBytes: u32 = 1 << listBytesBits;
 
-const firstCredit: i32 = 32;
-const creditLimit: i32 = 64;
-/** What a block costs that leaves its list unused. */
-const price: i32 = 2;
-/** How many frees pass before the lists are tried again. */
-const pause: i32 = 1 << 16;
-/** The most units of a block in a list: 1 MiB. */
-const largestQuick: i32 = 4096;
+/** An index that was not told to use its lists: it rests always. */
+const never: u32 = 0;
+const watching: u32 = 1;
+const keeping: u32 = quickKeeping;
 
-/** Lets an index use its lists. */
-export function useQuickLists(index: u32): void {
+const firstCredit: i32 = 24;
+/** With how much credit the lists begin to keep blocks. */
+const enough: i32 = 36;
+/** The most credit. */
+const creditLimit: i32 = 64;
+/** What an entry costs that leaves its list unused. */
+const price: i32 = 4;
+/** How many frees pass before the lists watch again. */
+const pause: i32 = 1 << 16;
+/** The most units of a block in a list: 256 KiB. */
+const largestQuick: i32 = 4096;
+/** From this many units on, a request empties the lists: 4 MiB. */
+const largeRequest: i32 = 16384;
+
+/** Lets an index use its lists: at once, or if it pays. */
+export function useQuickLists(index: u32, isAtOnce: bool): void {
+  store<u32>(index, isAtOnce ? keeping : watching, quickModeField);
   store<i32>(index, firstCredit, quickCreditField);
 }
 
-/** Whether an index was told to use its lists. */
-export function hasQuickLists(index: u32): bool {
-  return load<i32>(index, quickCreditField) !== 0;
+/** Lets an index rest. There is no block in its lists. */
+export function restQuick(index: u32): void {
+  memory.fill(index + quickListsField, 0, quickListsBytes);
+  const isUsed = load<u32>(index, quickModeField) !== never;
+  if (isUsed) store<u32>(index, watching, quickModeField);
+  store<i32>(index, isUsed ? -pause : i32.MIN_VALUE, quickCreditField);
 }
 
-/** Whether there may be blocks in the lists. */
-export function usesQuickLists(index: u32): bool {
-  return load<i32>(index, quickCreditField) > 0;
+/** What is left of a rest: less than 0 while an index rests. */
+export function restOf(index: u32): i32 {
+  return load<i32>(index, quickCreditField);
 }
 
-/** Whether a block that is freed enters a list. Counts the frees until the lists are used again. */
-export function isQuick(index: u32, block: u32): bool {
-  const credit = load<i32>(index, quickCreditField);
-  if (credit > 0) return load<i32>(block, sizeField) <= largestQuick;
-  if (credit < 0) store<i32>(index, credit === -1 ? firstCredit : credit + 1, quickCreditField);
-  return false;
+/** Counts a free during the rest. */
+export function shortenRest(index: u32, rest: i32): void {
+  store<i32>(index, rest + 1, quickCreditField);
+}
+
+/** Whether freed blocks wait in the lists. */
+export function keepsQuick(index: u32): bool {
+  return load<u32>(index, quickModeField) === keeping;
+}
+
+export function isSmall(units: i32): bool {
+  return units <= largestQuick;
+}
+
+export function isLarge(units: i32): bool {
+  return units >= largeRequest;
 }
 
 /** Enters a block freed into a lane. Returns the one that it pushes out, or 0. */
 export function addQuick(index: u32, block: u32, lane: u32): u32 {
-  const list = listOf(index, load<i32>(block, sizeField));
-  const oldest = load<u32>(list, 12);
-  store<u32>(list, load<u32>(list, 8), 12);
-  store<u32>(list, load<u32>(list, 4), 8);
-  store<u32>(list, load<u32>(list), 4);
-  store<u32>(list, block);
   store<u32>(block, lane | 1, stateField);
-  return oldest;
+  return enter(listOf(index, load<i32>(block, sizeField)), block);
 }
 
 /** Takes a block of exactly `units` units that was freed into a lane; or returns 0. */
@@ -83,8 +114,7 @@ export function takeQuick(index: u32, units: i32, lane: u32): u32 {
 
 /** Takes any block out of the lists, or returns 0. */
 export function anyQuick(index: u32): u32 {
-  // An index that was not told to use its lists has no credit, ever.
-  if (load<i32>(index, quickCreditField) === 0) return 0;
+  if (!keepsQuick(index)) return 0;
   for (let list = index + quickListsField; list < index + quickListsField + quickListsBytes; list += listBytes) {
     const block = load<u32>(list);
     if (block === 0) continue;
@@ -94,16 +124,66 @@ export function anyQuick(index: u32): u32 {
   return 0;
 }
 
-/** Counts a block that left its list unused, and returns the lane that it was freed into. */
-export function laneOfUnused(index: u32, block: u32): u32 {
-  const credit = load<i32>(index, quickCreditField);
-  if (credit > 0) store<i32>(index, credit > price ? credit - price : -pause, quickCreditField);
+/** Pays for an entry that leaves its list unused. Returns whether that was the last credit. */
+export function payUnused(index: u32): bool {
+  const credit = max(load<i32>(index, quickCreditField) - price, 0);
+  store<i32>(index, credit, quickCreditField);
+  return credit === 0;
+}
+
+/** Sees a free of a small size while the index watches. */
+export function watchFree(index: u32, units: i32, lane: u32): void {
+  if (load<u32>(index, quickModeField) === never || (enter(listOf(index, units), lane + units) !== 0 && payUnused(index))) restQuick(index);
+}
+
+/** Sees a request while the index watches. */
+export function watchRequest(index: u32, units: i32, lane: u32): void {
+  if (isLarge(units)) {
+    watchLarge(index);
+    return;
+  }
+  const list = listOf(index, units);
+  for (let entry = list; entry < list + listBytes; entry += 4) {
+    if (load<u32>(entry) !== lane + units) continue;
+    removeEntry(list, entry);
+    const credit = load<i32>(index, quickCreditField) + 1;
+    store<i32>(index, credit, quickCreditField);
+    if (credit < enough) return;
+    memory.fill(index + quickListsField, 0, quickListsBytes);
+    store<u32>(index, keeping, quickModeField);
+    return;
+  }
+}
+
+/** The lists would be emptied. */
+function watchLarge(index: u32): void {
+  for (let entry = index + quickListsField; entry < index + quickListsField + quickListsBytes; entry += 4) {
+    if (load<u32>(entry) === 0) continue;
+    store<u32>(entry, 0);
+    if (!payUnused(index)) continue;
+    restQuick(index);
+    return;
+  }
+}
+
+/** The lane that a block in a list was freed into. */
+export function laneOfQuick(block: u32): u32 {
   return load<u32>(block, stateField) & ~1;
 }
 
 /** Whether a block is in a list: then it is in the table of used blocks, but not used. */
 export function isInQuickList(block: u32): bool {
   return load<i32>(block, stateField) >= 0;
+}
+
+/** Makes an entry the first of a list. Returns the one that it pushes out, or 0. */
+function enter(list: u32, entry: u32): u32 {
+  const oldest = load<u32>(list, 12);
+  store<u32>(list, load<u32>(list, 8), 12);
+  store<u32>(list, load<u32>(list, 4), 8);
+  store<u32>(list, load<u32>(list), 4);
+  store<u32>(list, entry);
+  return oldest;
 }
 
 /** The entries of a list that are in use are the first ones. */

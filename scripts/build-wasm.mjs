@@ -54,6 +54,7 @@ const separate = [
   'addChunk',
   'addJoined',
   'allocateBesideReserve',
+  'allocateOtherwise',
   'allocateQuickly',
   'allocateWithMore',
   'freeQuickly',
@@ -61,6 +62,7 @@ const separate = [
   'joinQuick',
   'joinUnused',
   'noteList',
+  'restQuick',
 ];
 
 /** The functions are small and call each other in chains, whose calls would cost as much as their work. */

@@ -19,6 +19,10 @@
  * the free memory at the end, in whole pages, and blocks coalesce across what came at different
  * times; step 5 gives back any pages that are entirely free.
  *
+ * A program that frees and allocates a few small sizes again and again is served from lists of them,
+ * in which up to 16 blocks wait without being coalesced. The index finds out by itself whether that
+ * pays (`assembly/quick-lists.ts`).
+ *
  * Steps 1 and 2 take constant time for a given number of streams. Step 3 costs as much as the
  * blocks that it moves, each of which became free by one `deallocate`. Step 7 is linear, and is
  * only tried before an out-of-memory error.
@@ -32,7 +36,7 @@ import type { StreamLane } from '../stream-ordering/stream-lane.js';
 import { none, type Segment } from '../suballocation/blocks.js';
 import { unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, alignDown, alignUp, formatBytes } from '../units.js';
-import { assertBoolean, assertBytes, assertOptions, optionNames } from '../validation.js';
+import { assertBytes, assertOptions, optionNames } from '../validation.js';
 import type { StreamOrderedStatistics } from './stream-ordered-memory-resource.js';
 import { maximumBlockBytes, SuballocatingMemoryResource } from './suballocating-memory-resource.js';
 
@@ -49,21 +53,12 @@ export interface PoolMemoryResourceOptions extends DeallocationEventsOption {
    * @defaultValue Infinity
    */
   readonly maximumBytes?: number;
-  /**
-   * Whether up to 16 freed blocks of at most 1 MiB wait, without being coalesced, for requests of exactly
-   * their sizes on the same stream. Programs that free and allocate a few sizes again and again run
-   * faster, and need up to 2 % more memory; for others, nothing changes in the long run. Before an
-   * allocation grows the pool or fails, the blocks are coalesced.
-   * @defaultValue false
-   */
-  readonly quickLists?: boolean;
 }
 
 const knownOptions = optionNames<PoolMemoryResourceOptions>({
   deallocationEvents: true,
   initialBytes: true,
   maximumBytes: true,
-  quickLists: true,
 });
 
 /** Statistics of a {@link PoolMemoryResource}. */
@@ -106,9 +101,11 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
   /**
    * The lane of the initial block, until the first stream takes the block over, so that the block
    * can coalesce with what that stream frees. Under `'off'` the block stays where every stream can
-   * take a part of it.
+   * take a part of it; this is then its lane until a second stream comes.
    */
   #initialLane: StreamLane | undefined;
+  /** The lane of the only stream that has come, if it may take from the initial block without asking. */
+  #onlyLane: StreamLane | undefined;
   /** The bytes of a page, if the upstream grows in place. */
   readonly #pageBytes: number | undefined;
   /**
@@ -125,15 +122,14 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
    */
   constructor(upstream: MemoryResource, options: PoolMemoryResourceOptions = {}) {
     assertOptions(options, knownOptions);
-    const { initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager', quickLists = false } = options;
+    const { initialBytes = 0, maximumBytes = Number.POSITIVE_INFINITY, deallocationEvents = 'eager' } = options;
     assertBytes(initialBytes, 'initialBytes');
     if (maximumBytes !== Number.POSITIVE_INFINITY) assertBytes(maximumBytes, 'maximumBytes');
     if (initialBytes > maximumBytes) {
       throw new ArgumentRangeError(`maximumBytes must be at least initialBytes (${initialBytes}), got ${maximumBytes}`);
     }
-    assertBoolean(quickLists, 'quickLists');
     super(upstream, deallocationEvents);
-    if (quickLists) this.index.useQuickLists();
+    this.index.useQuickLists();
     this.#maximumBytes = maximumBytes === Number.POSITIVE_INFINITY ? maximumBytes : alignDown(maximumBytes, unitBytes);
     this.#pageBytes = pageBytesOf(upstream);
     const initial = alignUp(initialBytes, this.#pageBytes ?? unitBytes);
@@ -143,7 +139,7 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
       this.enter(stream, 'allocate');
       this.takeInitial(Math.min(initial, this.#maximumBytes), stream);
       this.lane.query();
-      if (deallocationEvents !== 'off') this.#initialLane = this.lane;
+      this.#initialLane = this.lane;
     }
   }
 
@@ -154,7 +150,9 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
 
   protected override enter(stream: Stream, operation: string): void {
     super.enter(stream, operation);
-    if (this.#initialLane !== undefined) this.#handOver(this.#initialLane, this.lane, stream);
+    if (this.#initialLane === undefined) return;
+    if (this.deallocationEvents === 'off') this.#open(this.#initialLane, this.lane);
+    else this.#handOver(this.#initialLane, this.lane, stream);
   }
 
   protected override allocateElsewhere(bytes: number, stream: Stream, alignment: number): DevicePointer {
@@ -225,6 +223,18 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     return !this.#isCramped;
   }
 
+  /**
+   * Lets the first stream take from the initial block in the index, and no one else so: other streams
+   * share it by the rules for every lane. It needs no order, as nothing is queued that uses the block.
+   */
+  #open(initial: StreamLane, lane: StreamLane): void {
+    if (this.#onlyLane === lane) return;
+    const isFirst = this.#onlyLane === undefined && initial.isIdle;
+    if (isFirst) this.#onlyLane = lane;
+    else this.#onlyLane = this.#initialLane = undefined;
+    this.index.openLane(isFirst ? initial.number : undefined);
+  }
+
   #handOver(initial: StreamLane, lane: StreamLane, stream: Stream): void {
     this.#initialLane = undefined;
     if (initial === lane) return;
@@ -247,7 +257,6 @@ export const poolKind = defineAdaptor({
   options: {
     initialBytes: { type: 'size', summary: 'taken from the upstream at once', default: '0' },
     maximumBytes: { type: 'size', summary: 'the most it takes from the upstream', default: 'no limit' },
-    quickLists: { type: 'boolean', summary: 'whether a few freed blocks wait for requests of their sizes', default: 'false' },
   },
   maximum: 'maximumBytes',
   example: 'pool(cuda, initialBytes=256KiB, maximumBytes=64MiB)',

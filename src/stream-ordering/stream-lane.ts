@@ -100,7 +100,8 @@ export class StreamLane implements Lane {
     this.#freedAt = this.identity.synchronizing;
     // The stream may take the memory from here and free it into its other lane, with an older
     // event.
-    if (this.isHeld) this.identity.outdateFences();
+    // Compared, as V8 otherwise tests for all values that count as false.
+    if (this.isHeld === true) this.identity.outdateFences();
   }
 
   /**

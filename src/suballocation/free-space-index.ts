@@ -68,8 +68,10 @@ import {
   previousField,
   previousFreeField,
   previousSegmentField,
+  quickKeeping,
   quickListsBytes,
   quickListsField,
+  quickModeField,
   segmentCountField,
   sizeField,
   stateField,
@@ -98,11 +100,12 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Keeps up to 16 freed blocks of at most 1 MiB as they are, for requests of exactly their sizes, as long
-   * as such requests come. Whatever looks at free blocks other than to allocate one coalesces them first.
+   * Keeps up to 16 freed blocks of at most 256 KiB as they are, for requests of exactly their sizes, while
+   * such requests come; the default is to watch first whether they do. Whatever looks at free blocks other
+   * than to allocate one coalesces them first.
    */
-  useQuickLists(): void {
-    indexModule.useQuickLists(this.#index);
+  useQuickLists(isAtOnce = false): void {
+    indexModule.useQuickLists(this.#index, isAtOnce);
   }
 
   /** Adds an empty lane. */
@@ -187,6 +190,11 @@ export class FreeSpaceIndex {
     const address = allocate(this.#index, units, slack, lane, owner);
     if (address < none) throw outOfMemory();
     return address;
+  }
+
+  /** Lets every `allocate` take from a lane what its own lane does not have. There is one such lane at most. */
+  openLane(lane: number | undefined): void {
+    indexModule.openLane(this.#index, lane ?? 0);
   }
 
   /**
@@ -383,6 +391,7 @@ export class FreeSpaceIndex {
 
   /** What is in a quick list is free, and not in use. */
   #validateQuickLists(read: Reader): void {
+    if (read.word(this.#index, quickModeField) !== quickKeeping) return;
     for (let field = quickListsField; field < quickListsField + quickListsBytes; field += 4) {
       const block = read.word(this.#index, field);
       if (block === 0) continue;

@@ -42,9 +42,14 @@ export const largestFitField = 44;
 export const plentyField = 48;
 /** The units of all used blocks, an integer of 64 bits. */
 export const usedUnitsField = 56;
-/** The credit of the quick lists; if negative, how many frees pass before they are used again; or 0 if they never are. */
+/** The credit of the quick lists; if negative, how many frees pass before they are used again. */
 export const quickCreditField = 64;
-/** The quick lists: four, each of four blocks in 16 bytes. */
+/** The open lane, or 0. */
+export const openLaneField = 76;
+/** What the quick lists do (`assembly/quick-lists.ts`), and the value while they keep blocks. */
+export const quickModeField = 72;
+export const quickKeeping = 2;
+/** The quick lists: four, each of four entries in 16 bytes. */
 export const quickListsField = 128;
 export const quickListsBytes = 64;
 

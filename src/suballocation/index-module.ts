@@ -34,6 +34,7 @@ interface IndexModule {
   freeTail(index: number, lane: number): number;
   /** Returns the address, -1 if nothing fits, -2 if there is no memory. */
   allocate(index: number, units: number, slack: number, lane: number, owner: number): number;
+  openLane(index: number, lane: number): void;
   keepReserve(index: number, lane: number, largestFit: number, plenty: number): void;
   isScarce(index: number): number;
   hasClose(index: number, units: number, lane: number): number;
@@ -58,7 +59,7 @@ interface IndexModule {
   findFreeSegment(index: number, lane: number, maximumUnits: number): number;
   removeSegment(index: number, block: number): void;
   clear(index: number): void;
-  useQuickLists(index: number): void;
+  useQuickLists(index: number, isAtOnce: boolean): void;
   /** Empties the quick lists. */
   joinQuick(index: number): void;
   freeUnits(index: number, lane: number): number;

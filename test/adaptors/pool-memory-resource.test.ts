@@ -15,6 +15,7 @@ import {
   set,
 } from '../../src/index.js';
 import { code } from '../support/errors.js';
+import { QuickPool } from '../support/quick-pool.js';
 import { eventRecords, expectOrdered, policies, sharingPolicies } from '../support/stream-order.js';
 
 const stream = new Stream();
@@ -93,8 +94,8 @@ describe('a pool', () => {
     expect(() => new PoolMemoryResource(new BoundedUpstream(2 ** 50), { initialBytes: 2 ** 39 })).toThrow(OutOfMemoryError);
   });
 
-  test('keeps freed blocks for requests of their sizes if it may, and coalesces them before it grows', () => {
-    using pool = new PoolMemoryResource(new BoundedUpstream(MiB), { initialBytes: 64 * KiB, maximumBytes: 64 * KiB, quickLists: true });
+  test('keeps freed blocks for requests of their sizes if that pays, and coalesces them before it grows', () => {
+    using pool = new QuickPool(new BoundedUpstream(MiB), { initialBytes: 64 * KiB, maximumBytes: 64 * KiB });
     const sizes = [16 * KiB, 48 * KiB];
     const pointers = sizes.map((bytes) => pool.allocate(bytes, stream));
     pointers.forEach((pointer, i) => {
@@ -111,20 +112,11 @@ describe('a pool', () => {
   });
 
   test('serves other streams with what waits for requests of its size', () => {
-    using pool = new PoolMemoryResource(new BoundedUpstream(MiB), {
-      maximumBytes: 64 * KiB,
-      quickLists: true,
-      deallocationEvents: 'deferred',
-    });
+    using pool = new QuickPool(new BoundedUpstream(MiB), { maximumBytes: 64 * KiB, deallocationEvents: 'deferred' });
     using other = new Stream();
     const pointer = pool.allocate(64 * KiB, stream);
     pool.deallocate(pointer, 64 * KiB, stream);
     expect(pool.allocate(64 * KiB, other)).toBe(pointer);
-  });
-
-  test('refuses quick lists that are no boolean', () => {
-    const quickLists = 1 as unknown as boolean;
-    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { quickLists })).toThrow(code('ERR_INVALID_ARG_TYPE'));
   });
 
   test('refuses a policy that does not exist', () => {
@@ -200,6 +192,25 @@ describe('a pool', () => {
     pool.deallocate(pool.allocate(MiB, other), MiB, other);
     expect(pool.allocate(MiB, stream)).toBeGreaterThan(0);
     expect(pool.statistics().synchronizations).toBe(0);
+  });
+
+  test('lets the first stream take from the initial block without waiting under off, but not what a later one freed', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), {
+      initialBytes: 3 * MiB,
+      maximumBytes: 6 * MiB,
+      deallocationEvents: 'off',
+    });
+    pool.allocate(MiB, stream);
+    pool.allocate(MiB, stream);
+    expect(pool.statistics().reuses).toBe(0);
+    // The initial block is in the lane of this stream.
+    const late = Stream.legacyDefault();
+    using hold = stream.hold();
+    const pointer = pool.allocate(MiB, late);
+    pool.deallocate(pointer, MiB, late);
+    expect(pool.allocate(MiB, stream)).not.toBe(pointer);
+    hold.release();
+    pool.validate();
   });
 
   test('serves exactly its initial size if that is its maximum', () => {

@@ -432,7 +432,7 @@ function planOf(layer: LayerCapacity, unitBytes: number, leaf: LeafPlan['kind'])
       return of({
         ...(choice < 3 ? { maximumBytes: most } : {}),
         ...(choice % 2 === 0 ? { initialBytes: most } : {}),
-        ...(choice % 3 === 0 ? { quickLists: true } : {}),
+        ...(choice % 3 === 0 ? { isQuick: true } : {}),
       });
     case 'arena':
       return of({ arenaBytes: Math.max(MiB, most) });

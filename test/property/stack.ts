@@ -24,6 +24,7 @@ import {
   type TrackingResourceAdaptor,
 } from '../../src/index.js';
 import { resourceKind } from '../../src/specification/kinds-by-name.js';
+import { QuickPool } from '../support/quick-pool.js';
 import { Leaf, type Misuse, Probe } from './probe.js';
 import { Violation } from './violation.js';
 
@@ -34,7 +35,7 @@ export interface LeafPlan {
   readonly limitBytes?: number;
 }
 
-/** An adaptor, with its options in a specification. */
+/** An adaptor, with its options in a specification, or `isQuick` for a `QuickPool`. */
 export interface LayerPlan {
   readonly kind: string;
   readonly options?: Readonly<Record<string, number | string | boolean | readonly number[]>>;
@@ -243,7 +244,8 @@ export class Stack {
   }
 }
 
-function make(kind: string, options: object, upstream: MemoryResource | undefined): MemoryResource {
+function make(kind: string, { isQuick = false, ...options }: { isQuick?: boolean }, upstream: MemoryResource | undefined): MemoryResource {
+  if (isQuick) return new QuickPool(upstream as MemoryResource, options);
   const definition = resourceKind(kind);
   if (definition === undefined) throw new Error(`there is no resource called ${kind}`);
   const upstreamOf = (device: Device) => new CudaMemoryResource({ device });

@@ -652,7 +652,7 @@ describe('a free-space index', () => {
   describe('with quick lists', () => {
     function quickIndexOf(units: number): { index: FreeSpaceIndex; lane: number } {
       const { index, lane } = indexOf(units);
-      index.useQuickLists();
+      index.useQuickLists(true);
       return { index, lane };
     }
 
@@ -769,27 +769,101 @@ describe('a free-space index', () => {
       expect([...index.blocks()]).toEqual([{ address: base, bytes: 100 * unitBytes, lane, isHead: true }]);
     });
 
-    test('does not wait if sizes do not come back, and tries again later', () => {
-      const { index, lane } = quickIndexOf(10_000);
-      const isWaiting = () => {
-        const [first, second] = [index.allocate(10, 0, lane), index.allocate(10, 0, lane)];
-        index.allocate(1, 0, lane);
-        index.freeAt(first, 10 * unitBytes, lane);
-        index.freeAt(second, 10 * unitBytes, lane);
-        const address = index.allocate(20, 0, lane);
-        const wasJoined = address === first;
-        index.freeAt(address, 20 * unitBytes, lane);
-        return !wasJoined;
-      };
-      expect(isWaiting()).toBe(true);
+    /** Whether two neighbours that are freed wait for requests of their size, rather than being coalesced. */
+    function isWaiting(index: FreeSpaceIndex, lane: number): boolean {
+      const [first, second] = [index.allocate(10, 0, lane), index.allocate(10, 0, lane)];
+      const after = index.allocate(1, 0, lane);
+      for (const address of [first, second]) index.freeAt(address, 10 * unitBytes, lane);
+      const address = index.allocate(20, 0, lane);
+      const wasCoalesced = address === first;
+      index.freeAt(address, 20 * unitBytes, lane);
+      index.freeAt(after, unitBytes, lane);
+      return !wasCoalesced;
+    }
+
+    /** Frees and allocates a size again and again. */
+    function repeat(index: FreeSpaceIndex, lane: number, count: number): void {
+      for (let i = 0; i < count; i++) index.freeAt(index.allocate(5, 0, lane), 5 * unitBytes, lane);
+    }
+
+    function rest(index: FreeSpaceIndex, lane: number, frees: number): void {
+      for (let i = 0; i < frees; i++) index.freeAt(index.allocate(5000, 0, lane), 5000 * unitBytes, lane);
+    }
+
+    function emptied(index: FreeSpaceIndex, lane: number): void {
+      index.removeAllSegments();
+      index.addSegment(base, 40_000 * unitBytes, lane);
+    }
+
+    test('rests if sizes do not come back, and then watches before it keeps blocks again', () => {
+      const { index, lane } = quickIndexOf(40_000);
+      expect(isWaiting(index, lane)).toBe(true);
       freeMany(index, lane, 200);
-      index.removeAllSegments();
-      index.addSegment(base, 10_000 * unitBytes, lane);
-      expect(isWaiting()).toBe(false);
-      for (let i = 0; i < 2 ** 16; i++) index.freeAt(index.allocate(5000, 0, lane), 5000 * unitBytes, lane);
-      index.removeAllSegments();
-      index.addSegment(base, 10_000 * unitBytes, lane);
-      expect(isWaiting()).toBe(true);
+      emptied(index, lane);
+      repeat(index, lane, 100);
+      expect(isWaiting(index, lane)).toBe(false);
+      rest(index, lane, 2 ** 16);
+      emptied(index, lane);
+      expect(isWaiting(index, lane)).toBe(false);
+      repeat(index, lane, 100);
+      expect(isWaiting(index, lane)).toBe(true);
+      index.validate();
+    });
+
+    test('keeps blocks only once enough requests of the sizes that were freed have come', () => {
+      const { index, lane } = indexOf(40_000);
+      index.useQuickLists();
+      repeat(index, lane, 8);
+      expect(isWaiting(index, lane)).toBe(false);
+      repeat(index, lane, 20);
+      expect(isWaiting(index, lane)).toBe(true);
+    });
+
+    test('watches no request of another lane', () => {
+      const { index, lane } = indexOf(40_000);
+      const other = index.addLane();
+      index.addSegment(2 * base, 40_000 * unitBytes, other);
+      index.useQuickLists();
+      for (let i = 0; i < 50; i++) index.freeAt(index.allocate(5, 0, other), 5 * unitBytes, lane);
+      expect(isWaiting(index, lane)).toBe(false);
+    });
+
+    test.each([1025 * 4, 16_384])('never keeps blocks for requests of %i units', (units) => {
+      const { index, lane } = quickIndexOf(40_000);
+      const [first, second] = [index.allocate(units, 0, lane), index.allocate(units, 0, lane)];
+      index.allocate(1, 0, lane);
+      for (const address of [first, second]) index.freeAt(address, units * unitBytes, lane);
+      expect(index.allocate(2 * units, 0, lane)).toBe(first);
+    });
+
+    test('coalesces what waits before a large request, and pays for it', () => {
+      const { index, lane } = quickIndexOf(40_000);
+      for (let i = 0; i < 20; i++) {
+        const [first, second] = [8192, 100].map((units) => index.allocate(units, 0, lane)) as [number, number];
+        index.freeAt(second, 100 * unitBytes, lane);
+        index.freeAt(first, 8192 * unitBytes, lane);
+        const large = index.allocate(30_000, 0, lane);
+        index.freeAt(large, 30_000 * unitBytes, lane);
+        emptied(index, lane);
+      }
+      expect(isWaiting(index, lane)).toBe(false);
+    });
+
+    test('does not keep blocks while large requests come between', () => {
+      const { index, lane } = indexOf(40_000);
+      index.useQuickLists();
+      for (let i = 0; i < 100; i++) {
+        repeat(index, lane, 1);
+        rest(index, lane, 1);
+        index.freeAt(index.allocate(16_384, 0, lane), 16_384 * unitBytes, lane);
+      }
+      expect(isWaiting(index, lane)).toBe(false);
+    });
+
+    test('keeps nothing in an index that was not told to', () => {
+      const { index, lane } = indexOf(40_000);
+      repeat(index, lane, 1000);
+      expect(isWaiting(index, lane)).toBe(false);
     });
 
     test('loses no byte, and hands none out twice, after any steps', () => {
@@ -825,6 +899,29 @@ describe('a free-space index', () => {
         }),
         { numRuns: 200 },
       );
+    });
+  });
+
+  describe('an open lane', () => {
+    test('serves what a lane does not have, once its own memory is used', () => {
+      const { index, lane } = indexOf(10);
+      const other = index.addLane();
+      index.addSegment(2 * base, 20 * unitBytes, other);
+      index.openLane(other);
+      expect([10, 15, 5].map((units) => index.allocate(units, 0, lane))).toEqual([base, 2 * base, 2 * base + 15 * unitBytes]);
+      expect(index.allocate(1, 0, lane)).toBe(-1);
+      index.free(index.usedBlock(2 * base), lane);
+      expect([index.freeBytes(lane), index.freeBytes(other)]).toEqual([15 * unitBytes, 0]);
+      index.validate();
+    });
+
+    test('is not used any more once it is closed', () => {
+      const { index, lane } = indexOf(10);
+      const other = index.addLane();
+      index.addSegment(2 * base, 20 * unitBytes, other);
+      index.openLane(other);
+      index.openLane(undefined);
+      expect(index.allocate(15, 0, lane)).toBe(-1);
     });
   });
 
