@@ -18,7 +18,18 @@ export const equivalent = {
   'assembly/areas.ts': {
     'end: 0x7fff0000 -> 2147418113': 'every area ends at a multiple of 64',
     'returned: 32 -> 33': 'every order is below 32',
+    'returned: 32 -> 31': 'every order is below 31',
+    'returned: 4 -> 5': alignment,
+    'returned: 4 -> 3': alignment,
+    'returned: without 4': alignment,
     'takeArea: 63 -> 62': 'the first free address is a multiple of 16',
+    'takeArea: 63 -> 64': 'at most 64 bytes are left out before the first area',
+    'hasGrown: 0xffff -> 65534': 'what is missing is a multiple of 64 bytes',
+    'hasGrown: 0xffff -> 65536': 'at most one page more is obtained',
+    'hasGrown: >= -> >': 'the memory had a page before',
+    'hasGrown: 0 -> 1': 'the memory had a page before',
+    'hasGrown: >= -> > (2)': 'the memory had a page before',
+    'hasGrown: 0 -> 1 (2)': 'the memory had a page before',
   },
   'assembly/class-lists.ts': {
     'largestList: 1 -> 0': emptyList,
@@ -29,6 +40,11 @@ export const equivalent = {
     'nextList: 1 -> 2 (4)': 'callers only ask whether it is negative',
   },
   'assembly/free-space-index.ts': { 'freeTail: > -> >=': 'no two blocks have one address' },
+  'assembly/tables.ts': {
+    'firstOrder: 13 -> 14': chunks,
+    'firstOrder: 13 -> 12': chunks,
+    'addChunk: <= -> <': 'no chunk is a multiple of a table: the last one ends before its end',
+  },
   'assembly/notices.ts': {
     'noteList: 1 -> 2': earlier,
     'noteList: 1 -> 0': earlier,
@@ -46,6 +62,7 @@ export const equivalent = {
   'assembly/used-blocks.ts': {
     'firstOrder: 8 -> 9': chunks,
     'firstOrder: 8 -> 7': chunks,
+    'setBuckets: 2 -> 3': 'the table is then twice as large for the same blocks, which only costs memory',
   },
   'assembly/shared-lanes.ts': {
     'scanLimit: 8 -> 9': choice,
@@ -84,6 +101,7 @@ export const equivalent = {
     'isLost: < -> <=': handles,
     'isLost: 0 -> 1': handles,
     'noLane: without number: none': 'nobody reads it: a call that uses the lane sets it first',
+    'noLane: without owner: none': 'nobody reads it: a call that uses the lane sets it first',
   },
   'src/stream-ordering/common-lane.ts': {
     'CommonLane.#unite: !(error instanceof DriverError) -> false': onlyDriverErrors,

@@ -466,6 +466,42 @@ describe('streams that have ended', () => {
 });
 
 describe('memory that moves into the lane of another stream', () => {
+  test.each([
+    ['eager', Lanes],
+    ['deferred', Lanes],
+    ['off', Lanes],
+    ['eager', JoiningLanes],
+    ['deferred', JoiningLanes],
+    ['off', JoiningLanes],
+  ] as const)("depends on that stream from then on, although it was idle, under '%s' with %o", (policy, memory) => {
+    const { ordering, free } = make(policy, 'device', new memory());
+    using a = new Stream();
+    using b = new Stream();
+    const held = hold(a);
+    const from = free(a);
+    const into = ordering.laneOf(b, 'deallocate');
+    ordering.order(b, from.number);
+    expect(into.isIdle).toBe(true);
+    ordering.moveInto(into, from.number);
+    expect(into.isIdle).toBe(false);
+    held.release();
+    b.synchronizeSync();
+    expect(into.isIdle).toBe(true);
+  });
+
+  test('leaves the lanes in their places if the other has more', () => {
+    const memory = new JoiningLanes();
+    const { ordering, free } = make('deferred', 'device', memory);
+    using a = new Stream();
+    using b = new Stream();
+    const from = free(a, 256);
+    const into = free(b, 1024);
+    const numbers = [from.number, into.number];
+    ordering.moveInto(into, from.number);
+    expect([from.number, into.number]).toEqual(numbers);
+    expect([memory.bytes[from.number], memory.bytes[into.number]]).toEqual([0, 1280]);
+  });
+
   for (const [which, memory] of [
     ['with all lanes as they were', new FoundLanes()],
     ['by changing the places of two lanes', new JoiningLanes()],
@@ -557,6 +593,19 @@ describe('events that cover memory in a lane of no stream', () => {
     expect(common.isIdle).toBe(true);
     expect(destroyed() - before).toBe(1 + 9 + 1);
     for (const stream of streams) stream.dispose();
+  });
+
+  test('are returned if they are those of memory that came from a stream', () => {
+    const { ordering } = make();
+    using a = new Stream();
+    const common = ordering.addCommonLane();
+    const held = hold(a);
+    ordering.receivedInCommon(common, a);
+    held.release();
+    a.synchronizeSync();
+    const before = destroyed();
+    expect(common.isIdle).toBe(true);
+    expect(destroyed() - before).toBe(1);
   });
 
   test('stay if they come to the lane again', () => {
@@ -807,6 +856,24 @@ describe('a common lane', () => {
     const lane = free(b);
     expect(eventCalls(() => ordering.orderEnded(lane.number)).records).toBe(1);
     expect(waitsFor(ordering, waiter, ordering.endedLane)).toBe(2);
+  });
+});
+
+describe('an event is recorded at a free', () => {
+  test.each([
+    ['eager', true, true],
+    ['deferred', false, true],
+    // The memory is held until the stream is idle.
+    ['off', false, false],
+  ] as const)("under '%s': %s; if the end of the stream is not announced: %s", (policy, expected, elsewhere) => {
+    const { ordering } = make(policy);
+    using own = new Stream();
+    const foreign = madeElsewhere();
+    using stream = Stream.fromHandle(foreign.address);
+    expect(ordering.mustRecord(ordering.laneOf(own, 'deallocate'))).toBe(expected);
+    expect(ordering.mustRecord(ordering.laneOf(stream, 'deallocate'))).toBe(elsewhere);
+    stream.dispose();
+    foreign.destroy();
   });
 });
 

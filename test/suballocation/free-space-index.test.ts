@@ -498,7 +498,7 @@ describe('a free-space index', () => {
       const steps = counter.during(() => {
         for (const address of addresses) index.usedBlock(address);
       });
-      expect(steps / addresses.length).toBeLessThan(8.5);
+      expect(steps / addresses.length).toBeLessThan(7.8);
     }
   });
 
