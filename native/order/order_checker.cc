@@ -410,7 +410,7 @@ void OrderChecker::FinishFree(StreamBooks* stream, const FreeInProgress& freed) 
   if (freed.end == 0) return;
   const OperationPointer free = Submit(stream, Action::kFree, Access::kNone, freed.begin, freed.end - freed.begin);
   Findings findings;
-  for (const auto& [begin, cell] : freed.cells) CheckFree(stream, begin, cell, free, findings);
+  for (const auto& [begin, cell] : freed.cells) CheckFree(stream, begin, cell, free, false, findings);
   findings.Publish(*this, free);
   Bury(freed.begin, freed.end, free);
   Tidy();
@@ -419,7 +419,7 @@ void OrderChecker::FinishFree(StreamBooks* stream, const FreeInProgress& freed) 
 // The latest operation that is not ordered before is sufficient: earlier ones are ordered before
 // it, or were reported.
 void OrderChecker::CheckFree(const StreamBooks* stream, std::uint64_t begin, const Cell& cell, const OperationPointer& free,
-                             Findings& findings) const {
+                             bool is_declared, Findings& findings) const {
   if (cell.freed != nullptr) {
     if (!IsBefore(cell.freed, stream)) findings.Add(ReportKind::kFreedWhileInUse, begin, cell.end, cell.freed);
     return;
@@ -433,10 +433,11 @@ void OrderChecker::CheckFree(const StreamBooks* stream, std::uint64_t begin, con
   if (is_in_use) return;
   if (!IsBefore(cell.written, stream)) {
     findings.Add(ReportKind::kFreedWhileInUse, begin, cell.end, cell.written);
-  } else if (cell.allocated != nullptr && cell.allocated->begin == free->begin && cell.allocated->bytes == free->bytes) {
+  } else if (is_declared && cell.allocated != nullptr && cell.allocated->begin == free->begin && cell.allocated->bytes == free->bytes) {
     if (!IsBefore(cell.allocated, stream)) findings.Add(ReportKind::kUseBeforeAllocation, begin, cell.end, cell.allocated);
   } else {
-    // A part that was declared allocated may have been freed since, in the order of an event.
+    // What was declared allocated may have been freed since, in the order of an event. A block of the driver's has its own
+    // allocation here until a part of it, or all of it, is declared allocated.
     for (const OperationPointer& each : cell.before_allocation) {
       if (!IsBefore(each, stream)) findings.Add(KindOfReuse(*each), begin, cell.end, each);
     }
@@ -571,7 +572,7 @@ void OrderChecker::DeclareFree(Stream stream, std::uint64_t address, std::uint64
   Findings findings;
   shadow_.ForEach(address, address + bytes, [&](std::uint64_t begin, Cell& cell) {
     if (cell.is_grave) return;
-    CheckFree(books, begin, cell, free, findings);
+    CheckFree(books, begin, cell, free, true, findings);
     cell.allocated = nullptr;
     cell.before_allocation.clear();
     cell.freed = free;

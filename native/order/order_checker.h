@@ -164,7 +164,8 @@ class OrderChecker {
   void Use(const StreamBooks& stream, const OperationPointer& use);
   void Watch(std::uint64_t begin, std::uint64_t bytes, AllocationKind kind, OperationPointer allocated);
   void FinishFree(StreamBooks* stream, const FreeInProgress& freed);
-  void CheckFree(const StreamBooks* stream, std::uint64_t begin, const Cell& cell, const OperationPointer& free, Findings& findings) const;
+  void CheckFree(const StreamBooks* stream, std::uint64_t begin, const Cell& cell, const OperationPointer& free, bool is_declared,
+                 Findings& findings) const;
   void Bury(std::uint64_t begin, std::uint64_t end, const OperationPointer& freed);
   void Tidy();
 

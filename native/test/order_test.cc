@@ -495,6 +495,12 @@ TEST("memory that nobody used is compared with its previous owner, not with its 
   checker.DeclareAllocation(a, chunk, 4096);
   CHECK_OK(Checked().MemFreeAsync(chunk, c));
   CHECK(checking.ReportsOne(ReportKind::kUseBeforeAllocation, a, c));
+  // Also if all of a block is declared allocated, and its free is not declared.
+  CHECK_OK(Checked().MemAllocFromPoolAsync(&chunk, 4096, pool, a));
+  Wait(b, a);
+  checker.DeclareAllocation(b, chunk, 4096);
+  CHECK_OK(Checked().MemFreeAsync(chunk, a));
+  CHECK(checking.Reports().empty());
 }
 
 TEST("nothing is compared with what happened before the check began, or after it ended") {

@@ -29,6 +29,18 @@ const counterexamples: Readonly<Record<string, Program>> = {
     ],
     ending: 'free',
   },
+  'the order checker takes a block that a pool handed out whole for one that the driver handed out': {
+    stack: { leaf: { kind: 'cuda-async' }, layers: [{ kind: 'pool', options: { initialBytes: 2048 } }] },
+    unitBytes: 256,
+    isDefaultHeld: false,
+    streams: ['non-blocking'],
+    commands: [
+      { do: 'record', event: 0, stream: 0 },
+      { do: 'allocate', stream: 0, units: 8, less: 0, alignment: 256 },
+      { do: 'free', allocation: 0, fence: 0, how: 'old', count: 1 },
+    ],
+    ending: 'free',
+  },
 };
 
 test.each(Object.entries(counterexamples))('%s', (_name, program) => {
