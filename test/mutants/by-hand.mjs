@@ -461,6 +461,24 @@ const faults = {
       to: 'if (difference === undefined && before === undefined) this.#alike = [];',
     },
     {
+      name: 'overdue-memory-is-free',
+      fault: 'a place is handed out while memory that was kept longer than planned is in it',
+      from: '      if (from < end && start < from + (this.#asked[place] as number)) return true;\n',
+      to: '      if (from < end && start < from) return true;\n',
+    },
+    {
+      name: 'unordered-memory-is-free',
+      fault: 'memory that another stream has freed than planned goes to any stream without a wait',
+      from: 'start < range.end && range.identity !== identity)',
+      to: 'start < range.end && range.identity === undefined)',
+    },
+    {
+      name: 'no-pointer-is-freed',
+      fault: 'a free of what is no pointer counts as the next request of the plan',
+      from: 'this.#freed = new Float64Array(length).fill(Number.NaN);',
+      to: 'this.#freed = new Float64Array(length).fill(none);',
+    },
+    {
       name: 'vain-plans-are-not-counted',
       fault: 'a program that never follows its plan is planned again and again',
       from: '    this.#vainPlans++;\n',
