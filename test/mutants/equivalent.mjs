@@ -11,6 +11,8 @@ const chunks = 'it decides only how much memory is obtained at once';
 const earlier = 'it asks for memory one record earlier than it must';
 const costsOnly = 'the call does nothing then: it only costs';
 const oneNotice = 'whoever finds a notice that is not true removes it';
+const pointers = 'no pointer is 1';
+const firstWords = 'the first words of the memory are always 0';
 const padding = 'the words around the lists of a table are always 0';
 const alignment = 'WebAssembly reads words at any address';
 
@@ -87,8 +89,40 @@ export const equivalent = {
     'clearNotices: + -> -': 'the field is the first',
   },
   'assembly/lanes.ts': {
+    'findLow: < -> <=': choice,
+    'findLow: - -> +': 'no list is beyond the last one',
+    'findLow: 1 -> 0': 'no list is beyond the last one',
+    'findLow: 0 -> 1 (2)': emptyList,
+    'findLow: >= -> >': emptyList,
+    'findLow: 0 -> 1 (4)': choice,
+    'findLow: > -> >=': choice,
+    'findLow: > -> >= (2)': 'a block of the very size has been returned by then',
+    'findLow: 0 -> 1 (7)': pointers,
+    'findLow: 0 -> 1 (8)': choice,
+    'findLow: <= -> < (2)': choice,
+    'findLow: best !== 0 -> true': 'only the first list has blocks that are too small, and it has half of those that are examined',
+    'findAligned: < -> <=': padding,
+    'hasFewer: 0 -> 1 (3)': firstWords,
+    'hasFewer: 0 -> 1 (4)': firstWords,
+    'hasFewer: 0 -> 1 (5)': pointers,
+    'hasFewer: 0 -> 1 (7)': emptyList,
+    'hasFewer: 0 -> 1 (8)': pointers,
+    'hasFewer: 0 -> 1 (10)': emptyList,
+    'hasFewer: < -> <=': emptyList,
+    'hasFewer: < -> <= (2)': emptyList,
+    'hasFewer: otherBlock !== 0 -> true': firstWords,
+    'hasFewer: block !== 0 -> true': firstWords,
+    'resizeFree: list === newList -> false': 'where in its list a block stands is a choice',
+    'smallestFit: 0 -> 1 (2)': pointers,
+    'smallestFit: 0 -> 1 (3)': choice,
+    'smallestFit: block !== 0 -> true': firstWords,
+    'hasFit: block !== 0 -> true': firstWords,
+    'hasFit: 0 -> 1 (2)': pointers,
+    'isBelow: < -> <=': 'no two blocks have one address',
+    'addToList: removed return;': 'the bit is set already, and there is a notice',
+    'removeFromList: next !== 0 -> true': 'nobody reads what it writes near address 0',
+    'removeFromList: 0 -> 1': 'nobody reads what it writes near address 0',
     'misalignment: 1 -> 2': 'addresses are multiples of 256',
-    'addToList: without isSharedField': 'a notice of a lane that is not shared is removed by whoever finds it: it only costs',
   },
   'src/buffers/buffer-transfer.ts': {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
