@@ -265,6 +265,7 @@ export class DeviceBuffer implements Disposable {
   constructor(source: number | HostData | DeviceMemory, options: DeviceBufferOptions, adopted?: BufferMemory) {
     refuseCloning(this);
     if (adopted !== undefined) {
+      if (!(adopted instanceof BufferMemory)) throw thirdArgument(adopted);
       this.#memory = adopted;
       this.#standIn = own(adopted);
       return;
@@ -1435,6 +1436,13 @@ function createMemory(
 function assertLabel(label: unknown): asserts label is string | undefined {
   if (label === undefined || typeof label === 'string') return;
   throw new ArgumentTypeError(`label must be a string, got ${formatValue(label)}`);
+}
+
+/** RMM's constructor takes the stream and the resource as arguments of their own. */
+function thirdArgument(found: unknown): ArgumentTypeError {
+  return new ArgumentTypeError(
+    `a DeviceBuffer takes a source and options, such as { stream, resource }, but also got a third argument: ${formatValue(found)}`,
+  );
 }
 
 /** Checks a source, and returns a host view or device memory to copy from. */

@@ -135,6 +135,18 @@ describe('construction', () => {
     expect(() => new DeviceBuffer(1, { resource, stream })).toThrow(LifetimeError);
   });
 
+  it("refuses the arguments of RMM's constructor", () => {
+    const resource = new CudaMemoryResource();
+    const live = watchedBuffers().count;
+    expect(() => Reflect.construct(DeviceBuffer, [64, stream, resource])).toThrow(
+      expect.objectContaining({
+        code: 'ERR_INVALID_ARG_TYPE',
+        message: expect.stringContaining('options, such as { stream, resource }, but also got a third argument: '),
+      }),
+    );
+    expect(watchedBuffers().count).toBe(live);
+  });
+
   it('refuses an alignment that the resource does not support', () => {
     expect(() => new DeviceBuffer(1, { resource, stream, alignment: 512 })).toThrow(ArgumentRangeError);
   });
