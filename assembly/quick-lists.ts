@@ -49,7 +49,7 @@ const creditLimit: i32 = 64;
 const price: i32 = 4;
 /** How many frees pass before the lists watch again. */
 const pause: i32 = 1 << 16;
-/** The most units of a block in a list: 256 KiB. */
+/** The most units of a block in a list: 1 MiB. */
 const largestQuick: i32 = 4096;
 /** From this many units on, a request empties the lists: 4 MiB. */
 const largeRequest: i32 = 16384;

@@ -100,7 +100,7 @@ export class FreeSpaceIndex {
   }
 
   /**
-   * Keeps up to 16 freed blocks of at most 256 KiB as they are, for requests of exactly their sizes, while
+   * Keeps up to 16 freed blocks of at most 1 MiB as they are, for requests of exactly their sizes, while
    * such requests come; the default is to watch first whether they do. Whatever looks at free blocks other
    * than to allocate one coalesces them first.
    */

@@ -14,6 +14,9 @@ const oneNotice = 'whoever finds a notice that is not true removes it';
 const pointers = 'no pointer is 1';
 const firstWords = 'the first words of the memory are always 0';
 const padding = 'the words around the lists of a table are always 0';
+const otherLists = 'a size is in no other list, and the words after the last list are 0';
+const longRest = 'an index that was not told to use its lists rests for 2 ** 31 frees';
+const emptied = 'the lists are empty then';
 const alignment = 'WebAssembly reads words at any address';
 
 export const equivalent = {
@@ -42,6 +45,28 @@ export const equivalent = {
     'nextList: 1 -> 2 (4)': 'callers only ask whether it is negative',
   },
   'assembly/free-space-index.ts': { 'freeTail: > -> >=': 'no two blocks have one address' },
+  'assembly/quick-lists.ts': {
+    'restQuick: isUsed -> true': longRest,
+    'restQuick: isUsed -> true (2)': 'an index that was not told to use its lists finds that out at the next free',
+    'takeQuick: entry < list + listBytes -> true': otherLists,
+    'takeQuick: < -> <=': otherLists,
+    'takeQuick: block === 0 -> false': firstWords,
+    'takeQuick: 0 -> 1': pointers,
+    'anyQuick: < -> <=': otherLists,
+    'watchFree: load<u32>(index, quickModeField) === never -> false': longRest,
+    'watchFree: without quickModeField': longRest,
+    'watchRequest: removed return;': emptied,
+    'watchRequest: < -> <=': otherLists,
+    'watchRequest: removed return; (2)': emptied,
+    'watchLarge: < -> <=': otherLists,
+    'watchLarge: removed return;': emptied,
+    'isInQuickList: >= -> >': 'no lane is at address 0',
+    'isInQuickList: 0 -> 1': 'no lane is at address 0',
+    'removeEntry: < -> <=': 'the last entry becomes 0 next',
+    'removeEntry: 4 -> 3 (2)': 'some bytes are copied twice',
+    'listOf: 0x9e3779b1 -> 2654435762': 'which sizes share a list is a choice',
+    'listOf: 0x9e3779b1 -> 2654435760': 'which sizes share a list is a choice',
+  },
   'assembly/tables.ts': {
     'firstOrder: 13 -> 14': chunks,
     'firstOrder: 13 -> 12': chunks,

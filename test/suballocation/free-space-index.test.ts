@@ -656,6 +656,11 @@ describe('a free-space index', () => {
       return { index, lane };
     }
 
+    /** Which of the four lists blocks of a size have. */
+    function listOf(units: number): number {
+      return Math.imul(units, 0x9e3779b1) >>> 30;
+    }
+
     /** Allocates and frees blocks of sizes that do not come back. */
     function freeMany(index: FreeSpaceIndex, lane: number, count: number): void {
       for (let i = 0; i < count; i++) index.freeAt(index.allocate(1 + (i % 97), 0, lane), (1 + (i % 97)) * unitBytes, lane);
@@ -716,8 +721,7 @@ describe('a free-space index', () => {
         [2, 0, 3, 1],
       ]) {
         const { index, lane } = quickIndexOf(1000);
-        // These have the same list.
-        const sizes = [1, 6, 9, 14].filter((units) => Math.imul(units, 0x9e3779b1) >>> 30 === 0x9e3779b1 >>> 30);
+        const sizes = [1, 6, 9, 14].filter((units) => listOf(units) === listOf(1));
         const addresses = sizes.map((units) => index.allocate(units, 0, lane));
         addresses.forEach((address, i) => {
           index.freeAt(address, (sizes[i] as number) * unitBytes, lane);
@@ -725,6 +729,23 @@ describe('a free-space index', () => {
         for (const i of order.filter((each) => each < sizes.length)) expect(index.allocate(sizes[i] as number, 0, lane)).toBe(addresses[i]);
         index.validate();
       }
+    });
+
+    test('keeps four blocks in each of four lists', () => {
+      const { index, lane } = quickIndexOf(100);
+      const sizes = [2, 4, 1, 3];
+      expect(sizes.map(listOf)).toEqual([0, 1, 2, 3]);
+      const addresses = sizes.map((units) => [0, 1, 2, 3].map(() => index.allocate(units, 0, lane)));
+      for (const [i, list] of addresses.entries()) for (const each of list) index.freeAt(each, (sizes[i] as number) * unitBytes, lane);
+      const again = sizes.map((units) => [0, 1, 2, 3].map(() => index.allocate(units, 0, lane)));
+      expect(again).toEqual(addresses.map((list) => list.toReversed()));
+    });
+
+    test('coalesces the oldest of five blocks in a list', () => {
+      const { index, lane } = quickIndexOf(100);
+      const addresses = [0, 1, 2, 3, 4, 5].map(() => index.allocate(10, 0, lane));
+      for (const address of addresses.slice(0, 5)) index.freeAt(address, 10 * unitBytes, lane);
+      expect([10, 10, 10, 10, 9].map((units) => at(index.allocate(units, 0, lane)))).toEqual([40, 30, 20, 10, 0]);
     });
 
     test('asks for what a block is used for, and forgets what it was used for', () => {
@@ -790,6 +811,12 @@ describe('a free-space index', () => {
       for (let i = 0; i < frees; i++) index.freeAt(index.allocate(5000, 0, lane), 5000 * unitBytes, lane);
     }
 
+    /** Frees sizes of one list that are not asked for again: the first four have room, each other one pushes one out. */
+    function freeUnasked(index: FreeSpaceIndex, lane: number, count: number, list = 3): void {
+      const sizes = Array.from({ length: 200 }, (_, i) => 30 + i).filter((units) => listOf(units) === list);
+      for (const units of sizes.slice(0, count)) index.freeAt(index.allocate(units, 0, lane), units * unitBytes, lane);
+    }
+
     function emptied(index: FreeSpaceIndex, lane: number): void {
       index.removeAllSegments();
       index.addSegment(base, 40_000 * unitBytes, lane);
@@ -802,7 +829,10 @@ describe('a free-space index', () => {
       emptied(index, lane);
       repeat(index, lane, 100);
       expect(isWaiting(index, lane)).toBe(false);
-      rest(index, lane, 2 ** 16);
+      rest(index, lane, 2 ** 15);
+      repeat(index, lane, 100);
+      expect(isWaiting(index, lane)).toBe(false);
+      rest(index, lane, 2 ** 15);
       emptied(index, lane);
       expect(isWaiting(index, lane)).toBe(false);
       repeat(index, lane, 100);
@@ -810,13 +840,106 @@ describe('a free-space index', () => {
       index.validate();
     });
 
-    test('keeps blocks only once enough requests of the sizes that were freed have come', () => {
+    test.each([
+      [11, false],
+      [12, true],
+    ])('having watched %i requests of sizes that were freed, keeps blocks: %s', (served, keeps) => {
       const { index, lane } = indexOf(40_000);
       index.useQuickLists();
-      repeat(index, lane, 8);
-      expect(isWaiting(index, lane)).toBe(false);
-      repeat(index, lane, 20);
+      repeat(index, lane, 1 + served);
+      expect(isWaiting(index, lane)).toBe(keeps);
+    });
+
+    test.each([
+      [5, true],
+      [6, false],
+    ])('goes on watching after %i sizes that did not come back: %s', (unused, watches) => {
+      const { index, lane } = indexOf(40_000);
+      index.useQuickLists();
+      freeUnasked(index, lane, 4 + unused);
+      repeat(index, lane, 100);
+      expect(isWaiting(index, lane)).toBe(watches);
+    });
+
+    test('watches each of four sizes in a list', () => {
+      const { index, lane } = indexOf(40_000);
+      index.useQuickLists();
+      const sizes = [1, 6, 9, 14].filter((units) => listOf(units) === listOf(1));
+      for (let round = 0; round < 4; round++) {
+        const addresses = sizes.map((units) => index.allocate(units, 0, lane));
+        for (const [i, address] of addresses.entries()) index.freeAt(address, (sizes[i] as number) * unitBytes, lane);
+      }
       expect(isWaiting(index, lane)).toBe(true);
+    });
+
+    test.each([
+      [5, true],
+      [6, false],
+    ])('goes on watching if a large request comes after %i sizes that did not come back: %s', (unused, watches) => {
+      const { index, lane } = indexOf(40_000);
+      index.useQuickLists();
+      freeUnasked(index, lane, 4);
+      for (const units of [2, 7].slice(0, unused - 4)) index.freeAt(index.allocate(units, 0, lane), units * unitBytes, lane);
+      expect([2, 7].map(listOf)).toEqual([0, 1]);
+      index.freeAt(index.allocate(16_384, 0, lane), 16_384 * unitBytes, lane);
+      repeat(index, lane, 100);
+      expect(isWaiting(index, lane)).toBe(watches);
+    });
+
+    test.each([
+      [27, false],
+      [28, true],
+    ])('pays for four sizes before a large request, and then, having watched %i more that came back, keeps blocks: %s', (served, keeps) => {
+      const { index, lane } = indexOf(40_000);
+      index.useQuickLists();
+      freeUnasked(index, lane, 4);
+      index.freeAt(index.allocate(16_384, 0, lane), 16_384 * unitBytes, lane);
+      freeUnasked(index, lane, 4);
+      repeat(index, lane, 1 + served);
+      expect(isWaiting(index, lane)).toBe(keeps);
+    });
+
+    test.each([
+      [6, true],
+      [7, false],
+    ])('goes on keeping blocks after four were served and %i left unused: %s', (unused, keeps) => {
+      const { index, lane } = quickIndexOf(40_000);
+      repeat(index, lane, 5);
+      freeUnasked(index, lane, 4 + unused);
+      expect(isWaiting(index, lane)).toBe(keeps);
+    });
+
+    test('goes on watching while others look at free blocks', () => {
+      const { index, lane } = indexOf(40_000);
+      index.useQuickLists();
+      repeat(index, lane, 7);
+      expect(index.freeBytes(lane)).toBe(40_000 * unitBytes);
+      index.validate();
+      repeat(index, lane, 6);
+      expect(isWaiting(index, lane)).toBe(true);
+    });
+
+    test('forgets in a rest which sizes it has watched', () => {
+      const { index, lane } = indexOf(40_000);
+      index.useQuickLists();
+      freeUnasked(index, lane, 10, listOf(5));
+      rest(index, lane, 2 ** 16);
+      repeat(index, lane, 100);
+      expect(isWaiting(index, lane)).toBe(true);
+    });
+
+    test.each([
+      [15, 1, true],
+      [16, 0, false],
+      [16, 1, true],
+      [17, 1, false],
+    ])('whatever it has earned, once %i blocks have left unused and then %i was served, keeps blocks: %s', (unused, served, keeps) => {
+      const { index, lane } = quickIndexOf(40_000);
+      repeat(index, lane, 200);
+      freeUnasked(index, lane, 4 + Math.min(unused, 15));
+      repeat(index, lane, served);
+      freeUnasked(index, lane, unused - 15);
+      expect(isWaiting(index, lane)).toBe(keeps);
     });
 
     test('watches no request of another lane', () => {
@@ -828,12 +951,27 @@ describe('a free-space index', () => {
       expect(isWaiting(index, lane)).toBe(false);
     });
 
-    test.each([1025 * 4, 16_384])('never keeps blocks for requests of %i units', (units) => {
-      const { index, lane } = quickIndexOf(40_000);
+    test.each([
+      [4096, true],
+      [4097, false],
+      [16_384, false],
+    ])('keeps blocks of %i units: %s', (units, keeps) => {
+      const { index, lane } = quickIndexOf(80_000);
       const [first, second] = [index.allocate(units, 0, lane), index.allocate(units, 0, lane)];
       index.allocate(1, 0, lane);
       for (const address of [first, second]) index.freeAt(address, units * unitBytes, lane);
-      expect(index.allocate(2 * units, 0, lane)).toBe(first);
+      expect(index.allocate(2 * units, 0, lane) !== first).toBe(keeps);
+    });
+
+    test.each([
+      [16_383, false],
+      [16_384, true],
+    ])('coalesces what waits before a request of %i units: %s', (units, coalesces) => {
+      const { index, lane } = quickIndexOf(40_000);
+      const [first, second] = [10, 10, 1].map((each) => index.allocate(each, 0, lane)) as [number, number];
+      for (const address of [first, second]) index.freeAt(address, 10 * unitBytes, lane);
+      index.allocate(units, 0, lane);
+      expect(index.allocate(20, 0, lane) === first).toBe(coalesces);
     });
 
     test('coalesces what waits before a large request, and pays for it', () => {
@@ -852,7 +990,7 @@ describe('a free-space index', () => {
     test('does not keep blocks while large requests come between', () => {
       const { index, lane } = indexOf(40_000);
       index.useQuickLists();
-      for (let i = 0; i < 100; i++) {
+      for (let i = 0; i < 20; i++) {
         repeat(index, lane, 1);
         rest(index, lane, 1);
         index.freeAt(index.allocate(16_384, 0, lane), 16_384 * unitBytes, lane);
@@ -862,6 +1000,7 @@ describe('a free-space index', () => {
 
     test('keeps nothing in an index that was not told to', () => {
       const { index, lane } = indexOf(40_000);
+      rest(index, lane, 2 ** 16);
       repeat(index, lane, 1000);
       expect(isWaiting(index, lane)).toBe(false);
     });
