@@ -203,7 +203,8 @@ export class StreamOrdering implements StreamObserver {
 
   /** Whether an event must be recorded at a free without a fence. `lane` is the stream's own. */
   mustRecord(lane: StreamLane): boolean {
-    return this.#isEager || lane.mustRecord;
+    // Compared, as V8 otherwise tests for all values that count as false, here and at the caller.
+    return this.#isEager === true || lane.mustRecord === true;
   }
 
   /** Applies the policy at a free without a fence. `lane` is the stream's own. */
