@@ -153,6 +153,13 @@ describe('a free-space index', () => {
       expect(index.allocateAligned(units, 0, 256, lane)).toBe(2 ** 32);
     });
 
+    test('takes from the reserve whatever is large enough, even if memory is scarce', () => {
+      const { index, reserve } = indexWithReserve([], [10, 2000], 0);
+      index.allocate(10, 0, reserve);
+      expect(index.isScarce).toBe(true);
+      expect(index.allocate(1000, 0, reserve)).toBe(1002 * 2 ** 32);
+    });
+
     test('takes a large request from the lowest address among blocks up to half larger, unless one fits exactly', () => {
       const { index, lane } = indexWithReserve([9001, 7500, 6000, 5600, 5500], [], 1e6);
       expect(index.allocate(5600, 0, lane)).toBe(4 * 2 ** 32);
@@ -763,6 +770,8 @@ describe('a free-space index', () => {
       index.freeAt(address, 10 * unitBytes, lane);
       expect(index.usedBlock(address)).toBe(-1);
       expect(index.freeAt(address, 10 * unitBytes, lane)).toBe(false);
+      // Its lane, where a used block has its slack, does not count as bytes.
+      expect(index.freeAt(address, 10 * unitBytes + lane + 2, lane)).toBe(false);
       expect(index.usedBlocks).toBe(0);
     });
 
@@ -907,6 +916,8 @@ describe('a free-space index', () => {
       repeat(index, lane, 5);
       freeUnasked(index, lane, 4 + unused);
       expect(isWaiting(index, lane)).toBe(keeps);
+      index.validate();
+      expect(index.freeBytes(lane)).toBe(40_000 * unitBytes);
     });
 
     test('goes on watching while others look at free blocks', () => {
@@ -919,13 +930,16 @@ describe('a free-space index', () => {
       expect(isWaiting(index, lane)).toBe(true);
     });
 
-    test('forgets in a rest which sizes it has watched', () => {
+    test.each([
+      [35, false],
+      [36, true],
+    ])('has no credit and has watched no size after a rest: with %i requests served, keeps blocks: %s', (served, keeps) => {
       const { index, lane } = indexOf(40_000);
       index.useQuickLists();
       freeUnasked(index, lane, 10, listOf(5));
-      rest(index, lane, 2 ** 16);
-      repeat(index, lane, 100);
-      expect(isWaiting(index, lane)).toBe(true);
+      rest(index, lane, 2 ** 16 + 1);
+      repeat(index, lane, 1 + served);
+      expect(isWaiting(index, lane)).toBe(keeps);
     });
 
     test.each([
