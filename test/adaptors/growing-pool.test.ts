@@ -84,6 +84,42 @@ describe('a pool over an upstream that grows in place', () => {
     bed.pool.validate();
   });
 
+  test('takes only what is missing again, after a request that it could not serve', () => {
+    using bed = pools(4 * MiB);
+    const { pool } = bed;
+    pool.allocate(MiB, stream);
+    expect(() => pool.allocate(5 * MiB, stream)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    pool.allocate(3 * MiB, stream);
+    expect(pool.reservedBytes).toBe(4 * MiB);
+  });
+
+  test('takes its initial size in whole pages', () => {
+    using upstream = new VirtualMemoryResource({ reservationBytes: 2 * GiB });
+    using pool = new PoolMemoryResource(upstream, { initialBytes: MiB });
+    expect(pool.reservedBytes).toBe(2 * MiB);
+  });
+
+  test('takes enough for a whole request if the page that was missing comes elsewhere', () => {
+    using bed = pools();
+    const { pool } = bed;
+    const pointers = [2, 2, 1].map((factor) => pool.allocate(factor * MiB, stream)) as [number, number, number];
+    pool.deallocate(pointers[0], 2 * MiB, stream);
+    pool.trim(stream);
+    expect(pool.allocate(3 * MiB, stream)).toBeGreaterThan(pointers[2]);
+    pool.validate();
+  });
+
+  test('grows before it waits for a stream that memory is held for', () => {
+    using upstream = new VirtualMemoryResource({ reservationBytes: 2 * GiB });
+    using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'off' });
+    using other = new Stream({ nonBlocking: true });
+    const pointer = pool.allocate(2 * MiB, other);
+    using _hold = other.hold();
+    pool.deallocate(pointer, 2 * MiB, other);
+    expect(pool.allocate(2 * MiB, stream)).not.toBe(pointer);
+    expect(pool.statistics()).toMatchObject({ growths: 2, synchronizations: 0 });
+  });
+
   test('leaves nothing behind', () => {
     const { pool, upstream } = pools();
     const pointer = pool.allocate(5 * MiB, stream);

@@ -79,6 +79,16 @@ describe('a pool', () => {
     },
   );
 
+  test.each([1.5, Number.NaN, 2 ** 60, '1' as unknown as number])('refuses a maximum of %s', (maximumBytes) => {
+    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { maximumBytes })).toThrow(/maximumBytes must be an? /);
+  });
+
+  test('takes at most its maximum, rounded down to a multiple of 256, as its initial size', () => {
+    const upstream = new BoundedUpstream(MiB);
+    using _pool = new PoolMemoryResource(upstream, { initialBytes: 1000, maximumBytes: 1000 });
+    expect(upstream.asked).toEqual([768]);
+  });
+
   test('does not blame the upstream for a request that no block can hold', () => {
     using pool = new PoolMemoryResource(new BoundedUpstream(MiB));
     pool.deallocate(pool.allocate(MiB / 2, stream), MiB / 2, stream);
@@ -90,8 +100,30 @@ describe('a pool', () => {
     );
   });
 
+  test('asks the upstream for no block that is larger than one can be, whatever the alignment', () => {
+    const upstream = new BoundedUpstream(0);
+    using pool = new PoolMemoryResource(upstream);
+    const most = 2 ** 39 - 256;
+    expect(() => pool.allocate(most, stream, 512)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    expect(upstream.asked).toEqual([]);
+    expect(() => pool.allocate(most, stream)).toThrow(code('ERR_CISTERN_OUT_OF_MEMORY'));
+    expect(upstream.asked).toEqual([most]);
+  });
+
   test('refuses an initial size that no block can hold', () => {
-    expect(() => new PoolMemoryResource(new BoundedUpstream(2 ** 50), { initialBytes: 2 ** 39 })).toThrow(OutOfMemoryError);
+    const upstream = new BoundedUpstream(0);
+    expect(() => new PoolMemoryResource(upstream, { initialBytes: 2 ** 39 })).toThrow(OutOfMemoryError);
+    expect(upstream.asked).toEqual([]);
+    expect(() => new PoolMemoryResource(upstream, { initialBytes: 2 ** 39 - 256 })).toThrow(OutOfMemoryError);
+    expect(upstream.asked).toEqual([2 ** 39 - 256]);
+  });
+
+  test('finds out by itself whether it pays to keep freed blocks for requests of their sizes', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+    for (let i = 0; i < 20; i++) pool.deallocate(pool.allocate(KiB, stream), KiB, stream);
+    const [first, second] = [2, 2, 1].map((factor) => pool.allocate(factor * KiB, stream)) as [number, number];
+    for (const pointer of [first, second]) pool.deallocate(pointer, 2 * KiB, stream);
+    expect(pool.allocate(4 * KiB, stream)).not.toBe(first);
   });
 
   test('keeps freed blocks for requests of their sizes if that pays, and coalesces them before it grows', () => {
@@ -153,6 +185,26 @@ describe('a pool', () => {
       pool.validate();
     });
 
+    test('keeps them if the event of their free cannot be recorded', () => {
+      using pool = new PoolMemoryResource(new Addresses(0), { initialBytes: 8 * GiB, maximumBytes: 8 * GiB, deallocationEvents });
+      const pointer = pool.allocate(bytes, stream);
+      if (deallocationEvents === 'eager') {
+        failCall('cuEventRecord', 1, 999);
+        expect(() => pool.deallocate(pointer, bytes, stream)).toThrow(code('ERR_CISTERN_DRIVER'));
+        expect(pool.statistics().allocatedBytes).toBe(bytes);
+      }
+      pool.deallocate(pointer, bytes, stream);
+      expect(pool.statistics().allocatedBytes).toBe(0);
+    });
+
+    test('frees nothing if their size comes with the null pointer', () => {
+      using pool = new PoolMemoryResource(new Addresses(0), { initialBytes: 8 * GiB, maximumBytes: 8 * GiB, deallocationEvents });
+      pool.allocate(bytes, stream);
+      pool.deallocate(0, bytes, stream);
+      expect(pool.statistics().allocatedBytes).toBe(bytes);
+      pool.validate();
+    });
+
     test('refuses a size that equals theirs, or that of a small block, only in its last 32 bits', () => {
       using pool = new PoolMemoryResource(new Addresses(0), { initialBytes: 8 * GiB, maximumBytes: 8 * GiB, deallocationEvents });
       const [large, small] = [pool.allocate(4 * GiB + 256, stream), pool.allocate(256, stream)];
@@ -211,6 +263,35 @@ describe('a pool', () => {
     expect(pool.allocate(MiB, stream)).not.toBe(pointer);
     hold.release();
     pool.validate();
+  });
+
+  test('lets only the first stream take from the initial block in the index under off', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, deallocationEvents: 'off' });
+    using other = new Stream();
+    pool.allocate(MiB, stream);
+    expect(pool.statistics().reuses).toBe(0);
+    pool.allocate(MiB, other);
+    expect(pool.statistics().reuses).toBe(1);
+  });
+
+  test('lets no stream take in the index from an initial block that may be in use', () => {
+    failCall('cuStreamQuery', 1, 999);
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, deallocationEvents: 'off' });
+    pool.allocate(MiB, stream);
+    expect(pool.statistics().reuses).toBe(1);
+  });
+
+  test.each(sharingPolicies)('hands the initial block over once, and leaves its stream what that frees, under %s', (deallocationEvents) => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, maximumBytes: 2 * MiB, deallocationEvents });
+    using other = new Stream();
+    pool.allocate(KiB, stream);
+    const legacy = Stream.legacyDefault();
+    const pointer = pool.allocate(MiB, legacy);
+    pool.deallocate(pointer, MiB, legacy);
+    pool.allocate(KiB, other);
+    const { reuses } = pool.statistics();
+    expect(pool.allocate(MiB, legacy)).toBe(pointer);
+    expect(pool.statistics().reuses).toBe(reuses);
   });
 
   test('serves exactly its initial size if that is its maximum', () => {
@@ -475,6 +556,34 @@ describe('a pool', () => {
     pool.validate();
     expect(pool.statistics().allocatedBytes).toBe(0);
     expect(pool.allocate(MiB, other)).toBeGreaterThan(0);
+  });
+
+  test('takes one block from another stream, the smallest that is large enough, and merges nothing', () => {
+    const [small, large] = [MiB - 256, MiB];
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: small + large, maximumBytes: small + large });
+    using a = new Stream();
+    using b = new Stream();
+    const [first, second] = [pool.allocate(small, a), pool.allocate(large, b)];
+    pool.deallocate(first, small, a);
+    pool.deallocate(second, large, b);
+    expect(eventRecords(() => expect(pool.allocate(large, stream)).toBe(second))).toBe(0);
+    expect(pool.statistics()).toMatchObject({ merges: 0, reuses: 2 });
+  });
+
+  test('finds a block behind many that are a little too small before it runs out of memory', () => {
+    const sizes = [1007, ...new Array<number>(20).fill(992)].map((units) => units * 256);
+    const total = sizes.reduce((sum, bytes) => sum + bytes + 256, 0);
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: total, maximumBytes: total });
+    const pointers = sizes.map((bytes) => {
+      const pointer = pool.allocate(bytes, stream);
+      pool.allocate(256, stream);
+      return pointer;
+    });
+    for (const [i, pointer] of pointers.entries()) pool.deallocate(pointer, sizes[i] as number, stream);
+    const bytes = 1000 * 256 - 10;
+    expect(pool.allocate(bytes, stream)).toBe(pointers[0]);
+    pool.deallocate(pointers[0] as number, bytes, stream);
+    pool.validate();
   });
 
   test('keeps a block allocated if the event of its free cannot be recorded', () => {

@@ -17,6 +17,8 @@ const padding = 'the words around the lists of a table are always 0';
 const otherLists = 'a size is in no other list, and the words after the last list are 0';
 const longRest = 'an index that was not told to use its lists rests for 2 ** 31 frees';
 const emptied = 'the lists are empty then';
+const askedAgain = 'the lanes that had no block are only asked once more';
+const staysClosed = 'the lane stays closed, which each change of streams only finds out again';
 const alignment = 'WebAssembly reads words at any address';
 
 export const equivalent = {
@@ -164,6 +166,16 @@ export const equivalent = {
     'removeFromList: next !== 0 -> true': 'nobody reads what it writes near address 0',
     'removeFromList: 0 -> 1': 'nobody reads what it writes near address 0',
     'misalignment: 1 -> 2': 'addresses are multiples of 256',
+  },
+  'src/adaptors/pool-memory-resource.ts': {
+    'PoolMemoryResource.#isCramped: false -> true': 'allocateElsewhere sets it before anything reads it',
+    'PoolMemoryResource.constructor: errors swallowed of this.lane.query();': 'a failure of the query is ignored',
+    'PoolMemoryResource.grow: this.#growAtEnd(least, this.#pageBytes, stream) -> true': askedAgain,
+    'PoolMemoryResource.grow: this.growWithin(this.#maximumBytes, least, wanted, stream) -> true': askedAgain,
+    'PoolMemoryResource.#open: isFirst -> true': staysClosed,
+    'PoolMemoryResource.#open: without else this.#onlyLane = this.#initialLane = undefined;': staysClosed,
+    'PoolMemoryResource.#open: removed this.#onlyLane = this.#initialLane = undefined;': staysClosed,
+    "pageBytesOf: typeof granularityBytes === 'number' -> true": 'an upstream that does not grow in place has nothing there',
   },
   'src/buffers/buffer-transfer.ts': {
     'changeStream: stream.identity !== before.identity -> true': 'a stream that waits for itself waits for nothing',
