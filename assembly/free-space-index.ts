@@ -349,7 +349,7 @@ export function allocateAligned(index: u32, units: i32, slack: i32, alignment: f
     const skipped = i32((i64(alignment) - misaligned) >> unitBits);
     addFree(cutFront(block, load<i32>(block, sizeField), skipped, lane), skipped, lane);
   }
-  return use(index, block, units, slack, lane, owner);
+  return allocateWithMore(index, block, units, slack, lane, owner);
 }
 
 /** The used block that starts at an address, or 0. */

@@ -20,7 +20,8 @@ export function isNoted(lane: u32, list: u32): bool {
 
 /** Makes a notice of a list of a shared lane that is not empty any more, and of which there is none. See `shared-lanes.ts`. */
 export function noteList(lane: u32, list: u32): void {
-  if (!hasRecords(1)) return;
+  // A record stays spare: the operation that adds the free block may still need one that it made sure of.
+  if (!hasRecords(2)) return;
   const word = wordOf(lane, list);
   store<u32>(word, load<u32>(word, noticeBitsField) | (1 << (list & (divisions - 1))), noticeBitsField);
   const notices = load<u32>(lane, laneNoticesField);

@@ -220,6 +220,20 @@ describe('a pool', () => {
     });
   });
 
+  test('keeps its blocks in order if an aligned request takes the last spare records', () => {
+    const pools: PoolMemoryResource[] = [];
+    for (let k = 0; k < 300; k++) {
+      const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
+      pools.push(pool);
+      const pointers = Array.from({ length: 1 + (k % 7) }, () => pool.allocate(256, stream));
+      const aligned = pool.allocate(2560, stream, 64 * KiB);
+      pool.validate();
+      pool.deallocate(aligned, 2560, stream);
+      for (const pointer of pointers) pool.deallocate(pointer, 256, stream);
+    }
+    for (const pool of pools) pool.dispose();
+  });
+
   test('takes its initial size at once, rounded up to 256 bytes', () => {
     const upstream = new BoundedUpstream(MiB);
     using pool = new PoolMemoryResource(upstream, { initialBytes: 1000 });
