@@ -59,7 +59,6 @@ import {
   watchFree,
   watchRequest,
 } from './quick-lists';
-
 import { hasRecords, hasSpareRecord, returnRecord, takeRecord } from './records';
 import { clearNotices, findShared, largestShared, setShared } from './shared-lanes';
 import { returnTable, takeTable } from './tables';
@@ -237,10 +236,10 @@ export function freeTail(index: u32, lane: u32): i32 {
  * (`keepReserve`).
  */
 export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
+  if (load<u32>(index, reserveField) !== 0) return allocateBesideReserve(index, units, slack, lane, owner);
   if (restOf(index) >= 0) {
     if (isSmall(units) || isLarge(units)) return allocateQuickly(index, units, slack, lane, owner);
   }
-  if (load<u32>(index, reserveField) !== 0) return allocateBesideReserve(index, units, slack, lane, owner);
   const block = findFree(lane, units);
   if (block === 0) return allocateOtherwise(index, units, slack, lane, owner);
   if (!hasSpareBucket(index)) return allocateWithMore(index, block, units, slack, lane, owner);
@@ -248,12 +247,12 @@ export function allocate(index: u32, units: i32, slack: i32, lane: u32, owner: i
   return use(index, block, units, slack, lane, owner);
 }
 
-/** As `allocate`, if the quick lists do not rest. */
+/** As `allocate`, for a small or large request while the quick lists do not rest. */
 function allocateQuickly(index: u32, units: i32, slack: i32, lane: u32, owner: i32): f64 {
   let block: u32 = 0;
   if (!keepsQuick(index)) watchRequest(index, units, lane);
   else if (isLarge(units)) joinAllUnused(index);
-  else if (isSmall(units)) block = takeQuick(index, units, lane);
+  else block = takeQuick(index, units, lane);
   if (block !== 0) {
     store<i32>(block, ~slack, stateField);
     store<i32>(block, owner, ownerField);
@@ -349,7 +348,7 @@ export function allocateAligned(index: u32, units: i32, slack: i32, alignment: f
     const skipped = i32((i64(alignment) - misaligned) >> unitBits);
     addFree(cutFront(block, load<i32>(block, sizeField), skipped, lane), skipped, lane);
   }
-  return allocateWithMore(index, block, units, slack, lane, owner);
+  return use(index, block, units, slack, lane, owner);
 }
 
 /** The used block that starts at an address, or 0. */
@@ -359,7 +358,11 @@ export function usedBlock(index: u32, address: f64): u32 {
 }
 
 export function askedBytes(block: u32): f64 {
-  return f64(load<i32>(block, sizeField)) * f64(1 << unitBits) - f64(~load<i32>(block, stateField));
+  return f64(asked(block));
+}
+
+function asked(block: u32): i64 {
+  return (i64(load<i32>(block, sizeField)) << unitBits) - i64(~load<i32>(block, stateField));
 }
 
 export function ownerOf(block: u32): i32 {
@@ -384,7 +387,7 @@ export function freeAt(index: u32, address: f64, bytes: i32, lane: u32): bool {
   const block = load<u32>(link);
   if (block === 0) return false;
   if (isInQuickList(block)) return false;
-  if ((i64(load<i32>(block, sizeField)) << unitBits) + i64(load<i32>(block, stateField)) !== i64(bytes) - 1) return false;
+  if (asked(block) !== i64(bytes)) return false;
   const rest = restOf(index);
   if (rest < 0) shortenRest(index, rest);
   else if (freeQuickly(index, block, lane)) return true;

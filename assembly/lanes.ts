@@ -26,7 +26,7 @@ import {
   unitBits,
 } from '../src/suballocation/index-layout';
 import { classOf, clearBit, firstOf, nextList, setBit } from './class-lists';
-import { isNoted, noteList } from './notices';
+import { noteList } from './notices';
 
 /** How many blocks of a list are examined. */
 const scanLimit = 8;
@@ -193,9 +193,7 @@ function addToList(block: u32, list: u32, lane: u32): void {
     return;
   }
   setBit(lane, list);
-  if (load<u32>(lane, isSharedField) !== 0) {
-    if (!isNoted(lane, list)) noteList(lane, list);
-  }
+  if (load<u32>(lane, isSharedField) !== 0) noteList(lane, list);
 }
 
 function removeFromList(block: u32, list: u32, lane: u32): void {

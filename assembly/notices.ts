@@ -13,13 +13,12 @@ import {
 import { setBit } from './class-lists';
 import { hasRecords, takeRecord } from './records';
 
-/** Whether there is a notice of a list of a lane. */
-export function isNoted(lane: u32, list: u32): bool {
-  return ((load<u32>(wordOf(lane, list), noticeBitsField) >>> (list & (divisions - 1))) & 1) !== 0;
+/** Makes a notice of a list of a shared lane that is not empty any more, unless there is one. See `shared-lanes.ts`. */
+export function noteList(lane: u32, list: u32): void {
+  if (((load<u32>(wordOf(lane, list), noticeBitsField) >>> (list & (divisions - 1))) & 1) === 0) addNotice(lane, list);
 }
 
-/** Makes a notice of a list of a shared lane that is not empty any more, and of which there is none. See `shared-lanes.ts`. */
-export function noteList(lane: u32, list: u32): void {
+function addNotice(lane: u32, list: u32): void {
   // A record stays spare: the operation that adds the free block may still need one that it made sure of.
   if (!hasRecords(2)) return;
   const word = wordOf(lane, list);

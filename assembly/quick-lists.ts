@@ -8,8 +8,8 @@
  *     hash(8 units)   [ entry,   .  ,   .  ,   .   ]
  *
  * There are four lists, of four entries each. A fifth entry pushes out the oldest; a large request
- * empties all lists first, and so does one that a lane has no block for: at most 16 blocks are not
- * coalesced, and none when memory is short.
+ * empties all lists first, and so does one for which neither its lane nor the open lane has a block: at
+ * most 16 blocks are not coalesced, and none when memory is short.
  *
  * Other requests are placed around what waits, and that costs memory. So the lists first only watch: an
  * entry is then a size that was freed into a lane, and every block is coalesced at once. Each request
@@ -17,7 +17,8 @@
  *
  *     watching   with much credit, the lists begin to keep blocks
  *     keeping    an entry is a block
- *     resting    from when the credit is spent, for many frees; then the lists watch again
+ *     resting    from when the credit is spent, for many frees; then the lists watch again, without
+ *                credit: an entry that leaves unused before any has earned makes them rest again
  *
  * A program whose sizes do not come back is therefore served as if there were no lists.
  */

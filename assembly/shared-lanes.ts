@@ -36,7 +36,7 @@ import {
 } from '../src/suballocation/index-layout';
 import { classOf, clearBit, firstOf, nextList, previousList } from './class-lists';
 import { hasFit } from './lanes';
-import { isNoted, noteList } from './notices';
+import { noteList } from './notices';
 import { returnRecord } from './records';
 
 /** How many lanes are examined in the request's own class, whose blocks may be too small. */
@@ -47,10 +47,7 @@ export function setShared(lane: u32, isShared: bool): void {
   store<u32>(lane, u32(isShared), isSharedField);
   if (!isShared) return;
   // No block has 0 units.
-  for (let list = nextList(lane, 0); list >= 0; list = nextList(lane, list)) {
-    // Of when it was shared before.
-    if (!isNoted(lane, list)) noteList(lane, list);
-  }
+  for (let list = nextList(lane, 0); list >= 0; list = nextList(lane, list)) noteList(lane, list);
 }
 
 /**

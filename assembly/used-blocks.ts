@@ -8,9 +8,8 @@
  *     bucket(a) = the topmost bits of the 64 bits of a · 2^64 / φ, where a is a double's bits
  *     buckets   [ . | a -> c | b | . ]
  *
- * Blocks start at multiples of 256, so the low eight bits carry no information. The topmost bits of
- * the product (Fibonacci hashing) are far apart for neighbouring addresses, and for most other
- * series.
+ * The topmost bits of the product (Fibonacci hashing) are far apart for neighbouring addresses, and for
+ * most other series.
  *
  * Invariant: there are at least as many buckets as blocks.
  * Cost: expected constant time.

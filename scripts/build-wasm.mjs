@@ -53,6 +53,7 @@ export function moduleOf(bytes) {
 const separate = [
   'addChunk',
   'addJoined',
+  'addNotice',
   'allocateBesideReserve',
   'allocateOtherwise',
   'allocateQuickly',
@@ -61,7 +62,6 @@ const separate = [
   'grow',
   'joinQuick',
   'joinUnused',
-  'noteList',
   'restQuick',
 ];
 

@@ -224,8 +224,9 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
   }
 
   /**
-   * Lets the first stream take from the initial block in the index, and no one else so: other streams
-   * share it by the rules for every lane. It needs no order, as nothing is queued that uses the block.
+   * Lets the first stream take from the initial block without leaving the index, until a second stream
+   * comes: then all share the block by the rules for every lane. That needs no order, as nothing is queued
+   * that uses the block.
    */
   #open(initial: StreamLane, lane: StreamLane): void {
     if (this.#onlyLane === lane) return;

@@ -25,8 +25,6 @@ export const bucketsField = 4;
 export const bucketShiftField = 8;
 /** The binary logarithm of the bytes of the table. */
 export const bucketsOrderField = 12;
-/** The number of buckets. */
-export const bucketCountField = 68;
 export const firstSegmentField = 16;
 export const lastSegmentField = 20;
 /** The segment at which the search for a free one continues, or 0 for the first. */
@@ -44,11 +42,13 @@ export const plentyField = 48;
 export const usedUnitsField = 56;
 /** The credit of the quick lists; if negative, how many frees pass before they are used again. */
 export const quickCreditField = 64;
-/** The open lane, or 0. */
-export const openLaneField = 76;
+/** The number of buckets. */
+export const bucketCountField = 68;
 /** What the quick lists do (`assembly/quick-lists.ts`), and the value while they keep blocks. */
 export const quickModeField = 72;
 export const quickKeeping = 2;
+/** The open lane, or 0. */
+export const openLaneField = 76;
 /** The quick lists: four, each of four entries in 16 bytes. */
 export const quickListsField = 128;
 export const quickListsBytes = 64;

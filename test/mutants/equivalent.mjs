@@ -51,7 +51,6 @@ export const equivalent = {
     'allocate: isSmall(units) || isLarge(units) -> true': 'no block of the sizes between is in a list',
     'allocate: !hasSpareBucket(index) -> true': 'allocateWithMore does the same then',
     'allocate: !hasSpareRecord() -> true': 'allocateWithMore does the same then',
-    'allocateQuickly: isSmall(units) -> true': 'no block of the sizes between is in a list',
     'allocateWithMore: 1 -> 2': earlier,
     'allocateWithMore: 1 -> 0': earlier,
     'freeAt: block === 0 -> false': 'what is at address 0 counts as waiting in a quick list',
@@ -89,10 +88,6 @@ export const equivalent = {
     'firstOrder: 13 -> 14': chunks,
     'firstOrder: 13 -> 12': chunks,
     'addChunk: <= -> <': 'no chunk is a multiple of a table: the last one ends before its end',
-  },
-  'assembly/notices.ts': {
-    'noteList: 1 -> 2': earlier,
-    'noteList: 1 -> 0': earlier,
   },
   'assembly/records.ts': {
     'firstOrder: 12 -> 13': chunks,

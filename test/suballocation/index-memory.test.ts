@@ -127,6 +127,29 @@ describe('the memory of free-space indexes', () => {
     }
   });
 
+  test.each([
+    ['an aligned allocation', () => index.allocateAligned(10, 0, 256 * unitBytes, lane)],
+    ['removed pages', () => index.removePages(lane, 256 * unitBytes, 256 * unitBytes)],
+  ] as const)('that %s made sure of is not taken by a notice', (_, run) => {
+    for (let used = 1; used <= 2; used++) {
+      for (let spare = 0; spare <= 4; spare++) {
+        index.share(lane, true);
+        index.addSegment(base, 1000 * unitBytes, lane);
+        for (let i = 0; i < used; i++) index.allocate(1, 0, lane);
+        fill();
+        // Each segment had two records.
+        for (let i = 0; i < spare; i++) full.removeFreeSegment(filler);
+        succeeds(run);
+        // A shared lane has a notice of every list, and there is no memory for all.
+        index.share(lane, false);
+        for (const each of [index, full]) {
+          each.validate();
+          each.removeAllSegments();
+        }
+      }
+    }
+  });
+
   test('is not needed by a shared lane, whose notices are then left out', () => {
     index.addSegment(base, 8 * unitBytes, lane);
     for (const units of [1, 2, 3]) index.addSegment(2 * base * units, units * unitBytes, lane);
