@@ -935,7 +935,7 @@ describe('any steps on several streams', () => {
       pick: fc.nat(),
     });
     fc.assert(
-      fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
+      fc.property(fc.array(step, { maxLength: 60, size: 'max' }), (steps) => {
         const upstream = new AddressUpstream();
         const arena = arenaOf(6, deallocationEvents, upstream);
         const live: { pointer: number; bytes: number }[] = [];

@@ -258,7 +258,7 @@ describe('fixed-size blocks', () => {
       which: fc.nat(100),
     });
     fc.assert(
-      fc.property(fc.array(step, { maxLength: 60 }), fc.nat(3), (steps, blocksToPreallocate) => {
+      fc.property(fc.array(step, { maxLength: 60, size: 'max' }), fc.nat(3), (steps, blocksToPreallocate) => {
         const streams = [new Stream(), new Stream(), new Stream()];
         using blocks = new FixedSizeMemoryResource(new CudaMemoryResource(), {
           blockBytes: 1000,

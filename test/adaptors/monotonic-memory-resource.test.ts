@@ -646,7 +646,7 @@ test.each(policies)('a monotonic resource never lets live allocations overlap, i
     isBusy: fc.boolean(),
   });
   fc.assert(
-    fc.property(fc.array(step, { maxLength: 60 }), fc.boolean(), (steps, hasFallback) => {
+    fc.property(fc.array(step, { maxLength: 60, size: 'max' }), fc.boolean(), (steps, hasFallback) => {
       const fallback = new BoundedUpstream();
       const upstream = new LimitingResourceAdaptor(new CudaMemoryResource(), { limitBytes: 200_000 });
       const scratch = scratchOn(upstream, {

@@ -272,7 +272,7 @@ describe('a planned resource', () => {
       frees: fc.nat(2),
     });
     fc.assert(
-      fc.property(fc.constantFrom(...plans), fc.array(step, { maxLength: 120 }), fc.boolean(), (plan, steps, repeats) => {
+      fc.property(fc.constantFrom(...plans), fc.array(step, { maxLength: 120, size: 'max' }), fc.boolean(), (plan, steps, repeats) => {
         const streams = [new Stream(), new Stream(), new Stream()] as const;
         const resource = planned(plan, { repeats });
         const live = new Live(resource);

@@ -211,7 +211,7 @@ describe('planned memory is ordered', () => {
 
   test('whatever a program does', () => {
     fc.assert(
-      fc.property(fc.constantFrom(...scripts), fc.boolean(), fc.array(step, { maxLength: 60 }), (plan, repeats, steps) => {
+      fc.property(fc.constantFrom(...scripts), fc.boolean(), fc.array(step, { maxLength: 60, size: 'max' }), (plan, repeats, steps) => {
         using upstream = new CudaAsyncMemoryResource();
         runProgram(plan, steps, (fallback) => new PlannedMemoryResource(upstream, plan, { fallback, repeats }));
       }),

@@ -618,7 +618,7 @@ describe('a pool', () => {
       pick: fc.nat(),
     });
     fc.assert(
-      fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
+      fc.property(fc.array(step, { maxLength: 60, size: 'max' }), (steps) => {
         const upstream = new BoundedUpstream(MiB);
         const pool = new PoolMemoryResource(upstream, { deallocationEvents, maximumBytes: MiB });
         const live: { pointer: number; bytes: number }[] = [];

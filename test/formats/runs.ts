@@ -89,7 +89,7 @@ export const anyRun: fc.Arbitrary<RecordedRun> = fc
       fc.record({ ...common, kind: fc.constantFrom(8, 9), first: fc.nat({ max: phases.length }), second: fc.constant(0) }),
       fc.record({ ...common, kind: fc.constant(EventKind.label), first: amount, second: fc.nat({ max: labels.length }) }),
     );
-    return fc.array(event, { maxLength: 60 }).map((events) =>
+    return fc.array(event, { maxLength: 60, size: 'max' }).map((events) =>
       runOf(events, {
         // Each lies on the next, so they are already ordered from the program down.
         layers: layers.map((name, i) => ({ name, upstream: i + 1 < layers.length ? i + 1 : undefined })),

@@ -155,7 +155,7 @@ function cutUp(pages: number, cuts: readonly { which: number; isInTime: boolean;
 /** Random operations on several streams with waits. */
 function sequences(streamCount: number, steps: number): fc.Arbitrary<OrderedSequence> {
   const step = fc.tuple(fc.nat(9), fc.nat(streamCount - 1), fc.nat(streamCount - 1), fc.integer({ min: 1, max: 9 }));
-  return fc.array(step, { minLength: 1, maxLength: steps }).map((all) => {
+  return fc.array(step, { minLength: 1, maxLength: steps, size: 'max' }).map((all) => {
     const words: string[] = [];
     const live: { number: number; stream: number }[] = [];
     let count = 0;
@@ -342,7 +342,7 @@ describe('a plan', () => {
   test('is found by exact search if there is exactly as much space as needed', () => {
     const cut = fc.record({ which: fc.nat(1000), isInTime: fc.boolean(), at: fc.nat(1000) });
     fc.assert(
-      fc.property(fc.array(cut, { minLength: 4, maxLength: 24 }), (cuts) => {
+      fc.property(fc.array(cut, { minLength: 4, maxLength: 24, size: 'max' }), (cuts) => {
         const of = cutUp(24, cuts);
         const lifetimes = new Lifetimes(of, 256);
         const offsets = searchWithin(sectionsOf(lifetimes, lifetimes.durations), 24 * 256, () => false) as Float64Array;

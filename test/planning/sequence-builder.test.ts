@@ -14,7 +14,7 @@ const steps = fc.array(
     stream: fc.nat(streamCount - 1),
     which: fc.nat(1000),
   }),
-  { maxLength: 60 },
+  { maxLength: 60, size: 'max' },
 );
 
 /** The same steps with the builder, and with every wait. */

@@ -18,7 +18,10 @@ function withPlaces(run: RecordedRun): RecordedRun {
 
 /** Allocations of any size that do not overlap, among pages that come and go. */
 const runs: fc.Arbitrary<ReportRun> = fc
-  .array(fc.record({ isPage: fc.boolean(), slot: fc.nat({ max: 40 }), slots: fc.integer({ min: 1, max: 12 }) }), { maxLength: 120 })
+  .array(fc.record({ isPage: fc.boolean(), slot: fc.nat({ max: 40 }), slots: fc.integer({ min: 1, max: 12 }) }), {
+    maxLength: 120,
+    size: 'max',
+  })
   .map((steps) => {
     const writer = new RunWriter('pool', device);
     const slotBytes = 1024;

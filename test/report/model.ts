@@ -24,7 +24,7 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
     phase: fc.nat({ max: 2 }),
     after: fc.constantFrom(0, 1, 1000, 50_000),
   }),
-  { maxLength: 400 },
+  { maxLength: 400, size: 'max' },
 );
 
 /**

@@ -43,7 +43,7 @@ describe('block groups', () => {
   test('keep their invariants after any steps', () => {
     const step = fc.record({ action: fc.constantFrom('add', 'add', 'remove', 'end'), number: fc.nat(300), pick: fc.nat(5) });
     fc.assert(
-      fc.property(fc.array(step, { maxLength: 150 }), (steps) => {
+      fc.property(fc.array(step, { maxLength: 150, size: 'max' }), (steps) => {
         const groups = new BlockGroups();
         const live: { group: number; blocks: number[] }[] = [];
         for (const { action, number, pick } of steps) {

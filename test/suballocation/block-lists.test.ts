@@ -127,7 +127,7 @@ describe('block lists', () => {
       pick: fc.nat(),
     });
     fc.assert(
-      fc.property(fc.array(step, { maxLength: 120 }), (steps) => {
+      fc.property(fc.array(step, { maxLength: 120, size: 'max' }), (steps) => {
         const lists = new BlockLists();
         const lanes = [lists.addLane(), lists.addLane(), lists.addLane()];
         const used: number[] = [];

@@ -36,7 +36,7 @@ describe('the blocks of a bump allocator', () => {
       pick: fc.nat(),
     });
     fc.assert(
-      fc.property(fc.array(step, { maxLength: 60 }), (steps) => {
+      fc.property(fc.array(step, { maxLength: 60, size: 'max' }), (steps) => {
         const blocks = new BumpBlocks<AddressRange>();
         let list: AddressRange[] = [];
         let next = base;

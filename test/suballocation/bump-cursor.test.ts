@@ -74,7 +74,7 @@ describe('a bump cursor', () => {
       pick: fc.nat(),
     });
     fc.assert(
-      fc.property(fc.array(step, { maxLength: 80 }), (steps) => {
+      fc.property(fc.array(step, { maxLength: 80, size: 'max' }), (steps) => {
         const cursor = new BumpCursor();
         let blocks: { start: number; end: number }[] = [];
         let ranges: { start: number; end: number }[] = [];

@@ -228,7 +228,7 @@ describe.skipIf(!hasPython)(`a written snapshot${pythonNote}`, { timeout: 120_00
   test('keeps what PyTorch relies on, whatever the program did', async () => {
     const step = fc.record({ pick: fc.nat(), bytes: fc.nat({ max: 4 * MiB }), gap: fc.nat({ max: 8 * MiB }), stream: fc.nat({ max: 1 }) });
     await fc.assert(
-      fc.asyncProperty(fc.array(step, { maxLength: 60 }), async (steps) => {
+      fc.asyncProperty(fc.array(step, { maxLength: 60, size: 'max' }), async (steps) => {
         const live: { pointer: number; bytes: number }[] = [];
         const events: RunEvent[] = [];
         let next = 4096;

@@ -54,7 +54,7 @@ describe('an RMM log converted to a recording and back', () => {
     });
     const version = fc.record({ separator: fc.constantFrom('.', ':'), nullPointer: fc.constantFrom('(nil)', '0x0', '0') });
     await fc.assert(
-      fc.asyncProperty(fc.array(event, { maxLength: 40 }), version, async (events, { separator, nullPointer }) => {
+      fc.asyncProperty(fc.array(event, { maxLength: 40, size: 'max' }), version, async (events, { separator, nullPointer }) => {
         const rows = events.map(({ time, thread, action, pointer, bytes, stream, isPrefixed }) => {
           const two = (value: number) => String(value).padStart(2, '0');
           const micros = String(time.micros).padStart(6, '0');
