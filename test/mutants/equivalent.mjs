@@ -12,6 +12,7 @@ const earlier = 'it asks for memory one record earlier than it must';
 const costsOnly = 'the call does nothing then: it only costs';
 const oneNotice = 'whoever finds a notice that is not true removes it';
 const pointers = 'no pointer is 1';
+const neighbours = 'what stands beside a block is a pointer from 32 on, or less than 0';
 const firstWords = 'the first words of the memory are always 0';
 const padding = 'the words around the lists of a table are always 0';
 const otherLists = 'a size is in no other list, and the words after the last list are 0';
@@ -19,6 +20,9 @@ const longRest = 'an index that was not told to use its lists rests for 2 ** 31 
 const emptied = 'the lists are empty then';
 const askedAgain = 'the lanes that had no block are only asked once more';
 const staysClosed = 'the lane stays closed, which each change of streams only finds out again';
+const whichSearch = 'it decides only which of two searches finds a block';
+const alreadyNone = 'it only makes 0 what is 0';
+const onlyNegative = 'callers only ask whether it is negative';
 const alignment = 'WebAssembly reads words at any address';
 
 export const equivalent = {
@@ -42,9 +46,9 @@ export const equivalent = {
     'largestList: 1 -> 0': emptyList,
     'largestList: -1 -> (-1) + 1': emptyList,
     'largestList: -1 -> 1': 'no list has a block then',
-    'largestList: 1 -> 2': 'callers only ask whether it is negative',
+    'largestList: 1 -> 2': onlyNegative,
     'largestList: groupBits === 0 -> false': 'of what is before a table it makes a negative number as well',
-    'nextList: 1 -> 2 (4)': 'callers only ask whether it is negative',
+    'nextList: 1 -> 2 (4)': onlyNegative,
   },
   'assembly/free-space-index.ts': {
     'freeTail: > -> >=': 'no two blocks have one address',
@@ -61,6 +65,32 @@ export const equivalent = {
     'addJoined: > -> >= (2)': 'no block is at address 0',
     'addJoined: 0 -> 1 (3)': pointers,
     'addJoined: 0 -> 1 (4)': pointers,
+    'extendSegment: 1 -> 2': earlier,
+    'extendSegment: 1 -> 0': earlier,
+    'extendSegment: after !== 0 -> true': alreadyNone,
+    'extendSegment: 0 -> 1 (4)': pointers,
+    'extendSegment: before !== 0 -> true': alreadyNone,
+    'extendSegment: 0 -> 1 (7)': pointers,
+    'removePages: 2 -> 3': 'hasRecords tells one from more',
+    'allocateAligned: - -> +': whichSearch,
+    'allocateAligned: 1 -> 0': whichSearch,
+    'allocateAligned: <= -> <': whichSearch,
+    'allocateAligned: 2 -> 3': 'hasRecords tells one from more',
+    'join: removed joinQuick(index);': 'transfer does it; which lane has fewer blocks decides only the cost',
+    'carve: 1 -> 2': earlier,
+    'carve: 1 -> 0': earlier,
+    'carve: 1 -> 2 (2)': onlyNegative,
+    'findFreeSegment: removed joinQuick(index);': 'isEmpty does it, which is called first',
+    'cutOut: < -> <=': neighbours,
+    'cutOut: 0 -> 1 (3)': neighbours,
+    'cutOut: < -> <= (2)': neighbours,
+    'cutOut: 0 -> 1 (4)': neighbours,
+    'cutOut: < -> <= (3)': neighbours,
+    'cutOut: 0 -> 1 (5)': neighbours,
+    'cutOut: < -> <= (4)': neighbours,
+    'cutOut: 0 -> 1 (6)': neighbours,
+    'cutOut: > -> >= (3)': neighbours,
+    'cutOut: 0 -> 1 (7)': neighbours,
   },
   'assembly/quick-lists.ts': {
     'restQuick: isUsed -> true': longRest,

@@ -124,6 +124,18 @@ describe('the memory of free-space indexes', () => {
       const hasMoved = index.carve(3, lane, other);
       const removed = index.removeFreeSegment(other);
       if (address !== base || String(notices) !== '-1,-1' || !hasMoved || removed?.bytes !== 3 * unitBytes) expect.fail(`at ${i}`);
+      // Pages that are a whole segment, its start, its end, and its middle.
+      for (const [start, units, rest] of [
+        [0, 4, 0],
+        [0, 6, 2],
+        [2, 6, 2],
+        [2, 8, 4],
+      ] as const) {
+        index.addSegment(base + start * unitBytes, units * unitBytes, lane);
+        const pages = index.removePages(lane, 4 * unitBytes, 4 * unitBytes);
+        while (index.removeFreeSegment(lane) !== undefined);
+        if (pages?.bytes !== (units - rest) * unitBytes || !index.isEmpty(lane)) expect.fail(`pages at ${start} of ${units}, at ${i}`);
+      }
     }
   });
 
@@ -174,7 +186,7 @@ describe('the memory of free-space indexes', () => {
       pick: fc.nat(),
     });
     fc.assert(
-      fc.property(fc.array(step, { minLength: 20, maxLength: 60 }), (steps) => {
+      fc.property(fc.array(step, { minLength: 20, maxLength: 60, size: 'max' }), (steps) => {
         full.removeAllSegments();
         index.removeAllSegments();
         index.addSegment(base, 10_000 * unitBytes, lane);
