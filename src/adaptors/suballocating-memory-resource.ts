@@ -3,7 +3,7 @@ import type { DeallocationEvents, DeallocationFence, DevicePointer, MemoryResour
 import { none } from '../suballocation/blocks.js';
 import { FreeSpaceIndex, maximumUnits, unitBits, unitBytes } from '../suballocation/free-space-index.js';
 import { ALLOCATION_ALIGNMENT, formatBytes } from '../units.js';
-import { assertAlignment, assertBytes } from '../validation.js';
+import { assertAlignment, assertBytes, assertPointer } from '../validation.js';
 import { StreamOrderedMemoryResource } from './stream-ordered-memory-resource.js';
 
 /** The largest block that the index can hold, in bytes. */
@@ -25,11 +25,11 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     this.index = index;
   }
 
-  allocate(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
+  allocate(bytes: number, stream: Stream, alignment?: number): DevicePointer {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'allocate');
     // Most sizes fit into 32-bit arithmetic; the others take the slow path.
     const small = typeof bytes === 'number' ? bytes | 0 : none;
-    if (small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT)
+    if (small !== bytes || small <= 0 || small > 0x7fffff00 || (alignment !== undefined && alignment !== ALLOCATION_ALIGNMENT))
       return this.#allocateUnusual(bytes, stream, alignment);
     const units = (small + (unitBytes - 1)) >> unitBits;
     const { number, owner } = this.lane;
@@ -39,12 +39,8 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
 
   deallocate(pointer: DevicePointer, bytes: number, stream: Stream, fence?: DeallocationFence): void {
     if (stream !== this.lastStream || stream.handle < 0) this.enter(stream, 'deallocate');
-    if (typeof pointer !== 'number' || typeof bytes !== 'number') {
-      this.refuseFree(pointer, bytes, none);
-      return;
-    }
-    const small = bytes | 0;
-    if (fence !== undefined || small !== bytes) {
+    const small = typeof bytes === 'number' ? bytes | 0 : none;
+    if (small !== bytes || typeof pointer !== 'number' || fence !== undefined) {
       this.#deallocateUnusual(pointer, bytes, stream, fence);
       return;
     }
@@ -52,9 +48,10 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     // The event comes first: a refused one leaves the memory allocated. If the free is refused, the
     // event does no harm, since it covers the same memory as the one before. Then one call of the
     // index frees, and nothing after it can fail.
-    const isRecorded = this.ordering.mustRecord(lane);
+    // Compared, as V8 otherwise tests for all values that count as false.
+    const isRecorded = lane.recordsFrees === true;
     if (isRecorded) lane.record();
-    if (!this.index.freeAt(pointer, small, lane.number)) this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
+    if (!this.index.freeAt(pointer, small, lane.number)) this.#refuseFreeAt(pointer, bytes);
     else if (isRecorded) lane.freeCovered();
     else lane.freeUnrecorded();
   }
@@ -84,11 +81,13 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     return other === none ? none : this.reuseFrom(other, bytes, stream, alignment);
   }
 
-  /** With a fence, or of 2 GiB and more. */
+  /** With a fence, of 2 GiB and more, and of what is no pointer or no size. */
   #deallocateUnusual(pointer: DevicePointer, bytes: number, stream: Stream, fence: DeallocationFence | undefined): void {
+    assertPointer(pointer);
+    assertBytes(bytes);
     const block = this.index.usedBlockOf(pointer, bytes);
     if (block === none) {
-      this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
+      this.#refuseFreeAt(pointer, bytes);
       return;
     }
     let { lane } = this;
@@ -98,7 +97,7 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
   }
 
   /** Zero bytes, 2 GiB and more, invalid sizes, and alignments other than 256. */
-  #allocateUnusual(bytes: number, stream: Stream, alignment: number): DevicePointer {
+  #allocateUnusual(bytes: number, stream: Stream, alignment: number = ALLOCATION_ALIGNMENT): DevicePointer {
     assertBytes(bytes);
     assertAlignment(alignment);
     if (bytes === 0) return 0;
@@ -106,6 +105,10 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
     const aligned = Math.max(alignment, ALLOCATION_ALIGNMENT);
     const address = this.allocateIn(this.lane.number, bytes, aligned);
     return address === none ? this.allocateElsewhere(bytes, stream, aligned) : address;
+  }
+
+  #refuseFreeAt(pointer: DevicePointer, bytes: number): void {
+    this.refuseFree(pointer, bytes, this.index.usedBlock(pointer));
   }
 
   protected blockTooLarge(bytes: number): Error {

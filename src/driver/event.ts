@@ -175,14 +175,13 @@ export class Event implements Disposable {
 
   /** @internal Records on a stream whose `Stream` objects may all be gone. */
   recordOn(identity: StreamIdentity): void {
-    // A failed recording may have destroyed the previous one.
     this.version = ++StreamIdentity.records;
-    this.recordedOn = undefined;
-    mailbox[0] = this.handle;
-    mailbox[1] = identity.handle;
-    native().recordEvent();
-    if (mailbox[0] !== 0) this.#refuse('record an event');
     this.recordedOn = identity.key;
+    const box = mailbox;
+    box[0] = this.handle;
+    box[1] = identity.handle;
+    native().recordEvent();
+    if (box[0] !== 0) this.#refuseRecording();
     eventObserver?.eventRecorded(identity, this.version);
   }
 
@@ -253,6 +252,12 @@ export class Event implements Disposable {
       'ERR_CISTERN_INVALID_STATE',
       `cannot ${operation}: it is shared, so that other workers may be waiting for its recording`,
     );
+  }
+
+  #refuseRecording(): never {
+    // A failed recording may have destroyed the previous one.
+    this.recordedOn = undefined;
+    this.#refuse('record an event');
   }
 
   #refuse(operation: string): never {

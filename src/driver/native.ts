@@ -663,15 +663,18 @@ let driverCounters = new Float64Array(0);
  * @throws AddonMissingError if there is none that can be loaded.
  */
 export function native(): NativeBinding {
-  if (loaded === undefined) {
-    const binding = loadAddon((reason, cause) => new AddonMissingError(reason, cause)) as NativeBinding;
-    driverCounters = new Float64Array(binding.functionNames.length + 2);
-    binding.initialize(mailbox, driverCounters);
-    // Node-API leaves an object with slow properties; a copy has fast ones.
-    addon = { ...binding };
-    loaded = addon;
-  }
-  return loaded;
+  return loaded ?? load();
+}
+
+/** By itself, so that V8 has room to inline more of what calls `native`. */
+function load(): NativeBinding {
+  const binding = loadAddon((reason, cause) => new AddonMissingError(reason, cause)) as NativeBinding;
+  driverCounters = new Float64Array(binding.functionNames.length + 2);
+  binding.initialize(mailbox, driverCounters);
+  // Node-API leaves an object with slow properties; a copy has fast ones.
+  addon = { ...binding };
+  loaded = addon;
+  return addon;
 }
 
 /**

@@ -29,21 +29,18 @@ export function replayOnOneStream(chunk: EventChunk, state: LoopState): void {
   const { operations, sizes, count } = chunk;
   const { resource, pointers, onError } = state;
   const stream = state.streams[0] as Stream;
-  let row = 0;
-  while (row < count) {
+  for (let row = 0; row < count; row++) {
+    const operation = operations[row] as number;
     try {
-      for (; row < count; row++) {
-        const operation = operations[row] as number;
-        if (operation >= 0) {
-          pointers[operation] = resource.allocate(sizes[row] as number, stream);
-        } else {
-          const pointer = pointers[~operation] as number;
-          if (pointer !== failedPointer) resource.deallocate(pointer, sizes[row] as number, stream);
-        }
+      if (operation >= 0) {
+        pointers[operation] = resource.allocate(sizes[row] as number, stream);
+      } else {
+        const pointer = pointers[~operation] as number;
+        if (pointer !== failedPointer) resource.deallocate(pointer, sizes[row] as number, stream);
       }
     } catch (error) {
       onError(error, row);
-      pointers[operations[row++] as number] = failedPointer;
+      pointers[operation] = failedPointer;
     }
   }
 }
@@ -52,31 +49,28 @@ export function replayOnOneStream(chunk: EventChunk, state: LoopState): void {
 export function replayOnStreams(chunk: EventChunk, streamIndexes: Uint32Array, state: LoopState): void {
   const { operations, sizes, count } = chunk;
   const { resource, streams, events, pointers, owners, onError } = state;
-  let row = 0;
-  while (row < count) {
+  for (let row = 0; row < count; row++) {
+    const operation = operations[row] as number;
+    const streamIndex = streamIndexes[row] as number;
+    const stream = streams[streamIndex] as Stream;
     try {
-      for (; row < count; row++) {
-        const operation = operations[row] as number;
-        const streamIndex = streamIndexes[row] as number;
-        const stream = streams[streamIndex] as Stream;
-        if (operation >= 0) {
-          pointers[operation] = resource.allocate(sizes[row] as number, stream);
-          owners[operation] = streamIndex;
-        } else {
-          const pointer = pointers[~operation] as number;
-          if (pointer === failedPointer) continue;
-          const owner = owners[~operation] as number;
-          if (owner !== streamIndex && pointer !== 0) {
-            const event = events[owner] as Event;
-            event.record(streams[owner] as Stream);
-            stream.wait(event);
-          }
-          resource.deallocate(pointer, sizes[row] as number, stream);
+      if (operation >= 0) {
+        pointers[operation] = resource.allocate(sizes[row] as number, stream);
+        owners[operation] = streamIndex;
+      } else {
+        const pointer = pointers[~operation] as number;
+        if (pointer === failedPointer) continue;
+        const owner = owners[~operation] as number;
+        if (owner !== streamIndex && pointer !== 0) {
+          const event = events[owner] as Event;
+          event.record(streams[owner] as Stream);
+          stream.wait(event);
         }
+        resource.deallocate(pointer, sizes[row] as number, stream);
       }
     } catch (error) {
       onError(error, row);
-      pointers[operations[row++] as number] = failedPointer;
+      pointers[operation] = failedPointer;
     }
   }
 }

@@ -43,6 +43,8 @@ export class StreamLane implements Lane {
    * stream.
    */
   readonly mustRecord: boolean;
+  /** Whether a free without a fence records an event: by the policy, or because it must. */
+  readonly recordsFrees: boolean;
   /** Whether the memory serves only its own stream until that stream is known to be idle. */
   readonly isHeld: boolean;
   #isRecorded = false;
@@ -52,13 +54,14 @@ export class StreamLane implements Lane {
   /** Whether the stream has ended: another lane then has the memory. */
   hasEnded = false;
 
-  constructor(number: number, identity: StreamIdentity, device: Device, isHeld: boolean) {
+  constructor(number: number, identity: StreamIdentity, device: Device, isHeld: boolean, isEager: boolean) {
     this.number = number;
     this.identity = identity;
     this.owner = identity.serial;
     this.#device = device;
     this.isHeld = isHeld;
     this.mustRecord = !isHeld && !identity.announcesEnd;
+    this.recordsFrees = isEager || this.mustRecord;
   }
 
   get isIdle(): boolean {
@@ -188,18 +191,19 @@ export class StreamLane implements Lane {
 
   /** Records the lane's event. It covers all of the lane's memory. */
   record(): void {
-    this.#event ??= new Event({ device: this.#device });
-    try {
-      this.#event.recordOn(this.identity);
-    } catch (error) {
-      // A failed recording may have destroyed the previous one.
-      if (this.#isRecorded) this.#isUnrecorded = true;
-      throw error;
-    }
+    const event = this.#event ?? this.#createEvent();
     if (this.isHeldBack) StreamIdentity.releases++;
+    // A recording that fails may destroy the previous one.
+    if (this.#isRecorded) this.#isUnrecorded = true;
+    event.recordOn(this.identity);
     this.#isRecorded = true;
     this.#isUnrecorded = false;
     this.#callerEvent = undefined;
+  }
+
+  #createEvent(): Event {
+    this.#event = new Event({ device: this.#device });
+    return this.#event;
   }
 }
 

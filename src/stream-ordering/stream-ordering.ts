@@ -77,7 +77,6 @@ export interface LaneMemory {
 export class StreamOrdering implements StreamObserver {
   /** What a free without a fence does. */
   readonly policy: DeallocationEvents;
-  readonly #isEager: boolean;
   readonly #memory: LaneMemory;
   /** The device whose streams are served; `undefined` for all devices. */
   readonly #device: Device | undefined;
@@ -113,7 +112,6 @@ export class StreamOrdering implements StreamObserver {
   constructor(policy: DeallocationEvents, memory: LaneMemory, device: Device, memoryKind: MemoryKind) {
     assertOneOf(policy, deallocationEventsWords, 'deallocationEvents');
     this.policy = policy;
-    this.#isEager = policy === 'eager';
     this.#memory = memory;
     this.#device = memoryKind === 'device' ? device : undefined;
     this.#common = [];
@@ -201,15 +199,9 @@ export class StreamOrdering implements StreamObserver {
     return hasMoved;
   }
 
-  /** Whether an event must be recorded at a free without a fence. `lane` is the stream's own. */
-  mustRecord(lane: StreamLane): boolean {
-    // Compared, as V8 otherwise tests for all values that count as false, here and at the caller.
-    return this.#isEager === true || lane.mustRecord === true;
-  }
-
   /** Applies the policy at a free without a fence. `lane` is the stream's own. */
   freed(lane: StreamLane): void {
-    free(lane, this.#isEager);
+    free(lane, lane.recordsFrees);
   }
 
   /**
@@ -246,7 +238,7 @@ export class StreamOrdering implements StreamObserver {
       return lane;
     }
     const lane = this.#lane(stream.identity, fence === 'off');
-    free(lane, fence === 'eager');
+    free(lane, fence === 'eager' || lane.mustRecord);
     return lane;
   }
 
@@ -433,7 +425,8 @@ export class StreamOrdering implements StreamObserver {
     const lanes = isHeld ? this.#held : this.#shared;
     const known = lanes[identity.slot];
     if (known !== undefined) return known;
-    const lane = new StreamLane(this.#vacantNumbers.pop() ?? this.#memory.addLane(), identity, deviceOf(identity), isHeld);
+    const number = this.#vacantNumbers.pop() ?? this.#memory.addLane();
+    const lane = new StreamLane(number, identity, deviceOf(identity), isHeld, this.policy === 'eager');
     lanes[identity.slot] = lane;
     this.#byNumber.set(lane.number, lane);
     this.#lanes.add(lane);
@@ -527,8 +520,8 @@ function deviceOf(identity: StreamIdentity): Device {
   return Device.get(identity.device);
 }
 
-function free(lane: StreamLane, isEager: boolean): void {
-  if (isEager || lane.mustRecord) lane.freeRecorded();
+function free(lane: StreamLane, isRecorded: boolean): void {
+  if (isRecorded) lane.freeRecorded();
   else lane.freeUnrecorded();
 }
 

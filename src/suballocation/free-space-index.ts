@@ -83,7 +83,7 @@ import { indexModule } from './index-module.js';
 export { maximumUnits, unitBits };
 
 /** Bytes of one unit: the alignment of every block. */
-export const unitBytes = 1 << unitBits;
+export const unitBytes = 256;
 
 const { memory, allocate, ownerOf, askedBytes, free, freeAt, usedBlock, usedBlockOf } = indexModule;
 

@@ -325,13 +325,13 @@ const faults = {
     {
       name: 'no-event-though-eager',
       fault: "under 'eager', a free records no event if the end of its stream is announced",
-      from: 'const isRecorded = this.ordering.mustRecord(lane);',
+      from: 'const isRecorded = lane.recordsFrees === true;',
       to: 'const isRecorded = lane.mustRecord;',
     },
     {
       name: 'no-event-though-unannounced',
       fault: "rmm#649, 'deferred': a free records no event although the end of its stream is not announced",
-      from: 'const isRecorded = this.ordering.mustRecord(lane);',
+      from: 'const isRecorded = lane.recordsFrees === true;',
       to: "const isRecorded = this.deallocationEvents === 'eager';",
     },
     {

@@ -3,7 +3,7 @@ import { Device, DriverError, Event, failCall, Stream } from '../../src/index.js
 import { StreamLane } from '../../src/stream-ordering/stream-lane.js';
 import { eventCalls, madeElsewhere } from '../support/stream-order.js';
 
-const laneOf = (stream: Stream, isHeld = false) => new StreamLane(0, stream.identity, Device.get(), isHeld);
+const laneOf = (stream: Stream, isHeld = false) => new StreamLane(0, stream.identity, Device.get(), isHeld, false);
 
 /** The driver calls of an `order`. */
 function orderCalls(lane: StreamLane, waiter: Stream) {
@@ -280,7 +280,7 @@ describe('the end of a stream', () => {
 test('the event of a lane belongs to its device', () => {
   const device = Device.get(1);
   using stream = new Stream({ device });
-  const lane = new StreamLane(0, stream.identity, device, false);
+  const lane = new StreamLane(0, stream.identity, device, false, false);
   lane.freeRecorded();
   expect(lane.cover()[0]?.device).toBe(device);
 });

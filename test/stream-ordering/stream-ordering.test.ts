@@ -870,8 +870,8 @@ describe('an event is recorded at a free', () => {
     using own = new Stream();
     const foreign = madeElsewhere();
     using stream = Stream.fromHandle(foreign.address);
-    expect(ordering.mustRecord(ordering.laneOf(own, 'deallocate'))).toBe(expected);
-    expect(ordering.mustRecord(ordering.laneOf(stream, 'deallocate'))).toBe(elsewhere);
+    expect(ordering.laneOf(own, 'deallocate').recordsFrees).toBe(expected);
+    expect(ordering.laneOf(stream, 'deallocate').recordsFrees).toBe(elsewhere);
     stream.dispose();
     foreign.destroy();
   });
