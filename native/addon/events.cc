@@ -8,6 +8,24 @@ namespace {
 
 unsigned EventFlags(bool timing) { return timing ? kEventDefault : kEventDisableTiming; }
 
+// Whoever waits for the latest recording keeps the event that has it.
+[[gnu::noinline]] Status RecordWatchedEvent(Environment& environment, EventEntry* event, Stream stream) {
+  Event replacement = nullptr;
+  Status status;
+  {
+    const ContextScope context(environment, event->device);
+    status = context.status() == kSuccess ? environment.driver->EventCreate(&replacement, EventFlags(event->timing)) : context.status();
+  }
+  if (status != kSuccess) return status;
+  status = environment.Counted<Call::kEventRecord>(replacement, stream);
+  if (status == kSuccess) {
+    DetachWatchedEvent(event, replacement);
+  } else {
+    environment.driver->EventDestroy(replacement);
+  }
+  return status;
+}
+
 }  // namespace
 
 Status CreateEvent(Environment& environment, const Napi::CallbackInfo& info) {
@@ -58,22 +76,7 @@ Status RecordEvent(Environment& environment) {
   if (status != kSuccess) return status;
   const ContextScope context(environment, stream->device);
   if (context.status() != kSuccess) return context.status();
-  if (event->watched != nullptr) {
-    Event replacement = nullptr;
-    {
-      const ContextScope own_context(environment, event->device);
-      status = own_context.status() == kSuccess ? environment.driver->EventCreate(&replacement, EventFlags(event->timing))
-                                                : own_context.status();
-    }
-    if (status != kSuccess) return status;
-    status = environment.Counted<Call::kEventRecord>(replacement, stream->stream);
-    if (status == kSuccess) {
-      DetachWatchedEvent(event, replacement);
-    } else {
-      environment.driver->EventDestroy(replacement);
-    }
-    return status;
-  }
+  if (event->watched != nullptr) return RecordWatchedEvent(environment, event, stream->stream);
   return environment.Counted<Call::kEventRecord>(event->event, stream->stream);
 }
 

@@ -15,7 +15,7 @@ std::int64_t Now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-Status RecordWithTime(EventState& event, StreamState& stream) {
+[[gnu::noinline]] Status RecordWithTime(EventState& event, StreamState& stream) {
   // Held while the work is queued, so that the stream's thread cannot look for the mark before it
   // is set.
   std::lock_guard<SpinLock> guard(event.time_lock);
@@ -46,7 +46,7 @@ void CompleteRecording(EventState& event, std::uint64_t recording) {
 
 // One that other processes can wait for. Recordings of one event may happen out of order, on two
 // streams; others are told of them in order.
-Status RecordForOthers(EventState& event, StreamState& stream) {
+[[gnu::noinline]] Status RecordForOthers(EventState& event, StreamState& stream) {
   std::lock_guard<SpinLock> guard(event.time_lock);
   const Mark mark = CurrentMark(stream);
   const std::uint64_t recording = event.slot->recorded.load(std::memory_order_relaxed) + 1;
