@@ -17,12 +17,15 @@ const firstWords = 'the first words of the memory are always 0';
 const padding = 'the words around the lists of a table are always 0';
 const otherLists = 'a size is in no other list, and the words after the last list are 0';
 const longRest = 'an index that was not told to use its lists rests for 2 ** 31 frees';
+const noticedAtFree = 'an index that was not told to use its lists finds that out at the next free';
 const emptied = 'the lists are empty then';
 const askedAgain = 'the lanes that had no block are only asked once more';
 const staysClosed = 'the lane stays closed, which each change of streams only finds out again';
 const whichSearch = 'it decides only which of two searches finds a block';
 const alreadyNone = 'it only makes 0 what is 0';
 const onlyNegative = 'callers only ask whether it is negative';
+const oneOrMore = 'hasRecords tells one from more';
+const atZero = 'what is at address 0 counts as waiting in a quick list';
 const alignment = 'WebAssembly reads words at any address';
 
 export const equivalent = {
@@ -57,8 +60,8 @@ export const equivalent = {
     'allocate: !hasSpareRecord() -> true': 'allocateWithMore does the same then',
     'allocateWithMore: 1 -> 2': earlier,
     'allocateWithMore: 1 -> 0': earlier,
-    'freeAt: block === 0 -> false': 'what is at address 0 counts as waiting in a quick list',
-    'freeAt: 0 -> 1': 'what is at address 0 counts as waiting in a quick list',
+    'freeAt: block === 0 -> false': atZero,
+    'freeAt: 0 -> 1': atZero,
     'addJoined: > -> >=': 'no block is at address 0',
     'addJoined: 0 -> 1': pointers,
     'addJoined: 0 -> 1 (2)': pointers,
@@ -71,16 +74,48 @@ export const equivalent = {
     'extendSegment: 0 -> 1 (4)': pointers,
     'extendSegment: before !== 0 -> true': alreadyNone,
     'extendSegment: 0 -> 1 (7)': pointers,
-    'removePages: 2 -> 3': 'hasRecords tells one from more',
+    'removePages: 2 -> 3': oneOrMore,
     'allocateAligned: - -> +': whichSearch,
     'allocateAligned: 1 -> 0': whichSearch,
     'allocateAligned: <= -> <': whichSearch,
-    'allocateAligned: 2 -> 3': 'hasRecords tells one from more',
+    'allocateAligned: 2 -> 3': oneOrMore,
     'join: removed joinQuick(index);': 'transfer does it; which lane has fewer blocks decides only the cost',
     'carve: 1 -> 2': earlier,
     'carve: 1 -> 0': earlier,
     'carve: 1 -> 2 (2)': onlyNegative,
     'findFreeSegment: removed joinQuick(index);': 'isEmpty does it, which is called first',
+    'noMemory: 2 -> 3': 'callers only ask whether it is less than -1',
+    'createIndex: removed restQuick(index);': noticedAtFree,
+    'addSegment: 2 -> 3': oneOrMore,
+    'removed: 0 -> 1': 'removePages sets it before anybody reads it',
+    'freeTail: 0 -> 1': firstWords,
+    'freeTail: 0 -> 1 (3)': firstWords,
+    'freeTail: highest === 0 -> false': firstWords,
+    'freeTail: 0 -> 1 (4)': pointers,
+    'freeTail: highest !== 0 -> true': firstWords,
+    'isLoose: <= -> <': 'what follows gives the same answer',
+    'isLoose: size <= least -> false': 'what follows gives the same answer',
+    'isLoose: 0 -> 1': emptyList,
+    'isLoose: >= -> >': emptyList,
+    'isLoose: list >= 0 -> true': 'without its sign, -1 is above every class',
+    'isClose: < -> <=': 'which requests are large is a choice',
+    'usedBlock: 0 -> 1': pointers,
+    'usedBlock: block === 0 -> false': atZero,
+    'usedBlockOf: 0 -> 1': pointers,
+    'usedBlockOf: block !== 0 -> true': 'it returns the block, which is 0, or 0',
+    'clear: removed joinQuick(index);': 'whoever clears an index has listed its blocks, which empties the lists',
+    'freeUnits: 0 -> 1 (2)': emptyList,
+    'freeUnits: < -> <=': padding,
+    'largestFreeUnits: 0 -> 1 (2)': emptyList,
+    'largestFreeUnits: < -> <=': emptyList,
+    'largestFreeUnits: list < 0 -> false': padding,
+    'removeSegmentRecord: load<u32>(index, nextCandidateField) === segment -> true': 'where a search begins is a choice',
+    'linkNext: 0 -> 1': neighbours,
+    'linkNext: < -> <=': neighbours,
+    'link: 0 -> 1': neighbours,
+    'link: < -> <=': neighbours,
+    'returnBlocks: 0 -> 1 (2)': neighbours,
+    'returnBlocks: > -> >=': neighbours,
     'cutOut: < -> <=': neighbours,
     'cutOut: 0 -> 1 (3)': neighbours,
     'cutOut: < -> <= (2)': neighbours,
@@ -94,7 +129,7 @@ export const equivalent = {
   },
   'assembly/quick-lists.ts': {
     'restQuick: isUsed -> true': longRest,
-    'restQuick: isUsed -> true (2)': 'an index that was not told to use its lists finds that out at the next free',
+    'restQuick: isUsed -> true (2)': noticedAtFree,
     'takeQuick: entry < list + listBytes -> true': otherLists,
     'takeQuick: < -> <=': otherLists,
     'takeQuick: block === 0 -> false': firstWords,

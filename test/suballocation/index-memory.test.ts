@@ -259,6 +259,46 @@ describe('the memory of free-space indexes', () => {
     expect(fill()).toBe(count);
   });
 
+  test('is returned by an index that cannot be made, whichever of its parts there is no memory for', () => {
+    const makeAll = () => {
+      const made: number[] = [];
+      for (let one = indexModule.createIndex(); one !== 0; one = indexModule.createIndex()) made.push(one);
+      return made;
+    };
+    const destroy = (each: number) => indexModule.destroyIndex(each);
+    const takeTables = (own: number) => {
+      while (indexModule.addLane(own) !== 0);
+    };
+    // Its table of used blocks grows, so that it has one small area, and others have two.
+    const grown = indexModule.createIndex();
+    const only = indexModule.addLane(grown);
+    indexModule.addSegment(grown, base, 100, only);
+    for (let i = 0; i < 100; i++) indexModule.allocate(grown, 1, 0, only, 0);
+    const [spare, hog] = [indexModule.createIndex(), indexModule.createIndex()];
+    for (let i = 0; i < 40; i++) indexModule.addLane(spare);
+    fill();
+    takeTables(hog);
+    destroy(spare);
+    const counts = [true, false].map((isOdd) => {
+      if (isOdd) destroy(grown);
+      const first = makeAll();
+      // There are lanes left, but no small areas.
+      expect(indexModule.addLane(hog)).toBeGreaterThan(0);
+      const own = first.pop() as number;
+      first.forEach(destroy);
+      takeTables(own);
+      for (let i = 0; i < 100; i++) expect(indexModule.createIndex()).toBe(0);
+      destroy(own);
+      const second = makeAll();
+      second.forEach(destroy);
+      return [first.length + 1, second.length];
+    });
+    for (const [first, second] of counts) expect(second).toBe(first);
+    destroy(hog);
+    full.validate();
+    index.validate();
+  });
+
   test('ends for lanes and indexes', () => {
     fill();
     while (succeeds(() => index.addLane()));
