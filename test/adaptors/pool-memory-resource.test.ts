@@ -53,6 +53,15 @@ class BoundedUpstream implements MemoryResource {
   [Symbol.dispose](): void {}
 }
 
+/** An upstream that has addresses for one block, without memory. */
+class Addresses extends BoundedUpstream {
+  override allocate(): number {
+    return 2 ** 45;
+  }
+
+  override deallocate(): void {}
+}
+
 describe('a pool', () => {
   test('has a peak of its reserved bytes, which can be reset', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource());
@@ -110,6 +119,24 @@ describe('a pool', () => {
     expect(upstream.asked).toEqual([most]);
   });
 
+  // A block of another stream must be large enough for any address. If none can be, the stream's memory is merged.
+  test.each([
+    [2 ** 38, 256, { reuses: 1, merges: 0 }],
+    [2 ** 38, 2 ** 38, { reuses: 1, merges: 0 }],
+    [2 ** 38, 2 ** 38 + 256, { reuses: 0, merges: 1 }],
+    [2 ** 39, 256, { reuses: 0, merges: 1 }],
+    [2 ** 40, 256, { reuses: 0, merges: 1 }],
+    [2 ** 40, 2 ** 39 - 256, { reuses: 0, merges: 1 }],
+  ])('at a multiple of %s takes %s bytes of another stream', (alignment, bytes, counts) => {
+    const most = 2 ** 39 - 256;
+    using pool = new PoolMemoryResource(new Addresses(0), { initialBytes: most, maximumBytes: most });
+    using other = new Stream();
+    pool.deallocate(pool.allocate(most, other), most, other);
+    expect(pool.allocate(bytes, stream, alignment)).toBe(2 ** 45);
+    expect(pool.statistics()).toMatchObject(counts);
+    pool.validate();
+  });
+
   test('refuses an initial size that no block can hold', () => {
     const upstream = new BoundedUpstream(0);
     expect(() => new PoolMemoryResource(upstream, { initialBytes: 2 ** 39 })).toThrow(OutOfMemoryError);
@@ -165,15 +192,6 @@ describe('a pool', () => {
 
   describe.each(policies)('with blocks of 2 GiB and more, under %s', (deallocationEvents) => {
     const bytes = 3 * GiB;
-
-    /** 8 GiB of addresses, without memory. */
-    class Addresses extends BoundedUpstream {
-      override allocate(): number {
-        return 2 ** 45;
-      }
-
-      override deallocate(): void {}
-    }
 
     test('frees them as any other', () => {
       using pool = new PoolMemoryResource(new Addresses(0), { initialBytes: 8 * GiB, maximumBytes: 8 * GiB, deallocationEvents });
