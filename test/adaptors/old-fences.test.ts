@@ -15,7 +15,7 @@ import {
   set,
 } from '../../src/index.js';
 import { InRunResource } from '../support/in-run-resource.js';
-import { BusyBlock, expectWaiting, policies } from '../support/stream-order.js';
+import { BusyBlock, eventRecords, expectWaiting, policies } from '../support/stream-order.js';
 
 const bytes = MiB;
 
@@ -133,6 +133,55 @@ describe.each(poolingResources)('%s', (_name, make) => {
       pool.deallocate(pointer, bytes, c);
     });
   });
+});
+
+/** Ways in which a pool finds a block for a stream: each frees that block, and allocates it again. */
+const findings: [string, (pool: PoolMemoryResource, a: Stream, other: Stream) => { pointer: number; size: number }][] = [
+  [
+    'at an alignment',
+    (pool, a) => {
+      pool.deallocate(pool.allocate(bytes, a, 4096), bytes, a);
+      return { pointer: pool.allocate(bytes, a, 4096), size: bytes };
+    },
+  ],
+  [
+    'among what another stream freed',
+    (pool, a, other) => {
+      pool.deallocate(pool.allocate(8 * bytes, other), 8 * bytes, other);
+      return { pointer: pool.allocate(8 * bytes, a), size: 8 * bytes };
+    },
+  ],
+  [
+    'behind many that are a little too small',
+    (pool, a) => {
+      // All of one class of sizes, of which only the first few are looked at.
+      const sizes = [1007, ...new Array<number>(20).fill(992)].map((units) => units * 256);
+      const pointers = sizes.map((size) => {
+        const pointer = pool.allocate(size, a);
+        pool.allocate(256, a);
+        return pointer;
+      });
+      pool.allocate(pool.statistics().largestFreeBytes, a);
+      for (const [i, pointer] of pointers.entries()) pool.deallocate(pointer, sizes[i] as number, a);
+      return { pointer: pool.allocate(1000 * 256, a), size: 1000 * 256 };
+    },
+  ],
+];
+
+test.each(findings)('a pool relies on the event of a free of memory that it had found %s', (_how, find) => {
+  using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * bytes, maximumBytes: 8 * bytes });
+  using a = new Stream({ nonBlocking: true });
+  using other = new Stream({ nonBlocking: true });
+  using c = new Stream({ nonBlocking: true });
+  using fence = new Event();
+  const { pointer, size } = find(pool, a, other);
+  fence.record(a);
+  using _hold = a.hold();
+  const records = eventRecords(() => {
+    pool.deallocate(pointer, size, a, fence);
+    expect(pool.allocate(size, c)).toBe(pointer);
+  });
+  expect(records).toBe(0);
 });
 
 test('a stream is not mistaken for the one that had its slot before', () => {

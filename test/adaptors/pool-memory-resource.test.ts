@@ -215,6 +215,17 @@ describe('a pool', () => {
       expect(pool.statistics().allocatedBytes).toBe(0);
     });
 
+    // In units, the sizes below 2 GiB that have more than 2 GiB - 256 B are 2 GiB.
+    test.each([2 ** 31 - 256, 2 ** 31 - 255, 2 ** 31 - 1, 2 ** 31])('serves %s bytes, and frees them', (size) => {
+      using pool = new PoolMemoryResource(new Addresses(0), { initialBytes: 8 * GiB, maximumBytes: 8 * GiB, deallocationEvents });
+      const pointers = [pool.allocate(size, stream), pool.allocate(size, stream)] as const;
+      expect(pointers[1] - pointers[0]).toBe(Math.ceil(size / 256) * 256);
+      expect(pool.statistics().allocatedBytes).toBe(2 * (pointers[1] - pointers[0]));
+      pool.validate();
+      for (const pointer of pointers) pool.deallocate(pointer, size, stream);
+      expect(pool.statistics().allocatedBytes).toBe(0);
+    });
+
     test('frees nothing if their size comes with the null pointer', () => {
       using pool = new PoolMemoryResource(new Addresses(0), { initialBytes: 8 * GiB, maximumBytes: 8 * GiB, deallocationEvents });
       pool.allocate(bytes, stream);
