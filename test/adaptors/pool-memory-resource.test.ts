@@ -26,6 +26,9 @@ class BoundedUpstream implements MemoryResource {
   readonly device = Device.get();
   readonly asked: number[] = [];
   liveBytes = 0;
+  mostBytes = 0;
+  served = 0;
+  returned = 0;
   readonly #limitBytes: number;
   readonly #cuda = new CudaMemoryResource();
 
@@ -38,12 +41,15 @@ class BoundedUpstream implements MemoryResource {
     if (this.liveBytes + bytes > this.#limitBytes)
       throw new OutOfMemoryError('bounded', { requestedBytes: bytes, path: ['BoundedUpstream'] });
     this.liveBytes += bytes;
+    this.mostBytes = Math.max(this.mostBytes, this.liveBytes);
+    this.served++;
     return this.#cuda.allocate(bytes, on);
   }
 
   deallocate(pointer: number, bytes: number, on: Stream): void {
     this.#cuda.deallocate(pointer, bytes, on);
     this.liveBytes -= bytes;
+    this.returned++;
   }
 
   isEqual(other: MemoryResource): boolean {
@@ -670,8 +676,19 @@ describe('a pool', () => {
             streams[on] = new Stream();
           } else current.synchronizeSync();
           pool.validate();
-          expect(pool.reservedBytes).toBe(upstream.liveBytes);
-          expect(pool.statistics().allocatedBytes).toBe(live.reduce((sum, range) => sum + Math.ceil(range.bytes / 256) * 256, 0));
+          const statistics = pool.statistics();
+          const allocatedBytes = live.reduce((sum, range) => sum + Math.ceil(range.bytes / 256) * 256, 0);
+          expect(statistics).toMatchObject({
+            reservedBytes: upstream.liveBytes,
+            peakReservedBytes: upstream.mostBytes,
+            allocatedBytes,
+            upstreamBlocks: upstream.served - upstream.returned,
+            growths: upstream.served,
+            releases: upstream.returned,
+          });
+          const freeBytes = upstream.liveBytes - allocatedBytes;
+          expect(statistics.largestFreeBytes).toBeLessThanOrEqual(freeBytes);
+          expect(statistics.largestFreeBytes > 0).toBe(freeBytes > 0);
         }
         for (const { pointer, bytes } of live) pool.deallocate(pointer, bytes, streams[0] as Stream);
         pool.trim(streams[0] as Stream);

@@ -491,6 +491,27 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expect(pool.statistics().synchronizations).toBe(0);
     });
 
+    test('says how many bytes it holds back from a stream until others are idle', () => {
+      using pool = make(4, 'off');
+      using a = new Stream();
+      using b = new Stream();
+      const pointers = [pool.allocate(bytes, a), pool.allocate(bytes, b), pool.allocate(bytes, a)] as const;
+      using holdA = a.hold();
+      using holdB = b.hold();
+      const seen = () => [a, b, Stream.legacyDefault()].map((each) => pool.heldBackFrom(each) / bytes);
+      expect(seen()).toEqual([0, 0, 0]);
+      pool.deallocate(pointers[0], bytes, a);
+      pool.deallocate(pointers[1], bytes, b);
+      pool.deallocate(pointers[2], bytes, a);
+      expect(seen()).toEqual([1, 2, 3]);
+      holdA.release();
+      a.synchronizeSync();
+      expect(seen()).toEqual([1, 0, 1]);
+      holdB.release();
+      b.synchronizeSync();
+      expect(seen()).toEqual([0, 0, 0]);
+    });
+
     test('asks a stream whether it is idle before it waits for it', () => {
       using pool = make(1, 'off');
       using a = new Stream();
