@@ -346,7 +346,7 @@ describe('a pool', () => {
   test('serves exactly its initial size if that is its maximum', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
     const pointer = pool.allocate(MiB, stream);
-    expect(() => pool.allocate(1, stream)).toThrow(OutOfMemoryError);
+    expect(() => pool.allocate(1, stream)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_OUT_OF_MEMORY', availableBytes: 0 }));
     pool.deallocate(pointer, MiB, stream);
     pool.validate();
   });
@@ -409,6 +409,23 @@ describe('a pool', () => {
     pool.validate();
   });
 
+  test('gives entirely free blocks back if the upstream has too little, though its maximum leaves just enough', () => {
+    using pool = new PoolMemoryResource(new BoundedUpstream(8 * MiB), { initialBytes: 4 * MiB, maximumBytes: 10 * MiB });
+    expect(pool.allocate(6 * MiB, stream)).toBeGreaterThan(0);
+    expect(pool.statistics()).toMatchObject({ releases: 1, reservedBytes: 6 * MiB });
+  });
+
+  test('gives back no more blocks than its maximum requires', () => {
+    const upstream = new BoundedUpstream(GiB);
+    using pool = new PoolMemoryResource(upstream, { maximumBytes: 10 * MiB });
+    const sizes = [5 * MiB, 2.5 * MiB, 1.25 * MiB];
+    const pointers = sizes.map((bytes) => pool.allocate(bytes, stream));
+    for (const [i, pointer] of pointers.entries()) pool.deallocate(pointer, sizes[i] as number, stream);
+    expect(upstream.asked).toEqual(sizes);
+    pool.allocate(6 * MiB, stream);
+    expect([pool.statistics().releases, pool.reservedBytes]).toEqual([1, 9.75 * MiB]);
+  });
+
   test('works on another pool', () => {
     using lower = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 8 * MiB });
     using upper = new PoolMemoryResource(lower, { initialBytes: MiB });
@@ -463,6 +480,15 @@ describe('a pool', () => {
       expect(error).toMatchObject({ code: 'ERR_CISTERN_OUT_OF_MEMORY', requestedBytes: 3 * MiB, limitBytes: 2 * MiB, availableBytes: 256 });
       expect((error as Error).message).toContain('the largest free block has 256 B');
     }
+  });
+
+  test('is not made if the upstream does not have its initial size', () => {
+    expect(() => new PoolMemoryResource(new BoundedUpstream(0), { initialBytes: MiB })).toThrow(
+      expect.objectContaining({
+        code: 'ERR_CISTERN_OUT_OF_MEMORY',
+        path: ['PoolMemoryResource', 'BoundedUpstream'],
+      }),
+    );
   });
 
   test('names the resource below that had no more', () => {
@@ -669,7 +695,7 @@ describe('a pool', () => {
             }
           } else if (kind === 'free' && live.length > 0) {
             const [range] = live.splice(pick % live.length, 1) as [{ pointer: number; bytes: number }];
-            pool.deallocate(range.pointer, range.bytes, current);
+            pool.deallocate(range.pointer, range.bytes, current, [undefined, ...policies][pick % 4]);
           } else if (kind === 'trim') pool.trim(current);
           else if (kind === 'renew') {
             current.dispose();
@@ -698,6 +724,31 @@ describe('a pool', () => {
       { numRuns: 60 },
     );
   });
+});
+
+test.each([0, 100, 200, 319])("a pool finds the one idle stream of many, of which it asks only some, under 'off': %s", (place) => {
+  const count = 320;
+  const bytes = 4 * MiB + (count + 1) * 256;
+  using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: bytes, maximumBytes: bytes, deallocationEvents: 'off' });
+  const streams = Array.from({ length: count }, () => new Stream());
+  const owner = streams[place] as Stream;
+  const small = streams.map((each) => pool.allocate(256, each));
+  const large = pool.allocate(4 * MiB, owner);
+  for (const [i, each] of streams.entries()) pool.deallocate(small[i] as number, 256, each);
+  pool.deallocate(large, 4 * MiB, owner);
+  // Finds that all of them are held back, and takes the rest.
+  pool.allocate(256, stream);
+  owner.synchronizeSync();
+  const holds = streams.filter((each) => each !== owner).map((each) => each.hold());
+  const release = () => {
+    for (const one of holds) one.release();
+  };
+  // Runs if the pool waits.
+  stream.launchHostFunction(release);
+  expect(pool.allocate(4 * MiB, stream)).toBeGreaterThan(0);
+  expect(pool.statistics().synchronizations).toBe(0);
+  release();
+  for (const each of streams) each.dispose();
 });
 
 test.each([10, 60, 200])("a pool finds memory that was held back for one of many streams, under 'off': %s streams", (count) => {

@@ -10,6 +10,7 @@ import {
   Event,
   failCall,
   LimitingResourceAdaptor,
+  ManagedMemoryResource,
   type MemoryResource,
   MiB,
   PoolMemoryResource,
@@ -601,6 +602,19 @@ describe.each(poolingResources)('%s', (_name, make) => {
       expect(records).toBe(0);
     });
 
+    test('is not trimmed if the device cannot be waited for, on which a stream that may be gone was busy', () => {
+      const foreign = madeElsewhere();
+      using pool = make(1, 'off');
+      using unannounced = Stream.fromHandle(foreign.address);
+      using b = new Stream();
+      pool.deallocate(pool.allocate(bytes, unannounced), bytes, unannounced);
+      foreign.destroy();
+      failCall('cuCtxSynchronize', 1, 999);
+      expect(() => pool.trim(b)).toThrow('cannot synchronize device 0');
+      expect(pool.heldBackFrom(b)).toBe(bytes);
+      expect(pool.trim(b)).toBe(bytes);
+    });
+
     test('records the event for the memory it holds when the stream ends', () => {
       using pool = make(1, 'off');
       const a = new Stream();
@@ -682,6 +696,8 @@ test.each(sharingPolicies)(
  */
 class InterruptedUpstream extends CudaMemoryResource {
   interrupt: (() => void) | undefined;
+  /** What the next free is refused with, after the interruption. */
+  refusal: Error | undefined;
 
   override allocate(size: number, stream: Stream, alignment?: number): number {
     const pointer = super.allocate(size, stream, alignment);
@@ -690,8 +706,11 @@ class InterruptedUpstream extends CudaMemoryResource {
   }
 
   override deallocate(pointer: number, size: number, stream: Stream): void {
-    super.deallocate(pointer, size, stream);
+    const { refusal } = this;
+    this.refusal = undefined;
+    if (refusal === undefined) super.deallocate(pointer, size, stream);
     this.#run();
+    if (refusal !== undefined) throw refusal;
   }
 
   #run(): void {
@@ -811,11 +830,12 @@ describe('a pool whose upstream runs host functions', () => {
     expect(upstream.reservedBytes).toBe(before);
   });
 
-  test('waits on the host for memory that came after its stream had ended', () => {
-    const upstream = new InterruptedUpstream();
+  test.each([0, 1])('waits on the host for memory that came after its stream had ended, on device %i', (index) => {
+    const device = Device.get(index);
+    const upstream = new InterruptedUpstream({ device });
     using pool = new PoolMemoryResource(upstream, { deallocationEvents: 'deferred' });
-    const a = new Stream();
-    using b = new Stream();
+    const a = new Stream({ device });
+    using b = new Stream({ device });
     using hold = a.hold();
     let released = false;
     b.launchHostFunction(() => {
@@ -826,6 +846,64 @@ describe('a pool whose upstream runs host functions', () => {
     expect(() => pool.allocate(bytes, a)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
     pool.allocate(bytes, b);
     expect(released).toBe(true);
+  });
+
+  test('waits for every device whose stream may have used managed memory that came after that had ended', () => {
+    const a = new Stream({ device: Device.get(1) });
+    class Upstream extends ManagedMemoryResource {
+      override allocate(size: number, on: Stream): number {
+        const pointer = super.allocate(size, on);
+        a.dispose();
+        return pointer;
+      }
+    }
+    using pool = new PoolMemoryResource(new Upstream(), { deallocationEvents: 'deferred' });
+    using b = new Stream();
+    const before = driverCallCounts().synchronizations;
+    expect(() => pool.allocate(bytes, a)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DISPOSED' }));
+    expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
+    expect(driverCallCounts().synchronizations - before).toBe(Device.count());
+  });
+
+  test('does not use memory that came after its stream had ended if the device cannot be waited for', () => {
+    const upstream = new InterruptedUpstream();
+    using pool = new PoolMemoryResource(upstream, { maximumBytes: bytes });
+    const a = new Stream();
+    using b = new Stream();
+    upstream.interrupt = () => {
+      a.dispose();
+      failCall('cuCtxSynchronize', 1, 999);
+    };
+    expect(() => pool.allocate(bytes, a)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    expect(pool.statistics()).toMatchObject({
+      reservedBytes: bytes,
+      allocatedBytes: 0,
+      largestFreeBytes: bytes,
+      upstreamBlocks: 1,
+    });
+    failCall('cuCtxSynchronize', 1, 999);
+    expect(() => pool.allocate(bytes, b)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
+    expect(pool.statistics().growths).toBe(1);
+    pool.validate();
+  });
+
+  test.each([
+    ['is disposed', (pool: PoolMemoryResource) => pool.dispose()],
+    ['loses the stream', (_pool: PoolMemoryResource, a: Stream) => a.dispose()],
+  ])('keeps a block that the upstream refuses to take back while the pool %s', (_what, interrupt) => {
+    const upstream = new InterruptedUpstream();
+    const pool = new PoolMemoryResource(upstream);
+    const a = new Stream();
+    pool.deallocate(pool.allocate(bytes, a), bytes, a);
+    upstream.refusal = new Error('refused');
+    upstream.interrupt = () => interrupt(pool, a);
+    expect(() => pool.trim(a)).toThrow('refused');
+    expect(pool.reservedBytes).toBe(bytes);
+    pool.validate();
+    pool.dispose();
+    expect([pool.reservedBytes, upstream.reservedBytes]).toEqual([0, 0]);
+    a.dispose();
   });
 
   test.each(['allocating', 'releasing'])('keeps its memory if the stream ended while it was %s', (what) => {
