@@ -458,6 +458,15 @@ describe('a pool', () => {
     expect(() => pool.deallocate(256, 1, stream)).toThrow(code('ERR_CISTERN_DISPOSED'));
   });
 
+  test.each([1, 8, 128])('takes an alignment of %s as one of 256', (alignment) => {
+    using pool = new PoolMemoryResource(new BoundedUpstream(8 * 256), { initialBytes: 8 * 256, maximumBytes: 8 * 256 });
+    const [first] = [3, 1, 4].map((units) => pool.allocate(units * 256, stream)) as [number];
+    pool.deallocate(first, 3 * 256, stream);
+    expect(() => pool.allocate(4 * 256, stream, alignment)).toThrow(OutOfMemoryError);
+    expect(pool.allocate(3 * 256, stream, alignment)).toBe(first);
+    pool.validate();
+  });
+
   test('serves alignments above 256', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB });
     pool.allocate(1, stream);
@@ -724,31 +733,6 @@ describe('a pool', () => {
       { numRuns: 60 },
     );
   });
-});
-
-test.each([0, 100, 200, 319])("a pool finds the one idle stream of many, of which it asks only some, under 'off': %s", (place) => {
-  const count = 320;
-  const bytes = 4 * MiB + (count + 1) * 256;
-  using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: bytes, maximumBytes: bytes, deallocationEvents: 'off' });
-  const streams = Array.from({ length: count }, () => new Stream());
-  const owner = streams[place] as Stream;
-  const small = streams.map((each) => pool.allocate(256, each));
-  const large = pool.allocate(4 * MiB, owner);
-  for (const [i, each] of streams.entries()) pool.deallocate(small[i] as number, 256, each);
-  pool.deallocate(large, 4 * MiB, owner);
-  // Finds that all of them are held back, and takes the rest.
-  pool.allocate(256, stream);
-  owner.synchronizeSync();
-  const holds = streams.filter((each) => each !== owner).map((each) => each.hold());
-  const release = () => {
-    for (const one of holds) one.release();
-  };
-  // Runs if the pool waits.
-  stream.launchHostFunction(release);
-  expect(pool.allocate(4 * MiB, stream)).toBeGreaterThan(0);
-  expect(pool.statistics().synchronizations).toBe(0);
-  release();
-  for (const each of streams) each.dispose();
 });
 
 test.each([10, 60, 200])("a pool finds memory that was held back for one of many streams, under 'off': %s streams", (count) => {

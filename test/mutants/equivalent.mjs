@@ -25,6 +25,9 @@ const whichSearch = 'it decides only which of two searches finds a block';
 const alreadyNone = 'it only makes 0 what is 0';
 const onlyNegative = 'callers only ask whether it is negative';
 const oneOrMore = 'hasRecords tells one from more';
+const sameLane = 'entering again finds the same lane';
+const streamHandles = "a live stream's handle is at least 2 ** 20, a disposed one's is -1";
+const longWay = 'the way for unusual calls gives the same answer';
 const atZero = 'what is at address 0 counts as waiting in a quick list';
 const alignment = 'WebAssembly reads words at any address';
 
@@ -226,6 +229,25 @@ export const equivalent = {
     'removeFromList: next !== 0 -> true': 'nobody reads what it writes near address 0',
     'removeFromList: 0 -> 1': 'nobody reads what it writes near address 0',
     'misalignment: 1 -> 2': 'addresses are multiples of 256',
+  },
+  'src/adaptors/suballocating-memory-resource.ts': {
+    'SuballocatingMemoryResource.allocate: stream !== this.lastStream || stream.handle < 0 -> true': sameLane,
+    'SuballocatingMemoryResource.allocate: < -> <=': streamHandles,
+    'SuballocatingMemoryResource.allocate: 0 -> 1': streamHandles,
+    "SuballocatingMemoryResource.allocate: typeof bytes === 'number' -> false": longWay,
+    'SuballocatingMemoryResource.allocate: === -> !==': longWay,
+    'SuballocatingMemoryResource.allocate: | -> &': longWay,
+    'SuballocatingMemoryResource.allocate: 0 -> 1 (2)': longWay,
+    'SuballocatingMemoryResource.allocate: small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT -> true':
+      longWay,
+    'SuballocatingMemoryResource.allocate: 0 -> 1 (3)': longWay,
+    'SuballocatingMemoryResource.allocate: > -> >=': longWay,
+    'SuballocatingMemoryResource.allocate: 0x7fffff00 -> 2147483391': longWay,
+    'SuballocatingMemoryResource.deallocate: stream !== this.lastStream || stream.handle < 0 -> true': sameLane,
+    'SuballocatingMemoryResource.deallocate: < -> <=': streamHandles,
+    'SuballocatingMemoryResource.deallocate: 0 -> 1': streamHandles,
+    'SuballocatingMemoryResource.deallocate: removed return;': 'refuseFree throws what is not a number',
+    'SuballocatingMemoryResource.allocateIn: alignment === ALLOCATION_ALIGNMENT -> false': 'an alignment of 256 is that of every block',
   },
   'src/adaptors/pool-memory-resource.ts': {
     'PoolMemoryResource.#isCramped: false -> true': 'allocateElsewhere sets it before anything reads it',
