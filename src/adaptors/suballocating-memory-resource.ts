@@ -45,11 +45,11 @@ export abstract class SuballocatingMemoryResource extends StreamOrderedMemoryRes
       return;
     }
     const { lane } = this;
+    // Compared, as V8 otherwise tests for all values that count as false.
+    const isRecorded = lane.recordsFrees === true;
     // The event comes first: a refused one leaves the memory allocated. If the free is refused, the
     // event does no harm, since it covers the same memory as the one before. Then one call of the
     // index frees, and nothing after it can fail.
-    // Compared, as V8 otherwise tests for all values that count as false.
-    const isRecorded = lane.recordsFrees === true;
     if (isRecorded) lane.record();
     if (!this.index.freeAt(pointer, small, lane.number)) this.#refuseFreeAt(pointer, bytes);
     else if (isRecorded) lane.freeCovered();

@@ -177,6 +177,7 @@ export class Event implements Disposable {
   recordOn(identity: StreamIdentity): void {
     this.version = ++StreamIdentity.records;
     this.recordedOn = identity.key;
+    // What another module exports is checked at each use.
     const box = mailbox;
     box[0] = this.handle;
     box[1] = identity.handle;
