@@ -238,7 +238,7 @@ export const equivalent = {
     'SuballocatingMemoryResource.allocate: === -> !==': longWay,
     'SuballocatingMemoryResource.allocate: | -> &': longWay,
     'SuballocatingMemoryResource.allocate: 0 -> 1 (2)': longWay,
-    'SuballocatingMemoryResource.allocate: small !== bytes || small <= 0 || small > 0x7fffff00 || alignment !== ALLOCATION_ALIGNMENT -> true':
+    'SuballocatingMemoryResource.allocate: small !== bytes || small <= 0 || small > 0x7fffff00 || (alignment !==  … alignment !== ALLOCATION_ALIGNMENT) -> true':
       longWay,
     'SuballocatingMemoryResource.allocate: 0 -> 1 (3)': longWay,
     'SuballocatingMemoryResource.allocate: > -> >=': longWay,
