@@ -510,6 +510,7 @@ describe('a pool', () => {
       }
     })();
     expect(error).toMatchObject({ path: ['PoolMemoryResource', 'BoundedUpstream'], cause: { requestedBytes: 2 * MiB } });
+    expect((error as Error).message).toMatch(/, and the upstream has no more$/);
   });
 
   test('refuses an invalid upstream', () => {

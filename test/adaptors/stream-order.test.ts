@@ -279,6 +279,15 @@ describe.each(poolingResources)('%s', (_name, make) => {
     });
   });
 
+  test('without memory in use gives it back without an event', () => {
+    const pool = make(1, 'deferred');
+    using a = new Stream();
+    using _other = new Stream();
+    pool.deallocate(pool.allocate(bytes, a), bytes, a);
+    a.synchronizeSync();
+    expect(eventRecords(() => pool.dispose())).toBe(0);
+  });
+
   test('with memory in use gives it back after streams that have ended', () => {
     using upstream = new CudaAsyncMemoryResource();
     const pool = make(1, 'deferred', upstream);
@@ -577,6 +586,10 @@ describe.each(poolingResources)('%s', (_name, make) => {
       fill(second, 2, b);
       expect(valuesOf(second, bytes, b)).toEqual([2]);
       expect(pool.statistics().synchronizations).toBe(1);
+      b.launchHostFunction(() => undefined);
+      pool.deallocate(second, bytes, b);
+      expect(pool.allocate(bytes, a)).toBe(first);
+      expect(pool.statistics().synchronizations).toBe(2);
     });
 
     test('lets host functions that use it run while it waits', () => {
@@ -865,8 +878,12 @@ describe('a pool whose upstream runs host functions', () => {
     expect(driverCallCounts().synchronizations - before).toBe(Device.count());
   });
 
-  test('does not use memory that came after its stream had ended if the device cannot be waited for', () => {
+  test.each([
+    ['use', false],
+    ['give back', true],
+  ])('does not %s memory that came after its stream had ended if the device cannot be waited for', (_what, isTrimmed) => {
     const upstream = new InterruptedUpstream();
+    const before = upstream.reservedBytes;
     using pool = new PoolMemoryResource(upstream, { maximumBytes: bytes });
     const a = new Stream();
     using b = new Stream();
@@ -881,9 +898,12 @@ describe('a pool whose upstream runs host functions', () => {
       largestFreeBytes: bytes,
       upstreamBlocks: 1,
     });
-    failCall('cuCtxSynchronize', 1, 999);
-    expect(() => pool.allocate(bytes, b)).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
-    expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
+    for (const use of [() => pool.allocate(bytes, b), () => pool.trim(b)]) {
+      failCall('cuCtxSynchronize', 1, 999);
+      expect(use).toThrow(expect.objectContaining({ code: 'ERR_CISTERN_DRIVER' }));
+    }
+    if (isTrimmed) expect([pool.trim(b), upstream.reservedBytes - before]).toEqual([bytes, 0]);
+    else expect(pool.allocate(bytes, b)).toBeGreaterThan(0);
     expect(pool.statistics().growths).toBe(1);
     pool.validate();
   });
