@@ -236,6 +236,7 @@ describe('what a free does', () => {
     const lane = ordering.laneOf(stream, 'allocate');
     expect(eventCalls(() => ordering.freedWith(event, stream, lane.owner)).records).toBe(1);
     expect(eventCalls(() => ordering.freed(lane)).records).toBe(1);
+    expect(eventCalls(() => ordering.freedWith('deferred', stream, lane.owner)).records).toBe(1);
     expect(lane.isIdle).toBe(false);
     expect(eventCalls(() => ordering.order(waiter, lane.number))).toEqual({ records: 0, waits: 1 });
     failCall('cuEventRecord', 1, 999);
@@ -1043,6 +1044,16 @@ describe('memory that is found by its size', () => {
       return shared();
     });
     expect(counts).toEqual([64, 128, 160, 160]);
+    // All of them are looked at before a wait.
+    const again = lanes.map((lane, i) => {
+      const one = hold(streams[i] as Stream);
+      lane.freeUnrecorded();
+      return one;
+    });
+    expect([ordering.fullLane(waiter), ordering.findIdle(), shared()]).toEqual([-1, false, 0]);
+    for (const one of again) one.release();
+    for (const stream of streams) stream.synchronizeSync();
+    expect([ordering.findIdle(), shared(), ordering.findIdle()]).toEqual([true, 160, false]);
     for (const stream of streams) stream.dispose();
   });
 
@@ -1127,7 +1138,8 @@ describe('memory that is found by its size', () => {
     free(b);
     b.synchronizeSync();
     const own = free(c);
-    expect(ordering.collect(common, c)).toBe(true);
+    // The stream is asked whether it is idle, and then needs no event.
+    expect(eventCalls(() => expect(ordering.collect(common, c)).toBe(true)).records).toBe(0);
     expect([memory.bytes[busy.number], memory.bytes[own.number], memory.bytes[common.number]]).toEqual([256, 0, 512]);
     expect(ordering.collect(common, c)).toBe(false);
     expect(ordering.collect(common)).toBe(false);
@@ -1154,6 +1166,17 @@ describe('memory that is held', () => {
     expect(ordering.synchronizeHeld(b)).toBe(0);
     expect(ordering.synchronizeHeld(a)).toBe(1);
     expect(ordering.lanes.map(({ isIdle }) => isIdle)).toEqual([true, true, false]);
+  });
+
+  test('is not found in the lanes of the stream that looks for others', () => {
+    const { memory, ordering, free } = make('deferred');
+    using a = new Stream();
+    free(a);
+    const second = ordering.heldLaneOf(a);
+    memory.bytes[second.number] = 256;
+    second.freeUnrecorded();
+    a.synchronizeSync();
+    expect([second.isHeldBack, ordering.fullLane(a), ordering.findIdle()]).toEqual([false, -1, false]);
   });
 
   test('is queried on every stream, not only up to the first idle one', () => {
