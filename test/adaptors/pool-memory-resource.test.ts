@@ -632,6 +632,25 @@ describe('a pool', () => {
     expect(() => pool.allocate(1, undefined as unknown as Stream)).toThrow(code('ERR_INVALID_ARG_TYPE'));
   });
 
+  test('takes its initial size on its own device', () => {
+    const device = Device.get(1);
+    using pool = new PoolMemoryResource(new CudaMemoryResource({ device }), { initialBytes: 1 });
+    using own = new Stream({ device });
+    expect(pool.reservedBytes).toBe(256);
+    expect(pool.allocate(256, own)).toBeGreaterThan(0);
+    expect(pool.reservedBytes).toBe(256);
+  });
+
+  test('refuses an option that does not exist', () => {
+    expect(() => new PoolMemoryResource(new CudaMemoryResource(), { initialByte: 1 } as object)).toThrow(/initialByte/);
+  });
+
+  test('names an unusual alignment when it is out of memory', () => {
+    using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 1024, maximumBytes: 1024 });
+    expect(() => pool.allocate(2048, stream, 512)).toThrow('the largest free block has 1 KiB at a multiple of 512,');
+    expect(() => pool.allocate(2048, stream)).toThrow('the largest free block has 1 KiB, and');
+  });
+
   test('is unchanged if the driver fails during a reuse', () => {
     using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, maximumBytes: MiB });
     using other = new Stream();

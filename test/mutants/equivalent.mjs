@@ -249,6 +249,10 @@ export const equivalent = {
     'SuballocatingMemoryResource.deallocate: removed return;': 'refuseFree throws what is not a number',
     'SuballocatingMemoryResource.allocateIn: alignment === ALLOCATION_ALIGNMENT -> false': 'an alignment of 256 is that of every block',
   },
+  'src/adaptors/upstream-blocks.ts': {
+    'UpstreamBlocks.allocate: > -> >=': 'it stores what is there',
+    'UpstreamBlocks.hadBefore: ??= -> =': 'it only sorts again',
+  },
   'src/adaptors/pool-memory-resource.ts': {
     'PoolMemoryResource.#isCramped: false -> true': 'allocateElsewhere sets it before anything reads it',
     'PoolMemoryResource.constructor: errors swallowed of this.lane.query();': 'a failure of the query is ignored',
