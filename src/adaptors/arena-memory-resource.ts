@@ -15,7 +15,8 @@
  *     Streams that memory is held for are asked whether they have become idle;
  *  4. a block of the upstream, if part of the arena was given back;
  *  5. the global arena again, after all free memory that is available was returned there and coalesced;
- *  6. all of the above, after the streams that memory is held for have been synchronized.
+ *  6. all of the above, after all streams that memory is held for were asked, and if none has become
+ *     idle, after they have been synchronized.
  *
  * Once an arena has run out (step 5), memory is scarce while more than a quarter of it is used. Then
  * steps 1 to 3 take only blocks that are little larger than the request, and step 5 comes after them.

@@ -17,8 +17,8 @@
  *  3. a new block from the upstream, if the maximum leaves room for it;
  *  4. the same, after free blocks of other sizes went back to the upstream: as many bytes as
  *     requested, repeated while there are any;
- *  5. under `'off'`, all of the above again, after the streams that memory is held for have been
- *     synchronized.
+ *  5. under `'off'`, all of the above again, after all streams that memory is held for were asked, and
+ *     if none has become idle, after they have been synchronized.
  *
  * Steps 1 and 2 take constant time for a given number of streams and sizes; so does a free. The end
  * of a run costs as much as what it takes back.

@@ -7,8 +7,8 @@
  *     are asked whether they have become idle;
  *  3. a new batch from the upstream; if the upstream does not have that much, half of it, a quarter,
  *     and so on down to one block;
- *  4. under `'off'`, all of the above again, after the streams that blocks are held for have been
- *     synchronized.
+ *  4. under `'off'`, all of the above again, after all streams that blocks are held for were asked, and
+ *     if none has become idle, after they have been synchronized.
  *
  * Every step takes constant time for a given number of streams, except for the upstream's work in
  * step 3. Free neighbours coalesce, so that a batch can be given back as a whole. Since every used

@@ -11,8 +11,8 @@ import { alreadyFreed, insideAllocation, wrongSize } from '../lifetime-errors.js
  *  3. the upstream: `initialBytes` for the stream's first block, then `growthFactor` times its last;
  *     if the upstream does not have that much, less and less, down to what is needed;
  *  4. the upstream, after free blocks that are too small went back to it;
- *  5. under `'off'`, all of the above again, after the streams that blocks are held for have been
- *     synchronized;
+ *  5. under `'off'`, all of the above again, after all streams that blocks are held for were asked, and
+ *     if none has become idle, after they have been synchronized;
  *  6. the fallback, which serves that one allocation.
  */
 

@@ -3,16 +3,16 @@
  *
  * An allocation is served by the first of these that can serve it:
  *  1. the free memory of its own stream, which needs no waiting;
- *  2. a block from another stream's free memory, after a wait;
+ *  2. a block from another stream's free memory, after a wait; under `'off'`, streams that memory is
+ *     held for are asked whether they have become idle, and then count in steps 2 and 3;
  *  3. all of another stream's free memory, merged with its own, stream by stream, after a wait for
- *     each; under `'off'`, streams that memory is held for are asked whether they have become idle,
- *     and then count in steps 2 and 3;
+ *     each;
  *  4. a new block from the upstream: as much as the pool already holds, so that it doubles, or half
  *     of what its maximum leaves; if the upstream does not have that much, less and less, down to
  *     what is needed;
  *  5. the same, after blocks that are entirely free went back to the upstream;
- *  6. under `'off'`, all of the above again, after the streams that memory is held for have been
- *     synchronized;
+ *  6. under `'off'`, all of the above again, after all streams that memory is held for were asked, and
+ *     if none has become idle, after they have been synchronized;
  *  7. a block that the index passed over, since it looks at only a few of each size class.
  *
  * Over an upstream that grows in place (`GrowingMemoryResource`), step 4 takes what is missing after
@@ -160,10 +160,9 @@ export class PoolMemoryResource extends SuballocatingMemoryResource {
     return super.allocateElsewhere(bytes, stream, alignment);
   }
 
-  /** Steps 2 and 3 at the top of this file. */
-  protected override takeFromOthers(bytes: number, stream: Stream, alignment: number): number {
-    let address = super.takeFromOthers(bytes, stream, alignment);
-    if (address !== none) return address;
+  /** Step 3 at the top of this file. */
+  protected override mergeOthers(bytes: number, stream: Stream, alignment: number): number {
+    let address: number = none;
     this.joinFree(stream, (isOthers) => {
       if (isOthers) this.#merges++;
       address = this.allocateIn(this.lane.number, bytes, alignment);

@@ -326,9 +326,10 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
    * it:
    *  1. the stream's other lane, without waiting; a block of another stream, after a wait (`takeFromOthers`);
    *  2. the same, after streams that memory is held for were asked whether they have become idle;
-   *  3. the upstream (`grow`);
-   *  4. under `'off'`, all of the above again, after the streams that memory is held for have been
-   *     synchronized.
+   *  3. all memory of other streams, merged with the stream's own (`mergeOthers`);
+   *  4. the upstream (`grow`);
+   *  5. under `'off'`, all of the above again, after all streams that memory is held for were asked, and
+   *     if none has become idle, after they have been synchronized.
    * @throws the error that `outOfMemory` returns
    */
   protected allocateElsewhere(bytes: number, stream: Stream, alignment: number): DevicePointer {
@@ -337,7 +338,7 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       const releases = this.#releases;
       const address = this.#allocateWithoutWaiting(bytes, stream, alignment);
       if (address !== none) return address;
-      if (this.#releases === releases && !this.ordering.findIdle()) {
+      if (this.#releases === releases && !this.ordering.queryAllHeld(stream)) {
         const synchronized = this.synchronizeHeld(stream);
         if (synchronized === 0) return this.#allocateAtLast(bytes, stream, alignment);
         this.#synchronizations += synchronized;
@@ -372,6 +373,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
       return address !== none;
     });
     return address;
+  }
+
+  /** Merges other streams' memory with the stream's own until a block fits. Returns its address, or -1. */
+  protected mergeOthers(_bytes: number, _stream: Stream, _alignment: number): number {
+    return none;
   }
 
   /** A search that is too slow for general use, before an out-of-memory error. */
@@ -637,10 +643,13 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     const second = this.ordering.secondLaneOf(stream);
     let address: number = second === undefined ? none : this.allocateIn(second.number, bytes, alignment);
     if (address === none) address = this.takeFromOthers(bytes, stream, alignment);
+    // Before any merging, which would leave the streams that lose their memory with nothing to take.
     if (address === none && this.ordering.queryHeld(stream)) address = this.takeFromOthers(bytes, stream, alignment);
+    if (address === none) address = this.mergeOthers(bytes, stream, alignment);
     if (address === none && this.grow(bytes, stream, alignment)) {
       address = this.allocateIn(this.lane.number, bytes, alignment);
       if (address === none) address = this.takeFromOthers(bytes, stream, alignment);
+      if (address === none) address = this.mergeOthers(bytes, stream, alignment);
     }
     return address;
   }

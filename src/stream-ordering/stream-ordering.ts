@@ -46,7 +46,7 @@ export const deallocationEventsWords: readonly DeallocationEvents[] = ['eager', 
  * streams are queried.
  */
 const mostLookedAt = 64;
-const mostQueried = 8;
+const mostQueried = 32;
 
 /** What stream ordering needs from a free-space index. */
 export interface LaneMemory {
@@ -356,12 +356,9 @@ export class StreamOrdering implements StreamObserver {
     return this.#shareIdle(mostQueried, stream);
   }
 
-  /**
-   * Looks at every lane whose memory was held back. Returns whether there is one with memory that
-   * can now be taken. Linear in the streams that memory is held for.
-   */
-  findIdle(): boolean {
-    return this.#memory.share !== undefined && this.#shareIdle(Number.POSITIVE_INFINITY);
+  /** As `queryHeld`, but always asks all streams that memory is held for; linear in their number. */
+  queryAllHeld(stream: Stream): boolean {
+    return this.#shareIdle(Number.POSITIVE_INFINITY, stream);
   }
 
   /**

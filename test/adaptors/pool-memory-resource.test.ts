@@ -772,3 +772,45 @@ test.each([10, 60, 200])("a pool finds memory that was held back for one of many
   pool.validate();
   for (const each of streams) each.dispose();
 });
+
+test("a pool takes one block of a stream that has become idle before it merges others, under 'off'", () => {
+  using pool = new PoolMemoryResource(new CudaMemoryResource(), {
+    initialBytes: 4 * MiB,
+    maximumBytes: 4 * MiB,
+    deallocationEvents: 'off',
+  });
+  using a = new Stream({ nonBlocking: true });
+  using b = new Stream({ nonBlocking: true });
+  const [small, large] = [pool.allocate(MiB, a), pool.allocate(3 * MiB, b)];
+  pool.deallocate(small, MiB, a);
+  a.synchronizeSync();
+  pool.deallocate(large, 3 * MiB, b);
+  expect(pool.allocate(2 * MiB, stream)).toBe(large);
+  expect(pool.statistics()).toMatchObject({ merges: 0, synchronizations: 0 });
+});
+
+test.each([
+  [3, 1],
+  [200, 0],
+  [200, 100],
+  [200, 199],
+])("a pool waits for no stream while one is idle, under 'off': of %s streams, the one with index %s", (count, idle) => {
+  using pool = new PoolMemoryResource(new CudaMemoryResource(), {
+    initialBytes: count * MiB,
+    maximumBytes: count * MiB,
+    deallocationEvents: 'off',
+  });
+  const streams = Array.from({ length: count }, () => new Stream({ nonBlocking: true }));
+  const pointers = streams.map((each) => pool.allocate(MiB, each));
+  for (const [i, each] of streams.entries()) pool.deallocate(pointers[i] as number, MiB, each);
+  const holds = streams.map((each, i) => (i === idle ? undefined : each.hold()));
+  // A wait for one that is held would not end.
+  failCall('cuStreamSynchronize');
+  try {
+    expect(pool.allocate(MiB, stream)).toBe(pointers[idle]);
+  } finally {
+    for (const hold of holds) hold?.release();
+  }
+  expect(failCall('cuStreamSynchronize', 0)).toBe(true);
+  for (const each of streams) each.dispose();
+});

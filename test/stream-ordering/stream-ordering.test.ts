@@ -1050,10 +1050,10 @@ describe('memory that is found by its size', () => {
       lane.freeUnrecorded();
       return one;
     });
-    expect([ordering.fullLane(waiter), ordering.findIdle(), shared()]).toEqual([-1, false, 0]);
+    expect([ordering.fullLane(waiter), ordering.queryAllHeld(waiter), shared()]).toEqual([-1, false, 0]);
     for (const one of again) one.release();
     for (const stream of streams) stream.synchronizeSync();
-    expect([ordering.findIdle(), shared(), ordering.findIdle()]).toEqual([true, 160, false]);
+    expect([ordering.queryAllHeld(waiter), shared(), ordering.queryAllHeld(waiter)]).toEqual([true, 160, false]);
     for (const stream of streams) stream.dispose();
   });
 
@@ -1176,7 +1176,7 @@ describe('memory that is held', () => {
     memory.bytes[second.number] = 256;
     second.freeUnrecorded();
     a.synchronizeSync();
-    expect([second.isHeldBack, ordering.fullLane(a), ordering.findIdle()]).toEqual([false, -1, false]);
+    expect([second.isHeldBack, ordering.fullLane(a), ordering.queryAllHeld(a)]).toEqual([false, -1, false]);
   });
 
   test('is queried on every stream, not only up to the first idle one', () => {
