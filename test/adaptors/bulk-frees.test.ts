@@ -562,6 +562,24 @@ describe('memory of a stream that was created elsewhere and destroyed without no
     unannounced.dispose();
     resource[Symbol.dispose]();
   });
+
+  test('is waited for by dispose, which then takes what a host function allocated meanwhile', () => {
+    const pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: MiB, deallocationEvents: 'off' });
+    const foreign = madeElsewhere();
+    const gone = Stream.fromHandle(foreign.address);
+    using other = new Stream({ nonBlocking: true });
+    pool.deallocate(pool.allocate(KiB, gone), KiB, gone);
+    const hold = gone.hold();
+    let buffer: DeviceBuffer | undefined;
+    other.launchHostFunction(() => {
+      buffer = new DeviceBuffer(KiB, { stream: other, resource: pool });
+      hold.release();
+    });
+    pool.dispose();
+    expect(buffer?.isDisposed).toBe(true);
+    gone.dispose();
+    foreign.destroy();
+  });
 });
 
 describe('the end of', () => {
