@@ -646,6 +646,11 @@ export abstract class StreamOrderedMemoryResource implements MemoryResourceAdapt
     // Before any merging, which would leave the streams that lose their memory with nothing to take.
     if (address === none && this.ordering.queryHeld(stream)) address = this.takeFromOthers(bytes, stream, alignment);
     if (address === none) address = this.mergeOthers(bytes, stream, alignment);
+    // Merging comes to lanes that were known to be idle once, and have to be asked again.
+    if (address === none && this.ordering.queryHeld(stream)) {
+      address = this.takeFromOthers(bytes, stream, alignment);
+      if (address === none) address = this.mergeOthers(bytes, stream, alignment);
+    }
     if (address === none && this.grow(bytes, stream, alignment)) {
       address = this.allocateIn(this.lane.number, bytes, alignment);
       if (address === none) address = this.takeFromOthers(bytes, stream, alignment);

@@ -482,6 +482,8 @@ export class StreamOrdering implements StreamObserver {
    */
   #shareIdle(most: number, asking?: Stream): boolean {
     const unshared = this.#unshared;
+    // From the first on, so that none is left out: one that is taken out is replaced by the last.
+    if (most === Number.POSITIVE_INFINITY) this.#nextUnshared = this.#stillHeld = 0;
     if (this.#releases !== StreamIdentity.releases) this.#stillHeld = 0;
     this.#releases = StreamIdentity.releases;
     let isIdle = false;
@@ -509,7 +511,7 @@ export class StreamOrdering implements StreamObserver {
   #becomesIdle({ number, identity, isHeldBack }: StreamLane, asking: Stream): boolean {
     // A stream whose end is not announced may be gone.
     if (!isHeldBack || identity === asking.identity || !identity.announcesEnd || this.#memory.isEmpty(number)) return false;
-    return identity.query();
+    return identity.isIdle();
   }
 }
 

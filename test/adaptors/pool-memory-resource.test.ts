@@ -814,3 +814,17 @@ test.each([
   expect(failCall('cuStreamSynchronize', 0)).toBe(true);
   for (const each of streams) each.dispose();
 });
+
+test("a pool does not grow while a stream that was idle once, and is again, has the memory, under 'off'", () => {
+  using pool = new PoolMemoryResource(new CudaMemoryResource(), { initialBytes: 2 * MiB, deallocationEvents: 'off' });
+  using a = new Stream({ nonBlocking: true });
+  const allocateBoth = () => [a, stream].map((each) => pool.allocate(MiB, each)) as [number, number];
+  const [first, second] = allocateBoth();
+  pool.deallocate(first, MiB, a);
+  a.synchronizeSync();
+  // Looks for a block, and learns that the stream is idle.
+  pool.deallocate(pool.allocate(MiB, stream), MiB, a);
+  pool.deallocate(second, MiB, stream);
+  expect(pool.allocate(2 * MiB, stream)).toBe(Math.min(first, second));
+  expect(pool.statistics()).toMatchObject({ growths: 1, merges: 1, synchronizations: 0 });
+});

@@ -1057,6 +1057,30 @@ describe('memory that is found by its size', () => {
     for (const stream of streams) stream.dispose();
   });
 
+  test('is asked for on every stream before a wait, wherever the last question ended', () => {
+    const { memory, ordering, free } = makeFound('off');
+    const streams = Array.from({ length: 40 }, () => new Stream());
+    using waiter = new Stream();
+    const holds = streams.map(hold);
+    const lanes = streams.map((stream) => free(stream));
+    expect(ordering.queryHeld(waiter)).toBe(false);
+    for (const i of [3, 31]) (holds[i] as StreamHold).release();
+    for (const i of [3, 31]) (streams[i] as Stream).synchronizeSync();
+    expect(ordering.queryAllHeld(waiter)).toBe(true);
+    expect([3, 31].map((i) => memory.shared.has((lanes[i] as StreamLane).number))).toEqual([true, true]);
+    for (const one of holds) one.release();
+    for (const stream of streams) stream.dispose();
+  });
+
+  test('is not found if the driver refuses the query', () => {
+    const { ordering, free } = makeFound('off');
+    using a = new Stream();
+    using b = new Stream();
+    free(a);
+    failCall('cuStreamQuery', 1, 999);
+    expect([ordering.queryHeld(b), failCall('cuStreamQuery', 0), ordering.queryHeld(b)]).toEqual([false, false, true]);
+  });
+
   test('is looked for in turns, so that busy streams do not hide an idle one', () => {
     const { ordering, free } = makeFound('off');
     const streams = Array.from({ length: 160 }, () => new Stream());
